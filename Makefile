@@ -1,0 +1,36 @@
+# Every target sets up what it needs; with nothing to do it is quiet. ARGS reaches pytest, ruff's fixes stay with you.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test unit lint lock clean
+
+PYTHON := .venv/bin/python
+# The checker's version is pinned by the lock; do not ask the network for a newer one on each run.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+setup: ## make .venv from the lock file, with this checkout installed in it
+	@scripts/setup.sh
+
+demo: setup ## train a small GPT through the whole system
+	@$(PYTHON) examples/demo.py
+
+test: setup ## run every test this machine can run
+	@scripts/system-packages.sh
+	@$(PYTHON) -m pytest $(ARGS)
+
+unit: setup ## run only the fast tests
+	@$(PYTHON) -m pytest tests/unit $(ARGS)
+
+lint: setup ## check style, types and the floors of the house
+	@.venv/bin/ruff check --quiet .
+	@.venv/bin/ruff format --check --quiet --diff .
+	@.venv/bin/pyright
+	@.venv/bin/lint-imports --no-logo
+
+lock: setup ## resolve pyproject.toml into the lock files (ARGS=--upgrade takes newer versions)
+	@scripts/lock.sh $(ARGS)
+
+clean: ## remove .venv, caches and builds
+	@rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Brings the system packages that the tests use. What cannot be installed here is named; its tests then skip.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+# The fake NVML library and the fault-injecting shims are small C programs.
+if ! echo '#include <stdio.h>' | gcc -fsyntax-only -x c - 2>/dev/null; then
+    ./apt-install.sh gcc libc6-dev || true
+fi

@@ -1,0 +1,1 @@
+"""The command `gpuyard`. Modules import what is slow inside their functions: `gpuyard --help` must be instant."""

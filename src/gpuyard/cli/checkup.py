@@ -1,0 +1,120 @@
+"""What `gpuyard doctor` looks at: home, disk, ledger, server, agent, GPUs, limits."""
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpuyard.config.paths import Home
+from gpuyard.domain.errors import GpuyardError
+
+_LOW_DISK_GB = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check: what was looked at, whether it is in order, what was found, what to do."""
+
+    what: str
+    ok: bool
+    found: str
+    remedy: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON-able data."""
+        return asdict(self)
+
+
+def examine() -> list[Finding]:
+    """Every check, in the order in which they depend on each other."""
+    home = Home.find()
+    checks: tuple[Callable[[Home], Finding], ...] = (
+        _python,
+        _settings,
+        _home,
+        _filesystem,
+        _disk,
+        _gpus,
+        _server,
+        _agent,
+    )
+    return [check(home) for check in checks]
+
+
+def _python(_home: Home) -> Finding:
+    ok = sys.version_info >= (3, 11) and sys.platform == "linux"
+    return Finding(
+        "python", ok, f"{platform.python_version()} on {sys.platform}", "" if ok else "use Linux, Python 3.11+"
+    )
+
+
+def _settings(home: Home) -> Finding:
+    from gpuyard.config.settings import load_settings
+
+    try:
+        load_settings(home)
+    except GpuyardError as error:
+        return Finding("settings", False, str(error), "correct the setting")
+    return Finding("settings", True, str(home.settings) if home.settings.exists() else "defaults")
+
+
+def _home(home: Home) -> Finding:
+    folder = next(path for path in (home.root, *home.root.parents) if path.exists())
+    ok = os.access(folder, os.W_OK)
+    return Finding("home", ok, str(home.root), "" if ok else f"{folder} is not writable: set GPUYARD_HOME")
+
+
+def _filesystem(home: Home) -> Finding:
+    from gpuyard.ledger.netfs import network_filesystem
+
+    kind = network_filesystem(home.ledger)
+    remedy = "SQLite can lose data there: set GPUYARD_HOME to a local disk" if kind else ""
+    return Finding("file system", kind is None, kind or "local", remedy)
+
+
+def _disk(home: Home) -> Finding:
+    folder = next(path for path in (home.root, *home.root.parents) if path.exists())
+    free_gb = shutil.disk_usage(folder).free / 1e9
+    kept = {name: _folder_gb(path) for name, path in (("checkpoints", home.blobs), ("logs and jobs", home.node))}
+    found = f"{free_gb:.1f} GB free; kept: " + ", ".join(f"{name} {gb:.2f} GB" for name, gb in kept.items())
+    return Finding("disk", free_gb > _LOW_DISK_GB, found, "" if free_gb > _LOW_DISK_GB else "free some space")
+
+
+def _folder_gb(folder: Any) -> float:
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file()) / 1e9
+
+
+def _gpus(_home: Home) -> Finding:
+    from gpuyard.devices.discovery import discover
+
+    found = discover()
+    names = ", ".join(f"{gpu.name} ({gpu.memory_total_mb} MB)" for gpu in found.gpus) or "none"
+    lost = "; ".join(gpu.reason for gpu in found.lost)
+    ok = found.problem is None and not found.lost
+    return Finding("GPUs", ok, f"{names} by {found.source}" if found.gpus else names, found.problem or lost)
+
+
+def _server(home: Home) -> Finding:
+    from gpuyard.client.connection import running_server
+
+    address = running_server(home)
+    return Finding("server", True, address.url if address else "not running; the first command starts it")
+
+
+def _agent(home: Home) -> Finding:
+    from gpuyard.cli.session import connect
+    from gpuyard.client import calls
+    from gpuyard.client.connection import running_server
+
+    if running_server(home) is None:
+        return Finding("agent", True, "not running; starts with the server")
+    try:
+        with connect(start=False) as yard:
+            (health,) = yard.call(calls.listing("providers"))
+    except GpuyardError as error:
+        return Finding("agent", False, str(error), f"see {home.logs / 'server.log'}")
+    ok = health["status"] == "healthy"
+    return Finding("agent", ok, health["status"], "" if ok else f"see {home.logs / 'node.log'}")

@@ -1,0 +1,150 @@
+"""Following a job: its output as it comes, a live line under it on a terminal, and its own exit code at the end."""
+
+import sys
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from gpuyard.cli.output import STATE_COLOURS, console, duration_of, money, progress_words, short_id
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.text import Text
+
+    from gpuyard.client.sync import JobHandle
+    from gpuyard.domain.jobs import Job
+
+GPUYARD_FAULT, TIMED_OUT, CANCELLED = 125, 124, 130
+_LOOK_S = 0.5
+
+
+def follow(job: "JobHandle", *, lines: int | None = None) -> int:
+    """Show the job's output until it is over; returns the exit code to leave with. Ctrl-C detaches or cancels."""
+    if not (sys.stdout.isatty() and sys.stderr.isatty()):
+        return _plain(job, lines)
+    return _live(job, lines)
+
+
+def exit_code(job: "Job") -> int:
+    """The job's own exit code, 128 + n for signal n; 124, 130 and 125 as `docker` and `timeout` use them."""
+    if job.state == "completed":
+        return 0
+    if job.state == "timed_out":
+        return TIMED_OUT
+    if job.state == "cancelled":
+        return CANCELLED
+    if job.exit_code:
+        return job.exit_code
+    last = job.attempts[-1] if job.attempts else None
+    return 128 + last.signal if last and last.signal else GPUYARD_FAULT
+
+
+def _plain(job: "JobHandle", lines: int | None) -> int:
+    """Bytes as they are. With nobody to ask, Ctrl-C detaches."""
+    try:
+        _copy(job, lines)
+        done = job.wait()
+    except KeyboardInterrupt:
+        typer.echo(_detached(job), err=True)
+        return 0
+    typer.echo(summary(done), err=True)
+    return exit_code(done)
+
+
+def _copy(job: "JobHandle", lines: int | None) -> None:
+    for part in job.output(lines=lines):
+        sys.stdout.buffer.write(part)
+        sys.stdout.buffer.flush()
+
+
+def _live(job: "JobHandle", lines: int | None) -> int:
+    from rich.live import Live
+
+    over = threading.Event()
+    screen = console()
+    with Live(
+        console=screen, refresh_per_second=8, transient=True, redirect_stdout=False, redirect_stderr=False
+    ) as live:
+        watcher = threading.Thread(target=_watch, args=(job, live, over), daemon=True)
+        watcher.start()
+        try:
+            for line in job.logs(lines=lines):
+                # A bar redraws itself with \r; the live line shows how far the job is, so only the last state counts.
+                screen.print(line.rstrip("\r").rsplit("\r", 1)[-1], markup=False)
+            done = job.wait()
+        except KeyboardInterrupt:
+            over.set()
+            live.stop()
+            return _interrupted(job)
+        finally:
+            over.set()
+    console(stderr=True).print(summary(done), markup=False)
+    return exit_code(done)
+
+
+def _watch(job: "JobHandle", live: "Live", over: threading.Event) -> None:
+    """Keep the live line true; a server that is away for a moment is no reason to stop."""
+    from gpuyard.domain.errors import GpuyardError
+
+    while not over.is_set():
+        with suppress(GpuyardError):
+            live.update(live_line(job.peek()))
+        over.wait(_LOOK_S)
+
+
+def live_line(job: "Job") -> "Text":
+    """State, step, loss, ETA, cost so far."""
+    from rich.text import Text
+
+    line = Text(f"{short_id(job.id)} ", style="dim")
+    line.append(job.state.value, style=STATE_COLOURS.get(job.state.value, ""))
+    words = [*progress_words(job.progress), duration_of(job), money(job.cost)]
+    if job.checkpoints:
+        words.append(f"{job.checkpoints} checkpoint{'s' * (job.checkpoints != 1)}")
+    line.append(" · " + " · ".join(word for word in words if word != "-"))
+    if job.state == "queued":
+        line.append(f"  (why: gpuyard why {short_id(job.id)})", style="dim")
+    return line
+
+
+def summary(job: "Job") -> str:
+    """One line for the end."""
+    parts = [f"{job.id} {job.state}"]
+    last = job.attempts[-1] if job.attempts else None
+    if job.reason:
+        parts.append(_reason_words(job, last))
+    parts += [word for word in progress_words(job.progress) if not word.startswith("ETA")]
+    parts += [f"{duration_of(job)}", money(job.cost)]
+    if job.checkpoints:
+        parts.append(f"{job.checkpoints} checkpoint{'s' * (job.checkpoints != 1)}")
+    return " · ".join(part for part in parts if part != "-")
+
+
+def _reason_words(job: "Job", last: Any) -> str:
+    if job.reason == "exit_code":
+        return f"exit code {job.exit_code}"
+    if job.reason == "killed_by_signal" and last and last.signal:
+        return f"killed by signal {last.signal}"
+    words = (job.reason or "").replace("_", " ")
+    return f"{words}: {last.message}" if last and last.message else words
+
+
+def _detached(job: "JobHandle") -> str:
+    return f"detached: {job.id} goes on; follow it with `gpuyard logs -f {short_id(job.id)}`"
+
+
+def _interrupted(job: "JobHandle") -> int:
+    """Ask once whether to detach or cancel; a second Ctrl-C detaches."""
+    try:
+        answer = typer.prompt(f"\nDetach from {short_id(job.id)} or cancel it? [d/c]", default="d", show_default=False)
+    except (KeyboardInterrupt, typer.Abort):
+        answer = "d"
+    if not answer.strip().lower().startswith("c"):
+        typer.echo(_detached(job), err=True)
+        return 0
+    job.cancel()
+    done = job.wait()
+    typer.echo(summary(done), err=True)
+    return exit_code(done)

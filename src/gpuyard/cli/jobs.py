@@ -1,0 +1,206 @@
+"""`gpuyard jobs, show, logs, cancel, resume, why, events`."""
+
+import json
+import sys
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpuyard.cli.follow import GPUYARD_FAULT, follow, summary
+from gpuyard.cli.output import (
+    ago,
+    clock,
+    duration_of,
+    money,
+    print_fields,
+    print_json,
+    print_page,
+    print_table,
+    progress_words,
+    short_id,
+)
+from gpuyard.cli.session import connect
+from gpuyard.domain.errors import GpuyardError
+from gpuyard.domain.units import format_duration
+
+if TYPE_CHECKING:
+    from gpuyard.domain.jobs import Job
+
+Reference = Annotated[str, typer.Argument(metavar="JOB", help="An id, the end of one, or a name.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document, for programs.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (jobs, show, logs, cancel, resume, why, events):
+        app.command()(command)
+
+
+def jobs(
+    state: Annotated[list[str] | None, typer.Option(help="Only in this state; repeat for several.")] = None,
+    name: Annotated[str | None, typer.Option(help="Only of this name.")] = None,
+    project: Annotated[str | None, typer.Option(help="Only of this project.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many.", min=1)] = 30,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, newest first."""
+    filters: dict[str, Any] = {"limit": min(limit, 1000), "state": state, "name": name, "project": project}
+    given = {key: value for key, value in filters.items() if value}
+    with connect() as yard:
+        found = list(islice(yard.jobs(**given), limit))
+    if as_json:
+        print_page(found, found[-1].id if len(found) == limit else None)
+        return
+    rows = [(short_id(j.id), j.name, j.state, j.priority, ago(j.created_at), duration_of(j), money(j.cost),
+             " ".join(progress_words(j.progress)[:3]) or (j.reason or "")) for j in found]  # fmt: skip
+    columns = ("JOB", "NAME", "STATE", "PRIO", "SUBMITTED", "RAN", "COST", "PROGRESS")
+    print_table(columns, rows, empty="No jobs. Start one with `gpuyard run -- COMMAND`.")
+
+
+def show(job: Reference, as_json: AsJson = False) -> None:
+    """Show everything about a job."""
+    with connect() as yard:
+        info = yard.job(job).info
+    if as_json:
+        print_json(info)
+        return
+    print_fields({
+        "job": info.id, "name": info.name, "state": info.state, "reason": info.reason, "exit code": info.exit_code,
+        "command": " ".join((info.spec or {}).get("command", [])), "workdir": (info.spec or {}).get("workdir"),
+        "priority": info.priority, "project": info.project, "submitted": clock(info.created_at),
+        "started": info.started_at and clock(info.started_at), "ended": info.ended_at and clock(info.ended_at),
+        "ran": duration_of(info), "progress": ", ".join(progress_words(info.progress)),
+        "cost": f"{money(info.cost)} ({info.cost.basis} price of {info.cost.tier or '-'})",
+        "checkpoints": info.checkpoints or "", "notes": "; ".join(info.warnings),
+    })  # fmt: skip
+    _print_attempts(info)
+
+
+def _print_attempts(info: "Job") -> None:
+    if not info.attempts:
+        return
+    typer.echo()
+    rows = [(a.number, a.state, a.node and a.node[-8:], ", ".join(a.gpus), clock(a.started_at), a.exit_code, a.signal,
+             a.reason, money(a.cost)) for a in info.attempts]  # fmt: skip
+    print_table(("ATTEMPT", "STATE", "NODE", "GPUS", "STARTED", "EXIT", "SIGNAL", "REASON", "COST"), rows, empty="")
+    last = info.attempts[-1]
+    limits = ", ".join(f"{name} by {how}" for name, how in last.limits.items())
+    print_fields({"limits": limits, "message": last.message, "resumed from": last.resumed_from})
+
+
+def logs(
+    job: Reference,
+    follow_: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is over.")] = False,
+    lines: Annotated[int | None, typer.Option("--lines", "-n", min=0, help="Only the last so many.")] = None,
+    attempt: Annotated[int | None, typer.Option(min=1, help="Of this attempt; default: the last.")] = None,
+) -> None:
+    """Print a job's output; with -f its exit code becomes this command's."""
+    try:
+        with connect() as yard:
+            handle = yard.job(job)
+            if follow_ and attempt is None:
+                sys.exit(follow(handle, lines=lines))
+            for part in yard.log_bytes(handle.id, lines=lines, follow=follow_, attempt=attempt):
+                sys.stdout.buffer.write(part)
+                sys.stdout.buffer.flush()
+    except GpuyardError as error:
+        if not follow_:
+            raise
+        typer.echo(f"gpuyard: {error}", err=True)
+        sys.exit(GPUYARD_FAULT)
+
+
+def cancel(
+    jobs: Annotated[list[str], typer.Argument(metavar="JOB…", help="Ids, ends of ids, or names.")],
+    wait: Annotated[bool, typer.Option(help="Wait until it is over.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """End jobs. One that is over stays as it is."""
+    with connect() as yard:
+        handles = [yard.job(reference) for reference in jobs]
+        before = {handle.id: handle.state for handle in handles}
+        done = [handle.cancel() for handle in handles]
+        if wait:
+            done = [handle.wait() for handle in handles]
+    if as_json:
+        print_page(done)
+        return
+    for info in done:
+        over = before[info.id] in ("completed", "failed", "cancelled", "timed_out")
+        typer.echo(f"{info.id} was {info.state} already" if over else summary(info))
+
+
+def resume(
+    job: Reference,
+    checkpoint: Annotated[
+        str | None, typer.Option("--from", help="Its id, file name or step; default: newest.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not follow it.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start a new attempt of an ended job from a checkpoint, and follow it."""
+    with connect() as yard:
+        handle = yard.job(job)
+        info = handle.resume(checkpoint)
+        if as_json:
+            print_json(info)
+        elif detach:
+            typer.echo(info.id)
+        else:
+            sys.exit(follow(handle))
+
+
+def why(job: Reference, as_json: AsJson = False) -> None:
+    """Say why a job is not running: what it waits for, what was rejected, what would help."""
+    with connect() as yard:
+        answer = yard.job(job).why()
+    if as_json:
+        print_json(answer)
+        return
+    typer.echo(answer["summary"])
+    if not answer["pending"]:
+        return
+    if answer.get("position"):
+        typer.echo(f"Position in the queue: {answer['position']}")
+    for verdict in answer.get("candidates", []):
+        reasons = "; ".join(verdict["reasons"]) or "fits"
+        typer.echo(f"  {verdict['name'] or verdict['node']}: {reasons}")
+    if answer.get("would_help"):
+        typer.echo("What would help:")
+        for hint in answer["would_help"]:
+            typer.echo(f"  - {hint}")
+    estimate = answer.get("estimate_s")
+    basis = answer.get("estimate_basis") or ""
+    typer.echo(f"Estimate: {'in ' + format_duration(estimate) if estimate is not None else 'unknown'}"
+               + (f" ({basis})" if basis else ""))  # fmt: skip
+
+
+def events(
+    job: Annotated[str | None, typer.Option(help="Only of this job.")] = None,
+    follow_: Annotated[bool, typer.Option("--follow", "-f", help="Go on as they come.")] = False,
+    after: Annotated[int, typer.Option(min=0, help="Only after this number.")] = 0,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="At most so many.")] = 1000,
+    as_json: AsJson = False,
+) -> None:
+    """List what happened; with -f, what happens. With --json and -f, one JSON object a line."""
+    from gpuyard.client import calls
+
+    with connect() as yard:
+        if not follow_:
+            found = yard.call(calls.events(after, limit, job))
+            if as_json:
+                print_page(found, str(found[-1]["seq"]) if len(found) == limit else None)
+            for event in [] if as_json else found:
+                typer.echo(_event_line(event))
+            return
+        for event in yard.events(after=after or None, job=job):
+            typer.echo(json.dumps(event) if as_json else _event_line(event))
+
+
+def _event_line(event: dict[str, Any]) -> str:
+    data = {k: v for k, v in event["data"].items() if v not in (None, "", [], {}) and k != "attempt_id"}
+    words = " ".join(f"{name}={value}" for name, value in data.items())
+    return (
+        f"{event['seq'] or '':>6} {clock(event['at'])} {event['kind']:<22} {short_id(event['job_id'] or ''):<8} {words}"
+    )

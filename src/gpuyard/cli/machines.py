@@ -1,0 +1,76 @@
+"""`gpuyard gpus, nodes, tiers, providers`: what there is to run on, and at what price."""
+
+from typing import Any
+
+import typer
+
+from gpuyard.cli.jobs import AsJson
+from gpuyard.cli.output import print_page, print_table, short_id
+from gpuyard.cli.session import connect
+from gpuyard.domain.units import format_duration, format_gb
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (gpus, nodes, tiers, providers):
+        app.command()(command)
+
+
+def _listing(noun: str) -> list[dict[str, Any]]:
+    from gpuyard.client import calls
+
+    with connect() as yard:
+        return yard.call(calls.listing(noun))
+
+
+def gpus(as_json: AsJson = False) -> None:
+    """List the GPUs, their state and the job on each."""
+    found = _listing("gpus")
+    if as_json:
+        print_page(found)
+        return
+    rows = [(g["index"], g["name"], g["gpu_class"], format_gb(g["memory_mb"] / 1024), g["state"], g["node"],
+             short_id(g["job_id"] or ""), g["problem"]) for g in found]  # fmt: skip
+    columns = ("GPU", "NAME", "CLASS", "MEMORY", "STATE", "NODE", "JOB", "PROBLEM")
+    print_table(
+        columns, rows, empty="No GPUs found on this machine; CPU jobs run. `gpuyard doctor` says what was tried."
+    )
+
+
+def nodes(as_json: AsJson = False) -> None:
+    """List the nodes and what is booked on them."""
+    found = _listing("nodes")
+    if as_json:
+        print_page(found)
+        return
+    rows = [(n["id"][-8:], n["name"], n["provider"], n["state"], f"{n['booked']['cpus']:g}/{n['cpus']:g}",
+             f"{n['booked']['memory_gb']:.3g}/{n['memory_gb']:.3g} GB", f"{n['booked']['gpus']}/{n['gpus']}",
+             n["reason"]) for n in found]  # fmt: skip
+    columns = ("ID", "NAME", "PROVIDER", "STATE", "CPU", "MEMORY", "GPUS", "NOTE")
+    print_table(columns, rows, empty="No nodes yet.")
+
+
+def tiers(as_json: AsJson = False) -> None:
+    """List the named sizes and their prices."""
+    found = _listing("tiers")
+    if as_json:
+        print_page(found)
+        return
+    gpus = {t["id"]: f"{t['gpu']['count']} × {t['gpu']['memory']}" for t in found if t.get("gpu")}
+    rows = [(t["id"], f"{t['cpu']:g}", t["memory"], gpus.get(t["id"]),
+             format_duration(t["maxRuntime"]), f"${t['costPerHour']:g}", t["instance"], t["description"])
+            for t in found]  # fmt: skip
+    columns = ("TIER", "CPU", "MEMORY", "GPU", "LONGEST", "PER HOUR", "LIKE", "FOR")
+    print_table(columns, rows, empty="No tiers.")
+    if found:
+        typer.echo(f"Prices of {found[0]['date']}; override them with [[tiers]] in gpuyard.toml.")
+
+
+def providers(as_json: AsJson = False) -> None:
+    """List the providers and their health."""
+    found = _listing("providers")
+    if as_json:
+        print_page(found)
+        return
+    rows = [(p["name"], p["status"], p.get("nodes"), p.get("message")) for p in found]
+    print_table(("PROVIDER", "STATUS", "NODES", "MESSAGE"), rows, empty="No providers.")

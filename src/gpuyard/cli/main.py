@@ -1,0 +1,53 @@
+"""`gpuyard`: the commands put together, and errors turned into one line and an exit code."""
+
+import sys
+
+import typer
+
+from gpuyard.cli import checkpoints, jobs, machines, run, server, templates
+from gpuyard.domain.errors import GpuyardError
+
+app = typer.Typer(
+    name="gpuyard",
+    help="One queue for all GPU work, on every GPU you can reach.",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=True,
+)
+for module in (run, jobs, checkpoints, machines, templates, server):
+    module.register(app)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from gpuyard import __version__
+
+        typer.echo(f"gpuyard {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+) -> None:
+    """One queue for all GPU work, on every GPU you can reach."""
+
+
+def main() -> None:
+    """The entry point: an error gpuyard can explain is one line on stderr and that error's exit code."""
+    try:
+        app()
+    except GpuyardError as error:
+        typer.echo(f"gpuyard: {error}", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader (`| head`) has what it wanted; Python would complain once more when it flushes at exit.
+        sys.stdout = None  # type: ignore[assignment]
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

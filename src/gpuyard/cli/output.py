@@ -1,0 +1,143 @@
+"""What commands print: tables for people, one JSON document for programs. `NO_COLOR` turns colours off."""
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from gpuyard.domain.units import format_duration
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gpuyard.domain.jobs import Cost, Job, Progress
+
+STATE_COLOURS = {
+    "queued": "yellow",
+    "assigned": "cyan",
+    "running": "green",
+    "unknown": "magenta",
+    "completed": "bold green",
+    "failed": "bold red",
+    "cancelled": "dim",
+    "timed_out": "red",
+}
+
+
+def console(*, stderr: bool = False) -> "Console":
+    """A console on stdout or stderr."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+
+
+def print_json(document: Any) -> None:
+    """One JSON document on stdout."""
+    from pydantic import BaseModel
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, BaseModel):
+            return value.model_dump(mode="json")
+        raise TypeError(f"{type(value).__name__} has no JSON form")
+
+    typer.echo(json.dumps(document, default=plain, indent=2 if sys.stdout.isatty() else None))
+
+
+def print_page(items: Sequence[Any], next_cursor: str | None = None) -> None:
+    """A listing as the API shapes it."""
+    print_json({"items": list(items), "next": next_cursor})
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
+    """A table without lines; `empty` is said when there are no rows. A state is coloured."""
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = list(rows)
+    if not rows:
+        typer.echo(empty)
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(
+            column, no_wrap=column in ("JOB", "STATE", "ID"), justify="right" if column in _NUMERIC else "left"
+        )
+    for row in rows:
+        table.add_row(*(Text(text, style=STATE_COLOURS.get(text, "")) for text in map(_cell, row)))
+    console().print(table)
+
+
+_LOSSES = ("loss", "train_loss", "val_loss", "eval_loss")
+_NUMERIC = frozenset({"PRIO", "COST", "SIZE", "STEP", "CPU", "MEMORY", "PER HOUR", "LONGEST", "FREE"})
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None or value == "" else str(value)
+
+
+def print_fields(fields: Mapping[str, Any]) -> None:
+    """Name and value, one a line; empty ones are left out."""
+    shown = {name: value for name, value in fields.items() if value not in (None, "", [], {})}
+    width = max(map(len, shown), default=0)
+    for name, value in shown.items():
+        typer.echo(f"{name:<{width}}  {value}")
+
+
+def short_id(job_id: str) -> str:
+    """The end of an id: ids of one moment differ there, and every command takes it."""
+    return job_id[-8:]
+
+
+def ago(at: float | None) -> str:
+    """How long ago a time was."""
+    return "-" if at is None else f"{format_duration(max(time.time() - at, 0))} ago"
+
+
+def clock(at: float | None) -> str:
+    """A time of day with its date, in local time."""
+    return "-" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def size(count: int) -> str:
+    """Bytes for people."""
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:.3g} TB"
+
+
+def money(cost: "Cost") -> str:
+    """An amount: cents where there are any, and enough digits to see that a small job costs something."""
+    if cost.currency != "USD":
+        return f"{_amount(cost.amount)} {cost.currency}"
+    return f"${_amount(cost.amount)}"
+
+
+def _amount(amount: Decimal) -> str:
+    return f"{amount:.2f}" if amount >= 1 or not amount else f"{amount:.6f}".rstrip("0")
+
+
+def progress_words(progress: "Progress") -> list[str]:
+    """How far: step of total, epoch, loss, ETA; only what is known."""
+    words: list[str] = []
+    if progress.step is not None:
+        words.append(f"step {progress.step}" + (f"/{progress.total}" if progress.total else ""))
+    if progress.epoch is not None:
+        words.append(f"epoch {progress.epoch:g}" + (f"/{progress.epochs}" if progress.epochs else ""))
+    words += [f"{name} {progress.metrics[name]:.4g}" for name in _LOSSES if name in progress.metrics]
+    if progress.eta_s:
+        words.append(f"ETA {format_duration(progress.eta_s)}")
+    return words
+
+
+def duration_of(job: "Job") -> str:
+    """How long the job has run, all attempts together."""
+    now = time.time()
+    spans = [(a.ended_at or now) - a.started_at for a in job.attempts if a.started_at]
+    return format_duration(sum(spans)) if spans else "-"

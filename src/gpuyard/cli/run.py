@@ -1,0 +1,192 @@
+"""`gpuyard run`: say what to run and what it needs; follow it to its end. `gpuyard submit` for spec files."""
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from gpuyard.cli.follow import GPUYARD_FAULT, follow
+from gpuyard.cli.output import print_json, print_page
+from gpuyard.cli.session import connect
+from gpuyard.domain.errors import GpuyardError, InvalidInputError
+
+Command = Annotated[list[str], typer.Argument(metavar="COMMAND…", help="A program, a .py file, or a template's name.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})(run)
+    app.command()(submit)
+
+
+def run(
+    command: Command,
+    name: Annotated[str | None, typer.Option(help="A name for people.")] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", "-g", help="How many GPUs.")] = None,
+    gpu_memory: Annotated[str | None, typer.Option(help="Each with at least so much memory, such as 16GB.")] = None,
+    gpu_class: Annotated[str | None, typer.Option(help="Each of this class, such as A100.")] = None,
+    cpus: Annotated[float | None, typer.Option(help="CPU cores; also the limit.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Memory, such as 8GB; also the limit.")] = None,
+    tier: Annotated[str | None, typer.Option(help="A named size instead; see `gpuyard tiers`.")] = None,
+    timeout: Annotated[str | None, typer.Option(help="End it after so long, such as 2h.")] = None,
+    retries: Annotated[int | None, typer.Option(help="Try again so often when it fails.")] = None,
+    priority: Annotated[int | None, typer.Option(help="1 to 5; 5 is urgent, 3 the default.")] = None,
+    env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, or NAME to pass this shell's value.")] = None,
+    workdir: Annotated[Path | None, typer.Option(help="Where it runs; default: here.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Pattern of its checkpoints, such as 'out/*.pt'.")] = None,
+    checkpoint_signal: Annotated[str | None, typer.Option(help="Signal that makes it save, such as USR1.")] = None,
+    grace: Annotated[str | None, typer.Option(help="Time to save before it is ended; default 30s.")] = None,
+    after: Annotated[list[str] | None, typer.Option(help="Only after this job has completed.")] = None,
+    project: Annotated[str | None, typer.Option(help="Whose budget.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, for finding it again.")] = None,
+    provider: Annotated[str | None, typer.Option(help="Only on this provider.")] = None,
+    idempotency_key: Annotated[str | None, typer.Option(help="Sent twice, makes one job.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the job's id and leave.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the job as JSON and leave.")] = False,
+) -> None:
+    """Run COMMAND on a GPU that fits and follow it; its exit code becomes this command's."""
+    gpu_request = _given(count=gpus, memory_gb=gpu_memory, gpu_class=gpu_class)
+    if gpu_request and gpus is None:
+        gpu_request["count"] = 1
+    fields = _given(
+        name=name, tier=tier, timeout_s=timeout, retry_count=retries, priority=priority, project=project,
+        provider=provider, idempotency_key=idempotency_key, depends_on=after or None,
+        labels=_pairs("label", label or [], {}) or None,
+        resources=_given(cpus=cpus, memory_gb=memory, gpus=gpu_request or None) or None,
+        checkpoint=_given(path=checkpoint, signal=checkpoint_signal, grace_s=grace) or None,
+        workdir=str(workdir.absolute()) if workdir else None,
+    )  # fmt: skip
+    sys.exit(_guarded(command, fields, env or [], detach=detach, as_json=as_json))
+
+
+def _guarded(command: list[str], fields: dict[str, Any], env: list[str], *, detach: bool, as_json: bool) -> int:
+    """Run it; when gpuyard itself is at fault the code is 125, so that it is not taken for the job's."""
+    try:
+        body = _body(command, fields, env)
+        with connect() as yard:
+            job = yard.run(body)
+            for warning in job.info.warnings:
+                typer.echo(f"gpuyard: note: {warning}", err=True)
+            if as_json:
+                print_json(job.info)
+                return 0
+            if detach:
+                typer.echo(job.id)
+                return 0
+            return follow(job)
+    except GpuyardError as error:
+        typer.echo(f"gpuyard: {error}", err=True)
+        return error.exit_code if detach or as_json else GPUYARD_FAULT
+
+
+def _body(command: Sequence[str], fields: dict[str, Any], env: Sequence[str]) -> dict[str, Any]:
+    import os
+
+    from gpuyard import templates
+    from gpuyard.client.calls import shell_environment
+
+    base: dict[str, Any] = {"workdir": str(Path.cwd())}
+    words = list(command)
+    if words[0] in templates.names() and not Path(words[0]).exists() and not shutil.which(words[0]):
+        base = _template_body(words[0])
+        words = [*base["command"], *words[1:]]
+    elif words[0].endswith(".py") and Path(fields.get("workdir") or ".", words[0]).is_file():
+        words = ["python3", *words]
+    if "name" not in fields:
+        fields["name"] = base.get("name") or _name_of(words)
+    environment = shell_environment() | base.get("environment", {}) | _pairs("env", env, os.environ)
+    merged = _merge(base, fields)
+    return {**merged, "command": words, "environment": environment}
+
+
+def _template_body(name: str) -> dict[str, Any]:
+    """A template run by name: written out anew into a folder under the home, and its own job file."""
+    import time
+
+    from gpuyard import templates
+    from gpuyard.config.paths import Home
+
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    folder = Home.find().runs / f"{name}-{stamp}"
+    number = 1
+    while folder.exists():
+        number += 1
+        folder = folder.with_name(f"{name}-{stamp}-{number}")
+    templates.write(name, folder)
+    typer.echo(f"gpuyard: {name} written to {folder}", err=True)
+    return {**load_spec(folder / "job.toml"), "workdir": str(folder)}
+
+
+def load_spec(path: Path) -> dict[str, Any]:
+    """A spec from a .toml or .json file; InvalidInputError says what is wrong with the file."""
+    import tomllib
+
+    try:
+        text = path.read_text()
+        return tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except OSError as error:
+        raise InvalidInputError.of(str(path), f"cannot be read: {error.strerror}", "check the path") from None
+    except (tomllib.TOMLDecodeError, ValueError) as error:
+        raise InvalidInputError.of(str(path), f"is not valid: {error}", "write a JobSpec as TOML or JSON") from None
+
+
+def _name_of(words: Sequence[str]) -> str:
+    """The script's or the program's name."""
+    scripts = [word for word in words if word.endswith((".py", ".sh"))]
+    name = Path(scripts[0] if scripts else words[0]).name
+    return "".join(c for c in name if c.isprintable())[:60] or "job"
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`, tables within tables too."""
+    merged = dict(base)
+    for name, value in over.items():
+        inner = merged.get(name)
+        both = isinstance(inner, Mapping) and isinstance(value, Mapping)
+        merged[name] = _merge(cast("Mapping[str, Any]", inner), cast("Mapping[str, Any]", value)) if both else value
+    return merged
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _pairs(option: str, words: Sequence[str], defaults: Any) -> dict[str, str]:
+    """NAME=VALUE words as a mapping; a bare NAME takes its value from `defaults`."""
+    pairs: dict[str, str] = {}
+    for word in words:
+        name, found, value = word.partition("=")
+        if not found and name not in defaults:
+            raise InvalidInputError.of(f"--{option}", f"{word!r} has no value", "write NAME=VALUE")
+        pairs[name] = value if found else defaults[name]
+    return pairs
+
+
+def submit(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="JobSpecs as .toml or .json; `-` reads JSON.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the jobs as JSON.")] = False,
+) -> None:
+    """Queue the jobs of these files, all or none, and print their ids. A JSON file may hold a list."""
+    from gpuyard.client import calls
+
+    bodies: list[Any] = []
+    for path in files:
+        document: Any = json.load(sys.stdin) if str(path) == "-" else load_spec(path)
+        for body in cast("list[Any]", document) if isinstance(document, list) else [document]:
+            # A spec in a file means the folder the file lies in, unless it says otherwise.
+            home = Path.cwd() if str(path) == "-" else path.absolute().parent
+            is_plain = isinstance(body, dict) and "gpu_spec" not in body and "timeout_minutes" not in body
+            bodies.append({"workdir": str(home), **body} if is_plain else body)
+    with connect() as yard:
+        jobs = [yard.call(calls.submit(bodies[0]))] if len(bodies) == 1 else yard.call(calls.submit_many(bodies))
+    if as_json:
+        print_page(jobs)
+        return
+    for job in jobs:
+        for warning in job.warnings:
+            typer.echo(f"gpuyard: note: {warning}", err=True)
+        typer.echo(job.id)

@@ -1,0 +1,94 @@
+"""`gpuyard up, down, doctor`: the server's life, and what is wrong with this machine."""
+
+import os
+import sys
+import time
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from gpuyard.cli.jobs import AsJson
+from gpuyard.cli.output import print_json, print_table
+from gpuyard.domain.errors import RefusedError, UnreachableError
+
+_STOP_S = 20.0
+
+
+class Running(StrEnum):
+    """What becomes of running jobs."""
+
+    REFUSE = "refuse"
+    LEAVE = "leave"
+    CANCEL = "cancel"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (up, down, doctor):
+        app.command()(command)
+
+
+def up(
+    foreground: Annotated[bool, typer.Option(help="Stay in the foreground, for a service manager.")] = False,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Listen on this port.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start the server of this home, unless it runs already."""
+    if port is not None:
+        os.environ["GPUYARD_SERVER__PORT"] = str(port)
+    if foreground:
+        os.execv(sys.executable, [sys.executable, "-m", "gpuyard.server"])
+    from gpuyard.client.connection import running_server, start_server
+    from gpuyard.config.paths import Home
+
+    home = Home.find()
+    running = running_server(home)
+    address = running or start_server(home)
+    if as_json:
+        print_json({"url": address.url, "home": str(home.root), "started": running is None})
+        return
+    typer.echo(f"gpuyard {'runs already' if running else 'is up'} at {address.url}, home {home.root}")
+
+
+def down(
+    running: Annotated[Running, typer.Option(help="Running jobs: refuse to stop, leave them running, or cancel them.")]
+    = Running.REFUSE,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Stop the server of this home. Jobs left running are adopted by the next start."""
+    from gpuyard.cli.session import connect
+    from gpuyard.client import calls
+    from gpuyard.client.connection import running_server
+    from gpuyard.config.paths import Home
+
+    try:
+        with connect(start=False) as yard:
+            answer = yard.call(calls.stop(running.value))
+    except UnreachableError as error:
+        if running_server(Home.find()):
+            raise
+        answer = {"stopping": False, "message": error.message}
+    except RefusedError as error:
+        raise RefusedError(error.message, "Use --running leave or --running cancel.") from None
+    deadline = time.monotonic() + _STOP_S
+    while running_server(Home.find()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if as_json:
+        print_json(answer)
+    else:
+        typer.echo("gpuyard is down" if answer["stopping"] else answer["message"])
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Look at this machine and this home, and say what is wrong and what to do."""
+    from gpuyard.cli.checkup import examine
+
+    findings = examine()
+    if as_json:
+        print_json({"items": [finding.to_json() for finding in findings], "next": None})
+    else:
+        rows = [(f.what, "ok" if f.ok else "PROBLEM", f.found, f.remedy) for f in findings]
+        print_table(("CHECK", "RESULT", "FOUND", "WHAT TO DO"), rows, empty="")
+    if not all(finding.ok for finding in findings):
+        sys.exit(1)

@@ -1,0 +1,45 @@
+"""`gpuyard templates` and `gpuyard new`: training programs to start from."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpuyard.cli.jobs import AsJson
+from gpuyard.cli.output import print_page, print_table
+from gpuyard.domain.errors import NotFoundError, RefusedError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(templates)
+    app.command()(new)
+
+
+def templates(as_json: AsJson = False) -> None:
+    """List the templates."""
+    from gpuyard import templates as catalogue
+
+    found = [{"name": name, "description": catalogue.describe(name)} for name in catalogue.names()]
+    if as_json:
+        print_page(found)
+        return
+    print_table(("TEMPLATE", "WHAT IT IS"), [(t["name"], t["description"]) for t in found], empty="No templates.")
+
+
+def new(
+    template: Annotated[str, typer.Argument(help="See `gpuyard templates`.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is new or empty.")],
+) -> None:
+    """Write a template out as a folder of your own."""
+    from gpuyard import templates as catalogue
+
+    try:
+        written = catalogue.write(template, directory)
+    except catalogue.UnknownTemplateError as error:
+        raise NotFoundError(str(error), "`gpuyard templates` lists them.") from None
+    except FileExistsError as error:
+        raise RefusedError(str(error), "Choose a new folder.") from None
+    for path in written:
+        typer.echo(path)
+    typer.echo(f"Run it with: cd {directory} && gpuyard submit job.toml")

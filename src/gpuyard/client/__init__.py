@@ -1,0 +1,1 @@
+"""The SDK: `Client` and `AsyncClient` over one core of calls."""

@@ -1,0 +1,172 @@
+"""The asynchronous SDK: the same calls, awaited.
+
+async with gpuyard.AsyncClient() as yard:
+    job = await yard.run(["python3", "train.py"])
+    async for line in job.logs():
+        print(line)
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Self, TypeVar
+
+import httpx
+
+from gpuyard.client import calls
+from gpuyard.client.calls import Call, Work
+from gpuyard.client.connection import Address, find_server
+from gpuyard.client.sse import EventReader
+from gpuyard.client.transport import STREAM_TIMEOUT, TIMEOUT, error_of, headers, unreachable
+from gpuyard.domain.jobs import Checkpoint, Job
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """A connection to a yard. Entering it finds the server, and starts the embedded one if need be."""
+
+    def __init__(self, address: Address | None = None, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self._address = address
+        self._transport = transport
+        self._open: httpx.AsyncClient | None = None
+
+    async def __aenter__(self) -> Self:
+        self._address = self._address or await asyncio.to_thread(find_server)
+        self._open = httpx.AsyncClient(base_url=self.address.url, headers=headers(self.address), timeout=TIMEOUT,
+                                       transport=self._transport)  # fmt: skip
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.aclose()
+
+    @property
+    def address(self) -> Address:
+        """The server's address."""
+        if self._address is None:
+            raise RuntimeError("use AsyncClient in `async with`")
+        return self._address
+
+    @property
+    def _http(self) -> httpx.AsyncClient:
+        if self._open is None:
+            raise RuntimeError("use AsyncClient in `async with`")
+        return self._open
+
+    async def call(self, call: Call[T]) -> T:
+        """Carry one call; GpuyardError (as the server raised it) or UnreachableError."""
+        try:
+            response = await self._http.request(call.method, call.path, params=dict(call.params), json=call.body)
+        except httpx.HTTPError as error:
+            raise unreachable(self.address, error) from None
+        if response.is_error:
+            raise error_of(response)
+        return call.read(response.json())
+
+    async def run(self, work: Work, **fields: Any) -> "AsyncJobHandle":
+        """Submit `work` (a command as a list, a JobSpec, S2's JobConfig or a mapping) and return its handle."""
+        return AsyncJobHandle(self, await self.call(calls.submit(calls.body_of(work, fields))))
+
+    async def submit_many(self, bodies: Sequence[Mapping[str, Any]]) -> "list[AsyncJobHandle]":
+        """Submit specs together: all are queued, or none."""
+        return [AsyncJobHandle(self, job) for job in await self.call(calls.submit_many(bodies))]
+
+    async def job(self, reference: str) -> "AsyncJobHandle":
+        """A job by id, by the ending of its id, or the newest of a name; NotFoundError."""
+        return AsyncJobHandle(self, await self.call(calls.job(reference)))
+
+    async def jobs(self, **filters: Any) -> AsyncIterator[Job]:
+        """Every job, newest first, read page by page."""
+        cursor: str | None = None
+        while True:
+            page, cursor = await self.call(calls.jobs({**filters, **({"cursor": cursor} if cursor else {})}))
+            for job in page:
+                yield job
+            if cursor is None:
+                return
+
+    async def events(self, *, after: int | None = None, job: str | None = None) -> AsyncIterator[dict[str, Any]]:
+        """The live stream of events after `after` (default: from now on)."""
+        params = {name: value for name, value in {"after": after, "job": job}.items() if value is not None}
+        reader = EventReader()
+        async with self._stream("/api/v1/events", params, {"Accept": "text/event-stream"}) as answer:
+            await self._raise(answer)
+            async for line in answer.aiter_lines():
+                event = reader.feed(line)
+                if event is not None:
+                    yield event
+
+    async def log_bytes(self, reference: str, **given: Any) -> AsyncIterator[bytes]:
+        """A job's output as it comes, undecoded; `lines`, `follow`, `attempt`."""
+        params = {name: value for name, value in given.items() if value is not None}
+        async with self._stream(calls.log_path(reference), params, {}) as answer:
+            await self._raise(answer)
+            async for part in answer.aiter_bytes():
+                yield part
+
+    def _stream(self, path: str, params: Mapping[str, Any], extra: Mapping[str, str]) -> Any:
+        return self._http.stream("GET", path, params=dict(params), headers=dict(extra), timeout=STREAM_TIMEOUT)
+
+    @staticmethod
+    async def _raise(answer: httpx.Response) -> None:
+        if answer.is_error:
+            await answer.aread()
+            raise error_of(answer)
+
+
+class AsyncJobHandle:
+    """A submitted job: `info` is its resource as last read."""
+
+    def __init__(self, client: AsyncClient, info: Job) -> None:
+        self._client = client
+        self.info = info
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.info.id
+
+    @property
+    def state(self) -> str:
+        """Its state as last read."""
+        return self.info.state.value
+
+    async def refresh(self) -> Job:
+        """Read the job anew."""
+        self.info = await self._client.call(calls.job(self.id))
+        return self.info
+
+    async def logs(self, *, follow: bool = True, lines: int | None = None) -> AsyncIterator[str]:
+        """Its output line by line; with `follow` (the default) until the job is over."""
+        held = ""
+        async for part in self._client.log_bytes(self.id, lines=lines, follow=follow):
+            *whole, held = (held + part.decode(errors="replace")).split("\n")
+            for line in whole:
+                yield line
+        if held:
+            yield held
+
+    async def wait(self) -> Job:
+        """Wait until it is over; use asyncio.timeout for a limit."""
+        pause = 0.02
+        while not (await self.refresh()).state.terminal:
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, 1.0)
+        return self.info
+
+    async def cancel(self) -> Job:
+        """End it."""
+        self.info = await self._client.call(calls.cancel(self.id))
+        return self.info
+
+    async def resume(self, checkpoint: str | None = None) -> Job:
+        """Start a new attempt from its newest checkpoint, or from the one named."""
+        self.info = await self._client.call(calls.resume(self.id, checkpoint))
+        return self.info
+
+    async def metrics(self, *names: str, points: int = 1000) -> dict[str, list[dict[str, Any]]]:
+        """Its metric series by name."""
+        return await self._client.call(calls.metrics(self.id, names, points))
+
+    async def checkpoints(self) -> list[Checkpoint]:
+        """Its checkpoints, oldest first."""
+        return await self._client.call(calls.checkpoints(self.id))

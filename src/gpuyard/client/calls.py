@@ -1,0 +1,140 @@
+"""Every call the API has, once: what to send and how to read the answer. `Client` and `AsyncClient` only carry them."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+from gpuyard.domain.jobconfig import JobConfig
+from gpuyard.domain.jobs import Checkpoint, Job
+from gpuyard.domain.jobspec import JobSpec
+
+T = TypeVar("T")
+Json = Mapping[str, Any]
+Work = JobSpec | JobConfig | Json | Sequence[str]
+# What a job needs of the caller's shell to find the same programs. Never everything: secrets would end in the ledger.
+_SHELL = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG")
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """A request and how to read its answer's JSON."""
+
+    method: str
+    path: str
+    read: Callable[[Any], T]
+    params: Json = field(default_factory=dict[str, Any])
+    body: Any = None
+
+
+def body_of(work: Work, fields: Json) -> dict[str, Any]:
+    """The JSON to submit: `work` is a spec, S2's JobConfig, a mapping, or a command; `fields` are JobSpec fields.
+
+    A command runs in the current directory and finds the programs this process finds.
+    """
+    if isinstance(work, JobConfig):
+        return {**work.model_dump(mode="json", exclude_defaults=True), **fields, "gpu_spec": work.gpu_spec.model_dump()}
+    if isinstance(work, JobSpec):
+        return {**work.model_dump(mode="json", exclude_defaults=True), **fields}
+    if isinstance(work, Mapping):
+        return {**work, **fields}
+    if isinstance(work, str):
+        raise TypeError(f"give the command as a list, such as {work.split()!r}")
+    environment = shell_environment() | dict(fields.get("environment") or {})
+    return {"command": list(work), "workdir": str(Path.cwd()), **fields, "environment": environment}
+
+
+def shell_environment() -> dict[str, str]:
+    """The variables of this process that a job inherits."""
+    return {name: os.environ[name] for name in _SHELL if name in os.environ}
+
+
+def _items(answer: Any) -> list[Any]:
+    return list(answer["items"])
+
+
+def submit(body: Json) -> Call[Job]:
+    """Queue one job."""
+    return Call("POST", "/api/v1/jobs", Job.model_validate, body=body)
+
+
+def submit_many(bodies: Sequence[Json]) -> Call[list[Job]]:
+    """Queue jobs, all or none."""
+    return Call("POST", "/api/v1/jobs", lambda a: [Job.model_validate(i) for i in a["items"]], body=list(bodies))
+
+
+def jobs(filters: Json) -> Call[tuple[list[Job], str | None]]:
+    """One page of jobs and the next cursor."""
+    return Call("GET", "/api/v1/jobs", lambda a: ([Job.model_validate(i) for i in a["items"]], a["next"]), filters)
+
+
+def job(reference: str) -> Call[Job]:
+    """A job by id, ending of an id, or name."""
+    return Call("GET", f"/api/v1/jobs/{_segment(reference)}", Job.model_validate)
+
+
+def cancel(reference: str) -> Call[Job]:
+    """End a job."""
+    return Call("POST", f"/api/v1/jobs/{_segment(reference)}/cancel", Job.model_validate)
+
+
+def resume(reference: str, checkpoint: str | None) -> Call[Job]:
+    """Start a new attempt from a checkpoint."""
+    return Call(
+        "POST", f"/api/v1/jobs/{_segment(reference)}/resume", Job.model_validate, body={"checkpoint": checkpoint}
+    )
+
+
+def why(reference: str) -> Call[dict[str, Any]]:
+    """Why a job waits."""
+    return Call("GET", f"/api/v1/jobs/{_segment(reference)}/why", dict)
+
+
+def metrics(reference: str, names: Sequence[str], points: int) -> Call[dict[str, list[dict[str, Any]]]]:
+    """Series by name."""
+    path = f"/api/v1/jobs/{_segment(reference)}/metrics"
+    params = {"name": list(names), "points": points}
+    return Call("GET", path, lambda a: {item["name"]: item["points"] for item in a["items"]}, params)
+
+
+def checkpoints(reference: str) -> Call[list[Checkpoint]]:
+    """A job's checkpoints."""
+    path = f"/api/v1/jobs/{_segment(reference)}/checkpoints"
+    return Call("GET", path, lambda a: [Checkpoint.model_validate(i) for i in a["items"]])
+
+
+def listing(noun: str) -> Call[list[dict[str, Any]]]:
+    """Everything of `gpus`, `nodes`, `providers` or `tiers`."""
+    return Call("GET", f"/api/v1/{noun}", _items)
+
+
+def events(after: int, limit: int, reference: str | None) -> Call[list[dict[str, Any]]]:
+    """A page of the journal."""
+    params = {"after": after, "limit": limit, **({"job": reference} if reference else {})}
+    return Call("GET", "/api/v1/events", _items, params)
+
+
+def about() -> Call[dict[str, Any]]:
+    """The server's own account of itself."""
+    return Call("GET", "/api/v1/server", dict)
+
+
+def stop(running: str) -> Call[dict[str, Any]]:
+    """Stop the server."""
+    return Call("POST", "/api/v1/server/stop", dict, body={"running": running})
+
+
+def log_path(reference: str) -> str:
+    """Where a job's output streams from."""
+    return f"/api/v1/jobs/{_segment(reference)}/logs"
+
+
+def content_path(checkpoint_id: str) -> str:
+    """Where a checkpoint's bytes are."""
+    return f"/api/v1/checkpoints/{_segment(checkpoint_id)}/content"
+
+
+def _segment(text: str) -> str:
+    return quote(text, safe="")

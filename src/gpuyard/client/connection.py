@@ -1,0 +1,106 @@
+"""Where the server is: told by `$GPUYARD_URL`, running under the home already, or started now as the embedded one."""
+
+import contextlib
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuyard.config.paths import Home
+from gpuyard.domain.errors import UnreachableError
+
+_START_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A server's URL and the token it wants."""
+
+    url: str
+    token: str
+
+
+def find_server(home: Home | None = None, *, start: bool = True) -> Address:
+    """The server to talk to. With `start`, one is started under `home` when none runs; else UnreachableError."""
+    url = os.environ.get("GPUYARD_URL")
+    home = home or Home.find()
+    if url:
+        return Address(url.rstrip("/"), os.environ.get("GPUYARD_TOKEN") or _read(home.token))
+    address = running_server(home)
+    if address:
+        return address
+    if not start:
+        raise UnreachableError(f"No gpuyard server runs under {home.root}.", "Start one with `gpuyard up`.")
+    return start_server(home)
+
+
+def running_server(home: Home) -> Address | None:
+    """The server that holds this home's lock, if it has announced itself."""
+    if not _locked(home.lock):
+        return None
+    try:
+        body: dict[str, Any] = json.loads(home.server.read_text())
+    except (OSError, ValueError):
+        return None
+    return Address(body["url"], os.environ.get("GPUYARD_TOKEN") or _read(home.token))
+
+
+def start_server(home: Home) -> Address:
+    """Start the embedded server in the background and wait until it serves; UnreachableError quotes what it said."""
+    with contextlib.suppress(OSError):
+        home.create()
+    log = home.logs / "server.log"
+    try:
+        with log.open("ab") as output:
+            said = output.tell()
+            # Its announcement is a file: one left by a server that was killed must not be mistaken for it.
+            if not _locked(home.lock):
+                home.server.unlink(missing_ok=True)
+            command = [sys.executable, "-m", "gpuyard.server", "--home", str(home.root)]
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd=home.root
+            )
+    except OSError as error:
+        raise UnreachableError(
+            f"The embedded server cannot be started under {home.root}: {error.strerror or error}.",
+            "Set GPUYARD_HOME to a folder you can write to.",
+        ) from None
+    return _wait(home, process, log, said)
+
+
+def _wait(home: Home, process: subprocess.Popen[bytes], log: Path, said: int) -> Address:
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline:
+        address = running_server(home)
+        if address:
+            return address
+        # A server that lost the race for the lock leaves; the one that won is then waited for.
+        if process.poll() is not None and not _locked(home.lock):
+            break
+        time.sleep(0.01)
+    words = log.read_bytes()[said:].decode(errors="replace").strip()
+    last = words.splitlines()[-1].removeprefix("gpuyard: ") if words else "it said nothing"
+    raise UnreachableError(f"The embedded server did not start: {last}", f"Its log is {log}.")
+
+
+def _locked(path: Path) -> bool:
+    try:
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

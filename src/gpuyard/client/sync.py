@@ -1,0 +1,205 @@
+"""The synchronous SDK.
+
+with gpuyard.Client() as yard:
+    job = yard.run(["python3", "train.py"], resources={"gpus": {"count": 1, "memory_gb": 16}})
+    for line in job.logs():
+        print(line)
+    print(job.refresh().state)
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import httpx
+
+from gpuyard.client import calls
+from gpuyard.client.calls import Call, Work
+from gpuyard.client.connection import Address, find_server
+from gpuyard.client.sse import EventReader
+from gpuyard.client.transport import STREAM_TIMEOUT, TIMEOUT, error_of, headers, unreachable
+from gpuyard.domain.jobs import Checkpoint, Job
+
+T = TypeVar("T")
+
+
+class Client:
+    """A connection to a yard. With no `address`, to `$GPUYARD_URL` or the embedded server, started if need be."""
+
+    def __init__(self, address: Address | None = None, *, transport: httpx.BaseTransport | None = None) -> None:
+        self.address = address or find_server()
+        self._http = httpx.Client(
+            base_url=self.address.url, headers=headers(self.address), timeout=TIMEOUT, transport=transport
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._http.close()
+
+    def call(self, call: Call[T]) -> T:
+        """Carry one call; GpuyardError (as the server raised it) or UnreachableError."""
+        try:
+            response = self._http.request(call.method, call.path, params=dict(call.params), json=call.body)
+        except httpx.HTTPError as error:
+            raise unreachable(self.address, error) from None
+        if response.is_error:
+            raise error_of(response)
+        return call.read(response.json())
+
+    def run(self, work: Work, **fields: Any) -> "JobHandle":
+        """Submit `work` (a command as a list, a JobSpec, S2's JobConfig or a mapping) and return its handle."""
+        return JobHandle(self, self.call(calls.submit(calls.body_of(work, fields))))
+
+    def submit_many(self, bodies: Sequence[Mapping[str, Any]]) -> "list[JobHandle]":
+        """Submit specs together: all are queued, or none."""
+        return [JobHandle(self, job) for job in self.call(calls.submit_many(bodies))]
+
+    def job(self, reference: str) -> "JobHandle":
+        """A job by id, by the ending of its id, or the newest of a name; NotFoundError."""
+        return JobHandle(self, self.call(calls.job(reference)))
+
+    def jobs(self, **filters: Any) -> Iterator[Job]:
+        """Every job, newest first, read page by page; `state`, `name`, `project`, `limit` (a page's size)."""
+        cursor: str | None = None
+        while True:
+            page, cursor = self.call(calls.jobs({**filters, **({"cursor": cursor} if cursor else {})}))
+            yield from page
+            if cursor is None:
+                return
+
+    def gpus(self) -> list[dict[str, Any]]:
+        """Every GPU."""
+        return self.call(calls.listing("gpus"))
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Every node."""
+        return self.call(calls.listing("nodes"))
+
+    def tiers(self) -> list[dict[str, Any]]:
+        """Every tier."""
+        return self.call(calls.listing("tiers"))
+
+    def events(self, *, after: int | None = None, job: str | None = None) -> Iterator[dict[str, Any]]:
+        """The live stream of events after `after` (default: from now on)."""
+        params = {name: value for name, value in {"after": after, "job": job}.items() if value is not None}
+        reader = EventReader()
+        for line in self._stream("/api/v1/events", params, {"Accept": "text/event-stream"}, lines=True):
+            event = reader.feed(str(line))
+            if event is not None:
+                yield event
+
+    def _stream(
+        self, path: str, params: Mapping[str, Any], extra: Mapping[str, str], *, lines: bool
+    ) -> Iterator[str | bytes]:
+        try:
+            with self._http.stream(
+                "GET", path, params=dict(params), headers=dict(extra), timeout=STREAM_TIMEOUT
+            ) as answer:
+                if answer.is_error:
+                    answer.read()
+                    raise error_of(answer)
+                yield from answer.iter_lines() if lines else answer.iter_bytes()
+        except httpx.HTTPError as error:
+            raise unreachable(self.address, error) from None
+
+    def log_bytes(
+        self, reference: str, *, lines: int | None = None, follow: bool = False, attempt: int | None = None
+    ) -> Iterator[bytes]:
+        """A job's output as it comes, undecoded."""
+        given = {"lines": lines, "follow": follow, "attempt": attempt}
+        params = {name: value for name, value in given.items() if value is not None}
+        for part in self._stream(calls.log_path(reference), params, {}, lines=False):
+            assert isinstance(part, bytes)
+            yield part
+
+    def download(self, checkpoint: Checkpoint, target: Path) -> Path:
+        """Save a checkpoint as `target` (into it, when it is a folder); appears whole or not at all."""
+        if target.is_dir():
+            target = target / (checkpoint.path.rsplit("/", 1)[-1] + (".tar" if checkpoint.directory else ""))
+        partial = target.with_name(target.name + ".partial")
+        with partial.open("wb") as file:
+            for part in self._stream(calls.content_path(checkpoint.id), {}, {}, lines=False):
+                assert isinstance(part, bytes)
+                file.write(part)
+        return partial.replace(target)
+
+
+class JobHandle:
+    """A submitted job: `info` is its resource as last read."""
+
+    def __init__(self, client: Client, info: Job) -> None:
+        self._client = client
+        self.info = info
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.info.id
+
+    @property
+    def state(self) -> str:
+        """Its state as last read."""
+        return self.info.state.value
+
+    def refresh(self) -> Job:
+        """Read the job anew."""
+        self.info = self._client.call(calls.job(self.id))
+        return self.info
+
+    def logs(self, *, follow: bool = True, lines: int | None = None, attempt: int | None = None) -> Iterator[str]:
+        """Its output line by line; with `follow` (the default) until the job is over."""
+        held = ""
+        for part in self._client.log_bytes(self.id, lines=lines, follow=follow, attempt=attempt):
+            *whole, held = (held + part.decode(errors="replace")).split("\n")
+            yield from whole
+        if held:
+            yield held
+
+    def output(self, *, lines: int | None = None) -> Iterator[bytes]:
+        """Its output as it comes, undecoded, until the job is over."""
+        return self._client.log_bytes(self.id, lines=lines, follow=True)
+
+    def peek(self) -> Job:
+        """Its resource as it is now, on a connection of its own: safe beside a thread that follows the log."""
+        with Client(self._client.address) as client:
+            return client.call(calls.job(self.id))
+
+    def wait(self, timeout: float | None = None) -> Job:
+        """Wait until it is over; TimeoutError after `timeout` seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pause = 0.02
+        while not self.refresh().state.terminal:
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"job {self.id} is still {self.state} after {timeout:g} s")
+            time.sleep(pause)
+            pause = min(pause * 1.5, 1.0)
+        return self.info
+
+    def cancel(self) -> Job:
+        """End it."""
+        self.info = self._client.call(calls.cancel(self.id))
+        return self.info
+
+    def resume(self, checkpoint: str | None = None) -> Job:
+        """Start a new attempt from its newest checkpoint, or from the one named."""
+        self.info = self._client.call(calls.resume(self.id, checkpoint))
+        return self.info
+
+    def why(self) -> dict[str, Any]:
+        """Why it waits."""
+        return self._client.call(calls.why(self.id))
+
+    def metrics(self, *names: str, points: int = 1000) -> dict[str, list[dict[str, Any]]]:
+        """Its metric series by name: points of `step`, `value`, `at`."""
+        return self._client.call(calls.metrics(self.id, names, points))
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Its checkpoints, oldest first."""
+        return self._client.call(calls.checkpoints(self.id))

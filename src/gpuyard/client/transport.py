@@ -1,0 +1,45 @@
+"""What both clients share: the request's form, and problem documents turned back into our errors."""
+
+from typing import Any
+
+import httpx
+
+from gpuyard import __version__
+from gpuyard.client.connection import Address
+from gpuyard.domain import errors
+from gpuyard.domain.errors import Fault, GpuyardError, InvalidInputError, UnreachableError
+
+# Reading has no limit: a log is followed for as long as the job runs.
+TIMEOUT = httpx.Timeout(30.0, read=60.0)
+STREAM_TIMEOUT = httpx.Timeout(30.0, read=None)
+
+
+def headers(address: Address) -> dict[str, str]:
+    """The headers of every request."""
+    return {"Authorization": f"Bearer {address.token}", "User-Agent": f"gpuyard/{__version__}"}
+
+
+def unreachable(address: Address, error: httpx.HTTPError) -> UnreachableError:
+    """No answer came."""
+    cause = str(error) or type(error).__name__
+    return UnreachableError(f"The server at {address.url} does not answer ({cause}).", "`gpuyard doctor` may know why.")
+
+
+def error_of(response: httpx.Response) -> GpuyardError:
+    """The error a response describes, as the class the server raised where we have it."""
+    try:
+        body: dict[str, Any] = response.json()
+    except ValueError:
+        return GpuyardError(f"The server answered {response.status_code}: {response.text[:200]}")
+    code, detail = body.get("code", ""), str(body.get("detail", response.text))
+    if code == InvalidInputError.code:
+        faults = [Fault(f["field"], f["fault"], f.get("remedy", "")) for f in body.get("faults", [])]
+        return InvalidInputError(faults or [Fault("(body)", detail)])
+    remedy = str(body.get("remedy", ""))
+    return _classes().get(code, GpuyardError)(detail.removesuffix(remedy).strip(), remedy)
+
+
+def _classes() -> dict[str, type[GpuyardError]]:
+    plain = (errors.NotFoundError, errors.RefusedError, errors.IllegalMoveError, errors.CapacityError,
+             errors.UnauthorizedError, errors.UnreachableError, errors.LedgerError, errors.DiskFullError)  # fmt: skip
+    return {kind.code: kind for kind in plain}

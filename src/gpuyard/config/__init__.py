@@ -1,0 +1,1 @@
+"""Settings and the layout of a gpuyard home."""

@@ -1,0 +1,106 @@
+"""Settings: `gpuyard.toml`, then the environment (`GPUYARD_SERVER__PORT=8400`), which wins."""
+
+import tomllib
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from gpuyard.config.paths import Home
+from gpuyard.domain import units
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.tiers import Tier
+from gpuyard.domain.validation import faults_of
+
+Seconds = Annotated[float, BeforeValidator(units.seconds), Field(ge=0)]
+Gigabytes = Annotated[float, BeforeValidator(units.memory_gb), Field(gt=0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ServerSettings(_Section):
+    """Where the server listens (port 0: a free one). It leaves after `idle_exit_s` without work (0: never)."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=0, ge=0, le=65535)
+    idle_exit_s: Seconds = 1800.0
+
+
+class SchedulerSettings(_Section):
+    """`ageing_s`: a waiting job gains one priority each; retries back off from `retry_base_s` to `retry_max_s`."""
+
+    ageing_s: Seconds = 21600.0
+    retry_base_s: Seconds = 1.0
+    retry_max_s: Seconds = 300.0
+
+
+class NodeSettings(_Section):
+    """The local node. `max_processes` bounds each job (a fork bomb's fence); `keep_checkpoints` newest are kept."""
+
+    max_log_gb: Gigabytes = 1.0
+    max_processes: int = Field(default=8192, ge=1)
+    keep_checkpoints: int = Field(default=5, ge=1)
+    progress_s: Seconds = 0.5
+    checkpoint_scan_s: Seconds = 0.5
+    discovery_s: Seconds = 5.0
+
+
+class BillingSettings(_Section):
+    """What a job on one's own hardware costs; unset, its tier's list price."""
+
+    local_price_per_hour: Decimal | None = Field(default=None, ge=0)
+    currency: str = "USD"
+
+
+class LedgerSettings(_Section):
+    """`keep_events`: how many journal rows stay before the oldest are folded into a snapshot."""
+
+    keep_events: int = Field(default=1_000_000, ge=1000)
+
+
+class Settings(BaseSettings):
+    """Everything that can be configured."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="GPUYARD_", env_nested_delimiter="__", frozen=True, extra="forbid", validate_default=True
+    )
+
+    server: ServerSettings = ServerSettings()
+    scheduler: SchedulerSettings = SchedulerSettings()
+    node: NodeSettings = NodeSettings()
+    billing: BillingSettings = BillingSettings()
+    ledger: LedgerSettings = LedgerSettings()
+    tiers: tuple[Tier, ...] = ()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Explicit values, then the environment, then the file."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, _file)
+
+
+_file: Path | None = None
+
+
+def load_settings(home: Home) -> Settings:
+    """The settings of `home`; InvalidInputError names the file or variable's field, its fault and the remedy."""
+    global _file
+    _file = home.settings
+    try:
+        return Settings()
+    except ValidationError as error:
+        raise InvalidInputError(faults_of(error, Settings)) from None
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInputError.of(str(home.settings), f"is not valid TOML: {error}", "correct the file") from None
+    finally:
+        _file = None

@@ -1,0 +1,1 @@
+"""The controller: observe, decide, act, record."""

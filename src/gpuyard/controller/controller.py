@@ -1,0 +1,77 @@
+"""The controller, put together: core, requests, launching, reports, logs and the providers they work with."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpuyard.config.settings import Settings
+from gpuyard.controller.core import Core
+from gpuyard.controller.launching import Launching
+from gpuyard.controller.logs import Logs
+from gpuyard.controller.reports import Reports
+from gpuyard.controller.requests import Requests
+from gpuyard.ledger.ledger import Ledger
+from gpuyard.providers import registry
+from gpuyard.providers.base import GpuProviderInterface, OwnsNodes
+from gpuyard.storage.blobs import BlobStore
+
+MakeProviders = Callable[[int], Mapping[str, GpuProviderInterface]]
+
+
+class Controller:
+    """One yard. `make_providers(epoch)` gives the providers by name; `news` is how logs wait for something new."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        settings: Settings,
+        make_providers: MakeProviders,
+        blobs: BlobStore,
+        news: Callable[[float], Awaitable[object]],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.core = Core(ledger, settings, clock)
+        self.providers: Mapping[str, GpuProviderInterface] = {}
+        self._make_providers = make_providers
+        self._blobs = blobs
+        self._news = news
+
+    async def start(self) -> None:
+        """Recover from the ledger, then let the providers in."""
+        self.core.start()
+        self.providers = self._make_providers(self.core.epoch)
+        self.requests = Requests(self.core, self.providers)
+        self.launching = Launching(self.core, self.providers)
+        self.reports = Reports(self.core, self.launching, self.requests, self.providers, self._blobs)
+        self.logs = Logs(self.core, self.providers, self._news)
+        self.core.on_intents = self.launching.launch_soon
+        for node_id in self.core.book.node_states:
+            self.reports.watch_silence(node_id)
+        for provider in self.providers.values():
+            await provider.start(self.reports)
+        self.core.schedule()
+
+    async def dismiss_agents(self) -> None:
+        """Ask every agent to leave; jobs that run are left to the next one."""
+        for provider in self.providers.values():
+            if isinstance(provider, OwnsNodes):
+                await provider.dismiss()
+
+    async def close(self) -> None:
+        """Let go of the providers, then write what is waiting. What runs, runs on."""
+        for provider in self.providers.values():
+            await provider.close()
+        await self.core.close()
+
+
+def local_providers(home: Path, settings: Settings) -> MakeProviders:
+    """The providers of an embedded server: this machine."""
+
+    def make(epoch: int) -> Mapping[str, GpuProviderInterface]:
+        config: dict[str, Any] = {"home": str(home), "epoch": epoch}
+        if settings.billing.local_price_per_hour is not None:
+            config["price_per_hour"] = settings.billing.local_price_per_hour
+        return {"local": registry.load("local", config)}
+
+    return make

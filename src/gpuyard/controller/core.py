@@ -1,0 +1,178 @@
+"""The core: one view, one book, one writer. Every event passes `emit`, which folds it into memory and queues it
+for the ledger; nothing is done or answered on its strength before `committed`.
+
+When a commit fails, memory has run ahead of the truth: it is thrown away and read anew from the ledger.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from gpuyard.billing.meter import list_price
+from gpuyard.config.settings import Settings
+from gpuyard.controller import moves
+from gpuyard.controller.book import Book
+from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.domain.ids import new_id
+from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.states import JobState
+from gpuyard.domain.tiers import Tiers
+from gpuyard.ledger.ledger import Ledger
+from gpuyard.scheduler.decide import Fail, Start, decide
+from gpuyard.scheduler.observe import observe
+from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.view import View
+
+log = structlog.get_logger(__name__)
+Listener = Callable[[int, Sequence[Event]], None]
+
+
+class Core:
+    """Memory and its ledger. `on_intents` is called with the attempt ids that a decision intends to start."""
+
+    def __init__(self, ledger: Ledger, settings: Settings, clock: Callable[[], float] = time.time) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.tiers = Tiers(settings.tiers)
+        self.policy = Policy(
+            ageing_s=settings.scheduler.ageing_s,
+            retry_base_s=settings.scheduler.retry_base_s,
+            retry_max_s=settings.scheduler.retry_max_s,
+        )
+        self.ledger = ledger
+        self.queries = ledger.queries
+        self.writer = ledger.writer(self._publish, self._ran_ahead)
+        self.listeners: list[Listener] = []
+        self.progress: dict[str, Mapping[str, Any]] = {}
+        self.on_intents: Callable[[list[str]], None] = lambda _: None
+        self.epoch = 0
+        self.view = View()
+        self.book = Book()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self) -> None:
+        """Read the ledger, mark every node silent until its agent says Hello, and begin to write."""
+        self.epoch = self.queries.next_epoch()
+        self.reload()
+        self.writer.start()
+        now = self.clock()
+        silent = {"state": "silent", "reason": "its agent has not linked up since the server started"}
+        self.emit([Event(EventKind.NODE_CHANGED, now, (Change(Table.NODES, node, silent),))
+                   for node in self.book.node_states])  # fmt: skip
+
+    async def close(self) -> None:
+        """Finish what is under way and write what is waiting."""
+        if self._alarm:
+            self._alarm.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.writer.close()
+
+    # --- events ---
+
+    def emit(self, events: Sequence[Event], *, linger: bool = False) -> None:
+        """Fold `events` into memory and queue them for the next commit."""
+        for event in events:
+            observe(self.view, event)
+            self.book.observe(event)
+        if events:
+            self.writer.put(events, linger=linger)
+
+    def committed(self, *, linger: bool = False) -> asyncio.Future[None]:
+        """Done when everything emitted so far is in the ledger."""
+        return self.writer.written(linger=linger)
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run `work` beside; a fault in it is logged, never lost."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception():
+            log.error("background work failed", task=task.get_name(), exc_info=task.exception())
+
+    def _publish(self, first_seq: int, events: Sequence[Event]) -> None:
+        for listener in self.listeners:
+            listener(first_seq, events)
+
+    @staticmethod
+    def read_spec(body: Mapping[str, Any]) -> JobSpec:
+        """A spec as the ledger holds it; it was validated before it came there."""
+        return JobSpec.model_validate(body)
+
+    # --- decisions ---
+
+    def schedule(self) -> None:
+        """Decide until nothing more follows: intents are emitted and handed to `on_intents`."""
+        intents: list[str] = []
+        while True:
+            decision = decide(self.view, self.clock(), self.policy)
+            if not decision.actions:
+                break
+            intents += [new for action in decision.actions if (new := self._act(action))]
+        self._set_alarm(decision.wake_at)
+        if intents:
+            self.on_intents(intents)
+
+    def _act(self, action: Start | Fail) -> str | None:
+        job, now = self.book.jobs[action.job_id], self.clock()
+        if isinstance(action, Fail):
+            self.emit([moves.settled(job, JobState.FAILED, action.reason, now, action.message)])
+            return None
+        attempt_id = new_id("attempt")
+        node = self.view.nodes[action.placements[0].node_id]
+        billing = self.settings.billing
+        price = list_price(job.shape, job.tier, self.tiers, billing.local_price_per_hour, billing.currency)
+        intent = moves.intended(job, attempt_id, token=job.attempts + 1, epoch=self.epoch, provider=node.provider,
+                                placements=action.placements, price=price, now=now)  # fmt: skip
+        self.emit([intent])
+        return attempt_id
+
+    def _set_alarm(self, wake_at: float | None) -> None:
+        if self._alarm:
+            self._alarm.cancel()
+        self._alarm = None
+        if wake_at is not None:
+            delay = max(wake_at - self.clock(), 0.0)
+            self._alarm = asyncio.get_running_loop().call_later(delay, self.schedule)
+
+    # --- memory ---
+
+    def reload(self) -> None:
+        """Forget everything and fold the ledger's live rows, as if they were one event each."""
+        self.view, self.book = View(), Book()
+        now = self.clock()
+        for row in self.queries.nodes():
+            self._remember(Table.NODES, row.pop("id"), row, now)
+        for row in self.queries.gpus():
+            self._remember(Table.GPUS, row.pop("uuid"), row, now)
+        live = self.queries.live_jobs()
+        self.know_parents({parent for row in live for parent in row["depends_on"]})
+        for row in live:
+            self._remember(Table.JOBS, row.pop("id"), row, now)
+        for row in self.queries.live_attempts():
+            self._remember(Table.ATTEMPTS, row.pop("id"), row, now)
+
+    def know_parents(self, job_ids: set[str]) -> None:
+        """Tell the view of parents that are already over, before a child that names them appears."""
+        unknown = job_ids - self.book.jobs.keys()
+        for job_id, row in (self.queries.jobs_by_id(unknown) if unknown else {}).items():
+            state = JobState(row["state"])
+            if state.terminal:
+                self.view.ended[job_id] = state
+
+    def _remember(self, table: Table, key: str, row: Mapping[str, Any], now: float) -> None:
+        event = Event(EventKind.NODE_CHANGED, now, (Change(table, key, row),))
+        observe(self.view, event)
+        self.book.observe(event)
+
+    def _ran_ahead(self) -> None:
+        log.warning("a commit failed: memory is read anew from the ledger")
+        self.reload()

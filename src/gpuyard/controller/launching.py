@@ -1,0 +1,82 @@
+"""Launching: intents that are in the ledger go to their provider, and never before."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from gpuyard.controller import moves
+from gpuyard.controller.book import AttemptRecord
+from gpuyard.controller.core import Core
+from gpuyard.controller.render import render
+from gpuyard.domain.errors import LedgerError, ProviderError
+from gpuyard.domain.states import AttemptState
+from gpuyard.providers.base import GpuProviderInterface
+from gpuyard.scheduler.policy import backoff_s
+
+log = structlog.get_logger(__name__)
+
+
+class Launching:
+    """Hands attempts to providers."""
+
+    def __init__(self, core: Core, providers: Mapping[str, GpuProviderInterface]) -> None:
+        self._core = core
+        self._providers = providers
+
+    def launch_soon(self, attempt_ids: Sequence[str]) -> None:
+        """Launch as soon as everything emitted so far is committed."""
+        self._core.spawn(self._after_commit(list(attempt_ids)), "launch")
+
+    async def _after_commit(self, attempt_ids: list[str]) -> None:
+        try:
+            await self._core.committed()
+        except LedgerError:
+            return  # The intents are not in the ledger, and memory has been read anew without them.
+        await self.launch(attempt_ids)
+
+    async def launch(self, attempt_ids: Sequence[str]) -> None:
+        """Submit these intended attempts; one that is sent already, or over, is left alone."""
+        attempts = [a for i in attempt_ids if (a := self._core.book.attempts.get(i))]
+        attempts = [a for a in attempts if a.state is AttemptState.INTENDED]
+        specs = self._core.queries.specs({attempt.job_id for attempt in attempts})
+        for attempt in attempts:
+            await self._submit(attempt, specs[attempt.job_id])
+
+    async def _submit(self, attempt: AttemptRecord, body: Mapping[str, Any]) -> None:
+        core = self._core
+        job = core.book.jobs[attempt.job_id]
+        spec = core.read_spec(body)
+        checkpoint = self._checkpoint(attempt.job_id, job.resume_from)
+        try:
+            reference = await self._providers[attempt.provider].submit_job(render(spec, attempt, checkpoint))
+        except ProviderError as error:
+            # Not connected: the intent stands and is sent when the node's agent says Hello.
+            if error.error_code != "NOT_CONNECTED":
+                self.settle(attempt, moves.Outcome(core.clock(), reason="submit_failed", message=str(error)))
+            return
+        if attempt.state is AttemptState.INTENDED:
+            resumed_from = checkpoint["id"] if checkpoint else None
+            core.emit([moves.sent(attempt, reference, resumed_from, core.clock())], linger=True)
+
+    def _checkpoint(self, job_id: str, wanted: str | None) -> dict[str, Any] | None:
+        """The checkpoint row to resume from: the newest kept one, or the one named."""
+        if wanted is None:
+            return None
+        if wanted != moves.NEWEST:
+            return self._core.queries.checkpoint(wanted)
+        kept = [row for row in self._core.queries.checkpoints_of(job_id) if row["kept"]]
+        return kept[-1] if kept else None
+
+    def settle(self, attempt: AttemptRecord, outcome: moves.Outcome) -> None:
+        """Record the end of an attempt and what follows for its job, then decide anew."""
+        core = self._core
+        job = core.book.jobs.get(attempt.job_id)
+        if job is None or attempt.id not in core.book.attempts:
+            return
+        delay = None
+        if moves.wants_retry(job, outcome):
+            delay = 0.0 if outcome.stopped == "preempted" else backoff_s(core.policy, job.failures + 1)
+        core.emit([moves.ended(job, attempt, outcome, moves.Retry(delay))], linger=True)
+        core.progress.pop(job.id, None)
+        core.schedule()

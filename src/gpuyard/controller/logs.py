@@ -1,0 +1,83 @@
+"""A job's output as one stream, over its attempts."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+from gpuyard.controller.core import Core
+from gpuyard.domain.errors import NotFoundError, ProviderError
+from gpuyard.domain.states import JobState
+from gpuyard.providers.base import GpuProviderInterface, StreamsLogs
+
+_LOOK_AGAIN_S = 5.0
+Row = dict[str, Any]
+
+
+class Logs:
+    """Output of jobs. `news(timeout_s)` returns when something happened, or after the timeout."""
+
+    def __init__(
+        self,
+        core: Core,
+        providers: Mapping[str, GpuProviderInterface],
+        news: Callable[[float], Awaitable[object]],
+    ) -> None:
+        self._core = core
+        self._providers = providers
+        self._news = news
+
+    async def read(
+        self, job_id: str, *, lines: int | None = None, follow: bool = False, number: int | None = None
+    ) -> AsyncIterator[bytes]:
+        """The last attempt's output, or attempt `number`'s; with `lines`, the last so many of it.
+
+        With `follow` it goes on until the job is over, through the attempts that come.
+        """
+        if not follow or number is not None:
+            attempt = self._chosen(job_id, number)
+            if attempt:
+                async for part in self._of_attempt(attempt, lines, follow):
+                    yield part
+            return
+        shown = max(len(self._attempts(job_id)) - 1, 0)
+        while True:
+            for attempt in self._attempts(job_id)[shown:]:
+                async for part in self._of_attempt(attempt, lines, follow=True):
+                    yield part
+                shown, lines = shown + 1, None
+            row = self._core.queries.job(job_id)
+            if row is None or JobState(row["state"]).terminal:
+                return
+            await self._news(_LOOK_AGAIN_S)
+
+    def _attempts(self, job_id: str) -> list[Row]:
+        return self._core.queries.attempts_of([job_id]).get(job_id, [])
+
+    def _chosen(self, job_id: str, number: int | None) -> Row | None:
+        attempts = self._attempts(job_id)
+        if number is None:
+            return attempts[-1] if attempts else None
+        found = [attempt for attempt in attempts if attempt["number"] == number]
+        if not found:
+            raise NotFoundError(f"Job {job_id} has no attempt {number}.", f"It has {len(attempts)}.")
+        return found[0]
+
+    async def _of_attempt(self, attempt: Row, lines: int | None, follow: bool) -> AsyncIterator[bytes]:
+        provider = self._providers[attempt["provider"]]
+        if not isinstance(provider, StreamsLogs):
+            yield (await provider.get_job_logs(attempt["provider_ref"], lines)).encode()
+            return
+        sent = 0
+        while True:
+            try:
+                async for part in provider.stream_logs(attempt["id"], lines=lines, follow=follow):
+                    sent += len(part)
+                    yield part
+                return
+            except ProviderError as error:
+                live = attempt["id"] in self._core.book.attempts
+                # An attempt that never reached its agent has no log; one whose agent is away will have it again.
+                if error.error_code == "JOB_NOT_FOUND" and not (follow and live):
+                    return
+                if not follow or sent:
+                    raise
+            await self._news(_LOOK_AGAIN_S)

@@ -1,0 +1,206 @@
+"""What happens to jobs, as pure functions from records to events. Every legal move of the tables is made here.
+
+Each checks the table of legal moves first, so an event that breaks it can never be written.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from gpuyard.billing.meter import Price, cost
+from gpuyard.controller.book import AttemptRecord, JobRecord
+from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.shape import Placement, Shape
+from gpuyard.domain.states import ATTEMPT_MOVES, JOB_MOVES, AttemptState, JobState, check_move
+
+# A program that cannot be started will not start the next time either.
+NEVER_RETRIED = frozenset({"command_not_found", "not_executable", "workdir_missing", "bad_resume"})
+NEWEST = "newest"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended. `stopped` is why gpuyard ended it (`timed_out`, `cancelled`, `preempted`), if it did."""
+
+    at: float
+    started_at: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+    stopped: str = ""
+    message: str = ""
+    usage: Mapping[str, float] = field(default_factory=dict[str, float])
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """What a failure leads to: `delay_s` before the next attempt, or None for none."""
+
+    delay_s: float | None
+
+
+def submitted(job_id: str, spec: JobSpec, parents: Sequence[str], warnings: Sequence[str], now: float) -> Event:
+    """A new job."""
+    body = spec.model_dump(mode="json", exclude_defaults=True)
+    values: dict[str, Any] = {
+        "name": spec.name, "kind": spec.kind.value, "state": JobState.QUEUED.value, "reason": None, "exit_code": None,
+        "priority": spec.priority, "project": spec.project, "labels": spec.labels, "shape": Shape.of(spec).to_row(),
+        "created_at": now, "started_at": None, "ended_at": None, "not_before": None, "timeout_s": spec.timeout_s,
+        "estimated_duration_s": spec.estimated_duration_s, "preemptible": spec.preemptible,
+        "depends_on": list(parents), "retry_count": spec.retry_count, "failures": 0, "attempts": 0, "attempt_id": None,
+        "cancel_requested": False, "resume_from": None, "tier": spec.tier, "idempotency_key": spec.idempotency_key,
+        "warnings": list(warnings),
+    }  # fmt: skip
+    changes = (Change(Table.JOBS, job_id, values), Change(Table.SPECS, job_id, {"body": body}))
+    return Event(EventKind.JOB_SUBMITTED, now, changes, job_id, {"state": JobState.QUEUED, "name": spec.name})
+
+
+def intended(
+    job: JobRecord, attempt_id: str, *, token: int, epoch: int, provider: str,
+    placements: Sequence[Placement], price: Price, now: float,
+) -> Event:  # fmt: skip
+    """The intent to run `job` on `placements`: committed before the provider hears of it."""
+    check_move(JOB_MOVES, f"job {job.id}", job.state, JobState.ASSIGNED)
+    attempt: dict[str, Any] = {
+        "job_id": job.id, "number": job.attempts + 1, "state": AttemptState.INTENDED.value, "token": token,
+        "epoch": epoch, "provider": provider, "provider_ref": None,
+        "placements": [placement.to_row() for placement in placements],
+        "created_at": now, "started_at": None, "ended_at": None, "exit_code": None, "signal": None, "reason": None,
+        "message": None, "limits": {}, "usage": {}, "resumed_from": None, "price_per_hour": str(price.per_hour),
+        "currency": price.currency, "basis": price.basis, "tier": price.tier, "cost": "0",
+    }  # fmt: skip
+    changed = {"state": JobState.ASSIGNED.value, "attempts": job.attempts + 1, "attempt_id": attempt_id,
+               "not_before": None, "reason": None, "exit_code": None, "ended_at": None}  # fmt: skip
+    info = {"state": JobState.ASSIGNED, "attempt_id": attempt_id, "number": job.attempts + 1, "provider": provider,
+            "node": placements[0].node_id, "gpus": [u for p in placements for u in p.gpu_uuids]}  # fmt: skip
+    changes = (Change(Table.ATTEMPTS, attempt_id, attempt), Change(Table.JOBS, job.id, changed))
+    return Event(EventKind.ATTEMPT_INTENDED, now, changes, job.id, info)
+
+
+def sent(attempt: AttemptRecord, reference: str, resumed_from: str | None, now: float) -> Event:
+    """The provider has taken the attempt and calls it `reference`."""
+    check_move(ATTEMPT_MOVES, f"attempt {attempt.id}", attempt.state, AttemptState.SENT)
+    values = {"state": AttemptState.SENT.value, "provider_ref": reference, "resumed_from": resumed_from}
+    info = {"attempt_id": attempt.id, "resumed_from": resumed_from}
+    return Event(EventKind.ATTEMPT_SENT, now, (Change(Table.ATTEMPTS, attempt.id, values),), attempt.job_id, info)
+
+
+def started(job: JobRecord, attempt: AttemptRecord, at: float, limits: Mapping[str, str]) -> Event:
+    """The attempt's process runs since `at`."""
+    values: dict[str, Any] = {"started_at": at, "limits": dict(limits)}
+    if attempt.state is not AttemptState.ENDING:
+        check_move(ATTEMPT_MOVES, f"attempt {attempt.id}", attempt.state, AttemptState.RUNNING)
+        values["state"] = AttemptState.RUNNING.value
+    changed: dict[str, Any] = {"state": JobState.RUNNING.value}
+    if job.started_at is None:
+        changed["started_at"] = at
+    changes = (Change(Table.ATTEMPTS, attempt.id, values), Change(Table.JOBS, job.id, changed))
+    info = {"state": JobState.RUNNING, "attempt_id": attempt.id, "node": attempt.node_id}
+    return Event(EventKind.ATTEMPT_STARTED, at, changes, job.id, info)
+
+
+def ending(attempt: AttemptRecord, reason: str, now: float) -> Event:
+    """Somebody wants the attempt to end; the provider is told after the commit."""
+    check_move(ATTEMPT_MOVES, f"attempt {attempt.id}", attempt.state, AttemptState.ENDING)
+    changes = [Change(Table.ATTEMPTS, attempt.id, {"state": AttemptState.ENDING.value, "reason": reason})]
+    if reason == "cancelled":
+        changes.append(Change(Table.JOBS, attempt.job_id, {"cancel_requested": True}))
+    kind = EventKind.JOB_CANCEL_REQUESTED if reason == "cancelled" else EventKind.ATTEMPT_ENDING
+    return Event(kind, now, tuple(changes), attempt.job_id, {"attempt_id": attempt.id, "reason": reason})
+
+
+def ended(job: JobRecord, attempt: AttemptRecord, outcome: Outcome, retry: Retry) -> Event:
+    """The attempt is over: what that makes of its job, and what it cost."""
+    over = AttemptState.LOST if outcome.lost else AttemptState.ENDED
+    check_move(ATTEMPT_MOVES, f"attempt {attempt.id}", attempt.state, over)
+    began = outcome.started_at or attempt.started_at
+    spent = cost(Decimal(attempt.price_per_hour), began, outcome.at)
+    state, reason = verdict(job, outcome)
+    record: dict[str, Any] = {
+        "state": over.value, "started_at": began, "ended_at": outcome.at, "exit_code": outcome.exit_code,
+        "signal": outcome.signal, "reason": reason, "message": outcome.message or None, "usage": dict(outcome.usage),
+        "cost": str(spent),
+    }  # fmt: skip
+    changed, kind = _job_after(job, state, reason, outcome, retry)
+    check_move(JOB_MOVES, f"job {job.id}", job.state, JobState(changed["state"]))
+    info = {"state": changed["state"], "attempt_id": attempt.id, "exit_code": outcome.exit_code, "reason": reason,
+            "cost": str(spent), "not_before": changed.get("not_before")}  # fmt: skip
+    changes = (Change(Table.ATTEMPTS, attempt.id, record), Change(Table.JOBS, job.id, changed))
+    return Event(kind, outcome.at, changes, job.id, info)
+
+
+def verdict(job: JobRecord, outcome: Outcome) -> tuple[JobState, str | None]:
+    """The job's state if no retry follows, and the reason. A clean exit beats a cancel that came too late."""
+    if outcome.stopped == "timed_out":
+        return JobState.TIMED_OUT, "timed_out"
+    if outcome.stopped == "cancelled":
+        return JobState.CANCELLED, "cancelled"
+    if outcome.exit_code == 0 and not outcome.reason:
+        return JobState.COMPLETED, None
+    reason = outcome.stopped or outcome.reason or ("killed_by_signal" if outcome.signal else "exit_code")
+    if job.cancel_requested:
+        return JobState.CANCELLED, "cancelled"
+    return JobState.FAILED, reason
+
+
+_KINDS: Mapping[JobState, EventKind] = {
+    JobState.COMPLETED: EventKind.JOB_COMPLETED,
+    JobState.FAILED: EventKind.JOB_FAILED,
+    JobState.CANCELLED: EventKind.JOB_CANCELLED,
+    JobState.TIMED_OUT: EventKind.JOB_TIMED_OUT,
+}
+
+
+def _job_after(
+    job: JobRecord, state: JobState, reason: str | None, outcome: Outcome, retry: Retry
+) -> tuple[dict[str, Any], EventKind]:
+    if state is JobState.FAILED and retry.delay_s is not None:
+        failed = reason != "preempted"
+        changed = {"state": JobState.QUEUED.value, "reason": reason, "failures": job.failures + failed,
+                   "attempt_id": None, "not_before": outcome.at + retry.delay_s, "resume_from": NEWEST}  # fmt: skip
+        return changed, EventKind.JOB_REQUEUED
+    changed = {"state": state.value, "reason": reason, "exit_code": outcome.exit_code, "ended_at": outcome.at,
+               "attempt_id": None}  # fmt: skip
+    return changed, _KINDS[state]
+
+
+def wants_retry(job: JobRecord, outcome: Outcome) -> bool:
+    """Does the retry policy grant another attempt? Preemption always does, and costs no retry."""
+    state, reason = verdict(job, outcome)
+    if state is not JobState.FAILED or reason in NEVER_RETRIED:
+        return False
+    return reason == "preempted" or job.failures < job.retry_count
+
+
+def settled(job: JobRecord, state: JobState, reason: str, now: float, message: str = "") -> Event:
+    """A job that has no live attempt ends: cancelled while queued, or failed with its parent."""
+    check_move(JOB_MOVES, f"job {job.id}", job.state, state)
+    values = {"state": state.value, "reason": reason, "ended_at": now, "not_before": None}
+    info = {"state": state, "reason": reason, "message": message}
+    return Event(_KINDS[state], now, (Change(Table.JOBS, job.id, values),), job.id, info)
+
+
+def resumed(row: Mapping[str, Any], checkpoint: str, now: float) -> Event:
+    """The owner wants an ended job (its whole ledger `row`) to go on, from a checkpoint id or from NEWEST.
+
+    The event names every column, because memory let go of the job when it ended.
+    """
+    check_move(JOB_MOVES, f"job {row['id']}", JobState(row["state"]), JobState.QUEUED)
+    changed = {"state": JobState.QUEUED.value, "reason": None, "exit_code": None, "ended_at": None,
+               "cancel_requested": False, "failures": 0, "not_before": None, "resume_from": checkpoint}  # fmt: skip
+    values = {**{name: value for name, value in row.items() if name != "id"}, **changed}
+    info = {"state": JobState.QUEUED, "resume_from": checkpoint}
+    return Event(EventKind.JOB_RESUMED, now, (Change(Table.JOBS, row["id"], values),), row["id"], info)
+
+
+def unreachable(job: JobRecord, now: float, *, lost_sight: bool) -> Event:
+    """The job's node went silent (`lost_sight`), or answers again."""
+    state = JobState.UNKNOWN if lost_sight else JobState.RUNNING
+    check_move(JOB_MOVES, f"job {job.id}", job.state, state)
+    reason = "node_silent" if lost_sight else None
+    changes = (Change(Table.JOBS, job.id, {"state": state.value, "reason": reason}),)
+    kind = EventKind.JOB_UNKNOWN if lost_sight else EventKind.ATTEMPT_STARTED
+    return Event(kind, now, changes, job.id, {"state": state, "reason": reason})

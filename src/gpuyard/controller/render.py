@@ -1,0 +1,42 @@
+"""From a JobSpec and a placement to the JobConfig a provider is given."""
+
+from typing import Any
+
+from gpuyard.controller.book import AttemptRecord
+from gpuyard.domain.jobconfig import GpuSpec, JobConfig
+from gpuyard.domain.jobspec import JobSpec
+
+
+def render(spec: JobSpec, attempt: AttemptRecord, checkpoint: dict[str, Any] | None) -> JobConfig:
+    """The provider's form of `spec`. `checkpoint` is the ledger row to resume from, if any."""
+    place = attempt.placements[0]
+    need = spec.resources
+    options: dict[str, Any] = {
+        **spec.provider_options,
+        "job_id": attempt.job_id,
+        "node_id": place.node_id,
+        "gpu_uuids": list(place.gpu_uuids),
+        "workdir": spec.workdir,
+        "max_silence_s": spec.max_silence_s,
+    }
+    if checkpoint:
+        options["resume_sha256"] = checkpoint["sha256"]
+        options["resume_name"] = checkpoint["path"].rsplit("/", 1)[-1]
+        options["resume_directory"] = bool(checkpoint["directory"])
+    return JobConfig(
+        name=spec.name,
+        image=spec.image,
+        command=spec.command,
+        gpu_spec=GpuSpec(gpu_type=need.gpus.gpu_class, gpu_count=need.gpus.count, memory_gb=need.gpus.memory_gb,
+                         vcpus=need.cpus, ram_gb=need.memory_gb),
+        environment=spec.environment,
+        volumes=spec.volumes,
+        timeout_minutes=spec.timeout_s / 60 if spec.timeout_s else None,
+        attempt_id=attempt.id,
+        token=attempt.token,
+        checkpoint=spec.checkpoint,
+        labels=dict(spec.labels),
+        spot=spec.spot,
+        grace_s=spec.checkpoint.grace_s,
+        provider_options=options,
+    )  # fmt: skip

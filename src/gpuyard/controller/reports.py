@@ -1,0 +1,248 @@
+"""What agents say: nodes that join and leave, attempts that start, progress, checkpoints and ends."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import structlog
+
+from gpuyard.controller import moves
+from gpuyard.controller.book import AttemptRecord
+from gpuyard.controller.core import Core
+from gpuyard.controller.launching import Launching
+from gpuyard.controller.requests import Requests
+from gpuyard.domain import wire
+from gpuyard.domain.errors import LedgerError
+from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.domain.ids import new_id
+from gpuyard.domain.states import AttemptState, GpuState, JobState
+from gpuyard.providers.base import GpuProviderInterface, OwnsNodes
+from gpuyard.storage.blobs import BlobStore
+
+# A link that breaks is usually back within a second; only then do people hear that a job is out of sight.
+UNKNOWN_AFTER_S = 10.0
+# The agent kills a silent job by its own clock; the server waits this much longer before it believes it dead.
+SILENCE_MARGIN_S = 30.0
+log = structlog.get_logger(__name__)
+ProgressListener = Callable[[str, Mapping[str, Any], float], None]
+
+
+class Reports:
+    """The controller as providers see it (`providers.base.Sink`)."""
+
+    def __init__(
+        self,
+        core: Core,
+        launching: Launching,
+        requests: Requests,
+        providers: Mapping[str, GpuProviderInterface],
+        blobs: BlobStore,
+    ) -> None:
+        self._core = core
+        self._launching = launching
+        self._requests = requests
+        self._providers = providers
+        self._blobs = blobs
+        self._silent: dict[str, asyncio.Task[None]] = {}
+        self.on_progress: ProgressListener | None = None
+
+    # --- nodes ---
+
+    async def node_joined(self, provider: str, hello: wire.Hello) -> wire.Welcome:
+        """A node is there: its devices can be used, and what it says of its attempts is held against the ledger."""
+        core, now = self._core, self._core.clock()
+        watch = self._silent.pop(hello.node_id, None)
+        if watch:
+            watch.cancel()
+        row: dict[str, Any] = {
+            "name": hello.name, "provider": provider, "state": "online", "reason": hello.problem,
+            "boot_id": hello.boot_id, "cpus": hello.cpus, "memory_gb": hello.memory_gb, "limits": hello.limits,
+            "seen_at": now,
+        }  # fmt: skip
+        changes = [Change(Table.NODES, hello.node_id, row), *self._gpu_changes(hello.node_id, hello.gpus)]
+        core.emit(
+            [Event(EventKind.NODE_CHANGED, now, tuple(changes), None, {"node": hello.node_id, "state": "online"})]
+        )
+        self._seen_again(hello)
+        await core.committed()
+        core.spawn(self._reconcile(provider, hello), "reconcile")
+        return wire.Welcome(core.epoch)
+
+    def _gpu_changes(self, node_id: str, gpus: Sequence[wire.Gpu]) -> list[Change]:
+        changes: list[Change] = []
+        for gpu in gpus:
+            state = GpuState.OFFLINE if gpu.problem else GpuState.IDLE
+            values = {
+                "node_id": node_id, "index": gpu.index, "name": gpu.name, "memory_mb": gpu.memory_mb,
+                "compute_capability": gpu.compute_capability, "driver": gpu.driver, "state": state.value,
+                "problem": gpu.problem,
+            }  # fmt: skip
+            changes.append(Change(Table.GPUS, gpu.uuid, values))
+        seen = {gpu.uuid for gpu in gpus}
+        gone = [uuid for uuid, home in self._core.book.gpu_nodes.items() if home == node_id and uuid not in seen]
+        return changes + [Change(Table.GPUS, uuid, {"node_id": None}) for uuid in gone]
+
+    def _seen_again(self, hello: wire.Hello) -> None:
+        core = self._core
+        for seen in hello.attempts:
+            attempt = core.book.attempts.get(seen.attempt_id)
+            job = core.book.jobs.get(attempt.job_id) if attempt else None
+            if job and job.state is JobState.UNKNOWN:
+                core.emit([moves.unreachable(job, core.clock(), lost_sight=False)])
+
+    async def _reconcile(self, provider_name: str, hello: wire.Hello) -> None:
+        """After Welcome: settle what the node no longer has, send what it never got, stop what should be over."""
+        core = self._core
+        there = {attempt.attempt_id: attempt for attempt in hello.attempts}
+        unsent: list[str] = []
+        for attempt in core.book.attempts_on(hello.node_id):
+            if attempt.id in there:
+                if attempt.state is AttemptState.ENDING:
+                    await self._requests.stop(attempt, "cancelled")
+            elif attempt.state in (AttemptState.INTENDED, AttemptState.SENT):
+                unsent.append(attempt.id)
+            else:
+                self._vanished(attempt, hello)
+        await self._launching.launch(unsent)
+        provider = self._providers[provider_name]
+        settled = [i for i in there if i not in core.book.attempts]
+        if settled and isinstance(provider, OwnsNodes):
+            for attempt_id in settled:
+                if there[attempt_id].state != "ended":
+                    await provider.stop_attempt(hello.node_id, attempt_id, "superseded", checkpoint=False)
+            await provider.forget(hello.node_id, settled)
+        core.schedule()
+
+    def _vanished(self, attempt: AttemptRecord, hello: wire.Hello) -> None:
+        """The ledger has it running, the node does not: it died with a reboot, or the agent's folder was lost."""
+        cancelled = attempt.state is AttemptState.ENDING
+        outcome = moves.Outcome(
+            self._core.clock(), started_at=attempt.started_at, reason="attempt_lost", lost=True,
+            stopped="cancelled" if cancelled else "",
+            message=f"node {hello.name} no longer knows this attempt; it was rebooted, or its agent's folder removed",
+        )  # fmt: skip
+        self._launching.settle(attempt, outcome)
+
+    async def node_left(self, node_id: str) -> None:
+        """The link broke. Bookings hold; nothing new is placed there; what runs is believed to run on."""
+        core = self._core
+        values = {"state": "silent", "reason": "its agent is not connected"}
+        core.emit([Event(EventKind.NODE_CHANGED, core.clock(), (Change(Table.NODES, node_id, values),), None,
+                         {"node": node_id, "state": "silent"})])  # fmt: skip
+        self.watch_silence(node_id)
+
+    def watch_silence(self, node_id: str) -> None:
+        """Say that jobs are out of sight after a while, and give up those whose `max_silence_s` has passed."""
+        self._silent[node_id] = asyncio.create_task(self._silence(node_id), name=f"silence-{node_id}")
+
+    async def _silence(self, node_id: str) -> None:
+        core = self._core
+        await asyncio.sleep(UNKNOWN_AFTER_S)
+        waited = UNKNOWN_AFTER_S
+        for attempt in core.book.attempts_on(node_id):
+            job = core.book.jobs[attempt.job_id]
+            if job.state is JobState.RUNNING:
+                core.emit([moves.unreachable(job, core.clock(), lost_sight=True)])
+        attempts = core.book.attempts_on(node_id)
+        specs = core.queries.specs({attempt.job_id for attempt in attempts})
+        limits = {a.id: core.read_spec(specs[a.job_id]).max_silence_s for a in attempts}
+        for attempt in sorted((a for a in attempts if limits[a.id]), key=lambda a: limits[a.id] or 0):
+            due = (limits[attempt.id] or 0) + SILENCE_MARGIN_S
+            await asyncio.sleep(max(due - waited, 0))
+            waited = max(due, waited)
+            message = f"its node said nothing for {due:.0f} s"
+            outcome = moves.Outcome(core.clock(), attempt.started_at, reason="node_silent", lost=True, message=message)
+            self._launching.settle(attempt, outcome)
+
+    # --- reports ---
+
+    async def reported(self, node_id: str, bodies: Sequence[wire.Report]) -> None:
+        """Take reports in; returns after the commit, so that they can be acknowledged."""
+        forget: list[tuple[str, str]] = []
+        for report in bodies:
+            forget += self._take(node_id, report.body)
+        await self._core.committed(linger=True)
+        for provider_name, attempt_id in forget:
+            provider = self._providers[provider_name]
+            if isinstance(provider, OwnsNodes):
+                await provider.forget(node_id, [attempt_id])
+
+    def _take(self, node_id: str, body: Any) -> list[tuple[str, str]]:
+        """Fold one report in; returns (provider, attempt) pairs that are settled by it."""
+        if isinstance(body, wire.GpusSeen):
+            self._gpus_seen(node_id, body)
+            return []
+        attempt = self._core.book.attempts.get(body.attempt_id)
+        if attempt is None or attempt.node_id != node_id:
+            # A late or repeated report of an attempt that is settled: nothing to change, and nothing to keep.
+            name = next(iter(self._providers))
+            return [(name, body.attempt_id)] if isinstance(body, wire.Ended) else []
+        if isinstance(body, wire.Started):
+            job = self._core.book.jobs[attempt.job_id]
+            if attempt.started_at is None:
+                self._core.emit([moves.started(job, attempt, body.at, body.limits)], linger=True)
+        elif isinstance(body, wire.ProgressSeen):
+            self._progress(attempt, body)
+        elif isinstance(body, wire.CheckpointSaved):
+            self._checkpoint(attempt, body)
+        else:
+            self._ended(attempt, body)
+            return [(attempt.provider, attempt.id)]
+        return []
+
+    def _ended(self, attempt: AttemptRecord, body: wire.Ended) -> None:
+        lost = body.reason in ("exit_status_lost", "node_rebooted")
+        outcome = moves.Outcome(body.at, body.started_at, body.exit_code, body.signal, body.reason, body.stopped,
+                                body.message, body.usage, lost)  # fmt: skip
+        self._launching.settle(attempt, outcome)
+
+    def _progress(self, attempt: AttemptRecord, body: wire.ProgressSeen) -> None:
+        core = self._core
+        core.progress[attempt.job_id] = body.progress
+        core.writer.put_progress(attempt.job_id, body.progress)
+        if body.points:
+            core.writer.put_points([
+                {"attempt_id": attempt.id, "job_id": attempt.job_id, **msgspec.structs.asdict(point)}
+                for point in body.points
+            ])  # fmt: skip
+        if self.on_progress:
+            self.on_progress(attempt.job_id, body.progress, core.clock())
+
+    def _checkpoint(self, attempt: AttemptRecord, body: wire.CheckpointSaved) -> None:
+        core = self._core
+        row: dict[str, Any] = {
+            "job_id": attempt.job_id, "attempt_id": attempt.id, "path": body.path, "step": body.step,
+            "size": body.size, "sha256": body.sha256, "directory": body.directory, "kept": True, "created_at": body.at,
+        }  # fmt: skip
+        checkpoint_id = new_id("ckpt")
+        info = {"checkpoint": checkpoint_id, "path": body.path, "step": body.step, "size": body.size}
+        change = Change(Table.CHECKPOINTS, checkpoint_id, row)
+        core.emit([Event(EventKind.CHECKPOINT_SAVED, core.clock(), (change,), attempt.job_id, info)], linger=True)
+        core.spawn(self._prune_checkpoints(attempt.job_id), "prune-checkpoints")
+
+    async def _prune_checkpoints(self, job_id: str) -> None:
+        """Keep the newest few of a job; the ledger forgets a blob before the disk does, never after."""
+        core = self._core
+        try:
+            await core.committed(linger=True)
+            kept = [row for row in core.queries.checkpoints_of(job_id) if row["kept"]]
+            old = kept[: -core.settings.node.keep_checkpoints]
+            changes = tuple(Change(Table.CHECKPOINTS, row["id"], {"kept": False}) for row in old)
+            if not changes:
+                return
+            core.emit([Event(EventKind.CHECKPOINT_PRUNED, core.clock(), changes, job_id, {"count": len(old)})])
+            await core.committed()
+        except LedgerError:
+            return
+        for row in old:
+            if not core.queries.blob_is_used(row["sha256"]):
+                await asyncio.to_thread(self._blobs.delete, row["sha256"])
+
+    def _gpus_seen(self, node_id: str, body: wire.GpusSeen) -> None:
+        changes = tuple(self._gpu_changes(node_id, body.gpus))
+        event = Event(
+            EventKind.NODE_CHANGED, self._core.clock(), changes, None, {"node": node_id, "gpus": len(body.gpus)}
+        )
+        self._core.emit([event], linger=True)
+        self._core.schedule()

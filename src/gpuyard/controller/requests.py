@@ -1,0 +1,152 @@
+"""What people ask for: submit, cancel, resume, why. Each answers only after its commit."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpuyard.controller import moves
+from gpuyard.controller.book import AttemptRecord
+from gpuyard.controller.core import Core
+from gpuyard.controller.intake import Prepared, prepare
+from gpuyard.domain.errors import CapacityError, InvalidInputError, NotFoundError, ProviderError, RefusedError
+from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.shape import Shape
+from gpuyard.domain.states import AttemptState, JobState
+from gpuyard.providers.base import GpuProviderInterface, OwnsNodes
+from gpuyard.scheduler.refusal import impossible
+from gpuyard.scheduler.why import Why, why
+
+
+class Requests:
+    """The requests of people and programs, carried out on the core."""
+
+    def __init__(self, core: Core, providers: Mapping[str, GpuProviderInterface]) -> None:
+        self._core = core
+        self._providers = providers
+        self._keys: dict[str, str] = {}
+
+    def find(self, reference: str) -> str:
+        """The id of the job a person means: NotFoundError when none, InvalidInputError when several."""
+        found = self._core.queries.find_job_ids(reference)
+        if not found:
+            raise NotFoundError(f"There is no job {reference!r}.", "`gpuyard jobs` lists them.")
+        if len(found) > 1:
+            raise InvalidInputError.of("job", f"{reference!r} could be {', '.join(found)}", "give more of the id")
+        return found[0]
+
+    # --- submit ---
+
+    async def submit(self, bodies: Sequence[Any]) -> list[str]:
+        """Queue jobs, all or none; returns their ids in order. A repeated idempotency key returns the first job's."""
+        core = self._core
+        prepared = prepare(bodies, core.tiers, self._find_parent)
+        ids = [self._same_as_before(item) for item in prepared]
+        new = [item for item, known in zip(prepared, ids, strict=True) if known is None]
+        for item in new:
+            await self._check(item.spec)
+        core.know_parents({parent for item in new for parent in item.parents})
+        core.emit([moves.submitted(item.id, item.spec, item.parents, item.warnings, core.clock()) for item in new])
+        keys = {item.spec.idempotency_key: item.id for item in new if item.spec.idempotency_key}
+        self._keys.update(keys)
+        try:
+            core.schedule()
+            await core.committed()
+        finally:
+            for key in keys:
+                self._keys.pop(key, None)
+        return [known or item.id for item, known in zip(prepared, ids, strict=True)]
+
+    def _find_parent(self, reference: str) -> str | None:
+        try:
+            return self.find(reference)
+        except NotFoundError:
+            return None
+
+    def _same_as_before(self, item: Prepared) -> str | None:
+        """The job an earlier request with the same idempotency key made; refused if that asked for something else."""
+        key = item.spec.idempotency_key
+        if key is None:
+            return None
+        row = self._core.queries.job_by_idempotency_key(key)
+        job_id = row["id"] if row else self._keys.get(key)
+        if row is not None:
+            before = self._core.queries.specs([row["id"]])[row["id"]]
+            if before != item.spec.model_dump(mode="json", exclude_defaults=True):
+                raise RefusedError(
+                    f"idempotency_key {key!r} was used for another spec (job {row['id']}).", "Use a new key."
+                )
+        return job_id
+
+    async def _check(self, spec: JobSpec) -> None:
+        verdict = impossible(self._core.view, Shape.of(spec))
+        if verdict is not None:
+            raise CapacityError(verdict.reason, verdict.largest)
+        name = spec.provider or next(iter(self._providers))
+        if name not in self._providers:
+            raise InvalidInputError.of("provider", f"there is no provider {name!r}",
+                                       f"configured here: {', '.join(self._providers)}")  # fmt: skip
+        await self._providers[name].check(spec)
+
+    # --- cancel ---
+
+    async def cancel(self, job_id: str) -> None:
+        """End the job. Idempotent; a job that is already over stays as it is."""
+        core = self._core
+        job = core.book.jobs.get(job_id)
+        if job is None:
+            return
+        attempt = core.book.attempts.get(job.attempt_id or "")
+        if attempt is None:
+            core.emit([moves.settled(job, JobState.CANCELLED, "cancelled", core.clock())])
+            core.schedule()
+        elif attempt.state is not AttemptState.ENDING:
+            core.emit([moves.ending(attempt, "cancelled", core.clock())])
+        await core.committed()
+        if attempt is not None and attempt.id in core.book.attempts:
+            await self.stop(attempt, "cancelled")
+
+    async def stop(self, attempt: AttemptRecord, reason: str) -> None:
+        """Tell the provider; when it cannot be reached now, it is told when its node links up again."""
+        provider = self._providers[attempt.provider]
+        try:
+            if isinstance(provider, OwnsNodes):
+                await provider.stop_attempt(attempt.node_id, attempt.id, reason, checkpoint=False)
+            elif attempt.provider_ref:
+                await provider.cancel_job(attempt.provider_ref)
+        except ProviderError as error:
+            if error.error_code != "NOT_CONNECTED":
+                raise
+
+    # --- resume ---
+
+    async def resume(self, job_id: str, checkpoint: str | None) -> None:
+        """Queue an ended job again, from the newest checkpoint or a named one (id, path or step)."""
+        core = self._core
+        row = core.queries.job(job_id)
+        assert row is not None
+        state = JobState(row["state"])
+        if not state.terminal:
+            raise RefusedError(f"Job {job_id} is {state}; only a job that is over can be resumed.",
+                               "Cancel it first, or wait.")  # fmt: skip
+        if state is JobState.COMPLETED:
+            raise RefusedError(f"Job {job_id} has completed: there is nothing left to resume.", "Submit a new job.")
+        chosen = self._named_checkpoint(job_id, checkpoint)
+        core.know_parents(set(row["depends_on"]))
+        core.emit([moves.resumed(row, chosen, core.clock())])
+        core.schedule()
+        await core.committed()
+
+    def _named_checkpoint(self, job_id: str, name: str | None) -> str:
+        kept = [row for row in self._core.queries.checkpoints_of(job_id) if row["kept"]]
+        if name is None:
+            return moves.NEWEST
+        for row in reversed(kept):
+            if name in (row["id"], row["path"], row["path"].rsplit("/", 1)[-1], str(row["step"])):
+                return str(row["id"])
+        known = ", ".join(row["path"] for row in kept) or "none"
+        raise NotFoundError(f"Job {job_id} has no checkpoint {name!r}.", f"Kept: {known}.")
+
+    # --- why ---
+
+    def why(self, job_id: str) -> Why | None:
+        """Why a pending job is not running; None when it is not pending."""
+        return why(self._core.view, job_id, self._core.clock(), self._core.policy)

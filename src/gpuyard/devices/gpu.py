@@ -1,0 +1,52 @@
+"""One reading of one GPU, the same whichever source it came from, and what a source says when it cannot read."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process computing on a GPU. `memory_mb` is None where the driver does not tell it."""
+
+    pid: int
+    memory_mb: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """A GPU, or one MIG instance, at one moment. Known by `uuid`; `index` is the driver's and may change at a reboot.
+
+    Memory is in MiB, rounded down, as the driver reports it. `compute_capability` is like "8.0", "" if unknown.
+    `temperature_c` is in °C, `utilization` from 0 to 1 over the driver's last sample period, `power_w` in watts; each
+    is None where the GPU or the source does not tell it. A MIG instance (`mig`) has its parent's index and temperature.
+    `processes` is empty where the source does not tell it.
+    """
+
+    uuid: str
+    index: int
+    name: str
+    memory_total_mb: int
+    memory_free_mb: int
+    compute_capability: str
+    driver_version: str
+    temperature_c: int | None
+    utilization: float | None
+    power_w: float | None
+    processes: tuple[GpuProcess, ...]
+    mig: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LostGpu:
+    """A GPU that is there and cannot be used now. `uuid` and `index` are None where even they could not be read."""
+
+    uuid: str | None
+    index: int | None
+    reason: str
+
+
+class SourceMissingError(Exception):
+    """This host does not have the source (library or program) at all: try the next one."""
+
+
+class SourceFailedError(Exception):
+    """The source is there and cannot list the GPUs. The text says why, and what to do."""

@@ -1,0 +1,133 @@
+"""GPUs as NVML reports them, through nvidia-ml-py.
+
+Each call opens NVML and closes it again. NVML lists the GPUs once, when it is opened, so a process that keeps it open
+never sees a GPU added later; and a handle kept open keeps its GPU from being removed, reset or switched to MIG. On the
+test suite's fake library a whole reading of 8 GPUs takes 0.4 ms, opening and closing 6 µs of that. A real driver adds
+its own time, not measured here; it is long only where the driver lets go of idle GPUs, which `nvidia-persistenced`
+prevents. NVML counts how often it was opened: nothing else in the process may hold it open, or changes stay unseen.
+"""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+import pynvml as untyped
+
+from gpuyard.devices.gpu import GpuProcess, GpuReading, LostGpu, SourceFailedError, SourceMissingError
+
+pynvml: Any = untyped  # nvidia-ml-py has no annotations, and types inferred from its code are wrong in places
+
+_MIB = 1 << 20
+
+# Answers that say "this GPU or driver does not tell you", where any other error says that the GPU is in trouble.
+# INSUFFICIENT_SIZE: processes that started between the two calls of nvidia-ml-py outgrew its buffer.
+_UNTOLD = {
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_NO_PERMISSION,
+    pynvml.NVML_ERROR_NOT_FOUND,
+    pynvml.NVML_ERROR_NO_DATA,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_INSUFFICIENT_SIZE,
+}
+
+_REMEDIES = {
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "load the NVIDIA kernel module (`modprobe nvidia`) or reinstall the driver",
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the driver was updated while in use: reboot, or reload its modules",
+    pynvml.NVML_ERROR_NO_PERMISSION: "give this user access to /dev/nvidia*",
+}
+_REMEDY = "run `nvidia-smi`, and look for `NVRM` in the kernel's log (`dmesg`)"
+_NO_INSTANCES = "MIG mode is on without any instance: create some (`nvidia-smi mig -cgi … -C`) or turn it off"
+
+
+@contextmanager
+def session() -> Generator[None]:
+    """NVML, open for the length of the block and freshly enumerated. Raises pynvml.NVMLError."""
+    # Without the flag, opening fails on a host whose last GPU was removed.
+    pynvml.nvmlInitWithFlags(pynvml.NVML_INIT_FLAG_NO_GPUS)
+    try:
+        yield
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def read_gpus() -> list[GpuReading | LostGpu]:
+    """Every GPU in the driver's order; a GPU in MIG mode is replaced by its instances.
+
+    Raises SourceMissingError without the library, SourceFailedError when NVML as a whole fails.
+    """
+    try:
+        with session():
+            driver = pynvml.nvmlSystemGetDriverVersion()
+            return [reading for index in range(pynvml.nvmlDeviceGetCount()) for reading in _read_index(index, driver)]
+    except pynvml.NVMLError as error:
+        if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+            raise SourceMissingError("no libnvidia-ml.so.1") from error
+        raise SourceFailedError(f"NVML fails: {error}; {_REMEDIES.get(error.value, _REMEDY)}") from error
+
+
+def _read_index(index: int, driver: str) -> list[GpuReading | LostGpu]:
+    uuid = None
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = pynvml.nvmlDeviceGetUUID(handle)
+        if not _mig_enabled(handle):
+            return [_read_gpu(handle, handle, index, driver)]
+        instances = [_read_gpu(instance, handle, index, driver) for instance in _mig_instances(handle)]
+        return instances or [LostGpu(uuid, index, _NO_INSTANCES)]
+    except pynvml.NVMLError as error:
+        return [LostGpu(uuid, index, str(error))]
+
+
+def _read_gpu(handle: Any, physical: Any, index: int, driver: str) -> GpuReading | LostGpu:
+    """Read the GPU or MIG instance `handle`, which is on the GPU `physical`."""
+    uuid = pynvml.nvmlDeviceGetUUID(handle)
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        capability = _told(pynvml.nvmlDeviceGetCudaComputeCapability, physical)
+        usage = _told(pynvml.nvmlDeviceGetUtilizationRates, handle)
+        milliwatts = _told(pynvml.nvmlDeviceGetPowerUsage, handle)
+        return GpuReading(
+            uuid=uuid,
+            index=index,
+            name=pynvml.nvmlDeviceGetName(handle),
+            memory_total_mb=memory.total // _MIB,
+            memory_free_mb=memory.free // _MIB,
+            compute_capability="{}.{}".format(*capability) if capability else "",
+            driver_version=driver,
+            temperature_c=_told(pynvml.nvmlDeviceGetTemperature, physical, pynvml.NVML_TEMPERATURE_GPU),
+            utilization=None if usage is None else usage.gpu / 100,
+            power_w=None if milliwatts is None else milliwatts / 1000,
+            processes=_processes(handle),
+            mig=handle is not physical,
+        )
+    except pynvml.NVMLError as error:
+        return LostGpu(uuid, index, str(error))
+
+
+def _told(read: Callable[..., Any], *arguments: Any) -> Any:
+    """What the call answers, or None where this GPU or driver does not tell it."""
+    try:
+        return read(*arguments)
+    except pynvml.NVMLError as error:
+        if error.value in _UNTOLD:
+            return None
+        raise
+
+
+def _processes(handle: Any) -> tuple[GpuProcess, ...]:
+    found: list[Any] = _told(pynvml.nvmlDeviceGetComputeRunningProcesses, handle) or []
+    return tuple(GpuProcess(p.pid, None if p.usedGpuMemory is None else p.usedGpuMemory // _MIB) for p in found)
+
+
+def _mig_enabled(handle: Any) -> bool:
+    try:
+        mode = _told(pynvml.nvmlDeviceGetMigMode, handle)
+    except pynvml.NVMLLibraryMismatchError:  # a driver from before MIG
+        return False
+    return mode is not None and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+
+
+def _mig_instances(handle: Any) -> list[Any]:
+    count = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)
+    slots = (_told(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, slot) for slot in range(count))
+    return [instance for instance in slots if instance is not None]

@@ -1,0 +1,118 @@
+"""GPUs as `nvidia-smi` prints them: the way to read them where NVML cannot be loaded or does not match the driver."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from contextlib import suppress
+
+from gpuyard.devices.gpu import GpuReading, LostGpu, SourceFailedError, SourceMissingError
+
+QUERY = (
+    "uuid",
+    "index",
+    "name",
+    "memory.total",
+    "memory.free",
+    "compute_cap",
+    "driver_version",
+    "temperature.gpu",
+    "utilization.gpu",
+    "power.draw",
+)
+TIMEOUT_S = 10.0
+
+_NO_GPUS = "No devices were found"
+_LOST_LINE = re.compile(r"Unable to determine the device handle|GPU is lost")
+_REMEDY = "run `nvidia-smi` by hand, and look for `NVRM` in the kernel's log (`dmesg`)"
+
+
+def read_gpus(timeout_s: float = TIMEOUT_S) -> list[GpuReading | LostGpu]:
+    """Every GPU that `nvidia-smi` lists. Processes are not told, nor MIG: a GPU in that mode is shown as a whole.
+
+    Raises SourceMissingError without the program, SourceFailedError when it takes longer than `timeout_s` seconds or
+    prints nothing that can be read.
+    """
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        raise SourceMissingError("no nvidia-smi")
+    return parse(_run(program, timeout_s))
+
+
+def parse(output: str) -> list[GpuReading | LostGpu]:
+    """Read what `nvidia-smi --query-gpu=… --format=csv,noheader,nounits` printed.
+
+    A GPU that has dropped off the bus takes a line of prose instead of its row, and warnings follow the rows: so prose
+    is a failure only where there is no row at all.
+    """
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    found = [gpu for gpu in map(_parse_line, lines) if gpu is not None]
+    if found or _NO_GPUS in output:
+        return found
+    said = f"printed {lines[0][:200]!r}" if lines else "printed nothing"
+    raise SourceFailedError(f"nvidia-smi {said}; {_REMEDY}")
+
+
+def _run(program: str, timeout_s: float) -> str:
+    """The program's stdout and stderr together: its errors come on either."""
+    command = [program, f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"]
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SourceFailedError(f"{program} cannot be started: {error}") from error
+    try:
+        return process.communicate(timeout=timeout_s)[0]
+    except subprocess.TimeoutExpired as error:
+        _kill(process)
+        raise SourceFailedError(f"nvidia-smi gave no answer in {timeout_s:g} s; {_REMEDY}") from error
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Kill the process with its children, and wait only briefly: stuck inside the driver it cannot die."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=1)
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def _parse_line(line: str) -> GpuReading | LostGpu | None:
+    """A GPU's row, a line of prose about a lost one, or None for any other line."""
+    values = [value.strip() for value in line.split(",")]
+    if len(values) != len(QUERY) or not values[0].startswith("GPU-"):
+        return LostGpu(None, None, line) if _LOST_LINE.search(line) else None
+    uuid, index, name, total, free, capability, driver, temperature, utilization, power = values
+    number, total_mb, free_mb = (_number(value) for value in (index, total, free))
+    if number is None or total_mb is None or free_mb is None:
+        reason = next(value for value in (index, total, free) if _number(value) is None)
+        return LostGpu(uuid, None if number is None else int(number), f"nvidia-smi shows {reason} for it")
+    degrees, percent = _number(temperature), _number(utilization)
+    return GpuReading(
+        uuid=uuid,
+        index=int(number),
+        name=name,
+        memory_total_mb=int(total_mb),
+        memory_free_mb=int(free_mb),
+        compute_capability=capability if _number(capability) is not None else "",
+        driver_version=driver,
+        temperature_c=None if degrees is None else int(degrees),
+        utilization=None if percent is None else percent / 100,
+        power_w=_number(power),
+        processes=(),
+        mig=False,
+    )
+
+
+def _number(text: str) -> float | None:
+    """The number, or None for "[N/A]", "[Not Supported]", "[GPU is lost]", "[Unknown Error]" and their like."""
+    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else None

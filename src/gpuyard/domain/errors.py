@@ -1,0 +1,176 @@
+"""The errors of gpuyard, as a tree. Each carries a stable `code`, a one-line message and what to do next.
+
+GpuyardError
+├── InvalidInputError          bad input: field, fault, remedy            422  exit 2
+├── NotFoundError              no such job, checkpoint, …                 404  exit 3
+├── RefusedError               understood, but not now or not so          409  exit 4
+│   ├── IllegalMoveError       the state table forbids it
+│   └── CapacityError          no node will ever have what is asked for
+├── UnauthorizedError          missing or wrong token                     401  exit 4
+├── UnreachableError           no server answers                          503  exit 5
+├── LedgerError                the ledger cannot be opened or written     500  exit 4
+│   ├── LedgerLockedError, LedgerTooNewError, NetworkFilesystemError
+│   └── DiskFullError                                                     507
+└── ProviderError              a provider failed                          502  exit 4
+    ├── JobNotFoundError
+    └── InsufficientResourcesError
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+
+class GpuyardError(Exception):
+    """Something gpuyard can explain. `str(error)` is the whole explanation, remedy included."""
+
+    code: ClassVar[str] = "internal_error"
+    status: ClassVar[int] = 500
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(f"{message} {remedy}".strip())
+        self.message = message
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong with an input: the field's path, what is wrong, what would be right."""
+
+    field: str
+    fault: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.fault}" + (f" ({self.remedy})" if self.remedy else "")
+
+
+class InvalidInputError(GpuyardError):
+    """The input is wrong; `faults` names every field, what was wrong with it and what would be right."""
+
+    code = "invalid_input"
+    status = 422
+    exit_code = 2
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        super().__init__("; ".join(str(fault) for fault in faults))
+        self.faults = tuple(faults)
+
+    @classmethod
+    def of(cls, field: str, fault: str, remedy: str = "") -> "InvalidInputError":
+        """The error for a single field."""
+        return cls([Fault(field, fault, remedy)])
+
+
+class NotFoundError(GpuyardError):
+    """Nothing has this name or id."""
+
+    code = "not_found"
+    status = 404
+    exit_code = 3
+
+
+class RefusedError(GpuyardError):
+    """The request is understood and cannot be granted in the present state."""
+
+    code = "refused"
+    status = 409
+    exit_code = 4
+
+
+class IllegalMoveError(RefusedError):
+    """The table of legal moves forbids this change of state."""
+
+    code = "illegal_move"
+
+
+class CapacityError(RefusedError):
+    """No node will ever have what the job asks for."""
+
+    code = "insufficient_resources"
+    status = 422
+
+
+class UnauthorizedError(GpuyardError):
+    """The bearer token is missing or wrong."""
+
+    code = "unauthorized"
+    status = 401
+    exit_code = 4
+
+
+class UnreachableError(GpuyardError):
+    """No server answers at the address."""
+
+    code = "unreachable"
+    status = 503
+    exit_code = 5
+
+
+class LedgerError(GpuyardError):
+    """The ledger cannot be opened or written."""
+
+    code = "ledger_error"
+    exit_code = 4
+
+
+class LedgerLockedError(LedgerError):
+    """Another server has this ledger open."""
+
+    code = "ledger_locked"
+
+
+class LedgerTooNewError(LedgerError):
+    """The ledger was written by a newer gpuyard."""
+
+    code = "ledger_too_new"
+
+
+class NetworkFilesystemError(LedgerError):
+    """SQLite's locks cannot be trusted on a network file system."""
+
+    code = "network_filesystem"
+
+
+class DiskFullError(LedgerError):
+    """Nothing can be written: the disk is full. What was acknowledged before is safe."""
+
+    code = "disk_full"
+    status = 507
+
+
+class ProviderError(GpuyardError):
+    """A provider failed. `error_code` is the provider's own or a generic word such as `SUBMIT_FAILED`."""
+
+    code = "provider_error"
+    status = 502
+    exit_code = 4
+
+    def __init__(self, message: str, provider: str = "", error_code: str = "") -> None:
+        super().__init__(message)
+        self.provider = provider
+        self.error_code = error_code
+
+
+class JobNotFoundError(ProviderError):
+    """The provider knows no job by this reference."""
+
+    code = "job_not_found"
+    status = 404
+    exit_code = 3
+
+    def __init__(self, job_id: str, provider: str = "") -> None:
+        super().__init__(f"{provider or 'the provider'} knows no job {job_id!r}.", provider, "JOB_NOT_FOUND")
+        self.job_id = job_id
+
+
+class InsufficientResourcesError(ProviderError):
+    """The provider cannot supply what was asked for; `requested_spec` is what that was."""
+
+    code = "insufficient_resources"
+    status = 409
+
+    def __init__(self, message: str, provider: str = "", requested_spec: Any = None) -> None:
+        super().__init__(message, provider, "INSUFFICIENT_RESOURCES")
+        self.requested_spec = requested_spec

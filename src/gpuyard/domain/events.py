@@ -1,0 +1,65 @@
+"""Events: what happened, with after-images of the rows it changed.
+
+The ledger's state tables are the fold of these changes and so is the scheduler's view: one event, one meaning.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+Row = Mapping[str, Any]
+
+
+class Table(StrEnum):
+    """The state tables an event may change."""
+
+    JOBS = "jobs"
+    SPECS = "specs"
+    ATTEMPTS = "attempts"
+    CHECKPOINTS = "checkpoints"
+    NODES = "nodes"
+    GPUS = "gpus"
+
+
+class EventKind(StrEnum):
+    """What can happen. Part of the public stream, so a name is never changed or reused."""
+
+    JOB_SUBMITTED = "job.submitted"
+    JOB_REQUEUED = "job.requeued"
+    JOB_RESUMED = "job.resumed"
+    JOB_CANCEL_REQUESTED = "job.cancel_requested"
+    JOB_COMPLETED = "job.completed"
+    JOB_FAILED = "job.failed"
+    JOB_CANCELLED = "job.cancelled"
+    JOB_TIMED_OUT = "job.timed_out"
+    JOB_UNKNOWN = "job.unknown"
+    JOB_PROGRESS = "job.progress"
+    """Sent on the stream only, never in the journal: progress is kept as series."""
+    ATTEMPT_INTENDED = "attempt.intended"
+    ATTEMPT_SENT = "attempt.sent"
+    ATTEMPT_STARTED = "attempt.started"
+    ATTEMPT_ENDING = "attempt.ending"
+    CHECKPOINT_SAVED = "checkpoint.saved"
+    CHECKPOINT_PRUNED = "checkpoint.pruned"
+    NODE_CHANGED = "node.changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The row `key` of `table` now has these `values`; columns not named keep theirs."""
+
+    table: Table
+    key: str
+    values: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened at `at` (UTC seconds). `info` is for readers of the stream; state is in `changes`."""
+
+    kind: EventKind
+    at: float
+    changes: tuple[Change, ...] = ()
+    job_id: str | None = None
+    info: Row = field(default_factory=dict[str, Any])

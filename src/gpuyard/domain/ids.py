@@ -1,0 +1,27 @@
+"""Identifiers: a UUIDv7 (RFC 9562) in hex behind a prefix that names the noun, such as `job_0198c1…`.
+
+They sort by creation time, which is why people shorten them from the end: the last characters differ.
+"""
+
+import os
+import threading
+import time
+
+_lock = threading.Lock()
+_last = 0
+
+
+def new_id(prefix: str) -> str:
+    """A new id `<prefix>_<32 hex digits>`; ids made by one process are strictly increasing."""
+    return f"{prefix}_{_uuid7():032x}"
+
+
+def _uuid7() -> int:
+    """A UUIDv7 as an integer: 48 bits of milliseconds, 12 bits of sub-millisecond order, 62 random bits."""
+    global _last
+    with _lock:
+        # 4096 steps per millisecond, never the same twice: order holds within one process.
+        _last = max(_last + 1, time.time_ns() * 4096 // 1_000_000)
+        stamp = _last
+    random = int.from_bytes(os.urandom(8), "big") >> 2
+    return (stamp >> 12) << 80 | 0x7 << 76 | (stamp & 0xFFF) << 64 | 0b10 << 62 | random

@@ -1,0 +1,111 @@
+"""S2's forms, accepted as they stand: GpuSpec, JobConfig and what a provider answers.
+
+The controller renders a JobSpec to a JobConfig for the provider; a JobConfig that a person submits becomes a JobSpec.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpuyard.domain.jobspec import CheckpointSpec, JobSpec, Name
+from gpuyard.domain.validation import parse_model, parse_spec
+
+
+class GpuSpec(BaseModel):
+    """A size in S2's words; `gpu_type` is a validated alias of a GPU class (`A100`). Memory in GB."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    gpu_type: str | None = None
+    gpu_count: int = Field(default=1, ge=0, le=1024)
+    memory_gb: float | None = Field(default=None, gt=0)
+    vcpus: float | None = Field(default=None, gt=0)
+    ram_gb: float | None = Field(default=None, gt=0)
+
+
+class JobConfig(BaseModel):
+    """S2's eight fields, plus what the controller adds. `volumes` maps container path to host path."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Name
+    image: str | None = None
+    command: tuple[str, ...] = Field(min_length=1)
+    gpu_spec: GpuSpec = GpuSpec(gpu_count=0)
+    environment: dict[str, str] = Field(default_factory=dict)
+    volumes: dict[str, str] = Field(default_factory=dict)
+    timeout_minutes: float | None = Field(default=None, gt=0)
+    retry_count: int = Field(default=0, ge=0, le=100)
+
+    attempt_id: str | None = None
+    token: int = 0
+    args_via_stdin: bytes | None = None
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    labels: dict[str, str] = Field(default_factory=dict)
+    spot: bool = False
+    grace_s: float = 10.0
+    provider_options: dict[str, Any] = Field(default_factory=dict)
+
+
+class JobStatus(StrEnum):
+    """S2's words for where a job is."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """What a provider says of a job. Times are UTC seconds; `exit_code` is None until the job ended by itself."""
+
+    job_id: str
+    status: JobStatus
+    created_at: float | None = None
+    started_at: float | None = None
+    completed_at: float | None = None
+    logs: str | None = None
+    exit_code: int | None = None
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CostInfo:
+    """What a job has cost so far at a provider."""
+
+    job_id: str
+    total_cost: Decimal
+    currency: str
+    cost_breakdown: Mapping[str, Decimal] = field(default_factory=dict[str, Decimal])
+    billing_period: str = ""
+
+
+def is_job_config(data: Any) -> bool:
+    """True when a submitted body is S2's form rather than a JobSpec: only S2 has these two keys."""
+    return isinstance(data, Mapping) and bool({"gpu_spec", "timeout_minutes"} & set(data))  # pyright: ignore[reportUnknownArgumentType]
+
+
+def spec_from_config(data: Any) -> tuple[JobSpec, list[str]]:
+    """The JobSpec an S2 JobConfig means, and warnings for what was dropped on the way."""
+    config = data if isinstance(data, JobConfig) else parse_model(JobConfig, data)
+    warnings: list[str] = []
+    environment = dict(config.environment)
+    if environment.pop("CUDA_VISIBLE_DEVICES", None) is not None:
+        warnings.append("environment.CUDA_VISIBLE_DEVICES was dropped: the scheduler sets it to the GPUs it assigns")
+    gpu = config.gpu_spec
+    gpus = {"count": gpu.gpu_count, "memory_gb": gpu.memory_gb, "gpu_class": gpu.gpu_type}
+    spec = parse_spec({
+        "name": config.name, "image": config.image, "command": list(config.command), "environment": environment,
+        "volumes": config.volumes, "retry_count": config.retry_count, "spot": config.spot,
+        "timeout_s": config.timeout_minutes * 60 if config.timeout_minutes else None,
+        "resources": {"cpus": gpu.vcpus, "memory_gb": gpu.ram_gb, "gpus": gpus if gpu.gpu_count else {"count": 0}},
+        "labels": config.labels, "provider_options": config.provider_options,
+    })  # fmt: skip
+    return spec, warnings

@@ -1,0 +1,103 @@
+"""The job as people see it: the resource that HTTP serves and the SDK returns. Times are UTC seconds."""
+
+from decimal import Decimal
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpuyard.domain.jobspec import JobKind
+from gpuyard.domain.states import AttemptState, JobState
+
+
+class _View(BaseModel):
+    # A newer server may say more than an older client knows.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Cost(_View):
+    """Money spent so far; `basis` is `list` (own hardware, the tier's list price × seconds) or `metered`."""
+
+    amount: Decimal = Decimal(0)
+    currency: str = "USD"
+    basis: str = "list"
+    price_per_hour: Decimal = Decimal(0)
+    tier: str | None = None
+
+
+class Progress(_View):
+    """The latest reading of a job's output. `metrics` holds each metric's last value; `rate` is steps per second."""
+
+    step: int | None = None
+    total: int | None = None
+    epoch: float | None = None
+    epochs: int | None = None
+    eta_s: float | None = None
+    rate: float | None = None
+    metrics: dict[str, float] = Field(default_factory=dict)
+
+
+class Attempt(_View):
+    """One execution of the job."""
+
+    id: str
+    number: int
+    state: AttemptState
+    token: int
+    provider: str
+    provider_ref: str | None = None
+    node: str | None = None
+    gpus: list[str] = Field(default_factory=list)
+    created_at: float
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str | None = None
+    message: str | None = None
+    limits: dict[str, str] = Field(default_factory=dict)
+    usage: dict[str, float] = Field(default_factory=dict)
+    resumed_from: str | None = None
+    cost: Cost = Cost()
+
+
+class Checkpoint(_View):
+    """A complete checkpoint kept by gpuyard; `path` is as the program wrote it, `size` in bytes."""
+
+    id: str
+    job_id: str
+    attempt_id: str
+    path: str
+    step: int | None = None
+    size: int
+    sha256: str
+    created_at: float
+    directory: bool = False
+    kept: bool = True
+
+
+class Job(_View):
+    """A job: its spec's essentials, its state and its life so far."""
+
+    id: str
+    name: str
+    kind: JobKind
+    state: JobState
+    reason: str | None = None
+    exit_code: int | None = None
+    priority: int
+    project: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    created_at: float
+    started_at: float | None = None
+    ended_at: float | None = None
+    provider: str | None = None
+    provider_ref: str | None = None
+    node: str | None = None
+    gpus: list[str] = Field(default_factory=list)
+    attempts: list[Attempt] = Field(default_factory=list[Attempt])
+    progress: Progress = Progress()
+    cost: Cost = Cost()
+    usage: dict[str, float] = Field(default_factory=dict)
+    checkpoints: int = 0
+    warnings: list[str] = Field(default_factory=list)
+    spec: dict[str, Any] | None = None

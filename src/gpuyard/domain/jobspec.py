@@ -1,0 +1,197 @@
+"""JobSpec: what a researcher asks for. What to run and what it needs, never where.
+
+Every figure in `resources` is per node; `nodes` multiplies it. Memory accepts `"16GB"`, durations accept `"2h"`;
+inside they are gigabytes and seconds.
+"""
+
+import re
+import signal
+from collections.abc import Mapping
+from decimal import Decimal
+from enum import StrEnum
+from typing import Annotated, Any, Self, cast
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+
+from gpuyard.domain import units
+from gpuyard.domain.gpus import compute_capability, resolve_gpu_class
+
+MAX_SPEC_BYTES = 1_000_000
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class JobKind(StrEnum):
+    """`command`: a process or container; `script`: a registered script worker; `llm`: a prompt for a resident model."""
+
+    COMMAND = "command"
+    SCRIPT = "script"
+    LLM = "llm"
+
+
+def _clean_text(value: str) -> str:
+    bad = sorted({repr(c) for c in value if not c.isprintable()})
+    if bad:
+        raise ValueError(f"holds control characters ({', '.join(bad[:3])}); use printable characters only")
+    return value
+
+
+def _no_nul(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("holds a NUL byte, which no program can be given; remove it")
+    return value
+
+
+def _signal_name(value: str) -> str:
+    name = value.upper().removeprefix("SIG")
+    known = {s.name.removeprefix("SIG") for s in signal.Signals}
+    if name not in known or name in ("KILL", "STOP"):
+        raise ValueError(f"{value!r} is not a signal a program can catch; use USR1, USR2, TERM, INT or HUP")
+    return name
+
+
+def _gpu_class(value: str) -> str:
+    resolve_gpu_class(value)
+    return value.strip().lower()
+
+
+def _capability(value: str) -> str:
+    compute_capability(value)
+    return value.strip()
+
+
+def _number_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+Gigabytes = Annotated[float, BeforeValidator(units.memory_gb), Field(gt=0, le=1_000_000)]
+Seconds = Annotated[float, BeforeValidator(units.seconds), Field(gt=0, le=366 * 86400)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_clean_text)]
+Text = Annotated[str, AfterValidator(_no_nul)]
+SignalName = Annotated[str, AfterValidator(_signal_name)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class GpuRequest(_Part):
+    """The GPUs of one node: how many, and the least each must have. `uuid` pins devices (flagged, never needed)."""
+
+    count: int = Field(default=1, ge=0, le=1024)
+    memory_gb: Gigabytes | None = None
+    compute_capability: Annotated[str, BeforeValidator(_number_text), AfterValidator(_capability)] | None = None
+    gpu_class: Annotated[str, AfterValidator(_gpu_class)] | None = None
+    uuid: tuple[Name, ...] = ()
+
+    @model_validator(mode="after")
+    def _pins_match_count(self) -> Self:
+        if self.uuid and len(self.uuid) != self.count:
+            raise ValueError(f"uuid names {len(self.uuid)} GPUs but count is {self.count}; make them agree")
+        return self
+
+
+class Resources(_Part):
+    """Per node. `cpus` unset books one core and limits nothing; set, it is also enforced. Likewise `memory_gb`."""
+
+    cpus: float | None = Field(default=None, gt=0, le=10_000)
+    memory_gb: Gigabytes | None = None
+    nodes: int = Field(default=1, ge=1, le=10_000)
+    gpus: GpuRequest = GpuRequest(count=0)
+
+
+class CheckpointSpec(_Part):
+    """Where checkpoints appear (a glob relative to `workdir`), and how to ask for one.
+
+    `signal` is sent every `every_s` and before a timeout ends the job; then `grace_s` passes before TERM.
+    `resume_args` are appended to the command on resume, `{path}` standing for the checkpoint.
+    """
+
+    path: Annotated[Text, StringConstraints(min_length=1)] | None = None
+    every_s: Seconds | None = None
+    signal: SignalName | None = None
+    grace_s: Annotated[float, BeforeValidator(units.seconds), Field(ge=0, le=86400)] = 30.0
+    resume_args: tuple[Text, ...] = ()
+
+    @model_validator(mode="after")
+    def _every_needs_signal(self) -> Self:
+        if self.every_s is not None and self.signal is None:
+            raise ValueError("every_s needs signal: the signal your program answers with a checkpoint, such as USR1")
+        return self
+
+
+class Allowed(_Part):
+    """Where a job may run; empty means anywhere."""
+
+    providers: tuple[Name, ...] = ()
+    regions: tuple[Name, ...] = ()
+
+
+class JobSpec(_Part):
+    """A unit of work. Give one of `command`, `script` or `prompt`; `kind` follows from it."""
+
+    name: Name = "job"
+    kind: JobKind = JobKind.COMMAND
+    command: tuple[Text, ...] = ()
+    script: Name | None = None
+    prompt: str | None = None
+    args: dict[str, Any] = Field(default_factory=dict)
+    model: Name | None = None
+    image: Name | None = None
+    workdir: Text | None = None
+    resources: Resources = Resources()
+    tier: Name | None = None
+    environment: dict[str, Text] = Field(default_factory=dict)
+    volumes: dict[Text, Text] = Field(default_factory=dict)
+    workspace: Name | None = None
+    timeout_s: Seconds | None = None
+    retry_count: int = Field(default=0, ge=0, le=100)
+    max_silence_s: Seconds | None = None
+    priority: int = Field(default=3, ge=1, le=5)
+    project: Name | None = None
+    depends_on: tuple[Name, ...] = ()
+    spot: bool = False
+    preemptible: bool = False
+    max_price: Decimal | None = Field(default=None, gt=0)
+    allowed: Allowed = Allowed()
+    provider: Name | None = None
+    provider_options: dict[str, Any] = Field(default_factory=dict)
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    labels: dict[Name, Name] = Field(default_factory=dict)
+    estimated_duration_s: Seconds | None = None
+    idempotency_key: Name | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kind_follows(cls, data: Any) -> Any:
+        """A script or a prompt without `kind` says its kind by itself."""
+        if not isinstance(data, Mapping) or "kind" in data:
+            return data  # pyright: ignore[reportUnknownVariableType]  (pydantic checks it next)
+        given = cast("Mapping[str, Any]", data)
+        kind = JobKind.SCRIPT if given.get("script") else JobKind.LLM if given.get("prompt") else JobKind.COMMAND
+        return {**given, "kind": kind}
+
+    @model_validator(mode="after")
+    def _work_matches_kind(self) -> Self:
+        wanted = {JobKind.COMMAND: "command", JobKind.SCRIPT: "script", JobKind.LLM: "prompt"}[self.kind]
+        for field in ("command", "script", "prompt"):
+            given = bool(getattr(self, field))
+            if given != (field == wanted):
+                fault = "is missing" if field == wanted else "does not belong"
+                raise ValueError(f"@{field}@{fault} in a job of kind {self.kind}; give exactly {wanted}")
+        if self.command and not self.command[0]:
+            raise ValueError("@command@begins with an empty string; the first element is the program to run")
+        return self
+
+    @model_validator(mode="after")
+    def _environment_is_legal(self) -> Self:
+        for name in self.environment:
+            if not _ENV_NAME.fullmatch(name):
+                raise ValueError(f"@environment@{name!r} is not a variable name; use letters, digits and _")
+            if name == "CUDA_VISIBLE_DEVICES":
+                raise ValueError(
+                    "@environment.CUDA_VISIBLE_DEVICES@belongs to the scheduler, which sets it to the GPUs you get; "
+                    "remove it and ask with resources.gpus"
+                )
+            if name.startswith("GPUYARD_"):
+                raise ValueError(f"@environment.{name}@is set by gpuyard itself; choose another name")
+        return self

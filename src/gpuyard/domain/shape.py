@@ -1,0 +1,79 @@
+"""Shape: everything the scheduler needs to know of what a job asks for. Interned, so equal needs are one object."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpuyard.domain.jobspec import JobSpec
+
+_interned: dict["Shape", "Shape"] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Needs per node: `cpus` cores, `memory_gb`, `gpus` devices with at least so much; `nodes` of them at once."""
+
+    cpus: float = 1.0
+    memory_gb: float = 0.0
+    nodes: int = 1
+    gpus: int = 0
+    gpu_memory_gb: float = 0.0
+    gpu_capability: str = ""
+    gpu_class: str = ""
+    gpu_uuids: tuple[str, ...] = ()
+    provider: str = ""
+    providers: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> "Shape":
+        """What `spec` books. A job that names no CPU count books one core; no memory books none."""
+        need, gpus = spec.resources, spec.resources.gpus
+        return cls(
+            cpus=need.cpus if need.cpus is not None else 1.0,
+            memory_gb=need.memory_gb or 0.0,
+            nodes=need.nodes,
+            gpus=gpus.count,
+            gpu_memory_gb=gpus.memory_gb or 0.0,
+            gpu_capability=gpus.compute_capability or "",
+            gpu_class=gpus.gpu_class or "",
+            gpu_uuids=tuple(sorted(gpus.uuid)),
+            provider=spec.provider or "",
+            providers=tuple(sorted(spec.allowed.providers)),
+        ).interned()
+
+    def interned(self) -> "Shape":
+        """The one object that stands for all equal shapes."""
+        return _interned.setdefault(self, self)
+
+    def to_row(self) -> dict[str, Any]:
+        """As JSON-able data; fields at their default are left out."""
+        return {name: value for name, value in asdict(self).items() if value != getattr(_DEFAULT, name)}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> "Shape":
+        """The inverse of `to_row`."""
+        lists: dict[str, Any] = {name: tuple(row[name]) for name in ("gpu_uuids", "providers") if name in row}
+        return cls(**{**row, **lists}).interned()
+
+
+_DEFAULT = Shape()
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One node's share of an attempt: the GPUs by UUID, the cores and the gigabytes booked there."""
+
+    node_id: str
+    gpu_uuids: tuple[str, ...]
+    cpus: float
+    memory_gb: float
+
+    def to_row(self) -> dict[str, Any]:
+        """As JSON-able data."""
+        return {"node_id": self.node_id, "gpu_uuids": list(self.gpu_uuids),
+                "cpus": self.cpus, "memory_gb": self.memory_gb}  # fmt: skip
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> "Placement":
+        """The inverse of `to_row`."""
+        return cls(row["node_id"], tuple(row["gpu_uuids"]), row["cpus"], row["memory_gb"])

@@ -1,0 +1,86 @@
+"""Tiers: the named sizes a person picks. Dated catalogue data, overridable by `[[tiers]]` in `gpuyard.toml`.
+
+Each row says where its price comes from. The document's own $2.012 for GPU_LARGE is above AWS's list price for a
+g5.2xlarge ($1.212); it stands until someone overrides it, because people budget with the document.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
+from difflib import get_close_matches
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpuyard.domain.errors import InvalidInputError
+
+TIERS_DATE = "2026-11-21"
+
+
+class Tier(BaseModel):
+    """A size: `cpu` cores, `memory_gb`, `gpu_count` GPUs of `gpu_memory_gb` each; longest runtime; price per hour."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    name: str
+    description: str
+    cpu: float = Field(gt=0)
+    memory_gb: float = Field(gt=0)
+    gpu_count: int = Field(default=0, ge=0)
+    gpu_memory_gb: float = 0
+    instance: str | None = None
+    max_runtime_s: float = Field(gt=0)
+    cost_per_hour: Decimal = Field(ge=0)
+    currency: str = "USD"
+    source: str = ""
+    date: str = TIERS_DATE
+
+
+_AWS = "AWS on-demand list price, us-east-1, Linux"
+_BUILT_IN = (
+    Tier(id="CPU_SMALL", name="CPU small", description="Quick checks and small scripts", cpu=0.5, memory_gb=0.5,
+         max_runtime_s=30, cost_per_hour=Decimal("0.02"), source="design document S4"),
+    Tier(id="CPU_LARGE", name="CPU large", description="Data preparation and small models", cpu=2, memory_gb=4,
+         instance="t3.medium", max_runtime_s=600, cost_per_hour=Decimal("0.0416"), source=_AWS),
+    Tier(id="GPU_SMALL", name="GPU small", description="Fine-tuning and small models on one 16 GB GPU", cpu=4,
+         memory_gb=16, gpu_count=1, gpu_memory_gb=16, instance="g4dn.xlarge", max_runtime_s=7200,
+         cost_per_hour=Decimal("0.526"), source=_AWS),
+    Tier(id="GPU_MEDIUM", name="GPU medium", description="Longer training on one 16 GB GPU", cpu=8, memory_gb=32,
+         gpu_count=1, gpu_memory_gb=16, instance="g4dn.2xlarge", max_runtime_s=28800,
+         cost_per_hour=Decimal("0.752"), source=_AWS),
+    Tier(id="GPU_LARGE", name="GPU large", description="Larger models on one 24 GB GPU", cpu=8, memory_gb=32,
+         gpu_count=1, gpu_memory_gb=24, instance="g5.2xlarge", max_runtime_s=86400,
+         cost_per_hour=Decimal("2.012"), source="design document S4"),
+)  # fmt: skip
+
+
+class Tiers:
+    """The tiers in force: the built-in rows, each replaced by an override of the same id."""
+
+    def __init__(self, overrides: Iterable[Tier] = ()) -> None:
+        rows = {tier.id: tier for tier in (*_BUILT_IN, *overrides)}
+        self.by_id: Mapping[str, Tier] = rows
+
+    def __iter__(self) -> Iterator[Tier]:
+        return iter(self.by_id.values())
+
+    def get(self, tier_id: str) -> Tier:
+        """The tier of this id (case does not matter); InvalidInputError offers the nearest."""
+        word = tier_id.strip().upper().replace("-", "_")
+        if word in self.by_id:
+            return self.by_id[word]
+        near = get_close_matches(word, self.by_id, n=2, cutoff=0.3) or list(self.by_id)
+        raise InvalidInputError.of("tier", f"there is no tier {tier_id!r}", f"nearest: {', '.join(near)}")
+
+    def covering(self, cpus: float, memory_gb: float, gpu_count: int, gpu_memory_gb: float) -> Tier:
+        """The cheapest tier whose one unit covers a node's share; where none does, the largest of its kind.
+
+        GPU tiers hold one GPU each, so they are compared per GPU: the price is then multiplied by the count.
+        """
+        kind = [tier for tier in self.by_id.values() if bool(tier.gpu_count) == bool(gpu_count)]
+        per_gpu = max(gpu_count, 1)
+        fitting = [tier for tier in kind
+                   if tier.cpu >= cpus / per_gpu and tier.memory_gb >= memory_gb / per_gpu
+                   and tier.gpu_memory_gb >= gpu_memory_gb]  # fmt: skip
+        if fitting:
+            return min(fitting, key=lambda tier: tier.cost_per_hour)
+        return max(kind, key=lambda tier: tier.cost_per_hour)

@@ -1,0 +1,57 @@
+"""Reading sizes and durations as people write them: `16`, `"16GB"`, `"512Mi"`, `"2h"`, `"1h30m"`."""
+
+import math
+import re
+
+_MEMORY_GB = {
+    **dict.fromkeys(("", "g", "gb", "gi", "gib"), 1.0),
+    **dict.fromkeys(("m", "mb", "mi", "mib"), 1 / 1024),
+    **dict.fromkeys(("t", "tb", "ti", "tib"), 1024.0),
+}
+_SECONDS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)\s*")
+
+
+def memory_gb(value: str | float) -> float:
+    """Gigabytes (GB and GiB are one here) from `16`, `"16GB"`, `"512Mi"`; ValueError says what is right."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    match = None if isinstance(value, bool) else _PART.fullmatch(str(value).strip().lower())
+    if match is None or match[2] not in _MEMORY_GB:
+        raise ValueError(f"{value!r} is not a size; write gigabytes as a number, or a size such as 16GB or 512Mi")
+    return float(match[1]) * _MEMORY_GB[match[2]]
+
+
+def seconds(value: str | float) -> float:
+    """Seconds from `90`, `"90s"`, `"2h"`, `"1h30m"`; ValueError says what is right."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    text = str(value).strip().lower()
+    parts = list(_PART.finditer(text))
+    read = "".join(part[0] for part in parts)
+    if isinstance(value, bool) or not parts or read != text or any(part[2] not in _SECONDS for part in parts):
+        raise ValueError(
+            f"{value!r} is not a duration; write seconds as a number, or a duration such as 90s, 15m or 2h"
+        )
+    return sum(float(part[1]) * _SECONDS[part[2]] for part in parts)
+
+
+def format_duration(value: float | None) -> str:
+    """A duration for people: `42s`, `3m10s`, `2h05m`, `3d4h`; `-` for None."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    whole = round(value)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600}h"
+
+
+def format_gb(value: float) -> str:
+    """A size for people: `512 MB`, `16 GB`, `1.5 TB`."""
+    if value < 1:
+        return f"{value * 1024:.0f} MB"
+    return f"{value:.4g} GB" if value < 1024 else f"{value / 1024:.3g} TB"

@@ -1,0 +1,90 @@
+"""From data of unknown quality to a JobSpec, or to one InvalidInputError naming every field, fault and remedy."""
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from gpuyard.domain.errors import Fault, InvalidInputError
+from gpuyard.domain.jobspec import JobSpec
+
+Model = TypeVar("Model", bound=BaseModel)
+_UNIONS = {"constrained-str", "function-after", "function-before"}
+
+
+def parse_spec(data: Any) -> JobSpec:
+    """A JobSpec from a mapping; InvalidInputError otherwise."""
+    return parse_model(JobSpec, data)
+
+
+def parse_model(model: type[Model], data: Any) -> Model:
+    """`data` as a `model`, or InvalidInputError with one Fault per wrong field."""
+    if not isinstance(data, Mapping):
+        raise InvalidInputError.of("(body)", f"is {type(data).__name__}, not an object", f"send a {model.__name__}")
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise InvalidInputError(faults_of(error, model)) from None
+
+
+def faults_of(error: ValidationError, model: type[BaseModel]) -> list[Fault]:
+    """Pydantic's findings in our words."""
+    return [_fault(dict(item), model) for item in error.errors(include_url=False)]
+
+
+def _fault(item: dict[str, Any], model: type[BaseModel]) -> Fault:
+    path = [part for part in item["loc"] if not (isinstance(part, str) and part.split("[")[0] in _UNIONS)]
+    field = ".".join(str(part) for part in path) or "(body)"
+    kind, value, context = item["type"], item.get("input"), item.get("ctx", {})
+    if kind == "extra_forbidden":
+        names = _fields_at(model, path[:-1])
+        near = get_close_matches(str(path[-1]), names, n=3, cutoff=0.5)
+        remedy = f"did you mean {' or '.join(near)}?" if near else f"known here: {', '.join(sorted(names))}"
+        return Fault(field, "is not a field", remedy)
+    if kind == "value_error":
+        return _own_words(field, str(context["error"]))
+    if kind == "missing":
+        return Fault(field, "is missing", "give it a value")
+    # A variable's value may be a secret, so it is never repeated.
+    shown = "has a value of the wrong type" if path[0] == "environment" else f"is {_show(value)}"
+    return Fault(field, shown, _remedy(kind, context, item["msg"]))
+
+
+def _own_words(field: str, text: str) -> Fault:
+    """Our validators write `fault; remedy`, and `@field@` in front when the model rather than a field is at fault."""
+    marked = re.fullmatch(r"@([^@]+)@(.*)", text, re.DOTALL)
+    if marked:
+        field, text = marked[1], marked[2]
+    fault, _, remedy = text.partition("; ")
+    return Fault(field, fault, remedy)
+
+
+def _remedy(kind: str, context: Mapping[str, Any], message: str) -> str:
+    bounds = {"greater_than": "must be more than {gt}", "greater_than_equal": "must be at least {ge}",
+              "less_than": "must be less than {lt}", "less_than_equal": "must be at most {le}",
+              "enum": "must be one of {expected}"}  # fmt: skip
+    if kind in bounds:
+        return bounds[kind].format(**context)
+    if kind == "tuple_type":
+        return 'must be a list, such as ["python3", "train.py"]'
+    # Pydantic's own sentence already says what would be right ("Input should be a valid integer").
+    return message.replace("Input should", "must")
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _fields_at(model: type[BaseModel], path: list[Any]) -> list[str]:
+    """The legal field names at `path` inside `model`."""
+    current: type[BaseModel] = model
+    for part in path:
+        info = current.model_fields.get(str(part))
+        annotation = info.annotation if info else None
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            break
+        current = annotation
+    return list(current.model_fields)

@@ -1,0 +1,25 @@
+"""How fast a training steps, measured from when its steps were seen."""
+
+from math import exp
+
+SPAN_S = 60.0  # what happened this long ago weighs 1/e
+
+
+class Pace:
+    """Steps per second, exponentially smoothed over time; only steps forward count."""
+
+    def __init__(self) -> None:
+        self.rate: float | None = None
+        self._step: int | None = None
+        self._at = 0.0
+
+    def see(self, step: int, at: float) -> None:
+        """`step` was reached at `at`, UTC seconds. Steps seen at one moment count with those of the next."""
+        if self._step is None or step < self._step or at < self._at:
+            self._step, self._at = step, at
+        elif step > self._step and at > self._at:
+            passed = at - self._at
+            rate = (step - self._step) / passed
+            weight = 1 - exp(-passed / SPAN_S)
+            self.rate = rate if self.rate is None else self.rate + weight * (rate - self.rate)
+            self._step, self._at = step, at

@@ -1,0 +1,36 @@
+"""The ledger as the rest of gpuyard holds it: opened, read through `queries`, written through a `Writer`."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from gpuyard.ledger.prune import prune
+from gpuyard.ledger.queries import Queries
+from gpuyard.ledger.store import open_engine
+from gpuyard.ledger.writer import Committed, Writer
+
+
+class Ledger:
+    """An open ledger; `Ledger.open(path)` is the SQLite one, migrated to this version's schema."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self.engine = engine
+        self.queries = Queries(engine)
+
+    @classmethod
+    def open(cls, path: Path) -> "Ledger":
+        """The ledger at `path`, made if there is none; LedgerError when it cannot be used."""
+        return cls(open_engine(path))
+
+    def writer(self, on_commit: Committed | None = None, on_failure: Callable[[], None] | None = None) -> Writer:
+        """Its one writer."""
+        return Writer(self.engine, on_commit, on_failure)
+
+    async def prune(self, writer: Writer, keep: int) -> None:
+        """Keep the newest `keep` events of the journal; a snapshot stands for the older ones."""
+        await writer.exclusively(lambda engine: prune(engine, keep))
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.engine.dispose()

@@ -1,0 +1,194 @@
+"""The spine: journal, jobs, attempts, checkpoints, nodes, GPUs, series, snapshots."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+BIG_KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+
+def upgrade() -> None:
+    op.create_table(
+        "attempts",
+        sa.Column("id", sa.String(), nullable=False),
+        sa.Column("job_id", sa.String(), nullable=True),
+        sa.Column("number", sa.Integer(), nullable=True),
+        sa.Column("state", sa.String(), nullable=True),
+        sa.Column("token", sa.Integer(), nullable=True),
+        sa.Column("epoch", sa.Integer(), nullable=True),
+        sa.Column("provider", sa.String(), nullable=True),
+        sa.Column("provider_ref", sa.String(), nullable=True),
+        sa.Column("placements", sa.JSON(), nullable=True),
+        sa.Column("created_at", sa.Float(), nullable=True),
+        sa.Column("started_at", sa.Float(), nullable=True),
+        sa.Column("ended_at", sa.Float(), nullable=True),
+        sa.Column("exit_code", sa.Integer(), nullable=True),
+        sa.Column("signal", sa.Integer(), nullable=True),
+        sa.Column("reason", sa.String(), nullable=True),
+        sa.Column("message", sa.String(), nullable=True),
+        sa.Column("limits", sa.JSON(), nullable=True),
+        sa.Column("usage", sa.JSON(), nullable=True),
+        sa.Column("resumed_from", sa.String(), nullable=True),
+        sa.Column("price_per_hour", sa.String(), nullable=True),
+        sa.Column("currency", sa.String(), nullable=True),
+        sa.Column("basis", sa.String(), nullable=True),
+        sa.Column("tier", sa.String(), nullable=True),
+        sa.Column("cost", sa.String(), nullable=True),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_index(op.f("ix_attempts_job_id"), "attempts", ["job_id"], unique=False)
+    op.create_index(op.f("ix_attempts_state"), "attempts", ["state"], unique=False)
+    op.create_table(
+        "checkpoints",
+        sa.Column("id", sa.String(), nullable=False),
+        sa.Column("job_id", sa.String(), nullable=True),
+        sa.Column("attempt_id", sa.String(), nullable=True),
+        sa.Column("path", sa.String(), nullable=True),
+        sa.Column("step", sa.Integer(), nullable=True),
+        sa.Column("size", sa.BigInteger(), nullable=True),
+        sa.Column("sha256", sa.String(), nullable=True),
+        sa.Column("directory", sa.Boolean(), nullable=True),
+        sa.Column("kept", sa.Boolean(), nullable=True),
+        sa.Column("created_at", sa.Float(), nullable=True),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_index(op.f("ix_checkpoints_job_id"), "checkpoints", ["job_id"], unique=False)
+    op.create_index(op.f("ix_checkpoints_sha256"), "checkpoints", ["sha256"], unique=False)
+    op.create_table(
+        "counters",
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("value", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("name"),
+    )
+    op.create_table(
+        "events",
+        sa.Column("seq", BIG_KEY, autoincrement=True, nullable=False),
+        sa.Column("at", sa.Float(), nullable=False),
+        sa.Column("kind", sa.String(), nullable=False),
+        sa.Column("job_id", sa.String(), nullable=True),
+        sa.Column("changes", sa.JSON(), nullable=False),
+        sa.Column("info", sa.JSON(), nullable=False),
+        sa.PrimaryKeyConstraint("seq"),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("events_by_job", "events", ["job_id", "seq"], unique=False)
+    op.create_table(
+        "gpus",
+        sa.Column("uuid", sa.String(), nullable=False),
+        sa.Column("node_id", sa.String(), nullable=True),
+        sa.Column("index", sa.Integer(), nullable=True),
+        sa.Column("name", sa.String(), nullable=True),
+        sa.Column("memory_mb", sa.Integer(), nullable=True),
+        sa.Column("compute_capability", sa.String(), nullable=True),
+        sa.Column("driver", sa.String(), nullable=True),
+        sa.Column("state", sa.String(), nullable=True),
+        sa.Column("problem", sa.String(), nullable=True),
+        sa.PrimaryKeyConstraint("uuid"),
+    )
+    op.create_index(op.f("ix_gpus_node_id"), "gpus", ["node_id"], unique=False)
+    op.create_table(
+        "jobs",
+        sa.Column("id", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=True),
+        sa.Column("kind", sa.String(), nullable=True),
+        sa.Column("state", sa.String(), nullable=True),
+        sa.Column("reason", sa.String(), nullable=True),
+        sa.Column("exit_code", sa.Integer(), nullable=True),
+        sa.Column("priority", sa.Integer(), nullable=True),
+        sa.Column("project", sa.String(), nullable=True),
+        sa.Column("labels", sa.JSON(), nullable=True),
+        sa.Column("shape", sa.JSON(), nullable=True),
+        sa.Column("created_at", sa.Float(), nullable=True),
+        sa.Column("started_at", sa.Float(), nullable=True),
+        sa.Column("ended_at", sa.Float(), nullable=True),
+        sa.Column("not_before", sa.Float(), nullable=True),
+        sa.Column("timeout_s", sa.Float(), nullable=True),
+        sa.Column("estimated_duration_s", sa.Float(), nullable=True),
+        sa.Column("preemptible", sa.Boolean(), nullable=True),
+        sa.Column("depends_on", sa.JSON(), nullable=True),
+        sa.Column("retry_count", sa.Integer(), nullable=True),
+        sa.Column("failures", sa.Integer(), nullable=True),
+        sa.Column("attempts", sa.Integer(), nullable=True),
+        sa.Column("attempt_id", sa.String(), nullable=True),
+        sa.Column("cancel_requested", sa.Boolean(), nullable=True),
+        sa.Column("resume_from", sa.String(), nullable=True),
+        sa.Column("tier", sa.String(), nullable=True),
+        sa.Column("idempotency_key", sa.String(), nullable=True),
+        sa.Column("warnings", sa.JSON(), nullable=True),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("idempotency_key"),
+    )
+    op.create_index("jobs_by_name", "jobs", ["name", "id"], unique=False)
+    op.create_index("jobs_by_state", "jobs", ["state", "id"], unique=False)
+    op.create_table(
+        "nodes",
+        sa.Column("id", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=True),
+        sa.Column("provider", sa.String(), nullable=True),
+        sa.Column("state", sa.String(), nullable=True),
+        sa.Column("reason", sa.String(), nullable=True),
+        sa.Column("boot_id", sa.String(), nullable=True),
+        sa.Column("cpus", sa.Float(), nullable=True),
+        sa.Column("memory_gb", sa.Float(), nullable=True),
+        sa.Column("limits", sa.JSON(), nullable=True),
+        sa.Column("seen_at", sa.Float(), nullable=True),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
+        "points",
+        sa.Column("attempt_id", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("n", sa.Integer(), nullable=False),
+        sa.Column("job_id", sa.String(), nullable=False),
+        sa.Column("step", sa.Integer(), nullable=True),
+        sa.Column("value", sa.Float(), nullable=False),
+        sa.Column("at", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("attempt_id", "name", "n"),
+        sqlite_with_rowid=False,
+    )
+    op.create_index("points_by_job", "points", ["job_id", "name"], unique=False)
+    op.create_table(
+        "progress",
+        sa.Column("job_id", sa.String(), nullable=False),
+        sa.Column("body", sa.JSON(), nullable=False),
+        sa.PrimaryKeyConstraint("job_id"),
+    )
+    op.create_table(
+        "snapshots",
+        sa.Column("seq", BIG_KEY, nullable=False),
+        sa.Column("table", sa.String(), nullable=False),
+        sa.Column("body", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("seq", "table"),
+    )
+    op.create_table(
+        "specs",
+        sa.Column("job_id", sa.String(), nullable=False),
+        sa.Column("body", sa.JSON(), nullable=True),
+        sa.PrimaryKeyConstraint("job_id"),
+    )
+
+
+def downgrade() -> None:
+    op.drop_table("specs")
+    op.drop_table("snapshots")
+    op.drop_table("progress")
+    op.drop_index("points_by_job", table_name="points")
+    op.drop_table("points")
+    op.drop_table("nodes")
+    op.drop_index("jobs_by_state", table_name="jobs")
+    op.drop_index("jobs_by_name", table_name="jobs")
+    op.drop_table("jobs")
+    op.drop_index(op.f("ix_gpus_node_id"), table_name="gpus")
+    op.drop_table("gpus")
+    op.drop_index("events_by_job", table_name="events")
+    op.drop_table("events")
+    op.drop_table("counters")
+    op.drop_index(op.f("ix_checkpoints_sha256"), table_name="checkpoints")
+    op.drop_index(op.f("ix_checkpoints_job_id"), table_name="checkpoints")
+    op.drop_table("checkpoints")
+    op.drop_index(op.f("ix_attempts_state"), table_name="attempts")
+    op.drop_index(op.f("ix_attempts_job_id"), table_name="attempts")
+    op.drop_table("attempts")

@@ -1,0 +1,28 @@
+"""Is a path on a network file system? SQLite's locks and shared memory cannot be trusted there."""
+
+from pathlib import Path
+
+_NETWORK = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs"}
+    | {f"fuse.{name}" for name in ("sshfs", "glusterfs", "ceph", "s3fs", "rclone", "gcsfuse", "juicefs", "beegfs")}
+)
+
+
+def network_filesystem(path: Path, mountinfo: str | None = None) -> str | None:
+    """The type of the network file system that holds `path`, or None. `mountinfo` is /proc/self/mountinfo's text."""
+    if mountinfo is None:
+        try:
+            mountinfo = Path("/proc/self/mountinfo").read_text()
+        except OSError:
+            return None
+    target = path.absolute().resolve()
+    best, kind = -1, ""
+    for line in mountinfo.splitlines():
+        before, separator, after = line.partition(" - ")
+        fields = before.split()
+        if not separator or len(fields) < 5:
+            continue
+        mount = Path(fields[4].encode().decode("unicode_escape"))
+        if (mount == target or mount in target.parents) and len(mount.parts) >= best:
+            best, kind = len(mount.parts), after.split()[0]
+    return kind if kind in _NETWORK else None

@@ -1,0 +1,44 @@
+"""Keeping the journal short without losing the fold: a snapshot of the state tables first, then the events go."""
+
+import json
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import sqlalchemy as sa
+
+from gpuyard.domain.events import Change, Table
+from gpuyard.ledger.apply import event_of
+from gpuyard.ledger.tables import STATE_TABLES, events, key_column, snapshots
+
+
+def prune(engine: sa.Engine, keep: int) -> int:
+    """Fold all but the newest `keep` events into a snapshot, in one transaction; returns how many events went.
+
+    The snapshot is of the tables as they are now, which is the fold of every event, the kept ones included: folding
+    those again over it changes nothing, because an event carries after-images.
+    """
+    with engine.begin() as tx:
+        last = tx.execute(sa.select(sa.func.max(events.c.seq))).scalar() or 0
+        first_kept = last - keep + 1
+        count = tx.execute(sa.select(sa.func.count()).where(events.c.seq < first_kept)).scalar_one()
+        if not count:
+            return 0
+        tx.execute(sa.delete(snapshots))
+        for name, table in STATE_TABLES.items():
+            rows = [dict(row) for row in tx.execute(sa.select(table)).mappings()]
+            body = zlib.compress(json.dumps(rows).encode(), level=6)
+            tx.execute(sa.insert(snapshots).values(seq=last, table=name.value, body=body))
+        tx.execute(sa.delete(events).where(events.c.seq < first_kept))
+        return int(count)
+
+
+def history(connection: sa.Connection) -> Iterator[Change]:
+    """Every change there ever was, the pruned ones as their snapshot: folding them gives the state tables."""
+    for row in connection.execute(sa.select(snapshots.c.table, snapshots.c.body)).mappings():
+        name = Table(row["table"])
+        key = key_column(STATE_TABLES[name]).name
+        values: list[dict[str, Any]] = json.loads(zlib.decompress(row["body"]))
+        yield from (Change(name, value[key], value) for value in values)
+    for row in connection.execute(sa.select(events).order_by(events.c.seq)).mappings():
+        yield from event_of(dict(row)).changes

@@ -1,0 +1,173 @@
+"""Reading the ledger: rows as plain dicts, lists with a cursor. Every function opens and closes its own transaction."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from gpuyard.domain.states import TERMINAL, AttemptState
+from gpuyard.ledger.tables import attempts, checkpoints, counters, events, gpus, jobs, nodes, points, progress, specs
+
+Row = dict[str, Any]
+LIVE_ATTEMPTS = tuple(state.value for state in AttemptState if state.live)
+_ENDED_JOBS = tuple(state.value for state in TERMINAL)
+
+
+class Queries:
+    """Reads of one ledger. In WAL mode they never wait for the writer."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    def _rows(self, statement: sa.Executable) -> list[Row]:
+        with self._engine.connect() as connection:
+            return [dict(row) for row in connection.execute(statement).mappings()]
+
+    def _row(self, statement: sa.Executable) -> Row | None:
+        with self._engine.connect() as connection:
+            row = connection.execute(statement).mappings().first()
+            return dict(row) if row else None
+
+    # --- jobs ---
+
+    def job(self, job_id: str) -> Row | None:
+        """The job of this id."""
+        return self._row(sa.select(jobs).where(jobs.c.id == job_id))
+
+    def jobs_by_id(self, ids: Iterable[str]) -> dict[str, Row]:
+        """The jobs of these ids."""
+        return {row["id"]: row for row in self._rows(sa.select(jobs).where(jobs.c.id.in_(list(ids))))}
+
+    def find_job_ids(self, reference: str, limit: int = 3) -> list[str]:
+        """Ids a person may mean: an exact id, else a unique ending of one, else the newest job of that name."""
+        if self.job(reference):
+            return [reference]
+        ending = sa.select(jobs.c.id).where(jobs.c.id.like("%" + _escape(reference), escape="\\"))
+        found = [row["id"] for row in self._rows(ending.order_by(jobs.c.id.desc()).limit(limit))]
+        if found and len(reference) >= 4:
+            return found
+        named = self._row(sa.select(jobs.c.id).where(jobs.c.name == reference).order_by(jobs.c.id.desc()))
+        return [named["id"]] if named else []
+
+    def jobs_page(self, *, limit: int, before: str | None = None, filters: Mapping[str, Sequence[str]]) -> list[Row]:
+        """Newest first, older than the id `before`; `filters` maps a column (state, name, project) to values."""
+        statement = sa.select(jobs).order_by(jobs.c.id.desc()).limit(limit)
+        if before:
+            statement = statement.where(jobs.c.id < before)
+        for column, values in filters.items():
+            statement = statement.where(jobs.c[column].in_(values))
+        return self._rows(statement)
+
+    def live_jobs(self) -> list[Row]:
+        """Every job that is not over, in the order of submission."""
+        return self._rows(sa.select(jobs).where(jobs.c.state.not_in(_ENDED_JOBS)).order_by(jobs.c.id))
+
+    def job_by_idempotency_key(self, key: str) -> Row | None:
+        """The job that a request with this key made."""
+        return self._row(sa.select(jobs).where(jobs.c.idempotency_key == key))
+
+    def specs(self, job_ids: Iterable[str]) -> dict[str, Row]:
+        """The specs of these jobs, as submitted."""
+        rows = self._rows(sa.select(specs).where(specs.c.job_id.in_(list(job_ids))))
+        return {row["job_id"]: row["body"] for row in rows}
+
+    def job_counts(self) -> dict[str, int]:
+        """How many jobs are in each state."""
+        count = sa.func.count()
+        return {
+            row["state"]: row["n"] for row in self._rows(sa.select(jobs.c.state, count.label("n")).group_by("state"))
+        }
+
+    # --- attempts ---
+
+    def attempts_of(self, job_ids: Iterable[str]) -> dict[str, list[Row]]:
+        """Each job's attempts in order."""
+        found: dict[str, list[Row]] = {}
+        where = attempts.c.job_id.in_(list(job_ids))
+        for row in self._rows(sa.select(attempts).where(where).order_by(attempts.c.id)):
+            found.setdefault(row["job_id"], []).append(row)
+        return found
+
+    def live_attempts(self) -> list[Row]:
+        """Every attempt that holds a booking."""
+        return self._rows(sa.select(attempts).where(attempts.c.state.in_(LIVE_ATTEMPTS)).order_by(attempts.c.id))
+
+    # --- checkpoints, progress, series ---
+
+    def checkpoints_of(self, job_id: str) -> list[Row]:
+        """A job's checkpoints, oldest first."""
+        return self._rows(
+            sa.select(checkpoints).where(checkpoints.c.job_id == job_id).order_by(checkpoints.c.created_at)
+        )
+
+    def checkpoint_counts(self, job_ids: Iterable[str]) -> dict[str, int]:
+        """How many checkpoints of each job are kept."""
+        statement = (
+            sa.select(checkpoints.c.job_id, sa.func.count().label("n"))
+            .where(checkpoints.c.job_id.in_(list(job_ids)), checkpoints.c.kept)
+            .group_by(checkpoints.c.job_id)
+        )
+        return {row["job_id"]: row["n"] for row in self._rows(statement)}
+
+    def checkpoint(self, checkpoint_id: str) -> Row | None:
+        """The checkpoint of this id."""
+        return self._row(sa.select(checkpoints).where(checkpoints.c.id == checkpoint_id))
+
+    def blob_is_used(self, sha256: str) -> bool:
+        """Does any kept checkpoint need this blob?"""
+        where = sa.and_(checkpoints.c.sha256 == sha256, checkpoints.c.kept)
+        return self._row(sa.select(checkpoints.c.id).where(where)) is not None
+
+    def progress_of(self, job_ids: Iterable[str]) -> dict[str, Row]:
+        """Each job's latest reading, if it has one."""
+        rows = self._rows(sa.select(progress).where(progress.c.job_id.in_(list(job_ids))))
+        return {row["job_id"]: row["body"] for row in rows}
+
+    def series(self, job_id: str, names: Sequence[str] = ()) -> dict[str, list[Row]]:
+        """A job's metric series by name, in the order they were printed: `step`, `value`, `at`."""
+        columns = (points.c.name, points.c.step, points.c.value, points.c.at)
+        statement = sa.select(*columns).where(points.c.job_id == job_id)
+        if names:
+            statement = statement.where(points.c.name.in_(names))
+        found: dict[str, list[Row]] = {}
+        # Attempt ids sort by time, so a resumed job's series goes on where the last attempt stopped.
+        for row in self._rows(statement.order_by(points.c.attempt_id, points.c.n)):
+            found.setdefault(row.pop("name"), []).append(row)
+        return found
+
+    # --- nodes, GPUs, events, counters ---
+
+    def nodes(self) -> list[Row]:
+        """Every node."""
+        return self._rows(sa.select(nodes).order_by(nodes.c.id))
+
+    def gpus(self) -> list[Row]:
+        """Every GPU that is on a node, by node and index."""
+        return self._rows(sa.select(gpus).where(gpus.c.node_id.is_not(None)).order_by(gpus.c.node_id, gpus.c.index))
+
+    def events_after(self, seq: int, limit: int, job_id: str | None = None) -> list[Row]:
+        """Journal rows after `seq`, in order."""
+        statement = sa.select(events).where(events.c.seq > seq).order_by(events.c.seq).limit(limit)
+        if job_id:
+            statement = statement.where(events.c.job_id == job_id)
+        return self._rows(statement)
+
+    def last_seq(self) -> int:
+        """The journal's last sequence number, 0 when it is empty."""
+        row = self._row(sa.select(sa.func.max(events.c.seq).label("seq")))
+        return int(row["seq"] or 0) if row else 0
+
+    def next_epoch(self) -> int:
+        """Count a new epoch: one per server that ever wrote this ledger. Called before the writer starts."""
+        with self._engine.begin() as connection:
+            found = sa.select(counters.c.value).where(counters.c.name == "epoch")
+            old = connection.execute(found).scalar()
+            if old is None:
+                connection.execute(sa.insert(counters).values(name="epoch", value=1))
+                return 1
+            connection.execute(sa.update(counters).where(counters.c.name == "epoch").values(value=old + 1))
+            return int(old) + 1
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")

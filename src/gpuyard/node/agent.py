@@ -1,0 +1,243 @@
+"""The agent: runs attempts on this host for the server it dials, and outlives both the server and its link to it.
+
+`python -m gpuyard.node.agent --home HOME`, started and restarted by the keeper. It exits with 0 when told to leave.
+"""
+
+import argparse
+import asyncio
+import fcntl
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import structlog
+
+from gpuyard import __version__
+from gpuyard.config.paths import Home
+from gpuyard.config.settings import NodeSettings, load_settings
+from gpuyard.devices.host import HostReading, read_host
+from gpuyard.domain import wire
+from gpuyard.domain.ids import new_id
+from gpuyard.node.attempt import AttemptRun
+from gpuyard.node.gpus import GpuWatch
+from gpuyard.node.journal import Journal
+from gpuyard.node.logs import read_log
+from gpuyard.node.outbox import Outbox
+from gpuyard.storage.blobs import BlobStore
+
+_DIAL_S = (0.02, 1.0)
+log = structlog.get_logger(__name__)
+
+
+class Agent:
+    """One node: its attempts, its GPUs, its link."""
+
+    def __init__(self, home: Home, settings: NodeSettings) -> None:
+        self._home = home
+        self._settings = settings
+        self._journal = Journal(home.node / "attempts")
+        self._blobs = BlobStore(home.blobs)
+        self._outbox = Outbox()
+        self._gpus = GpuWatch(settings.discovery_s, self._outbox.put)
+        self._host: HostReading = read_host()
+        self._node_id = _node_id(home.node / "id")
+        self._attempts: dict[str, AttemptRun] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._epoch = 0
+        self._linked = False
+        self._silent_since = time.monotonic()
+        self._leaving = asyncio.Event()
+
+    async def run(self) -> None:
+        """Adopt what an agent before left, then serve until told to leave."""
+        await self._gpus.look()
+        for record in self._journal.records():
+            attempt = self._remember(record)
+            self._spawn(attempt.resume(self._home.node / "exits", self._keeper_alive, self._host.boot_id))
+        self._spawn(self._gpus.watch())
+        self._spawn(self._watch_silence())
+        dialling = asyncio.create_task(self._dial())
+        await self._leaving.wait()
+        dialling.cancel()
+        await asyncio.gather(dialling, return_exceptions=True)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception():
+            log.error("agent work failed", exc_info=task.exception())
+
+    def _keeper_alive(self) -> bool:
+        try:
+            with (self._home.node / "keeper.lock").open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except FileNotFoundError:
+            return False
+        return False
+
+    # --- the link ---
+
+    async def _dial(self) -> None:
+        """Dial the server for ever, a little less eagerly each time it does not answer."""
+        pause, longest = _DIAL_S
+        while True:
+            try:
+                reader, writer = await asyncio.open_unix_connection(self._home.socket)
+            except OSError:
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.5, longest)
+                continue
+            pause = _DIAL_S[0]
+            try:
+                await self._talk(reader, writer)
+            except (OSError, asyncio.IncompleteReadError, ValueError, msgspec.ValidationError) as error:
+                log.info("the link to the server ended", cause=repr(error))
+            finally:
+                self._linked, self._silent_since = False, time.monotonic()
+                writer.close()
+            await asyncio.sleep(pause)
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(wire.encode(self._hello()))
+        sending: asyncio.Task[None] | None = None
+        try:
+            while True:
+                header = await reader.readexactly(4)
+                message = wire.decode_to_agent(await reader.readexactly(wire.frame_length(header)))
+                if isinstance(message, wire.Welcome):
+                    self._epoch, self._linked = max(self._epoch, message.epoch), True
+                    sending = asyncio.create_task(self._outbox.deliver(writer))
+                else:
+                    self._obey(message, writer)
+        finally:
+            if sending:
+                sending.cancel()
+
+    def _hello(self) -> wire.Hello:
+        attempts = [wire.Attempt(i, a.start.token, "running" if a.live else "ended") for i, a in self._attempts.items()]
+        return wire.Hello(
+            self._node_id, self._host.hostname, self._host.boot_id, self._host.cpus,
+            round(self._host.memory_mb / 1024, 2), self._gpus.current, attempts, self._epoch, __version__,
+            problem=self._gpus.problem,
+        )  # fmt: skip
+
+    def _obey(self, message: wire.ToAgent, writer: asyncio.StreamWriter) -> None:
+        match message:
+            case wire.Start():
+                self._start(message)
+            case wire.Stop():
+                attempt = self._attempts.get(message.attempt_id)
+                if attempt and message.epoch >= self._epoch:
+                    attempt.stop(message.reason, checkpoint=message.checkpoint)
+            case wire.Acknowledge():
+                self._outbox.acknowledge(message.seq)
+            case wire.Forget():
+                for attempt_id in message.attempt_ids:
+                    self._forget(attempt_id)
+            case wire.ReadLog():
+                self._spawn(self._send_log(message, writer))
+            case wire.Find():
+                known = self._attempts.get(message.attempt_id)
+                there = self._journal.log_path(message.attempt_id).exists()
+                state = ("running" if known.live else "ended") if known else ("ended" if there else "absent")
+                writer.write(wire.encode(wire.Found(message.request, message.attempt_id, state)))
+            case wire.Leave():
+                self._leaving.set()
+            case wire.Welcome():
+                raise ValueError("a second Welcome on one link")
+
+    # --- attempts ---
+
+    def _start(self, start: wire.Start) -> None:
+        """Start an attempt, unless it is known, comes from a server that was replaced, or its GPUs are taken."""
+        if start.epoch < self._epoch or start.attempt_id in self._attempts or self._journal.holds(start.attempt_id):
+            return
+        attempt = self._remember(self._journal.intend(start, self._host.boot_id))
+        taken = {uuid for other in self._attempts.values() if other.live and other is not attempt
+                 for uuid in other.start.gpu_uuids} & set(start.gpu_uuids)  # fmt: skip
+        if taken:
+            message = f"GPU {', '.join(sorted(taken))} is in use by another attempt"
+            ended = wire.Ended(start.attempt_id, time.time(), None, reason="gpu_busy", message=message)
+            attempt.record.ended = ended
+            self._outbox.put(ended)
+            return
+        self._spawn(attempt.run())
+
+    def _remember(self, record: Any) -> AttemptRun:
+        attempt = AttemptRun(record, self._journal, self._blobs, self._settings, self._host.hostname, self._outbox.put)
+        self._attempts[record.start.attempt_id] = attempt
+        return attempt
+
+    def _forget(self, attempt_id: str) -> None:
+        attempt = self._attempts.get(attempt_id)
+        if attempt is None or not attempt.live:
+            self._attempts.pop(attempt_id, None)
+            self._journal.forget(attempt_id)
+
+    async def _send_log(self, question: wire.ReadLog, writer: asyncio.StreamWriter) -> None:
+        attempt = self._attempts.get(question.attempt_id)
+        part = await read_log(question, self._journal.log_path(question.attempt_id), attempt)
+        writer.write(wire.encode(part))
+
+    async def _watch_silence(self) -> None:
+        """End attempts whose `max_silence_s` has passed without a server, by this host's own monotonic clock."""
+        while True:
+            await asyncio.sleep(1.0)
+            silent_s = 0.0 if self._linked else time.monotonic() - self._silent_since
+            for attempt in list(self._attempts.values()):
+                limit = attempt.start.max_silence_s
+                if limit and silent_s > limit:
+                    attempt.stop("silent")
+
+
+def _node_id(path: Path) -> str:
+    """This node's id, made once."""
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        path.write_text(new_id("node"))
+        return path.read_text().strip()
+
+
+def lock_agent(path: Path) -> IO[str]:
+    """Wait until no other agent of this home lives: two must never run the same attempts."""
+    file = path.open("a+")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def main() -> None:
+    """Run the agent of a home."""
+    parser = argparse.ArgumentParser(prog="python -m gpuyard.node.agent")
+    parser.add_argument("--home", type=Path, required=True)
+    home = Home(parser.parse_args().home.absolute())
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+                        logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # fmt: skip
+    home.create()
+    lock = lock_agent(home.node / "agent.lock")
+    settings = load_settings(home).node
+    try:
+        asyncio.run(_run(home, settings))
+    finally:
+        lock.close()
+
+
+async def _run(home: Home, settings: NodeSettings) -> None:
+    await Agent(home, settings).run()
+
+
+if __name__ == "__main__":
+    main()

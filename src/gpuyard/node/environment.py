@@ -1,0 +1,41 @@
+"""The environment a job is given: the agent's, the spec's, and what gpuyard sets itself."""
+
+import math
+import os
+from pathlib import Path
+
+from gpuyard.domain import wire
+
+
+def job_environment(start: wire.Start, node: str, resume_from: Path | None) -> dict[str, str]:
+    """The whole environment of an attempt's process.
+
+    GPUs are named by UUID, in the child's environment, because inside a program it is too late once CUDA is up;
+    a job that asked for none sees none.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GPUYARD_")}
+    own = {
+        "CUDA_VISIBLE_DEVICES": ",".join(start.gpu_uuids),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "GPUYARD_JOB_ID": start.job_id,
+        "GPUYARD_ATTEMPT_ID": start.attempt_id,
+        "GPUYARD_ATTEMPT": str(start.token),
+        "GPUYARD_NODE": node,
+    }
+    if resume_from:
+        own["GPUYARD_RESUME_FROM"] = str(resume_from)
+    return inherited | _defaults(start) | start.environment | own
+
+
+def _defaults(start: wire.Start) -> dict[str, str]:
+    """What helps unless the job says otherwise: output at once, and no more threads than the job has cores."""
+    values = {"PYTHONUNBUFFERED": "1"}
+    if start.cpus is not None:
+        values["OMP_NUM_THREADS"] = str(max(math.floor(start.cpus), 1))
+    return values
+
+
+def job_command(start: wire.Start, resume_from: Path | None) -> tuple[str, ...]:
+    """The command, with the resume arguments appended when there is a checkpoint to resume from."""
+    extra = [word.replace("{path}", str(resume_from)) for word in start.resume_args] if resume_from else []
+    return (*start.command, *extra)

@@ -1,0 +1,153 @@
+"""The mounted trees of control groups, where in them this process may make groups, and reading and writing those.
+
+Attempts' groups lie in a group named `gpuyard` under the agent's own, so that whatever binds the agent binds its jobs
+too. Version 2 lets no group with processes in it hand controllers down; there they lie beside the agent's own group,
+where that is writable (under systemd: `Delegate=yes` with `DelegateSubgroup=`, or a user's service).
+"""
+
+import errno
+import functools
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuyard.node.launcher import procfs
+
+CONTROLLERS = frozenset({"memory", "cpu", "pids"})
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """One mounted tree of groups. `root`: the group that attempts' groups are made in.
+
+    `controllers`: those of memory, cpu and pids that work in it; in version 2 there may be none.
+    """
+
+    version: int
+    mount: Path
+    root: Path
+    controllers: frozenset[str]
+
+
+@functools.cache
+def hierarchies(root: Path | None = None) -> tuple[Hierarchy, ...]:
+    """The trees this process may make groups in, the best to keep track in first; `root` as in `Cgroup.create`.
+
+    Makes the group that will hold the attempts' groups in each.
+    """
+    own = _names(os.getpid())
+    found: list[Hierarchy] = []
+    for version, controllers, mount, top in _mounts():
+        group = _below(mount, top, own.get(next(iter(controllers), "")))
+        if root is not None:
+            candidates = [mount / str(root).lstrip("/")]
+        elif group is None:
+            continue
+        elif version == 1 or group == mount:
+            candidates = [group / "gpuyard"]
+        else:
+            candidates = [group / "gpuyard", group.parent / "gpuyard"]
+        found += _usable(version, controllers, mount, candidates)
+    # Version 2 kills a group at one stroke; of version 1, pids can at least stop its forking.
+    return tuple(sorted(found, key=lambda tree: (-tree.version, "pids" not in tree.controllers)))
+
+
+def groups_of(pid: int) -> list[Path]:
+    """The folders of the groups that a process is in, one for each mounted tree."""
+    names = _names(pid)
+    places = (_below(mount, top, names.get(next(iter(controllers), ""))) for _, controllers, mount, top in _mounts())
+    return [place for place in places if place]
+
+
+def tree(group: Path) -> Iterator[Path]:
+    """The group and all groups below it, parents first; nothing where it is gone."""
+    return (Path(folder) for folder, _, _ in os.walk(group, onerror=_raise_unless_gone))
+
+
+def make(group: Path) -> bool:
+    """Make a group, with those above it; False where that is not allowed."""
+    try:
+        group.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return True
+
+
+def read(group: Path, name: str) -> list[str]:
+    """The words in a group's file; [] where the group is gone or has no such file."""
+    return procfs.read_file(f"{group}/{name}").decode().split()
+
+
+def write(file: Path, text: str) -> None:
+    """Write to a group's file. Raises OSError with the kernel's answer."""
+    fd = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def try_write(file: Path, text: str) -> bool:
+    """Write to a group's file; False if the kernel refuses or there is no such file."""
+    try:
+        write(file, text)
+    except OSError:
+        return False
+    return True
+
+
+def _usable(version: int, controllers: frozenset[str], mount: Path, candidates: list[Path]) -> list[Hierarchy]:
+    """The candidate in which most controllers work, or [] where no group can be made."""
+    # Version 2 asks for write access to the common ancestor of a process's old group and its new one.
+    writable = [root for root in candidates if make(root) and os.access(root.parent / "cgroup.procs", os.W_OK)]
+    found = [Hierarchy(version, mount, root, controllers or _hand_down(root)) for root in writable]
+    found.sort(key=lambda tree: -len(tree.controllers))
+    for unused in found[1:]:
+        with suppress(OSError):  # it may hold attempts of an earlier life
+            unused.root.rmdir()
+    return found[:1]
+
+
+def _hand_down(root: Path) -> frozenset[str]:
+    """Enable in version 2 what can be enabled for the groups in `root`; the controllers that they have."""
+    for group in (root.parent, root):
+        for controller in sorted(CONTROLLERS):
+            try_write(group / "cgroup.subtree_control", f"+{controller}")
+    return CONTROLLERS & frozenset(read(root, "cgroup.subtree_control"))
+
+
+def _mounts() -> Iterator[tuple[int, frozenset[str], Path, str]]:
+    """Each mounted tree: its version, those of our controllers it is for, where it is, and which group is its top."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        place, _, filesystem = line.partition(" - ")
+        top, mount = place.split()[3:5]
+        kind, _, options = filesystem.split(" ")
+        controllers = CONTROLLERS & frozenset(options.split(","))
+        if kind == "cgroup2":
+            yield 2, frozenset(), Path(mount), top
+        elif kind == "cgroup" and controllers:
+            yield 1, controllers, Path(mount), top
+
+
+def _names(pid: int) -> dict[str, str]:
+    """A process's group by controller, in version 2 by ""."""
+    groups: dict[str, str] = {}
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            groups.update(dict.fromkeys(controllers.split(","), group))
+    return groups
+
+
+def _below(mount: Path, top: str, group: str | None) -> Path | None:
+    """Where a group is found if the tree is mounted from `top` on; None where it is outside of what is mounted."""
+    if group is None or ".." in group or not Path(group).is_relative_to(top):
+        return None
+    return mount / Path(group).relative_to(top)
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    if error.errno not in (errno.ENOENT, errno.ENODEV):
+        raise error

@@ -1,0 +1,139 @@
+"""What /proc says of processes: whose they are, when they started, what they use, and how to end exactly one."""
+
+import errno
+import math
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_READ_BYTES = 1 << 16
+_GONE = {errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM}
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """A process as /proc/PID/stat tells it.
+
+    `start_ticks`: clock ticks from boot to its start; with the pid it names one process until the next boot.
+    `cpu_s`: CPU seconds of its own and of the children it has waited for.
+    """
+
+    pid: int
+    state: str
+    parent: int
+    group: int
+    session: int
+    cpu_s: float
+    threads: int
+    start_ticks: int
+    rss_bytes: int
+
+    @property
+    def dead(self) -> bool:
+        """Ended, if perhaps not yet reaped. A first thread may end (state Z) while the others go on."""
+        return self.state in "ZX" and self.threads <= 1
+
+
+def stat(pid: int) -> Stat | None:
+    """Read one process, zombies included; None where there is none (any more)."""
+    text = read_file(f"/proc/{pid}/stat")
+    # The name in parentheses may hold anything, parentheses and spaces too: fields count from the last ")".
+    fields = text[text.rfind(b")") + 2 :].split()
+    if not fields:
+        return None
+    return Stat(
+        pid=pid,
+        state=fields[0].decode(),
+        parent=int(fields[1]),
+        group=int(fields[2]),
+        session=int(fields[3]),
+        cpu_s=sum(map(int, fields[11:15])) / _TICKS_PER_S,
+        threads=int(fields[17]),
+        start_ticks=int(fields[19]),
+        rss_bytes=int(fields[21]) * _PAGE_BYTES,
+    )
+
+
+def stats() -> Iterator[Stat]:
+    """Read every process there is; those that end meanwhile are left out."""
+    for name in os.listdir("/proc"):  # noqa: PTH208  (a Path for each of thousands of entries is slow)
+        if name.isdigit() and (found := stat(int(name))):
+            yield found
+
+
+def environment(pid: int) -> list[bytes]:
+    """The `NAME=value` entries a process was started with; [] where it is gone or may not be read."""
+    return read_file(f"/proc/{pid}/environ").split(b"\0")
+
+
+def ran_for_s(pid: int) -> float:
+    """Seconds the process's first thread has been on a processor, exactly; infinity where the kernel does not say."""
+    nanoseconds = read_file(f"/proc/{pid}/schedstat").split()
+    return int(nanoseconds[0]) / 1e9 if nanoseconds else math.inf
+
+
+def open_pidfd(pid: int, start_ticks: int) -> int | None:
+    """A pidfd of the process with this pid that started then; None where it is gone, whoever has its pid now."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno in (errno.ESRCH, errno.EINVAL, errno.ENOENT):  # the last two: the number is a thread's now
+            return None
+        raise
+    now = stat(pid)  # after the open: from then on the number and the descriptor mean the same process
+    if now and now.start_ticks == start_ticks:
+        return pidfd
+    os.close(pidfd)
+    return None
+
+
+def send(process: Stat, signum: int) -> None:
+    """Send a signal to exactly the process that was read: never to another that has since been given its pid.
+
+    Nothing happens where it has ended or belongs to someone else.
+    """
+    pidfd = open_pidfd(process.pid, process.start_ticks)
+    if pidfd is None:
+        return
+    try:
+        with suppress(ProcessLookupError, PermissionError):
+            signal.pidfd_send_signal(pidfd, signum)
+    finally:
+        os.close(pidfd)
+
+
+def threads_of_user(uid: int) -> int:
+    """How many threads the user's processes have, as RLIMIT_NPROC counts them."""
+    total = 0
+    for process in stats():
+        with suppress(OSError):
+            if Path(f"/proc/{process.pid}").stat().st_uid == uid:
+                total += process.threads
+    return total
+
+
+def read_file(path: str) -> bytes:
+    """A file of /proc or of a control group; b"" where it is gone or not ours to read.
+
+    Any other error is raised: taken for an empty file, a lack of descriptors would look like a dead process. No Path
+    and no text layer: this runs for every process of the host.
+    """
+    fd = -1
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        parts: list[bytes] = []
+        while part := os.read(fd, _READ_BYTES):
+            parts.append(part)
+        return b"".join(parts)
+    except OSError as error:
+        if error.errno not in _GONE:
+            raise
+        return b""
+    finally:
+        if fd >= 0:
+            os.close(fd)

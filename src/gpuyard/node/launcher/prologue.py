@@ -1,0 +1,54 @@
+"""The first steps of a limited attempt, in its own process: it joins its groups, takes on its limits, becomes the job.
+
+Run as a script (`python -I -S prologue.py`) with a socket as descriptor 3, from which it reads its orders: a marshalled
+dict of `groups` (files to enter), `rlimits` (pairs of resource and value), `cpus`, `path`, `argv` and `environment` (as
+`os.execve` takes them). It answers `exec` just before the exec, then the errno if that failed; any other answer says
+why there was none. The socket closes on exec. The job's environment comes with the orders, so that it cannot disturb
+this interpreter; and the orders come whole or not at all, so that no job runs unlimited if the agent dies meanwhile.
+
+Not a shell: that loses variables whose names are no identifiers, and cannot say why an exec failed.
+"""
+
+import marshal
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterable
+
+_CONTROL = 3
+
+
+def main() -> int:
+    """Carry out the orders; returns only if they cannot be."""
+    os.set_inheritable(_CONTROL, False)
+    orders = marshal.loads(b"".join(iter(lambda: os.read(_CONTROL, 1 << 16), b"")))
+    try:
+        take_limits(orders["groups"], orders["rlimits"], orders["cpus"])
+    except (OSError, ValueError) as error:
+        os.write(_CONTROL, str(error).encode())
+        return 1
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python's doing; a job is born with every signal at its default
+        signal.signal(ignored, signal.SIG_DFL)
+    os.write(_CONTROL, b"exec")
+    try:
+        os.execve(orders["path"], orders["argv"], orders["environment"])
+    except OSError as error:
+        os.write(_CONTROL, str(error.errno).encode())
+    return 1
+
+
+def take_limits(groups: Iterable[str], rlimits: Iterable[tuple[int, int]], cpus: Iterable[int]) -> None:
+    """Enter the groups and set the limits for this process and all its children. Raises OSError or ValueError."""
+    for group in groups:
+        entry = os.open(group, os.O_WRONLY)
+        os.write(entry, b"0")  # the writer itself
+        os.close(entry)
+    for limit, value in rlimits:
+        resource.setrlimit(limit, (value, value))
+    if cpus:
+        os.sched_setaffinity(0, cpus)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

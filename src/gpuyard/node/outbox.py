@@ -1,0 +1,43 @@
+"""Reports on their way to the server: numbered, in order, kept until acknowledged, repeated on the next link."""
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from gpuyard.domain import wire
+
+# Beyond this, old progress is dropped: a server that is away for a day must not fill this host's memory.
+_MAX_WAITING = 20_000
+
+
+class Outbox:
+    """The agent's reports."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[wire.Report] = deque()
+        self._number = 0
+        self._more = asyncio.Event()
+
+    def put(self, body: Any) -> None:
+        """Queue a report."""
+        self._number += 1
+        self._waiting.append(wire.Report(self._number, body))
+        if len(self._waiting) > _MAX_WAITING:
+            self._waiting = deque(r for r in self._waiting if not isinstance(r.body, wire.ProgressSeen))
+        self._more.set()
+
+    def acknowledge(self, seq: int) -> None:
+        """Drop what the server has committed."""
+        while self._waiting and self._waiting[0].seq <= seq:
+            self._waiting.popleft()
+
+    async def deliver(self, writer: asyncio.StreamWriter) -> None:
+        """Send all that is not acknowledged, then what comes, until the link ends."""
+        sent = 0
+        while True:
+            self._more.clear()
+            for report in [r for r in self._waiting if r.seq > sent]:
+                writer.write(wire.encode(report))
+                sent = report.seq
+            await writer.drain()
+            await self._more.wait()

@@ -1,0 +1,291 @@
+"""The provider whose nodes are agents. Agents dial in; we place attempts on their devices and they push reports.
+
+`AgentProvider` is the whole of it but for the door agents come in by; `local` opens a unix socket.
+"""
+
+import asyncio
+import os
+import socket
+import struct
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any, ClassVar
+
+import msgspec
+import structlog
+
+from gpuyard.domain import wire
+from gpuyard.domain.errors import GpuyardError, InsufficientResourcesError, JobNotFoundError, ProviderError
+from gpuyard.domain.ids import new_id
+from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult, JobStatus
+from gpuyard.providers.base import GpuProviderInterface, Sink
+from gpuyard.providers.link import Link
+
+_LOG_WAIT_S = 10.0
+_KEPT_RESULTS = 10_000
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the provider remembers of an attempt: answers to `get_job_status` until it is one of the oldest."""
+
+    node_id: str
+    result: JobResult
+
+
+class AgentProvider(GpuProviderInterface):
+    """Attempts on nodes that have an agent. `config`: `epoch`, `price_per_hour`, `currency`."""
+
+    PROVIDER_NAME: ClassVar[str] = "agent"
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self._links: dict[str, Link] = {}
+        self._hellos: dict[str, wire.Hello] = {}
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._sink: Sink | None = None
+        self.joined = asyncio.Event()
+
+    async def start(self, sink: Sink) -> None:
+        """Remember who hears the news."""
+        self._sink = sink
+
+    async def close(self) -> None:
+        """Drop the links; agents and their jobs go on and dial in again when a server is back."""
+        for link in list(self._links.values()):
+            link.close()
+
+    # --- the link ---
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One agent's connection, from its Hello to its end."""
+        link = Link(reader, writer)
+        node_id = ""
+        try:
+            _refuse_other_users(writer)
+            async for message in link.messages():
+                if isinstance(message, wire.Hello):
+                    node_id = message.node_id
+                    await self._join(message, link)
+                elif isinstance(message, wire.Report) and node_id:
+                    await self._report(node_id, message, link)
+        except (GpuyardError, msgspec.ValidationError, ValueError, PermissionError) as error:
+            # Nothing was acknowledged: the agent dials in again and repeats what it has to say.
+            log.warning("agent link ended", node=node_id, error=str(error))
+        finally:
+            link.close()
+            await self._leave(node_id, link)
+
+    async def _join(self, hello: wire.Hello, link: Link) -> None:
+        assert self._sink is not None
+        old = self._links.get(hello.node_id)
+        if old:
+            old.close()
+        self._links[hello.node_id], self._hellos[hello.node_id] = link, hello
+        for attempt in hello.attempts:
+            self._remember(attempt.attempt_id, hello.node_id, JobStatus.RUNNING)
+        link.send(await self._sink.node_joined(self.PROVIDER_NAME, hello))
+        self.joined.set()
+
+    async def _leave(self, node_id: str, link: Link) -> None:
+        if self._links.get(node_id) is link:
+            del self._links[node_id]
+            if self._sink is not None:
+                await self._sink.node_left(node_id)
+
+    async def _report(self, node_id: str, report: wire.Report, link: Link) -> None:
+        assert self._sink is not None
+        self._learn(node_id, report.body)
+        await self._sink.reported(node_id, [report])
+        link.send(wire.Acknowledge(report.seq))
+
+    def _learn(self, node_id: str, body: Any) -> None:
+        if isinstance(body, wire.Started):
+            self._remember(body.attempt_id, node_id, JobStatus.RUNNING, started_at=body.at)
+        elif isinstance(body, wire.Ended):
+            ending = {"cancelled": JobStatus.CANCELLED, "": JobStatus.FAILED if body.exit_code else JobStatus.COMPLETED}
+            status = ending.get(body.stopped, JobStatus.FAILED)
+            if body.reason or body.signal:
+                status = JobStatus.FAILED if not body.stopped else status
+            self._remember(body.attempt_id, node_id, status, completed_at=body.at, exit_code=body.exit_code,
+                           error_message=body.stopped or body.reason or body.message or None)  # fmt: skip
+
+    def _remember(self, attempt_id: str, node_id: str, status: JobStatus, **values: Any) -> None:
+        old = self._known.get(attempt_id)
+        result = old.result if old else JobResult(attempt_id, status, created_at=time.time())
+        self._known[attempt_id] = _Known(node_id, replace(result, status=status, **values))
+        while len(self._known) > _KEPT_RESULTS:
+            self._known.popitem(last=False)
+
+    def _link(self, node_id: str) -> Link:
+        link = self._links.get(node_id)
+        if link is None:
+            raise ProviderError(f"Node {node_id} has no agent connected.", self.PROVIDER_NAME, "NOT_CONNECTED")
+        return link
+
+    def _known_or_raise(self, job_id: str) -> _Known:
+        known = self._known.get(job_id)
+        if known is None:
+            raise JobNotFoundError(job_id, self.PROVIDER_NAME)
+        return known
+
+    # --- the seven calls ---
+
+    async def submit_job(self, job_config: JobConfig) -> str:
+        """Send Start to the node the placement names, or to the first node that has enough when none is named."""
+        attempt_id = job_config.attempt_id or new_id("attempt")
+        options = job_config.provider_options
+        node_id = options.get("node_id") or self._first_fitting(job_config)
+        if attempt_id not in self._known:
+            self._remember(attempt_id, node_id, JobStatus.PENDING)
+        self._link(node_id).send(_start_message(job_config, attempt_id, int(self.config.get("epoch", 0))))
+        return attempt_id
+
+    def _first_fitting(self, config: JobConfig) -> str:
+        need = config.gpu_spec
+        for node_id in self._links:
+            hello = self._hellos[node_id]
+            big = [gpu for gpu in hello.gpus if gpu.memory_mb >= (need.memory_gb or 0) * 1000]
+            if len(big) >= need.gpu_count and hello.cpus >= (need.vcpus or 0):
+                return node_id
+        raise InsufficientResourcesError("No connected node has what the job asks for.", self.PROVIDER_NAME, need)
+
+    async def get_job_status(self, job_id: str) -> JobResult:
+        """The last report's word, or the agent's own when there was none yet."""
+        known = self._known_or_raise(job_id)
+        if known.node_id not in self._links and known.result.status in (JobStatus.PENDING, JobStatus.RUNNING):
+            return replace(known.result, status=JobStatus.UNKNOWN)
+        return known.result
+
+    async def cancel_job(self, job_id: str) -> bool:
+        """Send Stop; the end comes as a report."""
+        known = self._known_or_raise(job_id)
+        if known.result.status not in (JobStatus.PENDING, JobStatus.RUNNING):
+            return False
+        await self.stop_attempt(known.node_id, job_id, "cancelled", checkpoint=False)
+        return True
+
+    async def get_job_logs(self, job_id: str, lines: int | None = None) -> str:
+        """The whole log, or its last `lines`."""
+        parts = [part async for part in self.stream_logs(job_id, lines=lines, follow=False)]
+        return b"".join(parts).decode(errors="replace")
+
+    async def get_cost_info(self, job_id: str) -> CostInfo:
+        """Seconds run so far at the configured price."""
+        result = self._known_or_raise(job_id).result
+        seconds = (result.completed_at or time.time()) - result.started_at if result.started_at else 0.0
+        price = Decimal(str(self.config.get("price_per_hour", 0)))
+        total = price * Decimal(str(seconds)) / 3600
+        return CostInfo(job_id, total, str(self.config.get("currency", "USD")), {"compute": total})
+
+    async def list_available_gpus(self) -> list[GpuSpec]:
+        """The usable GPUs of each connected node, one entry per kind."""
+        found: list[GpuSpec] = []
+        for node_id in self._links:
+            hello = self._hellos[node_id]
+            kinds = {(gpu.name, gpu.memory_mb) for gpu in hello.gpus if not gpu.problem}
+            for name, memory_mb in sorted(kinds):
+                count = sum((gpu.name, gpu.memory_mb) == (name, memory_mb) for gpu in hello.gpus)
+                found.append(GpuSpec(gpu_type=name, gpu_count=count, memory_gb=memory_mb / 1024,
+                                     vcpus=hello.cpus, ram_gb=hello.memory_gb))  # fmt: skip
+        return found
+
+    async def health_check(self) -> dict[str, Any]:
+        """Healthy with at least one agent connected."""
+        if self._links:
+            return {"status": "healthy", "nodes": len(self._links)}
+        return {"status": "unhealthy", "message": "no agent is connected; `gpuyard doctor` says more"}
+
+    # --- what this provider adds ---
+
+    async def stream_logs(self, job_id: str, *, lines: int | None, follow: bool) -> AsyncIterator[bytes]:
+        """The log as it is written; see StreamsLogs. The node is known, or the only one, or asked for."""
+        known = self._known.get(job_id)
+        node_id = known.node_id if known else await self._node_of(job_id)
+        offset, tail = (0, 0) if lines is None else (-1, lines)
+        if lines == 0 and not follow:
+            return
+        while True:
+            wait_s = _LOG_WAIT_S if follow else 0.0
+            part = await self._link(node_id).read_log(job_id, offset, tail, wait_s)
+            if part.missing:
+                raise JobNotFoundError(job_id, self.PROVIDER_NAME)
+            if part.data:
+                yield part.data
+            offset, tail = part.offset + len(part.data), 0
+            if part.end or (not follow and not part.data):
+                return
+
+    async def _node_of(self, attempt_id: str) -> str:
+        for node_id, link in list(self._links.items()):
+            if (await link.find(attempt_id)).state != "absent":
+                return node_id
+        raise JobNotFoundError(attempt_id, self.PROVIDER_NAME)
+
+    async def find_by_attempt(self, attempt_id: str) -> str | None:
+        """Ask the agents."""
+        try:
+            node_id = await self._node_of(attempt_id)
+        except JobNotFoundError:
+            return None
+        if attempt_id not in self._known:
+            self._remember(attempt_id, node_id, JobStatus.RUNNING)
+        return attempt_id
+
+    async def forget(self, node_id: str, attempt_ids: Sequence[str]) -> None:
+        """Tell the agent, if it is there; it asks again with its next Hello otherwise."""
+        link = self._links.get(node_id)
+        if link and attempt_ids:
+            link.send(wire.Forget(list(attempt_ids)))
+
+    async def stop_attempt(self, node_id: str, attempt_id: str, reason: str, *, checkpoint: bool) -> None:
+        """Send Stop."""
+        self._link(node_id).send(wire.Stop(attempt_id, int(self.config.get("epoch", 0)), reason, checkpoint))
+
+    async def dismiss(self) -> None:
+        """Send Leave to every agent."""
+        for link in self._links.values():
+            link.send(wire.Leave())
+
+
+def _start_message(config: JobConfig, attempt_id: str, epoch: int) -> wire.Start:
+    """The agent's order, from the provider's form: what S2's fields cannot say travels in `provider_options`."""
+    checkpoint, options = config.checkpoint, config.provider_options
+    gpu = config.gpu_spec
+    return wire.Start(
+        attempt_id=attempt_id,
+        token=config.token,
+        epoch=epoch,
+        job_id=str(options.get("job_id", attempt_id)),
+        command=list(config.command),
+        environment=dict(config.environment),
+        workdir=options.get("workdir"),
+        gpu_uuids=list(options.get("gpu_uuids", ())),
+        cpus=gpu.vcpus,
+        memory_gb=gpu.ram_gb,
+        timeout_s=config.timeout_minutes * 60 if config.timeout_minutes else None,
+        max_silence_s=options.get("max_silence_s"),
+        stdin=config.args_via_stdin,
+        checkpoint_path=checkpoint.path,
+        checkpoint_signal=checkpoint.signal,
+        checkpoint_every_s=checkpoint.every_s,
+        grace_s=config.grace_s,
+        resume_sha256=options.get("resume_sha256"),
+        resume_name=options.get("resume_name"),
+        resume_directory=bool(options.get("resume_directory", False)),
+        resume_args=list(checkpoint.resume_args),
+    )
+
+
+def _refuse_other_users(writer: asyncio.StreamWriter) -> None:
+    """Over a unix socket the kernel tells who dials; only our own user's agent is let in."""
+    sock = writer.get_extra_info("socket")
+    if sock is None or sock.family != socket.AF_UNIX:
+        return
+    _pid, uid, _gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if uid not in (os.getuid(), 0):
+        raise PermissionError(f"user {uid} may not link an agent")

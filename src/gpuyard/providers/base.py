@@ -1,0 +1,113 @@
+"""The provider interface: S2's seven calls, and what a provider may add by mixin.
+
+A provider keeps no truth: the ledger does. It is told an attempt's id with the submission, so that a submission
+whose reply was lost is found again (`FindsAttempts`) and never made twice.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from gpuyard.domain import wire
+from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult
+from gpuyard.domain.jobspec import JobSpec
+
+
+class GpuProviderInterface(ABC):
+    """Where attempts run. `job_id` is always the provider's own reference, as `submit_job` returned it."""
+
+    PROVIDER_NAME: ClassVar[str]
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.config = config
+
+    @abstractmethod
+    async def submit_job(self, job_config: JobConfig) -> str:
+        """Start or queue it; returns the provider's reference. Repeated with the same `attempt_id`, changes nothing."""
+
+    @abstractmethod
+    async def get_job_status(self, job_id: str) -> JobResult:
+        """Where the job is; JobNotFoundError when the provider does not know it."""
+
+    @abstractmethod
+    async def cancel_job(self, job_id: str) -> bool:
+        """Ask it to end; True when the job was still live. JobNotFoundError when unknown."""
+
+    @abstractmethod
+    async def get_job_logs(self, job_id: str, lines: int | None = None) -> str:
+        """Its output so far, or the last `lines` of it."""
+
+    @abstractmethod
+    async def get_cost_info(self, job_id: str) -> CostInfo:
+        """What it has cost so far."""
+
+    @abstractmethod
+    async def list_available_gpus(self) -> list[GpuSpec]:
+        """What the provider can supply, one entry per kind of node or offer."""
+
+    @abstractmethod
+    async def health_check(self) -> dict[str, Any]:
+        """`{"status": "healthy" | "degraded" | "unhealthy", "message": …}`."""
+
+    async def check(self, spec: JobSpec) -> None:
+        """Refuse at submission what could only fail here later; InvalidInputError names the field."""
+        return
+
+    async def start(self, sink: "Sink") -> None:
+        """Begin to work; news goes to `sink`."""
+        return
+
+    async def close(self) -> None:
+        """Let go of connections; what runs, runs on."""
+        return
+
+
+class Sink(Protocol):
+    """Who hears the providers' news: the controller. Each call returns after the commit."""
+
+    async def node_joined(self, provider: str, hello: wire.Hello) -> wire.Welcome:
+        """A node's agent has linked up and says what it has and what lives on it."""
+        ...
+
+    async def node_left(self, node_id: str) -> None:
+        """The link to a node's agent is broken."""
+        ...
+
+    async def reported(self, node_id: str, bodies: Sequence[wire.Report]) -> None:
+        """What a node's agent reports, in order."""
+        ...
+
+
+@runtime_checkable
+class StreamsLogs(Protocol):
+    """A provider that can hand out output as it is written."""
+
+    def stream_logs(self, job_id: str, *, lines: int | None, follow: bool) -> AsyncIterator[bytes]:
+        """The output from its start, or its last `lines`; with `follow` until the job has ended."""
+        ...
+
+
+@runtime_checkable
+class FindsAttempts(Protocol):
+    """A provider that can tell whether it holds an attempt whose submission was never answered."""
+
+    async def find_by_attempt(self, attempt_id: str) -> str | None:
+        """The provider's reference, or None when the submission never arrived."""
+        ...
+
+
+@runtime_checkable
+class OwnsNodes(Protocol):
+    """A provider whose nodes have agents: gpuyard places on devices and agents push reports."""
+
+    async def forget(self, node_id: str, attempt_ids: Sequence[str]) -> None:
+        """These attempts are settled in the ledger: the agent may drop their records."""
+        ...
+
+    async def stop_attempt(self, node_id: str, attempt_id: str, reason: str, *, checkpoint: bool) -> None:
+        """End an attempt for `reason`, with its checkpoint signal first if asked."""
+        ...
+
+    async def dismiss(self) -> None:
+        """Ask every agent to leave; jobs that run are left running, for the next agent to adopt."""
+        ...

@@ -1,0 +1,80 @@
+"""One link to one agent: frames in, frames out, questions matched with their answers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import count
+from typing import TypeVar
+
+from gpuyard.domain import wire
+from gpuyard.domain.errors import ProviderError
+
+Answer = TypeVar("Answer", wire.LogPart, wire.Found)
+_ANSWER_S = 30.0
+
+
+class Link:
+    """The server's end of an agent's connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._numbers = count(1)
+        self._waiting: dict[int, asyncio.Future[wire.LogPart | wire.Found]] = {}
+        self.closed = False
+
+    async def messages(self) -> AsyncIterator[wire.FromAgent]:
+        """Every message until the link ends; answers to questions are handed to who asked."""
+        while True:
+            message = await self._receive()
+            if message is None:
+                return
+            if isinstance(message, wire.LogPart | wire.Found):
+                waiter = self._waiting.pop(message.request, None)
+                if waiter and not waiter.done():
+                    waiter.set_result(message)
+            else:
+                yield message
+
+    async def _receive(self) -> wire.FromAgent | None:
+        try:
+            header = await self._reader.readexactly(4)
+            return wire.decode_from_agent(await self._reader.readexactly(wire.frame_length(header)))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+
+    def send(self, message: wire.ToAgent) -> None:
+        """Queue a message; ProviderError when the link is gone."""
+        if self.closed or self._writer.is_closing():
+            raise ProviderError("The node's agent is not connected.", error_code="NOT_CONNECTED")
+        self._writer.write(wire.encode(message))
+
+    async def read_log(self, attempt_id: str, offset: int, tail_lines: int, wait_s: float) -> wire.LogPart:
+        """Part of an attempt's log; see wire.ReadLog."""
+        number = next(self._numbers)
+        question = wire.ReadLog(number, attempt_id, offset, tail_lines=tail_lines, wait_s=wait_s)
+        return await self._ask(question, wire.LogPart, wait_s)
+
+    async def find(self, attempt_id: str) -> wire.Found:
+        """Does the agent hold this attempt?"""
+        return await self._ask(wire.Find(next(self._numbers), attempt_id), wire.Found, 0)
+
+    async def _ask(self, question: wire.ReadLog | wire.Find, kind: type[Answer], wait_s: float) -> Answer:
+        future: asyncio.Future[wire.LogPart | wire.Found] = asyncio.get_running_loop().create_future()
+        self._waiting[question.request] = future
+        try:
+            self.send(question)
+            answer = await asyncio.wait_for(future, wait_s + _ANSWER_S)
+        except TimeoutError:
+            raise ProviderError("The node's agent did not answer.", error_code="NO_ANSWER") from None
+        finally:
+            self._waiting.pop(question.request, None)
+        assert isinstance(answer, kind)
+        return answer
+
+    def close(self) -> None:
+        """End the link; whoever waits for an answer hears that it will not come."""
+        self.closed = True
+        self._writer.close()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(ProviderError("The link to the node's agent broke.", error_code="NOT_CONNECTED"))

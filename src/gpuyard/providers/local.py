@@ -1,0 +1,128 @@
+"""`local`: this machine. One agent behind a unix socket, kept alive by a keeper that this provider starts."""
+
+import asyncio
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import structlog
+
+import gpuyard
+from gpuyard.config.paths import Home
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.jobspec import JobKind, JobSpec
+from gpuyard.providers.agent import AgentProvider
+from gpuyard.providers.base import Sink
+
+_KEEPER_CHECK_S = 2.0
+log = structlog.get_logger(__name__)
+
+
+class LocalProvider(AgentProvider):
+    """This machine's CPUs and GPUs. `config`: `home` (a path), and AgentProvider's."""
+
+    PROVIDER_NAME: ClassVar[str] = "local"
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        self._home = Home(Path(config["home"]))
+        self._server: asyncio.Server | None = None
+        self._guard: asyncio.Task[None] | None = None
+
+    async def start(self, sink: Sink) -> None:
+        """Open the socket, then see to it that a keeper lives."""
+        await super().start(sink)
+        path = self._home.socket
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.unlink(missing_ok=True)
+        self._server = await asyncio.start_unix_server(self.serve, path)
+        path.chmod(0o600)
+        self._guard = asyncio.create_task(self._keep_keeper(), name="keeper-guard")
+
+    async def close(self) -> None:
+        """Close the socket; keeper, agent and jobs live on."""
+        if self._guard:
+            self._guard.cancel()
+        await super().close()
+        if self._server:
+            self._server.close()
+        self._home.socket.unlink(missing_ok=True)
+
+    async def _keep_keeper(self) -> None:
+        while True:
+            if not keeper_alive(self._home):
+                start_keeper(self._home)
+            await asyncio.sleep(_KEEPER_CHECK_S)
+
+    async def check(self, spec: JobSpec) -> None:
+        """The job runs on this very host: its folder and program can be looked at now."""
+        if spec.kind is JobKind.COMMAND:
+            _check_workdir(spec)
+            _check_program(spec)
+
+
+def keeper_alive(home: Home) -> bool:
+    """True while some process holds the keeper's lock."""
+    try:
+        with (home.node / "keeper.lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def start_keeper(home: Home) -> None:
+    """Start the keeper, which starts the agent; both outlive this process."""
+    package = Path(gpuyard.__file__).parent
+    agent = [sys.executable, "-m", "gpuyard.node.agent", "--home", str(home.root)]
+    command = [sys.executable, "-I", str(package / "node" / "keeper.py"), "--dir", str(home.node), "--", *agent]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GPUYARD_JOB")}
+    with (home.logs / "node.log").open("ab") as output:
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, env=environment
+        )
+    log.info("keeper started")
+
+
+def _check_workdir(spec: JobSpec) -> None:
+    if spec.workdir is None:
+        return
+    workdir = Path(spec.workdir)
+    if not workdir.is_absolute():
+        raise InvalidInputError.of("workdir", f"is {spec.workdir!r}", "give an absolute path")
+    if not workdir.is_dir():
+        raise InvalidInputError.of("workdir", f"{spec.workdir} is not a folder on this machine", "create it first")
+
+
+def _check_program(spec: JobSpec) -> None:
+    program = spec.command[0]
+    base = Path(spec.workdir or Path.home())
+    path = spec.environment.get("PATH", os.environ.get("PATH", os.defpath))
+    found = shutil.which(str(base / program), path=path) if "/" in program else shutil.which(program, path=path)
+    if found is None:
+        there = "/" in program and (base / program).is_file()
+        fault = f"{program} is not executable" if there else f"{program} is not found"
+        remedy = f"chmod +x {program}" if there else "check the spelling, or give the program's whole path"
+        raise InvalidInputError.of("command[0]", fault, remedy)
+    _check_script(spec, base)
+
+
+def _check_script(spec: JobSpec, base: Path) -> None:
+    """`python3 train.py` with no readable train.py would start only to fail."""
+    if not Path(spec.command[0]).name.startswith(("python", "bash", "sh")) or len(spec.command) < 2:
+        return
+    script = spec.command[1]
+    if script.startswith("-") or not script.endswith((".py", ".sh")):
+        return
+    target = base / script
+    if not target.is_file():
+        raise InvalidInputError.of("command[1]", f"there is no script {script} in {base}", "check the path or workdir")
+    if not os.access(target, os.R_OK):
+        raise InvalidInputError.of("command[1]", f"the script {script} is not readable", f"chmod u+r {target}")

@@ -1,0 +1,29 @@
+"""Finding providers: the entry points of the group `gpuyard.providers`, ours and third parties' alike."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+from typing import Any
+
+from gpuyard.domain.errors import InvalidInputError, ProviderError
+from gpuyard.providers.base import GpuProviderInterface
+
+GROUP = "gpuyard.providers"
+
+
+def names() -> list[str]:
+    """The providers that are installed."""
+    return sorted(point.name for point in entry_points(group=GROUP))
+
+
+def load(name: str, config: Mapping[str, Any]) -> GpuProviderInterface:
+    """A provider by name. InvalidInputError for an unknown one, ProviderError for one that cannot be imported."""
+    found = [point for point in entry_points(group=GROUP) if point.name == name]
+    if not found:
+        near = get_close_matches(name, names(), n=2, cutoff=0.4) or names()
+        raise InvalidInputError.of("provider", f"there is no provider {name!r}", f"installed: {', '.join(near)}")
+    try:
+        provider: type[GpuProviderInterface] = found[0].load()
+    except ImportError as error:
+        raise ProviderError(f"Provider {name} cannot be loaded: {error}. Install its extra.", name, "IMPORT") from error
+    return provider(config)

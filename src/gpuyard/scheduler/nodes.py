@@ -1,0 +1,143 @@
+"""Nodes: hosts with their GPUs, what is booked on them and what is left."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gpuyard.domain.gpus import GPU_CLASSES, GPUClass, classify, compute_capability
+from gpuyard.domain.shape import Placement
+from gpuyard.domain.states import GpuState
+
+UNUSABLE = frozenset({GpuState.OFFLINE, GpuState.QUARANTINED, GpuState.DRAINING})
+
+
+@dataclass(slots=True)
+class Device:
+    """A GPU. `memory_gb` is what it counts as, which is more than it reports.
+
+    A "16 GB" T4 reports 15.0 to 15.75 GB, and people ask for 16. So a device of a known class counts as its class's
+    nominal VRAM, and any other (a MIG slice, an unknown type) as what it reports, rounded up to the next half GB.
+    """
+
+    uuid: str
+    node_id: str | None = None
+    index: int = 0
+    name: str = ""
+    memory_mb: float = 0
+    compute_capability: str | None = None
+    state: str = GpuState.IDLE
+    problem: str | None = None
+    gpu_class: GPUClass | None = field(init=False)
+    memory_gb: float = field(init=False)
+    capability: tuple[int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.gpu_class = classify(self.name, int(self.memory_mb))
+        reported = math.ceil(self.memory_mb / 1024 * 2) / 2
+        self.memory_gb = GPU_CLASSES[self.gpu_class].memory_gb if self.gpu_class else reported
+        self.capability = compute_capability(self.compute_capability) if self.compute_capability else (0, 0)
+
+    @property
+    def usable(self) -> bool:
+        """False while nothing may be placed on it."""
+        return self.state not in UNUSABLE
+
+    @property
+    def why_not(self) -> str:
+        """Why it is not usable, for people; empty when it is."""
+        return "" if self.usable else f"{self.state}: {self.problem}" if self.problem else self.state
+
+    @property
+    def size(self) -> tuple[float, tuple[int, int], int, str]:
+        """What devices are sorted by: the smallest that will do is taken first."""
+        return self.memory_gb, self.capability, self.index, self.uuid
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Room on a node: cores, gigabytes, and devices from the smallest to the largest."""
+
+    cpus: float
+    memory_gb: float
+    devices: tuple[Device, ...]
+
+    def minus(self, share: Placement) -> "Space":
+        """What is left once `share` is taken; never less than nothing."""
+        left = tuple(device for device in self.devices if device.uuid not in share.gpu_uuids)
+        return Space(max(0.0, self.cpus - share.cpus), max(0.0, self.memory_gb - share.memory_gb), left)
+
+    def within(self, other: "Space") -> "Space":
+        """The room that is in both."""
+        there = {device.uuid for device in other.devices}
+        both = tuple(device for device in self.devices if device.uuid in there)
+        return Space(min(self.cpus, other.cpus), min(self.memory_gb, other.memory_gb), both)
+
+
+NOTHING = Space(0.0, 0.0, ())
+
+
+@dataclass(slots=True)
+class Node:
+    """A host. `bookings` are the shares held on it, by attempt id, or by job id while a start is only decided.
+
+    `whole` is the room when nothing is booked, `free` the room now; neither counts unusable devices.
+    """
+
+    id: str
+    name: str = ""
+    provider: str = ""
+    state: str = "unknown"
+    reason: str | None = "has not reported yet"
+    cpus: float = 0.0
+    memory_gb: float = 0.0
+    devices: dict[str, Device] = field(default_factory=dict[str, Device])
+    bookings: dict[str, Placement] = field(default_factory=dict[str, Placement])
+    whole: Space = NOTHING
+    free: Space = NOTHING
+
+    @property
+    def online(self) -> bool:
+        """True while attempts may be placed here."""
+        return self.state == "online"
+
+    @property
+    def why_not(self) -> str:
+        """Why it is not online, for people; empty when it is."""
+        return "" if self.online else f"{self.state}: {self.reason}" if self.reason else self.state
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        return self.name or self.id
+
+    @property
+    def capacity(self) -> Space:
+        """All it has, booked or not, usable or not."""
+        return Space(self.cpus, self.memory_gb, tuple(self.devices.values()))
+
+    def space(self, booked: Iterable[Placement]) -> Space:
+        """The room beside `booked`."""
+        shares = list(booked)
+        taken = {uuid for share in shares for uuid in share.gpu_uuids}
+        # fsum is exact, so the order in which bookings came and went leaves no trace.
+        return Space(
+            max(0.0, self.cpus - math.fsum(share.cpus for share in shares)),
+            max(0.0, self.memory_gb - math.fsum(share.memory_gb for share in shares)),
+            tuple(device for device in self.devices.values() if device.usable and device.uuid not in taken),
+        )
+
+    def book(self, holder: str, share: Placement) -> None:
+        """Let `holder` hold `share`, instead of what it held here before."""
+        self.bookings[holder] = share
+        self.free = self.space(self.bookings.values())
+
+    def unbook(self, holder: str) -> None:
+        """Free what `holder` holds here; nothing changes the second time."""
+        self.bookings.pop(holder, None)
+        self.free = self.space(self.bookings.values())
+
+    def rebuild(self) -> None:
+        """Recompute what follows from the node's own figures and its devices, after these have changed."""
+        self.devices = {device.uuid: device for device in sorted(self.devices.values(), key=lambda item: item.size)}
+        self.whole = self.space(())
+        self.free = self.space(self.bookings.values())

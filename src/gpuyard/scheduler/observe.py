@@ -1,0 +1,136 @@
+"""Observing: one event's after-images folded into the view.
+
+Rows carry the columns that changed; the others keep their value, and a row's first appearance names all. Folding an
+event twice changes nothing more. Bookings come from live attempts alone, so what an attempt held is freed once.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from gpuyard.domain.events import Event, Row, Table
+from gpuyard.domain.shape import Placement, Shape
+from gpuyard.domain.states import AttemptState, JobState
+from gpuyard.scheduler.nodes import Device
+from gpuyard.scheduler.queue import LiveJob
+from gpuyard.scheduler.view import LiveAttempt, View
+
+_JOB_COLUMNS = ("priority", "created_at", "not_before", "timeout_s", "preemptible")
+_NODE_COLUMNS = ("name", "provider", "state", "reason", "cpus", "memory_gb")
+_GPU_COLUMNS = ("node_id", "index", "name", "memory_mb", "compute_capability", "state", "problem")
+
+
+def observe(view: View, event: Event) -> None:
+    """Fold `event` into `view`.
+
+    The rows of parents that ended before a child was known may come in the child's event or its neighbours, in any
+    order, before the next decision. KeyError when a first appearance lacks a column that cannot be guessed.
+    """
+    for change in event.changes:
+        fold = _FOLDS.get(change.table)
+        if fold is not None:
+            fold(view, change.key, change.values)
+
+
+def _job(view: View, job_id: str, row: Row) -> None:
+    job = view.jobs.get(job_id)
+    state = JobState(row["state"]) if "state" in row else job and job.state
+    if state is None:
+        return  # a late word about a job that is over
+    if state.terminal:
+        _job_ended(view, job_id, state)
+        return
+    if job is None:
+        job = view.jobs[job_id] = _first_seen(job_id, row)
+    elif state is not JobState.QUEUED or job_id not in view.tentative:
+        view.withdraw(job)
+    _update_job(job, state, row)
+    if state is JobState.QUEUED and job_id not in view.tentative:
+        view.file(job)
+    if view.ended.pop(job_id, None):
+        _refile_children(view, job_id)  # resumed by its owner: its children wait again
+
+
+def _first_seen(job_id: str, row: Row) -> LiveJob:
+    state = JobState(row["state"])
+    # A job that has started had its parents complete, and a later requeue must not ask for them again.
+    parents: tuple[str, ...] = tuple(row.get("depends_on") or ()) if state is JobState.QUEUED else ()
+    return LiveJob(job_id, state, Shape.from_row(row["shape"]), row["priority"], row["created_at"], waits_for=parents)
+
+
+def _update_job(job: LiveJob, state: JobState, row: Row) -> None:
+    job.state = state
+    if state is not JobState.QUEUED:
+        job.waits_for = ()
+    if "shape" in row:
+        job.shape = Shape.from_row(row["shape"])
+    if "project" in row:
+        job.project = sys.intern(row["project"]) if row["project"] else None
+    if "estimated_duration_s" in row:
+        job.estimated_s = row["estimated_duration_s"]
+    for column in _JOB_COLUMNS:
+        if column in row:
+            setattr(job, column, row[column])
+
+
+def _job_ended(view: View, job_id: str, state: JobState) -> None:
+    job = view.jobs.pop(job_id, None)
+    if job is not None:
+        view.withdraw(job)
+    view.ended[job_id] = state
+    view.unclaimed.add(job_id)
+    _refile_children(view, job_id)
+
+
+def _refile_children(view: View, parent: str) -> None:
+    for child in sorted(view.dependents.get(parent, ())):
+        if child not in view.tentative:
+            view.withdraw(view.jobs[child])
+            view.file(view.jobs[child])
+
+
+def _attempt(view: View, attempt_id: str, row: Row) -> None:
+    attempt = view.attempts.get(attempt_id)
+    state = AttemptState(row["state"]) if "state" in row else attempt and attempt.state
+    if attempt is not None and ("placements" in row or (state and not state.live)):
+        view.unbook(attempt_id, attempt.placements)
+    if state is None or not state.live:
+        view.attempts.pop(attempt_id, None)
+        return
+    if attempt is None:
+        attempt = LiveAttempt(attempt_id, row["job_id"], state, row["token"], (), row["created_at"])
+        view.attempts[attempt_id] = attempt
+    attempt.state = state
+    attempt.token = row.get("token", attempt.token)
+    attempt.started_at = row.get("started_at", attempt.started_at)
+    if "placements" in row:
+        attempt.placements = tuple(Placement.from_row(share) for share in row["placements"])
+        view.book(attempt_id, attempt.placements)
+
+
+def _node(view: View, node_id: str, row: Row) -> None:
+    node = view.node(node_id)
+    for column in _NODE_COLUMNS:
+        if column in row:
+            setattr(node, column, row[column])
+    node.rebuild()
+
+
+def _gpu(view: View, uuid: str, row: Row) -> None:
+    known = {column: row[column] for column in _GPU_COLUMNS if column in row}
+    old = view.devices.get(uuid)
+    device = view.devices[uuid] = replace(old, **known) if old else Device(uuid, **known)
+    if old and old.node_id is not None:
+        del view.node(old.node_id).devices[uuid]
+        view.node(old.node_id).rebuild()
+    if device.node_id is not None:
+        view.node(device.node_id).devices[uuid] = device
+        view.node(device.node_id).rebuild()
+
+
+_FOLDS: Mapping[Table, Callable[[View, str, Row], None]] = {
+    Table.JOBS: _job,
+    Table.ATTEMPTS: _attempt,
+    Table.NODES: _node,
+    Table.GPUS: _gpu,
+}

@@ -1,0 +1,41 @@
+"""Policy: the scheduler's settings, in one frozen record."""
+
+from dataclasses import dataclass
+
+MAX_DOUBLINGS = 62
+"""More would overflow nothing yet mean nothing: 2 ** 62 seconds outlast the sun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How the scheduler weighs things. Times in seconds; ValueError when one makes no sense.
+
+    `ageing_s`: a job gains one priority each time it has waited so long (infinity turns ageing off).
+    `retry_base_s`, `retry_max_s`: the wait after the first failure, and the longest.
+    `end_margin_s`: what an attempt may need to die after its timeout: checkpoint grace (30 s by default), TERM, KILL.
+    `reserved_heads`: how many waiting jobs hold a reservation at once; it bounds the work of one decision.
+    """
+
+    ageing_s: float = 6 * 3600.0
+    retry_base_s: float = 1.0
+    retry_max_s: float = 300.0
+    end_margin_s: float = 60.0
+    reserved_heads: int = 8
+
+    def __post_init__(self) -> None:
+        if not self.ageing_s > 0:
+            raise ValueError(f"ageing_s is {self.ageing_s}; write a number of seconds above 0")
+        if not (self.retry_base_s >= 0 and self.retry_max_s >= 0 and self.end_margin_s >= 0):
+            raise ValueError("retry_base_s, retry_max_s and end_margin_s are seconds and cannot be negative")
+        if self.reserved_heads < 1:
+            raise ValueError("reserved_heads must be at least 1, or a stream of small jobs starves a large one")
+
+
+def backoff_s(policy: Policy, failures: int) -> float:
+    """Seconds to wait after the `failures`-th failure in a row: doubling, bounded, 0 when nothing has failed.
+
+    No jitter: there is one queue, so retries cannot stampede.
+    """
+    if failures < 1:
+        return 0.0
+    return min(policy.retry_max_s, policy.retry_base_s * 2 ** min(failures - 1, MAX_DOUBLINGS))

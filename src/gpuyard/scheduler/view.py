@@ -1,0 +1,133 @@
+"""The view: all the scheduler knows, in memory. It is the fold of events (`observe`) plus what is only decided yet."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gpuyard.domain.shape import Placement
+from gpuyard.domain.states import AttemptState, JobState
+from gpuyard.scheduler.nodes import Device, Node
+from gpuyard.scheduler.queue import LazyHeap, LiveJob, Queue
+
+
+@dataclass(slots=True)
+class LiveAttempt:
+    """An attempt that holds its booking. Times are UTC seconds; `started_at` is None until it runs."""
+
+    id: str
+    job_id: str
+    state: AttemptState
+    token: int
+    placements: tuple[Placement, ...]
+    created_at: float
+    started_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start the job on these places."""
+
+    job_id: str
+    placements: tuple[Placement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """End the job as failed: it can never start. `reason` is for machines, `message` for people."""
+
+    job_id: str
+    reason: str
+    message: str
+
+
+Action = Start | Fail
+
+
+@dataclass(slots=True, eq=False)
+class View:
+    """Jobs, attempts and nodes that matter to a decision.
+
+    A queued job is in exactly one place: `queue`, `delayed` (until its `not_before`), blocked (in `dependents`, by
+    parent), `doomed` (child to the parent that ended otherwise than completed) or `tentative` (acted on, not yet firm).
+    `ended` holds jobs that are over while a live job depends on them; one that nobody has asked for by the next
+    decision (`unclaimed`) is forgotten, so memory follows the live jobs.
+    """
+
+    jobs: dict[str, LiveJob] = field(default_factory=dict[str, LiveJob])
+    attempts: dict[str, LiveAttempt] = field(default_factory=dict[str, LiveAttempt])
+    nodes: dict[str, Node] = field(default_factory=dict[str, Node])
+    devices: dict[str, Device] = field(default_factory=dict[str, Device])
+    queue: Queue = field(default_factory=Queue)
+    delayed: LazyHeap[tuple[float, str]] = field(default_factory=LazyHeap[tuple[float, str]])
+    dependents: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    doomed: dict[str, str] = field(default_factory=dict[str, str])
+    tentative: dict[str, Action] = field(default_factory=dict[str, Action])
+    ended: dict[str, JobState] = field(default_factory=dict[str, JobState])
+    unclaimed: set[str] = field(default_factory=set[str])
+
+    def node(self, node_id: str) -> Node:
+        """The node; one not heard of yet stands offline and empty, so that rows may come in any order."""
+        return self.nodes.get(node_id) or self.nodes.setdefault(node_id, Node(node_id))
+
+    def file(self, job: LiveJob) -> None:
+        """Put a queued job where it belongs."""
+        job.waits_for = tuple(p for p in job.waits_for if self.ended.get(p) is not JobState.COMPLETED)
+        for parent in job.waits_for:
+            self.dependents.setdefault(parent, set()).add(job.id)
+        lost = next((parent for parent in job.waits_for if parent in self.ended), None)
+        if lost is not None:
+            self.doomed[job.id] = lost
+        elif not job.waits_for and job.not_before is not None:
+            self.delayed.add((job.not_before, job.id))
+        elif not job.waits_for:
+            self.queue.add(job)
+
+    def withdraw(self, job: LiveJob) -> None:
+        """Take a job out of wherever `file` or a decision put it; nothing changes when it is nowhere."""
+        for parent in job.waits_for:
+            self._release_parent(parent, job.id)
+        self.doomed.pop(job.id, None)
+        if job.not_before is not None:
+            self.delayed.discard((job.not_before, job.id))
+        self.queue.remove(job.id)
+        action = self.tentative.pop(job.id, None)
+        if isinstance(action, Start):
+            self.unbook(job.id, action.placements)
+
+    def act(self, job: LiveJob, action: Action) -> None:
+        """Let `action` on the job stand as tentative: out of line, and booked where it starts."""
+        self.queue.remove(job.id)
+        self.doomed.pop(job.id, None)
+        self.tentative[job.id] = action
+        if isinstance(action, Start):
+            self.book(job.id, action.placements)
+
+    def book(self, holder: str, placements: Iterable[Placement]) -> None:
+        """Let `holder` (an attempt, or a job whose start is tentative) hold these shares."""
+        for share in placements:
+            self.node(share.node_id).book(holder, share)
+
+    def unbook(self, holder: str, placements: Iterable[Placement]) -> None:
+        """Free what `holder` holds; nothing changes the second time."""
+        for share in placements:
+            self.node(share.node_id).unbook(holder)
+
+    def wake(self, now: float) -> None:
+        """Let the delayed jobs whose time has come stand in line."""
+        while (first := self.delayed.first()) and first[0] <= now:
+            self.delayed.discard(first)
+            self.queue.add(self.jobs[first[1]])
+
+    def forget_unclaimed(self) -> None:
+        """Drop the ends of jobs that no live job depends on."""
+        for job_id in self.unclaimed - self.dependents.keys():
+            self.ended.pop(job_id, None)
+        self.unclaimed.clear()
+
+    def _release_parent(self, parent: str, child: str) -> None:
+        children = self.dependents.get(parent)
+        if children is None:
+            return
+        children.discard(child)
+        if not children:
+            del self.dependents[parent]
+            self.unclaimed.add(parent)

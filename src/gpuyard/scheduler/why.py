@@ -1,0 +1,205 @@
+"""Why: what a pending job waits for, which nodes were rejected and for what, what would help, and an estimate."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from operator import attrgetter
+
+from gpuyard.domain.states import JobState
+from gpuyard.domain.units import format_duration
+from gpuyard.scheduler.advice import smaller_requests
+from gpuyard.scheduler.nodes import Node
+from gpuyard.scheduler.placement import SpaceOf, allowed, candidates, fit, free_space, place
+from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.queue import LiveJob
+from gpuyard.scheduler.refusal import count, describe, impossible, reasons
+from gpuyard.scheduler.reservation import Reservation, Reservations, outlasts
+from gpuyard.scheduler.view import Start, View
+
+WHOLE: SpaceOf = attrgetter("whole")
+MOST_NAMED = 3
+"""How many jobs to wait for are named; more would be noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeVerdict:
+    """What the job finds on a node: does a share fit now, would it if nothing were booked and all were well."""
+
+    node: str
+    name: str
+    fits_now: bool
+    would_fit_empty: bool
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a job has not started.
+
+    `constraint` is one word: `dependency`, `backoff`, `starting`, `priority`, `reservation`, `capacity`, `no_nodes`,
+    `offline`, `impossible`, or the need that stands in the way: `pinned`, `gpu_class`, `gpu_memory`, `gpu_capability`,
+    `gpus`, `nodes`, `cpus`, `memory`. `position` (from 1) and `ahead` count the jobs that may start now; `position` is
+    None while the job does not stand in line. `estimate_s` is how many seconds from now it starts at the latest, None
+    when nothing bounds it; `estimate_basis` says why.
+    """
+
+    summary: str
+    constraint: str
+    estimate_basis: str
+    estimate_s: float | None = None
+    position: int | None = None
+    ahead: int = 0
+    candidates: tuple[NodeVerdict, ...] = ()
+    would_help: tuple[str, ...] = ()
+
+
+def why(view: View, job_id: str, now: float, policy: Policy) -> Why | None:
+    """Why the job is pending at `now` (UTC seconds); None when it is not pending or not known."""
+    job = view.jobs.get(job_id)
+    if job is None or job.state is not JobState.QUEUED:
+        return None
+    view.wake(now)
+    action = view.tentative.get(job_id)
+    if isinstance(action, Start):
+        names = ", ".join(view.node(share.node_id).title for share in action.placements)
+        return Why(f"It is being started on {names}.", "starting", "it has been placed", 0.0)
+    if job.waits_for:
+        return _dependency(view, job)
+    if job_id not in view.queue:
+        return _backoff(job, now)
+    return _Line(view, job, now, policy).answer()
+
+
+def _dependency(view: View, job: LiveJob) -> Why:
+    lost = next((parent for parent in job.waits_for if parent in view.ended), None)
+    if lost is not None:
+        summary = f"It can never start: it depends on {lost}, which ended {view.ended[lost]}."
+        return Why(summary, "dependency", "it will be failed", would_help=(f"resume {lost}, then this job",))
+    states = ((parent, view.jobs.get(parent)) for parent in job.waits_for)
+    named = ", ".join(f"{parent} ({known.state if known else 'not known'})" for parent, known in states)
+    basis = "when the jobs it depends on complete is not known"
+    help_ = tuple(f"wait for {parent} to complete" for parent in job.waits_for[:MOST_NAMED])
+    return Why(f"It depends on {named}.", "dependency", basis, would_help=help_)
+
+
+def _backoff(job: LiveJob, now: float) -> Why:
+    rest = (job.not_before or now) - now
+    basis = "it may start then at the earliest; what stands in line by then is not known"
+    return Why(f"It was put off and stands in line again in {format_duration(rest)}.", "backoff", basis)
+
+
+class _Line:
+    """A job that stands in line, and what keeps it there."""
+
+    def __init__(self, view: View, job: LiveJob, now: float, policy: Policy) -> None:
+        self.view, self.job, self.now, self.policy = view, job, now, policy
+        self.ahead = (view.queue.position(job.id, now, policy.ageing_s) or 1) - 1
+        self.reservations = Reservations(view, now, policy)
+
+    def answer(self) -> Why:
+        fits = place(self.view, self.job.shape) is not None
+        told = self._told_to_wait() if fits else self._no_room()
+        return replace(told, position=self.ahead + 1, ahead=self.ahead, candidates=tuple(self._verdicts()))
+
+    def _told_to_wait(self) -> Why:
+        """There is room, but others come first."""
+        if not self.view.queue.is_head(self.job):
+            summary = f"There is room for it, but it is not its turn: {count(self.ahead, 'job')} before it in line."
+            return Why(summary, "priority", "the jobs before it are not placed yet", would_help=("raise its priority",))
+        heads = self._heads_before()
+        if not heads or self.reservations.backfill(self.job, heads) is not None:
+            return Why("It can start now.", "starting", "there is room for it", 0.0)
+        end = self.reservations.surely_ends(self.job.id)
+        held = next(made for made in self.reservations.made if outlasts(end, made.at))
+        named = f"{held.job.id} ({describe(held.job.shape)})"
+        estimate_s, basis = self._estimate()
+        rest = held.at - self.now - self.policy.end_margin_s
+        help_ = [f"give it a timeout of at most {format_duration(rest)}" if rest < math.inf else "give it a timeout"]
+        return Why(f"There is room for it, but it could delay {named}, which comes first.", "reservation", basis,
+                   estimate_s, would_help=(*(help_ if rest > 0 else ()), "raise its priority"))  # fmt: skip
+
+    def _no_room(self) -> Why:
+        shape, online = self.job.shape, [node for node in self.view.nodes.values() if node.online]
+        if not any(allowed(node, shape) for node in online):
+            summary = "No node that it may use is online." if self.view.nodes else "No node is known yet."
+            return Why(summary, "no_nodes", "when a node comes is not known", would_help=tuple(self._repairs()))
+        if len(candidates(self.view, shape, WHOLE)) >= shape.nodes:
+            return self._in_use()
+        advice = smaller_requests(self.view, shape, WHOLE)
+        never = impossible(self.view, shape)
+        constraint = advice[0].constraint if advice and never else "impossible" if never else "offline"
+        summary = f"No node online can hold it: it needs {describe(shape)}."
+        help_ = (*self._repairs(), *(item.text for item in advice), *([never.largest] if never else []))
+        return Why(summary, constraint, "nothing online can ever hold it", would_help=help_)
+
+    def _in_use(self) -> Why:
+        """It would fit if less were booked."""
+        advice = smaller_requests(self.view, self.job.shape, free_space)
+        narrow = next((item.constraint for item in advice if item.constraint in ("pinned", "gpu_class")), "capacity")
+        before = f"; {count(self.ahead, 'job')} before it in line" if self.ahead else ""
+        estimate_s, basis = self._estimate()
+        help_ = (*self._waits(), *self._repairs(), *(item.text for item in advice))
+        return Why(f"What it needs is in use ({describe(self.job.shape)}){before}.", narrow, basis, estimate_s,
+                   would_help=help_)  # fmt: skip
+
+    def _heads_before(self) -> list[LiveJob]:
+        heads = self.view.queue.heads(self.now, self.policy.ageing_s)
+        return list(takewhile(lambda head: head is not self.job, heads))
+
+    def _reservation(self) -> Reservation | None:
+        """Its own reservation beside those of the heads before it."""
+        reservations = Reservations(self.view, self.now, self.policy)
+        for head in self._heads_before()[: self.policy.reserved_heads]:
+            reservations.reserve(head)
+        return reservations.reserve(self.job)
+
+    def _estimate(self) -> tuple[float | None, str]:
+        if not self.view.queue.is_head(self.job):
+            return None, "jobs with the same needs stand before it, and how long they will hold them is not known"
+        mine = self._reservation()
+        if mine is None:
+            return None, "jobs before it need the same resources, and how long they will hold them is not known"
+        if mine.at == math.inf:
+            endless = [holder for holder in self._holders(mine) if self.reservations.surely_ends(holder) == math.inf]
+            names = ", ".join(self._job_of(holder) for holder in endless[:MOST_NAMED])
+            return None, f"no timeout bounds {names or 'the jobs before it'}"
+        return mine.at - self.now, "by then enough of the jobs that run there have reached their timeouts"
+
+    def _waits(self) -> Iterator[str]:
+        """The jobs that hold what it could get soonest."""
+        mine = Reservations(self.view, self.now, self.policy).reserve(self.job)
+        for holder in self._holders(mine)[:MOST_NAMED] if mine else ():
+            end = self.reservations.surely_ends(holder)
+            bound = f"bounded by its timeout in {format_duration(end - self.now)}" if end < math.inf else "no timeout"
+            yield f"wait for {self._job_of(holder)} ({bound})"
+
+    def _holders(self, reservation: Reservation) -> list[str]:
+        """Who holds something on the reserved nodes, first to end first."""
+        nodes = [self.view.node(share.node_id) for share in reservation.placements]
+        holders = {holder for node in nodes if fit(node.free, self.job.shape) is None for holder in node.bookings}
+        return sorted(holders, key=lambda holder: (self.reservations.surely_ends(holder), holder))
+
+    def _job_of(self, holder: str) -> str:
+        attempt = self.view.attempts.get(holder)
+        return attempt.job_id if attempt else holder
+
+    def _repairs(self) -> Iterator[str]:
+        """Nodes and GPUs that would do if they were well."""
+        for node in self._nodes():
+            if not allowed(node, self.job.shape) or fit(node.capacity, self.job.shape) is None:
+                continue
+            if not node.online:
+                yield f"start the agent of node {node.title} (it is {node.why_not})"
+            elif fit(node.whole, self.job.shape) is None:
+                broken = [device for device in node.devices.values() if not device.usable]
+                yield from (f"bring back GPU {item.index} of {node.title} (it is {item.why_not})" for item in broken)
+
+    def _verdicts(self) -> Iterator[NodeVerdict]:
+        for node in self._nodes():
+            lacks = reasons(node, self.job.shape, node.free)
+            would = allowed(node, self.job.shape) and fit(node.capacity, self.job.shape) is not None
+            yield NodeVerdict(node.id, node.title, not lacks, would, lacks)
+
+    def _nodes(self) -> list[Node]:
+        return sorted(self.view.nodes.values(), key=lambda node: (node.title, node.id))

@@ -1,0 +1,1 @@
+"""The server: HTTP over the controller and the ledger."""

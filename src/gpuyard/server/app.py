@@ -1,0 +1,72 @@
+"""The FastAPI application: routers under `/api/v1`, the yard's life as its lifespan."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import structlog
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+
+from gpuyard import __version__
+from gpuyard.server import problems
+from gpuyard.server.auth import require_token
+from gpuyard.server.routers import checkpoints, events, jobs, machines, process, tiers
+from gpuyard.server.yard import Yard
+
+_HOUSEKEEPING_S = 5.0
+log = structlog.get_logger(__name__)
+
+
+def make_app(yard: Yard) -> FastAPI:
+    """The application that serves `yard`; its lifespan starts and closes the controller."""
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
+        await _open(yard)
+        keeping = asyncio.create_task(_housekeeping(yard))
+        yield
+        keeping.cancel()
+        yard.stream.close()
+        await yard.controller.close()
+
+    app = FastAPI(title="gpuyard", version=__version__, lifespan=lifespan, redoc_url=None)
+    app.state.yard = yard
+    problems.install(app)
+    api = APIRouter(prefix="/api/v1", dependencies=[Depends(require_token)])
+    for router in (jobs.router, checkpoints.router, machines.router, tiers.router, events.router, process.router):
+        api.include_router(router)
+    app.include_router(api)
+    app.include_router(process.open_router)
+    app.middleware("http")(_note_use)
+    return app
+
+
+async def _note_use(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+    request.app.state.yard.used_at = time.monotonic()
+    return await call_next(request)
+
+
+async def _open(yard: Yard) -> None:
+    yard.controller.core.listeners.append(yard.stream.publish)
+    await yard.controller.start()
+    yard.controller.reports.on_progress = yard.stream.publish_progress
+
+
+async def _housekeeping(yard: Yard) -> None:
+    """Leave when idle for long enough, and keep the journal short."""
+    core = yard.controller.core
+    keep = yard.settings.ledger.keep_events
+    pruned_at = yard.queries.last_seq()
+    while True:
+        await asyncio.sleep(_HOUSEKEEPING_S)
+        idle_exit_s = yard.settings.server.idle_exit_s
+        if core.book.jobs:
+            yard.used_at = time.monotonic()
+        elif idle_exit_s and time.monotonic() - yard.used_at > idle_exit_s:
+            log.info("leaving: idle", seconds=idle_exit_s)
+            yard.stopping.set()
+            return
+        if yard.queries.last_seq() - pruned_at > keep:
+            pruned_at = yard.queries.last_seq()
+            await core.ledger.prune(core.writer, keep)

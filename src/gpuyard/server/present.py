@@ -1,0 +1,74 @@
+"""From ledger rows to the job resource: attempts, live progress, cost so far."""
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from gpuyard.billing.meter import cost
+from gpuyard.domain.jobs import Attempt, Checkpoint, Cost, Job, Progress
+from gpuyard.domain.states import AttemptState
+from gpuyard.server.yard import Yard
+
+Row = Mapping[str, Any]
+
+
+def present_jobs(yard: Yard, rows: Sequence[Row]) -> list[Job]:
+    """The resources of these job rows, with a fixed number of reads however many they are."""
+    ids = [row["id"] for row in rows]
+    attempts = yard.queries.attempts_of(ids)
+    progress = yard.queries.progress_of(ids) | {
+        job_id: body for job_id in ids if (body := yard.controller.core.progress.get(job_id))
+    }
+    counts = yard.queries.checkpoint_counts(ids)
+    now = yard.controller.core.clock()
+    return [_job(row, attempts.get(row["id"], []), progress.get(row["id"], {}), counts.get(row["id"], 0), now)
+            for row in rows]  # fmt: skip
+
+
+def _job(row: Row, attempt_rows: Sequence[Row], progress: Row, checkpoints: int, now: float) -> Job:
+    attempts = [_attempt(attempt, now) for attempt in attempt_rows]
+    last = attempts[-1] if attempts else None
+    return Job(
+        **{name: row[name] for name in ("id", "name", "kind", "state", "reason", "exit_code", "priority", "project",
+                                        "created_at", "started_at", "ended_at")},
+        labels=row["labels"] or {},
+        provider=last.provider if last else None,
+        provider_ref=last.provider_ref if last else None,
+        node=last.node if last else None,
+        gpus=last.gpus if last else [],
+        attempts=attempts,
+        progress=Progress.model_validate(progress),
+        cost=_total(attempts),
+        usage=last.usage if last else {},
+        checkpoints=checkpoints,
+        warnings=row["warnings"] or [],
+    )  # fmt: skip
+
+
+def _attempt(row: Row, now: float) -> Attempt:
+    live = AttemptState(row["state"]).live
+    price = Decimal(row["price_per_hour"] or 0)
+    amount = cost(price, row["started_at"], now) if live else Decimal(row["cost"] or 0)
+    places: list[dict[str, Any]] = row["placements"] or []
+    return Attempt(
+        **{name: row[name] for name in ("id", "number", "state", "token", "provider", "provider_ref", "created_at",
+                                        "started_at", "ended_at", "exit_code", "signal", "reason", "message",
+                                        "resumed_from")},
+        node=places[0]["node_id"] if places else None,
+        gpus=[uuid for place in places for uuid in place["gpu_uuids"]],
+        limits=row["limits"] or {},
+        usage=row["usage"] or {},
+        cost=Cost(amount=amount, currency=row["currency"], basis=row["basis"], price_per_hour=price, tier=row["tier"]),
+    )  # fmt: skip
+
+
+def _total(attempts: Sequence[Attempt]) -> Cost:
+    if not attempts:
+        return Cost()
+    last = attempts[-1].cost
+    return last.model_copy(update={"amount": sum((attempt.cost.amount for attempt in attempts), Decimal(0))})
+
+
+def present_checkpoint(row: Row) -> Checkpoint:
+    """The resource of a checkpoint row."""
+    return Checkpoint.model_validate(dict(row))

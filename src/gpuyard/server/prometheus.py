@@ -1,0 +1,43 @@
+"""Prometheus metrics, read off the yard when asked: nothing is counted twice."""
+
+from collections.abc import Iterable
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gpuyard.domain.states import JobState
+from gpuyard.server.yard import Yard
+
+
+class _YardCollector(Collector):
+    def __init__(self, yard: Yard) -> None:
+        self._yard = yard
+
+    def collect(self) -> Iterable[Metric]:
+        """Jobs by state, live attempts, nodes, GPUs, commits."""
+        core = self._yard.controller.core
+        counts = self._yard.queries.job_counts()
+        jobs = GaugeMetricFamily("gpuyard_jobs", "Jobs by state", labels=["state"])
+        for state in JobState:
+            jobs.add_metric([state.value], counts.get(state.value, 0))
+        yield jobs
+        yield GaugeMetricFamily("gpuyard_attempts_live", "Attempts that hold a booking", len(core.book.attempts))
+        nodes = GaugeMetricFamily("gpuyard_nodes", "Nodes by state", labels=["state"])
+        for state in sorted(set(core.book.node_states.values())):
+            nodes.add_metric([state], sum(value == state for value in core.book.node_states.values()))
+        yield nodes
+        busy = {uuid for a in core.book.attempts.values() for place in a.placements for uuid in place.gpu_uuids}
+        present = [uuid for uuid, node in core.book.gpu_nodes.items() if node]
+        gpus = GaugeMetricFamily("gpuyard_gpus", "GPUs by use", labels=["use"])
+        gpus.add_metric(["busy"], len(busy))
+        gpus.add_metric(["free"], len(set(present) - busy))
+        yield gpus
+        yield CounterMetricFamily("gpuyard_ledger_commits", "Commits since the server started", core.writer.commits)
+
+
+def render_metrics(yard: Yard) -> tuple[bytes, str]:
+    """The exposition text and its media type."""
+    registry = CollectorRegistry()
+    registry.register(_YardCollector(yard))
+    return generate_latest(registry), CONTENT_TYPE_LATEST

@@ -1,0 +1,44 @@
+"""`/api/v1/events`: the journal as pages, or as a live stream of server-sent events."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import StreamingResponse
+
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.server.stream import message_of
+from gpuyard.server.yard import TheYard
+
+router = APIRouter(tags=["events"])
+
+
+@router.get("/events", response_model=None)
+async def events(
+    request: Request,
+    yard: TheYard,
+    job: str | None = None,
+    after: Annotated[int | None, Query(ge=0)] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> dict[str, Any] | StreamingResponse:
+    """With `Accept: text/event-stream` a stream from `Last-Event-ID` (or `after`, or now) on; else a page."""
+    job_id = yard.controller.requests.find(job) if job else None
+    if "text/event-stream" not in request.headers.get("Accept", ""):
+        rows = yard.queries.events_after(after or 0, limit, job_id)
+        items = [message_of(row).to_json() for row in rows]
+        return {"items": items, "next": items[-1]["seq"] if len(items) == limit else None}
+    start = _cursor(last_event_id) if last_event_id else after
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b": gpuyard\n\n"
+        async for message in yard.stream.listen(start, job_id):
+            yield message.to_sse() if message else b": still here\n\n"
+
+    return StreamingResponse(body(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+def _cursor(last_event_id: str) -> int:
+    if not last_event_id.isdigit():
+        raise InvalidInputError.of("Last-Event-ID", f"is {last_event_id!r}", "send the stream's last id, a number")
+    return int(last_event_id)

@@ -1,0 +1,167 @@
+"""`/api/v1/jobs`: submit, list, show, cancel, resume, why, logs, metrics, checkpoints."""
+
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Body, Query, Request
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.jobs import Job
+from gpuyard.domain.jobspec import MAX_SPEC_BYTES, JobSpec
+from gpuyard.domain.states import JobState
+from gpuyard.insight.series import downsample
+from gpuyard.server.present import present_checkpoint, present_jobs
+from gpuyard.server.yard import TheYard, Yard
+
+MAX_BODY_BYTES = 64_000_000
+router = APIRouter(prefix="/jobs", tags=["jobs"])
+_SPEC_BODY = {"requestBody": {"required": True, "content": {"application/json": {"schema": {
+    "oneOf": [JobSpec.model_json_schema(), {"type": "array", "items": {"type": "object"}}]}}}}}  # fmt: skip
+
+
+class JobPage(BaseModel):
+    """Jobs, newest first, and the cursor of the next page."""
+
+    items: list[Job]
+    next: str | None = None
+
+
+class ResumeRequest(BaseModel):
+    """From which checkpoint: its id, path, file name or step; the newest when not given."""
+
+    checkpoint: str | None = None
+
+
+@router.post("", status_code=201, openapi_extra=_SPEC_BODY)
+async def submit(request: Request, yard: TheYard) -> Any:
+    """Submit a JobSpec (or S2's JobConfig), or a list of them: all are queued, or none. Answers after the commit."""
+    body = await _read_body(request)
+    if isinstance(body, list):
+        ids = await yard.controller.requests.submit(body)  # pyright: ignore[reportUnknownArgumentType]
+        rows = yard.queries.jobs_by_id(ids)
+        return JobPage(items=present_jobs(yard, [rows[job_id] for job_id in ids]))
+    (job_id,) = await yard.controller.requests.submit([body])
+    return _one(yard, job_id)
+
+
+async def _read_body(request: Request) -> Any:
+    """The JSON of a request, refused before it is parsed when it is too large."""
+    raw = b""
+    async for chunk in request.stream():
+        raw += chunk
+        if len(raw) > MAX_BODY_BYTES:
+            raise InvalidInputError.of("(body)", f"is over {MAX_BODY_BYTES // 1_000_000} MB", "send fewer jobs at once")
+    if len(raw) > MAX_SPEC_BYTES and not raw.lstrip().startswith(b"["):
+        size = f"is {len(raw) / 1e6:.1f} MB; a spec may have {MAX_SPEC_BYTES / 1e6:.0f} MB"
+        raise InvalidInputError.of("(body)", size, "put large data into files and name them in args")
+    try:
+        return msgspec.json.decode(raw)
+    except msgspec.DecodeError as error:
+        raise InvalidInputError.of("(body)", f"is not JSON: {error}", "send a JobSpec as a JSON object") from None
+
+
+@router.get("")
+async def list_jobs(
+    yard: TheYard,
+    state: Annotated[list[JobState] | None, Query()] = None,
+    name: str | None = None,
+    project: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: str | None = None,
+) -> JobPage:
+    """Jobs, newest first."""
+    filters: dict[str, list[str]] = {"state": [s.value for s in state]} if state else {}
+    filters |= {"name": [name]} if name else {}
+    filters |= {"project": [project]} if project else {}
+    rows = yard.queries.jobs_page(limit=limit + 1, before=cursor, filters=filters)
+    more = len(rows) > limit
+    return JobPage(items=present_jobs(yard, rows[:limit]), next=rows[limit - 1]["id"] if more else None)
+
+
+def _one(yard: Yard, job_id: str, *, spec: bool = False) -> Job:
+    row = yard.queries.job(job_id)
+    assert row is not None
+    (job,) = present_jobs(yard, [row])
+    return job.model_copy(update={"spec": yard.queries.specs([job_id])[job_id]}) if spec else job
+
+
+@router.get("/{reference}")
+async def show(reference: str, yard: TheYard) -> Job:
+    """A job by id, by a unique ending of its id, or the newest of a name; with its spec."""
+    return _one(yard, yard.controller.requests.find(reference), spec=True)
+
+
+@router.post("/{reference}/cancel")
+async def cancel(reference: str, yard: TheYard) -> Job:
+    """End a job. Idempotent; a job that is over stays as it is."""
+    job_id = yard.controller.requests.find(reference)
+    await yard.controller.requests.cancel(job_id)
+    return _one(yard, job_id)
+
+
+@router.post("/{reference}/resume")
+async def resume(reference: str, yard: TheYard, body: Annotated[ResumeRequest | None, Body()] = None) -> Job:
+    """Start a new attempt of an ended job from a checkpoint."""
+    job_id = yard.controller.requests.find(reference)
+    await yard.controller.requests.resume(job_id, body.checkpoint if body else None)
+    return _one(yard, job_id)
+
+
+@router.get("/{reference}/why")
+async def why(reference: str, yard: TheYard) -> dict[str, Any]:
+    """Why a pending job is not running: constraint, candidates and their rejections, what would help, an estimate."""
+    job_id = yard.controller.requests.find(reference)
+    answer = yard.controller.requests.why(job_id)
+    if answer is not None:
+        return {"job_id": job_id, "pending": True, **asdict(answer)}
+    job = _one(yard, job_id)
+    summary = f"The job is not waiting: it is {job.state}" + (f" ({job.reason})." if job.reason else ".")
+    return {"job_id": job_id, "pending": False, "summary": summary, "state": job.state, "reason": job.reason}
+
+
+@router.get("/{reference}/logs")
+async def logs(
+    reference: str,
+    yard: TheYard,
+    lines: Annotated[int | None, Query(ge=0)] = None,
+    follow: bool = False,
+    attempt: Annotated[int | None, Query(ge=1)] = None,
+) -> StreamingResponse:
+    """Output as plain text: of the last attempt, or of `attempt`; with `follow`, until the job is over."""
+    job_id = yard.controller.requests.find(reference)
+    parts = yard.controller.logs.read(job_id, lines=lines, follow=follow, number=attempt)
+    first = await anext(parts, b"")  # so that an error is still an error and not half an answer
+
+    async def body() -> AsyncIterator[bytes]:
+        yield first
+        async for part in parts:
+            yield part
+
+    return StreamingResponse(body(), media_type="text/plain; charset=utf-8", headers={"X-Accel-Buffering": "no"})
+
+
+@router.get("/{reference}/metrics")
+async def metrics(
+    reference: str,
+    yard: TheYard,
+    name: Annotated[list[str] | None, Query()] = None,
+    points: Annotated[int, Query(ge=4, le=100_000)] = 1000,
+) -> dict[str, Any]:
+    """Metric series over all attempts; each at most `points` long, its extremes kept."""
+    job_id = yard.controller.requests.find(reference)
+    items: list[dict[str, Any]] = []
+    for series, rows in sorted(yard.queries.series(job_id, name or ()).items()):
+        kept = downsample([(float(i), row["value"]) for i, row in enumerate(rows)], points)
+        items.append({"name": series, "count": len(rows), "points": [rows[int(i)] for i, _ in kept]})
+    return {"items": items, "next": None}
+
+
+@router.get("/{reference}/checkpoints")
+async def checkpoints(reference: str, yard: TheYard) -> dict[str, Any]:
+    """The job's checkpoints, oldest first."""
+    rows = yard.queries.checkpoints_of(yard.controller.requests.find(reference))
+    return {"items": [present_checkpoint(row) for row in rows if row["kept"]], "next": None}

@@ -1,0 +1,55 @@
+"""`/api/v1/gpus`, `/nodes`, `/providers`: what there is to run on."""
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from gpuyard.domain.gpus import classify
+from gpuyard.domain.states import GpuState
+from gpuyard.server.yard import TheYard, Yard
+
+router = APIRouter(tags=["machines"])
+
+
+@router.get("/gpus")
+async def list_gpus(yard: TheYard) -> dict[str, Any]:
+    """Every GPU: its class, its state and the job it runs."""
+    names = {row["id"]: row["name"] for row in yard.queries.nodes()}
+    users = _users(yard)
+    items: list[dict[str, Any]] = []
+    for row in yard.queries.gpus():
+        gpu_class = classify(row["name"], row["memory_mb"])
+        user = users.get(row["uuid"])
+        state = GpuState.SCRIPT_BUSY if user and row["state"] == GpuState.IDLE else GpuState(row["state"])
+        items.append({**row, "node": names.get(row["node_id"]), "gpu_class": gpu_class, "state": state, "job_id": user})
+    return {"items": items, "next": None}
+
+
+def _users(yard: Yard) -> dict[str, str]:
+    """The job on each GPU that is taken."""
+    attempts = yard.controller.core.book.attempts.values()
+    return {uuid: a.job_id for a in attempts for place in a.placements for uuid in place.gpu_uuids}
+
+
+@router.get("/nodes")
+async def list_nodes(yard: TheYard) -> dict[str, Any]:
+    """Every node: capacity, what is booked, whether its agent is connected."""
+    items: list[dict[str, Any]] = []
+    for row in yard.queries.nodes():
+        places = [place for attempt in yard.controller.core.book.attempts_on(row["id"]) for place in attempt.placements
+                  if place.node_id == row["id"]]  # fmt: skip
+        booked = {
+            "cpus": sum(place.cpus for place in places),
+            "memory_gb": sum(place.memory_gb for place in places),
+            "gpus": sum(len(place.gpu_uuids) for place in places),
+        }
+        gpus = sum(gpu["node_id"] == row["id"] for gpu in yard.queries.gpus())
+        items.append({**row, "gpus": gpus, "booked": booked})
+    return {"items": items, "next": None}
+
+
+@router.get("/providers")
+async def list_providers(yard: TheYard) -> dict[str, Any]:
+    """The configured providers and their health."""
+    items = [{"name": name, **await provider.health_check()} for name, provider in yard.controller.providers.items()]
+    return {"items": items, "next": None}

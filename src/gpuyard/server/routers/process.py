@@ -1,0 +1,62 @@
+"""The server itself: health, version, Prometheus metrics, stopping."""
+
+import os
+from enum import StrEnum
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Depends, Response
+
+from gpuyard import __version__
+from gpuyard.domain.errors import RefusedError
+from gpuyard.server.auth import require_token
+from gpuyard.server.prometheus import render_metrics
+from gpuyard.server.yard import TheYard
+
+open_router = APIRouter(tags=["server"])
+router = APIRouter(prefix="/server", tags=["server"])
+
+
+class Running(StrEnum):
+    """What to do with running jobs when the server stops."""
+
+    REFUSE = "refuse"
+    LEAVE = "leave"
+    CANCEL = "cancel"
+
+
+@open_router.get("/healthz")
+async def healthz() -> dict[str, Any]:
+    """The server answers; needs no token."""
+    return {"status": "ok", "version": __version__, "pid": os.getpid()}
+
+
+@open_router.get("/metrics", dependencies=[Depends(require_token)])
+async def metrics(yard: TheYard) -> Response:
+    """Prometheus metrics."""
+    body, media_type = render_metrics(yard)
+    return Response(body, media_type=media_type)
+
+
+@router.get("")
+async def about(yard: TheYard) -> dict[str, Any]:
+    """Where this server keeps its things and how many jobs it has."""
+    core = yard.controller.core
+    return {"version": __version__, "pid": os.getpid(), "home": str(yard.home.root), "epoch": core.epoch,
+            "jobs": yard.queries.job_counts()}  # fmt: skip
+
+
+@router.post("/stop", status_code=202)
+async def stop(yard: TheYard, running: Annotated[Running, Body(embed=True)] = Running.REFUSE) -> dict[str, Any]:
+    """Stop the server and its agents. Running jobs make it refuse, unless told to leave them running or cancel them."""
+    book = yard.controller.core.book
+    live = {attempt.job_id for attempt in book.attempts.values()}
+    if live and running is Running.REFUSE:
+        raise RefusedError(
+            f"{len(live)} {'job is' if len(live) == 1 else 'jobs are'} running.",
+            "Choose: leave them running (the next start adopts them) or cancel them.",
+        )
+    if running is Running.CANCEL:
+        for job_id in list(book.jobs):
+            await yard.controller.requests.cancel(job_id)
+    yard.stopping.set()
+    return {"stopping": True, "left_running": sorted(live) if running is Running.LEAVE else []}

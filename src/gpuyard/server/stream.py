@@ -1,0 +1,119 @@
+"""The stream: every committed event, and progress as it comes, to any number of listeners.
+
+A listener holds a cursor and nothing else: one that does not read costs no memory, and one that was away reads the
+journal from where it was. Recent events are kept in a ring, so that listeners who keep up never touch the ledger.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from gpuyard.domain.events import Event, EventKind
+from gpuyard.ledger.queries import Queries
+
+_RING = 4096
+_PAGE = 500
+_HEARTBEAT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """An event as the stream shows it; `seq` is None for progress, which is not in the journal."""
+
+    seq: int | None
+    at: float
+    kind: str
+    job_id: str | None
+    data: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """The public form."""
+        return {"seq": self.seq, "at": self.at, "kind": self.kind, "job_id": self.job_id, "data": dict(self.data)}
+
+    def to_sse(self) -> bytes:
+        """The form of server-sent events; only what is in the journal carries an id to come back to."""
+        head = f"id: {self.seq}\n" if self.seq is not None else ""
+        return f"{head}event: {self.kind}\ndata: ".encode() + msgspec.json.encode(self.to_json()) + b"\n\n"
+
+
+def message_of(row: Mapping[str, Any]) -> Message:
+    """A journal row as a message."""
+    return Message(row["seq"], row["at"], row["kind"], row["job_id"], row["info"])
+
+
+class Stream:
+    """What was committed, for whoever listens."""
+
+    def __init__(self, queries: Queries) -> None:
+        self._queries = queries
+        self._ring: deque[Message] = deque(maxlen=_RING)
+        self._progress: dict[str, tuple[int, Message]] = {}
+        self._version = 0
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    def publish(self, first_seq: int, events: Sequence[Event]) -> None:
+        """Committed events, in order; `first_seq` is the first one's number."""
+        for seq, event in enumerate(events, first_seq):
+            self._ring.append(Message(seq, event.at, event.kind.value, event.job_id, event.info))
+            if event.job_id:
+                self._progress.pop(event.job_id, None)
+        self._wake()
+
+    def publish_progress(self, job_id: str, body: Mapping[str, Any], at: float) -> None:
+        """A job's latest reading; a listener that is behind sees only the newest."""
+        self._version += 1
+        message = Message(None, at, EventKind.JOB_PROGRESS.value, job_id, body)
+        self._progress[job_id] = (self._version, message)
+        self._wake()
+
+    def close(self) -> None:
+        """End every listener."""
+        self._closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def changed(self, timeout_s: float) -> bool:
+        """Wait for news; False when `timeout_s` passed without any."""
+        try:
+            await asyncio.wait_for(self._changed.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def listen(self, after: int | None, job_id: str | None) -> AsyncIterator[Message | None]:
+        """Messages after `after` (None: from now on), of one job if asked; None is a heartbeat."""
+        cursor = self._queries.last_seq() if after is None else after
+        version = self._version if after is None else 0
+        while not self._closed:
+            changed = self._changed
+            batch = self._after(cursor, job_id)
+            for message in batch:
+                cursor = message.seq or cursor
+                yield message
+            news = [(v, m) for v, m in self._progress.values() if v > version and job_id in (None, m.job_id)]
+            for number, message in sorted(news, key=lambda pair: pair[0]):
+                version = number
+                yield message
+            if batch:
+                continue
+            try:
+                await asyncio.wait_for(changed.wait(), _HEARTBEAT_S)
+            except TimeoutError:
+                yield None
+
+    def _after(self, cursor: int, job_id: str | None) -> list[Message]:
+        """The next messages after `cursor`, from the ring if it reaches back far enough."""
+        first = self._ring[0].seq if self._ring else None
+        if first is None or cursor < first - 1:
+            return [message_of(row) for row in self._queries.events_after(cursor, _PAGE, job_id)]
+        last = self._ring[-1].seq or 0
+        recent = [m for m in list(self._ring)[cursor - last :] if cursor < last]
+        return [m for m in recent if job_id in (None, m.job_id)]

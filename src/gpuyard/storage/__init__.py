@@ -1,0 +1,1 @@
+"""Data that jobs read and leave: blobs, checkpoints."""

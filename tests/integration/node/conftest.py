@@ -1,0 +1,71 @@
+"""Starting real attempts, and leaving neither processes nor control groups behind."""
+
+import os
+import select
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from gpuyard.node.launcher import Exit, Launch, Process, spawn
+from gpuyard.node.launcher.hierarchy import hierarchies
+
+Start = Callable[..., Process]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _remove_control_groups() -> Iterator[None]:
+    yield
+    for hierarchy in hierarchies():
+        with suppress(OSError):  # others may be using it
+            hierarchy.root.rmdir()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "job.log"
+
+
+@pytest.fixture
+def start(tmp_path: Path, log: Path) -> Iterator[Start]:
+    """Spawn `argv` as an attempt with a new id in `tmp_path`; keywords are the Launch's, and `cgroups`."""
+    started: list[Process] = []
+
+    def spawn_one(*argv: str, cgroups: bool = True, environment: dict[str, str] | None = None, **launch) -> Process:
+        attempt_id = launch.pop("attempt_id", f"att_{uuid.uuid4().hex}")
+        given = {"PATH": os.environ["PATH"]} if environment is None else environment
+        launch = {"workdir": tmp_path, "log": log, **launch}
+        complete = {**given, "GPUYARD_ATTEMPT_ID": attempt_id}
+        process = spawn(Launch(attempt_id, argv, complete, **launch), cgroups=cgroups)
+        started.append(process)
+        return process
+
+    yield spawn_one
+    for process in started:
+        assert process.kill_all() == []
+        process.reap()
+        assert process.cleanup()
+
+
+@pytest.fixture
+def python() -> str:
+    """An interpreter that starts fast."""
+    return sys.executable
+
+
+def ended(process: Process, timeout_s: float = 20.0) -> Exit:
+    """Wait for the attempt's leader to end; how it did."""
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    assert poll.poll(timeout_s * 1000), f"process {process.pid} still runs after {timeout_s:g} s"
+    exit = process.exit()
+    assert exit is not None
+    return exit
+
+
+@pytest.fixture(name="ended")
+def _ended() -> Callable[..., Exit]:
+    return ended

@@ -1,0 +1,46 @@
+"""Thinning a series."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuyard.insight.series import downsample
+
+VALUES = st.lists(st.floats(-1e9, 1e9), max_size=300)
+
+
+def test_a_short_series_stays_as_it_is() -> None:
+    points = [(0.0, 1.0), (1.0, 2.0), (2.0, 3.0), (3.0, 0.0)]
+    assert downsample(points, 4) == points
+    assert downsample([], 4) == []
+
+
+def test_a_spike_and_a_dip_survive() -> None:
+    points = [(float(x), 1.0) for x in range(1000)]
+    points[417], points[800] = (417.0, 9.0), (800.0, -9.0)
+    thinned = downsample(points, 10)
+    assert {(0.0, 1.0), (417.0, 9.0), (800.0, -9.0), (999.0, 1.0)} <= set(thinned)
+
+
+def test_each_run_gives_its_lowest_and_highest_in_order() -> None:
+    points = [(float(x), y) for x, y in enumerate([0.0, 5.0, 1.0, 3.0, 2.0, 8.0, 7.0, 4.0])]
+    assert downsample(points, 6) == [(0.0, 0.0), (1.0, 5.0), (2.0, 1.0), (4.0, 2.0), (5.0, 8.0), (7.0, 4.0)]
+
+
+@pytest.mark.parametrize("limit", [3, 0, -1])
+def test_a_limit_too_low_is_refused(limit: int) -> None:
+    with pytest.raises(ValueError, match=f"limit is {limit}; it must be at least 4"):
+        downsample([(0.0, 0.0)], limit)
+
+
+@given(VALUES, st.integers(4, 50))
+def test_whatever_the_series(values: list[float], limit: int) -> None:
+    points = [(float(x), y) for x, y in enumerate(values)]
+    thinned = downsample(points, limit)
+    assert len(thinned) <= limit
+    assert thinned == sorted(set(thinned) & set(points))
+    assert thinned[:1] == points[:1]
+    assert thinned[-1:] == points[-1:]
+    if points:
+        assert min(y for _, y in thinned) == min(values)
+        assert max(y for _, y in thinned) == max(values)

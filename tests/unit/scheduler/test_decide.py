@@ -1,0 +1,172 @@
+import math
+
+import pytest
+
+from gpuyard.scheduler import decide as decide_module
+from gpuyard.scheduler.decide import Fail, Start, decide, undo
+from gpuyard.scheduler.placement import place
+from gpuyard.scheduler.policy import Policy
+from tests.unit.scheduler.world import World, snapshot
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.node("a", cpus=16, gpus=4)
+    return world
+
+
+def decision(world: World):
+    return decide(world.view, world.now, world.policy)
+
+
+def test_nothing_to_do(world):
+    assert decision(world).actions == ()
+    assert decision(world).wake_at is None
+
+
+def test_what_fits_starts_in_order(world):
+    low, high, late = world.submit(priority=1, gpus=2), world.submit(priority=5, gpus=2), world.submit(gpus=2)
+    assert [action.job_id for action in decision(world).actions] == [high, late]
+    assert low in world.view.queue
+
+
+def test_starts_of_one_decision_count_for_each_other(world):
+    for _ in range(6):
+        world.submit(gpus=1)
+    given = [uuid for shares in world.decide().values() for share in shares for uuid in share.gpu_uuids]
+    assert sorted(given) == ["GPU-a-0", "GPU-a-1", "GPU-a-2", "GPU-a-3"]
+
+
+def test_a_decision_stands_until_it_is_firm_or_undone(world):
+    job_id = world.submit(gpus=3)
+    other = world.submit(gpus=3)
+    (start,) = decision(world).actions
+    assert isinstance(start, Start)
+    assert start.job_id == job_id
+    assert decision(world).actions == ()
+    assert len(world.view.nodes["a"].free.devices) == 1
+    undo(world.view, start)
+    assert len(world.view.nodes["a"].free.devices) == 4
+    undo(world.view, start)
+    assert decision(world).actions == (start,)
+    world.intend(start)
+    assert len(world.view.nodes["a"].free.devices) == 1
+    undo(world.view, start)
+    assert len(world.view.nodes["a"].free.devices) == 1, "what is firm cannot be undone"
+    assert other in world.view.queue
+
+
+def test_undoing_leaves_no_trace(world):
+    world.submit(gpus=3, priority=2)
+    world.submit(gpus=1)
+    world.submit(depends_on=["job_00099"])
+    world.set_job("job_00099", state="failed")
+    before = snapshot(world.view)
+    actions = decision(world).actions
+    assert len(actions) == 3
+    for action in actions:
+        undo(world.view, action)
+    assert snapshot(world.view) == before
+
+
+def test_a_job_cancelled_while_its_start_is_tentative(world):
+    job_id = world.submit(gpus=4)
+    (start,) = decision(world).actions
+    world.set_job(job_id, state="cancelled")
+    assert len(world.view.nodes["a"].free.devices) == 4
+    undo(world.view, start)
+    assert decision(world).actions == ()
+
+
+def test_a_job_changed_while_its_start_is_tentative_is_not_started_twice(world):
+    job_id = world.submit(gpus=1)
+    (start,) = decision(world).actions
+    world.set_job(job_id, state="queued", priority=5)
+    assert decision(world).actions == ()
+    undo(world.view, start)
+    assert world.view.jobs[job_id].priority == 5
+    assert [action.job_id for action in decision(world).actions] == [job_id]
+
+
+def test_a_failed_dependency_is_named_once(world):
+    parent = world.submit()
+    child = world.submit(depends_on=[parent])
+    world.decide()
+    world.end(parent, "cancelled")
+    (fail,) = decision(world).actions
+    assert fail == Fail(child, "dependency_failed", f"It depends on {parent}, which ended cancelled.")
+    assert decision(world).actions == ()
+    undo(world.view, fail)
+    assert decision(world).actions == (fail,)
+
+
+def test_a_second_parent_that_ends_does_not_fail_the_child_twice(world):
+    one, two = world.submit(), world.submit()
+    world.submit(depends_on=[one, two])
+    world.decide()
+    world.end(one, "failed")
+    assert len(decision(world).actions) == 1
+    world.end(two, "failed")
+    assert decision(world).actions == ()
+
+
+def test_a_delayed_job_waits_and_is_woken_for(world):
+    job_id = world.submit(not_before=world.now + 60)
+    assert decision(world) == decide_module.Decision((), world.now + 60)
+    world.now += 60
+    assert set(world.decide()) == {job_id}
+
+
+def test_a_retry_waits_its_backoff(world):
+    job_id = world.submit()
+    world.decide()
+    world.end(job_id, "queued", not_before=world.now + 5)
+    assert world.wake_at() == world.now + 5
+    world.set_job(job_id, not_before=world.now + 9)
+    assert world.wake_at() == world.now + 9
+    world.now += 9
+    assert set(world.decide()) == {job_id}
+
+
+def test_wakes_when_ageing_can_change_the_order(world):
+    world.policy = Policy(ageing_s=100.0)
+    hold = world.submit(gpus=4)
+    world.decide()
+    low = world.submit(priority=1, gpus=4)
+    assert world.wake_at() is None, "alone in line there is nothing to overtake"
+    world.now += 30
+    high = world.submit(priority=3, gpus=3)
+    crossings = []
+    while (wake_at := world.wake_at()) is not None:
+        assert wake_at > world.now
+        crossings.append(world.now + 0)
+        world.now = wake_at
+    assert len(crossings) <= 10
+    world.end(hold)
+    assert set(world.decide()) == {low}
+    assert high in world.view.queue
+
+
+def test_without_ageing_there_is_nothing_to_wake_for(world):
+    world.policy = Policy(ageing_s=math.inf)
+    for gpus in (4, 3, 2):
+        world.submit(gpus=gpus)
+    assert world.wake_at() is None
+
+
+def test_work_is_bounded_by_lanes_and_not_by_jobs(world, monkeypatch):
+    tried = []
+    monkeypatch.setattr(decide_module, "place", lambda view, shape: tried.append(shape) or place(view, shape))
+    world.submit(gpus=4, cpus=16.0)
+    world.decide()
+    for number in range(3000):
+        world.submit(priority=1 + number % 5, gpus=1 + number % 4)
+    tried.clear()
+    assert not world.decide()
+    assert len(tried) == 4
+
+
+def test_a_burst_starts_at_once(world):
+    jobs = {world.submit(gpus=1, cpus=0.5) for _ in range(4)} | {world.submit(cpus=0.5) for _ in range(10)}
+    assert set(world.decide()) == jobs

@@ -1,0 +1,211 @@
+"""Whatever happens, in whatever order: what must hold of the scheduler."""
+
+from collections import Counter
+from dataclasses import replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from gpuyard.domain.states import JobState
+from gpuyard.scheduler.decide import Fail, decide, undo
+from gpuyard.scheduler.observe import observe
+from gpuyard.scheduler.placement import place
+from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.refusal import impossible
+from gpuyard.scheduler.view import View
+from tests.unit.scheduler.world import A100_80GB, T4, World, snapshot
+
+NODES = ("cpu", "small", "big")
+GPUS = ("GPU-small-0", "GPU-small-1", "GPU-big-0", "GPU-big-1", "GPU-big-2", "GPU-big-3")
+
+
+class Scheduler(RuleBasedStateMachine):
+    """A small cluster to which everything happens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(Policy(ageing_s=500.0, end_margin_s=5.0, reserved_heads=3))
+        self.outcomes: dict[str, str] = {}
+        self.parents: dict[str, list[str]] = {}
+
+    @initialize()
+    def cluster(self):
+        self.world.node("cpu", cpus=8, memory_gb=16)
+        self.world.node("small", cpus=8, memory_gb=32, gpus=2, card=T4)
+        self.world.node("big", cpus=16, memory_gb=64, gpus=4, card=A100_80GB)
+
+    @rule(
+        priority=st.integers(1, 5),
+        gpus=st.integers(0, 4),
+        cpus=st.sampled_from([0.1, 1.0, 2.5, 8.0]),
+        memory_gb=st.sampled_from([0.0, 0.3, 12.0]),
+        nodes=st.integers(1, 2),
+        gpu_memory_gb=st.sampled_from([0.0, 16.0, 40.0]),
+        timeout_s=st.sampled_from([None, 5.0, 50.0]),
+        wait=st.sampled_from([None, -1.0, 20.0]),
+        parents=st.lists(st.integers(0, 1000), max_size=2),
+    )
+    def submit(self, priority, gpus, timeout_s, wait, parents, **shape):
+        known = sorted(self.outcomes)
+        chosen = [known[number % len(known)] for number in parents] if known else []
+        for parent in chosen:
+            if self.outcomes[parent] not in ("queued", "running"):
+                self.world.set_job(parent, state=self.outcomes[parent])
+        not_before = None if wait is None else self.world.now + wait
+        job_id = self.world.submit(priority, timeout_s, chosen, not_before, gpus=gpus, **shape)
+        self.outcomes[job_id] = "queued"
+        self.parents[job_id] = chosen
+
+    @rule(run=st.booleans())
+    def decide(self, run):
+        view, now = self.world.view, self.world.now
+        waiting = {job_id: replace(job) for job_id, job in view.jobs.items() if job.state is JobState.QUEUED}
+        decision = decide(view, now, self.world.policy)
+        for action in decision.actions:
+            if isinstance(action, Fail):
+                assert any(self.outcomes[parent] not in ("queued", "running", "completed")
+                           for parent in self.parents[action.job_id])  # fmt: skip
+                self.world.set_job(action.job_id, state="failed")
+                self.outcomes[action.job_id] = "failed"
+                continue
+            self.check_start(waiting[action.job_id], action.placements)
+            self.world.intend(action)
+            self.outcomes[action.job_id] = "running"
+            if run:
+                self.world.run(action.job_id)
+        started = [waiting[action.job_id] for action in decision.actions if not isinstance(action, Fail)]
+        self.check_order(started)
+        assert decision.wake_at is None or decision.wake_at > now
+
+    def check_start(self, job, placements):
+        """It was free to start, and it got all it asked for from nodes and GPUs that are well."""
+        assert job.not_before is None or job.not_before <= self.world.now
+        assert all(self.outcomes[parent] == "completed" for parent in self.parents[job.id])
+        assert len({share.node_id for share in placements}) == len(placements) == job.shape.nodes
+        for share in placements:
+            node = self.world.view.nodes[share.node_id]
+            assert node.online
+            assert len(set(share.gpu_uuids)) == job.shape.gpus
+            for uuid in share.gpu_uuids:
+                assert node.devices[uuid].usable
+                assert node.devices[uuid].memory_gb >= job.shape.gpu_memory_gb
+            assert (share.cpus, share.memory_gb) == (job.shape.cpus, job.shape.memory_gb)
+
+    def check_order(self, started):
+        """First come, first served within a lane; and the first of all in line waits only for want of room."""
+        view = self.world.view
+        for job in started:
+            assert not any(
+                other.id < job.id and (other.priority, other.shape) == (job.priority, job.shape) for other in view.queue
+            )
+        first = next(view.queue.heads(self.world.now, self.world.policy.ageing_s), None)
+        assert first is None or place(view, first.shape) is None
+
+    @rule()
+    def decide_and_undo(self):
+        self.world.view.wake(self.world.now)
+        self.world.view.forget_unclaimed()
+        before = snapshot(self.world.view)
+        for action in decide(self.world.view, self.world.now, self.world.policy).actions:
+            undo(self.world.view, action)
+        self.world.view.wake(self.world.now)
+        assert snapshot(self.world.view) == before
+
+    def live(self) -> list[str]:
+        return sorted(attempt.job_id for attempt in self.world.view.attempts.values())
+
+    @precondition(lambda self: self.world.view.attempts)
+    @rule(number=st.integers(0, 1000), outcome=st.sampled_from(["completed", "completed", "failed", "timed_out"]))
+    def end(self, number, outcome):
+        job_id = self.live()[number % len(self.live())]
+        self.world.end(job_id, outcome)
+        self.outcomes[job_id] = outcome
+
+    @precondition(lambda self: self.world.view.attempts)
+    @rule(number=st.integers(0, 1000), wait=st.sampled_from([None, 10.0]))
+    def retry(self, number, wait):
+        job_id = self.live()[number % len(self.live())]
+        self.world.end(job_id, "queued", not_before=None if wait is None else self.world.now + wait)
+        self.outcomes[job_id] = "queued"
+
+    @precondition(lambda self: "queued" in self.outcomes.values())
+    @rule(number=st.integers(0, 1000), change=st.sampled_from([{"state": "cancelled"}, {"priority": 5}]))
+    def change_queued(self, number, change):
+        queued = sorted(job_id for job_id, outcome in self.outcomes.items() if outcome == "queued")
+        job_id = queued[number % len(queued)]
+        self.world.set_job(job_id, **change)
+        self.outcomes[job_id] = change.get("state", "queued")
+
+    @rule(node_id=st.sampled_from(NODES), state=st.sampled_from(["online", "online", "silent", "draining", "gone"]))
+    def node_changes(self, node_id, state):
+        self.world.set_node(node_id, state)
+
+    @rule(uuid=st.sampled_from(GPUS), state=st.sampled_from(["idle", "idle", "offline", "quarantined", "cooling"]))
+    def gpu_changes(self, uuid, state):
+        self.world.set_gpu(uuid, state=state)
+
+    @rule(uuid=st.sampled_from(GPUS), here=st.booleans())
+    def gpu_leaves_or_comes_back(self, uuid, here):
+        self.world.set_gpu(uuid, node_id=uuid.split("-")[1] if here else None)
+
+    @rule(seconds=st.sampled_from([1.0, 25.0, 600.0]))
+    def time_passes(self, seconds):
+        self.world.now += seconds
+
+    @rule()
+    def replay(self):
+        """The view is the fold of the journal, and an event heard twice says nothing new."""
+        self.world.view.wake(0.0)
+        once, twice = View(), View()
+        for event in self.world.journal:
+            observe(once, event)
+            observe(twice, event)
+            observe(twice, event)
+        for view in (once, twice, self.world.view):
+            view.wake(self.world.now)
+            view.forget_unclaimed()
+        assert snapshot(once) == snapshot(self.world.view) == snapshot(twice)
+
+    @invariant()
+    def never_over_capacity(self):
+        view = self.world.view
+        shares = [share for attempt in view.attempts.values() for share in attempt.placements]
+        assert max(Counter(uuid for share in shares for uuid in share.gpu_uuids).values(), default=1) == 1
+        for node in view.nodes.values():
+            here = [share for share in shares if share.node_id == node.id]
+            assert sum(share.cpus for share in here) <= node.cpus + 1e-6
+            assert sum(share.memory_gb for share in here) <= node.memory_gb + 1e-6
+            assert set(node.bookings) == {key for key, attempt in view.attempts.items()
+                                          if any(share.node_id == node.id for share in attempt.placements)}  # fmt: skip
+
+    @invariant()
+    def a_queued_job_is_in_one_place(self):
+        view = self.world.view
+        blocked = {child for children in view.dependents.values() for child in children}
+        delayed = {job_id for _, job_id in view.delayed}
+        places = [{job.id for job in view.queue}, delayed, blocked, set(view.tentative)]
+        queued = [job_id for job_id, job in view.jobs.items() if job.state is JobState.QUEUED]
+        assert sorted(job_id for place_ in places for job_id in place_) == sorted(queued)
+        assert set(view.doomed) <= blocked
+        assert all(parent in self.outcomes for parent in view.ended)
+
+    def teardown(self):
+        """Nothing starves: once all is well and whatever runs ends, every job that can run does."""
+        for node_id in NODES[: len(self.world.view.nodes)]:
+            self.node_changes(node_id, "online")
+        for uuid in GPUS if self.world.view.nodes else ():
+            self.world.set_gpu(uuid, node_id=uuid.split("-")[1], state="idle")
+        for _ in range(2 * len(self.outcomes) + 2):
+            self.world.now += 100.0
+            self.decide(run=True)
+            for job_id in self.live():
+                self.end(0, "completed")
+                assert self.outcomes[job_id] == "completed"
+        assert not self.world.view.attempts
+        for job in self.world.view.jobs.values():
+            assert job.waits_for or impossible(self.world.view, job.shape), job
+
+
+Scheduler.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestScheduler = Scheduler.TestCase

@@ -1,0 +1,128 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuyard.domain.shape import Shape
+from gpuyard.domain.states import JobState
+from gpuyard.scheduler import queue as queue_module
+from gpuyard.scheduler.queue import LazyHeap, LiveJob, Queue, next_ageing, rank
+
+ONE, TWO = Shape(gpus=1).interned(), Shape(gpus=2).interned()
+NEVER = math.inf
+
+
+def job(number: int, priority: int = 3, shape: Shape = ONE, created_at: float = 0.0) -> LiveJob:
+    return LiveJob(f"job_{number:03d}", JobState.QUEUED, shape, priority, created_at)
+
+
+def filled(*jobs: LiveJob) -> Queue:
+    queue = Queue()
+    for item in jobs:
+        queue.add(item)
+    return queue
+
+
+def drained(queue: Queue, now: float = 0.0, ageing_s: float = NEVER) -> list[str]:
+    """The order in which everything would start if all fitted."""
+    order = []
+    for head in queue.heads(now, ageing_s):
+        order.append(head.id)
+        queue.remove(head.id)
+    return order
+
+
+def test_more_urgent_first_then_submission_order():
+    queue = filled(job(1, 1), job(2, 5), job(3, 3), job(4, 5, TWO), job(5, 3, TWO), job(6, 5))
+    assert drained(queue) == ["job_002", "job_004", "job_006", "job_003", "job_005", "job_001"]
+
+
+def test_a_head_left_standing_ends_its_lane():
+    queue = filled(job(1), job(2), job(3, shape=TWO), job(4, 5))
+    assert [head.id for head in queue.heads(0.0, NEVER)] == ["job_004", "job_001", "job_003"]
+    assert len(queue) == 4
+
+
+def test_a_requeued_job_keeps_its_place():
+    queue = filled(job(1), job(2), job(3))
+    queue.remove("job_001")
+    queue.remove("job_002")
+    queue.add(job(2))
+    queue.add(job(1))
+    assert drained(queue) == ["job_001", "job_002", "job_003"]
+
+
+def test_removing_twice_or_what_is_not_there_is_harmless():
+    queue = filled(job(1), job(2))
+    queue.remove("job_001")
+    queue.remove("job_001")
+    queue.remove("job_999")
+    assert len(queue) == 1
+    assert "job_001" not in queue
+    assert "job_002" in queue
+    assert drained(queue) == ["job_002"]
+
+
+def test_ageing_lifts_the_old_above_the_urgent_newcomer():
+    old, fresh = job(1, priority=1, created_at=0), job(2, priority=5, created_at=395)
+    queue = filled(old, fresh)
+    assert next(queue.heads(399, ageing_s=100)) is fresh
+    assert next(queue.heads(400, ageing_s=100)) is old  # both at 5 now, and the older is first
+    assert rank(old, 500, 100) == (-6, old.id)
+
+
+def test_ageing_stops_one_above_the_most_urgent():
+    assert rank(job(1, 1, created_at=0), 10_000, 100)[0] == -6
+    assert rank(job(1, 5, created_at=0), 10_000, 100)[0] == -6
+    assert next_ageing(job(1, 5, created_at=0), 100, 100) == math.inf
+
+
+def test_a_clock_that_stepped_back_makes_nobody_younger_than_new():
+    assert rank(job(1, 3, created_at=500), 0, 100)[0] == -3
+
+
+@given(st.floats(0, 2e9), st.floats(1e-3, 1e7), st.integers(1, 5), st.integers(0, 5))
+def test_the_named_crossing_is_one(created_at, ageing_s, priority, steps):
+    """At the time `next_ageing` names the priority has risen, or a caller that wakes then would wake for ever."""
+    waiting = job(1, priority, created_at=created_at)
+    now = created_at + steps * ageing_s
+    crossing = next_ageing(waiting, now, ageing_s)
+    if crossing < math.inf and crossing > now:
+        assert rank(waiting, crossing, ageing_s) < rank(waiting, now, ageing_s)
+
+
+def test_position_counts_the_whole_order():
+    queue = filled(job(1, 1), job(2, 5), job(3, 3), job(4, 3, TWO))
+    assert [queue.position(f"job_00{n}", 0.0, NEVER) for n in (2, 3, 4, 1)] == [1, 2, 3, 4]
+    assert queue.position("job_999", 0.0, NEVER) is None
+
+
+def test_finding_heads_looks_at_lanes_and_not_at_jobs(monkeypatch):
+    looked_at = []
+    monkeypatch.setattr(queue_module, "rank", lambda item, *when: looked_at.append(item) or rank(item, *when))
+    queue = filled(*(job(number, 1 + number % 5, ONE if number % 3 else TWO) for number in range(2000)))
+    assert len(list(queue.heads(0.0, NEVER))) == 10
+    assert len(looked_at) == 10
+
+
+@pytest.mark.parametrize("removed", [0, 500, 990])
+def test_the_heap_gives_memory_back(removed):
+    heap: LazyHeap[str] = LazyHeap()
+    for number in range(1000):
+        heap.add(f"{number:04d}")
+    for number in range(1000 - removed, 1000):
+        heap.discard(f"{number:04d}")
+    assert len(heap) == 1000 - removed
+    assert len(heap._heap) <= 2 * len(heap) + 64
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 20)), max_size=300))
+def test_the_heap_is_a_set_that_knows_its_least(steps):
+    heap: LazyHeap[str] = LazyHeap()
+    model = set()
+    for put, number in steps:
+        (heap.add if put else heap.discard)(f"{number:02d}")
+        (model.add if put else model.discard)(f"{number:02d}")
+        assert heap.first() == min(model, default=None)
+        assert set(heap) == model

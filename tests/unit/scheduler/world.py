@@ -1,0 +1,144 @@
+"""A view driven by events as the controller would drive it: what is decided is made firm, attempts start and end."""
+
+from copy import deepcopy
+
+from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.domain.shape import Placement, Shape
+from gpuyard.domain.states import JobState
+from gpuyard.scheduler.decide import Fail, Start, decide
+from gpuyard.scheduler.observe import observe
+from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.view import View
+from gpuyard.scheduler.why import Why, why
+
+L4 = ("NVIDIA L4", 23034, "8.9")
+T4 = ("Tesla T4", 15360, "7.5")
+A100_80GB = ("NVIDIA A100-SXM4-80GB", 81920, "8.0")
+UNKNOWN_24GB = ("Some Card", 24 * 1024, "9.0")
+
+
+class World:
+    """`now` is a clock that tests set; `journal` holds every event observed."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.view = View()
+        self.policy = policy or Policy(end_margin_s=0.0)
+        self.now = 1000.0
+        self.journal: list[Event] = []
+        self.jobs = 0
+
+    def record(self, *changes: Change, kind: EventKind = EventKind.NODE_CHANGED) -> None:
+        event = Event(kind, self.now, changes)
+        self.journal.append(event)
+        observe(self.view, event)
+
+    def node(self, node_id: str, cpus: float = 16, memory_gb: float = 64, gpus: int = 0, card=L4, provider="local"):
+        row = {"id": node_id, "name": node_id, "provider": provider, "state": "online", "reason": None,
+               "cpus": cpus, "memory_gb": memory_gb}  # fmt: skip
+        self.record(Change(Table.NODES, node_id, row))
+        for index in range(gpus):
+            self.gpu(node_id, index, card)
+        return node_id
+
+    def gpu(self, node_id: str, index: int, card=L4) -> str:
+        name, memory_mb, capability = card
+        uuid = f"GPU-{node_id}-{index}"
+        row = {"uuid": uuid, "node_id": node_id, "index": index, "name": name, "memory_mb": memory_mb,
+               "compute_capability": capability, "state": "idle", "problem": None}  # fmt: skip
+        self.record(Change(Table.GPUS, uuid, row))
+        return uuid
+
+    def set_node(self, node_id: str, state: str, reason: str | None = None) -> None:
+        self.record(Change(Table.NODES, node_id, {"state": state, "reason": reason}))
+
+    def set_gpu(self, uuid: str, **columns) -> None:
+        self.record(Change(Table.GPUS, uuid, columns))
+
+    def submit(self, priority=3, timeout_s=None, depends_on=(), not_before=None, **shape) -> str:
+        self.jobs += 1
+        job_id = f"job_{self.jobs:05d}"
+        row = {"id": job_id, "state": "queued", "priority": priority, "shape": Shape(**shape).to_row(),
+               "created_at": self.now, "not_before": not_before, "timeout_s": timeout_s, "estimated_duration_s": None,
+               "project": "lab", "preemptible": False, "depends_on": list(depends_on), "reason": None}  # fmt: skip
+        self.set_job(job_id, **row)
+        return job_id
+
+    def set_job(self, job_id: str, **columns) -> None:
+        self.record(Change(Table.JOBS, job_id, columns), kind=EventKind.JOB_SUBMITTED)
+
+    def decide(self, run: bool = True) -> dict[str, tuple[Placement, ...]]:
+        """Decide, make it firm and, if `run`, let it run at once. The placements of what started, by job."""
+        started = {}
+        for action in decide(self.view, self.now, self.policy).actions:
+            if isinstance(action, Fail):
+                self.set_job(action.job_id, state="failed", reason=action.reason)
+            else:
+                self.intend(action)
+                started[action.job_id] = action.placements
+                if run:
+                    self.run(action.job_id)
+        return started
+
+    def decide_for(self, job_id: str) -> bool:
+        """Decide, and tell whether the job has started."""
+        return job_id in self.decide()
+
+    def wake_at(self) -> float | None:
+        """Decide, make it firm, and say when the scheduler wants to be asked again."""
+        self.decide()
+        return decide(self.view, self.now, self.policy).wake_at
+
+    def intend(self, start: Start) -> None:
+        row = {"id": f"attempt_{start.job_id}", "job_id": start.job_id, "state": "intended", "token": len(self.journal),
+               "placements": [share.to_row() for share in start.placements], "created_at": self.now,
+               "started_at": None}  # fmt: skip
+        assigned = Change(Table.JOBS, start.job_id, {"state": "assigned"})
+        attempt = Change(Table.ATTEMPTS, f"attempt_{start.job_id}", row)
+        self.record(assigned, attempt, kind=EventKind.ATTEMPT_INTENDED)
+
+    def run(self, job_id: str) -> None:
+        self.record(Change(Table.JOBS, job_id, {"state": "running"}),
+                    Change(Table.ATTEMPTS, f"attempt_{job_id}", {"state": "running", "started_at": self.now}),
+                    kind=EventKind.ATTEMPT_STARTED)  # fmt: skip
+
+    def end(self, job_id: str, state: str = "completed", **columns) -> None:
+        """The job's attempt is over and the job is now `state`; `queued` is a retry."""
+        self.record(Change(Table.ATTEMPTS, f"attempt_{job_id}", {"state": "ended"}),
+                    Change(Table.JOBS, job_id, {"state": state, **columns}), kind=EventKind.JOB_COMPLETED)  # fmt: skip
+
+    def why(self, job_id: str) -> Why:
+        answer = why(self.view, job_id, self.now, self.policy)
+        assert answer is not None
+        return answer
+
+    def running(self) -> list[str]:
+        return sorted(job_id for job_id, job in self.view.jobs.items() if job.state is JobState.RUNNING)
+
+    def next_timeout(self) -> float | None:
+        """When the first running attempt reaches its timeout."""
+        ends = [attempt.started_at + self.view.jobs[attempt.job_id].timeout_s
+                for attempt in self.view.attempts.values()]  # fmt: skip
+        return min(ends, default=None)
+
+    def end_timed_out(self) -> None:
+        """End every attempt whose timeout is `now`."""
+        for attempt in list(self.view.attempts.values()):
+            if attempt.started_at + self.view.jobs[attempt.job_id].timeout_s <= self.now:
+                self.end(attempt.job_id)
+
+
+def snapshot(view: View) -> dict:
+    """A copy of all that a view means, without the order in which it came to be."""
+    return deepcopy({
+        "jobs": view.jobs,
+        "attempts": view.attempts,
+        "nodes": {key: (node, list(node.devices), node.free) for key, node in view.nodes.items()},
+        "devices": view.devices,
+        "queued": {job.id for job in view.queue},
+        "order": [job.id for job in view.queue.heads(0.0, 1.0)],
+        "delayed": set(view.delayed),
+        "dependents": view.dependents,
+        "doomed": view.doomed,
+        "tentative": view.tentative,
+        "ended": view.ended,
+    })  # fmt: skip
