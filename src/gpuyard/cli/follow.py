@@ -113,7 +113,7 @@ def summary(job: "Job") -> str:
     """One line for the end."""
     parts = [f"{job.id} {job.state}"]
     last = job.attempts[-1] if job.attempts else None
-    if job.reason:
+    if job.reason and job.reason != job.state:
         parts.append(_reason_words(job, last))
     parts += [word for word in progress_words(job.progress) if not word.startswith("ETA")]
     parts += [f"{duration_of(job)}", money(job.cost)]

@@ -32,7 +32,9 @@ def console(*, stderr: bool = False) -> "Console":
     """A console on stdout or stderr."""
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+    terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    # What goes into a pipe or a file is not folded at the 80 columns of a terminal that is not there.
+    return Console(stderr=stderr, highlight=False, soft_wrap=True, width=None if terminal else _PIPE_WIDTH)
 
 
 def print_json(document: Any) -> None:
@@ -71,6 +73,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty:
     console().print(table)
 
 
+_PIPE_WIDTH = 240
 _LOSSES = ("loss", "train_loss", "val_loss", "eval_loss")
 _NUMERIC = frozenset({"PRIO", "COST", "SIZE", "STEP", "CPU", "MEMORY", "PER HOUR", "LONGEST", "FREE"})
 

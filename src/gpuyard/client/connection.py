@@ -45,8 +45,11 @@ def running_server(home: Home) -> Address | None:
         return None
     try:
         body: dict[str, Any] = json.loads(home.server.read_text())
+        holder = int(home.lock.read_text())
     except (OSError, ValueError):
         return None
+    if body["pid"] != holder:
+        return None  # the announcement of a server that was killed; the one that holds the lock is still starting
     return Address(body["url"], os.environ.get("GPUYARD_TOKEN") or _read(home.token))
 
 

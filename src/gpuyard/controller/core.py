@@ -26,6 +26,8 @@ from gpuyard.scheduler.observe import observe
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.view import View
 
+# After a commit failed (a full disk), decisions are tried again this often.
+RETRY_WRITE_S = 1.0
 log = structlog.get_logger(__name__)
 Listener = Callable[[int, Sequence[Event]], None]
 
@@ -176,3 +178,4 @@ class Core:
     def _ran_ahead(self) -> None:
         log.warning("a commit failed: memory is read anew from the ledger")
         self.reload()
+        self._set_alarm(self.clock() + RETRY_WRITE_S)

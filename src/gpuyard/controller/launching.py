@@ -36,9 +36,12 @@ class Launching:
         await self.launch(attempt_ids)
 
     async def launch(self, attempt_ids: Sequence[str]) -> None:
-        """Submit these intended attempts; one that is sent already, or over, is left alone."""
+        """Submit these attempts, or submit them again: a provider does the same attempt only once.
+
+        One that runs, is being ended or is over is left alone.
+        """
         attempts = [a for i in attempt_ids if (a := self._core.book.attempts.get(i))]
-        attempts = [a for a in attempts if a.state is AttemptState.INTENDED]
+        attempts = [a for a in attempts if a.state in (AttemptState.INTENDED, AttemptState.SENT)]
         specs = self._core.queries.specs({attempt.job_id for attempt in attempts})
         for attempt in attempts:
             await self._submit(attempt, specs[attempt.job_id])

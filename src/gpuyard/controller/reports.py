@@ -52,6 +52,7 @@ class Reports:
     async def node_joined(self, provider: str, hello: wire.Hello) -> wire.Welcome:
         """A node is there: its devices can be used, and what it says of its attempts is held against the ledger."""
         core, now = self._core, self._core.clock()
+        self._requests.joined.set()
         watch = self._silent.pop(hello.node_id, None)
         if watch:
             watch.cancel()
@@ -95,15 +96,16 @@ class Reports:
         """After Welcome: settle what the node no longer has, send what it never got, stop what should be over."""
         core = self._core
         there = {attempt.attempt_id: attempt for attempt in hello.attempts}
-        unsent: list[str] = []
-        for attempt in core.book.attempts_on(hello.node_id):
-            if attempt.id in there:
-                if attempt.state is AttemptState.ENDING:
-                    await self._requests.stop(attempt, "cancelled")
-            elif attempt.state in (AttemptState.INTENDED, AttemptState.SENT):
-                unsent.append(attempt.id)
-            else:
+        # Sorted out at once: while the work below waits for something, reports of new attempts come in.
+        known = core.book.attempts_on(hello.node_id)
+        ending = [a for a in known if a.id in there and a.state is AttemptState.ENDING]
+        missing = [a for a in known if a.id not in there]
+        unsent = [a.id for a in missing if a.state in (AttemptState.INTENDED, AttemptState.SENT)]
+        for attempt in missing:
+            if attempt.id not in unsent:
                 self._vanished(attempt, hello)
+        for attempt in ending:
+            await self._requests.stop(attempt, "cancelled")
         await self._launching.launch(unsent)
         provider = self._providers[provider_name]
         settled = [i for i in there if i not in core.book.attempts]

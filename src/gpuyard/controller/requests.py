@@ -1,6 +1,8 @@
 """What people ask for: submit, cancel, resume, why. Each answers only after its commit."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from gpuyard.controller import moves
@@ -15,6 +17,8 @@ from gpuyard.providers.base import GpuProviderInterface, OwnsNodes
 from gpuyard.scheduler.refusal import impossible
 from gpuyard.scheduler.why import Why, why
 
+FIRST_NODE_S = 5.0
+
 
 class Requests:
     """The requests of people and programs, carried out on the core."""
@@ -23,6 +27,7 @@ class Requests:
         self._core = core
         self._providers = providers
         self._keys: dict[str, str] = {}
+        self.joined = asyncio.Event()
 
     def find(self, reference: str) -> str:
         """The id of the job a person means: NotFoundError when none, InvalidInputError when several."""
@@ -77,9 +82,12 @@ class Requests:
         return job_id
 
     async def _check(self, spec: JobSpec) -> None:
+        with suppress(TimeoutError):
+            # A server that has just started learns in a moment what this machine has.
+            await asyncio.wait_for(self.joined.wait(), FIRST_NODE_S)
         verdict = impossible(self._core.view, Shape.of(spec))
         if verdict is not None:
-            raise CapacityError(verdict.reason, verdict.largest)
+            raise CapacityError(_sentence(verdict.reason), _sentence(verdict.largest))
         name = spec.provider or next(iter(self._providers))
         if name not in self._providers:
             raise InvalidInputError.of("provider", f"there is no provider {name!r}",
@@ -150,3 +158,7 @@ class Requests:
     def why(self, job_id: str) -> Why | None:
         """Why a pending job is not running; None when it is not pending."""
         return why(self._core.view, job_id, self._core.clock(), self._core.policy)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."

@@ -97,12 +97,13 @@ class Agent:
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, longest)
                 continue
-            pause = _DIAL_S[0]
             try:
                 await self._talk(reader, writer)
             except (OSError, asyncio.IncompleteReadError, ValueError, msgspec.ValidationError) as error:
                 log.info("the link to the server ended", cause=repr(error))
             finally:
+                # A server that lets us in and throws us out again (its disk is full) is not dialled in a tight loop.
+                pause = _DIAL_S[0] if self._linked else min(pause * 1.5, longest)
                 self._linked, self._silent_since = False, time.monotonic()
                 writer.close()
             await asyncio.sleep(pause)
@@ -136,9 +137,7 @@ class Agent:
             case wire.Start():
                 self._start(message)
             case wire.Stop():
-                attempt = self._attempts.get(message.attempt_id)
-                if attempt and message.epoch >= self._epoch:
-                    attempt.stop(message.reason, checkpoint=message.checkpoint)
+                self._stop(message)
             case wire.Acknowledge():
                 self._outbox.acknowledge(message.seq)
             case wire.Forget():
@@ -172,6 +171,18 @@ class Agent:
             self._outbox.put(ended)
             return
         self._spawn(attempt.run())
+
+    def _stop(self, stop: wire.Stop) -> None:
+        """End an attempt. One that never came here is over at once: its Start cannot come after its Stop."""
+        if stop.epoch < self._epoch:
+            return
+        attempt = self._attempts.get(stop.attempt_id)
+        if attempt:
+            attempt.stop(stop.reason, checkpoint=stop.checkpoint)
+        else:
+            self._outbox.put(
+                wire.Ended(stop.attempt_id, time.time(), None, stopped=stop.reason, message="never started")
+            )
 
     def _remember(self, record: Any) -> AttemptRun:
         attempt = AttemptRun(record, self._journal, self._blobs, self._settings, self._host.hostname, self._outbox.put)

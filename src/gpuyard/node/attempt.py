@@ -14,6 +14,7 @@ import structlog
 
 from gpuyard.config.settings import NodeSettings
 from gpuyard.domain import wire
+from gpuyard.domain.units import format_gb
 from gpuyard.node.checkpoints import CheckpointWatcher
 from gpuyard.node.environment import job_command, job_environment
 from gpuyard.node.journal import Journal, Record
@@ -66,6 +67,9 @@ class AttemptRun:
         """Launch and follow to the end."""
         try:
             resume_from = await asyncio.to_thread(self._restore)
+            if self._stopped:
+                await self._finish(self._ended(Exit()))
+                return
             self.process = await asyncio.to_thread(self._spawn, resume_from)
         except LaunchError as error:
             await self._finish(
@@ -226,7 +230,9 @@ class AttemptRun:
 
     def stop(self, reason: str, *, checkpoint: bool = False) -> None:
         """End the attempt, once: for the first reason given."""
-        if self._stop_task is None and self.live:
+        if self.process is None:
+            self._stopped = self._stopped or reason  # heard before the launch, or right after it
+        elif self._stop_task is None and self.live:
             self._stop_task = asyncio.create_task(self._stop(reason, checkpoint or reason != "cancelled"))
 
     async def _stop(self, reason: str, checkpoint: bool) -> None:
@@ -262,7 +268,7 @@ class AttemptRun:
             reason = "exit_status_lost"
             message = "agent and keeper were both killed, so nobody saw how it ended"
         if found.out_of_memory:
-            limit = f" of {self.start.memory_gb:g} GB" if self.start.memory_gb else ""
+            limit = f" of {format_gb(self.start.memory_gb)}" if self.start.memory_gb else ""
             reason, message = "out_of_memory", f"the kernel killed it at its memory limit{limit}"
         usage = asdict(self.process.usage()) if self.process else {}
         return wire.Ended(

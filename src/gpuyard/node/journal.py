@@ -5,6 +5,7 @@ A record torn by the kill is the last line, and is ignored.
 """
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,8 +64,9 @@ class Journal:
         self._append(saved.attempt_id, {"checkpoint": msgspec.to_builtins(saved)})
 
     def forget(self, attempt_id: str) -> None:
-        """The attempt is settled: only its log stays."""
+        """The attempt is settled: only its log and its own working directory stay."""
         self._path(attempt_id).unlink(missing_ok=True)
+        shutil.rmtree(self.private(attempt_id) / "resume", ignore_errors=True)
 
     def holds(self, attempt_id: str) -> bool:
         """Is there a record that was not forgotten?"""

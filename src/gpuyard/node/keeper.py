@@ -109,14 +109,15 @@ class Keeper:
         self._log.write(f"keeping {self._command}")
         while True:
             children_left = self._reap()
-            if self._start_at is not None and time.monotonic() >= self._start_at:
-                self._start()
-            elif self._start_at is None and not children_left and not self._exits.pending:
-                break
-            if self._stopping and self._agent is None:
-                fcntl.flock(self._lock, fcntl.LOCK_UN)
             if self._exits.pending:
                 self._exits.flush()
+            if self._stopping and self._agent is None:
+                fcntl.flock(self._lock, fcntl.LOCK_UN)  # a new keeper may come
+            if self._start_at is not None:
+                if time.monotonic() >= self._start_at:
+                    self._start()
+            elif not children_left and not self._exits.pending:
+                break
             if self._wait() in (signal.SIGTERM, signal.SIGINT) and not self._stop():
                 break
         self._log.write("ends")

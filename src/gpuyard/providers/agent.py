@@ -25,6 +25,7 @@ from gpuyard.providers.base import GpuProviderInterface, Sink
 from gpuyard.providers.link import Link
 
 _LOG_WAIT_S = 10.0
+_JOIN_S = 10.0
 _KEPT_RESULTS = 10_000
 log = structlog.get_logger(__name__)
 
@@ -94,6 +95,8 @@ class AgentProvider(GpuProviderInterface):
     async def _leave(self, node_id: str, link: Link) -> None:
         if self._links.get(node_id) is link:
             del self._links[node_id]
+            if not self._links:
+                self.joined.clear()
             if self._sink is not None:
                 await self._sink.node_left(node_id)
 
@@ -221,10 +224,19 @@ class AgentProvider(GpuProviderInterface):
                 return
 
     async def _node_of(self, attempt_id: str) -> str:
+        if not self._links:
+            await self._first_link()
         for node_id, link in list(self._links.items()):
             if (await link.find(attempt_id)).state != "absent":
                 return node_id
         raise JobNotFoundError(attempt_id, self.PROVIDER_NAME)
+
+    async def _first_link(self) -> None:
+        """A server that has just started answers before its agents have dialled in."""
+        try:
+            await asyncio.wait_for(self.joined.wait(), _JOIN_S)
+        except TimeoutError:
+            raise ProviderError("No agent is connected.", self.PROVIDER_NAME, "NOT_CONNECTED") from None
 
     async def find_by_attempt(self, attempt_id: str) -> str | None:
         """Ask the agents."""

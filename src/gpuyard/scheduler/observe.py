@@ -52,16 +52,14 @@ def _job(view: View, job_id: str, row: Row) -> None:
 
 
 def _first_seen(job_id: str, row: Row) -> LiveJob:
-    state = JobState(row["state"])
-    # A job that has started had its parents complete, and a later requeue must not ask for them again.
-    parents: tuple[str, ...] = tuple(row.get("depends_on") or ()) if state is JobState.QUEUED else ()
-    return LiveJob(job_id, state, Shape.from_row(row["shape"]), row["priority"], row["created_at"], waits_for=parents)
+    shape, parents = Shape.from_row(row["shape"]), tuple(row.get("depends_on") or ())
+    return LiveJob(job_id, JobState(row["state"]), shape, row["priority"], row["created_at"], waits_for=parents)
 
 
 def _update_job(job: LiveJob, state: JobState, row: Row) -> None:
     job.state = state
     if state is not JobState.QUEUED:
-        job.waits_for = ()
+        job.waits_for = ()  # its parents have completed, and a requeue must not ask for them again
     if "shape" in row:
         job.shape = Shape.from_row(row["shape"])
     if "project" in row:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 MAX_DOUBLINGS = 62
-"""More would overflow nothing yet mean nothing: 2 ** 62 seconds outlast the sun."""
+"""Bounds the power, so that no count of failures overflows."""
 
 
 @dataclass(frozen=True, slots=True)

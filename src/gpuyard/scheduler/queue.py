@@ -2,7 +2,7 @@
 
 Jobs of one priority and shape stand in one lane, ordered by id. Ids are UUIDv7, so that is the order of submission,
 and a requeued job, which keeps its id, keeps its place. A decision looks at the heads of lanes and never at all jobs:
-where the head of a lane does not fit, nothing behind it does.
+while the head of a lane waits, all behind it wait.
 
 Order among heads is effective priority, then id. Effective priority is the job's own (1 to 5) plus one for each
 `ageing_s` it has waited, up to 6: one above the most urgent newcomer. At 6 only age counts, so every job is at some
@@ -53,9 +53,6 @@ class LazyHeap(Generic[Item]):
 
     def __len__(self) -> int:
         return len(self._items)
-
-    def __contains__(self, item: Item) -> bool:
-        return item in self._items
 
     def __iter__(self) -> Iterator[Item]:
         return iter(self._items)

@@ -10,7 +10,7 @@ from gpuyard.domain.states import JobState
 from gpuyard.domain.units import format_duration
 from gpuyard.scheduler.advice import smaller_requests
 from gpuyard.scheduler.nodes import Node
-from gpuyard.scheduler.placement import SpaceOf, allowed, candidates, fit, free_space, place
+from gpuyard.scheduler.placement import SpaceOf, allowed, candidates, fit, free_space, place, suitable
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.queue import LiveJob
 from gpuyard.scheduler.refusal import count, describe, impossible, reasons
@@ -55,7 +55,10 @@ class Why:
 
 
 def why(view: View, job_id: str, now: float, policy: Policy) -> Why | None:
-    """Why the job is pending at `now` (UTC seconds); None when it is not pending or not known."""
+    """Why the job is pending at `now` (UTC seconds); None when it is not pending or not known.
+
+    It looks at all jobs to find the position, so it is for people's questions and not for decisions.
+    """
     job = view.jobs.get(job_id)
     if job is None or job.state is not JobState.QUEUED:
         return None
@@ -76,11 +79,13 @@ def _dependency(view: View, job: LiveJob) -> Why:
     if lost is not None:
         summary = f"It can never start: it depends on {lost}, which ended {view.ended[lost]}."
         return Why(summary, "dependency", "it will be failed", would_help=(f"resume {lost}, then this job",))
-    states = ((parent, view.jobs.get(parent)) for parent in job.waits_for)
-    named = ", ".join(f"{parent} ({known.state if known else 'not known'})" for parent, known in states)
+    named, more = job.waits_for[:MOST_NAMED], len(job.waits_for) - MOST_NAMED
+    states = ((parent, view.jobs.get(parent)) for parent in named)
+    told = [f"{parent} ({known.state if known else 'not known'})" for parent, known in states]
+    summary = f"It depends on {', '.join(told)}{f' and {more} more' if more > 0 else ''}."
     basis = "when the jobs it depends on complete is not known"
-    help_ = tuple(f"wait for {parent} to complete" for parent in job.waits_for[:MOST_NAMED])
-    return Why(f"It depends on {named}.", "dependency", basis, would_help=help_)
+    help_ = tuple(f"wait for {parent} to complete" for parent in named)
+    return Why(summary, "dependency", basis, would_help=help_)
 
 
 def _backoff(job: LiveJob, now: float) -> Why:
@@ -110,14 +115,21 @@ class _Line:
         heads = self._heads_before()
         if not heads or self.reservations.backfill(self.job, heads) is not None:
             return Why("It can start now.", "starting", "there is room for it", 0.0)
-        end = self.reservations.surely_ends(self.job.id)
-        held = next(made for made in self.reservations.made if outlasts(end, made.at))
+        held = self._blocking()
         named = f"{held.job.id} ({describe(held.job.shape)})"
         estimate_s, basis = self._estimate()
         rest = held.at - self.now - self.policy.end_margin_s
         help_ = [f"give it a timeout of at most {format_duration(rest)}" if rest < math.inf else "give it a timeout"]
         return Why(f"There is room for it, but it could delay {named}, which comes first.", "reservation", basis,
                    estimate_s, would_help=(*(help_ if rest > 0 else ()), "raise its priority"))  # fmt: skip
+
+    def _blocking(self) -> Reservation:
+        """The first reservation on a node where the job would fit that the job may outlast."""
+        end = self.reservations.surely_ends(self.job.id)
+        nodes = {candidate.node.id for candidate in candidates(self.view, self.job.shape)}
+        return next(
+            made for made in self.reservations.made if outlasts(end, made.at) and not nodes.isdisjoint(made.spare)
+        )
 
     def _no_room(self) -> Why:
         shape, online = self.job.shape, [node for node in self.view.nodes.values() if node.online]
@@ -129,9 +141,9 @@ class _Line:
         advice = smaller_requests(self.view, shape, WHOLE)
         never = impossible(self.view, shape)
         constraint = advice[0].constraint if advice and never else "impossible" if never else "offline"
-        summary = f"No node online can hold it: it needs {describe(shape)}."
+        summary = f"The nodes online cannot hold it: it needs {describe(shape)}."
         help_ = (*self._repairs(), *(item.text for item in advice), *([never.largest] if never else []))
-        return Why(summary, constraint, "nothing online can ever hold it", would_help=help_)
+        return Why(summary, constraint, "nothing online can hold it", would_help=help_)
 
     def _in_use(self) -> Why:
         """It would fit if less were booked."""
@@ -140,7 +152,7 @@ class _Line:
         before = f"; {count(self.ahead, 'job')} before it in line" if self.ahead else ""
         estimate_s, basis = self._estimate()
         help_ = (*self._waits(), *self._repairs(), *(item.text for item in advice))
-        return Why(f"What it needs is in use ({describe(self.job.shape)}){before}.", narrow, basis, estimate_s,
+        return Why(f"What it needs is in use: {describe(self.job.shape)}{before}.", narrow, basis, estimate_s,
                    would_help=help_)  # fmt: skip
 
     def _heads_before(self) -> list[LiveJob]:
@@ -175,9 +187,14 @@ class _Line:
             yield f"wait for {self._job_of(holder)} ({bound})"
 
     def _holders(self, reservation: Reservation) -> list[str]:
-        """Who holds something on the reserved nodes, first to end first."""
-        nodes = [self.view.node(share.node_id) for share in reservation.placements]
-        holders = {holder for node in nodes if fit(node.free, self.job.shape) is None for holder in node.bookings}
+        """Who holds what is reserved, first to end first: its GPUs, or cores or memory of a node that lacks these."""
+        holders: set[str] = set()
+        for mine in reservation.placements:
+            node = self.view.node(mine.node_id)
+            full = node.free.cpus < mine.cpus or node.free.memory_gb < mine.memory_gb
+            for holder, share in node.bookings.items():
+                if full or not set(mine.gpu_uuids).isdisjoint(share.gpu_uuids):
+                    holders.add(holder)
         return sorted(holders, key=lambda holder: (self.reservations.surely_ends(holder), holder))
 
     def _job_of(self, holder: str) -> str:
@@ -190,9 +207,10 @@ class _Line:
             if not allowed(node, self.job.shape) or fit(node.capacity, self.job.shape) is None:
                 continue
             if not node.online:
-                yield f"start the agent of node {node.title} (it is {node.why_not})"
-            elif fit(node.whole, self.job.shape) is None:
-                broken = [device for device in node.devices.values() if not device.usable]
+                cure = "stop draining" if node.state == "draining" else "start the agent of"
+                yield f"{cure} node {node.title} (it is {node.why_not})"
+            elif self.job.shape.gpus and fit(node.free, self.job.shape) is None:
+                broken = [item for item in suitable(node.devices.values(), self.job.shape) if not item.usable]
                 yield from (f"bring back GPU {item.index} of {node.title} (it is {item.why_not})" for item in broken)
 
     def _verdicts(self) -> Iterator[NodeVerdict]:

@@ -94,9 +94,8 @@ class Stream:
         version = self._version if after is None else 0
         while not self._closed:
             changed = self._changed
-            batch = self._after(cursor, job_id)
+            batch, cursor = self._after(cursor, job_id)
             for message in batch:
-                cursor = message.seq or cursor
                 yield message
             news = [(v, m) for v, m in self._progress.values() if v > version and job_id in (None, m.job_id)]
             for number, message in sorted(news, key=lambda pair: pair[0]):
@@ -109,11 +108,13 @@ class Stream:
             except TimeoutError:
                 yield None
 
-    def _after(self, cursor: int, job_id: str | None) -> list[Message]:
-        """The next messages after `cursor`, from the ring if it reaches back far enough."""
+    def _after(self, cursor: int, job_id: str | None) -> tuple[list[Message], int]:
+        """The next messages after `cursor` and the cursor behind them, from the ring if it reaches back far enough."""
         first = self._ring[0].seq if self._ring else None
         if first is None or cursor < first - 1:
-            return [message_of(row) for row in self._queries.events_after(cursor, _PAGE, job_id)]
+            last = self._queries.last_seq()
+            rows = self._queries.events_after(cursor, _PAGE, job_id)
+            return [message_of(row) for row in rows], rows[-1]["seq"] if len(rows) == _PAGE else last
         last = self._ring[-1].seq or 0
-        recent = [m for m in list(self._ring)[cursor - last :] if cursor < last]
-        return [m for m in recent if job_id in (None, m.job_id)]
+        recent = list(self._ring)[cursor - last :] if cursor < last else []
+        return [message for message in recent if job_id in (None, message.job_id)], last

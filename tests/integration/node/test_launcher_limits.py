@@ -223,7 +223,8 @@ def test_a_group_is_found_again_and_removed():
 @groups_work
 def test_a_group_is_found_by_a_live_process_wherever_it_is(start):
     """After a restart the agent's own group, and with it the default place, may be another."""
-    process = start("sleep", "100", cgroup_root=Path("/gpuyard-elsewhere"))
+    root = Path(f"/gpuyard-test-{os.getpid()}")
+    process = start("sleep", "100", cgroup_root=root)
     try:
         assert Cgroup.open(process.attempt_id) is None
         found = Cgroup.open(process.attempt_id, pid=process.pid)
@@ -233,7 +234,7 @@ def test_a_group_is_found_by_a_live_process_wherever_it_is(start):
         process.kill_all()
         process.reap()
         assert process.cleanup()
-        for hierarchy in hierarchies(Path("/gpuyard-elsewhere")):
+        for hierarchy in hierarchies(root):
             hierarchy.root.rmdir()
 
 
@@ -255,9 +256,14 @@ def test_a_group_in_use_is_not_removed_and_those_below_it_are(start):
 
 @have("pids")
 def test_the_place_for_groups_is_made_anew_if_someone_removed_it(start, ended):
-    Cgroup.create("att_first", Limits(processes=5)).remove()
-    for hierarchy in hierarchies():
+    root = Path(f"/gpuyard-test-{os.getpid()}")
+    Cgroup.create("att_first", Limits(processes=5), root).remove()
+    for hierarchy in hierarchies(root):
         hierarchy.root.rmdir()
-    process = start("true", limits=Limits(processes=5))
+    process = start("true", limits=Limits(processes=5), cgroup_root=root)
     assert process.enforcement == {"processes": f"cgroup v{version_of('pids')}"}
     assert ended(process).code == 0
+    process.reap()
+    assert process.cleanup()
+    for hierarchy in hierarchies(root):
+        hierarchy.root.rmdir()

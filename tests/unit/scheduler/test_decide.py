@@ -148,6 +148,21 @@ def test_wakes_when_ageing_can_change_the_order(world):
     assert high in world.view.queue
 
 
+def test_a_stream_of_urgent_jobs_does_not_starve_a_low_one():
+    world = World(Policy(ageing_s=100.0, end_margin_s=0.0))
+    world.node("a", gpus=1)
+    running = world.submit(priority=5, gpus=1)
+    world.decide()
+    low, submitted = world.submit(priority=1, gpus=1), world.now
+    while low not in world.running():
+        world.now += 10
+        world.submit(priority=5, gpus=1)
+        world.submit(priority=5, gpus=1)
+        world.end(running)
+        (running,) = world.decide()
+    assert world.now == submitted + 400, "as old as the urgent ones are urgent, and older than they"
+
+
 def test_without_ageing_there_is_nothing_to_wake_for(world):
     world.policy = Policy(ageing_s=math.inf)
     for gpus in (4, 3, 2):

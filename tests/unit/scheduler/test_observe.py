@@ -53,6 +53,17 @@ def test_an_attempt_holds_its_booking_until_it_ends(world):
     assert not world.view.jobs
 
 
+def test_an_attempt_keeps_what_is_not_named(world):
+    job_id = world.submit(gpus=1)
+    world.decide()
+    attempt = world.view.attempts[f"attempt_{job_id}"]
+    token, placements = attempt.token, attempt.placements
+    world.now += 5
+    world.record(Change(Table.ATTEMPTS, attempt.id, {"state": "ending"}))
+    assert (attempt.started_at, attempt.token, attempt.placements) == (1000.0, token, placements)
+    assert len(world.view.nodes["a"].free.devices) == 1
+
+
 def test_a_silent_node_keeps_its_bookings(world):
     job_id = world.submit(gpus=2)
     world.decide()

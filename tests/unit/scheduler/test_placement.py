@@ -49,13 +49,13 @@ def test_the_lowest_index_first(world):
 
 
 def test_the_fullest_node_that_fits(world):
-    world.node("wide", gpus=4)
+    world.node("any", gpus=4)
     world.node("narrow", gpus=2)
     assert nodes_of(world, gpus=1) == {"narrow"}
-    assert nodes_of(world, gpus=3) == {"wide"}
+    assert nodes_of(world, gpus=3) == {"any"}
     world.submit(gpus=3)
     world.decide()
-    assert nodes_of(world, gpus=1) == {"wide"}
+    assert nodes_of(world, gpus=1) == {"any"}
 
 
 def test_cores_then_memory_then_the_id_decide_ties(world):
@@ -71,6 +71,9 @@ def test_jobs_without_gpus_keep_off_gpu_nodes(world):
     world.node("gpu", cpus=4, gpus=2)
     world.node("cpu", cpus=64)
     assert nodes_of(world, cpus=2.0) == {"cpu"}
+    world.submit(gpus=2)
+    world.decide()
+    assert nodes_of(world, cpus=2.0) == {"cpu"}, "a GPU node whose GPUs are taken is one all the same"
     world.submit(cpus=64.0)
     world.decide()
     assert nodes_of(world, cpus=2.0) == {"gpu"}

@@ -62,6 +62,7 @@ def test_removing_twice_or_what_is_not_there_is_harmless():
     assert "job_001" not in queue
     assert "job_002" in queue
     assert drained(queue) == ["job_002"]
+    assert not queue._lanes, "an empty lane must not be looked at for ever"
 
 
 def test_ageing_lifts_the_old_above_the_urgent_newcomer():

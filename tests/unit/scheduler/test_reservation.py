@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuyard.domain.events import Change, Table
+from gpuyard.domain.shape import Placement
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.reservation import Reservations
+from gpuyard.scheduler.view import Start
 from tests.unit.scheduler.world import World
 
 
@@ -106,6 +108,26 @@ def test_a_promise_stands_on_what_earlier_promises_leave(world):
     assert reservations.reserve(world.view.jobs[third]).placements[0].gpu_uuids == ("GPU-a-3",)
 
 
+def test_a_promise_counts_what_the_same_decision_has_started(world):
+    first, second, passing = world.submit(gpus=3), world.submit(gpus=1), world.submit(gpus=1)
+    reservations = Reservations(world.view, world.now, world.policy)
+    reservations.reserve(world.view.jobs[first])
+    start = Start(passing, (Placement("a", ("GPU-a-3",), 1.0, 0.0),))
+    world.view.act(world.view.jobs[passing], start)
+    reservations.take(world.view.jobs[passing], start.placements)
+    assert reservations.reserve(world.view.jobs[second]).at == math.inf
+
+
+def test_a_head_is_promised_once_in_a_decision():
+    world = World(Policy(ageing_s=math.inf, end_margin_s=0.0))
+    world.node("a", cpus=16, gpus=7)
+    world.submit(gpus=5, timeout_s=100.0)
+    world.decide()
+    world.submit(gpus=3)
+    passing = {world.submit(gpus=1, cpus=1.0), world.submit(gpus=1, cpus=2.0)}
+    assert set(world.decide()) == passing
+
+
 def test_reserved_heads_are_bounded(world):
     world.policy = Policy(ageing_s=math.inf, reserved_heads=1)
     world.node("b", gpus=2)
@@ -140,12 +162,12 @@ class TestUnknownEnds:
         assert set(world.decide()) == {passing}
 
     def test_the_node_that_lacks_least_is_reserved(self, world):
+        world.submit(gpus=1, gpu_uuids=("GPU-a-1",))
         world.submit(gpus=1, gpu_uuids=("GPU-b-0",))
-        world.submit(gpus=1, gpu_uuids=("GPU-b-1",))
         world.decide()
         whole = world.submit(gpus=2)
         (share,) = reservation(world, whole).placements
-        assert share.node_id == "a"
+        assert share.node_id == "b"
 
     def test_free_devices_are_reserved_before_busy_ones(self, world):
         world.node("c", gpus=4)
@@ -164,8 +186,10 @@ class TestUnknownEnds:
     def test_one_that_outlives_its_end_may_end_at_any_moment(self, world):
         world.set_job("job_00001", timeout_s=10.0)
         world.now += 50
-        gang = world.submit(gpus=2, nodes=2)
-        assert reservation(world, gang).at == world.now
+        late = world.submit(gpus=1, gpu_uuids=("GPU-a-0",))
+        assert reservation(world, late).at == world.now
+        world.set_job(late, state="cancelled")
+        world.submit(gpus=2, nodes=2)
         world.submit(gpus=1, timeout_s=5.0)
         assert not world.decide()
 

@@ -137,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _whole(least: int) -> Callable[[str], float]:
     """A reader of whole numbers, of 64 bits since PyTorch's are."""
-    return _number(int, lambda n: least <= n < 2**63, f"a whole number of at least {least}")
+    return _number(int, lambda n: least <= n < 2**63, f"a whole number from {least} to 2**63 - 1")
 
 
 def _number(kind: type[float], fits: Callable[[float], bool], words: str) -> Callable[[str], float]:
