@@ -110,6 +110,9 @@ class TestYard:
                 os.kill(pid, signal.SIGKILL)
         for pid in pids:
             wait_until(lambda pid=pid: _gone(pid), what=f"process {pid} to be gone")
+        if "server" in which:
+            # Its last threads let go of the lock a moment after the process has become a zombie.
+            wait_until(lambda: running_server(self.home) is None, what="the server's lock to be free")
 
     def close(self) -> None:
         """End the jobs, the server, the agent and the keeper, however the test left them."""

@@ -23,13 +23,15 @@ class Price:
 def list_price(shape: Shape, tier: str | None, tiers: Tiers, fixed: Decimal | None, currency: str) -> Price:
     """The list price of `shape` on one's own hardware.
 
-    The tier is the one the job names, else the cheapest that covers a node's share. GPU tiers hold one GPU, so their
-    price counts per GPU; every node counts. `fixed` per hour and node (from the settings, may be 0) replaces it.
+    The tier is the one the job names, else (or when the settings no longer have it) the cheapest that covers a node's
+    share, as many units as its GPUs take; every node counts. `fixed` per hour and node (from the settings, may be 0)
+    replaces it.
     """
-    row = tiers.get(tier) if tier else tiers.covering(shape.cpus, shape.memory_gb, shape.gpus, shape.gpu_memory_gb)
+    named = next((row for row in tiers if row.id == tier), None)
+    row = named or tiers.covering(shape.cpus, shape.memory_gb, shape.gpus, shape.gpu_memory_gb)
     if fixed is not None:
         return Price(fixed * shape.nodes, currency, "list", row.id)
-    return Price(row.cost_per_hour * max(shape.gpus, 1) * shape.nodes, row.currency, "list", row.id)
+    return Price(row.cost_per_hour * row.units(shape.gpus) * shape.nodes, row.currency, "list", row.id)
 
 
 def cost(per_hour: Decimal, started_at: float | None, ended_at: float) -> Decimal:

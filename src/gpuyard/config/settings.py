@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
 
 from gpuyard.config.paths import Home
 from gpuyard.domain import units
@@ -15,6 +21,7 @@ from gpuyard.domain.tiers import Tier
 from gpuyard.domain.validation import faults_of
 
 Seconds = Annotated[float, BeforeValidator(units.seconds), Field(ge=0)]
+Period = Annotated[float, BeforeValidator(units.seconds), Field(gt=0)]
 Gigabytes = Annotated[float, BeforeValidator(units.memory_gb), Field(gt=0)]
 
 
@@ -33,7 +40,7 @@ class ServerSettings(_Section):
 class SchedulerSettings(_Section):
     """`ageing_s`: a waiting job gains one priority each; retries back off from `retry_base_s` to `retry_max_s`."""
 
-    ageing_s: Seconds = 21600.0
+    ageing_s: Period = 21600.0
     retry_base_s: Seconds = 1.0
     retry_max_s: Seconds = 300.0
 
@@ -44,9 +51,9 @@ class NodeSettings(_Section):
     max_log_gb: Gigabytes = 1.0
     max_processes: int = Field(default=8192, ge=1)
     keep_checkpoints: int = Field(default=5, ge=1)
-    progress_s: Seconds = 0.5
-    checkpoint_scan_s: Seconds = 0.5
-    discovery_s: Seconds = 5.0
+    progress_s: Period = 0.5
+    checkpoint_scan_s: Period = 0.5
+    discovery_s: Period = 5.0
 
 
 class BillingSettings(_Section):
@@ -100,7 +107,9 @@ def load_settings(home: Home) -> Settings:
         return Settings()
     except ValidationError as error:
         raise InvalidInputError(faults_of(error, Settings)) from None
-    except tomllib.TOMLDecodeError as error:
+    except SettingsError as error:
+        raise InvalidInputError.of("GPUYARD_…", str(error), "write a list or a section as JSON") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidInputError.of(str(home.settings), f"is not valid TOML: {error}", "correct the file") from None
     finally:
         _file = None

@@ -26,20 +26,17 @@ class Launching:
 
     def launch_soon(self, attempt_ids: Sequence[str]) -> None:
         """Launch as soon as everything emitted so far is committed."""
-        self._core.spawn(self._after_commit(list(attempt_ids)), "launch")
+        self._core.spawn(self.launch(list(attempt_ids)), "launch")
 
-    async def _after_commit(self, attempt_ids: list[str]) -> None:
+    async def launch(self, attempt_ids: Sequence[str]) -> None:
+        """Once their intents are committed, submit these attempts, or submit them again.
+
+        A provider does the same attempt only once. One that runs, is being ended or is over is left alone.
+        """
         try:
             await self._core.committed()
         except LedgerError:
             return  # The intents are not in the ledger, and memory has been read anew without them.
-        await self.launch(attempt_ids)
-
-    async def launch(self, attempt_ids: Sequence[str]) -> None:
-        """Submit these attempts, or submit them again: a provider does the same attempt only once.
-
-        One that runs, is being ended or is over is left alone.
-        """
         attempts = [a for i in attempt_ids if (a := self._core.book.attempts.get(i))]
         attempts = [a for a in attempts if a.state in (AttemptState.INTENDED, AttemptState.SENT)]
         specs = self._core.queries.specs({attempt.job_id for attempt in attempts})

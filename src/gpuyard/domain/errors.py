@@ -16,9 +16,19 @@ GpuyardError
     └── InsufficientResourcesError
 """
 
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+_brief = reprlib.Repr()
+_brief.maxstring = _brief.maxother = _brief.maxlong = 60
+
+
+def quoted(value: Any) -> str:
+    """`value` as an error shows it: its repr, which escapes control characters, cut to 60 characters."""
+    text = _brief.repr(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 class GpuyardError(Exception):

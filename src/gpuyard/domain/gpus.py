@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 
+from gpuyard.domain.errors import quoted
+
 CATALOGUE_DATE = "2026-11-21"
 
 
@@ -91,8 +93,11 @@ def classify(product_name: str, memory_mb: int) -> GPUClass | None:
     """The class of a discovered GPU by the driver's product name and VRAM in MB; None when no row matches.
 
     A card reports a little less than its nominal VRAM, so among rows of one name the nearest size wins,
-    and a size off by more than a fifth (a MIG slice, a vGPU share) is no match.
+    and a size off by more than a fifth (a vGPU share) is no match. A MIG slice has its card's name and none of its
+    speed, so it is no match whatever its size.
     """
+    if re.search(r"\bMIG\b", product_name):
+        return None
     rows = [(abs(spec.memory_gb - memory_mb / 1024), name) for name, spec in GPU_CLASSES.items()
             if re.search(spec.pattern, product_name, re.IGNORECASE)]  # fmt: skip
     if not rows:
@@ -111,12 +116,12 @@ def resolve_gpu_class(name: str) -> frozenset[GPUClass]:
             return frozenset({GPUClass(candidate)})
     known = [*FAMILIES, *GPU_CLASSES]
     near = get_close_matches(word, known, n=3, cutoff=0.4) or sorted(known)
-    raise ValueError(f"there is no GPU class {name!r}; nearest: {', '.join(str(n) for n in near)}")
+    raise ValueError(f"there is no GPU class {quoted(name)}; nearest: {', '.join(str(n) for n in near)}")
 
 
 def compute_capability(text: str) -> tuple[int, int]:
     """`"8.6"` as `(8, 6)`, so that 10.0 sorts above 9.0; ValueError on anything else."""
     match = re.fullmatch(r"(\d{1,2})(?:\.(\d{1,2}))?", text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is not a compute capability; write it as 8.6")
+        raise ValueError(f"{quoted(text)} is not a compute capability; write it as 8.6")
     return int(match[1]), int(match[2] or 0)

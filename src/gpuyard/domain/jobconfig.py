@@ -4,13 +4,14 @@ The controller renders a JobSpec to a JobConfig for the provider; a JobConfig th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.jobspec import CheckpointSpec, JobSpec, Name
 from gpuyard.domain.validation import parse_model, parse_spec
 
@@ -87,6 +88,18 @@ class CostInfo:
     billing_period: str = ""
 
 
+# Where what S2 calls by another name stands in a JobSpec: an error names the field that was sent.
+_S2_NAMES = {
+    "timeout_s": "timeout_minutes",
+    "resources.cpus": "gpu_spec.vcpus",
+    "resources.memory_gb": "gpu_spec.ram_gb",
+    "resources.gpus": "gpu_spec",
+    "resources.gpus.count": "gpu_spec.gpu_count",
+    "resources.gpus.memory_gb": "gpu_spec.memory_gb",
+    "resources.gpus.gpu_class": "gpu_spec.gpu_type",
+}
+
+
 def is_job_config(data: Any) -> bool:
     """True when a submitted body is S2's form rather than a JobSpec: only S2 has these two keys."""
     return isinstance(data, Mapping) and bool({"gpu_spec", "timeout_minutes"} & set(data))  # pyright: ignore[reportUnknownArgumentType]
@@ -101,11 +114,14 @@ def spec_from_config(data: Any) -> tuple[JobSpec, list[str]]:
         warnings.append("environment.CUDA_VISIBLE_DEVICES was dropped: the scheduler sets it to the GPUs it assigns")
     gpu = config.gpu_spec
     gpus = {"count": gpu.gpu_count, "memory_gb": gpu.memory_gb, "gpu_class": gpu.gpu_type}
-    spec = parse_spec({
+    body: dict[str, Any] = {
         "name": config.name, "image": config.image, "command": list(config.command), "environment": environment,
         "volumes": config.volumes, "retry_count": config.retry_count, "spot": config.spot,
         "timeout_s": config.timeout_minutes * 60 if config.timeout_minutes else None,
         "resources": {"cpus": gpu.vcpus, "memory_gb": gpu.ram_gb, "gpus": gpus if gpu.gpu_count else {"count": 0}},
-        "labels": config.labels, "provider_options": config.provider_options,
-    })  # fmt: skip
-    return spec, warnings
+        "labels": config.labels, "provider_options": config.provider_options, "checkpoint": config.checkpoint,
+    }  # fmt: skip
+    try:
+        return parse_spec(body), warnings
+    except InvalidInputError as error:
+        raise InvalidInputError([replace(f, field=_S2_NAMES.get(f.field, f.field)) for f in error.faults]) from None

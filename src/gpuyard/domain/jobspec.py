@@ -6,7 +6,7 @@ inside they are gigabytes and seconds.
 
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any, Self, cast
@@ -14,9 +14,12 @@ from typing import Annotated, Any, Self, cast
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from gpuyard.domain import units
+from gpuyard.domain.errors import quoted
 from gpuyard.domain.gpus import compute_capability, resolve_gpu_class
 
 MAX_SPEC_BYTES = 1_000_000
+# Far more than anyone writes, and what every JSON reader and writer on the way can take.
+MAX_DEPTH = 64
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -45,7 +48,7 @@ def _signal_name(value: str) -> str:
     name = value.upper().removeprefix("SIG")
     known = {s.name.removeprefix("SIG") for s in signal.Signals}
     if name not in known or name in ("KILL", "STOP"):
-        raise ValueError(f"{value!r} is not a signal a program can catch; use USR1, USR2, TERM, INT or HUP")
+        raise ValueError(f"{quoted(value)} is not a signal a program can catch; use USR1, USR2, TERM, INT or HUP")
     return name
 
 
@@ -59,6 +62,21 @@ def _capability(value: str) -> str:
     return value.strip()
 
 
+def _not_too_deep(value: dict[str, Any]) -> dict[str, Any]:
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [inner for outer in level for inner in _inside(outer)]
+    if level:
+        raise ValueError(f"is nested more than {MAX_DEPTH} deep; put large data into a file and name it here")
+    return value
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return cast("dict[str, Any]", value).values()
+    return cast("list[Any]", value) if isinstance(value, list) else ()
+
+
 def _number_text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
@@ -68,6 +86,7 @@ Seconds = Annotated[float, BeforeValidator(units.seconds), Field(gt=0, le=366 * 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_clean_text)]
 Text = Annotated[str, AfterValidator(_no_nul)]
 SignalName = Annotated[str, AfterValidator(_signal_name)]
+Data = Annotated[dict[str, Any], AfterValidator(_not_too_deep)]
 
 
 class _Part(BaseModel):
@@ -80,7 +99,7 @@ class GpuRequest(_Part):
     count: int = Field(default=1, ge=0, le=1024)
     memory_gb: Gigabytes | None = None
     compute_capability: Annotated[str, BeforeValidator(_number_text), AfterValidator(_capability)] | None = None
-    gpu_class: Annotated[str, AfterValidator(_gpu_class)] | None = None
+    gpu_class: Annotated[Name, AfterValidator(_gpu_class)] | None = None
     uuid: tuple[Name, ...] = ()
 
     @model_validator(mode="after")
@@ -134,7 +153,7 @@ class JobSpec(_Part):
     command: tuple[Text, ...] = ()
     script: Name | None = None
     prompt: str | None = None
-    args: dict[str, Any] = Field(default_factory=dict)
+    args: Data = Field(default_factory=dict)
     model: Name | None = None
     image: Name | None = None
     workdir: Text | None = None
@@ -154,7 +173,7 @@ class JobSpec(_Part):
     max_price: Decimal | None = Field(default=None, gt=0)
     allowed: Allowed = Allowed()
     provider: Name | None = None
-    provider_options: dict[str, Any] = Field(default_factory=dict)
+    provider_options: Data = Field(default_factory=dict)
     checkpoint: CheckpointSpec = CheckpointSpec()
     labels: dict[Name, Name] = Field(default_factory=dict)
     estimated_duration_s: Seconds | None = None
@@ -186,7 +205,7 @@ class JobSpec(_Part):
     def _environment_is_legal(self) -> Self:
         for name in self.environment:
             if not _ENV_NAME.fullmatch(name):
-                raise ValueError(f"@environment@{name!r} is not a variable name; use letters, digits and _")
+                raise ValueError(f"@environment@{quoted(name)} is not a variable name; use letters, digits and _")
             if name == "CUDA_VISIBLE_DEVICES":
                 raise ValueError(
                     "@environment.CUDA_VISIBLE_DEVICES@belongs to the scheduler, which sets it to the GPUs you get; "

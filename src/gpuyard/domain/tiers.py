@@ -4,6 +4,7 @@ Each row says where its price comes from. The document's own $2.012 for GPU_LARG
 g5.2xlarge ($1.212); it stands until someone overrides it, because people budget with the document.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from difflib import get_close_matches
@@ -26,13 +27,17 @@ class Tier(BaseModel):
     cpu: float = Field(gt=0)
     memory_gb: float = Field(gt=0)
     gpu_count: int = Field(default=0, ge=0)
-    gpu_memory_gb: float = 0
+    gpu_memory_gb: float = Field(default=0, ge=0)
     instance: str | None = None
     max_runtime_s: float = Field(gt=0)
     cost_per_hour: Decimal = Field(ge=0)
     currency: str = "USD"
     source: str = ""
     date: str = TIERS_DATE
+
+    def units(self, gpu_count: int) -> int:
+        """How many of this tier a node's share with `gpu_count` GPUs takes."""
+        return max(1, math.ceil(gpu_count / self.gpu_count)) if self.gpu_count else 1
 
 
 _AWS = "AWS on-demand list price, us-east-1, Linux"
@@ -57,30 +62,29 @@ class Tiers:
     """The tiers in force: the built-in rows, each replaced by an override of the same id."""
 
     def __init__(self, overrides: Iterable[Tier] = ()) -> None:
-        rows = {tier.id: tier for tier in (*_BUILT_IN, *overrides)}
-        self.by_id: Mapping[str, Tier] = rows
+        self.by_id: Mapping[str, Tier] = {_word(tier.id): tier for tier in (*_BUILT_IN, *overrides)}
 
     def __iter__(self) -> Iterator[Tier]:
         return iter(self.by_id.values())
 
     def get(self, tier_id: str) -> Tier:
         """The tier of this id (case does not matter); InvalidInputError offers the nearest."""
-        word = tier_id.strip().upper().replace("-", "_")
+        word = _word(tier_id)
         if word in self.by_id:
             return self.by_id[word]
         near = get_close_matches(word, self.by_id, n=2, cutoff=0.3) or list(self.by_id)
         raise InvalidInputError.of("tier", f"there is no tier {tier_id!r}", f"nearest: {', '.join(near)}")
 
     def covering(self, cpus: float, memory_gb: float, gpu_count: int, gpu_memory_gb: float) -> Tier:
-        """The cheapest tier whose one unit covers a node's share; where none does, the largest of its kind.
-
-        GPU tiers hold one GPU each, so they are compared per GPU: the price is then multiplied by the count.
-        """
+        """The cheapest tier that covers a node's share, as many units of it as the GPUs take; else the dearest."""
         kind = [tier for tier in self.by_id.values() if bool(tier.gpu_count) == bool(gpu_count)]
-        per_gpu = max(gpu_count, 1)
         fitting = [tier for tier in kind
-                   if tier.cpu >= cpus / per_gpu and tier.memory_gb >= memory_gb / per_gpu
+                   if tier.cpu * tier.units(gpu_count) >= cpus and tier.memory_gb * tier.units(gpu_count) >= memory_gb
                    and tier.gpu_memory_gb >= gpu_memory_gb]  # fmt: skip
         if fitting:
-            return min(fitting, key=lambda tier: tier.cost_per_hour)
+            return min(fitting, key=lambda tier: tier.cost_per_hour * tier.units(gpu_count))
         return max(kind, key=lambda tier: tier.cost_per_hour)
+
+
+def _word(tier_id: str) -> str:
+    return tier_id.strip().upper().replace("-", "_")

@@ -3,35 +3,53 @@
 import math
 import re
 
+from gpuyard.domain.errors import quoted
+
 _MEMORY_GB = {
     **dict.fromkeys(("", "g", "gb", "gi", "gib"), 1.0),
     **dict.fromkeys(("m", "mb", "mi", "mib"), 1 / 1024),
     **dict.fromkeys(("t", "tb", "ti", "tib"), 1024.0),
 }
 _SECONDS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)\s*")
+# Possessive, so that a long run of blanks costs no more than its length.
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*+([a-z]*+)\s*+")
+
+
+def _number(value: object) -> float | None:
+    """`value` if it is a plain, finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def memory_gb(value: str | float) -> float:
     """Gigabytes (GB and GiB are one here) from `16`, `"16GB"`, `"512Mi"`; ValueError says what is right."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    match = None if isinstance(value, bool) else _PART.fullmatch(str(value).strip().lower())
+    number = _number(value)
+    if number is not None:
+        return number
+    match = _PART.fullmatch(value.strip().lower()) if isinstance(value, str) else None
     if match is None or match[2] not in _MEMORY_GB:
-        raise ValueError(f"{value!r} is not a size; write gigabytes as a number, or a size such as 16GB or 512Mi")
+        raise ValueError(f"{quoted(value)} is not a size; write gigabytes as a number, or a size such as 16GB or 512Mi")
     return float(match[1]) * _MEMORY_GB[match[2]]
 
 
 def seconds(value: str | float) -> float:
     """Seconds from `90`, `"90s"`, `"2h"`, `"1h30m"`; ValueError says what is right."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    text = str(value).strip().lower()
+    number = _number(value)
+    if number is not None:
+        return number
+    text = value.strip().lower() if isinstance(value, str) else ""
     parts = list(_PART.finditer(text))
-    read = "".join(part[0] for part in parts)
-    if isinstance(value, bool) or not parts or read != text or any(part[2] not in _SECONDS for part in parts):
+    units = [part[2] for part in parts]
+    whole = "".join(part[0] for part in parts) == text
+    # A bare number is seconds only when it stands alone: the 30 of `1h30` are minutes to most people.
+    if not parts or not whole or not set(units) <= _SECONDS.keys() or ("" in units and len(units) > 1):
         raise ValueError(
-            f"{value!r} is not a duration; write seconds as a number, or a duration such as 90s, 15m or 2h"
+            f"{quoted(value)} is not a duration; write seconds as a number, or a duration such as 90s, 15m or 2h"
         )
     return sum(float(part[1]) * _SECONDS[part[2]] for part in parts)
 

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from gpuyard.domain.errors import Fault, InvalidInputError
+from gpuyard.domain.errors import Fault, InvalidInputError, quoted
 from gpuyard.domain.jobspec import JobSpec
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -35,9 +35,9 @@ def faults_of(error: ValidationError, model: type[BaseModel]) -> list[Fault]:
 
 
 def _fault(item: dict[str, Any], model: type[BaseModel]) -> Fault:
-    path = [part for part in item["loc"] if not (isinstance(part, str) and part.split("[")[0] in _UNIONS)]
-    field = ".".join(str(part) for part in path) or "(body)"
-    kind, value, context = item["type"], item.get("input"), item.get("ctx", {})
+    path = [part for part in item["loc"] if part != "[key]" and str(part).split("[")[0] not in _UNIONS]
+    field = ".".join(_step(part) for part in path) or "(body)"
+    kind, context = item["type"], item.get("ctx", {})
     if kind == "extra_forbidden":
         names = _fields_at(model, path[:-1])
         near = get_close_matches(str(path[-1]), names, n=3, cutoff=0.5)
@@ -48,8 +48,15 @@ def _fault(item: dict[str, Any], model: type[BaseModel]) -> Fault:
     if kind == "missing":
         return Fault(field, "is missing", "give it a value")
     # A variable's value may be a secret, so it is never repeated.
-    shown = "has a value of the wrong type" if path[0] == "environment" else f"is {_show(value)}"
+    secret = path[:1] == ["environment"]
+    shown = "has a value of the wrong type" if secret else f"is {quoted(item.get('input'))}"
     return Fault(field, shown, _remedy(kind, context, item["msg"]))
+
+
+def _step(part: str | int) -> str:
+    """One step of a field's path; keys that the sender made up may hold anything."""
+    text = str(part)
+    return text if text.isprintable() and len(text) <= 60 else quoted(text)
 
 
 def _own_words(field: str, text: str) -> Fault:
@@ -57,25 +64,20 @@ def _own_words(field: str, text: str) -> Fault:
     marked = re.fullmatch(r"@([^@]+)@(.*)", text, re.DOTALL)
     if marked:
         field, text = marked[1], marked[2]
-    fault, _, remedy = text.partition("; ")
-    return Fault(field, fault, remedy)
+    # The last one: a value that is quoted in the fault may hold a semicolon too.
+    fault, separator, remedy = text.rpartition("; ")
+    return Fault(field, fault, remedy) if separator else Fault(field, text)
 
 
 def _remedy(kind: str, context: Mapping[str, Any], message: str) -> str:
     bounds = {"greater_than": "must be more than {gt}", "greater_than_equal": "must be at least {ge}",
               "less_than": "must be less than {lt}", "less_than_equal": "must be at most {le}",
-              "enum": "must be one of {expected}"}  # fmt: skip
+              "enum": "must be one of {expected}", "tuple_type": 'must be a list, such as ["one", "two"]',
+              "dict_type": "must be an object", "model_type": "must be an object"}  # fmt: skip
     if kind in bounds:
         return bounds[kind].format(**context)
-    if kind == "tuple_type":
-        return 'must be a list, such as ["python3", "train.py"]'
     # Pydantic's own sentence already says what would be right ("Input should be a valid integer").
-    return message.replace("Input should", "must")
-
-
-def _show(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"
+    return re.sub(r"^\w+ should", "must", message)
 
 
 def _fields_at(model: type[BaseModel], path: list[Any]) -> list[str]:
@@ -83,8 +85,7 @@ def _fields_at(model: type[BaseModel], path: list[Any]) -> list[str]:
     current: type[BaseModel] = model
     for part in path:
         info = current.model_fields.get(str(part))
-        annotation = info.annotation if info else None
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            break
-        current = annotation
+        # `tuple[Tier, ...]` is a list of Tiers; its positions are steps of the path too, and no field's name.
+        kinds = (info.annotation, *get_args(info.annotation)) if info else ()
+        current = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), current)
     return list(current.model_fields)

@@ -238,12 +238,12 @@ def encode(message: FromAgent | ToAgent) -> bytes:
 
 
 def decode_from_agent(body: bytes) -> FromAgent:
-    """A body the server received; msgspec.ValidationError when it is not one of ours."""
+    """A body the server received; ValueError when it is not one of ours."""
     return _from_agent.decode(body)
 
 
 def decode_to_agent(body: bytes) -> ToAgent:
-    """A body the agent received; msgspec.ValidationError when it is not one of ours."""
+    """A body the agent received; ValueError when it is not one of ours."""
     return _to_agent.decode(body)
 
 

@@ -6,10 +6,9 @@
 import argparse
 import asyncio
 import fcntl
-import logging
 import os
-import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +16,7 @@ import msgspec
 import structlog
 
 from gpuyard import __version__
+from gpuyard.config.logs import configure_logging
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import NodeSettings, load_settings
 from gpuyard.devices.host import HostReading, read_host
@@ -49,7 +49,8 @@ class Agent:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._epoch = 0
         self._linked = False
-        self._silent_since = time.monotonic()
+        self._heard = home.node / "heard"
+        self._silent_since = _heard_at(self._heard)
         self._leaving = asyncio.Event()
 
     async def run(self) -> None:
@@ -61,9 +62,10 @@ class Agent:
         self._spawn(self._gpus.watch())
         self._spawn(self._watch_silence())
         dialling = asyncio.create_task(self._dial())
-        await self._leaving.wait()
-        dialling.cancel()
-        await asyncio.gather(dialling, return_exceptions=True)
+        leaving = asyncio.create_task(self._leaving.wait())
+        await asyncio.wait([dialling, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if dialling.done():
+            dialling.result()  # never returns: its fault ends the agent, and the keeper starts a fresh one
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -116,7 +118,9 @@ class Agent:
                 header = await reader.readexactly(4)
                 message = wire.decode_to_agent(await reader.readexactly(wire.frame_length(header)))
                 if isinstance(message, wire.Welcome):
-                    self._epoch, self._linked = max(self._epoch, message.epoch), True
+                    if message.epoch < self._epoch:
+                        raise ValueError(f"the server's epoch {message.epoch} is over: {self._epoch} was seen")
+                    self._epoch, self._linked = message.epoch, True
                     sending = asyncio.create_task(self._outbox.deliver(writer))
                 else:
                     self._obey(message, writer)
@@ -161,12 +165,18 @@ class Agent:
         """Start an attempt, unless it is known, comes from a server that was replaced, or its GPUs are taken."""
         if start.epoch < self._epoch or start.attempt_id in self._attempts or self._journal.holds(start.attempt_id):
             return
-        attempt = self._remember(self._journal.intend(start, self._host.boot_id))
+        try:
+            attempt = self._remember(self._journal.intend(start, self._host.boot_id))
+        except OSError as error:
+            message = f"the agent's journal cannot be written: {error}"
+            self._outbox.put(wire.Ended(start.attempt_id, time.time(), None, reason="spawn_failed", message=message))
+            return
         taken = {uuid for other in self._attempts.values() if other.live and other is not attempt
                  for uuid in other.start.gpu_uuids} & set(start.gpu_uuids)  # fmt: skip
         if taken:
             message = f"GPU {', '.join(sorted(taken))} is in use by another attempt"
             ended = wire.Ended(start.attempt_id, time.time(), None, reason="gpu_busy", message=message)
+            self._journal.note(start.attempt_id, ended=ended)
             attempt.record.ended = ended
             self._outbox.put(ended)
             return
@@ -201,9 +211,15 @@ class Agent:
         writer.write(wire.encode(part))
 
     async def _watch_silence(self) -> None:
-        """End attempts whose `max_silence_s` has passed without a server, by this host's own monotonic clock."""
+        """End attempts whose `max_silence_s` has passed without a server, by this host's own monotonic clock.
+
+        The time is kept in a file, for an agent that is killed: the server does not count anew for the next one.
+        """
         while True:
             await asyncio.sleep(1.0)
+            if self._linked:
+                with suppress(OSError):  # on a full disk only this agent knows
+                    self._heard.write_text(str(time.monotonic()))
             silent_s = 0.0 if self._linked else time.monotonic() - self._silent_since
             for attempt in list(self._attempts.values()):
                 limit = attempt.start.max_silence_s
@@ -211,13 +227,22 @@ class Agent:
                     attempt.stop("silent")
 
 
+def _heard_at(path: Path) -> float:
+    """When an agent of this node last had its link, on the monotonic clock; now, if that is not known."""
+    now = time.monotonic()
+    try:
+        return min(float(path.read_text()), now)
+    except (FileNotFoundError, ValueError):
+        return now
+
+
 def _node_id(path: Path) -> str:
     """This node's id, made once."""
-    try:
-        return path.read_text().strip()
-    except FileNotFoundError:
-        path.write_text(new_id("node"))
-        return path.read_text().strip()
+    if not path.exists():
+        draft = path.with_suffix(".new")
+        draft.write_text(new_id("node"))
+        draft.rename(path)
+    return path.read_text().strip()
 
 
 def lock_agent(path: Path) -> IO[str]:
@@ -235,8 +260,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m gpuyard.node.agent")
     parser.add_argument("--home", type=Path, required=True)
     home = Home(parser.parse_args().home.absolute())
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-                        logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # fmt: skip
+    configure_logging()
     home.create()
     lock = lock_agent(home.node / "agent.lock")
     settings = load_settings(home).node

@@ -1,16 +1,20 @@
 """One attempt on this node, from its Start to its Ended: launching, watching, stopping."""
 
 import asyncio
+import json
 import os
 import signal
+import tarfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
+from msgspec.structs import replace
 
 from gpuyard.config.settings import NodeSettings
 from gpuyard.domain import wire
@@ -18,16 +22,31 @@ from gpuyard.domain.units import format_gb
 from gpuyard.node.checkpoints import CheckpointWatcher
 from gpuyard.node.environment import job_command, job_environment
 from gpuyard.node.journal import Journal, Record
-from gpuyard.node.launcher import Exit, Launch, LaunchError, Limits, LogFile, Process, adopt, find_attempt, spawn
+from gpuyard.node.launcher import (
+    NEVER_STARTED,
+    Exit,
+    Launch,
+    LaunchError,
+    Limits,
+    LogFile,
+    Process,
+    adopt,
+    find_attempt,
+    spawn,
+)
 from gpuyard.node.launcher.procfs import stat
 from gpuyard.node.output import OutputFollower
 from gpuyard.storage.blobs import BlobStore
 
+# The file system's clock may be this far behind ours.
+_CLOCK_STEP_NS = 10_000_000
 # After TERM a cancelled job has this long (or its own grace, if shorter) before KILL.
 CANCEL_GRACE_S = 10.0
 TERM_GRACE_S = 10.0
 # A keeper writes an orphan's record within milliseconds; after this it never will.
 _RECORD_WAIT_S = 3.0
+# Exit codes by which a shell says that its child was killed, so that it may have been writing just then.
+_KILLED = frozenset(128 + number for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS))
 log = structlog.get_logger(__name__)
 Send = Callable[[Any], None]
 
@@ -41,7 +60,6 @@ class AttemptRun:
         self.record = record
         self.start = record.start
         self.process: Process | None = None
-        self.over = asyncio.Event()
         self._exited = asyncio.Event()
         self._journal = journal
         self._blobs = blobs
@@ -66,31 +84,50 @@ class AttemptRun:
     async def run(self) -> None:
         """Launch and follow to the end."""
         try:
-            resume_from = await asyncio.to_thread(self._restore)
-            if self._stopped:
-                await self._finish(self._ended(Exit()))
-                return
-            self.process = await asyncio.to_thread(self._spawn, resume_from)
-        except LaunchError as error:
-            await self._finish(
-                wire.Ended(self.start.attempt_id, time.time(), None, reason=error.reason, message=str(error))
-            )
+            resume_from = await asyncio.to_thread(self._prepare)
+        except (OSError, tarfile.TarError) as error:
+            await self._not_started("bad_resume" if self.start.resume_sha256 else "workdir_missing", error)
             return
-        self._note_started(self.process, time.time())
+        if self._stopped:
+            await self._finish(self._ended(Exit()))
+            return
+        try:
+            self.process = await asyncio.to_thread(self._launch, resume_from)
+        except LaunchError as error:
+            await self._not_started(error.reason, error)
+            return
+        except ValueError as error:
+            await self._not_started("invalid_argument", error)
+            return
+        self._send(
+            wire.Started(self.start.attempt_id, self.record.started_at or 0, self.process.pid, self.process.enforcement)
+        )
         await self._follow()
 
-    def _restore(self) -> Path | None:
-        """Lay the checkpoint to resume from where the program can read it."""
-        if not self.start.workdir:
+    async def _not_started(self, reason: str, error: Exception) -> None:
+        await self._finish(self._ended(Exit(), reason, str(error)))
+
+    def _prepare(self) -> Path | None:
+        """Make the working directory if it is ours, and lay the checkpoint to resume from where it can be read."""
+        start = self.start
+        if not start.workdir:
             self._workdir.mkdir(parents=True, exist_ok=True)
-        if not self.start.resume_sha256:
+        self._watcher = self._make_watcher(time.time())
+        self._watcher.ignore_existing()
+        if not start.resume_sha256:
             return None
-        target = self._private / "resume" / (self.start.resume_name or "checkpoint")
-        try:
-            self._blobs.restore(self.start.resume_sha256, target, directory=self.start.resume_directory)
-        except OSError as error:
-            raise LaunchError("bad_resume", f"the checkpoint cannot be restored: {error}") from None  # type: ignore[arg-type]
+        target = self._private / "resume" / (start.resume_name or "checkpoint")
+        self._blobs.restore(start.resume_sha256, target, directory=start.resume_directory)
         return target
+
+    def _make_watcher(self, began_at: float) -> CheckpointWatcher:
+        return CheckpointWatcher(self.start, self._workdir, began_at, self._blobs, lambda: self._output.step)
+
+    def _launch(self, resume_from: Path | None) -> Process:
+        """Spawn, and note the pid in the same breath: an agent killed in between has to search for it."""
+        process = self._spawn(resume_from)
+        self._note_started(process, time.time())
+        return process
 
     def _spawn(self, resume_from: Path | None) -> Process:
         start = self.start
@@ -109,39 +146,50 @@ class AttemptRun:
             self.start.attempt_id, pid=process.pid, start_ticks=process.start_ticks, started_at=at,
             monotonic=record.monotonic, limits=process.enforcement,
         )  # fmt: skip
-        self._send(wire.Started(self.start.attempt_id, at, process.pid, process.enforcement))
 
     async def resume(self, exits: Path, keeper_alive: Callable[[], bool], boot_id: str) -> None:
         """Take over from the agent before: adopt the process, report anew what the server may not have heard."""
         record = self.record
         if record.ended:
+            if record.pid is not None:
+                # The agent before may have died on its way from noting the end to leaving nothing behind.
+                process = adopt(self.start.attempt_id, record.pid, record.start_ticks, exits)
+                await asyncio.to_thread(self._clean_up, process)
             self._send(record.ended)
-            self.over.set()
             return
         if record.boot_id != boot_id:
             await self._finish(self._ended(Exit(lost=True), "node_rebooted", "the node was rebooted while it ran"))
             return
-        if record.pid is None and not self._find_pid():
+        if record.pid is None and not self._log.path.exists():
+            await self.run()  # nothing was started: the log is opened before the process
+            return
+        if record.pid is None and not self._find_pid(exits):
             await self._finish(
                 self._ended(Exit(lost=True), "exit_status_lost", "the agent was killed as it started it")
             )
             return
         assert record.pid is not None
         self.process = adopt(self.start.attempt_id, record.pid, record.start_ticks, exits)
+        self._watcher = self._make_watcher(record.started_at or time.time())
+        await asyncio.to_thread(self._watcher.remember, record.checkpoints)
         self._send(
             wire.Started(self.start.attempt_id, record.started_at or time.time(), record.pid, dict(record.limits))
         )
         await self._follow(keeper_alive)
 
-    def _find_pid(self) -> bool:
-        """The agent died between the spawn and its note: the process is found by the id in its environment."""
+    def _find_pid(self, exits: Path) -> bool:
+        """The agent died between the spawn and its note: the process is found by the id in its environment.
+
+        If it has ended since, the keeper looked at that before and wrote it into its record.
+        """
         pids = find_attempt(self.start.attempt_id)
         found = stat(pids[0]) if pids else None
-        if found is None:
+        named = (found.pid, found.start_ticks) if found else _recorded(exits, self.start.attempt_id)
+        if named is None:
             return False
-        self.record.pid, self.record.start_ticks = found.pid, found.start_ticks
+        self.record.pid, self.record.start_ticks = named
         self.record.started_at, self.record.monotonic = time.time(), time.monotonic()
-        self._journal.note(self.start.attempt_id, pid=found.pid, start_ticks=found.start_ticks,
+        self._journal.note(self.start.attempt_id, pid=self.record.pid, start_ticks=self.record.start_ticks,
                            started_at=self.record.started_at, monotonic=self.record.monotonic)  # fmt: skip
         return True
 
@@ -150,9 +198,6 @@ class AttemptRun:
     async def _follow(self, keeper_alive: Callable[[], bool] | None = None) -> None:
         process = self.process
         assert process is not None
-        began = self.record.started_at or time.time()
-        self._watcher = CheckpointWatcher(self.start, self._workdir, began, self._blobs, lambda: self._output.step)
-        self._watcher.remember(self.record.checkpoints)
         helpers = [asyncio.create_task(work) for work in (self._look(), self._scan(), self._timers())]
         if self._stopped:
             self.stop(self._stopped)
@@ -162,9 +207,21 @@ class AttemptRun:
             self._exited.set()
             for helper in helpers:
                 helper.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
+            for fault in await asyncio.gather(*helpers, return_exceptions=True):
+                if isinstance(fault, Exception):
+                    log.error("following an attempt failed", attempt=self.start.attempt_id, exc_info=fault)
         found = await self._exit_of(process, keeper_alive)
-        await self._finish(self._ended(found))
+        if found.signal == NEVER_STARTED:
+            await self._begin_anew(process)
+        else:
+            await self._finish(self._ended(found))
+
+    async def _begin_anew(self, process: Process) -> None:
+        """The agent before was killed while it launched: the program never ran, so this is still its first start."""
+        await asyncio.to_thread(self._clean_up, process)
+        self.process, self.record.pid = None, None
+        self._exited.clear()
+        await self.run()
 
     async def _exit_of(self, process: Process, keeper_alive: Callable[[], bool] | None) -> Exit:
         deadline = time.monotonic() + _RECORD_WAIT_S
@@ -184,8 +241,11 @@ class AttemptRun:
             seen = await asyncio.to_thread(self._output.look)
             if seen:
                 self._send(seen)
-            if self._log.size() > cap * 1.25:
-                await asyncio.to_thread(self._log.cap, cap)
+            try:
+                if self._log.size() - self._log.start() > cap * 1.25:
+                    await asyncio.to_thread(self._log.cap, cap)
+            except OSError as error:
+                log.warning("the log could not be capped", attempt=self.start.attempt_id, error=str(error))
 
     async def _scan(self) -> None:
         """Notice checkpoints."""
@@ -193,19 +253,12 @@ class AttemptRun:
             return
         while True:
             await asyncio.sleep(self._settings.checkpoint_scan_s)
-            await self._report_checkpoints(last=False)
+            await self._report_checkpoints()
 
-    async def _report_checkpoints(self, *, last: bool) -> None:
-        if self._watcher is None:
-            return
-        pids = [] if last else await asyncio.to_thread(find_attempt, self.start.attempt_id)
-        try:
-            saved = await asyncio.to_thread(self._watcher.scan, pids, last=last)
-        except OSError as error:
-            # A full disk: the job goes on, the checkpoint is tried again with the next scan.
-            log.warning("a checkpoint could not be kept", attempt=self.start.attempt_id, error=str(error))
-            return
-        for item in saved:
+    async def _report_checkpoints(self, *, last: bool = False) -> None:
+        assert self._watcher is not None
+        pids = partial(find_attempt, self.start.attempt_id)
+        for item in await asyncio.to_thread(self._watcher.scan, pids, last=last):
             self.record.checkpoints.append(item)
             self._journal.note_checkpoint(item)
             self._send(item)
@@ -243,9 +296,9 @@ class AttemptRun:
         self._journal.note(self.start.attempt_id, stopping=reason)
         grace_s = self.start.grace_s
         if checkpoint and self.start.checkpoint_signal:
-            kept = len(self.record.checkpoints)
+            asked_ns = time.time_ns() - _CLOCK_STEP_NS
             process.signal(_number(self.start.checkpoint_signal))
-            await self._wait(grace_s, lambda: len(self.record.checkpoints) > kept)
+            await self._wait(grace_s, lambda: self._watcher is not None and self._watcher.newest_ns > asked_ns)
             grace_s = TERM_GRACE_S
         process.signal(signal.SIGTERM)
         # A stopped process hears TERM only once it goes on.
@@ -277,20 +330,23 @@ class AttemptRun:
         )  # fmt: skip
 
     async def _finish(self, ended: wire.Ended) -> None:
-        """Journal the end, clean up, report what came last, then the end itself."""
+        """Take what came last, journal the end, clean up, then report the end.
+
+        An agent killed before the journal has it leaves all of this to the next one.
+        """
         seen = await asyncio.to_thread(self._output.look, last=True)
         failed = bool(ended.exit_code or ended.signal) and not ended.reason and not ended.stopped
         if failed and self._output.fault:
-            ended = _with_reason(ended, self._output.fault)
+            ended = replace(ended, reason=self._output.fault, message="its output says so")
+        if self.process and ended.exit_code is not None and ended.exit_code not in _KILLED:
+            await self._report_checkpoints(last=True)
+        if seen:
+            self._send(seen)
         self._journal.note(self.start.attempt_id, ended=ended)
         if self.process:
             await asyncio.to_thread(self._clean_up, self.process)
-        await self._report_checkpoints(last=True)
-        if seen:
-            self._send(seen)
         self.record.ended = ended
         self._send(ended)
-        self.over.set()
 
     def _clean_up(self, process: Process) -> None:
         left = process.kill_all()
@@ -300,13 +356,18 @@ class AttemptRun:
         process.cleanup()
 
 
-def _with_reason(ended: wire.Ended, reason: str) -> wire.Ended:
-    return wire.Ended(ended.attempt_id, ended.at, ended.started_at, ended.exit_code, ended.signal, reason,
-                      ended.stopped, "its output says so", ended.usage)  # fmt: skip
-
-
 def _number(name: str) -> int:
     return signal.Signals[f"SIG{name.removeprefix('SIG')}"]
+
+
+def _recorded(exits: Path, attempt_id: str) -> tuple[int, int] | None:
+    """The pid and start time under which a keeper recorded how this attempt ended."""
+    for path in exits.glob("*.json"):
+        with suppress(OSError, ValueError):
+            content = json.loads(path.read_text())
+            if content.get("attempt") == attempt_id:
+                return content["pid"], content["start_ticks"]
+    return None
 
 
 async def _until_ended(process: Process) -> None:

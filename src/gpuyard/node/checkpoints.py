@@ -1,9 +1,11 @@
 """Noticing checkpoints: files (or folders) that match the job's pattern, once they are complete.
 
 A match is taken when it has looked the same twice and no process of the job has it open for writing; it is copied
-into the blob store and counts only if it still looked the same after the copy. So what is kept is never half-written.
+into the blob store and counts only if it still looked the same after the copy. A folder must also have been quiet for
+a while: programs write its files one after another. So what is kept is never half-written.
 """
 
+import glob
 import os
 import re
 import time
@@ -11,11 +13,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
 from gpuyard.domain import wire
-from gpuyard.storage.blobs import BlobStore
+from gpuyard.storage.blobs import Blob, BlobStore
 
 _STEP = re.compile(r"(?:step|iter|ckpt|checkpoint|epoch)[-_=]?(\d+)", re.IGNORECASE)
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
+_UNFINISHED = (".tmp", ".partial", ".incomplete")
+# Longer than a program takes between two files of a checkpoint: collecting a sharded optimiser's state, say.
+_FOLDER_QUIET_NS = 2_000_000_000
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +33,7 @@ class _Look:
     changed_ns: int
     size: int
     files: int
+    folder: bool
 
 
 class CheckpointWatcher:
@@ -40,74 +49,96 @@ class CheckpointWatcher:
         # What was there before the attempt is not its work. Files of the same second count: clocks are coarse.
         self._since_ns = int((began_at - 1) * 1e9)
         self._last: dict[str, _Look] = {}
-        self._taken: dict[str, _Look | None] = {}
+        self._taken: dict[str, _Look] = {}
+        self._warned: set[str] = set()
+
+    @property
+    def newest_ns(self) -> int:
+        """When the newest checkpoint taken so far was written, in ns since the epoch; 0 without any."""
+        return max((look.changed_ns for look in self._taken.values()), default=0)
+
+    def ignore_existing(self) -> None:
+        """What is there now, before the attempt, is not its work until it changes."""
+        self._taken |= {name: look for name in self._matches() if (look := self._look(name))}
 
     def remember(self, saved: Iterable[wire.CheckpointSaved]) -> None:
         """These were taken by an earlier agent: they count as new again only when they change after `at`."""
         for item in saved:
-            look = _look(self._workdir / item.path)
+            look = self._look(item.path)
             if look and look.changed_ns <= item.at * 1e9:
                 self._taken[item.path] = look
 
-    def scan(self, pids: Iterable[int], *, last: bool = False) -> list[wire.CheckpointSaved]:
-        """The checkpoints completed since the last scan; with `last`, no process writes any more."""
-        pattern = self._start.checkpoint_path
-        if not pattern:
-            return []
-        ready = [path for path in self._matches(pattern) if self._settled(path, last)]
-        if not ready:
-            return []
-        writing: set[Path] = set() if last else _open_for_writing(pids)
-        saved = [self._take(path) for path in ready if not _touched(path, writing)]
+    def scan(self, pids: Callable[[], Iterable[int]], *, last: bool = False) -> list[wire.CheckpointSaved]:
+        """The checkpoints completed since the last scan. `pids`: the job's processes.
+
+        `last`: the job has ended by itself, so that what it left is as complete as it will ever be.
+        """
+        looks = {name: look for name in self._matches() if (look := self._look(name))}
+        ready = [
+            name for name, look in looks.items() if self._is_new(name, look) and (last or self._settled(name, look))
+        ]
+        self._last = looks
+        writing = _open_for_writing(pids()) if ready else set[Path]()
+        saved = [self._take(name) for name in ready if not _touched(self._workdir / name, writing)]
         return [item for item in saved if item]
 
-    def _matches(self, pattern: str) -> list[Path]:
-        absolute = Path(pattern).is_absolute()
-        found = Path("/").glob(pattern.lstrip("/")) if absolute else self._workdir.glob(pattern)
-        return sorted(path for path in found if not path.name.endswith((".tmp", ".partial", ".incomplete")))
+    def _matches(self) -> list[str]:
+        """What matches, as the program named it: relative to its working directory, or absolute."""
+        # Path.glob refuses patterns that people write, such as `**.pt`.
+        found = glob.glob(self._start.checkpoint_path or "", root_dir=self._workdir, recursive=True)  # noqa: PTH207
+        return sorted({name.rstrip("/") for name in found if not name.rstrip("/").endswith(_UNFINISHED)})
 
-    def _settled(self, path: Path, last: bool) -> bool:
-        name, look = self._name(path), _look(path)
-        if look is None or look.changed_ns < self._since_ns or not look.size or self._taken.get(name) == look:
-            return False
-        before, self._last[name] = self._last.get(name), look
-        return last or before == look
+    def _look(self, name: str) -> _Look | None:
+        return _look(self._workdir / name)
 
-    def _take(self, path: Path) -> wire.CheckpointSaved | None:
-        before = _look(path)
+    def _is_new(self, name: str, look: _Look) -> bool:
+        return look.size > 0 and look.changed_ns >= self._since_ns and self._taken.get(name) != look
+
+    def _settled(self, name: str, look: _Look) -> bool:
+        quiet = not look.folder or time.time_ns() - look.changed_ns >= _FOLDER_QUIET_NS
+        return quiet and self._last.get(name) == look
+
+    def _take(self, name: str) -> wire.CheckpointSaved | None:
+        path, before = self._workdir / name, self._look(name)
         try:
-            if path.is_dir():
-                blob = self._blobs.put_directory(path)
-            else:
-                with path.open("rb") as file:
-                    blob = self._blobs.put(file)
+            blob = self._copy(path)
         except FileNotFoundError:
             return None  # the program rotates its checkpoints and has removed this one
-        name = self._name(path)
-        if before is None or _look(path) != before:
+        except OSError as error:
+            # A full disk: the job goes on, the checkpoint is tried again with the next scan.
+            if name not in self._warned:
+                log.warning(
+                    "a checkpoint could not be kept", attempt=self._start.attempt_id, path=name, error=str(error)
+                )
+            self._warned.add(name)
+            return None
+        if before is None or self._look(name) != before:
             return None
         self._taken[name] = before
         found = _STEP.findall(path.name)
         step = int(found[-1]) if found else self._step()
         return wire.CheckpointSaved(
-            self._start.attempt_id, name, blob.sha256, blob.size, time.time(), step, path.is_dir()
+            self._start.attempt_id, name, blob.sha256, blob.size, time.time(), step, before.folder
         )
 
-    def _name(self, path: Path) -> str:
-        """The path as the program wrote it: relative to its working directory where it lies in it."""
-        return str(path.relative_to(self._workdir)) if path.is_relative_to(self._workdir) else str(path)
+    def _copy(self, path: Path) -> Blob:
+        if path.is_dir():
+            return self._blobs.put_directory(path)
+        with path.open("rb") as file:
+            return self._blobs.put(file)
 
 
 def _look(path: Path) -> _Look | None:
     try:
         status = path.stat()
         if not path.is_dir():
-            return _Look(status.st_mtime_ns, status.st_size, 1)
+            return _Look(status.st_mtime_ns, status.st_size, 1, folder=False)
         inside = [item.stat() for item in path.rglob("*") if item.is_file()]
     except FileNotFoundError:
         return None
     newest = max((item.st_mtime_ns for item in inside), default=status.st_mtime_ns)
-    return _Look(max(newest, status.st_mtime_ns), sum(item.st_size for item in inside), len(inside))
+    size = sum(item.st_size for item in inside)
+    return _Look(max(newest, status.st_mtime_ns), size, len(inside), folder=True)
 
 
 def _open_for_writing(pids: Iterable[int]) -> set[Path]:

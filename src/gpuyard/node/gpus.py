@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from gpuyard.devices.discovery import Discovery, discover
 from gpuyard.devices.gpu import GpuReading
 from gpuyard.domain import wire
@@ -23,7 +25,8 @@ class GpuWatch:
         # In a thread: a driver in trouble can take seconds to answer.
         found = await asyncio.to_thread(discover)
         before = (_identity(self.current), self.problem)
-        self.current, self.problem = _merge(found, self.current), found.problem
+        self.current, unknown = _merge(found, self.current)
+        self.problem = found.problem or unknown
         return (_identity(self.current), self.problem) != before
 
     async def watch(self) -> None:
@@ -38,17 +41,22 @@ def _identity(gpus: list[wire.Gpu]) -> list[tuple[str, int, str | None]]:
     return [(gpu.uuid, gpu.memory_mb, gpu.problem) for gpu in gpus]
 
 
-def _merge(found: Discovery, before: list[wire.Gpu]) -> list[wire.Gpu]:
-    """What was read, and what is known to be there but cannot be read: by its UUID, or by the place it had."""
-    read = [_on_wire(reading) for reading in found.gpus]
-    seen = {gpu.uuid for gpu in read}
+def _merge(found: Discovery, before: list[wire.Gpu]) -> tuple[list[wire.Gpu], str | None]:
+    """What was read, with what is there but cannot be read: known by its UUID, or by the place it had.
+
+    The text is about GPUs that are there and were never read by this agent, so that nobody can say which they are.
+    """
+    gpus = {reading.uuid: _on_wire(reading) for reading in found.gpus}
+    unknown: list[str] = []
     for lost in found.lost:
-        known = [g for g in before if g.uuid not in seen and (g.uuid == lost.uuid or g.index == lost.index)]
-        for gpu in known[:1]:
-            seen.add(gpu.uuid)
-            read.append(wire.Gpu(gpu.uuid, gpu.index, gpu.name, gpu.memory_mb, gpu.compute_capability, gpu.driver,
-                                 problem=lost.reason))  # fmt: skip
-    return sorted(read, key=lambda gpu: (gpu.index, gpu.uuid))
+        known = [g for g in before if g.uuid not in gpus and (g.uuid == lost.uuid or g.index == lost.index)]
+        if known:
+            gpus[known[0].uuid] = replace(known[0], problem=lost.reason)
+        elif lost.uuid:
+            gpus[lost.uuid] = wire.Gpu(lost.uuid, lost.index or 0, "", 0, problem=lost.reason)
+        else:
+            unknown.append(f"GPU {lost.index} cannot be used: {lost.reason}")
+    return sorted(gpus.values(), key=lambda gpu: (gpu.index, gpu.uuid)), "; ".join(unknown) or None
 
 
 def _on_wire(reading: GpuReading) -> wire.Gpu:

@@ -1,10 +1,12 @@
 """The agent's memory: one small append-only file per attempt, written with plain writes.
 
 A reboot kills the jobs anyway, so nothing is synced; a killed agent's writes are in the page cache and survive it.
-A record torn by the kill is the last line, and is ignored.
+A line torn by the kill is the last one, and is cut off.
 """
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import structlog
 
 from gpuyard.domain import wire
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -51,17 +56,24 @@ class Journal:
         return self.folder / f"{attempt_id}.journal"
 
     def intend(self, start: wire.Start, boot_id: str) -> Record:
-        """Note that the attempt is about to be started, before it is."""
-        self._append(start.attempt_id, {"start": msgspec.to_builtins(start), "boot_id": boot_id})
+        """Note that the attempt is about to be started, before it is. OSError when that cannot be written."""
+        try:
+            self._append(start.attempt_id, {"start": msgspec.to_builtins(start), "boot_id": boot_id})
+        except OSError:
+            self._path(start.attempt_id).unlink(missing_ok=True)
+            raise
         return Record(start, boot_id)
 
     def note(self, attempt_id: str, **facts: Any) -> None:
-        """Note facts: fields of Record."""
-        self._append(attempt_id, {name: msgspec.to_builtins(value) for name, value in facts.items()})
+        """Note facts: fields of Record. On a full disk they are only known while this agent lives."""
+        try:
+            self._append(attempt_id, {name: msgspec.to_builtins(value) for name, value in facts.items()})
+        except OSError as error:
+            log.warning("not noted in the journal", attempt=attempt_id, facts=list(facts), error=str(error))
 
     def note_checkpoint(self, saved: wire.CheckpointSaved) -> None:
         """Note a checkpoint, so that the next agent does not take it for a new one."""
-        self._append(saved.attempt_id, {"checkpoint": msgspec.to_builtins(saved)})
+        self.note(saved.attempt_id, checkpoint=saved)
 
     def forget(self, attempt_id: str) -> None:
         """The attempt is settled: only its log and its own working directory stay."""
@@ -69,8 +81,8 @@ class Journal:
         shutil.rmtree(self.private(attempt_id) / "resume", ignore_errors=True)
 
     def holds(self, attempt_id: str) -> bool:
-        """Is there a record that was not forgotten?"""
-        return self._path(attempt_id).exists()
+        """Is there a record, or the log of an attempt whose record was forgotten?"""
+        return self._path(attempt_id).exists() or self.log_path(attempt_id).exists()
 
     def records(self) -> Iterator[Record]:
         """Every attempt that is not settled, oldest first."""
@@ -80,26 +92,36 @@ class Journal:
                 yield record
 
     def _append(self, attempt_id: str, facts: Mapping[str, Any]) -> None:
+        line = json.dumps(facts).encode() + b"\n"
         with self._path(attempt_id).open("ab", buffering=0) as file:
-            file.write(json.dumps(facts).encode() + b"\n")
+            size = file.tell()
+            if file.write(line) < len(line):
+                file.truncate(size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _read(path: Path) -> Record | None:
-    record: Record | None = None
-    for line in path.read_bytes().splitlines():
-        try:
-            facts: dict[str, Any] = json.loads(line)
-        except ValueError:
-            break
-        if "start" in facts:
-            record = Record(msgspec.convert(facts["start"], wire.Start), facts["boot_id"])
-        elif record is None:
-            return None
-        elif "checkpoint" in facts:
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole == 0:
+        path.unlink()  # torn in its first line: the attempt was not started
+        return None
+    os.truncate(path, whole)
+    try:
+        return _fold([json.loads(line) for line in content[:whole].splitlines()])
+    except (ValueError, KeyError, AttributeError) as error:
+        log.error("a journal cannot be read and is left alone", path=str(path), error=str(error))
+        return None
+
+
+def _fold(lines: list[dict[str, Any]]) -> Record:
+    record = Record(msgspec.convert(lines[0]["start"], wire.Start), lines[0]["boot_id"])
+    for facts in lines[1:]:
+        if "checkpoint" in facts:
             record.checkpoints.append(msgspec.convert(facts["checkpoint"], wire.CheckpointSaved))
-        else:
-            if facts.get("ended"):
-                facts["ended"] = msgspec.convert(facts["ended"], wire.Ended)
-            for name, value in facts.items():
-                setattr(record, name, value)
+            continue
+        if facts.get("ended"):
+            facts["ended"] = msgspec.convert(facts["ended"], wire.Ended)
+        for name, value in facts.items():
+            setattr(record, name, value)
     return record

@@ -28,6 +28,7 @@ _LOG_BYTES = 1_000_000
 _KEEP_RECORDS_S = 86_400.0
 _PRUNE_EVERY_S = 3_600.0
 _RETRY_WRITE_S = 1.0
+_ATTEMPT = b"GPUYARD_ATTEMPT_ID="
 _SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
 
 
@@ -61,9 +62,10 @@ class Exits:
         """Whether records wait for the disk to take them."""
         return bool(self._unwritten)
 
-    def record(self, pid: int, start_ticks: int, code: int | None, signum: int | None) -> None:
+    def record(self, pid: int, start_ticks: int, code: int | None, signum: int | None, attempt: str) -> None:
         """Write down how a process ended; on a full disk, as soon as there is room."""
-        content = {"pid": pid, "start_ticks": start_ticks, "code": code, "signal": signum, "at": time.time()}
+        content = {"pid": pid, "start_ticks": start_ticks, "code": code, "signal": signum, "at": time.time(),
+                   "attempt": attempt}  # fmt: skip
         self._unwritten[f"{pid}-{start_ticks}.json"] = json.dumps(content)
         self.flush()
 
@@ -103,6 +105,7 @@ class Keeper:
         self._pause_s = _FIRST_PAUSE_S
         self._start_at: float | None = time.monotonic()  # None: the agent runs, or is to run no more
         self._stopping = False
+        self._orphans: dict[int, str] = {}  # the attempts of the jobs that an agent left behind, by pid
 
     def run(self) -> None:
         """Return when the agent has stopped for good and no child is left, or at the second SIGTERM."""
@@ -191,11 +194,21 @@ class Keeper:
         fields = stat[stat.rindex(b")") + 2 :].split()
         session, start_ticks = int(fields[3]), int(fields[19])
         if session == pid:  # a job is the leader of its session; what a job leaves behind is of no account
-            self._exits.record(pid, start_ticks, code, signum)
+            self._exits.record(pid, start_ticks, code, signum, self._orphans.pop(pid, ""))
+
+    def _learn_orphans(self) -> None:
+        """Whose attempts the agent left behind: it may have died before it noted which process was which."""
+        me = os.getpid()
+        for pid in map(int, Path(f"/proc/{me}/task/{me}/children").read_text().split()):
+            with suppress(OSError):
+                for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    if entry.startswith(_ATTEMPT):
+                        self._orphans[pid] = entry.removeprefix(_ATTEMPT).decode(errors="replace")
 
     def _agent_ended(self, code: int | None, signum: int | None) -> None:
         self._log.write(f"agent {self._agent} ended: " + (f"signal {signum}" if code is None else f"exit code {code}"))
         self._agent = None
+        self._learn_orphans()
         if code == 0 and not self._stopping:
             self._finish("exit code 0")
         if not self._stopping:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from gpuyard.domain import wire
@@ -34,10 +35,11 @@ class Outbox:
     async def deliver(self, writer: asyncio.StreamWriter) -> None:
         """Send all that is not acknowledged, then what comes, until the link ends."""
         sent = 0
-        while True:
-            self._more.clear()
-            for report in [r for r in self._waiting if r.seq > sent]:
-                writer.write(wire.encode(report))
-                sent = report.seq
-            await writer.drain()
-            await self._more.wait()
+        with suppress(ConnectionError):  # who reads from the link hears of its end, too
+            while True:
+                self._more.clear()
+                for report in [r for r in self._waiting if r.seq > sent]:
+                    writer.write(wire.encode(report))
+                    sent = report.seq
+                await writer.drain()
+                await self._more.wait()

@@ -8,34 +8,27 @@ import os
 import socket
 import struct
 import time
-from collections import OrderedDict
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any, ClassVar
 
-import msgspec
 import structlog
+from msgspec.structs import replace as replaced
 
 from gpuyard.domain import wire
 from gpuyard.domain.errors import GpuyardError, InsufficientResourcesError, JobNotFoundError, ProviderError
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult, JobStatus
 from gpuyard.providers.base import GpuProviderInterface, Sink
-from gpuyard.providers.link import Link
+from gpuyard.providers.link import LOG_PART, Link
+from gpuyard.providers.placing import place
+from gpuyard.providers.results import Known, Results
 
 _LOG_WAIT_S = 10.0
 _JOIN_S = 10.0
-_KEPT_RESULTS = 10_000
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What the provider remembers of an attempt: answers to `get_job_status` until it is one of the oldest."""
-
-    node_id: str
-    result: JobResult
 
 
 class AgentProvider(GpuProviderInterface):
@@ -47,7 +40,7 @@ class AgentProvider(GpuProviderInterface):
         super().__init__(config)
         self._links: dict[str, Link] = {}
         self._hellos: dict[str, wire.Hello] = {}
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._results = Results()
         self._sink: Sink | None = None
         self.joined = asyncio.Event()
 
@@ -64,21 +57,24 @@ class AgentProvider(GpuProviderInterface):
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One agent's connection, from its Hello to its end."""
-        link = Link(reader, writer)
-        node_id = ""
+        link = Link(reader, writer, self.PROVIDER_NAME)
+        node_id, passing = "", None
         try:
             _refuse_other_users(writer)
             async for message in link.messages():
-                if isinstance(message, wire.Hello):
+                if isinstance(message, wire.Report) and node_id:
+                    self._learn(node_id, message.body)
+                    link.hold(message)
+                elif isinstance(message, wire.Hello) and not node_id:
                     node_id = message.node_id
                     await self._join(message, link)
-                elif isinstance(message, wire.Report) and node_id:
-                    await self._report(node_id, message, link)
-        except (GpuyardError, msgspec.ValidationError, ValueError, PermissionError) as error:
-            # Nothing was acknowledged: the agent dials in again and repeats what it has to say.
+                    passing = asyncio.create_task(self._pass_on(node_id, link), name="pass-on-reports")
+        except (GpuyardError, ValueError, PermissionError) as error:
             log.warning("agent link ended", node=node_id, error=str(error))
         finally:
             link.close()
+            if passing:
+                await passing
             await self._leave(node_id, link)
 
     async def _join(self, hello: wire.Hello, link: Link) -> None:
@@ -88,9 +84,21 @@ class AgentProvider(GpuProviderInterface):
             old.close()
         self._links[hello.node_id], self._hellos[hello.node_id] = link, hello
         for attempt in hello.attempts:
-            self._remember(attempt.attempt_id, hello.node_id, JobStatus.RUNNING)
+            self._results.listed(hello.node_id, attempt.attempt_id, attempt.state)
         link.send(await self._sink.node_joined(self.PROVIDER_NAME, hello))
         self.joined.set()
+
+    async def _pass_on(self, node_id: str, link: Link) -> None:
+        """Pass reports on, as many at once as came in during the last commit, and acknowledge them after theirs."""
+        assert self._sink is not None
+        try:
+            while batch := await link.next_reports():
+                await self._sink.reported(node_id, batch)
+                link.send(wire.Acknowledge(batch[-1].seq))
+        except GpuyardError as error:
+            # Nothing was acknowledged: the agent dials in again and repeats what it has to say.
+            log.warning("reports not taken", node=node_id, error=str(error))
+            link.close()
 
     async def _leave(self, node_id: str, link: Link) -> None:
         if self._links.get(node_id) is link:
@@ -100,29 +108,10 @@ class AgentProvider(GpuProviderInterface):
             if self._sink is not None:
                 await self._sink.node_left(node_id)
 
-    async def _report(self, node_id: str, report: wire.Report, link: Link) -> None:
-        assert self._sink is not None
-        self._learn(node_id, report.body)
-        await self._sink.reported(node_id, [report])
-        link.send(wire.Acknowledge(report.seq))
-
     def _learn(self, node_id: str, body: Any) -> None:
-        if isinstance(body, wire.Started):
-            self._remember(body.attempt_id, node_id, JobStatus.RUNNING, started_at=body.at)
-        elif isinstance(body, wire.Ended):
-            ending = {"cancelled": JobStatus.CANCELLED, "": JobStatus.FAILED if body.exit_code else JobStatus.COMPLETED}
-            status = ending.get(body.stopped, JobStatus.FAILED)
-            if body.reason or body.signal:
-                status = JobStatus.FAILED if not body.stopped else status
-            self._remember(body.attempt_id, node_id, status, completed_at=body.at, exit_code=body.exit_code,
-                           error_message=body.stopped or body.reason or body.message or None)  # fmt: skip
-
-    def _remember(self, attempt_id: str, node_id: str, status: JobStatus, **values: Any) -> None:
-        old = self._known.get(attempt_id)
-        result = old.result if old else JobResult(attempt_id, status, created_at=time.time())
-        self._known[attempt_id] = _Known(node_id, replace(result, status=status, **values))
-        while len(self._known) > _KEPT_RESULTS:
-            self._known.popitem(last=False)
+        self._results.learn(node_id, body)
+        if isinstance(body, wire.GpusSeen):
+            self._hellos[node_id] = replaced(self._hellos[node_id], gpus=body.gpus, problem=body.problem)
 
     def _link(self, node_id: str) -> Link:
         link = self._links.get(node_id)
@@ -130,8 +119,8 @@ class AgentProvider(GpuProviderInterface):
             raise ProviderError(f"Node {node_id} has no agent connected.", self.PROVIDER_NAME, "NOT_CONNECTED")
         return link
 
-    def _known_or_raise(self, job_id: str) -> _Known:
-        known = self._known.get(job_id)
+    def _known_or_raise(self, job_id: str) -> Known:
+        known = self._results.find(job_id)
         if known is None:
             raise JobNotFoundError(job_id, self.PROVIDER_NAME)
         return known
@@ -139,35 +128,40 @@ class AgentProvider(GpuProviderInterface):
     # --- the seven calls ---
 
     async def submit_job(self, job_config: JobConfig) -> str:
-        """Send Start to the node the placement names, or to the first node that has enough when none is named."""
+        """Send Start to the node the placement names; when it names none, to the first that has enough."""
         attempt_id = job_config.attempt_id or new_id("attempt")
-        options = job_config.provider_options
-        node_id = options.get("node_id") or self._first_fitting(job_config)
-        if attempt_id not in self._known:
-            self._remember(attempt_id, node_id, JobStatus.PENDING)
-        self._link(node_id).send(_start_message(job_config, attempt_id, int(self.config.get("epoch", 0))))
+        known = self._results.find(attempt_id)
+        if known and known.over:
+            return attempt_id
+        node_id, gpu_uuids = (known.node_id, list(known.gpu_uuids)) if known else self._place(job_config)
+        epoch = int(self.config.get("epoch", 0))
+        self._link(node_id).send(_start_message(job_config, attempt_id, epoch, gpu_uuids))
+        self._results.submitted(attempt_id, node_id, gpu_uuids)
         return attempt_id
 
-    def _first_fitting(self, config: JobConfig) -> str:
-        need = config.gpu_spec
-        for node_id in self._links:
-            hello = self._hellos[node_id]
-            big = [gpu for gpu in hello.gpus if gpu.memory_mb >= (need.memory_gb or 0) * 1000]
-            if len(big) >= need.gpu_count and hello.cpus >= (need.vcpus or 0):
-                return node_id
-        raise InsufficientResourcesError("No connected node has what the job asks for.", self.PROVIDER_NAME, need)
+    def _place(self, config: JobConfig) -> tuple[str, list[str]]:
+        options, need = config.provider_options, config.gpu_spec
+        if options.get("node_id"):
+            return options["node_id"], list(options.get("gpu_uuids", ()))
+        try:
+            found = place(need, [self._hellos[node_id] for node_id in self._links], self._results.gpus_held())
+        except ValueError as error:
+            raise InsufficientResourcesError(f"{error}", self.PROVIDER_NAME, need) from None
+        if found is None:
+            raise InsufficientResourcesError("No connected node has what the job asks for.", self.PROVIDER_NAME, need)
+        return found
 
     async def get_job_status(self, job_id: str) -> JobResult:
         """The last report's word, or the agent's own when there was none yet."""
         known = self._known_or_raise(job_id)
-        if known.node_id not in self._links and known.result.status in (JobStatus.PENDING, JobStatus.RUNNING):
+        if known.node_id not in self._links and not known.over:
             return replace(known.result, status=JobStatus.UNKNOWN)
         return known.result
 
     async def cancel_job(self, job_id: str) -> bool:
         """Send Stop; the end comes as a report."""
         known = self._known_or_raise(job_id)
-        if known.result.status not in (JobStatus.PENDING, JobStatus.RUNNING):
+        if known.over:
             return False
         await self.stop_attempt(known.node_id, job_id, "cancelled", checkpoint=False)
         return True
@@ -190,9 +184,8 @@ class AgentProvider(GpuProviderInterface):
         found: list[GpuSpec] = []
         for node_id in self._links:
             hello = self._hellos[node_id]
-            kinds = {(gpu.name, gpu.memory_mb) for gpu in hello.gpus if not gpu.problem}
-            for name, memory_mb in sorted(kinds):
-                count = sum((gpu.name, gpu.memory_mb) == (name, memory_mb) for gpu in hello.gpus)
+            kinds = Counter((gpu.name, gpu.memory_mb) for gpu in hello.gpus if not gpu.problem)
+            for (name, memory_mb), count in sorted(kinds.items()):
                 found.append(GpuSpec(gpu_type=name, gpu_count=count, memory_gb=memory_mb / 1024,
                                      vcpus=hello.cpus, ram_gb=hello.memory_gb))  # fmt: skip
         return found
@@ -207,7 +200,7 @@ class AgentProvider(GpuProviderInterface):
 
     async def stream_logs(self, job_id: str, *, lines: int | None, follow: bool) -> AsyncIterator[bytes]:
         """The log as it is written; see StreamsLogs. The node is known, or the only one, or asked for."""
-        known = self._known.get(job_id)
+        known = self._results.find(job_id)
         node_id = known.node_id if known else await self._node_of(job_id)
         offset, tail = (0, 0) if lines is None else (-1, lines)
         if lines == 0 and not follow:
@@ -220,14 +213,18 @@ class AgentProvider(GpuProviderInterface):
             if part.data:
                 yield part.data
             offset, tail = part.offset + len(part.data), 0
-            if part.end or (not follow and not part.data):
+            # A short part came to the log's end. What a running job writes from now on is not part of the answer.
+            if part.end or (not follow and len(part.data) < LOG_PART):
                 return
 
     async def _node_of(self, attempt_id: str) -> str:
+        """The node that holds an attempt nothing was heard of yet; JobNotFoundError when none does."""
         if not self._links:
             await self._first_link()
         for node_id, link in list(self._links.items()):
-            if (await link.find(attempt_id)).state != "absent":
+            state = (await link.find(attempt_id)).state
+            if state != "absent":
+                self._results.listed(node_id, attempt_id, state)
                 return node_id
         raise JobNotFoundError(attempt_id, self.PROVIDER_NAME)
 
@@ -241,11 +238,9 @@ class AgentProvider(GpuProviderInterface):
     async def find_by_attempt(self, attempt_id: str) -> str | None:
         """Ask the agents."""
         try:
-            node_id = await self._node_of(attempt_id)
+            await self._node_of(attempt_id)
         except JobNotFoundError:
             return None
-        if attempt_id not in self._known:
-            self._remember(attempt_id, node_id, JobStatus.RUNNING)
         return attempt_id
 
     async def forget(self, node_id: str, attempt_ids: Sequence[str]) -> None:
@@ -264,7 +259,7 @@ class AgentProvider(GpuProviderInterface):
             link.send(wire.Leave())
 
 
-def _start_message(config: JobConfig, attempt_id: str, epoch: int) -> wire.Start:
+def _start_message(config: JobConfig, attempt_id: str, epoch: int, gpu_uuids: list[str]) -> wire.Start:
     """The agent's order, from the provider's form: what S2's fields cannot say travels in `provider_options`."""
     checkpoint, options = config.checkpoint, config.provider_options
     gpu = config.gpu_spec
@@ -276,7 +271,7 @@ def _start_message(config: JobConfig, attempt_id: str, epoch: int) -> wire.Start
         command=list(config.command),
         environment=dict(config.environment),
         workdir=options.get("workdir"),
-        gpu_uuids=list(options.get("gpu_uuids", ())),
+        gpu_uuids=gpu_uuids,
         cpus=gpu.vcpus,
         memory_gb=gpu.ram_gb,
         timeout_s=config.timeout_minutes * 60 if config.timeout_minutes else None,

@@ -9,18 +9,23 @@ from gpuyard.domain import wire
 from gpuyard.domain.errors import ProviderError
 
 Answer = TypeVar("Answer", wire.LogPart, wire.Found)
+# Bytes of a log asked for at once: a part that is shorter has come to the end of what was written so far.
+LOG_PART = 1 << 20
 _ANSWER_S = 30.0
 
 
 class Link:
-    """The server's end of an agent's connection."""
+    """The server's end of an agent's connection. `provider`: whose errors it raises."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, provider: str) -> None:
         self._reader = reader
         self._writer = writer
+        self._provider = provider
         self._numbers = count(1)
         self._waiting: dict[int, asyncio.Future[wire.LogPart | wire.Found]] = {}
         self.closed = False
+        self._reports: list[wire.Report] = []
+        self._news = asyncio.Event()
 
     async def messages(self) -> AsyncIterator[wire.FromAgent]:
         """Every message until the link ends; answers to questions are handed to who asked."""
@@ -42,16 +47,35 @@ class Link:
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
 
+    def hold(self, report: wire.Report) -> None:
+        """Keep a report for who takes the next ones."""
+        self._reports.append(report)
+        self._news.set()
+
+    async def next_reports(self) -> list[wire.Report]:
+        """Wait for reports and take all that are there; none once the link has ended and all were taken."""
+        await self._news.wait()
+        batch, self._reports = self._reports, []
+        if not self.closed:
+            self._news.clear()
+        return batch
+
     def send(self, message: wire.ToAgent) -> None:
-        """Queue a message; ProviderError when the link is gone."""
+        """Queue a message; ProviderError when the link is gone, or when it is more than a frame may hold."""
         if self.closed or self._writer.is_closing():
-            raise ProviderError("The node's agent is not connected.", error_code="NOT_CONNECTED")
-        self._writer.write(wire.encode(message))
+            raise self._error("The node's agent is not connected.", "NOT_CONNECTED")
+        frame = wire.encode(message)
+        if len(frame) > wire.MAX_FRAME:
+            raise self._error(f"{len(frame)} bytes are more than the {wire.MAX_FRAME} an agent takes.", "TOO_LARGE")
+        self._writer.write(frame)
+
+    def _error(self, message: str, code: str) -> ProviderError:
+        return ProviderError(message, self._provider, code)
 
     async def read_log(self, attempt_id: str, offset: int, tail_lines: int, wait_s: float) -> wire.LogPart:
         """Part of an attempt's log; see wire.ReadLog."""
         number = next(self._numbers)
-        question = wire.ReadLog(number, attempt_id, offset, tail_lines=tail_lines, wait_s=wait_s)
+        question = wire.ReadLog(number, attempt_id, offset, LOG_PART, tail_lines, wait_s)
         return await self._ask(question, wire.LogPart, wait_s)
 
     async def find(self, attempt_id: str) -> wire.Found:
@@ -65,16 +89,20 @@ class Link:
             self.send(question)
             answer = await asyncio.wait_for(future, wait_s + _ANSWER_S)
         except TimeoutError:
-            raise ProviderError("The node's agent did not answer.", error_code="NO_ANSWER") from None
+            raise self._error("The node's agent did not answer.", "NO_ANSWER") from None
         finally:
             self._waiting.pop(question.request, None)
-        assert isinstance(answer, kind)
+        if not isinstance(answer, kind):
+            raise self._error("The node's agent answered another question.", "BAD_ANSWER")
         return answer
 
     def close(self) -> None:
         """End the link; whoever waits for an answer hears that it will not come."""
+        if self.closed:
+            return
         self.closed = True
         self._writer.close()
+        self._news.set()
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(ProviderError("The link to the node's agent broke.", error_code="NOT_CONNECTED"))
+                future.set_exception(self._error("The link to the node's agent broke.", "NOT_CONNECTED"))

@@ -37,6 +37,7 @@ class LocalProvider(AgentProvider):
     async def start(self, sink: Sink) -> None:
         """Open the socket, then see to it that a keeper lives."""
         await super().start(sink)
+        self._home.create()
         path = self._home.socket
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.unlink(missing_ok=True)
@@ -55,8 +56,11 @@ class LocalProvider(AgentProvider):
 
     async def _keep_keeper(self) -> None:
         while True:
-            if not keeper_alive(self._home):
-                start_keeper(self._home)
+            try:
+                if not keeper_alive(self._home):
+                    start_keeper(self._home)
+            except OSError as error:
+                log.error("the keeper cannot be started, will try again", error=str(error))
             await asyncio.sleep(_KEEPER_CHECK_S)
 
     async def check(self, spec: JobSpec) -> None:

@@ -76,7 +76,6 @@ def _job_ended(view: View, job_id: str, state: JobState) -> None:
     if job is not None:
         view.withdraw(job)
     view.ended[job_id] = state
-    view.unclaimed.add(job_id)
     _refile_children(view, job_id)
 
 

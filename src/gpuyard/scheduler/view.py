@@ -48,8 +48,8 @@ class View:
 
     A queued job is in exactly one place: `queue`, `delayed` (until its `not_before`), blocked (in `dependents`, by
     parent), `doomed` (child to the parent that ended otherwise than completed) or `tentative` (acted on, not yet firm).
-    `ended` holds jobs that are over while a live job depends on them; one that nobody has asked for by the next
-    decision (`unclaimed`) is forgotten, so memory follows the live jobs.
+    `ended` holds jobs that are over while a live job depends on them; one on which none does by the next decision is
+    forgotten, so memory follows the live jobs.
     """
 
     jobs: dict[str, LiveJob] = field(default_factory=dict[str, LiveJob])
@@ -62,7 +62,6 @@ class View:
     doomed: dict[str, str] = field(default_factory=dict[str, str])
     tentative: dict[str, Action] = field(default_factory=dict[str, Action])
     ended: dict[str, JobState] = field(default_factory=dict[str, JobState])
-    unclaimed: set[str] = field(default_factory=set[str])
 
     def node(self, node_id: str) -> Node:
         """The node; one not heard of yet stands offline and empty, so that rows may come in any order."""
@@ -84,7 +83,10 @@ class View:
     def withdraw(self, job: LiveJob) -> None:
         """Take a job out of wherever `file` or a decision put it; nothing changes when it is nowhere."""
         for parent in job.waits_for:
-            self._release_parent(parent, job.id)
+            children = self.dependents.get(parent, set())
+            children.discard(job.id)
+            if not children:
+                self.dependents.pop(parent, None)
         self.doomed.pop(job.id, None)
         if job.not_before is not None:
             self.delayed.discard((job.not_before, job.id))
@@ -117,17 +119,7 @@ class View:
             self.delayed.discard(first)
             self.queue.add(self.jobs[first[1]])
 
-    def forget_unclaimed(self) -> None:
+    def forget_ended(self) -> None:
         """Drop the ends of jobs that no live job depends on."""
-        for job_id in self.unclaimed - self.dependents.keys():
-            self.ended.pop(job_id, None)
-        self.unclaimed.clear()
-
-    def _release_parent(self, parent: str, child: str) -> None:
-        children = self.dependents.get(parent)
-        if children is None:
-            return
-        children.discard(child)
-        if not children:
-            del self.dependents[parent]
-            self.unclaimed.add(parent)
+        for job_id in self.ended.keys() - self.dependents.keys():
+            del self.ended[job_id]

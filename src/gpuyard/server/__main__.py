@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import gc
 import json
-import logging
 import os
 import signal
 import socket
@@ -17,6 +16,7 @@ import structlog
 import uvicorn
 
 from gpuyard import __version__
+from gpuyard.config.logs import configure_logging
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings, load_settings
 from gpuyard.controller.controller import Controller, local_providers
@@ -38,8 +38,7 @@ def main() -> None:
     parser.add_argument("--home", type=Path, help="default: $GPUYARD_HOME or ~/.gpuyard")
     arguments = parser.parse_args()
     home = Home(arguments.home.absolute()) if arguments.home else Home.find()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-                        logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # fmt: skip
+    configure_logging()
     try:
         home.create()
         _run(home)

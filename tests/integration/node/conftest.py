@@ -30,6 +30,12 @@ def log(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def attempt_id() -> str:
+    """One that no other test uses, also none that is running beside this one."""
+    return f"att_{uuid.uuid4().hex}"
+
+
+@pytest.fixture
 def start(tmp_path: Path, log: Path) -> Iterator[Start]:
     """Spawn `argv` as an attempt with a new id in `tmp_path`; keywords are the Launch's, and `cgroups`."""
     started: list[Process] = []

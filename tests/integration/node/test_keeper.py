@@ -111,7 +111,8 @@ def node(tmp_path: Path) -> Iterator[Node]:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     for process in node.adopted() if (tmp_path / "noted").exists() else []:
-        process.kill_all()
+        if process.alive():
+            process.kill_all()
         process.cleanup()
 
 

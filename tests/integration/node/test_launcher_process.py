@@ -212,15 +212,15 @@ def test_usage_counts_cpu_and_memory(start, python, log, cgroups):
 
 
 @pytest.fixture
-def orphan(tmp_path, log):
-    """A process that is no child of this one, as a dead agent leaves it: its pid and start."""
+def orphan(tmp_path, attempt_id):
+    """A process that is no child of this one, as a dead agent leaves it: its attempt, pid and start."""
     ready = tmp_path / "orphan.pid"
-    environment = {**os.environ, "GPUYARD_ATTEMPT_ID": "att_orphan"}
+    environment = {**os.environ, "GPUYARD_ATTEMPT_ID": attempt_id}
     command = f"setsid sh -c 'echo $$ > {ready}; exec sleep 1000' &"
     subprocess.run(["sh", "-c", command], env=environment, check=True, stdout=subprocess.DEVNULL)
     pid = int(wait_until(lambda: ready.exists() and ready.read_text().strip(), what="the orphan"))
     wait_until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n", what="its exec")
-    yield pid, procfs.stat(pid).start_ticks
+    yield attempt_id, pid, procfs.stat(pid).start_ticks
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
@@ -231,7 +231,7 @@ def write_record(folder: Path, pid: int, start_ticks: int, code: int | None, sig
 
 
 def test_a_live_process_is_adopted(orphan, tmp_path):
-    process = adopt("att_orphan", *orphan, tmp_path)
+    process = adopt(*orphan, tmp_path)
     assert process.alive()
     assert process.exit() is None
     poll = select.poll()
@@ -240,18 +240,18 @@ def test_a_live_process_is_adopted(orphan, tmp_path):
     assert poll.poll(10_000) != []
     assert not process.alive()
     assert process.exit() == Exit(lost=True)
-    write_record(tmp_path, *orphan, None, 15)  # the keeper came after
+    write_record(tmp_path, *orphan[1:], None, 15)  # the keeper came after
     assert process.exit() == Exit(signal=15)
-    (tmp_path / f"{orphan[0]}-{orphan[1]}.json").unlink()
+    (tmp_path / f"{orphan[1]}-{orphan[2]}.json").unlink()
     process.reap()
     assert process.cleanup()
     assert process.exit() == Exit(signal=15)
 
 
 def test_an_adopted_attempt_is_killed_whole(orphan, tmp_path):
-    process = adopt("att_orphan", *orphan, tmp_path)
+    process = adopt(*orphan, tmp_path)
     assert process.kill_all() == []
-    assert find_attempt("att_orphan") == []
+    assert find_attempt(orphan[0]) == []
     process.cleanup()
 
 
@@ -277,7 +277,7 @@ def test_a_damaged_record_is_no_exit_code(tmp_path, content):
 
 def test_a_pid_given_to_another_process_is_not_taken_for_it(orphan, tmp_path):
     """The record under its own start time counts; the other process is neither waited for nor hurt."""
-    pid, start_ticks = orphan
+    _, pid, start_ticks = orphan
     write_record(tmp_path, pid, start_ticks - 1, 5, None)
     process = adopt("att_gone", pid, start_ticks - 1, tmp_path)
     assert not process.alive()

@@ -243,32 +243,32 @@ def test_the_attempts_id_must_be_in_the_environment(tmp_path, log):
 
 
 @limited
-def test_a_refusal_leaves_nothing_behind(start, tmp_path, limits):
+def test_a_refusal_leaves_nothing_behind(start, tmp_path, attempt_id, limits):
     """No descriptor, no child, no group, and the same id can be used again."""
     (tmp_path / "job").write_text("no interpreter")
     (tmp_path / "job").chmod(0o755)
     refused(start, "./job", limits=limits)
     before = descriptors()
     for _ in range(5):
-        refused(start, "./job", attempt_id="att_refused", limits=limits)
+        refused(start, "./job", attempt_id=attempt_id, limits=limits)
     assert descriptors() == before
-    assert find_attempt("att_refused") == []
-    assert process.Cgroup.open("att_refused") is None
+    assert find_attempt(attempt_id) == []
+    assert process.Cgroup.open(attempt_id) is None
     with pytest.raises(ChildProcessError):
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
 
-def test_a_process_without_a_descriptor_for_it_is_ended(start, monkeypatch, tmp_path):
+def test_a_process_without_a_descriptor_for_it_is_ended(start, monkeypatch, attempt_id):
     """Short of descriptors the agent could not follow it; then it must not run at all."""
 
     def none_left(pid: int) -> int:
         raise OSError(errno.EMFILE, "too many open files")
 
     monkeypatch.setattr(os, "pidfd_open", none_left)
-    error = refused(start, "sh", "-c", "sleep 100; touch ran", attempt_id="att_nofd")
+    error = refused(start, "sh", "-c", "sleep 100; touch ran", attempt_id=attempt_id)
     assert error.reason == "spawn_failed"
     monkeypatch.undo()
-    assert find_attempt("att_nofd") == []
+    assert find_attempt(attempt_id) == []
 
 
 @pytest.mark.parametrize("cut", [0, 10, -1])

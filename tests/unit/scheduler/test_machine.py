@@ -105,7 +105,7 @@ class Scheduler(RuleBasedStateMachine):
     @rule()
     def decide_and_undo(self):
         self.world.view.wake(self.world.now)
-        self.world.view.forget_unclaimed()
+        self.world.view.forget_ended()
         before = snapshot(self.world.view)
         for action in decide(self.world.view, self.world.now, self.world.policy).actions:
             undo(self.world.view, action)
@@ -164,7 +164,7 @@ class Scheduler(RuleBasedStateMachine):
             observe(twice, event)
         for view in (once, twice, self.world.view):
             view.wake(self.world.now)
-            view.forget_unclaimed()
+            view.forget_ended()
         assert snapshot(once) == snapshot(self.world.view) == snapshot(twice)
 
     @invariant()

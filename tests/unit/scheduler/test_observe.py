@@ -170,6 +170,13 @@ class TestDependencies:
         world.set_job("job_old", state="completed")
         assert set(world.decide()) == {child}
 
+    def test_an_end_set_by_hand_serves_a_child_and_is_forgotten(self, world):
+        world.view.ended["job_old"] = JobState.COMPLETED
+        child = world.submit(depends_on=["job_old"])
+        assert set(world.decide()) == {child}
+        world.decide()
+        assert not world.view.ended
+
     def test_ends_nobody_asks_for_are_forgotten(self, world):
         for _ in range(20):
             world.submit()
@@ -177,7 +184,6 @@ class TestDependencies:
             for job_id in started:
                 world.end(job_id)
         assert not world.view.ended
-        assert not world.view.unclaimed
 
     def test_an_end_is_kept_while_a_child_waits_and_then_forgotten(self, world):
         slow, quick = world.submit(), world.submit()

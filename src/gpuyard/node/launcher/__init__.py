@@ -14,9 +14,11 @@ from gpuyard.node.launcher.launch import Launch, LaunchError
 from gpuyard.node.launcher.limits import Limits
 from gpuyard.node.launcher.logfile import LogFile
 from gpuyard.node.launcher.process import Exit, Process, Usage, adopt, find_attempt
+from gpuyard.node.launcher.prologue import NEVER_STARTED
 from gpuyard.node.launcher.spawn import spawn
 
 __all__ = [
+    "NEVER_STARTED",
     "Cgroup",
     "Exit",
     "Launch",

@@ -16,25 +16,38 @@ import signal
 import sys
 from collections.abc import Iterable
 
+NEVER_STARTED = signal.SIGRTMAX - 7
 _CONTROL = 3
 
 
 def main() -> int:
     """Carry out the orders; returns only if they cannot be."""
     os.set_inheritable(_CONTROL, False)
-    orders = marshal.loads(b"".join(iter(lambda: os.read(_CONTROL, 1 << 16), b"")))
+    try:
+        orders = marshal.loads(b"".join(iter(lambda: os.read(_CONTROL, 1 << 16), b"")))
+    except (EOFError, ValueError, TypeError, OSError):
+        return give_up()
     try:
         take_limits(orders["groups"], orders["rlimits"], orders["cpus"])
     except (OSError, ValueError) as error:
         os.write(_CONTROL, str(error).encode())
         return 1
+    try:
+        os.write(_CONTROL, b"exec")
+    except OSError:
+        return give_up()
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python's doing; a job is born with every signal at its default
         signal.signal(ignored, signal.SIG_DFL)
-    os.write(_CONTROL, b"exec")
     try:
         os.execve(orders["path"], orders["argv"], orders["environment"])
     except OSError as error:
         os.write(_CONTROL, str(error.errno).encode())
+    return 1
+
+
+def give_up() -> int:
+    """The agent has died, so the job must not run. Says so by a signal of which no program dies by itself."""
+    os.kill(os.getpid(), NEVER_STARTED)
     return 1
 
 

@@ -34,7 +34,11 @@ def spawn(launch: Launch, *, cgroups: bool = True) -> Process:
     """
     program = resolve(launch)
     cgroup = Cgroup.create(launch.attempt_id, launch.limits, launch.cgroup_root) if cgroups else None
-    start = _spawn_limited if launch.limits.wanted() else _spawn_directly
+    held = cgroup.enforced if cgroup else {}
+    # A new process can do no harm by its number before it is in its group; memory and CPU want the prologue's care,
+    # which costs the start of an interpreter.
+    simple = set(launch.limits.wanted()) <= ({"processes"} & held.keys())
+    start = _spawn_directly if simple else _spawn_limited
     try:
         with _open_streams(launch) as streams:
             return start(launch, program, streams, cgroup)
@@ -56,7 +60,8 @@ def _spawn_directly(launch: Launch, program: Program, streams: Streams, cgroup: 
         except OSError:  # it has ended already, or may not be moved: its session has to do
             cgroup.remove()
             cgroup = None
-    process = _attach(launch, pid, cgroup, {}, contained=contained)
+    held = cgroup.enforced if cgroup else dict.fromkeys(launch.limits.wanted(), "none: it had ended")
+    process = _attach(launch, pid, cgroup, held, contained=contained)
     if not contained:
         process.gather()
     return process

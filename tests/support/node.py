@@ -1,0 +1,272 @@
+"""A node of a test's own: real keeper and agent processes under a home of their own, and the server's end of the link.
+
+The provider runs in a thread, so that tests are plain functions: they act, wait for a condition and look.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import textwrap
+import threading
+import uuid
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import pytest
+
+from gpuyard.config.paths import Home
+from gpuyard.domain import wire
+from gpuyard.domain.errors import LedgerError
+from gpuyard.domain.jobconfig import GpuSpec, JobConfig
+from gpuyard.node.launcher import find_attempt
+from gpuyard.providers.local import LocalProvider
+from tests.support.wait import wait_until
+
+T = TypeVar("T")
+# Faster than people need it, so that tests need not wait.
+FAST = {"progress_s": 0.05, "checkpoint_scan_s": 0.05, "discovery_s": 0.1}
+
+
+class Recorder:
+    """A `Sink` that writes everything down. While `full`, it fails as a ledger does on a full disk."""
+
+    def __init__(self) -> None:
+        self.epoch = 1
+        self.full = False
+        self.hellos: list[wire.Hello] = []
+        self.reports: list[Any] = []
+        self.refused: list[Any] = []
+        self.left: list[str] = []
+
+    async def node_joined(self, provider: str, hello: wire.Hello) -> wire.Welcome:
+        self.hellos.append(hello)
+        return wire.Welcome(self.epoch)
+
+    async def node_left(self, node_id: str) -> None:
+        self.left.append(node_id)
+
+    async def reported(self, node_id: str, bodies: Sequence[wire.Report]) -> None:
+        if self.full:
+            self.refused += [report.body for report in bodies]
+            raise LedgerError("the disk is full")
+        self.reports += [report.body for report in bodies]
+
+    def of(self, kind: type[T], attempt_id: str | None = None) -> list[T]:
+        """The reports of one kind, and of one attempt."""
+        return [r for r in self.reports if isinstance(r, kind) and attempt_id in (None, getattr(r, "attempt_id", None))]
+
+
+class Loop:
+    """An event loop in a thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T], timeout: float = 60) -> T:
+        """The result of `work`."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
+
+    def close(self) -> None:
+        self.run(_cancel_all())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _cancel_all() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+class Node:
+    """One node. `start` submits a Python snippet; `ended`, `started` and `checkpoints` wait for what is reported."""
+
+    def __init__(self, root: Path) -> None:
+        self.home = Home(root / "home")
+        self.work = root / "work"
+        self.work.mkdir()
+        self.sink = Recorder()
+        self.loop = Loop()
+        self.provider = self._make_provider()
+        self.attempts: list[str] = []
+
+    # --- the server's end ---
+
+    def _make_provider(self) -> LocalProvider:
+        config = {"home": str(self.home.root), "epoch": self.sink.epoch, "price_per_hour": "3600", "currency": "EUR"}
+        return LocalProvider(config)
+
+    def open(self) -> None:
+        """Let the server's end be there; a keeper is started when none runs."""
+        self.provider = self._make_provider()
+        self.loop.run(self.provider.start(self.sink))
+
+    def close(self) -> None:
+        """Take the server's end away, as when the server is killed: agent and jobs live on."""
+        self.loop.run(self.provider.close())
+
+    def linked(self, hellos: int = 1) -> wire.Hello:
+        """The `hellos`-th Hello."""
+        wait_until(lambda: len(self.sink.hellos) >= hellos, 20, f"Hello number {hellos}")
+        return self.sink.hellos[hellos - 1]
+
+    # --- jobs ---
+
+    def config(self, code: str, *arguments: str, **fields: Any) -> JobConfig:
+        """A job that runs a Python snippet in the node's work folder; fields are JobConfig's, or its options'."""
+        options = {"workdir": str(self.work)}
+        options |= {name: fields.pop(name) for name in list(fields) if name not in JobConfig.model_fields}
+        attempt_id = fields.pop("attempt_id", f"attempt_{uuid.uuid4().hex}")
+        command = (sys.executable, "-I", "-S", "-c", textwrap.dedent(code), *arguments)
+        values = {"name": "test", "command": command, "gpu_spec": GpuSpec(gpu_count=0), **fields}
+        return JobConfig(**values, attempt_id=attempt_id, provider_options=options)
+
+    def start(self, code: str, *arguments: str, **fields: Any) -> str:
+        """Submit it; the attempt's id."""
+        return self.submit(self.config(code, *arguments, **fields))
+
+    def submit(self, config: JobConfig) -> str:
+        assert config.attempt_id
+        self.attempts.append(config.attempt_id)
+        return self.loop.run(self.provider.submit_job(config))
+
+    def stop(self, attempt_id: str, reason: str = "cancelled", *, checkpoint: bool = False) -> None:
+        node_id = self.sink.hellos[-1].node_id
+        self.loop.run(self.provider.stop_attempt(node_id, attempt_id, reason, checkpoint=checkpoint))
+
+    def output(self, attempt_id: str) -> str:
+        """What it has written so far."""
+        path = self.home.node / "attempts" / f"{attempt_id}.log"
+        return path.read_text() if path.exists() else ""
+
+    def says(self, attempt_id: str, text: str) -> None:
+        """Wait until the attempt's output holds `text`."""
+        wait_until(lambda: text in self.output(attempt_id), 20, f"the output to hold {text!r}")
+
+    def started(self, attempt_id: str) -> wire.Started:
+        return self._report(wire.Started, attempt_id)
+
+    def ended(self, attempt_id: str) -> wire.Ended:
+        return self._report(wire.Ended, attempt_id)
+
+    def _report(self, kind: type[T], attempt_id: str) -> T:
+        return wait_until(lambda: self.sink.of(kind, attempt_id), 30, f"{kind.__name__} of {attempt_id}")[0]
+
+    def checkpoints(self, attempt_id: str) -> list[wire.CheckpointSaved]:
+        """Those reported so far."""
+        return self.sink.of(wire.CheckpointSaved, attempt_id)
+
+    def checkpoint(self, attempt_id: str, path: str) -> wire.CheckpointSaved:
+        """Wait for the checkpoint `path`."""
+        found = lambda: [c for c in self.checkpoints(attempt_id) if c.path == path]  # noqa: E731
+        return wait_until(found, 20, f"checkpoint {path}")[-1]
+
+    # --- processes and files ---
+
+    def pid(self, which: str) -> int:
+        """The pid of the living `keeper` or `agent`."""
+        lock = self.home.node / f"{which}.lock"
+
+        def alive() -> int | None:
+            text = lock.read_text().strip() if lock.exists() else ""
+            return int(text) if text and psutil.pid_exists(int(text)) and not _dead(int(text)) else None
+
+        return wait_until(alive, 20, f"the {which}")
+
+    def kill(self, *which: str) -> None:
+        """`kill -9`, all at once; they are gone when this returns."""
+        pids = [self.pid(name) for name in which]
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        for pid in pids:
+            gone(pid)
+
+    def next_agent(self, before: int) -> int:
+        """The pid of the agent that comes after the one with pid `before`."""
+        return wait_until(lambda: (pid := self.pid("agent")) != before and pid, 20, "the next agent")
+
+    @contextmanager
+    def without_agent(self) -> Iterator[None]:
+        """The agent is killed at the start, and the keeper starts the next one only at the end."""
+        keeper, agent = self.pid("keeper"), self.pid("agent")
+        os.kill(keeper, signal.SIGSTOP)
+        try:
+            os.kill(agent, signal.SIGKILL)
+            wait_until(lambda: _dead(agent), what="the agent's end")
+            yield
+        finally:
+            os.kill(keeper, signal.SIGCONT)
+
+    def journal(self, attempt_id: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.journal_path(attempt_id).read_text().splitlines()]
+
+    def rewrite_journal(self, attempt_id: str, lines: Sequence[Mapping[str, Any]]) -> None:
+        self.journal_path(attempt_id).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def journal_path(self, attempt_id: str) -> Path:
+        return self.home.node / "attempts" / f"{attempt_id}.journal"
+
+    def end(self) -> None:
+        """Leave nothing behind, whatever the test did."""
+        with suppress(Exception):
+            self.close()
+        self.loop.close()
+        for which in ("keeper", "agent"):
+            with suppress(OSError, ValueError):
+                pid = int((self.home.node / f"{which}.lock").read_text())
+                if str(self.home.root) in " ".join(psutil.Process(pid).cmdline()):
+                    os.kill(pid, signal.SIGKILL)
+        for pid in {pid for attempt_id in self.attempts for pid in find_attempt(attempt_id)}:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _dead(pid: int) -> bool:
+    """Gone, or a zombie nobody has reaped."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def gone(pid: int) -> None:
+    """Wait until the process has ended."""
+    wait_until(lambda: _dead(pid), what=f"the end of process {pid}")
+
+
+@contextmanager
+def make_node(environment: Mapping[str, str] | None = None, **settings: Any) -> Iterator[Node]:
+    """A node that has linked up. `settings` are those of `[node]`; `environment` is more for its processes."""
+    root = Path(tempfile.mkdtemp(prefix="gy-", dir="/tmp"))
+    node = Node(root)
+    node.home.create()
+    lines = [f"{name} = {value}" for name, value in (FAST | settings).items()]
+    node.home.settings.write_text("\n".join(["[node]", *lines, ""]))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("GPUYARD_")]:
+            patch.delenv(name)
+        for name, value in (environment or {}).items():
+            patch.setenv(name, value)
+        try:
+            node.open()
+            node.linked()
+            yield node
+        finally:
+            node.end()
+            shutil.rmtree(root, ignore_errors=True)
+
+
+def eventually(condition: Callable[[], T], what: str) -> T:
+    """`wait_until` with the patience of these tests."""
+    return wait_until(condition, 20, what)

@@ -1,0 +1,101 @@
+"""Settings: the file, the environment that wins over it, and what either may get wrong."""
+
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from gpuyard.config.paths import Home
+from gpuyard.config.settings import load_settings
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.tiers import Tiers
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    monkeypatch.delenv("GPUYARD_CONFIG", raising=False)
+    return Home(tmp_path)
+
+
+def refused(home: Home) -> str:
+    with pytest.raises(InvalidInputError) as caught:
+        load_settings(home)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def test_with_no_file_the_defaults_hold(home):
+    settings = load_settings(home)
+    assert (settings.server.host, settings.server.port, settings.server.idle_exit_s) == ("127.0.0.1", 0, 1800)
+    assert settings.billing.local_price_per_hour is None
+
+
+def test_the_file_is_read_with_units(home):
+    home.settings.write_text('[server]\nport = 8400\nidle_exit_s = "2h"\n[node]\nmax_log_gb = "512MB"\n')
+    settings = load_settings(home)
+    assert (settings.server.port, settings.server.idle_exit_s, settings.node.max_log_gb) == (8400, 7200, 0.5)
+
+
+def test_the_environment_wins_over_the_file(home, monkeypatch):
+    home.settings.write_text('[server]\nport = 8400\nidle_exit_s = "2h"\n')
+    monkeypatch.setenv("GPUYARD_SERVER__PORT", "9000")
+    monkeypatch.setenv("GPUYARD_BILLING__LOCAL_PRICE_PER_HOUR", "0")
+    settings = load_settings(home)
+    assert (settings.server.port, settings.server.idle_exit_s) == (9000, 7200)
+    assert settings.billing.local_price_per_hour == Decimal(0)
+
+
+def test_another_file_may_be_named(home, tmp_path, monkeypatch):
+    other = tmp_path / "other.toml"
+    other.write_text("[server]\nport = 1234\n")
+    monkeypatch.setenv("GPUYARD_CONFIG", str(other))
+    assert load_settings(home).server.port == 1234
+
+
+def test_a_tier_may_be_overridden(home):
+    home.settings.write_text(
+        '[[tiers]]\nid = "GPU_LARGE"\nname = "n"\ndescription = "d"\ncpu = 8\nmemory_gb = 32\n'
+        'gpu_count = 1\ngpu_memory_gb = 24\nmax_runtime_s = 60\ncost_per_hour = "1.212"\n'
+    )
+    assert Tiers(load_settings(home).tiers).get("GPU_LARGE").cost_per_hour == Decimal("1.212")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[server]\nprot = 1\n", "server.prot: is not a field (did you mean port"),
+        ("[sever]\nport = 1\n", "sever: is not a field (did you mean server"),
+        ("[server]\nport = 70000\n", "server.port: is 70000 (must be at most 65535)"),
+        ("[server]\nport = 'high'\n", "server.port: is 'high' (must be a valid integer"),
+        ("[server]\nidle_exit_s = '5 bananas'\n", "server.idle_exit_s: '5 bananas' is not a duration"),
+        ("[scheduler]\nageing_s = 0\n", "scheduler.ageing_s: is 0"),
+        ("[node]\nkeep_checkpoints = 0\n", "node.keep_checkpoints: is 0 (must be at least 1)"),
+        ("[[tiers]]\nid = 'X'\nmemory = 1\n", "tiers.0.memory: is not a field (did you mean memory_gb"),
+        ("[server\n", "is not valid TOML"),
+        ("port = 1\nport = 2\n", "is not valid TOML"),
+        ("\udcff", "is not valid TOML"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(home, text, said):
+    home.settings.write_text(text, errors="surrogateescape")
+    assert said in refused(home)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("GPUYARD_SERVER__PORT", "-1", "server.port: is '-1' (must be at least 0)"),
+        ("GPUYARD_SERVER__PROT", "1", "server.prot: is not a field (did you mean port"),
+        ("GPUYARD_SERVER", "8400", "server: is 8400 (must be an object)"),
+        ("GPUYARD_TIERS", "[", 'error parsing value for field "tiers"'),
+    ],
+)
+def test_a_mistake_in_the_environment_is_named(home, monkeypatch, name, value, said):
+    monkeypatch.setenv(name, value)
+    assert said in refused(home)
+
+
+def test_one_home_leaves_no_trace_in_the_next(home, tmp_path):
+    home.settings.write_text("[server]\nport = 8400\n")
+    assert load_settings(home).server.port == 8400
+    assert load_settings(Home(tmp_path / "other")).server.port == 0
