@@ -10,6 +10,7 @@ from typing import Any
 
 from gpuyard.billing.meter import Price, cost
 from gpuyard.controller.book import AttemptRecord, JobRecord
+from gpuyard.domain.errors import IllegalMoveError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.shape import Placement, Shape
@@ -94,6 +95,8 @@ def started(job: JobRecord, attempt: AttemptRecord, at: float, limits: Mapping[s
     if attempt.state is not AttemptState.ENDING:
         check_move(ATTEMPT_MOVES, f"attempt {attempt.id}", attempt.state, AttemptState.RUNNING)
         values["state"] = AttemptState.RUNNING.value
+    if job.state is not JobState.RUNNING:
+        check_move(JOB_MOVES, f"job {job.id}", job.state, JobState.RUNNING)
     changed: dict[str, Any] = {"state": JobState.RUNNING.value}
     if job.started_at is None:
         changed["started_at"] = at
@@ -177,6 +180,8 @@ def wants_retry(job: JobRecord, outcome: Outcome) -> bool:
 
 def settled(job: JobRecord, state: JobState, reason: str, now: float, message: str = "") -> Event:
     """A job that has no live attempt ends: cancelled while queued, or failed with its parent."""
+    if job.attempt_id is not None:
+        raise IllegalMoveError(f"job {job.id} has a live attempt.", "End that, and the job ends with it.")
     check_move(JOB_MOVES, f"job {job.id}", job.state, state)
     values = {"state": state.value, "reason": reason, "ended_at": now, "not_before": None}
     info = {"state": state, "reason": reason, "message": message}
@@ -188,7 +193,10 @@ def resumed(row: Mapping[str, Any], checkpoint: str, now: float) -> Event:
 
     The event names every column, because memory let go of the job when it ended.
     """
-    check_move(JOB_MOVES, f"job {row['id']}", JobState(row["state"]), JobState.QUEUED)
+    state = JobState(row["state"])
+    if not state.terminal:
+        raise IllegalMoveError(f"job {row['id']} is {state}.", "Only a job that is over can be resumed.")
+    check_move(JOB_MOVES, f"job {row['id']}", state, JobState.QUEUED)
     changed = {"state": JobState.QUEUED.value, "reason": None, "exit_code": None, "ended_at": None,
                "cancel_requested": False, "failures": 0, "not_before": None, "resume_from": checkpoint}  # fmt: skip
     values = {**{name: value for name, value in row.items() if name != "id"}, **changed}

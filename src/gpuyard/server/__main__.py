@@ -14,6 +14,7 @@ from pathlib import Path
 
 import structlog
 import uvicorn
+import uvloop
 
 from gpuyard import __version__
 from gpuyard.config.logs import configure_logging
@@ -60,7 +61,7 @@ def _run(home: Home) -> None:
     controller = Controller(ledger, settings, local_providers(home.root, settings), blobs, stream.changed)
     yard = Yard(home, settings, controller, blobs, stream, ensure_token(home.token))
     try:
-        asyncio.run(_serve(yard, listener))
+        uvloop.run(_serve(yard, listener))
     finally:
         ledger.close()
         lock.close()
