@@ -1,6 +1,6 @@
 # Every target sets up what it needs; with nothing to do it is quiet. ARGS reaches pytest, ruff's fixes stay with you.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit lint lock clean
+.PHONY: help setup demo test unit lint bench soak lock clean
 
 PYTHON := .venv/bin/python
 # The checker's version is pinned by the lock; do not ask the network for a newer one on each run.
@@ -27,6 +27,14 @@ lint: setup ## check style, types and the floors of the house
 	@.venv/bin/ruff format --check --quiet --diff .
 	@.venv/bin/pyright
 	@.venv/bin/lint-imports --no-logo
+
+bench: setup ## measure the pace on this machine, each figure beside its floor
+	@$(PYTHON) benchmarks/spine.py
+	@$(PYTHON) benchmarks/scheduler_scale.py
+
+soak: setup ## the long versions of the proofs: 500 rounds of kill -9
+	@scripts/system-packages.sh
+	@GPUYARD_KILL_ROUNDS=500 $(PYTHON) -m pytest tests/acceptance/test_crashes.py --timeout 7200 $(ARGS)
 
 lock: setup ## resolve pyproject.toml into the lock files (ARGS=--upgrade takes newer versions)
 	@scripts/lock.sh $(ARGS)

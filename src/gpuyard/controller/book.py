@@ -42,7 +42,6 @@ class AttemptRecord:
     started_at: float | None = None
     price_per_hour: str = "0"
     placements: tuple[Placement, ...] = ()
-    stop_reason: str | None = None
 
     @property
     def node_id(self) -> str:

@@ -183,23 +183,27 @@ class Keeper:
                 return True
             exited = ended.si_code == os.CLD_EXITED
             code, signum = (ended.si_status, None) if exited else (None, ended.si_status)
+            attempt = self._orphans.pop(ended.si_pid, "")
             if ended.si_pid != self._agent:
-                self._record(ended.si_pid, code, signum)
+                self._record(ended.si_pid, code, signum, attempt)
             os.waitid(os.P_PID, ended.si_pid, os.WEXITED)
             if ended.si_pid == self._agent:
                 self._agent_ended(code, signum)
 
-    def _record(self, pid: int, code: int | None, signum: int | None) -> None:
+    def _record(self, pid: int, code: int | None, signum: int | None, attempt: str) -> None:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
         fields = stat[stat.rindex(b")") + 2 :].split()
         session, start_ticks = int(fields[3]), int(fields[19])
         if session == pid:  # a job is the leader of its session; what a job leaves behind is of no account
-            self._exits.record(pid, start_ticks, code, signum, self._orphans.pop(pid, ""))
+            self._exits.record(pid, start_ticks, code, signum, attempt)
 
     def _learn_orphans(self) -> None:
         """Whose attempts the agent left behind: it may have died before it noted which process was which."""
         me = os.getpid()
-        for pid in map(int, Path(f"/proc/{me}/task/{me}/children").read_text().split()):
+        children = ""
+        with suppress(OSError):  # a kernel may be built without this file
+            children = Path(f"/proc/{me}/task/{me}/children").read_text()
+        for pid in map(int, children.split()):
             with suppress(OSError):
                 for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                     if entry.startswith(_ATTEMPT):

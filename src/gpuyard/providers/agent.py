@@ -38,6 +38,7 @@ class AgentProvider(GpuProviderInterface):
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
+        self._open: dict[Link, asyncio.Task[None]] = {}
         self._links: dict[str, Link] = {}
         self._hellos: dict[str, wire.Hello] = {}
         self._results = Results()
@@ -50,14 +51,23 @@ class AgentProvider(GpuProviderInterface):
 
     async def close(self) -> None:
         """Drop the links; agents and their jobs go on and dial in again when a server is back."""
-        for link in list(self._links.values()):
+        serving = list(self._open.values())
+        for link in self._open:
             link.close()
+        await asyncio.gather(*serving)
 
     # --- the link ---
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One agent's connection, from its Hello to its end."""
         link = Link(reader, writer, self.PROVIDER_NAME)
+        self._open[link] = asyncio.create_task(self._serve(link, writer), name="agent-link")
+        try:
+            await self._open[link]
+        finally:
+            del self._open[link]
+
+    async def _serve(self, link: Link, writer: asyncio.StreamWriter) -> None:
         node_id, passing = "", None
         try:
             _refuse_other_users(writer)

@@ -138,7 +138,7 @@ def test_a_killed_agents_jobs_keep_their_exit_codes(node):
     assert exits == [Exit(code=7), Exit(code=0), Exit(signal=9), Exit(code=9), Exit(signal=15)]
     record = json.loads((node.folder / "exits" / f"{processes[0].pid}-{processes[0].start_ticks}.json").read_text())
     assert (record["pid"], record["start_ticks"]) == (processes[0].pid, processes[0].start_ticks)
-    assert (record["code"], record["signal"]) == (7, None)
+    assert (record["code"], record["signal"], record["attempt"]) == (7, None, processes[0].attempt_id)
     assert abs(record["at"] - time.time()) < 60
 
 

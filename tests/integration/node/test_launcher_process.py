@@ -122,7 +122,7 @@ def test_a_daemon_is_killed(start, tmp_path, cgroups, then):
 
 
 @groups_work
-@pytest.mark.parametrize("limits", [Limits(), Limits(processes=100)], ids=["direct", "limited"])
+@pytest.mark.parametrize("limits", [Limits(), Limits(memory_bytes=1 << 32)], ids=["direct", "limited"])
 def test_a_daemon_with_an_environment_of_its_own_is_killed(start, tmp_path, limits):
     process, pid = daemon(start, tmp_path, env="env -i PATH=/usr/bin:/bin", limits=limits)
     assert b"GPUYARD_ATTEMPT_ID" not in b"".join(procfs.environment(pid))
@@ -288,6 +288,27 @@ def test_a_pid_given_to_another_process_is_not_taken_for_it(orphan, tmp_path):
     assert process.cleanup()
     assert running(pid)
     assert procfs.stat(pid).start_ticks == start_ticks
+
+
+def test_a_session_that_got_the_number_later_is_left_alone(tmp_path, attempt_id):
+    """Its leader has gone as well, so that no start time tells the two apart."""
+    file = tmp_path / "member.pid"
+    script = f"sleep 1000 & echo $! > {file}; echo $$"
+    leader = int(subprocess.check_output(["setsid", "sh", "-c", script + "; exec >&-"], stderr=subprocess.DEVNULL))
+    member = int(wait_until(lambda: file.read_text().strip(), what="the member"))
+    assert procfs.stat(member).session == leader
+    process = adopt(attempt_id, leader, 1, tmp_path)
+    process.signal(signal.SIGKILL)
+    assert process.kill_all() == []
+    assert running(member)
+    os.kill(member, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("pid", [-1, 0, 1])
+def test_what_is_no_attempts_pid_is_refused(tmp_path, pid):
+    """The kernel's threads are session 0, and all processes descend from process 1."""
+    with pytest.raises(ValueError, match="cannot be the pid"):
+        adopt("att_none", pid, 0, tmp_path)
 
 
 def test_adopting_finds_the_group_again(start, tmp_path):

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import marshal
 import os
 import signal
 import socket
@@ -10,8 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.node.launcher import LaunchError, Limits, find_attempt, process
-from gpuyard.node.launcher import posix_spawn as posix_spawn_module
+from gpuyard.node.launcher import (
+    NEVER_STARTED,
+    Cgroup,
+    Launch,
+    LaunchError,
+    Limits,
+    find_attempt,
+    posix_spawn,
+    prologue,
+    spawn,
+)
 
 REPORT = """
 import json, os, signal, sys
@@ -30,7 +40,8 @@ print(json.dumps({
 PYTHON_IGNORES = 1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1)
 AWKWARD = ("", " ", "a b", "'", '"', "$HOME", "`id`", "a\nb\n", "\\", "*", "-c", "--", "é", "\udcff", "\t")
 
-limited = pytest.mark.parametrize("limits", [Limits(), Limits(processes=200)], ids=["direct", "limited"])
+UNLIMITED, COUNTED, LIMITED = Limits(), Limits(processes=200), Limits(memory_bytes=1 << 32)
+limited = pytest.mark.parametrize("limits", [UNLIMITED, COUNTED, LIMITED], ids=["unlimited", "counted", "limited"])
 
 
 def report(log: Path) -> dict:
@@ -91,7 +102,7 @@ def test_a_job_is_born_clean(start, ended, python, log, limits):
     assert found["session"] is True
     assert found["blocked"] == []
     assert found["ignored"] & ~PYTHON_IGNORES == 0
-    if hasattr(posix_spawn_module._libc, "posix_spawn_file_actions_addclosefrom_np"):
+    if hasattr(posix_spawn._libc, "posix_spawn_file_actions_addclosefrom_np"):
         assert found["descriptors"] == [0, 1, 2]
 
 
@@ -235,8 +246,6 @@ def test_what_no_process_can_be_given_is_refused(start, log, argv, environment, 
 
 
 def test_the_attempts_id_must_be_in_the_environment(tmp_path, log):
-    from gpuyard.node.launcher import Launch, spawn
-
     with pytest.raises(LaunchError, match="GPUYARD_ATTEMPT_ID=att_x") as caught:
         spawn(Launch("att_x", ("true",), {"GPUYARD_ATTEMPT_ID": "att_y"}, tmp_path, log))
     assert caught.value.reason == "invalid_argument"
@@ -253,7 +262,7 @@ def test_a_refusal_leaves_nothing_behind(start, tmp_path, attempt_id, limits):
         refused(start, "./job", attempt_id=attempt_id, limits=limits)
     assert descriptors() == before
     assert find_attempt(attempt_id) == []
-    assert process.Cgroup.open(attempt_id) is None
+    assert Cgroup.open(attempt_id) is None
     with pytest.raises(ChildProcessError):
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
@@ -274,23 +283,17 @@ def test_a_process_without_a_descriptor_for_it_is_ended(start, monkeypatch, atte
 @pytest.mark.parametrize("cut", [0, 10, -1])
 def test_orders_cut_short_start_nothing(tmp_path, python, cut):
     """An agent that dies while it gives its orders must not leave a job without limits behind."""
-    import marshal
-
-    from gpuyard.node.launcher import spawn as _  # noqa: F401
-    from gpuyard.node.launcher.posix_spawn import Streams, posix_spawn
-
     orders = {"groups": [], "rlimits": (), "cpus": (), "path": b"/bin/touch", "argv": [b"touch", b"ran"]}
     whole = marshal.dumps({**orders, "environment": {}})
-    prologue = Path(process.__file__).with_name("prologue.py")
     ours, theirs = socket.socketpair()
     with ours, theirs, Path(os.devnull).open("r+b") as null:
-        streams = Streams(null.fileno(), null.fileno(), theirs.fileno())
-        argv = [os.fsencode(python), b"-I", b"-S", bytes(prologue)]
-        pid = posix_spawn(argv[0], argv, [], bytes(tmp_path), streams)
+        streams = posix_spawn.Streams(null.fileno(), null.fileno(), theirs.fileno())
+        argv = [os.fsencode(python), b"-I", b"-S", bytes(Path(prologue.__file__))]
+        pid = posix_spawn.posix_spawn(argv[0], argv, [], bytes(tmp_path), streams)
         theirs.close()
         ours.sendall(whole[:cut])
         ours.close()
-        assert os.waitpid(pid, 0)[1] != 0
+        assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == NEVER_STARTED
     assert not (tmp_path / "ran").exists()
 
 
@@ -302,13 +305,13 @@ def test_spawning_leaks_no_descriptor(start, ended):
         child.reap()
         child.cleanup()
 
-    once(Limits())
-    once(Limits(processes=100))
+    once(UNLIMITED)
+    once(LIMITED)
     before = descriptors()
     for _ in range(480):
-        once(Limits())
+        once(UNLIMITED)
     for _ in range(20):
-        once(Limits(processes=100))
+        once(LIMITED)
     assert descriptors() == before
 
 

@@ -76,7 +76,8 @@ class Cgroup:
 
     def procs(self) -> list[int]:
         """The pids of all live processes in the groups and in groups made below them."""
-        return sorted({int(pid) for path in self.paths for group in tree(path) for pid in read(group, "cgroup.procs")})
+        pids = {int(pid) for path in self.paths for group in tree(path) for pid in read(group, "cgroup.procs")}
+        return sorted(pids - {0})  # 0 stands for a process that this PID namespace cannot see
 
     def empty(self) -> bool:
         """Whether no live process is left in the groups."""

@@ -73,6 +73,8 @@ class Process:
         an empty group means that nothing is left. `exits_dir`: where a keeper writes how it ended; None for a
         child of this process.
         """
+        if pid <= 1:  # session 0 is the kernel's: killing all of it would be the end of the machine
+            raise ValueError(f"{pid} cannot be the pid of an attempt")
         self.attempt_id = attempt_id
         self.pid = pid
         self.start_ticks = start_ticks
@@ -132,7 +134,9 @@ class Process:
         Returns the pids that are still there: [] but for processes stuck in the kernel or of another user.
         """
         deadline = time.monotonic() + timeout_s
-        if self._exits_dir is None and not self._reaped:  # the pid is ours as long as the zombie holds it
+        found = self.exit()
+        if self._exits_dir is None and not self._reaped and not (found and found.lost):
+            # The pid is ours: a live child holds it, or the zombie that it has become.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
         if self.cgroup:
@@ -207,9 +211,12 @@ class Process:
     def _session(self, processes: list[procfs.Stat]) -> list[procfs.Stat]:
         """Those of `processes` in the leader's session; none if the leader's pid has gone to another session."""
         found = [process for process in processes if process.session == self.pid]
-        if any(process.pid == self.pid and process.start_ticks != self.start_ticks for process in found):
-            return []
-        return found
+        leader = next((process for process in found if process.pid == self.pid), None)
+        if leader:
+            return found if leader.start_ticks == self.start_ticks else []
+        # With no leader left to tell by its start, one that carries the attempt's id proves whose session it is.
+        marker = _marker(self.attempt_id)
+        return found if any(marker in procfs.environment(process.pid) for process in found) else []
 
     def _members(self) -> list[procfs.Stat]:
         """All live processes of the attempt, wherever they have gone."""

@@ -1,10 +1,11 @@
 """The first steps of a limited attempt, in its own process: it joins its groups, takes on its limits, becomes the job.
 
-Run as a script (`python -I -S prologue.py`) with a socket as descriptor 3, from which it reads its orders: a marshalled
-dict of `groups` (files to enter), `rlimits` (pairs of resource and value), `cpus`, `path`, `argv` and `environment` (as
-`os.execve` takes them). It answers `exec` just before the exec, then the errno if that failed; any other answer says
-why there was none. The socket closes on exec. The job's environment comes with the orders, so that it cannot disturb
-this interpreter; and the orders come whole or not at all, so that no job runs unlimited if the agent dies meanwhile.
+Run as a script of its own (`python -I -S -c …`) with a socket as descriptor 3, from which it reads its orders: a
+marshalled dict of `groups` (files to enter), `rlimits` (pairs of resource and value), `cpus`, `path`, `argv` and
+`environment` (as `os.execve` takes them). It answers `exec` just before the exec, then the errno if that failed; any
+other answer says why there was none. The socket closes on exec. The job's environment comes with the orders, so that it
+cannot disturb this interpreter; and the orders come whole or not at all, so that no job runs unlimited if the agent
+dies meanwhile: then it ends by the signal `NEVER_STARTED`.
 
 Not a shell: that loses variables whose names are no identifiers, and cannot say why an exec failed.
 """

@@ -15,16 +15,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from gpuyard.node.launcher import procfs
+from gpuyard.node.launcher import procfs, prologue
 from gpuyard.node.launcher.cgroup import Cgroup
 from gpuyard.node.launcher.launch import Launch, LaunchError, Program, explain, resolve
 from gpuyard.node.launcher.limits import fall_back
 from gpuyard.node.launcher.posix_spawn import Streams, posix_spawn
 from gpuyard.node.launcher.process import ATTEMPT_VARIABLE, Process
 
-# A new process needs more processor time than this to load its program and fork: what ran less has no children yet.
-_FIRST_FORK_S = 0.0005
-_PROLOGUE = Path(__file__).with_name("prologue.py")
+# Read once: an upgrade of the package must not give a running agent a prologue that it does not understand.
+_PROLOGUE = Path(prologue.__file__).read_bytes()
 
 
 def spawn(launch: Launch, *, cgroups: bool = True) -> Process:
@@ -56,7 +55,7 @@ def _spawn_directly(launch: Launch, program: Program, streams: Streams, cgroup: 
     if cgroup:
         try:
             cgroup.join(pid)
-            contained = procfs.ran_for_s(pid) < _FIRST_FORK_S
+            contained = procfs.newest_pid() == pid  # then it has not forked: its group holds all it will ever start
         except OSError:  # it has ended already, or may not be moved: its session has to do
             cgroup.remove()
             cgroup = None
@@ -80,7 +79,7 @@ def _spawn_limited(launch: Launch, program: Program, streams: Streams, cgroup: C
         "environment": program.environment,
     }
     interpreter = os.fsencode(sys.executable)
-    argv = [interpreter, b"-I", b"-S", bytes(_PROLOGUE)]
+    argv = [interpreter, b"-I", b"-S", b"-c", _PROLOGUE]
     marker = [os.fsencode(f"{ATTEMPT_VARIABLE}={launch.attempt_id}")]
     ours, theirs = socket.socketpair()
     with ours:

@@ -1,0 +1,59 @@
+"""Every command in the guides, run as it stands: a page at a time, in a folder and a home of its own."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.yard import TestYard
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "docs/getting-started.md", *sorted((ROOT / "docs/guides").glob("*.md"))]
+# Setting up is what `make test` has done to come here.
+SETUP = ("make setup", "source .venv/bin/activate")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of a language, in order."""
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+def commands(page: Path) -> str:
+    """One shell script of all console blocks: `$ ` begins a command, `> ` goes on with it."""
+    lines = [line for block in blocks(page, "console") for line in block.splitlines()]
+    assert all(line.startswith(("$ ", "> ", ">")) for line in lines), f"{page.name}: a line is no command"
+    return "\n".join(line[2:] for line in lines if line[2:] not in SETUP)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.timeout(400)
+def test_every_command_of_the_page_runs(page: Path, yard: TestYard) -> None:
+    environment = yard.environment | {"PATH": f"{Path(sys.executable).parent}:{yard.environment['PATH']}"}
+    script = f"set -eux -o pipefail\n{commands(page)}\n"
+    done = subprocess.run(["bash", "-c", script], cwd=yard.work, env=environment, capture_output=True, text=True,
+                          timeout=390, check=False)  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    for program in blocks(page, "python"):
+        run = subprocess.run([sys.executable, "-c", program], cwd=yard.work, env=environment, capture_output=True,
+                             text=True, timeout=60, check=False)  # fmt: skip
+        assert run.returncode == 0, run.stderr
+
+
+def test_the_checkpoint_page_shows_a_timeout_and_a_resume(yard: TestYard) -> None:
+    page = ROOT / "docs/guides/checkpoints.md"
+    environment = yard.environment | {"PATH": f"{Path(sys.executable).parent}:{yard.environment['PATH']}"}
+    done = subprocess.run(["bash", "-c", commands(page)], cwd=yard.work, env=environment, capture_output=True,
+                          text=True, timeout=90, check=False)  # fmt: skip
+    assert "left with 124" in done.stdout
+    job = yard.json("show", "count")
+    assert len(job["attempts"]) == 2
+    assert job["attempts"][1]["resumed_from"]
+    assert int((yard.work / "saved.txt").read_text()) % 5 == 0
+
+
+def test_every_link_between_the_pages_leads_somewhere() -> None:
+    for page in [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs/architecture.md"]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"

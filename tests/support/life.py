@@ -1,0 +1,113 @@
+"""The life of jobs without a controller: moves make events, and events fold into a book and into plain tables."""
+
+from collections import defaultdict
+from decimal import Decimal
+from typing import Any
+
+from gpuyard.billing.meter import Price
+from gpuyard.controller import moves
+from gpuyard.controller.book import AttemptRecord, Book, JobRecord
+from gpuyard.controller.moves import Outcome, Retry
+from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.domain.ids import new_id
+from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.shape import Placement
+from gpuyard.domain.states import JobState
+
+PRICE = Price(Decimal("3.6"), "USD", "list", "GPU_SMALL")
+
+
+class Life:
+    """`jobs` and `attempts` are all there ever were; `tables` what a ledger would hold; `journal` what happened."""
+
+    def __init__(self) -> None:
+        self.book = Book()
+        self.tables: dict[Table, dict[str, dict[str, Any]]] = defaultdict(dict)
+        self.journal: list[Event] = []
+        self.jobs: dict[str, JobRecord] = {}
+        self.attempts: dict[str, AttemptRecord] = {}
+        self.now = 1000.0
+
+    def record(self, event: Event) -> Event:
+        """Let `event` have happened."""
+        self.now += 1.0
+        self.journal.append(event)
+        self.book.observe(event)
+        for change in event.changes:
+            self.tables[change.table].setdefault(change.key, {}).update(change.values)
+        self.jobs |= self.book.jobs
+        self.attempts |= self.book.attempts
+        return event
+
+    def row(self, job_id: str) -> dict[str, Any]:
+        """The job's row, as queries give it."""
+        return {"id": job_id, **self.tables[Table.JOBS][job_id]}
+
+    def live(self, job_id: str) -> list[str]:
+        """The job's attempts that hold a booking."""
+        return [i for i, row in self.tables[Table.ATTEMPTS].items()
+                if row["job_id"] == job_id and row["state"] not in ("ended", "lost")]  # fmt: skip
+
+    # --- what can happen; each raises IllegalMoveError when it cannot ---
+
+    def submit(self, **fields: Any) -> str:
+        job_id = new_id("job")
+        spec = JobSpec.model_validate({"command": ["true"], **fields})
+        self.record(moves.submitted(job_id, spec, (), (), self.now))
+        return job_id
+
+    def intend(self, job_id: str) -> str:
+        job, attempt_id = self.jobs[job_id], new_id("attempt")
+        place = Placement("node", (), 1.0, 0.0)
+        self.record(moves.intended(job, attempt_id, token=job.attempts + 1, epoch=1, provider="fake",
+                                   placements=[place], price=PRICE, now=self.now))  # fmt: skip
+        return attempt_id
+
+    def send(self, attempt_id: str) -> None:
+        self.record(moves.sent(self.attempts[attempt_id], f"ref-{attempt_id}", None, self.now))
+
+    def start(self, attempt_id: str) -> None:
+        attempt = self.attempts[attempt_id]
+        self.record(moves.started(self.jobs[attempt.job_id], attempt, self.now, {"memory": "cgroup"}))
+
+    def stop(self, attempt_id: str, reason: str = "cancelled") -> None:
+        self.record(moves.ending(self.attempts[attempt_id], reason, self.now))
+
+    def end(self, attempt_id: str, *, delay_s: float = 1.0, **outcome: Any) -> Event:
+        """The attempt is over; a retry follows as the policy says."""
+        attempt = self.attempts[attempt_id]
+        job, ended = self.jobs[attempt.job_id], Outcome(self.now, **outcome)
+        retry = Retry(delay_s if moves.wants_retry(job, ended) else None)
+        return self.record(moves.ended(job, attempt, ended, retry))
+
+    def settle(self, job_id: str, state: JobState = JobState.CANCELLED) -> None:
+        self.record(moves.settled(self.jobs[job_id], state, "because", self.now))
+
+    def resume(self, job_id: str) -> None:
+        self.record(moves.resumed(self.row(job_id), moves.NEWEST, self.now))
+
+    def lose_sight(self, job_id: str, *, lost: bool = True) -> None:
+        self.record(moves.unreachable(self.jobs[job_id], self.now, lost_sight=lost))
+
+    def save_checkpoint(self, attempt_id: str, **values: Any) -> str:
+        checkpoint_id, attempt = new_id("ckpt"), self.attempts[attempt_id]
+        row = {"job_id": attempt.job_id, "attempt_id": attempt_id, "path": "ckpt.pt", "step": 1, "size": 1,
+               "sha256": "0" * 64, "directory": False, "kept": True, "created_at": self.now, **values}  # fmt: skip
+        change = Change(Table.CHECKPOINTS, checkpoint_id, row)
+        self.record(Event(EventKind.CHECKPOINT_SAVED, self.now, (change,), attempt.job_id))
+        return checkpoint_id
+
+    def run(self, job_id: str) -> str:
+        """From the queue to a running attempt."""
+        attempt_id = self.intend(job_id)
+        self.send(attempt_id)
+        self.start(attempt_id)
+        return attempt_id
+
+
+def book_of(events: list[Event]) -> Book:
+    """The book as a fold from nothing."""
+    book = Book()
+    for event in events:
+        book.observe(event)
+    return book
