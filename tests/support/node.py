@@ -223,7 +223,7 @@ class Node:
             self.close()
         self.loop.close()
         for which in ("keeper", "agent"):
-            with suppress(OSError, ValueError):
+            with suppress(OSError, ValueError, psutil.Error):
                 pid = int((self.home.node / f"{which}.lock").read_text())
                 if str(self.home.root) in " ".join(psutil.Process(pid).cmdline()):
                     os.kill(pid, signal.SIGKILL)

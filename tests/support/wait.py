@@ -1,5 +1,6 @@
 """Waiting for a condition, never for a fixed time."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -17,3 +18,13 @@ def wait_until(condition: Callable[[], T], timeout: float = 10.0, what: str = "t
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {timeout:g} s for {what}")
         time.sleep(0.01)
+
+
+async def eventually(condition: Callable[[], T], timeout: float = 10.0, what: str = "the condition") -> T:
+    """`wait_until` for what happens on the running event loop, which goes on meanwhile."""
+    deadline = time.monotonic() + timeout
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {timeout:g} s for {what}")
+        await asyncio.sleep(0.01)
+    return value

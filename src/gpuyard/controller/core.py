@@ -49,6 +49,8 @@ class Core:
         self.writer = ledger.writer(self._publish, self._ran_ahead)
         self.listeners: list[Listener] = []
         self.progress: dict[str, Mapping[str, Any]] = {}
+        # Idempotency keys of jobs on their way to the ledger: the job's id and its spec as it will stand there.
+        self.submitting: dict[str, tuple[str, Mapping[str, Any]]] = {}
         self.on_intents: Callable[[list[str]], None] = lambda _: None
         self.epoch = 0
         self.view = View()
@@ -101,6 +103,9 @@ class Core:
             log.error("background work failed", task=task.get_name(), exc_info=task.exception())
 
     def _publish(self, first_seq: int, events: Sequence[Event]) -> None:
+        if self.submitting:
+            written = {event.job_id for event in events}
+            self.submitting = {key: job for key, job in self.submitting.items() if job[0] not in written}
         for listener in self.listeners:
             listener(first_seq, events)
 
@@ -149,7 +154,7 @@ class Core:
 
     def reload(self) -> None:
         """Forget everything and fold the ledger's live rows, as if they were one event each."""
-        self.view, self.book = View(), Book()
+        self.view, self.book, self.submitting = View(), Book(), {}
         now = self.clock()
         for row in self.queries.nodes():
             self._remember(Table.NODES, row.pop("id"), row, now)
@@ -162,13 +167,16 @@ class Core:
         for row in self.queries.live_attempts():
             self._remember(Table.ATTEMPTS, row.pop("id"), row, now)
 
-    def know_parents(self, job_ids: set[str]) -> None:
-        """Tell the view of parents that are already over, before a child that names them appears."""
+    def know_parents(self, job_ids: set[str]) -> bool:
+        """Tell the view of parents that are already over, before a child that names them appears.
+
+        False while the end of one is still on its way to the ledger: ask again after the next commit.
+        """
         unknown = job_ids - self.book.jobs.keys()
-        for job_id, row in (self.queries.jobs_by_id(unknown) if unknown else {}).items():
-            state = JobState(row["state"])
-            if state.terminal:
-                self.view.ended[job_id] = state
+        rows = self.queries.jobs_by_id(unknown) if unknown else {}
+        over = {job_id: state for job_id, row in rows.items() if (state := JobState(row["state"])).terminal}
+        self.view.ended |= over
+        return len(over) == len(unknown)
 
     def _remember(self, table: Table, key: str, row: Mapping[str, Any], now: float) -> None:
         event = Event(EventKind.NODE_CHANGED, now, (Change(table, key, row),))

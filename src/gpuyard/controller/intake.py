@@ -9,7 +9,7 @@ from gpuyard.domain.errors import Fault, InvalidInputError
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobconfig import is_job_config, spec_from_config
 from gpuyard.domain.jobspec import JobSpec
-from gpuyard.domain.tiers import Tiers
+from gpuyard.domain.tiers import Tier, Tiers
 from gpuyard.domain.validation import parse_spec
 
 MAX_JOBS = 10_000
@@ -45,8 +45,10 @@ def prepare(bodies: Sequence[Any], tiers: Tiers, find_job: Callable[[str], str |
             faults += [Fault(prefix + fault.field, fault.fault, fault.remedy) for fault in error.faults]
     if faults:
         raise InvalidInputError(faults)
+    specs = [spec for spec, _ in read]
+    _refuse_shared_keys(specs)
     ids = [new_id("job") for _ in read]
-    parents = _parents([spec for spec, _ in read], ids, find_job)
+    parents = _parents(specs, ids, find_job)
     rows = zip(ids, read, parents, strict=True)
     return [Prepared(job_id, spec, above, tuple(warnings)) for job_id, (spec, warnings), above in rows]
 
@@ -63,16 +65,28 @@ def _read(body: Any, tiers: Tiers) -> tuple[JobSpec, list[str]]:
     return (with_tier(spec, tiers.get(spec.tier)) if spec.tier else spec), warnings
 
 
-def with_tier(spec: JobSpec, tier: Any) -> JobSpec:
+def with_tier(spec: JobSpec, tier: Tier) -> JobSpec:
     """`spec` with what it leaves open taken from its tier: cores, memory, GPUs, the longest runtime."""
     need = spec.resources
     gpus = need.gpus
-    if tier.gpu_count and not gpus.count:
-        gpus = gpus.model_copy(update={"count": tier.gpu_count, "memory_gb": gpus.memory_gb or tier.gpu_memory_gb})
+    if tier.gpu_count:
+        gpus = gpus.model_copy(update={"count": gpus.count or tier.gpu_count})
+        # Who names a class or devices has said which GPUs, and they have what they have.
+        if tier.gpu_memory_gb and not (gpus.memory_gb or gpus.gpu_class or gpus.uuid):
+            gpus = gpus.model_copy(update={"memory_gb": tier.gpu_memory_gb})
     update = {"cpus": need.cpus or tier.cpu, "memory_gb": need.memory_gb or tier.memory_gb, "gpus": gpus}
     resources = need.model_copy(update=update)
     timeout_s = spec.timeout_s or tier.max_runtime_s
     return spec.model_copy(update={"tier": tier.id, "resources": resources, "timeout_s": timeout_s})
+
+
+def _refuse_shared_keys(specs: Sequence[JobSpec]) -> None:
+    first: dict[str, int] = {}
+    for position, spec in enumerate(specs):
+        key = spec.idempotency_key
+        if key is not None and first.setdefault(key, position) != position:
+            raise InvalidInputError.of(f"{position}.idempotency_key", f"{key!r} is also that of job {first[key]}",
+                                       "give each job a key of its own")  # fmt: skip
 
 
 def _parents(
@@ -80,7 +94,9 @@ def _parents(
 ) -> list[tuple[str, ...]]:
     if not any(spec.depends_on for spec in specs):
         return [()] * len(specs)
-    siblings = {spec.name: job_id for spec, job_id in zip(specs, ids, strict=True)}
+    siblings: dict[str, list[str]] = {}
+    for spec, job_id in zip(specs, ids, strict=True):
+        siblings.setdefault(spec.name, []).append(job_id)
     resolved = [tuple(_resolve(name, siblings, find_job) for name in spec.depends_on) for spec in specs]
     names: Mapping[str, str] = dict(zip(ids, (spec.name for spec in specs), strict=True))
     try:
@@ -92,8 +108,12 @@ def _parents(
     return resolved
 
 
-def _resolve(name: str, siblings: Mapping[str, str], find_job: Callable[[str], str | None]) -> str:
-    job_id = siblings.get(name) or find_job(name)
+def _resolve(name: str, siblings: Mapping[str, Sequence[str]], find_job: Callable[[str], str | None]) -> str:
+    named = siblings.get(name, ())
+    if len(named) > 1:
+        fault = f"{name!r} is the name of {len(named)} jobs of this submission"
+        raise InvalidInputError.of("depends_on", fault, "give each a name of its own")
+    job_id = named[0] if named else find_job(name)
     if job_id is None:
         raise InvalidInputError.of("depends_on", f"there is no job {name!r}", "give a job's id, or its name")
     return job_id

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from gpuyard.controller import moves
@@ -26,7 +27,6 @@ class Requests:
     def __init__(self, core: Core, providers: Mapping[str, GpuProviderInterface]) -> None:
         self._core = core
         self._providers = providers
-        self._keys: dict[str, str] = {}
         self.joined = asyncio.Event()
 
     def find(self, reference: str) -> str:
@@ -44,27 +44,28 @@ class Requests:
         """Queue jobs, all or none; returns their ids in order. A repeated idempotency key returns the first job's."""
         core = self._core
         prepared = prepare(bodies, core.tiers, self._find_parent)
+        await self._check([item.spec for item in prepared if self._same_as_before(item) is None])
+        await self._know_parents({parent for item in prepared for parent in item.parents} - {i.id for i in prepared})
+        # Looked up again: another request may have used a key meanwhile. From here to the events nothing waits.
         ids = [self._same_as_before(item) for item in prepared]
         new = [item for item, known in zip(prepared, ids, strict=True) if known is None]
-        for item in new:
-            await self._check(item.spec)
-        core.know_parents({parent for item in new for parent in item.parents})
         core.emit([moves.submitted(item.id, item.spec, item.parents, item.warnings, core.clock()) for item in new])
-        keys = {item.spec.idempotency_key: item.id for item in new if item.spec.idempotency_key}
-        self._keys.update(keys)
-        try:
-            core.schedule()
-            await core.committed()
-        finally:
-            for key in keys:
-                self._keys.pop(key, None)
+        core.submitting |= {i.spec.idempotency_key: (i.id, _body(i.spec)) for i in new if i.spec.idempotency_key}
+        core.schedule()
+        await core.committed()
         return [known or item.id for item, known in zip(prepared, ids, strict=True)]
+
+    async def _know_parents(self, job_ids: set[str]) -> None:
+        while not self._core.know_parents(job_ids):
+            await self._core.committed()
 
     def _find_parent(self, reference: str) -> str | None:
         try:
             return self.find(reference)
         except NotFoundError:
             return None
+        except InvalidInputError as error:
+            raise InvalidInputError([replace(fault, field="depends_on") for fault in error.faults]) from None
 
     def _same_as_before(self, item: Prepared) -> str | None:
         """The job an earlier request with the same idempotency key made; refused if that asked for something else."""
@@ -72,27 +73,30 @@ class Requests:
         if key is None:
             return None
         row = self._core.queries.job_by_idempotency_key(key)
-        job_id = row["id"] if row else self._keys.get(key)
         if row is not None:
-            before = self._core.queries.specs([row["id"]])[row["id"]]
-            if before != item.spec.model_dump(mode="json", exclude_defaults=True):
-                raise RefusedError(
-                    f"idempotency_key {key!r} was used for another spec (job {row['id']}).", "Use a new key."
-                )
+            job_id, before = row["id"], self._core.queries.specs([row["id"]])[row["id"]]
+        elif key in self._core.submitting:
+            job_id, before = self._core.submitting[key]
+        else:
+            return None
+        if before != _body(item.spec):
+            raise RefusedError(f"idempotency_key {key!r} was used for another spec (job {job_id}).", "Use a new key.")
         return job_id
 
-    async def _check(self, spec: JobSpec) -> None:
-        with suppress(TimeoutError):
-            # A server that has just started learns in a moment what this machine has.
-            await asyncio.wait_for(self.joined.wait(), FIRST_NODE_S)
-        verdict = impossible(self._core.view, Shape.of(spec))
-        if verdict is not None:
-            raise CapacityError(_sentence(verdict.reason), _sentence(verdict.largest))
-        name = spec.provider or next(iter(self._providers))
-        if name not in self._providers:
-            raise InvalidInputError.of("provider", f"there is no provider {name!r}",
-                                       f"configured here: {', '.join(self._providers)}")  # fmt: skip
-        await self._providers[name].check(spec)
+    async def _check(self, specs: Sequence[JobSpec]) -> None:
+        if specs and not self.joined.is_set():
+            with suppress(TimeoutError):
+                # A server that has just started learns in a moment what this machine has.
+                await asyncio.wait_for(self.joined.wait(), FIRST_NODE_S)
+        for spec in specs:
+            verdict = impossible(self._core.view, Shape.of(spec))
+            if verdict is not None:
+                raise CapacityError(_sentence(verdict.reason), _sentence(verdict.largest))
+            name = spec.provider or next(iter(self._providers))
+            if name not in self._providers:
+                raise InvalidInputError.of("provider", f"there is no provider {name!r}",
+                                           f"configured here: {', '.join(self._providers)}")  # fmt: skip
+            await self._providers[name].check(spec)
 
     # --- cancel ---
 
@@ -129,19 +133,24 @@ class Requests:
     async def resume(self, job_id: str, checkpoint: str | None) -> None:
         """Queue an ended job again, from the newest checkpoint or a named one (id, path or step)."""
         core = self._core
-        row = core.queries.job(job_id)
-        assert row is not None
-        state = JobState(row["state"])
+        await self._know_parents(set(self._row(job_id)["depends_on"]))
+        row = self._row(job_id)
+        live = core.book.jobs.get(job_id)
+        state = live.state if live else JobState(row["state"])
         if not state.terminal:
             raise RefusedError(f"Job {job_id} is {state}; only a job that is over can be resumed.",
                                "Cancel it first, or wait.")  # fmt: skip
         if state is JobState.COMPLETED:
             raise RefusedError(f"Job {job_id} has completed: there is nothing left to resume.", "Submit a new job.")
         chosen = self._named_checkpoint(job_id, checkpoint)
-        core.know_parents(set(row["depends_on"]))
         core.emit([moves.resumed(row, chosen, core.clock())])
         core.schedule()
         await core.committed()
+
+    def _row(self, job_id: str) -> dict[str, Any]:
+        row = self._core.queries.job(job_id)
+        assert row is not None
+        return row
 
     def _named_checkpoint(self, job_id: str, name: str | None) -> str:
         kept = [row for row in self._core.queries.checkpoints_of(job_id) if row["kept"]]
@@ -158,6 +167,10 @@ class Requests:
     def why(self, job_id: str) -> Why | None:
         """Why a pending job is not running; None when it is not pending."""
         return why(self._core.view, job_id, self._core.clock(), self._core.policy)
+
+
+def _body(spec: JobSpec) -> dict[str, Any]:
+    return spec.model_dump(mode="json", exclude_defaults=True)
 
 
 def _sentence(text: str) -> str:

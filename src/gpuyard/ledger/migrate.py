@@ -28,6 +28,9 @@ def migrate(engine: sa.Engine) -> None:
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     with engine.begin() as connection:
+        if engine.dialect.name == "sqlite":
+            # sqlite3 begins no transaction for DDL by itself, and a half-made schema could never be opened again.
+            connection.exec_driver_sql("BEGIN")
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
 

@@ -1,5 +1,7 @@
 """Is a path on a network file system? SQLite's locks and shared memory cannot be trusted there."""
 
+import os
+import re
 from pathlib import Path
 
 _NETWORK = frozenset(
@@ -12,7 +14,7 @@ def network_filesystem(path: Path, mountinfo: str | None = None) -> str | None:
     """The type of the network file system that holds `path`, or None. `mountinfo` is /proc/self/mountinfo's text."""
     if mountinfo is None:
         try:
-            mountinfo = Path("/proc/self/mountinfo").read_text()
+            mountinfo = os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
         except OSError:
             return None
     target = path.absolute().resolve()
@@ -22,7 +24,8 @@ def network_filesystem(path: Path, mountinfo: str | None = None) -> str | None:
         fields = before.split()
         if not separator or len(fields) < 5:
             continue
-        mount = Path(fields[4].encode().decode("unicode_escape"))
+        # The kernel writes blanks and backslashes of a path as \040 and the like.
+        mount = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4]))
         if (mount == target or mount in target.parents) and len(mount.parts) >= best:
             best, kind = len(mount.parts), after.split()[0]
     return kind if kind in _NETWORK else None

@@ -10,6 +10,8 @@ from gpuyard.ledger.tables import attempts, checkpoints, counters, events, gpus,
 
 Row = dict[str, Any]
 LIVE_ATTEMPTS = tuple(state.value for state in AttemptState if state.live)
+# SQLite takes 32,766 in one statement unless it was built to take more.
+_MAX_VARIABLES = 30_000
 _ENDED_JOBS = tuple(state.value for state in TERMINAL)
 
 
@@ -36,7 +38,9 @@ class Queries:
 
     def jobs_by_id(self, ids: Iterable[str]) -> dict[str, Row]:
         """The jobs of these ids."""
-        return {row["id"]: row for row in self._rows(sa.select(jobs).where(jobs.c.id.in_(list(ids))))}
+        wanted = list(ids)
+        parts = [wanted[i : i + _MAX_VARIABLES] for i in range(0, len(wanted), _MAX_VARIABLES)]
+        return {row["id"]: row for part in parts for row in self._rows(sa.select(jobs).where(jobs.c.id.in_(part)))}
 
     def find_job_ids(self, reference: str, limit: int = 3) -> list[str]:
         """Ids a person may mean: an exact id, else a unique ending of one, else the newest job of that name."""

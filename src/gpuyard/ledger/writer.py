@@ -67,12 +67,15 @@ class Writer:
         self._task = asyncio.create_task(self._run(), name="ledger-writer")
 
     async def close(self) -> None:
-        """Write what is waiting and stop."""
-        if self._task is not None:
-            await self.written()
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        self._connection.close()
+        """Write what is waiting and stop; LedgerError when it could not be written."""
+        try:
+            if self._task is not None:
+                await self.written()
+        finally:
+            if self._task is not None:
+                self._task.cancel()
+                await asyncio.gather(self._task, return_exceptions=True)
+            self._connection.close()
 
     def put(self, events: Sequence[Event], *, linger: bool = False) -> None:
         """Queue `events` for the next commit, in order; with `linger` it may wait a few milliseconds for others."""
@@ -121,7 +124,8 @@ class Writer:
             last = self._execute(group)
             if self._connection.in_transaction():
                 await asyncio.to_thread(self._connection.commit)
-        except (SQLAlchemyError, OSError) as error:
+        except (SQLAlchemyError, OSError, ValueError, ArithmeticError) as error:
+            # The last two: a value that no database takes. Whoever waits must hear of it, and the writer go on.
             self._fail(group, ledger_error(error, str(self._engine.url.database)))
             return
         self.commits += 1

@@ -77,6 +77,7 @@ class CheckpointWatcher:
         ready = [
             name for name, look in looks.items() if self._is_new(name, look) and (last or self._settled(name, look))
         ]
+        ready.sort(key=lambda name: looks[name].changed_ns)  # the newest is told last, whatever its name
         self._last = looks
         writing = _open_for_writing(pids()) if ready else set[Path]()
         saved = [self._take(name) for name in ready if not _touched(self._workdir / name, writing)]

@@ -43,6 +43,7 @@ class AgentProvider(GpuProviderInterface):
         self._hellos: dict[str, wire.Hello] = {}
         self._results = Results()
         self._sink: Sink | None = None
+        self._closed = False
         self.joined = asyncio.Event()
 
     async def start(self, sink: Sink) -> None:
@@ -51,15 +52,20 @@ class AgentProvider(GpuProviderInterface):
 
     async def close(self) -> None:
         """Drop the links; agents and their jobs go on and dial in again when a server is back."""
+        self._closed = True
         serving = list(self._open.values())
         for link in self._open:
             link.close()
-        await asyncio.gather(*serving)
+        if serving:
+            await asyncio.wait(serving)
 
     # --- the link ---
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One agent's connection, from its Hello to its end."""
+        if self._closed:
+            writer.close()
+            return
         link = Link(reader, writer, self.PROVIDER_NAME)
         self._open[link] = asyncio.create_task(self._serve(link, writer), name="agent-link")
         try:

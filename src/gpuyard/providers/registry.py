@@ -23,7 +23,9 @@ def load(name: str, config: Mapping[str, Any]) -> GpuProviderInterface:
         near = get_close_matches(name, names(), n=2, cutoff=0.4) or names()
         raise InvalidInputError.of("provider", f"there is no provider {name!r}", f"installed: {', '.join(near)}")
     try:
-        provider: type[GpuProviderInterface] = found[0].load()
-    except ImportError as error:
+        provider = found[0].load()
+    except (ImportError, AttributeError, SyntaxError) as error:
         raise ProviderError(f"Provider {name} cannot be loaded: {error}. Install its extra.", name, "IMPORT") from error
+    if not (isinstance(provider, type) and issubclass(provider, GpuProviderInterface)):
+        raise ProviderError(f"Provider {name} cannot be used: {found[0].value} is no provider.", name, "IMPORT")
     return provider(config)

@@ -58,20 +58,20 @@ def start(tmp_path: Path, log: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def python() -> str:
-    """An interpreter that starts fast."""
+    """An interpreter to run test programs with."""
     return sys.executable
 
 
-def ended(process: Process, timeout_s: float = 20.0) -> Exit:
-    """Wait for the attempt's leader to end; how it did."""
-    poll = select.poll()
-    poll.register(process, select.POLLIN)
-    assert poll.poll(timeout_s * 1000), f"process {process.pid} still runs after {timeout_s:g} s"
-    exit = process.exit()
-    assert exit is not None
-    return exit
+@pytest.fixture
+def ended() -> Callable[..., Exit]:
+    """Wait for an attempt's leader to end; how it did."""
 
+    def wait(process: Process, timeout_s: float = 20.0) -> Exit:
+        poll = select.poll()
+        poll.register(process, select.POLLIN)
+        assert poll.poll(timeout_s * 1000), f"process {process.pid} still runs after {timeout_s:g} s"
+        exit = process.exit()
+        assert exit is not None
+        return exit
 
-@pytest.fixture(name="ended")
-def _ended() -> Callable[..., Exit]:
-    return ended
+    return wait

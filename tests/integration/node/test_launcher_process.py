@@ -293,8 +293,8 @@ def test_a_pid_given_to_another_process_is_not_taken_for_it(orphan, tmp_path):
 def test_a_session_that_got_the_number_later_is_left_alone(tmp_path, attempt_id):
     """Its leader has gone as well, so that no start time tells the two apart."""
     file = tmp_path / "member.pid"
-    script = f"sleep 1000 & echo $! > {file}; echo $$"
-    leader = int(subprocess.check_output(["setsid", "sh", "-c", script + "; exec >&-"], stderr=subprocess.DEVNULL))
+    script = f"sleep 1000 > /dev/null & echo $! > {file}; echo $$"
+    leader = int(subprocess.check_output(["setsid", "sh", "-c", script]))
     member = int(wait_until(lambda: file.read_text().strip(), what="the member"))
     assert procfs.stat(member).session == leader
     process = adopt(attempt_id, leader, 1, tmp_path)

@@ -298,20 +298,19 @@ def test_orders_cut_short_start_nothing(tmp_path, python, cut):
 
 
 def test_spawning_leaks_no_descriptor(start, ended):
-    def once(limits: Limits) -> None:
-        child = start("true", limits=limits)
+    def once(limits: Limits, *, cgroups: bool) -> None:
+        child = start("true", limits=limits, cgroups=cgroups)
         assert ended(child).code == 0
-        child.kill_all()
         child.reap()
-        child.cleanup()
+        assert child.cleanup()
 
-    once(UNLIMITED)
-    once(LIMITED)
+    ways = [(UNLIMITED, False, 400), (UNLIMITED, True, 60), (COUNTED, True, 20), (LIMITED, True, 20)]
+    for limits, cgroups, _ in ways:
+        once(limits, cgroups=cgroups)
     before = descriptors()
-    for _ in range(480):
-        once(UNLIMITED)
-    for _ in range(20):
-        once(LIMITED)
+    for limits, cgroups, times in ways:
+        for _ in range(times):
+            once(limits, cgroups=cgroups)
     assert descriptors() == before
 
 

@@ -18,6 +18,7 @@ from gpuyard.node.launcher.cgroup import Cgroup
 
 ATTEMPT_VARIABLE = "GPUYARD_ATTEMPT_ID"
 _MIB = 1 << 20
+_EXEC_S = 0.001  # while a process is in execve it has no environment; that takes some tens of microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +216,7 @@ class Process:
         if leader:
             return found if leader.start_ticks == self.start_ticks else []
         # With no leader left to tell by its start, one that carries the attempt's id proves whose session it is.
-        marker = _marker(self.attempt_id)
-        return found if any(marker in procfs.environment(process.pid) for process in found) else []
+        return found if any(_carries(self.attempt_id, process) for process in found) else []
 
     def _members(self) -> list[procfs.Stat]:
         """All live processes of the attempt, wherever they have gone."""
@@ -228,12 +228,11 @@ class Process:
         known = {process.pid for process in self._session(processes)}
         if self.cgroup:
             known.update(self.cgroup.procs())
-        marker = _marker(self.attempt_id)
         members: list[procfs.Stat] = []
         for process in processes:
             if process.dead or process.pid == os.getpid():
                 continue
-            if process.pid in known or process.parent in known or marker in procfs.environment(process.pid):
+            if process.pid in known or process.parent in known or _carries(self.attempt_id, process):
                 known.add(process.pid)
                 members.append(process)
         return members
@@ -254,11 +253,15 @@ def find_attempt(attempt_id: str) -> list[int]:
 
     Only processes whose environment this user may read are found.
     """
-    marker = _marker(attempt_id)
-    found = [p for p in procfs.stats() if not p.dead and p.pid != os.getpid() and marker in procfs.environment(p.pid)]
+    found = [p for p in procfs.stats() if not p.dead and p.pid != os.getpid() and _carries(attempt_id, p)]
     found.sort(key=lambda process: (process.session != process.pid, process.start_ticks, process.pid))
     return [process.pid for process in found]
 
 
-def _marker(attempt_id: str) -> bytes:
-    return os.fsencode(f"{ATTEMPT_VARIABLE}={attempt_id}")
+def _carries(attempt_id: str, process: procfs.Stat) -> bool:
+    """Whether the process has the attempt's id in its environment."""
+    entries = procfs.environment(process.pid)
+    if entries == [b""] and process.rss_bytes:  # no kernel thread, but perhaps in the middle of an exec
+        time.sleep(_EXEC_S)
+        entries = procfs.environment(process.pid)
+    return os.fsencode(f"{ATTEMPT_VARIABLE}={attempt_id}") in entries

@@ -1,5 +1,8 @@
 """Output: whole, its last lines, as it comes, and much of it."""
 
+import asyncio
+from collections.abc import AsyncIterator
+
 from gpuyard.domain.jobconfig import JobStatus
 from gpuyard.providers.base import StreamsLogs
 from gpuyard.providers.conformance.subject import STAY, Subject, case, need
@@ -76,7 +79,7 @@ async def check_follow(yard: Subject) -> None:
     assert isinstance(provider, StreamsLogs)
     job_id = await yard.submit(yard.job(STAY))
     got = b""
-    async for part in provider.stream_logs(job_id, lines=None, follow=True):
+    async for part in _in_time(yard, provider.stream_logs(job_id, lines=None, follow=True)):
         if not got:
             result = await yard.provider.get_job_status(job_id)
             assert result.status in (JobStatus.PENDING, JobStatus.RUNNING), f"the line came after the end: {result}"
@@ -95,9 +98,22 @@ async def check_follow_to_the_end(yard: Subject) -> None:
     job_id = await yard.submit(yard.job(code))
     wanted = "".join(f"{i}\n" for i in range(20)).encode()
     for moment in ("while it ran", "after its end"):
-        got = b"".join([part async for part in provider.stream_logs(job_id, lines=None, follow=True)])
+        stream = provider.stream_logs(job_id, lines=None, follow=True)
+        got = b"".join([part async for part in _in_time(yard, stream)])
         assert got == wanted, f"the stream followed {moment} should hold each line once: {got!r}"
         await yard.ended(job_id)
+
+
+async def _in_time(yard: Subject, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The parts of a stream, none of which may be longer in coming than the subject's patience."""
+    while True:
+        try:
+            part = await asyncio.wait_for(anext(stream, None), yard.patience_s)
+        except TimeoutError:
+            raise AssertionError(f"nothing came of the stream for {yard.patience_s:g} s, not even its end") from None
+        if part is None:
+            return
+        yield part
 
 
 CASES = tuple(

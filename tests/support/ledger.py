@@ -1,0 +1,43 @@
+"""What tests of the ledger share: what stands in it, and disks that fail on demand."""
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
+
+from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.ledger.tables import STATE_TABLES, key_column
+
+
+def node_event(number: int, **values: Any) -> Event:
+    """An event about node `number`, small and told apart by its time."""
+    change = Change(Table.NODES, f"node-{number:05d}", {"name": f"n{number}", **values})
+    return Event(EventKind.NODE_CHANGED, float(number), (change,), None, {"number": number})
+
+
+def state_of(engine: sa.Engine) -> Mapping[Table, dict[str, dict[str, Any]]]:
+    """Every state table, by key."""
+    with engine.connect() as connection:
+        return {
+            name: {row[key_column(table).name]: dict(row) for row in connection.execute(sa.select(table)).mappings()}
+            for name, table in STATE_TABLES.items()
+        }
+
+
+@contextmanager
+def failing_commits(engine: sa.Engine, said: str = "database or disk is full") -> Iterator[list[int]]:
+    """Let every COMMIT on `engine` fail as SQLite would say it; gives a list that grows by one each time."""
+    failed: list[int] = []
+
+    def fail(_connection: sa.Connection) -> None:
+        failed.append(1)
+        raise OperationalError("COMMIT", {}, sqlite3.OperationalError(said))
+
+    sa.event.listen(engine, "commit", fail)
+    try:
+        yield failed
+    finally:
+        sa.event.remove(engine, "commit", fail)

@@ -1,0 +1,116 @@
+"""The other end of an agent link, by hand: what a real agent says, and what it never would."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gpuyard.domain import wire
+from gpuyard.providers.agent import AgentProvider
+from gpuyard.providers.base import Sink
+
+T = TypeVar("T")
+PATIENCE_S = 10.0
+
+
+def hello(node_id: str = "node_1", **fields: Any) -> wire.Hello:
+    """A Hello of a node with 4 cores, 16 GB and no GPU, unless `fields` say otherwise."""
+    return wire.Hello(**{"node_id": node_id, "name": "host", "boot_id": "boot", "cpus": 4, "memory_gb": 16.0} | fields)
+
+
+class Peer:
+    """A connection to a provider's socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+        self._seq = 0
+
+    def send(self, *messages: wire.FromAgent) -> None:
+        for message in messages:
+            self.writer.write(wire.encode(message))
+
+    def report(self, *bodies: Any) -> int:
+        """Send reports; the last one's number."""
+        for body in bodies:
+            self._seq += 1
+            self.send(wire.Report(self._seq, body))
+        return self._seq
+
+    async def receive(self, kind: type[T]) -> T:
+        """The next message, which has to be of this kind."""
+        async with asyncio.timeout(PATIENCE_S):
+            header = await self._reader.readexactly(4)
+            message = wire.decode_to_agent(await self._reader.readexactly(wire.frame_length(header)))
+        assert isinstance(message, kind), f"a {kind.__name__} should come, not {message}"
+        return message
+
+    async def acknowledged(self, seq: int) -> int:
+        """Read acknowledgements until `seq` is; how many there were."""
+        count = 1
+        while (await self.receive(wire.Acknowledge)).seq < seq:
+            count += 1
+        return count
+
+    async def closed(self) -> bool:
+        """Wait for the other side to hang up; False if it says something instead."""
+        async with asyncio.timeout(PATIENCE_S):
+            try:
+                return await self._reader.read(1) == b""
+            except ConnectionError:
+                return True
+
+    async def join(self, message: wire.Hello | None = None) -> wire.Welcome:
+        """Say Hello; the Welcome."""
+        self.send(message or hello())
+        return await self.receive(wire.Welcome)
+
+
+class Door:
+    """A provider behind a unix socket, without any agent."""
+
+    def __init__(self, provider: AgentProvider, path: Path) -> None:
+        self.provider = provider
+        self._path = path
+        self._peers: list[Peer] = []
+
+    async def dial(self) -> Peer:
+        peer = Peer(*await asyncio.open_unix_connection(self._path))
+        self._peers.append(peer)
+        return peer
+
+    async def joined(self, message: wire.Hello | None = None) -> Peer:
+        """A peer that has been welcomed."""
+        peer = await self.dial()
+        await peer.join(message)
+        return peer
+
+    def hang_up(self) -> None:
+        for peer in self._peers:
+            peer.writer.close()
+
+
+@asynccontextmanager
+async def open_door(path: Path, sink: Sink, **config: Any) -> AsyncIterator[Door]:
+    """An AgentProvider that can be dialled."""
+    provider = AgentProvider({"epoch": 1, "price_per_hour": "3600", "currency": "EUR"} | config)
+    await provider.start(sink)
+    server = await asyncio.start_unix_server(provider.serve, path)
+    door = Door(provider, path)
+    try:
+        yield door
+    finally:
+        door.hang_up()
+        server.close()
+        await provider.close()
+
+
+async def until(condition: Any, what: str) -> None:
+    """Wait for a condition on the running loop."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():  # noqa: ASYNC110  (what tests wait for sets no event)
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"waited {PATIENCE_S:g} s for {what}") from None
