@@ -4,6 +4,7 @@ The provider runs in a thread, so that tests are plain functions: they act, wait
 """
 
 import asyncio
+import fcntl
 import json
 import os
 import shutil
@@ -198,15 +199,12 @@ class Node:
 
     @contextmanager
     def without_agent(self) -> Iterator[None]:
-        """The agent is killed at the start, and the keeper starts the next one only at the end."""
-        keeper, agent = self.pid("keeper"), self.pid("agent")
-        os.kill(keeper, signal.SIGSTOP)
-        try:
+        """The agent is killed at the start, and the next one waits for its lock until the end."""
+        agent = self.pid("agent")
+        with (self.home.node / "agent.lock").open() as lock:
             os.kill(agent, signal.SIGKILL)
-            wait_until(lambda: _dead(agent), what="the agent's end")
+            fcntl.flock(lock, fcntl.LOCK_EX)
             yield
-        finally:
-            os.kill(keeper, signal.SIGCONT)
 
     def journal(self, attempt_id: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.journal_path(attempt_id).read_text().splitlines()]

@@ -1,7 +1,6 @@
 """Where the server is: told by `$GPUYARD_URL`, running under the home already, or started now as the embedded one."""
 
 import contextlib
-import fcntl
 import json
 import os
 import subprocess
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpuyard.config.locks import is_locked
 from gpuyard.config.paths import Home
 from gpuyard.domain.errors import UnreachableError
 
@@ -41,7 +41,7 @@ def find_server(home: Home | None = None, *, start: bool = True) -> Address:
 
 def running_server(home: Home) -> Address | None:
     """The server that holds this home's lock, if it has announced itself."""
-    if not _locked(home.lock):
+    if not is_locked(home.lock):
         return None
     try:
         body: dict[str, Any] = json.loads(home.server.read_text())
@@ -62,7 +62,7 @@ def start_server(home: Home) -> Address:
         with log.open("ab") as output:
             said = output.tell()
             # Its announcement is a file: one left by a server that was killed must not be mistaken for it.
-            if not _locked(home.lock):
+            if not is_locked(home.lock):
                 home.server.unlink(missing_ok=True)
             command = [sys.executable, "-m", "gpuyard.server", "--home", str(home.root)]
             process = subprocess.Popen(
@@ -83,23 +83,12 @@ def _wait(home: Home, process: subprocess.Popen[bytes], log: Path, said: int) ->
         if address:
             return address
         # A server that lost the race for the lock leaves; the one that won is then waited for.
-        if process.poll() is not None and not _locked(home.lock):
+        if process.poll() is not None and not is_locked(home.lock):
             break
         time.sleep(0.01)
     words = log.read_bytes()[said:].decode(errors="replace").strip()
     last = words.splitlines()[-1].removeprefix("gpuyard: ") if words else "it said nothing"
     raise UnreachableError(f"The embedded server did not start: {last}", f"Its log is {log}.")
-
-
-def _locked(path: Path) -> bool:
-    try:
-        with path.open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def _read(path: Path) -> str:

@@ -1,6 +1,5 @@
 """Opening a ledger: the engine, its pragmas, its lock, and the errors of a disk in our words."""
 
-import fcntl
 import os
 import sqlite3
 from pathlib import Path
@@ -10,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
+from gpuyard.config.locks import lock_exclusively
 from gpuyard.domain.errors import DiskFullError, LedgerError, LedgerLockedError, NetworkFilesystemError
 from gpuyard.ledger.migrate import migrate
 from gpuyard.ledger.netfs import network_filesystem
@@ -52,7 +52,7 @@ def lock_ledger(path: Path) -> IO[str]:
     """Hold the server's lock file until the returned file is closed; LedgerLockedError names the holder."""
     file = path.open("a+")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_exclusively(file)
     except BlockingIOError:
         file.seek(0)
         holder = file.read().strip() or "unknown"

@@ -147,6 +147,9 @@ class Writer:
     def _fail(self, group: _Group, error: LedgerError) -> None:
         log.error("a commit failed", error=str(error), events=len(group.events))
         self._connection.rollback()
+        # After a COMMIT that failed SQLAlchemy takes the transaction for ended, while SQLite may hold it open: what
+        # failed would be written with the next group.
+        self._connection.connection.rollback()
         later, self._group = self._group, _Group()
         if self._on_failure:
             self._on_failure()

@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from gpuyard import __version__
+from gpuyard.config.locks import is_locked
 from gpuyard.config.logs import configure_logging
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import NodeSettings, load_settings
@@ -78,14 +79,7 @@ class Agent:
             log.error("agent work failed", exc_info=task.exception())
 
     def _keeper_alive(self) -> bool:
-        try:
-            with (self._home.node / "keeper.lock").open() as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except FileNotFoundError:
-            return False
-        return False
+        return is_locked(self._home.node / "keeper.lock")
 
     # --- the link ---
 

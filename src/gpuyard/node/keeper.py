@@ -28,6 +28,7 @@ _LOG_BYTES = 1_000_000
 _KEEP_RECORDS_S = 86_400.0
 _PRUNE_EVERY_S = 3_600.0
 _RETRY_WRITE_S = 1.0
+_LOCK_TRIES = 20
 _ATTEMPT = b"GPUYARD_ATTEMPT_ID="
 _SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
 
@@ -222,9 +223,13 @@ class Keeper:
 def take_lock(path: Path) -> int | None:
     """Lock the file and write this process's pid to it; None if another keeper holds the lock."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    for _ in range(_LOCK_TRIES):  # whoever asks whether a keeper lives holds the lock for a moment in order to look
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            time.sleep(0.01)
+    else:
         os.close(lock)
         return None
     os.ftruncate(lock, 0)

@@ -1,7 +1,6 @@
 """`local`: this machine. One agent behind a unix socket, kept alive by a keeper that this provider starts."""
 
 import asyncio
-import fcntl
 import os
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ from typing import Any, ClassVar
 import structlog
 
 import gpuyard
+from gpuyard.config.locks import is_locked
 from gpuyard.config.paths import Home
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.jobspec import JobKind, JobSpec
@@ -72,14 +72,7 @@ class LocalProvider(AgentProvider):
 
 def keeper_alive(home: Home) -> bool:
     """True while some process holds the keeper's lock."""
-    try:
-        with (home.node / "keeper.lock").open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
+    return is_locked(home.node / "keeper.lock")
 
 
 def start_keeper(home: Home) -> None:

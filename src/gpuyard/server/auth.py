@@ -3,32 +3,35 @@
 import os
 import secrets
 from pathlib import Path
+from typing import Annotated
 
-from fastapi import Request
+from fastapi import Depends
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from gpuyard.domain.errors import UnauthorizedError
 from gpuyard.server.yard import TheYard
 
+_bearer = HTTPBearer(auto_error=False, description="The token in `$GPUYARD_HOME/token`, or `$GPUYARD_TOKEN`.")
+Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+
 
 def ensure_token(path: Path) -> str:
     """The token in `path`, made with mode 0600 if there is none. `$GPUYARD_TOKEN` wins."""
-    given = os.environ.get("GPUYARD_TOKEN")
-    if given:
-        return given
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return path.read_text().strip()
+    kept = os.environ.get("GPUYARD_TOKEN") or (path.read_text().strip() if path.exists() else "")
+    if kept:
+        return kept
     token = secrets.token_urlsafe(32)
-    with os.fdopen(descriptor, "w") as file:
+    # Whole or not at all: a disk that is full must not leave an empty token behind.
+    partial = path.with_suffix(".partial")
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(token + "\n")
+    partial.rename(path)
     return token
 
 
-async def require_token(request: Request, yard: TheYard) -> None:
+async def require_token(given: Credentials, yard: TheYard) -> None:
     """Refuse a request without the yard's token."""
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not secrets.compare_digest(token.strip().encode(), yard.token.encode()):
+    if given is None or not secrets.compare_digest(given.credentials.strip().encode(), yard.token.encode()):
         raise UnauthorizedError(
             "This request carries no valid token.",
             f"Send `Authorization: Bearer …`; the token is in {yard.home.token}.",

@@ -1,23 +1,45 @@
 """Errors as problem details (RFC 9457): `type, title, status, detail, code`, and `faults` for bad input."""
 
+import re
 from typing import Any
 
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from gpuyard.domain.errors import GpuyardError, InvalidInputError
+from gpuyard.domain.errors import Fault, GpuyardError, InvalidInputError, UnauthorizedError, quoted
 
 log = structlog.get_logger(__name__)
-_MEDIA_TYPE = "application/problem+json"
+MEDIA_TYPE = "application/problem+json"
+
+
+class FieldFault(BaseModel):
+    """One thing wrong with an input."""
+
+    field: str
+    fault: str
+    remedy: str
+
+
+class Problem(BaseModel):
+    """What every error looks like. `code` is stable; `detail` is the whole explanation, remedy included."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    remedy: str | None = None
+    faults: list[FieldFault] | None = Field(default=None, description="With the code `invalid_input`.")
 
 
 def problem(status: int, code: str, title: str, detail: str, **more: Any) -> JSONResponse:
     """A problem document."""
     body = {"type": f"urn:gpuyard:error:{code}", "title": title, "status": status, "detail": detail, "code": code}
-    return JSONResponse({**body, **more}, status, media_type=_MEDIA_TYPE)
+    return JSONResponse({**body, **more}, status, media_type=MEDIA_TYPE)
 
 
 def _gpuyard_error(_request: Request, error: Exception) -> JSONResponse:
@@ -25,16 +47,24 @@ def _gpuyard_error(_request: Request, error: Exception) -> JSONResponse:
     more: dict[str, Any] = {"remedy": error.remedy} if error.remedy else {}
     if isinstance(error, InvalidInputError):
         more["faults"] = [{"field": f.field, "fault": f.fault, "remedy": f.remedy} for f in error.faults]
-    title = (type(error).__doc__ or "").split("\n")[0].rstrip(".")
-    return problem(error.status, error.code, title, str(error), **more)
+    title = re.split(r"[.;]", type(error).__doc__ or "", maxsplit=1)[0]
+    answer = problem(error.status, error.code, title, str(error), **more)
+    if isinstance(error, UnauthorizedError):
+        answer.headers["WWW-Authenticate"] = "Bearer"
+    return answer
 
 
-def _bad_request(_request: Request, error: Exception) -> JSONResponse:
+def _bad_request(request: Request, error: Exception) -> JSONResponse:
+    """A parameter or a small body that FastAPI refused, in the words of our own faults."""
     assert isinstance(error, RequestValidationError)
-    faults = [{"field": ".".join(str(p) for p in e["loc"][1:]), "fault": e["msg"], "remedy": ""}
-              for e in error.errors()]  # fmt: skip
-    detail = "; ".join(f"{fault['field']}: {fault['fault']}" for fault in faults)
-    return problem(422, InvalidInputError.code, "The input is wrong", detail, faults=faults)
+    return _gpuyard_error(request, InvalidInputError([_fault(item) for item in error.errors()]))
+
+
+def _fault(item: dict[str, Any]) -> Fault:
+    field = ".".join(str(part) for part in item["loc"][1:]) or "(body)"
+    if item["type"] == "missing":
+        return Fault(field, "is missing", "give it a value")
+    return Fault(field, f"is {quoted(item['input'])}", re.sub(r"^\w+ should", "must", item["msg"]))
 
 
 def _http_error(_request: Request, error: Exception) -> JSONResponse:

@@ -18,6 +18,7 @@ from gpuyard.node.launcher.cgroup import Cgroup
 
 ATTEMPT_VARIABLE = "GPUYARD_ATTEMPT_ID"
 _MIB = 1 << 20
+_SCANS = 10
 _EXEC_S = 0.001  # while a process is in execve it has no environment; that takes some tens of microseconds
 
 
@@ -157,7 +158,12 @@ class Process:
 
         Only what left the session, cleared its environment and lost its parent in that time escapes.
         """
-        while self.cgroup and (loose := {member.pid for member in self._members()}.difference(self.cgroup.procs())):
+        if self.cgroup is None:
+            return
+        for _ in range(_SCANS):
+            loose = {member.pid for member in self._members()}.difference(self.cgroup.procs())
+            if not loose:
+                return
             for pid in loose:
                 with suppress(ProcessLookupError):
                     self.cgroup.join(pid)
@@ -219,22 +225,37 @@ class Process:
         return found if any(_carries(self.attempt_id, process) for process in found) else []
 
     def _members(self) -> list[procfs.Stat]:
-        """All live processes of the attempt, wherever they have gone."""
+        """All live processes of the attempt, wherever they have gone.
+
+        Finding none is proof if no process was started meanwhile. On a host where that never happens, several looks
+        have to do.
+        """
         if self.cgroup and self._contained and self.cgroup.empty():
             return []
-        # What is older than the leader is none of its descendants.
-        processes = [process for process in procfs.stats() if process.start_ticks >= self.start_ticks]
-        processes.sort(key=lambda process: (process.start_ticks, process.pid))  # parents come before their children
-        known = {process.pid for process in self._session(processes)}
-        if self.cgroup:
-            known.update(self.cgroup.procs())
-        members: list[procfs.Stat] = []
-        for process in processes:
-            if process.dead or process.pid == os.getpid():
-                continue
-            if process.pid in known or process.parent in known or _carries(self.attempt_id, process):
+        for _ in range(_SCANS):
+            newest = procfs.newest_pid()
+            found = self._scan()
+            if found or procfs.newest_pid() == newest:
+                return found
+        return []
+
+    def _scan(self) -> list[procfs.Stat]:
+        """The live processes of the attempt, but for those that were started while this looked."""
+        processes: list[procfs.Stat] = []
+        known = set(self.cgroup.procs()) if self.cgroup else set[int]()
+        for process in procfs.stats():
+            if process.start_ticks < self.start_ticks:
+                continue  # what is older than the leader is none of its descendants
+            processes.append(process)
+            if not process.dead and _carries(self.attempt_id, process):
                 known.add(process.pid)
-                members.append(process)
+        known.update(process.pid for process in self._session(processes))
+        members: list[procfs.Stat] = []
+        for process in sorted(processes, key=lambda process: (process.start_ticks, process.pid)):  # parents first
+            if process.pid in known or process.parent in known:
+                known.add(process.pid)
+                if not process.dead and process.pid != os.getpid():
+                    members.append(process)
         return members
 
 

@@ -59,8 +59,11 @@ def stat(pid: int) -> Stat | None:
 
 
 def stats() -> Iterator[Stat]:
-    """Read every process there is; those that end meanwhile are left out."""
-    for name in os.listdir("/proc"):  # noqa: PTH208  (a Path for each of thousands of entries is slow)
+    """Read every process there is; those that end meanwhile are left out.
+
+    The newest come first: of what forks and ends all the time, the least has gone between the listing and the reading.
+    """
+    for name in reversed(os.listdir("/proc")):  # noqa: PTH208  (a Path for each of thousands of entries is slow)
         if name.isdigit() and (found := stat(int(name))):
             yield found
 

@@ -1,0 +1,169 @@
+"""Opening a ledger: new, old, too new, damaged, locked, on a network file system."""
+
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from gpuyard.domain.errors import LedgerError, LedgerLockedError, LedgerTooNewError, NetworkFilesystemError
+from gpuyard.ledger import migrate, store
+from gpuyard.ledger.apply import apply
+from gpuyard.ledger.ledger import Ledger
+from gpuyard.ledger.netfs import network_filesystem
+from gpuyard.ledger.store import lock_ledger
+from gpuyard.ledger.tables import metadata
+from tests.support.ledger import node_event
+
+
+def test_a_new_ledger_has_the_schema_of_the_tables(ledger: Ledger, path: Path):
+    with ledger.engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not any(ledger.queries.job_counts())
+
+
+def test_the_newest_revision_is_the_one_the_code_names():
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrate.__file__).parent / "migrations"))
+    assert ScriptDirectory.from_config(config).get_current_head() == migrate.HEAD
+
+
+def test_it_is_durable_and_read_while_it_is_written(ledger: Ledger):
+    with ledger.engine.connect() as connection:
+        assert connection.execute(sa.text("PRAGMA journal_mode")).scalar() == "wal"
+        assert connection.execute(sa.text("PRAGMA synchronous")).scalar() == 2
+
+
+def test_opening_again_keeps_what_was_there(ledger: Ledger, path: Path):
+    with ledger.engine.begin() as tx:
+        apply(tx, [node_event(1)])
+    ledger.close()
+    again = Ledger.open(path)
+    assert [node["name"] for node in again.queries.nodes()] == ["n1"]
+    again.close()
+
+
+def test_a_ledger_that_is_up_to_date_is_opened_without_alembic(ledger: Ledger, path: Path):
+    code = ("import sys; from pathlib import Path; from gpuyard.ledger.ledger import Ledger; "
+            f"Ledger.open(Path({str(path)!r})); sys.exit('alembic' in sys.modules)")  # fmt: skip
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_ledger_from_a_newer_version_is_refused_and_left_alone(ledger: Ledger, path: Path):
+    with ledger.engine.begin() as tx:
+        tx.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+    ledger.close()
+    with pytest.raises(LedgerTooNewError, match=r"newer gpuyard \(schema 9999; this one knows .*Upgrade gpuyard"):
+        Ledger.open(path)
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [("9999",)]
+
+
+@pytest.mark.parametrize("statement", range(1, 40, 4))
+def test_a_migration_that_was_broken_off_is_made_anew(path: Path, monkeypatch: pytest.MonkeyPatch, statement: int):
+    seen = []
+
+    def break_off(_connection, _cursor, text, *_more):
+        if text.lstrip().upper().startswith("CREATE"):
+            seen.append(text)
+            if len(seen) == statement:
+                raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        real = migrate.migrate
+
+        def interrupted(engine: sa.Engine) -> None:
+            sa.event.listen(engine, "before_cursor_execute", break_off)
+            real(engine)
+
+        patch.setattr(store, "migrate", interrupted)
+        try:
+            Ledger.open(path).close()
+        except KeyboardInterrupt:
+            assert len(seen) == statement
+    again = Ledger.open(path)
+    with again.engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    again.close()
+
+
+@pytest.mark.parametrize("content", [b"this is no database, whatever its name says" * 50, b"\0" * 4096])
+def test_a_file_that_is_no_ledger_is_refused(path: Path, content: bytes):
+    path.write_bytes(content)
+    with pytest.raises(LedgerError, match=r"ledger.db is damaged: .*Restore it from a backup"):
+        Ledger.open(path)
+    assert path.read_bytes() == content
+
+
+def test_a_ledger_where_no_file_can_be_is_refused(tmp_path: Path):
+    with pytest.raises(LedgerError, match="cannot be used: unable to open database file"):
+        Ledger.open(tmp_path / "missing" / "ledger.db")
+    with pytest.raises(LedgerError, match="cannot be used"):
+        Ledger.open(tmp_path)
+
+
+def test_a_second_process_is_told_who_holds_the_lock(tmp_path: Path):
+    code = ("import sys; from pathlib import Path; from gpuyard.ledger.store import lock_ledger; "
+            f"held = lock_ledger(Path({str(tmp_path / 'lock')!r})); print('held', flush=True); sys.stdin.read()")  # fmt: skip
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(LedgerLockedError, match=rf"process {holder.pid}\) has this home open.*`gpuyard down`"):
+            lock_ledger(tmp_path / "lock")
+        holder.kill()
+        holder.wait()
+    lock_ledger(tmp_path / "lock").close()
+
+
+def test_the_lock_ends_with_its_file(tmp_path: Path):
+    lock_ledger(tmp_path / "lock").close()
+    with lock_ledger(tmp_path / "lock"), pytest.raises(LedgerLockedError):
+        lock_ledger(tmp_path / "lock")
+
+
+MOUNTS = r"""
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+30 22 0:40 / /home rw,relatime shared:2 - nfs4 server:/home rw,vers=4.2
+31 30 8:2 / /home/fast rw,relatime - xfs /dev/nvme0n1p1 rw
+32 22 0:41 / /mnt/a\040b rw - fuse.sshfs me@host:/ rw
+33 22 0:42 / /mnt/kühl rw - cifs //host/share rw
+34 22 0:43 / /data rw - lustre host:/data rw
+35 34 0:44 / /data rw - ext4 /dev/sdb1 rw
+36 22 0:45 / /ho rw - nfs host:/ho rw
+this is no line of the kernel's
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/var/ledger.db", None),
+        ("/home/me/.gpuyard/ledger.db", "nfs4"),
+        ("/home", "nfs4"),
+        ("/home/fast/ledger.db", None),  # a local disk mounted inside it
+        ("/homes/ledger.db", None),
+        ("/mnt/a b/ledger.db", "fuse.sshfs"),
+        ("/mnt/kühl/ledger.db", "cifs"),
+        ("/data/ledger.db", None),  # mounted over
+    ],
+)
+def test_network_file_systems_are_told_from_local_ones(path: str, kind: str | None):
+    assert network_filesystem(Path(path), MOUNTS) == kind
+
+
+def test_this_machines_own_mounts_can_be_read(tmp_path: Path):
+    assert network_filesystem(tmp_path) in {None, "9p", "nfs", "nfs4"}
+
+
+def test_a_ledger_on_a_network_file_system_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(store, "network_filesystem", lambda asked: "nfs4" if asked == path else None)
+    with pytest.raises(NetworkFilesystemError, match=r"network file system \(nfs4\).*Set GPUYARD_HOME to a folder on a local"):
+        Ledger.open(path)
+    assert not path.exists()

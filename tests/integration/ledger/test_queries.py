@@ -1,0 +1,172 @@
+"""Reading the ledger."""
+
+import pytest
+
+from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.ledger.ledger import Ledger
+from gpuyard.ledger.writer import Writer
+from tests.support.life import Life
+
+pytestmark = pytest.mark.anyio
+
+
+async def write(writer: Writer, events: list[Event]) -> None:
+    writer.put(events)
+    await writer.written()
+
+
+def job_row(job_id: str, name: str = "job", state: str = "queued", **more) -> Event:
+    values = {"name": name, "state": state, "depends_on": [], **more}
+    return Event(EventKind.JOB_SUBMITTED, 1.0, (Change(Table.JOBS, job_id, values),), job_id)
+
+
+def pages(ledger: Ledger, limit: int, **filters) -> list[str]:
+    """All ids, newest first, page by page."""
+    found: list[str] = []
+    while page := ledger.queries.jobs_page(limit=limit, before=found[-1] if found else None, filters=filters):
+        assert len(page) <= limit
+        found += [row["id"] for row in page]
+    return found
+
+
+async def test_paging_misses_nothing_and_repeats_nothing(ledger: Ledger, writer: Writer):
+    life = Life()
+    ids = [life.submit(name=f"job-{n % 7}") for n in range(1000)]
+    await write(writer, life.journal)
+    assert pages(ledger, 100) == ids[::-1]
+    assert pages(ledger, 333) == ids[::-1]
+    named = pages(ledger, 10, name=["job-1", "job-2"])
+    assert named == [job_id for n, job_id in reversed(list(enumerate(ids))) if n % 7 in (1, 2)]
+    assert pages(ledger, 10, state=["running"]) == []
+
+
+async def test_paging_stays_put_while_jobs_come_and_change(ledger: Ledger, writer: Writer):
+    life = Life()
+    ids = [life.submit() for _ in range(30)]
+    await write(writer, life.journal)
+    first = [row["id"] for row in ledger.queries.jobs_page(limit=10, filters={})]
+    life.journal.clear()
+    newer = life.submit()
+    for job_id in first:
+        life.settle(job_id)
+    await write(writer, life.journal)
+    second = [row["id"] for row in ledger.queries.jobs_page(limit=10, before=first[-1], filters={})]
+    assert first + second == ids[:9:-1]
+    assert newer not in second
+
+
+@pytest.mark.parametrize(
+    ("reference", "found"),
+    [
+        ("job_aaaa0001", ["job_aaaa0001"]),
+        ("0001", ["job_cccc0001", "job_aaaa0001"]),
+        ("aaaa0001", ["job_aaaa0001"]),
+        ("0002", ["job_bbbb0002"]),
+        ("001", []),  # too short for an ending, and no job's name
+        ("train", ["job_cccc0001"]),  # the newest of the name
+        ("100%", ["job_bbbb0002"]),
+        ("%0001", []),
+        ("job_aaaa____", []),
+        ("_aaaa0001", ["job_aaaa0001"]),
+        ("\\", []),
+        ("", []),
+        ("nobody", []),
+    ],
+)
+async def test_what_a_person_may_mean(ledger: Ledger, writer: Writer, reference, found):
+    await write(writer, [job_row("job_aaaa0001", "train"), job_row("job_bbbb0002", "100%"), job_row("job_cccc0001", "train")])
+    assert ledger.queries.find_job_ids(reference) == found
+
+
+async def test_live_jobs_and_attempts_are_those_that_are_not_over(ledger: Ledger, writer: Writer):
+    life = Life()
+    queued, running, done, lost = (life.submit(name=name) for name in ("queued", "running", "done", "lost"))
+    attempt = life.run(running)
+    life.end(life.run(done), exit_code=0)
+    life.end(life.run(lost), reason="attempt_lost", lost=True)
+    await write(writer, life.journal)
+    assert [row["id"] for row in ledger.queries.live_jobs()] == [queued, running]
+    assert [row["id"] for row in ledger.queries.live_attempts()] == [attempt]
+    assert ledger.queries.job_counts() == {"queued": 1, "running": 1, "completed": 1, "failed": 1}
+
+
+async def test_a_jobs_attempts_come_in_order(ledger: Ledger, writer: Writer):
+    life = Life()
+    job_id, other = life.submit(retry_count=2), life.submit()
+    made = []
+    for _ in range(3):
+        made.append(life.run(job_id))
+        life.end(made[-1], exit_code=1)
+    await write(writer, life.journal)
+    attempts = ledger.queries.attempts_of([job_id, other])
+    assert list(attempts) == [job_id]
+    assert [row["id"] for row in attempts[job_id]] == made
+    assert [row["number"] for row in attempts[job_id]] == [1, 2, 3]
+
+
+async def test_a_job_is_found_by_its_idempotency_key(ledger: Ledger, writer: Writer):
+    life = Life()
+    job_id = life.submit(idempotency_key="k")
+    await write(writer, life.journal)
+    assert ledger.queries.job_by_idempotency_key("k")["id"] == job_id
+    assert ledger.queries.job_by_idempotency_key("other") is None
+    assert ledger.queries.specs([job_id])[job_id] == {"command": ["true"], "idempotency_key": "k"}
+
+
+async def test_checkpoints_oldest_first_and_only_kept_ones_use_a_blob(ledger: Ledger, writer: Writer):
+    life = Life()
+    attempt = life.run(life.submit())
+    first = life.save_checkpoint(attempt, sha256="a", created_at=5.0)
+    # Two that were saved in the same moment come in the order in which they were reported.
+    second, third = (life.save_checkpoint(attempt, sha256="b", created_at=6.0) for _ in range(2))
+    life.record(Event(EventKind.CHECKPOINT_PRUNED, 7.0, (Change(Table.CHECKPOINTS, first, {"kept": False}),)))
+    await write(writer, life.journal)
+    job_id = life.attempts[attempt].job_id
+    assert [row["id"] for row in ledger.queries.checkpoints_of(job_id)] == [first, second, third]
+    assert ledger.queries.checkpoint_counts([job_id, "job_none"]) == {job_id: 2}
+    assert (ledger.queries.blob_is_used("a"), ledger.queries.blob_is_used("b")) == (False, True)
+    assert ledger.queries.checkpoint(first)["kept"] is False
+    assert ledger.queries.checkpoint("ckpt_none") is None
+
+
+async def test_a_series_goes_on_over_attempts(ledger: Ledger, writer: Writer):
+    def points(attempt_id: str, start: int) -> list[dict]:
+        return [{"attempt_id": attempt_id, "job_id": "j", "name": name, "n": n, "step": start + n, "value": 1.0, "at": 1.0}
+                for n in range(3) for name in ("loss", "lr")]  # fmt: skip
+
+    writer.put_points(points("attempt_2", 10))
+    writer.put_points(points("attempt_1", 0))
+    await writer.written()
+    assert [row["step"] for row in ledger.queries.series("j")["loss"]] == [0, 1, 2, 10, 11, 12]
+    assert set(ledger.queries.series("j")) == {"loss", "lr"}
+    assert set(ledger.queries.series("j", ["lr"])) == {"lr"}
+    assert ledger.queries.series("other") == {}
+
+
+async def test_events_are_read_on_from_a_number(ledger: Ledger, writer: Writer):
+    life = Life()
+    one, two = life.submit(), life.submit()
+    life.settle(one)
+    await write(writer, life.journal)
+    assert [row["seq"] for row in ledger.queries.events_after(1, 10)] == [2, 3]
+    assert [row["kind"] for row in ledger.queries.events_after(0, 10, one)] == ["job.submitted", "job.cancelled"]
+    assert len(ledger.queries.events_after(0, 2)) == 2
+    assert two in {row["job_id"] for row in ledger.queries.events_after(0, 10)}
+    assert ledger.queries.last_seq() == 3
+
+
+async def test_a_gpu_that_left_its_node_is_not_listed(ledger: Ledger, writer: Writer):
+    def gpu(uuid: str, **values) -> Event:
+        return Event(EventKind.NODE_CHANGED, 1.0, (Change(Table.GPUS, uuid, values),))
+
+    await write(writer, [gpu("b", node_id="n1", index=1), gpu("a", node_id="n1", index=0), gpu("c", node_id="n0", index=5),
+                         gpu("d", node_id="n1", index=2), gpu("d", node_id=None)])  # fmt: skip
+    assert [row["uuid"] for row in ledger.queries.gpus()] == ["c", "a", "b"]
+
+
+async def test_more_ids_than_one_statement_takes(ledger: Ledger, writer: Writer):
+    life = Life()
+    job_id = life.submit()
+    await write(writer, life.journal)
+    wanted = [f"job_{n}" for n in range(300_000)] + [job_id]
+    assert list(ledger.queries.jobs_by_id(wanted)) == [job_id]

@@ -1,0 +1,273 @@
+"""`kill -9` of agent, keeper or both at bad moments: jobs go on, and how they ended is known or said to be lost."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from gpuyard.domain import wire
+from tests.support.node import Node, eventually, gone, make_node
+from tests.support.wait import wait_until
+
+# Says that it is there, waits for a file, and leaves with the given code, or by the given signal if that is negative.
+WAIT = """
+import os, pathlib, sys, time
+print("here", flush=True)
+while not pathlib.Path("go").exists():
+    time.sleep(0.01)
+code = int(sys.argv[1])
+os.kill(os.getpid(), -code) if code < 0 else sys.exit(code)
+"""
+
+
+@pytest.fixture
+def node():
+    with make_node() as node:
+        yield node
+
+
+def go(node: Node) -> None:
+    (node.work / "go").touch()
+
+
+def waiting(node: Node, code: int = 7, **fields) -> str:
+    """A job that runs and waits for `go`."""
+    attempt_id = node.start(WAIT, str(code), **fields)
+    node.started(attempt_id)
+    node.says(attempt_id, "here")
+    return attempt_id
+
+
+def leader(node: Node, attempt_id: str) -> int:
+    return node.started(attempt_id).pid
+
+
+def test_jobs_of_a_killed_agent_are_adopted(node):
+    jobs = {waiting(node, code): code for code in (0, 7, -9)}
+    agent = node.pid("agent")
+    node.kill("agent")
+    node.next_agent(agent)
+    hello = node.linked(2)
+    assert {(seen.attempt_id, seen.state) for seen in hello.attempts} == {(job, "running") for job in jobs}
+    for job in jobs:
+        eventually(lambda job=job: len(node.sink.of(wire.Started, job)) == 2, "Started again")
+        first, again = node.sink.of(wire.Started, job)
+        assert first == again
+    go(node)
+    for job, code in jobs.items():
+        ended = node.ended(job)
+        assert (ended.exit_code, ended.signal) == ((None, 9) if code < 0 else (code, None))
+        assert not ended.reason
+        assert node.output(job) == "here\n"
+
+
+def test_jobs_that_end_while_there_is_no_agent_keep_their_exit_codes(node):
+    jobs = {waiting(node, code): code for code in (0, 7, -9)}
+    pids = [leader(node, job) for job in jobs]
+    with node.without_agent():
+        go(node)
+        for pid in pids:
+            gone(pid)
+    for job, code in jobs.items():
+        ended = node.ended(job)
+        assert (ended.exit_code, ended.signal, ended.reason) == ((None, 9, "") if code < 0 else (code, None, ""))
+
+
+def test_an_agent_killed_again_and_again_loses_nothing(node):
+    job = waiting(node, 7)
+    for _ in range(3):
+        agent = node.pid("agent")
+        node.kill("agent")
+        node.next_agent(agent)
+    go(node)
+    assert node.ended(job).exit_code == 7
+
+
+def test_killed_between_intent_and_spawn_the_job_is_started_by_the_next_agent(node):
+    model = node.start("pass")
+    node.ended(model)
+    (intent, *_) = node.journal(model)
+    intent["start"]["attempt_id"] = "attempt_intended"
+    with node.without_agent():
+        node.rewrite_journal("attempt_intended", [intent])
+    assert node.ended("attempt_intended").exit_code == 0
+
+
+def test_killed_between_spawn_and_note_the_job_is_found_by_its_environment(node):
+    job = waiting(node, 7)
+    pid = leader(node, job)
+    with node.without_agent():
+        node.rewrite_journal(job, node.journal(job)[:1])
+    eventually(lambda: len(node.sink.of(wire.Started, job)) == 2, "Started again")
+    assert node.sink.of(wire.Started, job)[1].pid == pid
+    go(node)
+    assert node.ended(job).exit_code == 7
+    assert node.output(job) == "here\n"
+
+
+def test_killed_between_spawn_and_note_a_job_that_ended_since_keeps_its_exit_code(node):
+    job = waiting(node, 7)
+    with node.without_agent():
+        node.rewrite_journal(job, node.journal(job)[:1])
+        go(node)
+        gone(leader(node, job))
+    ended = node.ended(job)
+    assert (ended.exit_code, ended.reason) == (7, "")
+    assert node.output(job) == "here\n"
+
+
+def test_killed_as_it_started_a_job_nobody_knows_about_is_lost(node):
+    job = waiting(node, 7)
+    with node.without_agent():
+        node.rewrite_journal(job, node.journal(job)[:1])
+        node.kill("keeper")
+        os.kill(leader(node, job), signal.SIGKILL)
+        gone(leader(node, job))
+    ended = node.ended(job)
+    assert (ended.exit_code, ended.reason) == (None, "exit_status_lost")
+
+
+def test_an_agent_whose_keeper_was_killed_lives_on(node):
+    job, later = waiting(node, 7), waiting(node, 8)
+    keeper, agent = node.pid("keeper"), node.pid("agent")
+    node.kill("keeper")
+    wait_until(lambda: node.pid("keeper") != keeper, 20, "a new keeper")
+    assert node.pid("agent") == agent
+    after = node.start("raise SystemExit(3)")
+    assert node.ended(after).exit_code == 3
+    os.kill(leader(node, job), signal.SIGTERM)
+    assert node.ended(job).signal == signal.SIGTERM
+    # The new keeper's agent waits for its turn, which comes when the old one dies.
+    node.kill("agent")
+    node.next_agent(agent)
+    go(node)
+    assert node.ended(later).reason == "exit_status_lost"
+    assert node.ended(node.start("raise SystemExit(4)")).exit_code == 4
+
+
+def test_with_keeper_and_agent_killed_a_running_job_is_adopted_and_its_exit_lost(node):
+    running, over = waiting(node, 7), waiting(node, 8)
+    pid = leader(node, over)
+    node.kill("keeper", "agent")
+    os.kill(pid, signal.SIGKILL)
+    gone(pid)
+    ended = node.ended(over)
+    assert (ended.exit_code, ended.signal, ended.reason) == (None, None, "exit_status_lost")
+    assert "both killed" in ended.message
+    assert node.sink.of(wire.Ended, running) == []
+    go(node)
+    assert node.ended(running).reason == "exit_status_lost"
+    assert node.output(running) == "here\n"
+
+
+def test_after_a_reboot_jobs_are_lost_with_that_reason(node):
+    job = waiting(node, 7)
+    with node.without_agent():
+        intent, *facts = node.journal(job)
+        os.kill(leader(node, job), signal.SIGKILL)
+        gone(leader(node, job))
+        node.rewrite_journal(job, [intent | {"boot_id": "another-boot"}, *facts])
+    ended = node.ended(job)
+    assert (ended.exit_code, ended.reason) == (None, "node_rebooted")
+
+
+def test_an_end_that_was_noted_and_not_reported_is_reported_and_cleaned_up(node):
+    """The agent was killed right after it had noted the end: what the job left behind still runs."""
+    code = """
+        import subprocess, sys
+        child = "import time; print('child', flush=True); time.sleep(1000)"
+        print(subprocess.Popen([sys.executable, "-c", child]).pid, flush=True)
+        sys.stdin.read()
+        import time; time.sleep(1000)
+        """
+    job = node.start(code)
+    node.says(job, "child")
+    child = int(node.output(job).split()[0])
+    with node.without_agent():
+        os.kill(leader(node, job), signal.SIGKILL)
+        gone(leader(node, job))
+        ended = {"ended": {"type": "Ended", "attempt_id": job, "at": 2.0, "started_at": 1.0, "exit_code": 5}}
+        node.rewrite_journal(job, [*node.journal(job), ended])
+    assert node.ended(job).exit_code == 5
+    gone(child)
+
+
+def test_a_line_torn_by_the_kill_is_cut_off_and_the_rest_is_kept(node):
+    job = waiting(node, 7)
+    for _ in range(2):  # the second time shows that what was written after the torn line is whole
+        with node.without_agent(), node.journal_path(job).open("a") as file:
+            file.write('{"ended": {"type": "En')
+        eventually(lambda: node.sink.of(wire.Started, job), "Started")
+    go(node)
+    assert node.ended(job).exit_code == 7
+    assert node.journal(job)[-1]["ended"]["exit_code"] == 7
+
+
+def test_a_journal_that_cannot_be_read_does_not_keep_the_others_from_being_adopted(node):
+    job = waiting(node, 7)
+    with node.without_agent():
+        (node.home.node / "attempts" / "attempt_damaged.journal").write_text('{"start": 7}\n')
+        (node.home.node / "attempts" / "attempt_noise.journal").write_bytes(b"\xff\xfe\n\n")
+        (node.home.node / "attempts" / "attempt_torn.journal").write_text('{"start": {"attempt')
+    go(node)
+    assert node.ended(job).exit_code == 7
+    torn = node.start("raise SystemExit(2)", attempt_id="attempt_torn")  # was never started: it may be
+    assert node.ended(torn).exit_code == 2
+
+
+def test_a_timeout_counts_from_the_start_whoever_the_agent_is(node):
+    job = waiting(node, timeout_minutes=100, grace_s=0.2)
+    with node.without_agent():
+        lines = [line | {"monotonic": time.monotonic() - 6000} if "monotonic" in line else line
+                 for line in node.journal(job)]  # fmt: skip
+        node.rewrite_journal(job, lines)
+    ended = node.ended(job)
+    assert (ended.stopped, ended.signal) == ("timed_out", signal.SIGTERM)
+
+
+def test_a_stop_that_was_under_way_is_carried_through_by_the_next_agent(node):
+    code = """
+        import signal, time
+        signal.signal(signal.SIGTERM, lambda *_: print("no", flush=True))
+        print("here", flush=True)
+        while True:
+            time.sleep(0.01)
+        """
+    job = node.start(code, grace_s=1.0)
+    node.says(job, "here")
+    node.stop(job)
+    node.says(job, "no")
+    agent = node.pid("agent")
+    node.kill("agent")
+    node.next_agent(agent)
+    ended = node.ended(job)
+    assert (ended.stopped, ended.signal) == ("cancelled", signal.SIGKILL)
+
+
+def test_progress_after_an_adoption_has_the_same_points(node):
+    code = """
+        import pathlib, time
+        for step in range(1, 41):
+            print(f"step {step}: train loss {10 / step:.4f}, val loss {11 / step:.4f}", flush=True)
+        while not pathlib.Path("go").exists():
+            time.sleep(0.01)
+        print("step 41: train loss 0.2000, val loss 0.3000", flush=True)
+        """
+    job = node.start(code)
+
+    def points(reports):
+        return {(point.name, point.n): (point.step, point.value) for report in reports for point in report.points}
+
+    eventually(lambda: ("train_loss", 39) in points(node.sink.of(wire.ProgressSeen)), f"{node.sink.reports}")
+    before = len(node.sink.of(wire.ProgressSeen))
+    agent = node.pid("agent")
+    node.kill("agent")
+    node.next_agent(agent)
+    go(node)
+    node.ended(job)
+    seen = node.sink.of(wire.ProgressSeen)
+    first, again = points(seen[:before]), points(seen[before:])
+    assert first == {key: value for key, value in again.items() if key in first}
+    assert again.keys() - first.keys() == {("train_loss", 40), ("val_loss", 40)}
+    assert seen[-1].progress["step"] == 41
