@@ -32,7 +32,7 @@ from tests.support.wait import wait_until
 
 T = TypeVar("T")
 # Faster than people need it, so that tests need not wait.
-FAST = {"progress_s": 0.05, "checkpoint_scan_s": 0.05, "discovery_s": 0.1}
+FAST = {"progress_s": 0.05, "checkpoint_scan_s": 0.05, "discovery_s": 0.1, "usage_s": 0.1}
 
 
 class Recorder:
@@ -119,7 +119,7 @@ class Node:
 
     def linked(self, hellos: int = 1) -> wire.Hello:
         """The `hellos`-th Hello."""
-        wait_until(lambda: len(self.sink.hellos) >= hellos, 20, f"Hello number {hellos}")
+        wait_for(lambda: len(self.sink.hellos) >= hellos, f"Hello number {hellos}")
         return self.sink.hellos[hellos - 1]
 
     # --- jobs ---
@@ -153,7 +153,7 @@ class Node:
 
     def says(self, attempt_id: str, text: str) -> None:
         """Wait until the attempt's output holds `text`."""
-        wait_until(lambda: text in self.output(attempt_id), 20, f"the output to hold {text!r}")
+        wait_for(lambda: text in self.output(attempt_id), f"the output to hold {text!r}")
 
     def started(self, attempt_id: str) -> wire.Started:
         return self._report(wire.Started, attempt_id)
@@ -162,7 +162,7 @@ class Node:
         return self._report(wire.Ended, attempt_id)
 
     def _report(self, kind: type[T], attempt_id: str) -> T:
-        return wait_until(lambda: self.sink.of(kind, attempt_id), 30, f"{kind.__name__} of {attempt_id}")[0]
+        return wait_for(lambda: self.sink.of(kind, attempt_id), f"{kind.__name__} of {attempt_id}")[0]
 
     def checkpoints(self, attempt_id: str) -> list[wire.CheckpointSaved]:
         """Those reported so far."""
@@ -171,7 +171,7 @@ class Node:
     def checkpoint(self, attempt_id: str, path: str) -> wire.CheckpointSaved:
         """Wait for the checkpoint `path`."""
         found = lambda: [c for c in self.checkpoints(attempt_id) if c.path == path]  # noqa: E731
-        return wait_until(found, 20, f"checkpoint {path}")[-1]
+        return wait_for(found, f"checkpoint {path}")[-1]
 
     # --- processes and files ---
 
@@ -183,7 +183,7 @@ class Node:
             text = lock.read_text().strip() if lock.exists() else ""
             return int(text) if text and psutil.pid_exists(int(text)) and not _dead(int(text)) else None
 
-        return wait_until(alive, 20, f"the {which}")
+        return wait_for(alive, f"the {which}")
 
     def kill(self, *which: str) -> None:
         """`kill -9`, all at once; they are gone when this returns."""
@@ -195,7 +195,7 @@ class Node:
 
     def next_agent(self, before: int) -> int:
         """The pid of the agent that comes after the one with pid `before`."""
-        return wait_until(lambda: (pid := self.pid("agent")) != before and pid, 20, "the next agent")
+        return wait_for(lambda: (pid := self.pid("agent")) != before and pid, "the next agent")
 
     @contextmanager
     def without_agent(self) -> Iterator[None]:
@@ -240,7 +240,7 @@ def _dead(pid: int) -> bool:
 
 def gone(pid: int) -> None:
     """Wait until the process has ended."""
-    wait_until(lambda: _dead(pid), what=f"the end of process {pid}")
+    wait_for(lambda: _dead(pid), f"the end of process {pid}")
 
 
 @contextmanager
@@ -265,6 +265,6 @@ def make_node(environment: Mapping[str, str] | None = None, **settings: Any) -> 
             shutil.rmtree(root, ignore_errors=True)
 
 
-def eventually(condition: Callable[[], T], what: str) -> T:
-    """`wait_until` with the patience of these tests."""
-    return wait_until(condition, 20, what)
+def wait_for(condition: Callable[[], T], what: str) -> T:
+    """`wait_until` with patience for processes that have to come up."""
+    return wait_until(condition, 30, what)

@@ -104,13 +104,3 @@ async def open_door(path: Path, sink: Sink, **config: Any) -> AsyncIterator[Door
         door.hang_up()
         server.close()
         await provider.close()
-
-
-async def until(condition: Any, what: str) -> None:
-    """Wait for a condition on the running loop."""
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while not condition():  # noqa: ASYNC110  (what tests wait for sets no event)
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"waited {PATIENCE_S:g} s for {what}") from None

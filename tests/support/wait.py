@@ -20,11 +20,11 @@ def wait_until(condition: Callable[[], T], timeout: float = 10.0, what: str = "t
         time.sleep(0.01)
 
 
-async def eventually(condition: Callable[[], T], timeout: float = 10.0, what: str = "the condition") -> T:
+async def eventually(condition: Callable[[], T], what: str = "the condition", within_s: float = 10.0) -> T:
     """`wait_until` for what happens on the running event loop, which goes on meanwhile."""
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + within_s
     while not (value := condition()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {timeout:g} s for {what}")
+            raise AssertionError(f"waited {within_s:g} s for {what}")
         await asyncio.sleep(0.01)
     return value

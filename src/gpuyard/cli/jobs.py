@@ -179,7 +179,7 @@ def why(job: Reference, as_json: AsJson = False) -> None:
 def events(
     job: Annotated[str | None, typer.Option(help="Only of this job.")] = None,
     follow_: Annotated[bool, typer.Option("--follow", "-f", help="Go on as they come.")] = False,
-    after: Annotated[int, typer.Option(min=0, help="Only after this number.")] = 0,
+    after: Annotated[int | None, typer.Option(min=0, help="Only after this number; with -f, from now on.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="At most so many.")] = 1000,
     as_json: AsJson = False,
 ) -> None:
@@ -188,13 +188,13 @@ def events(
 
     with connect() as yard:
         if not follow_:
-            found = yard.call(calls.events(after, limit, job))
+            found = yard.call(calls.events(after or 0, limit, job))
             if as_json:
                 print_page(found, str(found[-1]["seq"]) if len(found) == limit else None)
             for event in [] if as_json else found:
                 typer.echo(_event_line(event))
             return
-        for event in yard.events(after=after or None, job=job):
+        for event in yard.events(after=after, job=job):
             typer.echo(json.dumps(event) if as_json else _event_line(event))
 
 

@@ -1,14 +1,30 @@
 """`gpuyard`: the commands put together, and errors turned into one line and an exit code."""
 
+import os
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from gpuyard.cli import checkpoints, jobs, machines, run, server, templates
 from gpuyard.domain.errors import GpuyardError
 
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; a reader that leaves (`| head`) has what it wanted, and nothing has failed."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # What is still in the buffer must go somewhere: Python would complain once more when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit from None
+
+
 app = typer.Typer(
     name="gpuyard",
+    cls=_Commands,
     help="One queue for all GPU work, on every GPU you can reach.",
     rich_markup_mode=None,
     no_args_is_help=True,
@@ -41,12 +57,6 @@ def main() -> None:
     except GpuyardError as error:
         typer.echo(f"gpuyard: {error}", err=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader (`| head`) has what it wanted; Python would complain once more when it flushes at exit.
-        sys.stdout = None  # type: ignore[assignment]
-        sys.exit(0)
 
 
 if __name__ == "__main__":

@@ -121,16 +121,16 @@ def _template_body(name: str) -> dict[str, Any]:
     return {**load_spec(folder / "job.toml"), "workdir": str(folder)}
 
 
-def load_spec(path: Path) -> dict[str, Any]:
-    """A spec from a .toml or .json file; InvalidInputError says what is wrong with the file."""
+def load_spec(path: Path) -> Any:
+    """What a .toml or .json file holds, or standard input for `-`; InvalidInputError says what is wrong with it."""
     import tomllib
 
     try:
-        text = path.read_text()
+        text = sys.stdin.read() if str(path) == "-" else path.read_text()
         return tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except OSError as error:
         raise InvalidInputError.of(str(path), f"cannot be read: {error.strerror}", "check the path") from None
-    except (tomllib.TOMLDecodeError, ValueError) as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInputError.of(str(path), f"is not valid: {error}", "write a JobSpec as TOML or JSON") from None
 
 
@@ -175,7 +175,7 @@ def submit(
 
     bodies: list[Any] = []
     for path in files:
-        document: Any = json.load(sys.stdin) if str(path) == "-" else load_spec(path)
+        document = load_spec(path)
         for body in cast("list[Any]", document) if isinstance(document, list) else [document]:
             # A spec in a file means the folder the file lies in, unless it says otherwise.
             home = Path.cwd() if str(path) == "-" else path.absolute().parent

@@ -16,7 +16,7 @@ from gpuyard.client import calls
 from gpuyard.client.calls import Call, Work
 from gpuyard.client.connection import Address, find_server
 from gpuyard.client.sse import EventReader
-from gpuyard.client.transport import STREAM_TIMEOUT, TIMEOUT, error_of, headers, unreachable
+from gpuyard.client.transport import STREAM_TIMEOUT, TIMEOUT, content_of, error_of, headers, unreachable
 from gpuyard.domain.jobs import Checkpoint, Job
 
 T = TypeVar("T")
@@ -55,7 +55,9 @@ class AsyncClient:
     async def call(self, call: Call[T]) -> T:
         """Carry one call; GpuyardError (as the server raised it) or UnreachableError."""
         try:
-            response = await self._http.request(call.method, call.path, params=dict(call.params), json=call.body)
+            response = await self._http.request(
+                call.method, call.path, params=dict(call.params), content=content_of(call.body)
+            )
         except httpx.HTTPError as error:
             raise unreachable(self.address, error) from None
         if response.is_error:

@@ -1,5 +1,6 @@
 """What both clients share: the request's form, and problem documents turned back into our errors."""
 
+import json
 from typing import Any
 
 import httpx
@@ -16,7 +17,19 @@ STREAM_TIMEOUT = httpx.Timeout(30.0, read=None)
 
 def headers(address: Address) -> dict[str, str]:
     """The headers of every request."""
-    return {"Authorization": f"Bearer {address.token}", "User-Agent": f"gpuyard/{__version__}"}
+    return {"Authorization": f"Bearer {address.token}", "User-Agent": f"gpuyard/{__version__}",
+            "Content-Type": "application/json"}  # fmt: skip
+
+
+def content_of(body: Any) -> bytes | None:
+    """The body as JSON; InvalidInputError when it has no JSON form (a date, an infinity, bytes that are not UTF-8)."""
+    if body is None:
+        return None
+    try:
+        return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        remedy = "use text in UTF-8, finite numbers, lists and tables"
+        raise InvalidInputError.of("(body)", f"cannot be sent as JSON: {error}", remedy) from None
 
 
 def unreachable(address: Address, error: httpx.HTTPError) -> UnreachableError:

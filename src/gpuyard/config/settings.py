@@ -52,6 +52,7 @@ class NodeSettings(_Section):
     max_processes: int = Field(default=8192, ge=1)
     keep_checkpoints: int = Field(default=5, ge=1)
     progress_s: Period = 0.5
+    usage_s: Period = 5.0
     checkpoint_scan_s: Period = 0.5
     discovery_s: Period = 5.0
 

@@ -37,11 +37,13 @@ class Launching:
             await self._core.committed()
         except LedgerError:
             return  # The intents are not in the ledger, and memory has been read anew without them.
-        attempts = [a for i in attempt_ids if (a := self._core.book.attempts.get(i))]
-        attempts = [a for a in attempts if a.state in (AttemptState.INTENDED, AttemptState.SENT)]
-        specs = self._core.queries.specs({attempt.job_id for attempt in attempts})
-        for attempt in attempts:
-            await self._submit(attempt, specs[attempt.job_id])
+        attempts = self._core.book.attempts
+        specs = self._core.queries.specs({attempts[i].job_id for i in attempt_ids if i in attempts})
+        for attempt_id in attempt_ids:
+            # Looked up anew: while the one before it was submitted, this one may have been cancelled.
+            attempt = self._core.book.attempts.get(attempt_id)
+            if attempt and attempt.state in (AttemptState.INTENDED, AttemptState.SENT):
+                await self._submit(attempt, specs[attempt.job_id])
 
     async def _submit(self, attempt: AttemptRecord, body: Mapping[str, Any]) -> None:
         core = self._core
@@ -55,9 +57,10 @@ class Launching:
             if error.error_code != "NOT_CONNECTED":
                 self.settle(attempt, moves.Outcome(core.clock(), reason="submit_failed", message=str(error)))
             return
-        if attempt.state is AttemptState.INTENDED:
+        current = core.book.attempts.get(attempt.id)
+        if current and current.state is AttemptState.INTENDED:
             resumed_from = checkpoint["id"] if checkpoint else None
-            core.emit([moves.sent(attempt, reference, resumed_from, core.clock())], linger=True)
+            core.emit([moves.sent(current, reference, resumed_from, core.clock())], linger=True)
 
     def _checkpoint(self, job_id: str, wanted: str | None) -> dict[str, Any] | None:
         """The checkpoint row to resume from: the newest kept one, or the one named."""
@@ -71,12 +74,12 @@ class Launching:
     def settle(self, attempt: AttemptRecord, outcome: moves.Outcome) -> None:
         """Record the end of an attempt and what follows for its job, then decide anew."""
         core = self._core
-        job = core.book.jobs.get(attempt.job_id)
-        if job is None or attempt.id not in core.book.attempts:
+        job, current = core.book.jobs.get(attempt.job_id), core.book.attempts.get(attempt.id)
+        if job is None or current is None:
             return
         delay = None
         if moves.wants_retry(job, outcome):
             delay = 0.0 if outcome.stopped == "preempted" else backoff_s(core.policy, job.failures + 1)
-        core.emit([moves.ended(job, attempt, outcome, moves.Retry(delay))], linger=True)
+        core.emit([moves.ended(job, current, outcome, moves.Retry(delay))], linger=True)
         core.progress.pop(job.id, None)
         core.schedule()

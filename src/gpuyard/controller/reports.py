@@ -186,6 +186,8 @@ class Reports:
                 self._core.emit([moves.started(job, attempt, body.at, body.limits)], linger=True)
         elif isinstance(body, wire.ProgressSeen):
             self._progress(attempt, body)
+        elif isinstance(body, wire.UsageSeen):
+            self._points(attempt, body.points)
         elif isinstance(body, wire.CheckpointSaved):
             self._checkpoint(attempt, body)
         else:
@@ -203,16 +205,18 @@ class Reports:
         core = self._core
         core.progress[attempt.job_id] = body.progress
         core.writer.put_progress(attempt.job_id, body.progress)
-        if body.points:
-            core.writer.put_points([
-                {"attempt_id": attempt.id, "job_id": attempt.job_id, **msgspec.structs.asdict(point)}
-                for point in body.points
-            ])  # fmt: skip
+        self._points(attempt, body.points)
         if self.on_progress:
             self.on_progress(attempt.job_id, body.progress, core.clock())
 
+    def _points(self, attempt: AttemptRecord, points: Sequence[wire.Point]) -> None:
+        ids = {"attempt_id": attempt.id, "job_id": attempt.job_id}
+        self._core.writer.put_points([{**ids, **msgspec.structs.asdict(point)} for point in points])
+
     def _checkpoint(self, attempt: AttemptRecord, body: wire.CheckpointSaved) -> None:
         core = self._core
+        if core.queries.has_checkpoint(attempt.id, body.path, body.sha256, body.at):
+            return  # told again, because the acknowledgement was lost
         row: dict[str, Any] = {
             "job_id": attempt.job_id, "attempt_id": attempt.id, "path": body.path, "step": body.step,
             "size": body.size, "sha256": body.sha256, "directory": body.directory, "kept": True, "created_at": body.at,

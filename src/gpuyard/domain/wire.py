@@ -93,6 +93,13 @@ class ProgressSeen(_Message, frozen=True):
     points: list[Point] = []
 
 
+class UsageSeen(_Message, frozen=True):
+    """What the attempt uses at the moment: processors, memory, its GPUs."""
+
+    attempt_id: str
+    points: list[Point] = []
+
+
 class CheckpointSaved(_Message, frozen=True):
     """A complete checkpoint, copied into the blob store under its SHA-256."""
 
@@ -123,7 +130,7 @@ class Report(_Message, frozen=True):
     """A numbered message, repeated after a broken link until acknowledged."""
 
     seq: int
-    body: Started | ProgressSeen | CheckpointSaved | Ended | GpusSeen
+    body: Started | ProgressSeen | UsageSeen | CheckpointSaved | Ended | GpusSeen
 
 
 class LogPart(_Message, frozen=True):

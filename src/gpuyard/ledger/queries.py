@@ -100,9 +100,8 @@ class Queries:
 
     def checkpoints_of(self, job_id: str) -> list[Row]:
         """A job's checkpoints, oldest first."""
-        return self._rows(
-            sa.select(checkpoints).where(checkpoints.c.job_id == job_id).order_by(checkpoints.c.created_at)
-        )
+        order = checkpoints.c.created_at, checkpoints.c.id
+        return self._rows(sa.select(checkpoints).where(checkpoints.c.job_id == job_id).order_by(*order))
 
     def checkpoint_counts(self, job_ids: Iterable[str]) -> dict[str, int]:
         """How many checkpoints of each job are kept."""
@@ -116,6 +115,12 @@ class Queries:
     def checkpoint(self, checkpoint_id: str) -> Row | None:
         """The checkpoint of this id."""
         return self._row(sa.select(checkpoints).where(checkpoints.c.id == checkpoint_id))
+
+    def has_checkpoint(self, attempt_id: str, path: str, sha256: str, created_at: float) -> bool:
+        """Is this very checkpoint in the ledger, kept or not?"""
+        where = sa.and_(checkpoints.c.sha256 == sha256, checkpoints.c.attempt_id == attempt_id,
+                        checkpoints.c.path == path, checkpoints.c.created_at == created_at)  # fmt: skip
+        return self._row(sa.select(checkpoints.c.id).where(where)) is not None
 
     def blob_is_used(self, sha256: str) -> bool:
         """Does any kept checkpoint need this blob?"""

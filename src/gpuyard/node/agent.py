@@ -28,6 +28,7 @@ from gpuyard.node.gpus import GpuWatch
 from gpuyard.node.journal import Journal
 from gpuyard.node.logs import read_log
 from gpuyard.node.outbox import Outbox
+from gpuyard.node.watch import Surroundings
 from gpuyard.storage.blobs import BlobStore
 
 _DIAL_S = (0.02, 1.0)
@@ -45,6 +46,9 @@ class Agent:
         self._outbox = Outbox()
         self._gpus = GpuWatch(settings.discovery_s, self._outbox.put)
         self._host: HostReading = read_host()
+        self._around = Surroundings(
+            self._journal, self._blobs, settings, self._host.hostname, self._outbox.put, lambda: self._gpus.current
+        )
         self._node_id = _node_id(home.node / "id")
         self._attempts: dict[str, AttemptRun] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -189,7 +193,7 @@ class Agent:
             )
 
     def _remember(self, record: Any) -> AttemptRun:
-        attempt = AttemptRun(record, self._journal, self._blobs, self._settings, self._host.hostname, self._outbox.put)
+        attempt = AttemptRun(record, self._around)
         self._attempts[record.start.attempt_id] = attempt
         return attempt
 

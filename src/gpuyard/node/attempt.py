@@ -9,34 +9,28 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import structlog
 from msgspec.structs import replace
 
-from gpuyard.config.settings import NodeSettings
 from gpuyard.domain import wire
 from gpuyard.domain.units import format_gb
-from gpuyard.node.checkpoints import CheckpointWatcher
 from gpuyard.node.environment import job_command, job_environment
-from gpuyard.node.journal import Journal, Record
+from gpuyard.node.journal import Record
 from gpuyard.node.launcher import (
     NEVER_STARTED,
     Exit,
     Launch,
     LaunchError,
     Limits,
-    LogFile,
     Process,
     adopt,
     find_attempt,
     spawn,
 )
 from gpuyard.node.launcher.procfs import stat
-from gpuyard.node.output import OutputFollower
-from gpuyard.storage.blobs import BlobStore
+from gpuyard.node.watch import Surroundings, Watch
 
 # The file system's clock may be this far behind ours.
 _CLOCK_STEP_NS = 10_000_000
@@ -48,31 +42,24 @@ _RECORD_WAIT_S = 3.0
 # Exit codes by which a shell says that its child was killed, so that it may have been writing just then.
 _KILLED = frozenset(128 + number for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS))
 log = structlog.get_logger(__name__)
-Send = Callable[[Any], None]
 
 
 class AttemptRun:
-    """An attempt and its process. `send` queues a report; `record` is what the journal holds of it."""
+    """An attempt and its process; `record` is what the journal holds of it."""
 
-    def __init__(
-        self, record: Record, journal: Journal, blobs: BlobStore, settings: NodeSettings, node: str, send: Send
-    ) -> None:
+    def __init__(self, record: Record, around: Surroundings) -> None:
         self.record = record
         self.start = record.start
         self.process: Process | None = None
+        self._around = around
+        self._journal = around.journal
+        self._send = around.send
         self._exited = asyncio.Event()
-        self._journal = journal
-        self._blobs = blobs
-        self._settings = settings
-        self._node = node
-        self._send = send
         self._stop_task: asyncio.Task[None] | None = None
         self._stopped = record.stopping
-        self._log = LogFile(journal.log_path(self.start.attempt_id))
-        self._output = OutputFollower(self.start.attempt_id, self._log)
-        self._private = journal.private(self.start.attempt_id)
+        self._private = around.journal.private(self.start.attempt_id)
         self._workdir = Path(self.start.workdir) if self.start.workdir else self._private / "work"
-        self._watcher: CheckpointWatcher | None = None
+        self._watch = Watch(record, around, self._workdir)
 
     @property
     def live(self) -> bool:
@@ -112,16 +99,12 @@ class AttemptRun:
         start = self.start
         if not start.workdir:
             self._workdir.mkdir(parents=True, exist_ok=True)
-        self._watcher = self._make_watcher(time.time())
-        self._watcher.ignore_existing()
+        self._watch.begin()
         if not start.resume_sha256:
             return None
         target = self._private / "resume" / (start.resume_name or "checkpoint")
-        self._blobs.restore(start.resume_sha256, target, directory=start.resume_directory)
+        self._around.blobs.restore(start.resume_sha256, target, directory=start.resume_directory)
         return target
-
-    def _make_watcher(self, began_at: float) -> CheckpointWatcher:
-        return CheckpointWatcher(self.start, self._workdir, began_at, self._blobs, lambda: self._output.step)
 
     def _launch(self, resume_from: Path | None) -> Process:
         """Spawn, and note the pid in the same breath: an agent killed in between has to search for it."""
@@ -132,10 +115,10 @@ class AttemptRun:
     def _spawn(self, resume_from: Path | None) -> Process:
         start = self.start
         memory = int(start.memory_gb * (1 << 30)) if start.memory_gb else None
-        limits = Limits(memory, start.cpus, self._settings.max_processes)
+        limits = Limits(memory, start.cpus, self._around.settings.max_processes)
         return spawn(Launch(
-            start.attempt_id, job_command(start, resume_from), job_environment(start, self._node, resume_from),
-            self._workdir, self._log.path, limits, start.stdin,
+            start.attempt_id, job_command(start, resume_from), job_environment(start, self._around.node, resume_from),
+            self._workdir, self._watch.log.path, limits, start.stdin,
         ))  # fmt: skip
 
     def _note_started(self, process: Process, at: float) -> None:
@@ -160,7 +143,7 @@ class AttemptRun:
         if record.boot_id != boot_id:
             await self._finish(self._ended(Exit(lost=True), "node_rebooted", "the node was rebooted while it ran"))
             return
-        if record.pid is None and not self._log.path.exists():
+        if record.pid is None and not self._watch.log.path.exists():
             await self.run()  # nothing was started: the log is opened before the process
             return
         if record.pid is None and not self._find_pid(exits):
@@ -170,8 +153,7 @@ class AttemptRun:
             return
         assert record.pid is not None
         self.process = adopt(self.start.attempt_id, record.pid, record.start_ticks, exits)
-        self._watcher = self._make_watcher(record.started_at or time.time())
-        await asyncio.to_thread(self._watcher.remember, record.checkpoints)
+        await asyncio.to_thread(self._watch.resume)
         self._send(
             wire.Started(self.start.attempt_id, record.started_at or time.time(), record.pid, dict(record.limits))
         )
@@ -198,7 +180,9 @@ class AttemptRun:
     async def _follow(self, keeper_alive: Callable[[], bool] | None = None) -> None:
         process = self.process
         assert process is not None
-        helpers = [asyncio.create_task(work) for work in (self._look(), self._scan(), self._timers())]
+        watch = self._watch
+        work = (watch.look(), watch.scan(), watch.sample(process), self._timers())
+        helpers = [asyncio.create_task(item) for item in work]
         if self._stopped:
             self.stop(self._stopped)
         try:
@@ -232,36 +216,6 @@ class AttemptRun:
             if not found.lost or late:
                 return process.exit() or found
             await asyncio.sleep(0.05)
-
-    async def _look(self) -> None:
-        """Read the output as it comes, and keep the log within its size."""
-        cap = int(self._settings.max_log_gb * (1 << 30))
-        while True:
-            await asyncio.sleep(self._settings.progress_s)
-            seen = await asyncio.to_thread(self._output.look)
-            if seen:
-                self._send(seen)
-            try:
-                if self._log.size() - self._log.start() > cap * 1.25:
-                    await asyncio.to_thread(self._log.cap, cap)
-            except OSError as error:
-                log.warning("the log could not be capped", attempt=self.start.attempt_id, error=str(error))
-
-    async def _scan(self) -> None:
-        """Notice checkpoints."""
-        if not self.start.checkpoint_path:
-            return
-        while True:
-            await asyncio.sleep(self._settings.checkpoint_scan_s)
-            await self._report_checkpoints()
-
-    async def _report_checkpoints(self, *, last: bool = False) -> None:
-        assert self._watcher is not None
-        pids = partial(find_attempt, self.start.attempt_id)
-        for item in await asyncio.to_thread(self._watcher.scan, pids, last=last):
-            self.record.checkpoints.append(item)
-            self._journal.note_checkpoint(item)
-            self._send(item)
 
     async def _timers(self) -> None:
         """Ask for checkpoints in time, and end the attempt when its time is up."""
@@ -298,7 +252,7 @@ class AttemptRun:
         if checkpoint and self.start.checkpoint_signal:
             asked_ns = time.time_ns() - _CLOCK_STEP_NS
             process.signal(_number(self.start.checkpoint_signal))
-            await self._wait(grace_s, lambda: self._watcher is not None and self._watcher.newest_ns > asked_ns)
+            await self._wait(grace_s, lambda: self._watch.newest_checkpoint_ns > asked_ns)
             grace_s = TERM_GRACE_S
         process.signal(signal.SIGTERM)
         # A stopped process hears TERM only once it goes on.
@@ -334,12 +288,12 @@ class AttemptRun:
 
         An agent killed before the journal has it leaves all of this to the next one.
         """
-        seen = await asyncio.to_thread(self._output.look, last=True)
+        seen = await asyncio.to_thread(self._watch.output.look, last=True)
         failed = bool(ended.exit_code or ended.signal) and not ended.reason and not ended.stopped
-        if failed and self._output.fault:
-            ended = replace(ended, reason=self._output.fault, message="its output says so")
+        if failed and self._watch.output.fault:
+            ended = replace(ended, reason=self._watch.output.fault, message="its output says so")
         if self.process and ended.exit_code is not None and ended.exit_code not in _KILLED:
-            await self._report_checkpoints(last=True)
+            await self._watch.report_checkpoints(last=True)
         if seen:
             self._send(seen)
         self._journal.note(self.start.attempt_id, ended=ended)

@@ -80,14 +80,15 @@ class CheckpointWatcher:
         ready.sort(key=lambda name: looks[name].changed_ns)  # the newest is told last, whatever its name
         self._last = looks
         writing = _open_for_writing(pids()) if ready else set[Path]()
-        saved = [self._take(name) for name in ready if not _touched(self._workdir / name, writing)]
+        saved = [self._take(name, looks[name]) for name in ready if not _touched(self._workdir / name, writing)]
         return [item for item in saved if item]
 
     def _matches(self) -> list[str]:
         """What matches, as the program named it: relative to its working directory, or absolute."""
         # Path.glob refuses patterns that people write, such as `**.pt`.
         found = glob.glob(self._start.checkpoint_path or "", root_dir=self._workdir, recursive=True)  # noqa: PTH207
-        return sorted({name.rstrip("/") for name in found if not name.rstrip("/").endswith(_UNFINISHED)})
+        names = {name.rstrip("/") for name in found} - {""}
+        return sorted(name for name in names if not name.endswith(_UNFINISHED))
 
     def _look(self, name: str) -> _Look | None:
         return _look(self._workdir / name)
@@ -99,8 +100,8 @@ class CheckpointWatcher:
         quiet = not look.folder or time.time_ns() - look.changed_ns >= _FOLDER_QUIET_NS
         return quiet and self._last.get(name) == look
 
-    def _take(self, name: str) -> wire.CheckpointSaved | None:
-        path, before = self._workdir / name, self._look(name)
+    def _take(self, name: str, look: _Look) -> wire.CheckpointSaved | None:
+        path = self._workdir / name
         try:
             blob = self._copy(path)
         except FileNotFoundError:
@@ -113,13 +114,13 @@ class CheckpointWatcher:
                 )
             self._warned.add(name)
             return None
-        if before is None or self._look(name) != before:
+        if self._look(name) != look:
             return None
-        self._taken[name] = before
+        self._taken[name] = look
         found = _STEP.findall(path.name)
         step = int(found[-1]) if found else self._step()
         return wire.CheckpointSaved(
-            self._start.attempt_id, name, blob.sha256, blob.size, time.time(), step, before.folder
+            self._start.attempt_id, name, blob.sha256, blob.size, time.time(), step, look.folder
         )
 
     def _copy(self, path: Path) -> Blob:

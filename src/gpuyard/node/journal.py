@@ -109,7 +109,7 @@ def _read(path: Path) -> Record | None:
     os.truncate(path, whole)
     try:
         return _fold([json.loads(line) for line in content[:whole].splitlines()])
-    except (ValueError, KeyError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         log.error("a journal cannot be read and is left alone", path=str(path), error=str(error))
         return None
 

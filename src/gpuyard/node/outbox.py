@@ -9,6 +9,7 @@ from gpuyard.domain import wire
 
 # Beyond this, old progress is dropped: a server that is away for a day must not fill this host's memory.
 _MAX_WAITING = 20_000
+_DROPPABLE = (wire.ProgressSeen, wire.UsageSeen)
 
 
 class Outbox:
@@ -24,7 +25,7 @@ class Outbox:
         self._number += 1
         self._waiting.append(wire.Report(self._number, body))
         if len(self._waiting) > _MAX_WAITING:
-            self._waiting = deque(r for r in self._waiting if not isinstance(r.body, wire.ProgressSeen))
+            self._waiting = deque(r for r in self._waiting if not isinstance(r.body, _DROPPABLE))
         self._more.set()
 
     def acknowledge(self, seq: int) -> None:

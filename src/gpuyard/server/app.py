@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from gpuyard import __version__
 from gpuyard.server import problems
 from gpuyard.server.auth import require_token
+from gpuyard.server.openapi import PROBLEMS, Api
 from gpuyard.server.routers import checkpoints, events, jobs, machines, process, tiers
 from gpuyard.server.yard import Yard
 
@@ -30,7 +31,7 @@ def make_app(yard: Yard) -> FastAPI:
         yard.stream.close()
         await yard.controller.close()
 
-    app = FastAPI(title="gpuyard", version=__version__, lifespan=lifespan, redoc_url=None)
+    app = Api(title="gpuyard", version=__version__, lifespan=lifespan, redoc_url=None, responses=PROBLEMS)
     app.state.yard = yard
     problems.install(app)
     api = APIRouter(prefix="/api/v1", dependencies=[Depends(require_token)])

@@ -16,7 +16,8 @@ from gpuyard.domain.events import Event, EventKind
 from gpuyard.ledger.queries import Queries
 
 _RING = 4096
-_PAGE = 500
+# A batch is what a listener that does not read can hold up: 200 of them stay within a few megabytes.
+_PAGE = 100
 _HEARTBEAT_S = 15.0
 
 
@@ -88,25 +89,23 @@ class Stream:
             return False
         return True
 
-    async def listen(self, after: int | None, job_id: str | None) -> AsyncIterator[Message | None]:
-        """Messages after `after` (None: from now on), of one job if asked; None is a heartbeat."""
+    async def listen(self, after: int | None, job_id: str | None) -> AsyncIterator[list[Message]]:
+        """Batches of messages after `after` (None: from now on), of one job if asked; an empty one is a heartbeat."""
         cursor = self._queries.last_seq() if after is None else after
         version = self._version if after is None else 0
         while not self._closed:
-            changed = self._changed
+            changed, before = self._changed, cursor
             batch, cursor = self._after(cursor, job_id)
-            for message in batch:
-                yield message
             news = [(v, m) for v, m in self._progress.values() if v > version and job_id in (None, m.job_id)]
-            for number, message in sorted(news, key=lambda pair: pair[0]):
-                version = number
-                yield message
+            version = max([version, *(number for number, _ in news)])
+            batch += [message for _, message in sorted(news, key=lambda pair: pair[0])]
             if batch:
-                continue
-            try:
-                await asyncio.wait_for(changed.wait(), _HEARTBEAT_S)
-            except TimeoutError:
-                yield None
+                yield batch
+            elif cursor == before:
+                try:
+                    await asyncio.wait_for(changed.wait(), _HEARTBEAT_S)
+                except TimeoutError:
+                    yield []
 
     def _after(self, cursor: int, job_id: str | None) -> tuple[list[Message], int]:
         """The next messages after `cursor` and the cursor behind them, from the ring if it reaches back far enough."""
@@ -116,5 +115,6 @@ class Stream:
             rows = self._queries.events_after(cursor, _PAGE, job_id)
             return [message_of(row) for row in rows], rows[-1]["seq"] if len(rows) == _PAGE else last
         last = self._ring[-1].seq or 0
-        recent = list(self._ring)[cursor - last :] if cursor < last else []
-        return [message for message in recent if job_id in (None, message.job_id)], last
+        behind = cursor - last
+        recent = [self._ring[i] for i in range(behind, min(behind + _PAGE, 0))]
+        return [message for message in recent if job_id in (None, message.job_id)], min(cursor + _PAGE, last)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 async def test_a_failed_commit_leaves_nothing_and_the_next_one_works(ledger: Ledger, writer: Writer):
     with failing_commits(ledger.engine):
         writer.put([node_event(1)])
-        with pytest.raises(DiskFullError, match="the disk is full. Nothing that was acknowledged is lost"):
+        with pytest.raises(DiskFullError, match=r"the disk is full\. Nothing that was acknowledged is lost"):
             await writer.written()
     assert ledger.queries.last_seq() == 0
     assert not any(state_of(ledger.engine).values())

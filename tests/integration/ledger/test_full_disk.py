@@ -59,7 +59,7 @@ async def test_what_was_acknowledged_is_kept_and_what_failed_is_not(disk: Path):
 
 async def test_a_new_ledger_on_a_full_disk_is_one_clear_error(disk: Path):
     fill(disk / "ballast")
-    with pytest.raises(DiskFullError, match="ledger.db cannot be written: the disk is full"):
+    with pytest.raises(DiskFullError, match=r"ledger\.db cannot be written: the disk is full"):
         Ledger.open(disk / "ledger.db")
     (disk / "ballast").unlink()
     Ledger.open(disk / "ledger.db").close()

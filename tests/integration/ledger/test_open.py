@@ -111,15 +111,18 @@ def test_a_ledger_where_no_file_can_be_is_refused(tmp_path: Path):
 
 
 def test_a_second_process_is_told_who_holds_the_lock(tmp_path: Path):
+    path = tmp_path / "lock"
     code = ("import sys; from pathlib import Path; from gpuyard.ledger.store import lock_ledger; "
-            f"held = lock_ledger(Path({str(tmp_path / 'lock')!r})); print('held', flush=True); sys.stdin.read()")  # fmt: skip
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+            f"held = lock_ledger(Path({str(path)!r})); print('held', flush=True); sys.stdin.read()")  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(LedgerLockedError, match=rf"process {holder.pid}\) has this home open.*`gpuyard down`"):
-            lock_ledger(tmp_path / "lock")
+            lock_ledger(path)
         holder.kill()
         holder.wait()
-    lock_ledger(tmp_path / "lock").close()
+    lock_ledger(path).close()
 
 
 def test_the_lock_ends_with_its_file(tmp_path: Path):
@@ -164,6 +167,8 @@ def test_this_machines_own_mounts_can_be_read(tmp_path: Path):
 
 def test_a_ledger_on_a_network_file_system_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(store, "network_filesystem", lambda asked: "nfs4" if asked == path else None)
-    with pytest.raises(NetworkFilesystemError, match=r"network file system \(nfs4\).*Set GPUYARD_HOME to a folder on a local"):
+    with pytest.raises(
+        NetworkFilesystemError, match=r"network file system \(nfs4\).*Set GPUYARD_HOME to a folder on a local"
+    ):
         Ledger.open(path)
     assert not path.exists()

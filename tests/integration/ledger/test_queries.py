@@ -74,7 +74,9 @@ async def test_paging_stays_put_while_jobs_come_and_change(ledger: Ledger, write
     ],
 )
 async def test_what_a_person_may_mean(ledger: Ledger, writer: Writer, reference, found):
-    await write(writer, [job_row("job_aaaa0001", "train"), job_row("job_bbbb0002", "100%"), job_row("job_cccc0001", "train")])
+    await write(
+        writer, [job_row("job_aaaa0001", "train"), job_row("job_bbbb0002", "100%"), job_row("job_cccc0001", "train")]
+    )
     assert ledger.queries.find_job_ids(reference) == found
 
 
@@ -131,7 +133,8 @@ async def test_checkpoints_oldest_first_and_only_kept_ones_use_a_blob(ledger: Le
 
 async def test_a_series_goes_on_over_attempts(ledger: Ledger, writer: Writer):
     def points(attempt_id: str, start: int) -> list[dict]:
-        return [{"attempt_id": attempt_id, "job_id": "j", "name": name, "n": n, "step": start + n, "value": 1.0, "at": 1.0}
+        common = {"attempt_id": attempt_id, "job_id": "j", "value": 1.0, "at": 1.0}
+        return [{**common, "name": name, "n": n, "step": start + n}
                 for n in range(3) for name in ("loss", "lr")]  # fmt: skip
 
     writer.put_points(points("attempt_2", 10))
@@ -159,8 +162,8 @@ async def test_a_gpu_that_left_its_node_is_not_listed(ledger: Ledger, writer: Wr
     def gpu(uuid: str, **values) -> Event:
         return Event(EventKind.NODE_CHANGED, 1.0, (Change(Table.GPUS, uuid, values),))
 
-    await write(writer, [gpu("b", node_id="n1", index=1), gpu("a", node_id="n1", index=0), gpu("c", node_id="n0", index=5),
-                         gpu("d", node_id="n1", index=2), gpu("d", node_id=None)])  # fmt: skip
+    there = [gpu("b", node_id="n1", index=1), gpu("a", node_id="n1", index=0), gpu("c", node_id="n0", index=5)]
+    await write(writer, [*there, gpu("d", node_id="n1", index=2), gpu("d", node_id=None)])
     assert [row["uuid"] for row in ledger.queries.gpus()] == ["c", "a", "b"]
 
 

@@ -100,7 +100,9 @@ async def test_a_row_may_begin_with_any_of_its_columns(ledger: Ledger, writer: W
 
 
 async def test_of_two_changes_in_one_group_the_later_wins(ledger: Ledger, writer: Writer):
-    writer.put([node_event(1, state="online"), node_event(1, state="silent"), node_event(2), node_event(1, reason="why")])
+    writer.put(
+        [node_event(1, state="online"), node_event(1, state="silent"), node_event(2), node_event(1, reason="why")]
+    )
     await writer.written()
     node = state_of(ledger.engine)[Table.NODES]["node-00001"]
     assert (node["state"], node["reason"]) == ("silent", "why")

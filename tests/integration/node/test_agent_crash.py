@@ -7,8 +7,7 @@ import time
 import pytest
 
 from gpuyard.domain import wire
-from tests.support.node import Node, eventually, gone, make_node
-from tests.support.wait import wait_until
+from tests.support.node import Node, gone, make_node, wait_for
 
 # Says that it is there, waits for a file, and leaves with the given code, or by the given signal if that is negative.
 WAIT = """
@@ -51,7 +50,7 @@ def test_jobs_of_a_killed_agent_are_adopted(node):
     hello = node.linked(2)
     assert {(seen.attempt_id, seen.state) for seen in hello.attempts} == {(job, "running") for job in jobs}
     for job in jobs:
-        eventually(lambda job=job: len(node.sink.of(wire.Started, job)) == 2, "Started again")
+        wait_for(lambda job=job: len(node.sink.of(wire.Started, job)) == 2, "Started again")
         first, again = node.sink.of(wire.Started, job)
         assert first == again
     go(node)
@@ -99,7 +98,7 @@ def test_killed_between_spawn_and_note_the_job_is_found_by_its_environment(node)
     pid = leader(node, job)
     with node.without_agent():
         node.rewrite_journal(job, node.journal(job)[:1])
-    eventually(lambda: len(node.sink.of(wire.Started, job)) == 2, "Started again")
+    wait_for(lambda: len(node.sink.of(wire.Started, job)) == 2, "Started again")
     assert node.sink.of(wire.Started, job)[1].pid == pid
     go(node)
     assert node.ended(job).exit_code == 7
@@ -132,7 +131,7 @@ def test_an_agent_whose_keeper_was_killed_lives_on(node):
     job, later = waiting(node, 7), waiting(node, 8)
     keeper, agent = node.pid("keeper"), node.pid("agent")
     node.kill("keeper")
-    wait_until(lambda: node.pid("keeper") != keeper, 20, "a new keeper")
+    wait_for(lambda: node.pid("keeper") != keeper, "a new keeper")
     assert node.pid("agent") == agent
     after = node.start("raise SystemExit(3)")
     assert node.ended(after).exit_code == 3
@@ -198,7 +197,7 @@ def test_a_line_torn_by_the_kill_is_cut_off_and_the_rest_is_kept(node):
     for _ in range(2):  # the second time shows that what was written after the torn line is whole
         with node.without_agent(), node.journal_path(job).open("a") as file:
             file.write('{"ended": {"type": "En')
-        eventually(lambda: node.sink.of(wire.Started, job), "Started")
+        wait_for(lambda: node.sink.of(wire.Started, job), "Started")
     go(node)
     assert node.ended(job).exit_code == 7
     assert node.journal(job)[-1]["ended"]["exit_code"] == 7
@@ -259,7 +258,7 @@ def test_progress_after_an_adoption_has_the_same_points(node):
     def points(reports):
         return {(point.name, point.n): (point.step, point.value) for report in reports for point in report.points}
 
-    eventually(lambda: ("train_loss", 39) in points(node.sink.of(wire.ProgressSeen)), f"{node.sink.reports}")
+    wait_for(lambda: ("train_loss", 39) in points(node.sink.of(wire.ProgressSeen)), f"{node.sink.reports}")
     before = len(node.sink.of(wire.ProgressSeen))
     agent = node.pid("agent")
     node.kill("agent")

@@ -105,8 +105,9 @@ def test_a_fork_bomb_is_stopped(start, python, log):
     process = start(python, "-u", "-c", BOMB, limits=Limits(processes=10))
     assert process.enforcement["processes"].startswith("cgroup v")
     assert setting(process, "pids.max") == "10"
-    wait_until(lambda: "refused" in log.read_text(), what="the refusal")
-    assert log.read_text() == "refused after 9\n"
+    wait_until(lambda: "refused" in log.read_text(), 30, what="the refusal")
+    # With the leader nine make ten. What it forked before it was in its group came on top of that.
+    assert 9 <= int(log.read_text().split()[-1]) < 20
 
 
 @have("memory")

@@ -14,7 +14,8 @@ from gpuyard.domain import wire
 from gpuyard.domain.errors import InsufficientResourcesError, JobNotFoundError, ProviderError
 from gpuyard.domain.jobconfig import GpuSpec, JobConfig, JobStatus
 from tests.support.node import Recorder
-from tests.support.peer import hello, open_door, until
+from tests.support.peer import hello, open_door
+from tests.support.wait import eventually
 
 A100 = wire.Gpu("GPU-1", 0, "NVIDIA A100-SXM4-40GB", 40960)
 BROKEN = wire.Gpu("GPU-2", 1, "NVIDIA A100-SXM4-40GB", 40960, problem="lost")
@@ -42,7 +43,7 @@ def test_hello_is_welcomed_and_the_end_of_the_link_is_told(door, sink):
             assert await peer.join() == wire.Welcome(1)
             assert (await yard.provider.health_check())["status"] == "healthy"
             peer.writer.close()
-            await until(lambda: sink.left == ["node_1"], "the end of the link")
+            await eventually(lambda: sink.left == ["node_1"], what="the end of the link")
             health = await yard.provider.health_check()
             assert health["status"] == "unhealthy"
             assert health["message"]
@@ -74,7 +75,7 @@ def test_garbage_ends_its_own_link_and_no_other(door, sink, garbage, joined):
             peer.writer.write_eof()
             assert await peer.closed()
             if joined:
-                await until(lambda: sink.left == ["node_1"], "the end of the link")
+                await eventually(lambda: sink.left == ["node_1"], what="the end of the link")
             await other.acknowledged(other.report(wire.Started("a", 1.0, 1)))
             await (await yard.dial()).join()
 
@@ -157,7 +158,7 @@ def test_reports_are_acknowledged_after_their_commit_and_many_at_once(door, sink
             sink.reported = slow
             last = peer.report(*(wire.Started(f"a{number}", 1.0, number) for number in range(100)))
             # The reports are in (the status is known) and their commit is under way: nothing is acknowledged.
-            await until(lambda: yard.provider._results.find("a99"), "the reports")
+            await eventually(lambda: yard.provider._results.find("a99"), what="the reports")
             assert sink.reports == []
             free.set()
             assert await peer.acknowledged(last) <= 3
@@ -195,7 +196,7 @@ def test_a_status_follows_the_reports_and_the_link(door, sink):
             await peer.acknowledged(peer.report(wire.Started("a1", 1.0, 1)))
             assert await status() is JobStatus.RUNNING
             peer.writer.close()
-            await until(lambda: sink.left, "the end of the link")
+            await eventually(lambda: sink.left, what="the end of the link")
             assert await status() is JobStatus.UNKNOWN
             with pytest.raises(ProviderError) as caught:
                 await provider.get_job_logs("a1")

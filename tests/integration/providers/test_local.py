@@ -10,7 +10,7 @@ from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.validation import parse_spec
 from gpuyard.providers import local
 from gpuyard.providers.local import LocalProvider, keeper_alive
-from tests.support.node import Loop, Recorder, eventually, gone, make_node
+from tests.support.node import Loop, Recorder, gone, make_node, wait_for
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_a_keeper_that_cannot_be_started_is_tried_again(tmp_path, loop, monkeypa
     monkeypatch.setattr(local, "start_keeper", start)
     provider = LocalProvider({"home": tmp_path / "home"})
     loop.run(provider.start(Recorder()))
-    eventually(lambda: len(tries) >= 3, "further tries")
+    wait_for(lambda: len(tries) >= 3, "further tries")
     loop.run(provider.close())
 
 

@@ -60,7 +60,9 @@ def test_the_list_price(shape, tier, expected):
     assert list_price(shape, tier, Tiers([OWN]), None, "USD") == Price(Decimal(per_hour), currency, "list", row)
 
 
-@pytest.mark.parametrize(("fixed", "nodes", "expected"), [("0", 1, "0"), ("0", 4, "0"), ("1.5", 1, "1.5"), ("1.5", 2, "3.0")])
+@pytest.mark.parametrize(
+    ("fixed", "nodes", "expected"), [("0", 1, "0"), ("0", 4, "0"), ("1.5", 1, "1.5"), ("1.5", 2, "3.0")]
+)
 def test_a_configured_price_replaces_the_list(fixed, nodes, expected):
     price = list_price(Shape(gpus=8, nodes=nodes), None, Tiers(), Decimal(fixed), "CHF")
     assert (price.per_hour, price.currency, price.basis) == (Decimal(expected), "CHF", "list")

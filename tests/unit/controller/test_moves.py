@@ -45,7 +45,11 @@ def test_the_verdict(outcome, state, reason):
 
 @pytest.mark.parametrize(
     ("outcome", "state"),
-    [({"exit_code": 0}, "completed"), ({"exit_code": 1}, "cancelled"), ({"lost": True, "reason": "attempt_lost"}, "cancelled")],
+    [
+        ({"exit_code": 0}, "completed"),
+        ({"exit_code": 1}, "cancelled"),
+        ({"lost": True, "reason": "attempt_lost"}, "cancelled"),
+    ],
 )
 def test_a_cancel_loses_to_a_clean_exit_only(outcome, state):
     assert moves.verdict(job(cancel_requested=True), Outcome(1.0, **outcome))[0] == state
@@ -76,7 +80,12 @@ def test_a_retry_waits_goes_on_from_the_newest_checkpoint_and_is_counted(life):
     event = life.end(life.run(job_id), delay_s=8.0, exit_code=1)
     row = life.row(job_id)
     assert event.kind is EventKind.JOB_REQUEUED
-    assert (row["state"], row["failures"], row["resume_from"], row["reason"]) == ("queued", 1, moves.NEWEST, "exit_code")
+    assert (row["state"], row["failures"], row["resume_from"], row["reason"]) == (
+        "queued",
+        1,
+        moves.NEWEST,
+        "exit_code",
+    )
     assert row["not_before"] == event.at + 8.0
 
 
@@ -114,7 +123,13 @@ def test_a_resumed_job_starts_counting_anew_and_keeps_its_attempts(life):
     assert life.row(job_id)["state"] == "failed"
     life.resume(job_id)
     row = life.row(job_id)
-    assert (row["state"], row["failures"], row["attempts"], row["exit_code"], row["ended_at"]) == ("queued", 0, 1, None, None)
+    assert (row["state"], row["failures"], row["attempts"], row["exit_code"], row["ended_at"]) == (
+        "queued",
+        0,
+        1,
+        None,
+        None,
+    )
     assert life.attempts[life.run(job_id)].token == 2
 
 

@@ -66,7 +66,9 @@ def test_provider_errors_carry_what_s2_says():
     assert (short.error_code, short.requested_spec) == ("INSUFFICIENT_RESOURCES", {"gpu_count": 8})
 
 
-@pytest.mark.parametrize("value", ["x" * 10**6, "\x1b[31m\n", list(range(10**5)), {"a": {"b": "c" * 100}}, 10**400, None])
+@pytest.mark.parametrize(
+    "value", ["x" * 10**6, "\x1b[31m\n", list(range(10**5)), {"a": {"b": "c" * 100}}, 10**400, None]
+)
 def test_a_quoted_value_is_one_short_printable_line(value):
     text = quoted(value)
     assert text.isprintable()

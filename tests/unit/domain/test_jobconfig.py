@@ -39,7 +39,13 @@ def test_the_documents_classes_are_accepted_as_they_are_written():
 
 @pytest.mark.parametrize(
     ("body", "expected"),
-    [(SEED, True), ({"timeout_minutes": 1}, True), ({"command": ["a"], "image": "b"}, False), (["gpu_spec"], False), (None, False)],
+    [
+        (SEED, True),
+        ({"timeout_minutes": 1}, True),
+        ({"command": ["a"], "image": "b"}, False),
+        (["gpu_spec"], False),
+        (None, False),
+    ],
 )
 def test_a_body_is_recognised_by_what_only_s2_has(body, expected):
     assert is_job_config(body) is expected

@@ -76,7 +76,9 @@ def anything(depth: int = 3) -> st.SearchStrategy[Any]:
     if not depth:
         return json_values
     keys = st.sampled_from(FIELDS) | st.text(max_size=5)
-    return json_values | st.dictionaries(keys, anything(depth - 1), max_size=6) | st.lists(anything(depth - 1), max_size=2)
+    return (
+        json_values | st.dictionaries(keys, anything(depth - 1), max_size=6) | st.lists(anything(depth - 1), max_size=2)
+    )
 
 
 @given(anything())
@@ -113,7 +115,10 @@ def test_asking_for_gpus_without_a_count_asks_for_one():
 
 
 def test_equal_shapes_are_one_object():
-    one, two = (parse_spec({"command": [name], "resources": {"memory_gb": memory}}) for name, memory in (("a", 16), ("b", "16GB")))
+    one, two = (
+        parse_spec({"command": [name], "resources": {"memory_gb": memory}})
+        for name, memory in (("a", 16), ("b", "16GB"))
+    )
     assert Shape.of(one) is Shape.of(two)
 
 

@@ -31,7 +31,9 @@ def test_a_tier_is_found_however_it_is_written(name):
     assert Tiers().get(name).id == "GPU_SMALL"
 
 
-@pytest.mark.parametrize(("name", "near"), [("GPU_SMAL", "GPU_SMALL"), ("gpu", "GPU_"), ("%%", "CPU_SMALL, CPU_LARGE, GPU_SMALL")])
+@pytest.mark.parametrize(
+    ("name", "near"), [("GPU_SMAL", "GPU_SMALL"), ("gpu", "GPU_"), ("%%", "CPU_SMALL, CPU_LARGE, GPU_SMALL")]
+)
 def test_an_unknown_tier_gets_the_nearest(name, near):
     with pytest.raises(InvalidInputError) as caught:
         Tiers().get(name)

@@ -27,8 +27,8 @@ def test_durations(text, expected):
     assert seconds(text) == expected
 
 
-BAD = [True, False, None, [], {}, "", " ", "x", "-1", "-5s", "5 bananas", "1..5", "1.2.3", "GB", "1h!", math.nan, math.inf,
-       -math.inf, 10**400, "nan", "inf", "0x10", "1e3"]  # fmt: skip
+BAD = [True, False, None, [], {}, "", " ", "x", "-1", "-5s", "5 bananas", "1..5", "1.2.3", "GB", "1h!", math.nan,
+       math.inf, -math.inf, 10**400, "nan", "inf", "0x10", "1e3"]  # fmt: skip
 
 
 @pytest.mark.parametrize("value", [*BAD, "16s", "1GB2GB"])

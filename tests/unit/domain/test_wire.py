@@ -78,7 +78,7 @@ def test_garbage_is_a_value_error(body):
     ],
 )
 def test_what_is_no_message_of_an_agent(body):
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError):
         wire.decode_from_agent(body)
 
 

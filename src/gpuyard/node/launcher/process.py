@@ -18,8 +18,7 @@ from gpuyard.node.launcher.cgroup import Cgroup
 
 ATTEMPT_VARIABLE = "GPUYARD_ATTEMPT_ID"
 _MIB = 1 << 20
-_SCANS = 10
-_EXEC_S = 0.001  # while a process is in execve it has no environment; that takes some tens of microseconds
+_LOOKS = 10  # for what forks and ends all the time; whatever stays is found at the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +159,11 @@ class Process:
         """
         if self.cgroup is None:
             return
-        for _ in range(_SCANS):
-            loose = {member.pid for member in self._members()}.difference(self.cgroup.procs())
+        for _ in range(_LOOKS):
+            newest = procfs.newest_pid()
+            loose = {member.pid for member in self._look()}.difference(self.cgroup.procs())
             if not loose:
+                self._contained = procfs.newest_pid() == newest
                 return
             for pid in loose:
                 with suppress(ProcessLookupError):
@@ -232,14 +233,14 @@ class Process:
         """
         if self.cgroup and self._contained and self.cgroup.empty():
             return []
-        for _ in range(_SCANS):
+        for _ in range(_LOOKS):
             newest = procfs.newest_pid()
-            found = self._scan()
+            found = self._look()
             if found or procfs.newest_pid() == newest:
                 return found
         return []
 
-    def _scan(self) -> list[procfs.Stat]:
+    def _look(self) -> list[procfs.Stat]:
         """The live processes of the attempt, but for those that were started while this looked."""
         processes: list[procfs.Stat] = []
         known = set(self.cgroup.procs()) if self.cgroup else set[int]()
@@ -281,8 +282,4 @@ def find_attempt(attempt_id: str) -> list[int]:
 
 def _carries(attempt_id: str, process: procfs.Stat) -> bool:
     """Whether the process has the attempt's id in its environment."""
-    entries = procfs.environment(process.pid)
-    if entries == [b""] and process.rss_bytes:  # no kernel thread, but perhaps in the middle of an exec
-        time.sleep(_EXEC_S)
-        entries = procfs.environment(process.pid)
-    return os.fsencode(f"{ATTEMPT_VARIABLE}={attempt_id}") in entries
+    return os.fsencode(f"{ATTEMPT_VARIABLE}={attempt_id}") in procfs.environment(process.pid)

@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -69,8 +70,20 @@ def stats() -> Iterator[Stat]:
 
 
 def environment(pid: int) -> list[bytes]:
-    """The `NAME=value` entries a process was started with; [] where it is gone or may not be read."""
-    return read_file(f"/proc/{pid}/environ").split(b"\0")
+    """The `NAME=value` entries a process was started with; none where it is gone or may not be read.
+
+    In the middle of an exec a process has neither environment nor arguments. That is waited out, 20 ms at most.
+    """
+    content = b""
+    for _ in range(20):
+        content = read_file(f"/proc/{pid}/environ")
+        if content or read_file(f"/proc/{pid}/cmdline"):
+            break
+        process = stat(pid)
+        if process is None or process.dead or not process.rss_bytes:  # the last: a thread of the kernel
+            break
+        time.sleep(0.001)
+    return content.split(b"\0")
 
 
 def newest_pid() -> int:

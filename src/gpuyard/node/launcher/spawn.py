@@ -1,6 +1,6 @@
 """Starts an attempt: opens its log and gets a process under its limits into being.
 
-Without limits the process is spawned directly and moved into its control group after (0.1 ms); with limits it goes
+Without limits the process is spawned directly and moved into its control group after (0.3 ms); with limits it goes
 through `prologue.py` (10 ms), which is under them before the job's first instruction. `spawn` blocks for that long.
 """
 
@@ -126,6 +126,9 @@ def _attach(
     except OSError:
         os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+        if cgroup:
+            with suppress(OSError):  # without a descriptor it cannot look
+                cgroup.kill()
         raise
     return Process(
         launch.attempt_id,

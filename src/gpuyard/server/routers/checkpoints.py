@@ -7,6 +7,7 @@ from fastapi.responses import FileResponse
 
 from gpuyard.domain.errors import NotFoundError
 from gpuyard.domain.jobs import Checkpoint
+from gpuyard.server.openapi import text
 from gpuyard.server.present import present_checkpoint
 from gpuyard.server.yard import TheYard, Yard
 
@@ -19,7 +20,7 @@ async def checkpoint(checkpoint_id: str, yard: TheYard) -> Checkpoint:
     return present_checkpoint(_checkpoint_row(yard, checkpoint_id))
 
 
-@router.get("/{checkpoint_id}/content")
+@router.get("/{checkpoint_id}/content", response_class=FileResponse, responses=text("application/octet-stream"))
 async def checkpoint_content(checkpoint_id: str, yard: TheYard) -> Response:
     """Its bytes; a directory comes as a tar. `ETag` is the SHA-256."""
     row = _checkpoint_row(yard, checkpoint_id)

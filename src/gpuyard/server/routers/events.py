@@ -1,24 +1,27 @@
 """`/api/v1/events`: the journal as pages, or as a live stream of server-sent events."""
 
+import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 
-from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.errors import InvalidInputError, quoted
+from gpuyard.server.openapi import text
 from gpuyard.server.stream import message_of
 from gpuyard.server.yard import TheYard
 
 router = APIRouter(tags=["events"])
+_LAST = 2**63 - 1  # the largest number the journal can give
 
 
-@router.get("/events", response_model=None)
+@router.get("/events", response_model=None, responses=text("text/event-stream"))
 async def events(
     request: Request,
     yard: TheYard,
     job: str | None = None,
-    after: Annotated[int | None, Query(ge=0)] = None,
+    after: Annotated[int | None, Query(ge=0, le=_LAST)] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> dict[str, Any] | StreamingResponse:
@@ -32,13 +35,15 @@ async def events(
 
     async def body() -> AsyncIterator[bytes]:
         yield b": gpuyard\n\n"
-        async for message in yard.stream.listen(start, job_id):
-            yield message.to_sse() if message else b": still here\n\n"
+        async for batch in yard.stream.listen(start, job_id):
+            yield b"".join(message.to_sse() for message in batch) or b": still here\n\n"
 
     return StreamingResponse(body(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
 def _cursor(last_event_id: str) -> int:
-    if not last_event_id.isdigit():
-        raise InvalidInputError.of("Last-Event-ID", f"is {last_event_id!r}", "send the stream's last id, a number")
+    if not re.fullmatch("[0-9]{1,18}", last_event_id):
+        raise InvalidInputError.of(
+            "Last-Event-ID", f"is {quoted(last_event_id)}", "send the stream's last id, a number"
+        )
     return int(last_event_id)

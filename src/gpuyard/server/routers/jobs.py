@@ -1,5 +1,6 @@
 """`/api/v1/jobs`: submit, list, show, cancel, resume, why, logs, metrics, checkpoints."""
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -9,18 +10,19 @@ from fastapi import APIRouter, Body, Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
-from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.domain.jobs import Job
-from gpuyard.domain.jobspec import MAX_SPEC_BYTES, JobSpec
+from gpuyard.domain.jobspec import MAX_DEPTH, MAX_SPEC_BYTES
 from gpuyard.domain.states import JobState
 from gpuyard.insight.series import downsample
+from gpuyard.server.openapi import json_body, one_of, text
 from gpuyard.server.present import present_checkpoint, present_jobs
 from gpuyard.server.yard import TheYard, Yard
 
 MAX_BODY_BYTES = 64_000_000
 router = APIRouter(prefix="/jobs", tags=["jobs"])
-_SPEC_BODY = {"requestBody": {"required": True, "content": {"application/json": {"schema": {
-    "oneOf": [JobSpec.model_json_schema(), {"type": "array", "items": {"type": "object"}}]}}}}}  # fmt: skip
+# A page's cursor is the id of its last job.
+_CURSOR = re.compile(r"job_[0-9a-f]{32}")
 
 
 class JobPage(BaseModel):
@@ -36,7 +38,9 @@ class ResumeRequest(BaseModel):
     checkpoint: str | None = None
 
 
-@router.post("", status_code=201, openapi_extra=_SPEC_BODY)
+@router.post(
+    "", status_code=201, openapi_extra=json_body("JobSpec", "JobConfig"), responses={201: one_of("Job", "JobPage")}
+)
 async def submit(request: Request, yard: TheYard) -> Any:
     """Submit a JobSpec (or S2's JobConfig), or a list of them: all are queued, or none. Answers after the commit."""
     body = await _read_body(request)
@@ -60,8 +64,10 @@ async def _read_body(request: Request) -> Any:
         raise InvalidInputError.of("(body)", size, "put large data into files and name them in args")
     try:
         return msgspec.json.decode(raw)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidInputError.of("(body)", f"is not JSON: {error}", "send a JobSpec as a JSON object") from None
+    except RecursionError:
+        raise InvalidInputError.of("(body)", "is nested too deeply", f"nest at most {MAX_DEPTH} levels") from None
 
 
 @router.get("")
@@ -74,6 +80,8 @@ async def list_jobs(
     cursor: str | None = None,
 ) -> JobPage:
     """Jobs, newest first."""
+    if cursor is not None and not _CURSOR.fullmatch(cursor):
+        raise InvalidInputError.of("cursor", f"is {quoted(cursor)}", "send the `next` of the page before")
     filters: dict[str, list[str]] = {"state": [s.value for s in state]} if state else {}
     filters |= {"name": [name]} if name else {}
     filters |= {"project": [project]} if project else {}
@@ -123,7 +131,7 @@ async def why(reference: str, yard: TheYard) -> dict[str, Any]:
     return {"job_id": job_id, "pending": False, "summary": summary, "state": job.state, "reason": job.reason}
 
 
-@router.get("/{reference}/logs")
+@router.get("/{reference}/logs", response_class=StreamingResponse, responses=text("text/plain"))
 async def logs(
     reference: str,
     yard: TheYard,

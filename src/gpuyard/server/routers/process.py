@@ -9,6 +9,7 @@ from fastapi import APIRouter, Body, Depends, Response
 from gpuyard import __version__
 from gpuyard.domain.errors import RefusedError
 from gpuyard.server.auth import require_token
+from gpuyard.server.openapi import text
 from gpuyard.server.prometheus import render_metrics
 from gpuyard.server.yard import TheYard
 
@@ -30,7 +31,9 @@ async def healthz() -> dict[str, Any]:
     return {"status": "ok", "version": __version__, "pid": os.getpid()}
 
 
-@open_router.get("/metrics", dependencies=[Depends(require_token)])
+@open_router.get(
+    "/metrics", dependencies=[Depends(require_token)], response_class=Response, responses=text("text/plain")
+)
 async def metrics(yard: TheYard) -> Response:
     """Prometheus metrics."""
     body, media_type = render_metrics(yard)

@@ -1,0 +1,105 @@
+"""Watching an attempt while it runs: its output, its checkpoints, what it uses. What is seen goes out as reports."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from gpuyard.config.settings import NodeSettings
+from gpuyard.domain import wire
+from gpuyard.node.checkpoints import CheckpointWatcher
+from gpuyard.node.journal import Journal, Record
+from gpuyard.node.launcher import LogFile, Process, find_attempt
+from gpuyard.node.output import OutputFollower
+from gpuyard.node.sampling import UsageSampler
+from gpuyard.storage.blobs import BlobStore
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What an attempt needs of its agent. `send` queues a report; `gpus` is what the last look at them found."""
+
+    journal: Journal
+    blobs: BlobStore
+    settings: NodeSettings
+    node: str
+    send: Callable[[Any], None]
+    gpus: Callable[[], list[wire.Gpu]]
+
+
+class Watch:
+    """One attempt's watch. `begin` or `resume` comes first; `look`, `scan` and `sample` then run until cancelled."""
+
+    def __init__(self, record: Record, around: Surroundings, workdir: Path) -> None:
+        self._record = record
+        self._around = around
+        self._workdir = workdir
+        self._id = record.start.attempt_id
+        self.log = LogFile(around.journal.log_path(self._id))
+        self.output = OutputFollower(self._id, self.log)
+        self._checkpoints: CheckpointWatcher | None = None
+
+    def begin(self) -> None:
+        """Before the launch: what is there already is not the attempt's work. Blocks on the disk."""
+        self._checkpoints = self._watcher(time.time())
+        self._checkpoints.ignore_existing()
+
+    def resume(self) -> None:
+        """After an agent's restart: what it had reported is not new. Blocks on the disk."""
+        self._checkpoints = self._watcher(self._record.started_at or time.time())
+        self._checkpoints.remember(self._record.checkpoints)
+
+    def _watcher(self, began_at: float) -> CheckpointWatcher:
+        start, blobs = self._record.start, self._around.blobs
+        return CheckpointWatcher(start, self._workdir, began_at, blobs, lambda: self.output.step)
+
+    @property
+    def newest_checkpoint_ns(self) -> int:
+        """When the newest checkpoint was written, in ns since the epoch; 0 when there is none."""
+        return self._checkpoints.newest_ns if self._checkpoints else 0
+
+    async def look(self) -> None:
+        """Read the output as it comes, and keep the log within its size."""
+        cap = int(self._around.settings.max_log_gb * (1 << 30))
+        while True:
+            await asyncio.sleep(self._around.settings.progress_s)
+            seen = await asyncio.to_thread(self.output.look)
+            if seen:
+                self._around.send(seen)
+            try:
+                if self.log.size() - self.log.start() > cap * 1.25:
+                    await asyncio.to_thread(self.log.cap, cap)
+            except OSError as error:
+                log.warning("the log could not be capped", attempt=self._id, error=str(error))
+
+    async def sample(self, process: Process) -> None:
+        """Report what the attempt uses, every so often."""
+        every_s, began = self._around.settings.usage_s, self._record.started_at or time.time()
+        sampler = UsageSampler(process, self._record.start.gpu_uuids, self._around.gpus, began, every_s)
+        while True:
+            points = await asyncio.to_thread(sampler.sample, time.time())
+            self._around.send(wire.UsageSeen(self._id, points))
+            await asyncio.sleep(every_s)
+
+    async def scan(self) -> None:
+        """Notice checkpoints."""
+        while self._record.start.checkpoint_path:
+            await asyncio.sleep(self._around.settings.checkpoint_scan_s)
+            await self.report_checkpoints()
+
+    async def report_checkpoints(self, *, last: bool = False) -> None:
+        """Report those completed since the last time; `last`: the attempt has ended by itself."""
+        if self._checkpoints is None or not self._record.start.checkpoint_path:
+            return
+        pids = partial(find_attempt, self._id)
+        for item in await asyncio.to_thread(self._checkpoints.scan, pids, last=last):
+            self._record.checkpoints.append(item)
+            self._around.journal.note_checkpoint(item)
+            self._around.send(item)

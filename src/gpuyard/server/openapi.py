@@ -1,0 +1,47 @@
+"""The OpenAPI document: what FastAPI reads off the routes, plus what it cannot see there."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic.json_schema import models_json_schema
+
+from gpuyard.domain.jobconfig import JobConfig
+from gpuyard.domain.jobspec import JobSpec
+from gpuyard.server.problems import MEDIA_TYPE, Problem
+
+Responses = dict[int | str, dict[str, Any]]
+_REF = "#/components/schemas/"
+# Bodies that a route reads by itself, and the form of every error.
+_, _BODIES = models_json_schema(
+    [(JobSpec, "validation"), (JobConfig, "validation"), (Problem, "serialization")], ref_template=_REF + "{model}"
+)
+PROBLEMS: Responses = {
+    "default": {"description": "An error (RFC 9457)", "content": {MEDIA_TYPE: {"schema": {"$ref": _REF + "Problem"}}}}
+}
+
+
+def json_body(*models: str) -> dict[str, Any]:
+    """A request body that is one of these schemas, or a list of them."""
+    one = {"anyOf": [{"$ref": _REF + name} for name in models]}
+    schema = {"anyOf": [one, {"type": "array", "items": one}]}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def one_of(*models: str) -> dict[str, Any]:
+    """A JSON answer that is one of these schemas."""
+    return {"content": {"application/json": {"schema": {"anyOf": [{"$ref": _REF + name} for name in models]}}}}
+
+
+def text(media_type: str) -> Responses:
+    """An answer that is not JSON."""
+    return {200: {"content": {media_type: {"schema": {"type": "string"}}}}}
+
+
+class Api(FastAPI):
+    """FastAPI, but that its document knows `JobSpec`, `JobConfig` and `Problem`."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document."""
+        document = super().openapi()
+        document["components"]["schemas"] |= _BODIES["$defs"]
+        return document

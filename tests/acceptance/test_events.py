@@ -1,0 +1,167 @@
+"""The stream of events: whole lives in order, nothing missed or repeated over a break, listeners that never read."""
+
+import itertools
+import json
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from tests.support.wait import wait_until
+from tests.support.web import http, spec, sse
+from tests.support.yard import TestYard
+
+LIFE = ["job.submitted", "attempt.intended", "attempt.sent", "attempt.started", "checkpoint.saved", "job.completed"]
+TRAIN = """
+import time, pathlib
+for n in range(1, 4):
+    print(f"iter {n}: loss {5 - n}.0, time 1.00ms", flush=True)
+    time.sleep(0.6)
+pathlib.Path("life_3.pt").write_text("weights")
+"""
+
+
+def listen(web: httpx.Client, last_id: str | None = None, **query: Any) -> Iterator[dict[str, Any]]:
+    """The live stream; ends when the consumer leaves it."""
+    headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id is not None else {})
+    with web.stream("GET", "/api/v1/events", params=query, headers=headers) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        yield from sse(answer.iter_lines())
+
+
+def journal(web: httpx.Client, **query: Any) -> list[dict[str, Any]]:
+    """Every event, read page by page."""
+    found: list[dict[str, Any]] = []
+    after: int | None = 0
+    while after is not None:
+        page = web.get("/api/v1/events", params={**query, "after": after, "limit": 1000}).json()
+        found += page["items"]
+        after = page["next"]
+    return found
+
+
+def test_a_jobs_whole_life_comes_in_order_and_its_progress_without_ids(yard: TestYard) -> None:
+    (yard.work / "train.py").write_text(TRAIN)
+    yard.ok("up")
+    with http(yard) as web:
+        stream = listen(web)
+        first = web.post("/api/v1/jobs", json=spec(yard, "true")).json()["id"]
+        other = web.post(
+            "/api/v1/jobs", json=spec(yard, "python3", "train.py", checkpoint={"path": "life_*.pt"}, depends_on=[first])
+        ).json()["id"]
+        seen = []
+        for message in listen(web, after=0, job=other):
+            seen.append(message)
+            if message["event"] == "job.completed":
+                break
+        stream.close()
+    assert {message["data"]["job_id"] for message in seen} == {other}
+    lasting = [message for message in seen if message["id"] is not None]
+    ids = [int(message["id"]) for message in lasting]
+    assert ids == sorted(set(ids)) == [message["data"]["seq"] for message in lasting]
+    assert [message["event"] for message in lasting if message["event"] in LIFE] == LIFE
+    passing = [message for message in seen if message["id"] is None]
+    assert {message["event"] for message in passing} == {"job.progress"}
+    steps = [message["data"]["data"]["step"] for message in passing]
+    assert steps == sorted(steps) and steps[-1] == 3
+    assert passing[-1]["data"]["data"]["metrics"]["loss"] == 2.0
+
+
+def test_a_broken_stream_goes_on_where_it_was_even_after_the_server_was_killed(yard: TestYard) -> None:
+    yard.ok("up")
+    with http(yard) as web:
+        web.post("/api/v1/jobs", json=[spec(yard) for _ in range(4)])
+        seen = list(itertools.islice(listen(web, "0"), 5))
+        web.post("/api/v1/jobs", json=[spec(yard) for _ in range(4)])
+        seen += itertools.islice(listen(web, seen[-1]["id"]), 5)
+    running = yard.submit(["sleep", "0.5"])
+    yard.wait(running, "running")
+    yard.kill("server")
+    assert yard.json("show", running)["id"] == running  # the command starts the server anew
+    yard.wait(running)
+    with http(yard) as web:
+        whole = journal(web)
+        seen += itertools.islice(listen(web, seen[-1]["id"]), len(whole) - len(seen))
+    assert [int(message["id"]) for message in seen] == [event["seq"] for event in whole]
+    assert [message["data"] for message in seen] == whole
+
+
+def test_listeners_that_never_read_cost_little_and_hold_up_nobody(yard: TestYard) -> None:
+    """200 of them, each owed more than the kernel keeps for it (4 MB); one that reads in the end gets everything."""
+    yard.ok("up")
+    with http(yard) as web:
+        parent = web.post("/api/v1/jobs", json=spec(yard, "sleep", "300")).json()["id"]
+        children = [spec(yard, name="🙂" * 200, depends_on=[parent]) for _ in range(2500)]
+        assert web.post("/api/v1/jobs", json=children).status_code == 201
+        server = psutil.Process(yard.pid("server"))
+        before = server.memory_info().rss
+        listeners = [mute_listener(web) for _ in range(200)]
+        wait_until(lambda: all(listener.recv(1, socket.MSG_PEEK) for listener in listeners), 30, "all to be answered")
+        assert web.post("/api/v1/jobs", json=children).status_code == 201
+        assert web.post(f"/api/v1/jobs/{parent}/cancel").status_code == 200
+        wait_until(lambda: web.get("/api/v1/server").json()["jobs"].get("queued", 0) == 0, 60, "all to be over")
+        grown = server.memory_info().rss - before
+        whole = journal(web)
+        assert sum(len(json.dumps(event, ensure_ascii=False).encode()) for event in whole) > 5e6
+        assert grown < len(listeners) * 1e6
+        lines = listeners[0].makefile(encoding="utf-8")
+        read = itertools.islice((line for line in lines if line.startswith("id: ")), len(whole))
+        assert [int(line.removeprefix("id: ")) for line in read] == [event["seq"] for event in whole]
+        for listener in listeners:
+            listener.close()
+
+
+def mute_listener(web: httpx.Client) -> socket.socket:
+    """A connection that asks for every event there ever was, with as small a buffer as there can be."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+    connection.connect((web.base_url.host, web.base_url.port))
+    request = f"GET /api/v1/events?after=0 HTTP/1.1\r\nHost: yard\r\nAuthorization: {web.headers['Authorization']}\r\n"
+    connection.sendall(f"{request}Accept: text/event-stream\r\n\r\n".encode())
+    return connection
+
+
+def test_the_command_lists_and_follows_events(shared_yard: TestYard) -> None:
+    first = shared_yard.submit(["true"], name="listed")
+    shared_yard.wait(first)
+    events = shared_yard.json("events", "--job", "listed")["items"]
+    assert [event["kind"] for event in events][::4] == ["job.submitted", "job.completed"]
+    assert shared_yard.json("events", "--after", str(events[-1]["seq"] - 1), "-n", "1")["items"] == events[-1:]
+    page = shared_yard.json("events", "-n", "2")
+    assert page["next"] == str(page["items"][-1]["seq"])
+    following = shared_yard.popen("events", "-f", "--json", "--after", "0")
+    assert following.stdout is not None
+    second = shared_yard.submit(["true"])
+    lines: list[dict[str, Any]] = []
+    while not lines or (lines[-1]["kind"], lines[-1]["job_id"]) != ("job.completed", second):
+        lines.append(json.loads(following.stdout.readline()))
+    assert [line["seq"] for line in lines if line["seq"]] == list(range(1, lines[-1]["seq"] + 1))
+    following.send_signal(signal.SIGINT)
+    assert following.communicate(timeout=20)[1] == ""
+
+
+def test_following_into_a_pipe_that_closes_is_no_error(shared_yard: TestYard) -> None:
+    following = shared_yard.popen("events", "-f", "--after", "0")
+    assert following.stdout is not None
+    assert following.stdout.readline()
+    following.stdout.close()
+    while following.poll() is None:  # it can notice only when it writes
+        shared_yard.wait(shared_yard.submit(["true"]))
+    assert following.stderr is not None
+    assert (following.returncode, following.stderr.read()) == (0, "")
+    following.stderr.close()
+
+
+def test_a_stream_of_one_job_stays_open_when_it_is_over(shared_yard: TestYard) -> None:
+    """Following is for people and programs that stop by themselves; a timeout shows that nothing more was said."""
+    job_id = shared_yard.submit(["true"])
+    shared_yard.wait(job_id)
+    with pytest.raises(subprocess.TimeoutExpired) as caught:
+        shared_yard.run("events", "-f", "--json", "--after", "0", "--job", job_id, timeout=2)
+    said = (caught.value.stdout or b"").decode().splitlines()
+    assert {json.loads(line)["job_id"] for line in said} == {job_id}

@@ -1,0 +1,244 @@
+"""The HTTP contract, spoken by a plain client: shapes, codes, paging, idempotency, series, checkpoints."""
+
+import hashlib
+import re
+import stat
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.nvml import FakeGpus
+from tests.support.nvml.fixtures import fake_gpus, nvml_library  # noqa: F401  (fixtures)
+from tests.support.wait import wait_until
+from tests.support.web import check_problem, http, job_count, spec
+from tests.support.yard import TestYard, make_yard
+
+METHODS = ("get", "post", "put", "patch", "delete")
+
+
+@pytest.fixture
+def web(shared_yard: TestYard) -> Iterator[httpx.Client]:
+    with http(shared_yard) as client:
+        yield client
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in document["paths"].items():
+        for method in METHODS:
+            if method in item:
+                yield method, path, item[method]
+
+
+def references(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        yield from [node["$ref"]] if "$ref" in node else []
+        node = list(node.values())
+    for inner in node if isinstance(node, list) else []:
+        yield from references(inner)
+
+
+def test_openapi_describes_every_route_and_every_reference_in_it_resolves(web: httpx.Client) -> None:
+    document = web.get("/openapi.json").json()
+    assert document["openapi"].startswith("3.")
+    for reference in set(references(document)):
+        target: Any = document
+        for step in reference.removeprefix("#/").split("/"):
+            target = target[step]
+    found = list(operations(document))
+    assert len({operation["operationId"] for _, _, operation in found}) == len(found) > 15
+    for method, path, operation in found:
+        assert operation["summary"] and operation["description"], (method, path)
+        assert "application/problem+json" in operation["responses"]["default"]["content"], (method, path)
+        parameters = {p["name"] for p in operation.get("parameters", []) if p["in"] == "path"}
+        assert parameters == set(re.findall(r"\{(\w+)\}", path)), (method, path)
+    assert {"JobSpec", "JobConfig", "Job", "Problem"} <= set(document["components"]["schemas"])
+
+
+def test_every_route_but_health_wants_the_token(web: httpx.Client) -> None:
+    for method, path, operation in operations(web.get("/openapi.json").json()):
+        assert bool(operation.get("security")) == (path != "/healthz"), path
+        for token in ("", "Bearer", "Bearer wrong", "Basic d3Jvbmc="):
+            answer = web.request(method, re.sub("{.*?}", "x", path), headers={"Authorization": token})
+            if path == "/healthz":
+                assert (answer.status_code, answer.json()["status"]) == (200, "ok")
+            else:
+                check_problem(answer, 401, "unauthorized")
+                assert answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_token_and_home_are_private_and_only_loopback_is_listened_on(shared_yard: TestYard) -> None:
+    assert stat.S_IMODE(shared_yard.home.token.stat().st_mode) == 0o600
+    assert stat.S_IMODE(shared_yard.home.root.stat().st_mode) == 0o700
+    sockets = psutil.Process(shared_yard.pid("server")).net_connections("inet")
+    assert {s.laddr.ip for s in sockets if s.status == psutil.CONN_LISTEN} == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/api/v1/jobs/nosuch", 404, "not_found"),
+        ("POST", "/api/v1/jobs/nosuch/cancel", 404, "not_found"),
+        ("POST", "/api/v1/jobs/nosuch/resume", 404, "not_found"),
+        ("GET", "/api/v1/jobs/nosuch/why", 404, "not_found"),
+        ("GET", "/api/v1/jobs/nosuch/logs", 404, "not_found"),
+        ("GET", "/api/v1/jobs/nosuch/logs?follow=true", 404, "not_found"),
+        ("GET", "/api/v1/jobs/nosuch/metrics", 404, "not_found"),
+        ("GET", "/api/v1/jobs/nosuch/checkpoints", 404, "not_found"),
+        ("GET", "/api/v1/events?job=nosuch", 404, "not_found"),
+        ("GET", "/api/v1/checkpoints/nosuch", 404, "not_found"),
+        ("GET", "/api/v1/checkpoints/nosuch/content", 404, "not_found"),
+        ("GET", "/api/v1/nosuch", 404, "not_found"),
+        ("PUT", "/api/v1/jobs", 405, "method_not_allowed"),
+        ("GET", "/api/v1/jobs?limit=0", 422, "invalid_input"),
+        ("GET", "/api/v1/jobs?state=asleep", 422, "invalid_input"),
+        ("GET", "/api/v1/jobs?cursor=garbage", 422, "invalid_input"),
+        ("GET", "/api/v1/events?after=99999999999999999999", 422, "invalid_input"),
+        ("POST", "/api/v1/server/stop?", 422, "invalid_input"),
+    ],
+)
+def test_errors_are_problem_documents_with_stable_codes(
+    web: httpx.Client, method: str, path: str, status: int, code: str
+) -> None:
+    body = {"running": "maybe"} if path.endswith("?") else None
+    check_problem(web.request(method, path, json=body), status, code)
+
+
+@pytest.mark.parametrize("header", ["abc", "-1", "²", "9" * 30])
+def test_a_last_event_id_that_is_none_is_refused(web: httpx.Client, header: str) -> None:
+    headers = {"Accept": "text/event-stream", "Last-Event-ID": header.encode("latin-1")}
+    problem = check_problem(web.get("/api/v1/events", headers=headers), 422, "invalid_input")
+    assert problem["faults"][0]["field"] == "Last-Event-ID"
+
+
+def test_pages_show_each_job_once_while_new_ones_come(shared_yard: TestYard, web: httpx.Client) -> None:
+    bodies = [spec(shared_yard, name="paged", labels={"n": str(n)}) for n in range(11)]
+    ids = [job["id"] for job in web.post("/api/v1/jobs", json=bodies).json()["items"]]
+    seen: list[str] = []
+    query: dict[str, Any] = {"name": "paged", "limit": 4}
+    pages = 0
+    while True:
+        page = web.get("/api/v1/jobs", params=query).json()
+        assert set(page) == {"items", "next"}
+        seen += [job["id"] for job in page["items"]]
+        pages += 1
+        if page["next"] is None:
+            break
+        query["cursor"] = page["next"]
+        assert web.post("/api/v1/jobs", json=spec(shared_yard, name="paged")).status_code == 201
+    assert pages == 3
+    assert seen == ids[::-1]
+
+
+def test_a_key_sent_many_times_at_once_makes_one_job(shared_yard: TestYard, web: httpx.Client) -> None:
+    before = job_count(web)
+    body = spec(shared_yard, idempotency_key="once")
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: web.post("/api/v1/jobs", json=body), range(8)))
+    assert {answer.status_code for answer in answers} == {201}
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    assert job_count(web) == before + 1
+    other = web.post("/api/v1/jobs", json={**body, "priority": 5})
+    assert "once" in check_problem(other, 409, "refused")["detail"]
+    assert job_count(web) == before + 1
+
+
+def test_a_list_is_queued_whole_or_not_at_all(shared_yard: TestYard, web: httpx.Client) -> None:
+    before = job_count(web)
+    good = spec(shared_yard)
+    problem = check_problem(web.post("/api/v1/jobs", json=[good, {**good, "comand": 1}, good]), 422, "invalid_input")
+    assert problem["faults"] == [{"field": "1.comand", "fault": "is not a field", "remedy": "did you mean command?"}]
+    check_problem(web.post("/api/v1/jobs", json=[good, spec(shared_yard, "nosuch")]), 422, "invalid_input")
+    check_problem(web.post("/api/v1/jobs", json=[]), 422, "invalid_input")
+    assert job_count(web) == before
+    answer = web.post("/api/v1/jobs", json=[{**good, "name": name} for name in ("one", "two")])
+    assert (answer.status_code, [job["name"] for job in answer.json()["items"]]) == (201, ["one", "two"])
+    assert job_count(web) == before + 2
+
+
+def test_the_providers_form_is_accepted_and_its_device_is_the_schedulers(fake_gpus: FakeGpus) -> None:  # noqa: F811
+    """S2's JobConfig as its document has it, but for the command, which this machine must have."""
+    fake_gpus.add("GPU-a", name="NVIDIA A100-SXM4-40GB", memory_mb=40960, cc="8.0")
+    body = {
+        "name": "pytorch-training", "image": "pytorch:latest", "command": ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"],
+        "gpu_spec": {"gpu_type": "A100", "gpu_count": 1, "memory_gb": 40, "vcpus": 1, "ram_gb": 1},
+        "environment": {"CUDA_VISIBLE_DEVICES": "7"}, "volumes": {"/data": "/host/data"},
+        "timeout_minutes": 60, "retry_count": 3,
+    }  # fmt: skip
+    with make_yard(**fake_gpus.env()) as yard:
+        yard.ok("up")
+        with http(yard) as web:
+            job = web.post("/api/v1/jobs", json=body).json()
+            assert "CUDA_VISIBLE_DEVICES" in job["warnings"][0]
+            assert yard.wait(job["id"]).attempts[0].gpus == ["GPU-a"]
+            assert web.get(f"/api/v1/jobs/{job['id']}/logs").text == "GPU-a\n"
+            kept = web.get(f"/api/v1/jobs/{job['id']}").json()["spec"]
+            assert (kept["timeout_s"], kept["retry_count"]) == (3600, 3)
+            problem = check_problem(
+                web.post("/api/v1/jobs", json={**body, "timeout_minutes": -1}), 422, "invalid_input"
+            )
+            assert problem["faults"][0]["field"] == "timeout_minutes"
+
+
+def test_prometheus_metrics_parse_and_count_the_jobs(shared_yard: TestYard, web: httpx.Client) -> None:
+    shared_yard.wait(shared_yard.submit(["true"]))
+    answer = web.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    families = {family.name: family for family in text_string_to_metric_families(answer.text)}
+    jobs = {sample.labels["state"]: sample.value for sample in families["gpuyard_jobs"].samples}
+    assert sum(jobs.values()) == job_count(web)
+    assert jobs["completed"] >= 1
+    assert {"gpuyard_attempts_live", "gpuyard_nodes", "gpuyard_gpus", "gpuyard_ledger_commits"} <= set(families)
+    assert all(family.documentation for family in families.values())
+
+
+def test_a_long_series_is_thinned_and_keeps_its_extremes(shared_yard: TestYard, web: httpx.Client) -> None:
+    (shared_yard.work / "spiky.py").write_text(
+        "spikes = {777: 99.0, 2222: -5.0}\n"
+        "for n in range(3000):\n    print(f'iter {n}: loss {spikes.get(n, 3 - n / 3000)}, time 1.00ms')\n"
+    )
+    job_id = shared_yard.submit(["python3", "spiky.py"])
+    shared_yard.wait(job_id)
+
+    def series(**query: Any) -> dict[str, Any]:
+        items = web.get(f"/api/v1/jobs/{job_id}/metrics", params={"name": "loss", **query}).json()["items"]
+        return items[0] if items else {"count": 0, "points": []}
+
+    wait_until(lambda: series()["count"] == 3000, what="all points to be stored")
+    thin, whole = series(points=50)["points"], series(points=10_000)["points"]
+    assert (len(whole), len(thin) <= 50) == (3000, True)
+    assert [point["step"] for point in thin] == sorted(point["step"] for point in thin)
+    assert {0, 777, 2222, 2999} <= {point["step"] for point in thin}
+    check_problem(web.get(f"/api/v1/jobs/{job_id}/metrics?points=3"), 422, "invalid_input")
+
+
+def test_a_checkpoint_is_downloaded_with_its_hash(shared_yard: TestYard, web: httpx.Client) -> None:
+    command = ["sh", "-c", "head -c 300000 /dev/urandom > part && mv part ckpt_7.pt"]
+    job_id = shared_yard.submit(command, checkpoint={"path": "ckpt_*.pt"})
+    assert shared_yard.wait(job_id).checkpoints == 1
+    (checkpoint,) = web.get(f"/api/v1/jobs/{job_id}/checkpoints").json()["items"]
+    content = (shared_yard.work / "ckpt_7.pt").read_bytes()
+    assert (checkpoint["step"], checkpoint["size"]) == (7, len(content))
+    assert checkpoint["sha256"] == hashlib.sha256(content).hexdigest()
+    assert web.get(f"/api/v1/checkpoints/{checkpoint['id']}").json() == checkpoint
+    answer = web.get(f"/api/v1/checkpoints/{checkpoint['id']}/content")
+    assert answer.content == content
+    assert answer.headers["etag"] == f'"{checkpoint["sha256"]}"'
+    assert 'filename="ckpt_7.pt"' in answer.headers["content-disposition"]
+    part = web.get(f"/api/v1/checkpoints/{checkpoint['id']}/content", headers={"Range": "bytes=100-199"})
+    assert (part.status_code, part.content) == (206, content[100:200])
+
+
+def test_cancel_is_idempotent_and_never_undoes_an_end(shared_yard: TestYard, web: httpx.Client) -> None:
+    running, done = shared_yard.submit(["sleep", "60"]), shared_yard.submit(["true"])
+    shared_yard.wait(running, "running")
+    shared_yard.wait(done)
+    assert [web.post(f"/api/v1/jobs/{running}/cancel").status_code for _ in range(3)] == [200] * 3
+    over = shared_yard.wait(running)
+    assert (over.state, len(over.attempts)) == ("cancelled", 1)
+    assert web.post(f"/api/v1/jobs/{running}/cancel").json()["ended_at"] == over.ended_at
+    assert web.post(f"/api/v1/jobs/{done}/cancel").json()["state"] == "completed"

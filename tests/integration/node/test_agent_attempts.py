@@ -1,0 +1,224 @@
+"""One attempt on its agent: what it is given, what bounds it, and how it is refused or ended."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from gpuyard.domain import wire
+from gpuyard.domain.jobconfig import GpuSpec
+from tests.support.node import Node, gone, make_node, wait_for
+
+STAY = "import time; print('here', flush=True); time.sleep(1000)"
+
+
+@pytest.fixture
+def node():
+    with make_node() as node:
+        yield node
+
+
+def staying(node: Node, code: str = STAY, **fields) -> str:
+    job = node.start(code, **fields)
+    node.says(job, "here")
+    return job
+
+
+def test_the_job_knows_who_it_is_and_nothing_of_the_agents_settings():
+    code = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if 'GPUYARD' in k or 'OMP' in k}))"
+    with make_node({"GPUYARD_TOKEN": "secret"}) as node:
+        job = node.start(code, token=3, job_id="job_1", gpu_spec=GpuSpec(gpu_count=0, vcpus=1.5))
+        node.ended(job)
+        hello = node.linked()
+        expected = {
+            "GPUYARD_JOB_ID": "job_1", "GPUYARD_ATTEMPT_ID": job, "GPUYARD_ATTEMPT": "3",
+            "GPUYARD_NODE": hello.name, "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
+        assert eval(node.output(job)) == expected
+
+
+def test_without_a_workdir_it_gets_a_folder_of_its_own(node):
+    jobs = [node.start("import os; print(os.getcwd(), os.listdir()); open('x', 'w')", workdir=None) for _ in range(2)]
+    for job in jobs:
+        assert node.ended(job).exit_code == 0
+        assert node.output(job) == f"{node.home.node / 'attempts' / job / 'work'} []\n"
+
+
+def test_what_it_used_is_told(node):
+    code = """
+        import pathlib, time
+        data = bytearray(60 << 20)
+        while time.process_time() < 0.3 or not pathlib.Path("go").exists():
+            pass
+        """
+    job = node.start(code)
+
+    def used(name):
+        points = [point for seen in node.sink.of(wire.UsageSeen, job) for point in seen.points]
+        return [point.value for point in points if point.name == f"system/{name}"]
+
+    wait_for(lambda: max(used("memory_mb"), default=0) >= 50, "samples of its memory")
+    wait_for(lambda: max(used("cpu_cores"), default=0) > 0.1, "samples of its processor use")
+    (node.work / "go").touch()
+    usage = node.ended(job).usage
+    assert usage["cpu_s"] >= 0.25
+    assert usage["peak_mb"] >= 50
+
+
+@pytest.mark.parametrize(
+    ("fields", "command", "reason"),
+    [
+        ({}, ("no-such-program",), "command_not_found"),
+        ({}, ("/etc/passwd",), "not_executable"),
+        ({"workdir": "/no/such/folder"}, ("true",), "workdir_missing"),
+        ({}, ("true", "nul\0byte"), "invalid_argument"),
+        ({"environment": {"A=B": "c"}}, ("true",), "invalid_argument"),
+        ({"gpu_spec": GpuSpec(gpu_count=0, vcpus=0.001)}, ("true",), "invalid_argument"),
+    ],
+)
+def test_what_cannot_be_started_is_an_end_with_a_reason(node, fields, command, reason):
+    job = node.submit(node.config("", **fields).model_copy(update={"command": command}))
+    ended = node.ended(job)
+    assert (ended.reason, ended.exit_code, ended.started_at) == (reason, None, None)
+    assert ended.message
+    assert node.sink.of(wire.Started, job) == []
+
+
+def test_an_attempt_the_journal_cannot_take_is_refused_visibly(node):
+    """As on a full disk: an attempt that could not be adopted later must not be started."""
+    folder = node.home.node / "attempts"
+    folder.rename(folder.with_name("moved"))
+    folder.write_text("in the way")
+    job = node.start("pass")
+    ended = node.ended(job)
+    assert ended.reason == "spawn_failed"
+    assert "journal" in ended.message
+    folder.unlink()
+    folder.with_name("moved").rename(folder)
+    assert node.ended(node.start("raise SystemExit(3)")).exit_code == 3
+
+
+def test_a_journal_that_fills_up_later_does_not_keep_the_end_from_being_told(node):
+    job = staying(node)
+    node.journal_path(job).unlink()
+    node.journal_path(job).mkdir()  # nothing can be written there any more
+    node.stop(job)
+    ended = node.ended(job)
+    assert (ended.stopped, ended.signal) == ("cancelled", signal.SIGTERM)
+    node.journal_path(job).rmdir()
+
+
+def test_the_log_is_capped_at_its_front_and_its_offsets_stay():
+    code = """
+        import pathlib, time
+        for number in range(60_000):
+            print(f"line {number:9} " + 100 * "x", flush=number % 5000 == 0)
+        print("the end", flush=True)
+        while not pathlib.Path("go").exists():
+            time.sleep(0.01)
+        """
+    with make_node(max_log_gb=1 / 1024) as node:
+        job = node.start(code)
+        path = node.home.node / "attempts" / f"{job}.log"
+        wait_for(lambda: path.exists() and path.stat().st_size == 60_000 * 116 + 8, "the whole log")
+        wait_for(lambda: path.stat().st_blocks * 512 < 2 << 20, "the cap")
+        log = node.loop.run(node.provider.get_job_logs(job))
+        lines = log.splitlines()
+        assert lines[-1] == "the end"
+        assert 1 << 19 < len(log) < 2 << 20
+        first = int(lines[0].split()[1])
+        assert [int(line.split()[1]) for line in lines[:-1]] == list(range(first, 60_000))
+        assert node.loop.run(node.provider.get_job_logs(job, 2)).splitlines() == lines[-2:]
+        (node.work / "go").touch()
+        assert node.ended(job).exit_code == 0
+
+
+def test_stop_gives_term_then_grace_then_kill_and_the_first_reason_counts(node):
+    code = """
+        import signal, time
+        signal.signal(signal.SIGTERM, lambda *_: print("no", flush=True))
+        print("here", flush=True)
+        while True:
+            time.sleep(0.01)
+        """
+    job = staying(node, code, grace_s=0.3)
+    node.stop(job, "preempted")
+    node.says(job, "no")
+    node.stop(job, "cancelled")
+    ended = node.ended(job)
+    assert (ended.stopped, ended.signal, ended.exit_code) == ("preempted", signal.SIGKILL, None)
+    assert node.output(job).count("no") == 1
+
+
+def test_a_stopped_job_that_was_suspended_is_ended_too(node):
+    job = staying(node)
+    os.kill(node.started(job).pid, signal.SIGSTOP)
+    node.stop(job)
+    assert node.ended(job).signal == signal.SIGTERM
+
+
+def test_what_never_came_is_over_when_it_is_stopped(node):
+    node.stop("attempt_unheard_of")
+    ended = node.ended("attempt_unheard_of")
+    assert (ended.stopped, ended.started_at) == ("cancelled", None)
+
+
+def test_an_attempt_that_was_settled_and_forgotten_is_not_run_again(node):
+    config = node.config("print('ran')")
+    job = node.submit(config)
+    node.ended(job)
+    node.loop.run(node.provider.forget(node.linked().node_id, [job]))
+    wait_for(lambda: not node.journal_path(job).exists(), "the record to go")
+    # A server that has forgotten it, too, sends it once more.
+    node.close()
+    node.open()
+    assert node.linked(2).attempts == []
+    node.submit(config)
+    node.ended(node.start("pass"))
+    assert node.output(job) == "ran\n"
+    assert len(node.sink.of(wire.Started, job)) == 1
+
+
+def test_a_live_attempt_is_not_forgotten(node):
+    job = staying(node)
+    node.loop.run(node.provider.forget(node.linked().node_id, [job, "attempt_unheard_of"]))
+    node.stop(job)
+    assert node.ended(job).stopped == "cancelled"
+
+
+def test_a_silent_server_ends_only_what_says_so(node):
+    patient, impatient = staying(node), staying(node, max_silence_s=0.2)
+    node.close()
+    gone(node.started(impatient).pid)
+    node.open()
+    assert node.ended(impatient).stopped == "silent"
+    assert node.sink.of(wire.Ended, patient) == []
+    assert {(seen.attempt_id, seen.state) for seen in node.linked(2).attempts} >= {(patient, "running")}
+
+
+def test_the_silence_goes_on_when_the_agent_is_killed_meanwhile(node):
+    """Else the server would give the attempt up, start another, and both would run."""
+    job = staying(node, max_silence_s=3600)
+    heard = node.home.node / "heard"
+    wait_for(heard.exists, "the note of the link")
+    node.close()
+    with node.without_agent():
+        heard.write_text(str(time.monotonic() - 3601))
+    gone(node.started(job).pid)
+    node.open()
+    assert node.ended(job).stopped == "silent"
+
+
+@pytest.mark.parametrize("content", ["", "soon", None])
+def test_without_a_note_of_the_link_the_silence_begins_with_the_agent(node, content):
+    job = staying(node, max_silence_s=3600)
+    node.close()
+    with node.without_agent():
+        (node.home.node / "heard").unlink(missing_ok=True)
+        if content is not None:
+            (node.home.node / "heard").write_text(content)
+    node.open()
+    assert [seen.state for seen in node.linked(2).attempts] == ["running"]
+    node.stop(job)
+    assert node.ended(job).stopped == "cancelled"

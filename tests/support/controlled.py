@@ -1,0 +1,168 @@
+"""A controller on a real ledger with a fake provider, and words for what a test does with them."""
+
+import asyncio
+import hashlib
+import io
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import gpuyard
+from gpuyard.config.settings import Settings
+from gpuyard.controller.controller import Controller
+from gpuyard.domain import wire
+from gpuyard.domain.states import AttemptState
+from gpuyard.ledger.apply import fold
+from gpuyard.ledger.ledger import Ledger
+from gpuyard.ledger.prune import history
+from gpuyard.storage.blobs import BlobStore
+from tests.support import fake_provider
+from tests.support.fake_provider import FakeHost, FakeProvider
+from tests.support.ledger import state_of
+from tests.support.wait import eventually
+
+RETRY_S = 0.02
+OVER = ("completed", "failed", "cancelled", "timed_out")
+
+
+async def _no_news(timeout_s: float) -> None:
+    await asyncio.sleep(0.01)
+
+
+class Controlled:
+    """`controller` is the server's part under test; `hosts` the world around it, which a crash does not touch."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.folder = folder
+        quick = {"scheduler": {"retry_base_s": RETRY_S, "retry_max_s": 4 * RETRY_S}, "node": {"keep_checkpoints": 2}}
+        self.settings = Settings(**{**quick, **settings})
+        self.hosts: dict[str, FakeHost] = {"node_1": FakeHost()}
+        self.blobs = BlobStore(folder / "blobs")
+        self.notes: list[tuple[str, str | None]] = []
+
+    @property
+    def host(self) -> FakeHost:
+        return self.hosts["node_1"]
+
+    # --- the server's life ---
+
+    async def start(self) -> None:
+        self.ledger = Ledger.open(self.folder / "ledger.db")
+        self.provider = FakeProvider({"hosts": self.hosts})
+        self.controller = Controller(
+            self.ledger, self.settings, lambda _: {"fake": self.provider}, self.blobs, _no_news
+        )
+        self.core = self.controller.core
+        self.core.listeners.append(lambda _, events: self.notes.extend((e.kind.value, e.job_id) for e in events))
+        await self.controller.start()
+
+    async def stop(self) -> None:
+        """An orderly end."""
+        await self.controller.close()
+        self._forsake()
+        self.ledger.close()
+
+    async def crash(self) -> None:
+        """As by `kill -9`: nothing that is under way is finished, nothing that waits is written."""
+        self._forsake()
+        await asyncio.sleep(0)
+        self.ledger.close()
+
+    def _forsake(self) -> None:
+        self.core._set_alarm(None)
+        self.core.schedule = lambda: None
+        for task in asyncio.all_tasks():
+            code = getattr(task.get_coro(), "cr_code", None)
+            if code and (
+                Path(gpuyard.__file__).parent in Path(code.co_filename).parents
+                or code.co_filename == fake_provider.__file__
+            ):
+                task.cancel()
+
+    async def restart(self) -> None:
+        await self.crash()
+        await self.start()
+
+    # --- what people ask for ---
+
+    async def submit(self, **fields: Any) -> str:
+        (job_id,) = await self.controller.requests.submit([{"command": ["true"], **fields}])
+        return job_id
+
+    async def cancel(self, job_id: str) -> None:
+        await self.controller.requests.cancel(job_id)
+
+    async def resume(self, job_id: str, checkpoint: str | None = None) -> None:
+        await self.controller.requests.resume(job_id, checkpoint)
+
+    # --- what happens on hosts ---
+
+    async def begun(self, job_id: str) -> str:
+        """Wait until a host has been told to start the job's live attempt; its id."""
+        return await eventually(lambda: self._on_host(job_id), f"job {job_id} to reach a host")
+
+    def _on_host(self, job_id: str) -> str | None:
+        job = self.core.book.jobs.get(job_id)
+        attempt_id = job.attempt_id if job else None
+        return attempt_id if any(attempt_id in host.attempts for host in self.hosts.values()) else None
+
+    def _host_of(self, attempt_id: str) -> FakeHost:
+        return next(host for host in self.hosts.values() if attempt_id in host.attempts)
+
+    async def on_host(self, job_id: str, act: Callable[[FakeHost, str], object]) -> str:
+        """Let something happen to the job's attempt and its host tell of it."""
+        attempt_id = await self.begun(job_id)
+        host = self._host_of(attempt_id)
+        act(host, attempt_id)
+        await self.provider.deliver(host.node_id)
+        return attempt_id
+
+    async def finish(self, job_id: str, **fields: Any) -> str:
+        """The job's attempt ends, with exit code 0 unless `fields` say otherwise; its id."""
+        return await self.on_host(job_id, lambda host, i: host.ended(i, **(fields or {"exit_code": 0})))
+
+    async def save(self, job_id: str, path: str, content: bytes = b"", step: int | None = None) -> str:
+        """A checkpoint with this content appears; its SHA-256."""
+        content = content or path.encode()
+        blob = self.blobs.put(io.BytesIO(content))
+        assert blob.sha256 == hashlib.sha256(content).hexdigest()
+        await self.on_host(job_id, lambda host, i: host.say(
+            wire.CheckpointSaved(i, path, blob.sha256, blob.size, time.time(), step)))  # fmt: skip
+        return blob.sha256
+
+    # --- what there is to see ---
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        row = self.ledger.queries.job(job_id)
+        assert row is not None
+        return row
+
+    def attempts(self, job_id: str) -> list[dict[str, Any]]:
+        return self.ledger.queries.attempts_of([job_id]).get(job_id, [])
+
+    async def until(self, job_id: str, *states: str) -> dict[str, Any]:
+        """Wait until the ledger has the job in one of `states`, by default over; its row."""
+        wanted = states or OVER
+        await eventually(lambda: self.job(job_id)["state"] in wanted, f"{job_id} to be {' or '.join(wanted)}")
+        return self.job(job_id)
+
+    async def settled(self, work: Awaitable[object] | None = None) -> None:
+        """Wait until the controller has nothing under way and all is written."""
+        if work is not None:
+            await work
+        await eventually(lambda: not self.core._tasks, "work in the background to end")
+        await self.core.committed()
+
+    def check(self) -> None:
+        """What must hold whatever happened: nothing ran twice, one live attempt a job, tables equal the journal."""
+        for host in self.hosts.values():
+            assert all(count <= 1 for count in host.runs.values()), "an attempt was run twice"
+        tables = state_of(self.ledger.engine)
+        live = [row["job_id"] for row in self.ledger.queries.live_attempts() if AttemptState(row["state"]).live]
+        assert len(live) == len(set(live)), "a job has two live attempts"
+        fresh = Ledger.open(self.folder / f"fold-{time.monotonic_ns()}.db")
+        with self.ledger.engine.connect() as source, fresh.engine.begin() as tx:
+            fold(tx, history(source))
+        assert state_of(fresh.engine) == tables
+        fresh.close()

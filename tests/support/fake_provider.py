@@ -1,0 +1,230 @@
+"""A whole provider in memory: hosts with agents that a test drives, and that outlive the server as real ones do."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, ClassVar
+
+from gpuyard.domain import wire
+from gpuyard.domain.errors import GpuyardError, JobNotFoundError, ProviderError
+from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult, JobStatus
+from gpuyard.providers.base import GpuProviderInterface, Sink
+
+
+@dataclass
+class FakeAttempt:
+    """What a host knows of an attempt."""
+
+    config: JobConfig
+    live: bool = True
+    started_at: float | None = None
+    log: bytes = b""
+
+    @property
+    def gpus(self) -> set[str]:
+        return set(self.config.provider_options["gpu_uuids"])
+
+
+@dataclass
+class FakeHost:
+    """A machine with an agent. What it is told and has to say stays with it, whatever becomes of the server.
+
+    `obedient`: it says at once that it started what it was told to, and ends at once what it was told to end. `deaf`:
+    what it is told to start is lost on the way. `hold_start` and `hold_reply`: as long as such an event is there and not
+    set, a submission waits before it reaches the host, or after.
+    """
+
+    node_id: str = "node_1"
+    cpus: float = 4.0
+    memory_gb: float = 16.0
+    gpu_count: int = 0
+    boot_id: str = "boot-1"
+    obedient: bool = True
+    deaf: bool = False
+    hold_start: asyncio.Event | None = None
+    hold_reply: asyncio.Event | None = None
+    refuse_with: ProviderError | None = None
+    attempts: dict[str, FakeAttempt] = field(default_factory=dict)
+    outbox: list[wire.Report] = field(default_factory=list)
+    runs: Counter[str] = field(default_factory=Counter)
+    stops: list[tuple[str, str]] = field(default_factory=list)
+    said: int = 0
+
+    @property
+    def gpus(self) -> list[wire.Gpu]:
+        return [wire.Gpu(f"GPU-{self.node_id}-{n}", n, "Tesla T4", 15360, "7.5") for n in range(self.gpu_count)]
+
+    def hello(self) -> wire.Hello:
+        held = [wire.Attempt(i, a.config.token, "running" if a.live else "ended") for i, a in self.attempts.items()]
+        return wire.Hello(self.node_id, self.node_id, self.boot_id, self.cpus, self.memory_gb, self.gpus, held)
+
+    def say(self, body: Any) -> None:
+        self.said += 1
+        self.outbox.append(wire.Report(self.said, body))
+
+    def begin(self, config: JobConfig) -> None:
+        """Start it, once; more than the host has is never given out."""
+        attempt_id = str(config.attempt_id)
+        if self.deaf or self.runs[attempt_id]:
+            return
+        beside = [attempt for attempt in self.attempts.values() if attempt.live]
+        attempt = self.attempts[attempt_id] = FakeAttempt(config)
+        self.runs[attempt_id] += 1
+        assert not any(attempt.gpus & other.gpus for other in beside), "a GPU was given out twice"
+        assert sum(a.config.gpu_spec.vcpus or 1.0 for a in (attempt, *beside)) <= self.cpus + 1e-6, "too many cores"
+        if self.obedient:
+            self.started(attempt_id)
+
+    def started(self, attempt_id: str) -> None:
+        attempt = self.attempts[attempt_id]
+        attempt.started_at = time.time()
+        self.say(wire.Started(attempt_id, attempt.started_at, 4711, {"memory": "cgroup"}))
+
+    def ended(self, attempt_id: str, **fields: Any) -> None:
+        attempt = self.attempts.get(attempt_id)
+        if attempt:
+            attempt.live = False
+        began = attempt.started_at if attempt else None
+        self.say(wire.Ended(attempt_id, time.time(), began, **fields))
+
+    def reboot(self) -> None:
+        """Everything on it dies, and its agent's memory with it."""
+        self.attempts.clear()
+        self.outbox.clear()
+        self.boot_id += "+"
+
+
+class FakeProvider(GpuProviderInterface):
+    """The hosts of `config["hosts"]`. It also streams logs, finds attempts and owns its nodes."""
+
+    PROVIDER_NAME: ClassVar[str] = "fake"
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        self.hosts: dict[str, FakeHost] = config["hosts"]
+        self.linked: set[str] = set()
+        self._sink: Sink | None = None
+        self._delivering = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, sink: Sink) -> None:
+        self._sink = sink
+        for node_id in self.hosts:
+            await self.join(node_id)
+
+    async def close(self) -> None:
+        for node_id in list(self.linked):
+            await self.leave(node_id)
+
+    # --- links ---
+
+    async def join(self, node_id: str) -> None:
+        """The host's agent dials in and says again what was not acknowledged."""
+        assert self._sink is not None
+        self.linked.add(node_id)
+        await self._sink.node_joined(self.PROVIDER_NAME, self.hosts[node_id].hello())
+        await self.deliver(node_id)
+
+    async def leave(self, node_id: str) -> None:
+        """The link breaks."""
+        assert self._sink is not None
+        self.linked.discard(node_id)
+        await self._sink.node_left(node_id)
+
+    async def deliver(self, node_id: str) -> None:
+        """Hand over what the host has to say; a server that cannot take it loses the link."""
+        host = self.hosts[node_id]
+        async with self._delivering:
+            batch = list(host.outbox)
+            if not batch or node_id not in self.linked:
+                return
+            assert self._sink is not None
+            try:
+                await self._sink.reported(node_id, batch)
+            except GpuyardError:
+                await self.leave(node_id)
+                return
+            host.outbox = [report for report in host.outbox if report.seq > batch[-1].seq]
+
+    def deliver_soon(self, node_id: str) -> None:
+        task = asyncio.create_task(self.deliver(node_id))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _host(self, node_id: str) -> FakeHost:
+        if node_id not in self.linked:
+            raise ProviderError(f"Node {node_id} has no agent connected.", self.PROVIDER_NAME, "NOT_CONNECTED")
+        return self.hosts[node_id]
+
+    def _holder(self, attempt_id: str) -> tuple[FakeHost, FakeAttempt]:
+        for host in self.hosts.values():
+            if attempt_id in host.attempts:
+                return host, host.attempts[attempt_id]
+        raise JobNotFoundError(attempt_id, self.PROVIDER_NAME)
+
+    # --- the seven calls ---
+
+    async def submit_job(self, job_config: JobConfig) -> str:
+        host = self._host(job_config.provider_options["node_id"])
+        if host.hold_start:
+            await host.hold_start.wait()
+        if host.refuse_with:
+            raise host.refuse_with
+        host.begin(job_config)
+        self.deliver_soon(host.node_id)
+        if host.hold_reply:
+            await host.hold_reply.wait()
+        return f"fake/{job_config.attempt_id}"
+
+    async def get_job_status(self, job_id: str) -> JobResult:
+        _, attempt = self._holder(job_id.removeprefix("fake/"))
+        return JobResult(job_id, JobStatus.RUNNING if attempt.live else JobStatus.COMPLETED)
+
+    async def cancel_job(self, job_id: str) -> bool:
+        host, attempt = self._holder(job_id.removeprefix("fake/"))
+        await self.stop_attempt(host.node_id, job_id.removeprefix("fake/"), "cancelled", checkpoint=False)
+        return attempt.live
+
+    async def get_job_logs(self, job_id: str, lines: int | None = None) -> str:
+        return self._holder(job_id.removeprefix("fake/"))[1].log.decode()
+
+    async def get_cost_info(self, job_id: str) -> CostInfo:
+        return CostInfo(job_id, Decimal(0), "USD")
+
+    async def list_available_gpus(self) -> list[GpuSpec]:
+        return [GpuSpec(gpu_type="T4", gpu_count=host.gpu_count) for host in self.hosts.values() if host.gpu_count]
+
+    async def health_check(self) -> dict[str, Any]:
+        return {"status": "healthy" if self.linked else "unhealthy"}
+
+    # --- what agents add ---
+
+    async def stop_attempt(self, node_id: str, attempt_id: str, reason: str, *, checkpoint: bool) -> None:
+        host = self._host(node_id)
+        host.stops.append((attempt_id, reason))
+        attempt = host.attempts.get(attempt_id)
+        if attempt is None:
+            host.ended(attempt_id, stopped=reason, message="never started")
+            host.runs[attempt_id] += 0
+        elif attempt.live and host.obedient:
+            host.ended(attempt_id, signal=15, stopped=reason)
+        self.deliver_soon(node_id)
+
+    async def forget(self, node_id: str, attempt_ids: Sequence[str]) -> None:
+        if node_id in self.linked:
+            for attempt_id in attempt_ids:
+                attempt = self.hosts[node_id].attempts.get(attempt_id)
+                if attempt and not attempt.live:
+                    del self.hosts[node_id].attempts[attempt_id]
+
+    async def dismiss(self) -> None:
+        self.linked.clear()
+
+    async def stream_logs(self, job_id: str, *, lines: int | None, follow: bool) -> AsyncIterator[bytes]:
+        yield self._holder(job_id)[1].log
+
+    async def find_by_attempt(self, attempt_id: str) -> str | None:
+        return f"fake/{attempt_id}" if any(attempt_id in host.attempts for host in self.hosts.values()) else None
