@@ -4,13 +4,11 @@ import itertools
 import json
 import signal
 import socket
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import psutil
-import pytest
 
 from tests.support.wait import wait_until
 from tests.support.web import http, spec, sse
@@ -45,22 +43,17 @@ def journal(web: httpx.Client, **query: Any) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_jobs_whole_life_comes_in_order_and_its_progress_without_ids(yard: TestYard) -> None:
-    (yard.work / "train.py").write_text(TRAIN)
-    yard.ok("up")
-    with http(yard) as web:
-        stream = listen(web)
-        first = web.post("/api/v1/jobs", json=spec(yard, "true")).json()["id"]
-        other = web.post(
-            "/api/v1/jobs", json=spec(yard, "python3", "train.py", checkpoint={"path": "life_*.pt"}, depends_on=[first])
-        ).json()["id"]
-        seen = []
-        for message in listen(web, after=0, job=other):
+def test_a_jobs_whole_life_comes_in_order_and_its_progress_without_ids(shared_yard: TestYard) -> None:
+    (shared_yard.work / "train.py").write_text(TRAIN)
+    shared_yard.submit(["true"])
+    job_id = shared_yard.submit(["python3", "train.py"], checkpoint={"path": "life_*.pt"})
+    seen: list[dict[str, Any]] = []
+    with http(shared_yard) as web:
+        for message in listen(web, after=0, job=job_id):
             seen.append(message)
             if message["event"] == "job.completed":
                 break
-        stream.close()
-    assert {message["data"]["job_id"] for message in seen} == {other}
+    assert {message["data"]["job_id"] for message in seen} == {job_id}
     lasting = [message for message in seen if message["id"] is not None]
     ids = [int(message["id"]) for message in lasting]
     assert ids == sorted(set(ids)) == [message["data"]["seq"] for message in lasting]
@@ -155,13 +148,3 @@ def test_following_into_a_pipe_that_closes_is_no_error(shared_yard: TestYard) ->
     assert following.stderr is not None
     assert (following.returncode, following.stderr.read()) == (0, "")
     following.stderr.close()
-
-
-def test_a_stream_of_one_job_stays_open_when_it_is_over(shared_yard: TestYard) -> None:
-    """Following is for people and programs that stop by themselves; a timeout shows that nothing more was said."""
-    job_id = shared_yard.submit(["true"])
-    shared_yard.wait(job_id)
-    with pytest.raises(subprocess.TimeoutExpired) as caught:
-        shared_yard.run("events", "-f", "--json", "--after", "0", "--job", job_id, timeout=2)
-    said = (caught.value.stdout or b"").decode().splitlines()
-    assert {json.loads(line)["job_id"] for line in said} == {job_id}

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import io
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,13 @@ from tests.support.wait import eventually
 
 RETRY_S = 0.02
 OVER = ("completed", "failed", "cancelled", "timed_out")
+
+
+def _is_the_servers(task: asyncio.Task[Any]) -> bool:
+    """By the file of its code: the package's own, or the fake provider's end of a link."""
+    code = getattr(task.get_coro(), "cr_code", None)
+    file = Path(code.co_filename) if code else Path()
+    return Path(gpuyard.__file__).parent in file.parents or file == Path(fake_provider.__file__)
 
 
 async def _no_news(timeout_s: float) -> None:
@@ -60,25 +67,20 @@ class Controlled:
     async def stop(self) -> None:
         """An orderly end."""
         await self.controller.close()
-        self._forsake()
-        self.ledger.close()
+        await self._forsake()
 
     async def crash(self) -> None:
         """As by `kill -9`: nothing that is under way is finished, nothing that waits is written."""
-        self._forsake()
-        await asyncio.sleep(0)
-        self.ledger.close()
+        await self._forsake()
 
-    def _forsake(self) -> None:
+    async def _forsake(self) -> None:
         self.core._set_alarm(None)
         self.core.schedule = lambda: None
-        for task in asyncio.all_tasks():
-            code = getattr(task.get_coro(), "cr_code", None)
-            if code and (
-                Path(gpuyard.__file__).parent in Path(code.co_filename).parents
-                or code.co_filename == fake_provider.__file__
-            ):
-                task.cancel()
+        mine = [task for task in asyncio.all_tasks() if _is_the_servers(task)]
+        for task in mine:
+            task.cancel()
+        await asyncio.gather(*mine, return_exceptions=True)
+        self.ledger.close()
 
     async def restart(self) -> None:
         await self.crash()
@@ -122,6 +124,18 @@ class Controlled:
         """The job's attempt ends, with exit code 0 unless `fields` say otherwise; its id."""
         return await self.on_host(job_id, lambda host, i: host.ended(i, **(fields or {"exit_code": 0})))
 
+    async def end_all(self, job_ids: Sequence[str]) -> None:
+        """Let every attempt that reaches a host end well until these jobs are over."""
+
+        def over() -> bool:
+            for host in self.hosts.values():
+                for attempt_id in [i for i, attempt in host.attempts.items() if attempt.live]:
+                    host.ended(attempt_id, exit_code=0)
+                self.provider.deliver_soon(host.node_id)
+            return all(self.job(job_id)["state"] in OVER for job_id in job_ids)
+
+        await eventually(over, "all jobs to be over")
+
     async def save(self, job_id: str, path: str, content: bytes = b"", step: int | None = None) -> str:
         """A checkpoint with this content appears; its SHA-256."""
         content = content or path.encode()
@@ -147,10 +161,8 @@ class Controlled:
         await eventually(lambda: self.job(job_id)["state"] in wanted, f"{job_id} to be {' or '.join(wanted)}")
         return self.job(job_id)
 
-    async def settled(self, work: Awaitable[object] | None = None) -> None:
+    async def settled(self) -> None:
         """Wait until the controller has nothing under way and all is written."""
-        if work is not None:
-            await work
         await eventually(lambda: not self.core._tasks, "work in the background to end")
         await self.core.committed()
 

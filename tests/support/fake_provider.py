@@ -33,8 +33,8 @@ class FakeHost:
     """A machine with an agent. What it is told and has to say stays with it, whatever becomes of the server.
 
     `obedient`: it says at once that it started what it was told to, and ends at once what it was told to end. `deaf`:
-    what it is told to start is lost on the way. `hold_start` and `hold_reply`: as long as such an event is there and not
-    set, a submission waits before it reaches the host, or after.
+    what it is told to start is lost on the way. `hold_start` and `hold_reply`: while there is such an event and it is
+    not set, a submission waits before it reaches the host, or after.
     """
 
     node_id: str = "node_1"

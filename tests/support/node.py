@@ -32,7 +32,7 @@ from tests.support.wait import wait_until
 
 T = TypeVar("T")
 # Faster than people need it, so that tests need not wait.
-FAST = {"progress_s": 0.05, "checkpoint_scan_s": 0.05, "discovery_s": 0.1, "usage_s": 0.1}
+FAST = {"progress_s": 0.05, "checkpoint_scan_s": 0.05, "discovery_s": 0.1}
 
 
 class Recorder:
@@ -256,6 +256,7 @@ def make_node(environment: Mapping[str, str] | None = None, **settings: Any) -> 
             patch.delenv(name)
         for name, value in (environment or {}).items():
             patch.setenv(name, value)
+        patch.setattr("gpuyard.providers.local._KEEPER_CHECK_S", 0.2)
         try:
             node.open()
             node.linked()

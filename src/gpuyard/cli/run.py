@@ -94,7 +94,9 @@ def _body(command: Sequence[str], fields: dict[str, Any], env: Sequence[str]) ->
     if words[0] in templates.names() and not Path(words[0]).exists() and not shutil.which(words[0]):
         base = _template_body(words[0])
         words = [*base["command"], *words[1:]]
-    elif words[0].endswith(".py") and Path(fields.get("workdir") or ".", words[0]).is_file():
+    elif words[0].endswith(".py") and (
+        Path(fields.get("workdir") or ".", words[0]).exists() or not shutil.which(words[0])
+    ):
         words = ["python3", *words]
     if "name" not in fields:
         fields["name"] = base.get("name") or _name_of(words)

@@ -16,7 +16,7 @@ from gpuyard.client import calls
 from gpuyard.client.calls import Call, Work
 from gpuyard.client.connection import Address, find_server
 from gpuyard.client.sse import EventReader
-from gpuyard.client.transport import STREAM_TIMEOUT, TIMEOUT, content_of, error_of, headers, unreachable
+from gpuyard.client.transport import STREAM_TIMEOUT, content_of, error_of, options, unreachable
 from gpuyard.domain.jobs import Checkpoint, Job
 
 T = TypeVar("T")
@@ -32,8 +32,7 @@ class AsyncClient:
 
     async def __aenter__(self) -> Self:
         self._address = self._address or await asyncio.to_thread(find_server)
-        self._open = httpx.AsyncClient(base_url=self.address.url, headers=headers(self.address), timeout=TIMEOUT,
-                                       transport=self._transport)  # fmt: skip
+        self._open = httpx.AsyncClient(transport=self._transport, **options(self.address))
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -88,7 +88,7 @@ def _wait(home: Home, process: subprocess.Popen[bytes], log: Path, said: int) ->
         time.sleep(0.01)
     words = log.read_bytes()[said:].decode(errors="replace").strip()
     last = words.splitlines()[-1].removeprefix("gpuyard: ") if words else "it said nothing"
-    raise UnreachableError(f"The embedded server did not start: {last}", f"Its log is {log}.")
+    raise UnreachableError(f"The embedded server did not start: {last.rstrip('.')}.", f"Its log is {log}.")
 
 
 def _read(path: Path) -> str:

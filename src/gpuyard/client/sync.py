@@ -18,7 +18,7 @@ from gpuyard.client import calls
 from gpuyard.client.calls import Call, Work
 from gpuyard.client.connection import Address, find_server
 from gpuyard.client.sse import EventReader
-from gpuyard.client.transport import STREAM_TIMEOUT, TIMEOUT, content_of, error_of, headers, unreachable
+from gpuyard.client.transport import STREAM_TIMEOUT, content_of, error_of, options, unreachable
 from gpuyard.domain.jobs import Checkpoint, Job
 
 T = TypeVar("T")
@@ -29,9 +29,7 @@ class Client:
 
     def __init__(self, address: Address | None = None, *, transport: httpx.BaseTransport | None = None) -> None:
         self.address = address or find_server()
-        self._http = httpx.Client(
-            base_url=self.address.url, headers=headers(self.address), timeout=TIMEOUT, transport=transport
-        )
+        self._http = httpx.Client(transport=transport, **options(self.address))
 
     def __enter__(self) -> Self:
         return self

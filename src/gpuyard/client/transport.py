@@ -8,17 +8,26 @@ import httpx
 from gpuyard import __version__
 from gpuyard.client.connection import Address
 from gpuyard.domain import errors
-from gpuyard.domain.errors import Fault, GpuyardError, InvalidInputError, UnreachableError
+from gpuyard.domain.errors import Fault, GpuyardError, InvalidInputError, UnreachableError, quoted
 
 # Reading has no limit: a log is followed for as long as the job runs.
 TIMEOUT = httpx.Timeout(30.0, read=60.0)
 STREAM_TIMEOUT = httpx.Timeout(30.0, read=None)
 
 
-def headers(address: Address) -> dict[str, str]:
-    """The headers of every request."""
-    return {"Authorization": f"Bearer {address.token}", "User-Agent": f"gpuyard/{__version__}",
-            "Content-Type": "application/json"}  # fmt: skip
+def options(address: Address) -> dict[str, Any]:
+    """How both clients reach the server; InvalidInputError when its address is none."""
+    try:
+        url = httpx.URL(address.url)
+    except httpx.InvalidURL:
+        url = httpx.URL()
+    if url.scheme not in ("http", "https") or not url.host:
+        raise InvalidInputError.of("GPUYARD_URL", f"is {quoted(address.url)}", "write it as http://127.0.0.1:8400")
+    headers = {"Authorization": f"Bearer {address.token}", "User-Agent": f"gpuyard/{__version__}",
+               "Content-Type": "application/json"}  # fmt: skip
+    # A proxy that the environment names is for other machines; it must never see this one's token.
+    elsewhere = url.host not in ("127.0.0.1", "::1", "localhost")
+    return {"base_url": url, "headers": headers, "timeout": TIMEOUT, "trust_env": elsewhere}
 
 
 def content_of(body: Any) -> bytes | None:

@@ -1,6 +1,9 @@
 """Settings: `gpuyard.toml`, then the environment (`GPUYARD_SERVER__PORT=8400`), which wins."""
 
+import os
+import re
 import tomllib
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated
@@ -101,16 +104,34 @@ _file: Path | None = None
 
 
 def load_settings(home: Home) -> Settings:
-    """The settings of `home`; InvalidInputError names the file or variable's field, its fault and the remedy."""
+    """The settings of `home`; InvalidInputError names the file or the variable, the field, its fault and the remedy."""
     global _file
     _file = home.settings
+    if os.environ.get("GPUYARD_CONFIG") and not _file.is_file():
+        raise InvalidInputError.of(
+            "GPUYARD_CONFIG", f"names {_file}, which is no file", "name a TOML file, or unset it"
+        )
     try:
         return Settings()
     except ValidationError as error:
-        raise InvalidInputError(faults_of(error, Settings)) from None
+        faults = faults_of(error, Settings)
+        raise InvalidInputError([replace(fault, field=_origin(fault.field)) for fault in faults]) from None
     except SettingsError as error:
-        raise InvalidInputError.of("GPUYARD_…", str(error), "write a list or a section as JSON") from None
+        name = re.sub(r'.*field "(\w+)".*', r"GPUYARD_\1", str(error)).upper()
+        raise InvalidInputError.of(name, "is not JSON", "write a list or a section as JSON") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidInputError.of(str(home.settings), f"is not valid TOML: {error}", "correct the file") from None
+    except OSError as error:
+        raise InvalidInputError.of(str(home.settings), f"cannot be read: {error.strerror}", "see its mode") from None
     finally:
         _file = None
+
+
+def _origin(field: str) -> str:
+    """Where a setting was given: the variable that holds it or its section, else the file, and the field in it."""
+    steps = field.split(".")
+    for depth in range(len(steps), 0, -1):
+        variable = f"GPUYARD_{'__'.join(steps[:depth]).upper()}"
+        if variable in os.environ:
+            return ".".join([variable, *steps[depth:]])
+    return f"{_file}: {field}"

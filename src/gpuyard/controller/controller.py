@@ -46,11 +46,18 @@ class Controller:
         self.reports = Reports(self.core, self.launching, self.requests, self.providers, self._blobs)
         self.logs = Logs(self.core, self.providers, self._news)
         self.core.on_intents = self.launching.launch_soon
+        self.core.on_reload = self._reconnect
         for node_id in self.core.book.node_states:
             self.reports.watch_silence(node_id)
         for provider in self.providers.values():
             await provider.start(self.reports)
         self.core.schedule()
+
+    def _reconnect(self) -> None:
+        """After a failed commit agents say Hello anew: what they have is then held against what the ledger has."""
+        for provider in self.providers.values():
+            if isinstance(provider, OwnsNodes):
+                provider.reconnect()
 
     async def dismiss_agents(self) -> None:
         """Ask every agent to leave; jobs that run are left to the next one."""

@@ -52,6 +52,7 @@ class Core:
         # Idempotency keys of jobs on their way to the ledger: the job's id and its spec as it will stand there.
         self.submitting: dict[str, tuple[str, Mapping[str, Any]]] = {}
         self.on_intents: Callable[[list[str]], None] = lambda _: None
+        self.on_reload: Callable[[], None] = lambda: None
         self.epoch = 0
         self.view = View()
         self.book = Book()
@@ -175,6 +176,7 @@ class Core:
         unknown = job_ids - self.book.jobs.keys()
         rows = self.queries.jobs_by_id(unknown) if unknown else {}
         over = {job_id: state for job_id, row in rows.items() if (state := JobState(row["state"])).terminal}
+        over |= dict.fromkeys(unknown - rows.keys(), JobState.FAILED)  # nothing will ever complete what is not there
         self.view.ended |= over
         return len(over) == len(unknown)
 
@@ -186,4 +188,5 @@ class Core:
     def _ran_ahead(self) -> None:
         log.warning("a commit failed: memory is read anew from the ledger")
         self.reload()
+        self.on_reload()
         self._set_alarm(self.clock() + RETRY_WRITE_S)

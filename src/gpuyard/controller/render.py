@@ -18,6 +18,10 @@ def render(spec: JobSpec, attempt: AttemptRecord, checkpoint: dict[str, Any] | N
         "gpu_uuids": list(place.gpu_uuids),
         "workdir": spec.workdir,
         "max_silence_s": spec.max_silence_s,
+        # Set here in any case, so that a spec's own options can never stand for them.
+        "resume_sha256": None,
+        "resume_name": None,
+        "resume_directory": False,
     }
     if checkpoint:
         options["resume_sha256"] = checkpoint["sha256"]

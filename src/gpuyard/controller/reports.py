@@ -22,7 +22,8 @@ from gpuyard.storage.blobs import BlobStore
 
 # A link that breaks is usually back within a second; only then do people hear that a job is out of sight.
 UNKNOWN_AFTER_S = 10.0
-# The agent kills a silent job by its own clock; the server waits this much longer before it believes it dead.
+# The agent ends a silent job by its own clock: its grace, TERM, KILL. The server waits for all of that and this much
+# more before it believes it dead.
 SILENCE_MARGIN_S = 30.0
 log = structlog.get_logger(__name__)
 ProgressListener = Callable[[str, Mapping[str, Any], float], None]
@@ -96,19 +97,24 @@ class Reports:
         """After Welcome: settle what the node no longer has, send what it never got, stop what should be over."""
         core = self._core
         there = {attempt.attempt_id: attempt for attempt in hello.attempts}
-        # Sorted out at once: while the work below waits for something, reports of new attempts come in.
+        # Sorted out at once: while the work below waits for something, attempts start and end.
         known = core.book.attempts_on(hello.node_id)
         ending = [a for a in known if a.id in there and a.state is AttemptState.ENDING]
         missing = [a for a in known if a.id not in there]
         unsent = [a.id for a in missing if a.state in (AttemptState.INTENDED, AttemptState.SENT)]
+        settled = [i for i in there if i not in core.book.attempts]
         for attempt in missing:
             if attempt.id not in unsent:
                 self._vanished(attempt, hello)
         for attempt in ending:
             await self._requests.stop(attempt, "cancelled")
         await self._launching.launch(unsent)
+        try:
+            await core.committed()
+        except LedgerError:
+            return  # What was believed to be settled may not be; the agents will say Hello anew.
+        settled = [i for i in settled if i not in core.book.attempts]
         provider = self._providers[provider_name]
-        settled = [i for i in there if i not in core.book.attempts]
         if settled and isinstance(provider, OwnsNodes):
             for attempt_id in settled:
                 if there[attempt_id].state != "ended":
@@ -149,8 +155,9 @@ class Reports:
         attempts = core.book.attempts_on(node_id)
         specs = core.queries.specs({attempt.job_id for attempt in attempts})
         limits = {a.id: core.read_spec(specs[a.job_id]).max_silence_s for a in attempts}
+        graces = {a.id: core.read_spec(specs[a.job_id]).checkpoint.grace_s for a in attempts}
         for attempt in sorted((a for a in attempts if limits[a.id]), key=lambda a: limits[a.id] or 0):
-            due = (limits[attempt.id] or 0) + SILENCE_MARGIN_S
+            due = (limits[attempt.id] or 0) + graces[attempt.id] + SILENCE_MARGIN_S
             await asyncio.sleep(max(due - waited, 0))
             waited = max(due, waited)
             message = f"its node said nothing for {due:.0f} s"

@@ -45,15 +45,20 @@ class Requests:
         core = self._core
         prepared = prepare(bodies, core.tiers, self._find_parent)
         await self._check([item.spec for item in prepared if self._same_as_before(item) is None])
-        await self._know_parents({parent for item in prepared for parent in item.parents} - {i.id for i in prepared})
-        # Looked up again: another request may have used a key meanwhile. From here to the events nothing waits.
-        ids = [self._same_as_before(item) for item in prepared]
-        new = [item for item, known in zip(prepared, ids, strict=True) if known is None]
+        while True:
+            # Looked up again: another request may have used a key meanwhile. From here to the events nothing waits.
+            ids = [self._same_as_before(item) for item in prepared]
+            known = {item.id: job_id for item, job_id in zip(prepared, ids, strict=True) if job_id}
+            new = [_with_parents(item, known) for item in prepared if item.id not in known]
+            outside = {parent for item in new for parent in item.parents} - {item.id for item in new}
+            if core.know_parents(outside):
+                break
+            await core.committed()
         core.emit([moves.submitted(item.id, item.spec, item.parents, item.warnings, core.clock()) for item in new])
         core.submitting |= {i.spec.idempotency_key: (i.id, _body(i.spec)) for i in new if i.spec.idempotency_key}
         core.schedule()
         await core.committed()
-        return [known or item.id for item, known in zip(prepared, ids, strict=True)]
+        return [known.get(item.id, item.id) for item in prepared]
 
     async def _know_parents(self, job_ids: set[str]) -> None:
         while not self._core.know_parents(job_ids):
@@ -171,6 +176,11 @@ class Requests:
 
 def _body(spec: JobSpec) -> dict[str, Any]:
     return spec.model_dump(mode="json", exclude_defaults=True)
+
+
+def _with_parents(item: Prepared, known: Mapping[str, str]) -> Prepared:
+    """`item` with parents that an idempotency key made before standing for those of this submission."""
+    return replace(item, parents=tuple(known.get(parent, parent) for parent in item.parents))
 
 
 def _sentence(text: str) -> str:

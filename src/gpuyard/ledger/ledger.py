@@ -4,10 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
 
 from gpuyard.ledger.prune import prune
 from gpuyard.ledger.queries import Queries
-from gpuyard.ledger.store import open_engine
+from gpuyard.ledger.store import ledger_error, open_engine
 from gpuyard.ledger.writer import Committed, Writer
 
 
@@ -28,8 +29,11 @@ class Ledger:
         return Writer(self.engine, on_commit, on_failure)
 
     async def prune(self, writer: Writer, keep: int) -> None:
-        """Keep the newest `keep` events of the journal; a snapshot stands for the older ones."""
-        await writer.exclusively(lambda engine: prune(engine, keep))
+        """Keep the newest `keep` events of the journal; a snapshot stands for the older ones. LedgerError."""
+        try:
+            await writer.exclusively(lambda engine: prune(engine, keep))
+        except SQLAlchemyError as error:
+            raise ledger_error(error, str(self.engine.url.database)) from error
 
     def close(self) -> None:
         """Close every connection."""

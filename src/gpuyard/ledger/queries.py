@@ -166,6 +166,11 @@ class Queries:
         row = self._row(sa.select(sa.func.max(events.c.seq).label("seq")))
         return int(row["seq"] or 0) if row else 0
 
+    def journal_length(self) -> int:
+        """How many events the journal spans."""
+        row = self._row(sa.select(sa.func.min(events.c.seq).label("first"), sa.func.max(events.c.seq).label("last")))
+        return row["last"] - row["first"] + 1 if row and row["last"] else 0
+
     def next_epoch(self) -> int:
         """Count a new epoch: one per server that ever wrote this ledger. Called before the writer starts."""
         with self._engine.begin() as connection:

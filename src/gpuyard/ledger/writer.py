@@ -130,7 +130,10 @@ class Writer:
             return
         self.commits += 1
         if group.events and self._on_commit:
-            self._on_commit(last - len(group.events) + 1, group.events)
+            try:
+                self._on_commit(last - len(group.events) + 1, group.events)
+            except Exception:
+                log.exception("a listener of commits failed")
         for waiter in group.waiters:
             if not waiter.done():
                 waiter.set_result(None)

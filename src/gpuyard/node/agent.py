@@ -8,6 +8,7 @@ import asyncio
 import fcntl
 import os
 import time
+from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -60,10 +61,12 @@ class Agent:
 
     async def run(self) -> None:
         """Adopt what an agent before left, then serve until told to leave."""
+        self._blobs.sweep()
         await self._gpus.look()
         for record in self._journal.records():
             attempt = self._remember(record)
-            self._spawn(attempt.resume(self._home.node / "exits", self._keeper_alive, self._host.boot_id))
+            resumed = attempt.resume(self._home.node / "exits", self._keeper_alive, self._host.boot_id)
+            self._spawn(self._attend(attempt, resumed))
         self._spawn(self._gpus.watch())
         self._spawn(self._watch_silence())
         dialling = asyncio.create_task(self._dial())
@@ -104,7 +107,8 @@ class Agent:
             finally:
                 # A server that lets us in and throws us out again (its disk is full) is not dialled in a tight loop.
                 pause = _DIAL_S[0] if self._linked else min(pause * 1.5, longest)
-                self._linked, self._silent_since = False, time.monotonic()
+                if self._linked:
+                    self._linked, self._silent_since = False, time.monotonic()
                 writer.close()
             await asyncio.sleep(pause)
 
@@ -120,6 +124,7 @@ class Agent:
                         raise ValueError(f"the server's epoch {message.epoch} is over: {self._epoch} was seen")
                     self._epoch, self._linked = message.epoch, True
                     sending = asyncio.create_task(self._outbox.deliver(writer))
+                    sending.add_done_callback(lambda _: writer.close())  # neither direction lives without the other
                 else:
                     self._obey(message, writer)
         finally:
@@ -178,7 +183,16 @@ class Agent:
             attempt.record.ended = ended
             self._outbox.put(ended)
             return
-        self._spawn(attempt.run())
+        self._spawn(self._attend(attempt, attempt.run()))
+
+    @staticmethod
+    async def _attend(attempt: AttemptRun, work: Coroutine[Any, Any, None]) -> None:
+        """Carry an attempt to its end. Without one, for a fault of ours, it would hold its GPUs for ever."""
+        try:
+            await work
+        except Exception as error:
+            log.exception("an attempt is given up", attempt=attempt.start.attempt_id)
+            await attempt.give_up(error)
 
     def _stop(self, stop: wire.Stop) -> None:
         """End an attempt. One that never came here is over at once: its Start cannot come after its Stop."""

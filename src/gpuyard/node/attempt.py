@@ -133,6 +133,8 @@ class AttemptRun:
     async def resume(self, exits: Path, keeper_alive: Callable[[], bool], boot_id: str) -> None:
         """Take over from the agent before: adopt the process, report anew what the server may not have heard."""
         record = self.record
+        for saved in record.checkpoints:
+            self._send(saved)  # the agent before may have died before they were heard; the ledger knows those it has
         if record.ended:
             if record.pid is not None:
                 # The agent before may have died on its way from noting the end to leaving nothing behind.
@@ -181,17 +183,18 @@ class AttemptRun:
         process = self.process
         assert process is not None
         watch = self._watch
-        work = (watch.look(), watch.scan(), watch.sample(process), self._timers())
-        helpers = [asyncio.create_task(item) for item in work]
+        watching = [asyncio.create_task(work) for work in (watch.look(), watch.scan())]
+        timing = [asyncio.create_task(work) for work in (watch.sample(process), self._timers())]
         if self._stopped:
             self.stop(self._stopped)
         try:
             await _until_ended(process)
         finally:
             self._exited.set()
-            for helper in helpers:
-                helper.cancel()
-            for fault in await asyncio.gather(*helpers, return_exceptions=True):
+            watch.end()
+            for task in timing:
+                task.cancel()
+            for fault in await asyncio.gather(*watching, *timing, return_exceptions=True):
                 if isinstance(fault, Exception):
                     log.error("following an attempt failed", attempt=self.start.attempt_id, exc_info=fault)
         found = await self._exit_of(process, keeper_alive)
@@ -253,6 +256,8 @@ class AttemptRun:
             asked_ns = time.time_ns() - _CLOCK_STEP_NS
             process.signal(_number(self.start.checkpoint_signal))
             await self._wait(grace_s, lambda: self._watch.newest_checkpoint_ns > asked_ns)
+            # Some programs save more than one file: what follows the first is taken by the next scans.
+            await self._wait(min(grace_s, 3 * self._around.settings.checkpoint_scan_s), lambda: False)
             grace_s = TERM_GRACE_S
         process.signal(signal.SIGTERM)
         # A stopped process hears TERM only once it goes on.
@@ -294,8 +299,15 @@ class AttemptRun:
             ended = replace(ended, reason=self._watch.output.fault, message="its output says so")
         if self.process and ended.exit_code is not None and ended.exit_code not in _KILLED:
             await self._watch.report_checkpoints(last=True)
-        if seen:
-            self._send(seen)
+        self._watch.report(seen)
+        await self._conclude(ended)
+
+    async def give_up(self, error: Exception) -> None:
+        """End the attempt after a fault of the agent's own, which is no fault of the job's."""
+        at, began = time.time(), self.record.started_at
+        await self._conclude(wire.Ended(self.start.attempt_id, at, began, reason="agent_failed", message=repr(error)))
+
+    async def _conclude(self, ended: wire.Ended) -> None:
         self._journal.note(self.start.attempt_id, ended=ended)
         if self.process:
             await asyncio.to_thread(self._clean_up, self.process)

@@ -19,6 +19,7 @@ from gpuyard.domain import wire
 from gpuyard.storage.blobs import Blob, BlobStore
 
 _STEP = re.compile(r"(?:step|iter|ckpt|checkpoint|epoch)[-_=]?(\d+)", re.IGNORECASE)
+_STEP_DIGITS = 15  # a longer number in a name is a date or a hash, and no database would take it
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 _UNFINISHED = (".tmp", ".partial", ".incomplete")
 # Longer than a program takes between two files of a checkpoint: collecting a sharded optimiser's state, say.
@@ -118,9 +119,11 @@ class CheckpointWatcher:
             return None
         self._taken[name] = look
         found = _STEP.findall(path.name)
-        step = int(found[-1]) if found else self._step()
+        step = int(found[-1]) if found and len(found[-1]) <= _STEP_DIGITS else self._step()
+        # A name may be any bytes; what is reported has to be text.
+        shown = os.fsencode(name).decode(errors="replace")
         return wire.CheckpointSaved(
-            self._start.attempt_id, name, blob.sha256, blob.size, time.time(), step, look.folder
+            self._start.attempt_id, shown, blob.sha256, blob.size, time.time(), step, look.folder
         )
 
     def _copy(self, path: Path) -> Blob:
@@ -136,7 +139,7 @@ def _look(path: Path) -> _Look | None:
         if not path.is_dir():
             return _Look(status.st_mtime_ns, status.st_size, 1, folder=False)
         inside = [item.stat() for item in path.rglob("*") if item.is_file()]
-    except FileNotFoundError:
+    except OSError:  # it is gone, or not ours to look at
         return None
     newest = max((item.st_mtime_ns for item in inside), default=status.st_mtime_ns)
     size = sum(item.st_size for item in inside)

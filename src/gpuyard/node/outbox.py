@@ -5,8 +5,11 @@ from collections import deque
 from contextlib import suppress
 from typing import Any
 
+import structlog
+
 from gpuyard.domain import wire
 
+log = structlog.get_logger(__name__)
 # Beyond this, old progress is dropped: a server that is away for a day must not fill this host's memory.
 _MAX_WAITING = 20_000
 _DROPPABLE = (wire.ProgressSeen, wire.UsageSeen)
@@ -21,9 +24,18 @@ class Outbox:
         self._more = asyncio.Event()
 
     def put(self, body: Any) -> None:
-        """Queue a report."""
+        """Queue a report. One that cannot be sent is dropped, and said so: it must not hold up those behind it."""
+        report = wire.Report(self._number + 1, body)
+        try:
+            size = len(wire.encode(report))
+        except (ValueError, OverflowError, TypeError) as error:
+            log.error("a report cannot be encoded", kind=type(body).__name__, error=str(error))
+            return
+        if size > wire.MAX_FRAME:
+            log.error("a report is too large", kind=type(body).__name__, bytes=size)
+            return
         self._number += 1
-        self._waiting.append(wire.Report(self._number, body))
+        self._waiting.append(report)
         if len(self._waiting) > _MAX_WAITING:
             self._waiting = deque(r for r in self._waiting if not isinstance(r.body, _DROPPABLE))
         self._more.set()

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from gpuyard.node.output import OutputFollower
 from gpuyard.node.sampling import UsageSampler
 from gpuyard.storage.blobs import BlobStore
 
+_POINTS_A_REPORT = 5_000
 log = structlog.get_logger(__name__)
 
 
@@ -45,9 +47,21 @@ class Watch:
         self.log = LogFile(around.journal.log_path(self._id))
         self.output = OutputFollower(self._id, self.log)
         self._checkpoints: CheckpointWatcher | None = None
+        self._over = asyncio.Event()
+
+    def end(self) -> None:
+        """The attempt's process is gone: `look` and `scan` finish what they are at and return."""
+        self._over.set()
+
+    async def _pause(self, seconds: float) -> bool:
+        """Wait; False once the attempt is over."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._over.wait(), seconds)
+        return not self._over.is_set()
 
     def begin(self) -> None:
         """Before the launch: what is there already is not the attempt's work. Blocks on the disk."""
+        self._over.clear()
         self._checkpoints = self._watcher(time.time())
         self._checkpoints.ignore_existing()
 
@@ -68,16 +82,20 @@ class Watch:
     async def look(self) -> None:
         """Read the output as it comes, and keep the log within its size."""
         cap = int(self._around.settings.max_log_gb * (1 << 30))
-        while True:
-            await asyncio.sleep(self._around.settings.progress_s)
-            seen = await asyncio.to_thread(self.output.look)
-            if seen:
-                self._around.send(seen)
+        while await self._pause(self._around.settings.progress_s):
+            self.report(await asyncio.to_thread(self.output.look))
             try:
                 if self.log.size() - self.log.start() > cap * 1.25:
                     await asyncio.to_thread(self.log.cap, cap)
             except OSError as error:
                 log.warning("the log could not be capped", attempt=self._id, error=str(error))
+
+    def report(self, seen: wire.ProgressSeen | None) -> None:
+        """Send what the output told, in parts that a frame can hold."""
+        points = seen.points if seen else []
+        for first in range(0, max(len(points), 1), _POINTS_A_REPORT) if seen else ():
+            part = points[first : first + _POINTS_A_REPORT]
+            self._around.send(wire.ProgressSeen(self._id, seen.progress if seen else {}, part))
 
     async def sample(self, process: Process) -> None:
         """Report what the attempt uses, every so often."""
@@ -90,8 +108,7 @@ class Watch:
 
     async def scan(self) -> None:
         """Notice checkpoints."""
-        while self._record.start.checkpoint_path:
-            await asyncio.sleep(self._around.settings.checkpoint_scan_s)
+        while self._record.start.checkpoint_path and await self._pause(self._around.settings.checkpoint_scan_s):
             await self.report_checkpoints()
 
     async def report_checkpoints(self, *, last: bool = False) -> None:

@@ -115,6 +115,9 @@ class AgentProvider(GpuProviderInterface):
             # Nothing was acknowledged: the agent dials in again and repeats what it has to say.
             log.warning("reports not taken", node=node_id, error=str(error))
             link.close()
+        except Exception:
+            log.exception("reports not taken", node=node_id)
+            link.close()
 
     async def _leave(self, node_id: str, link: Link) -> None:
         if self._links.get(node_id) is link:
@@ -268,6 +271,11 @@ class AgentProvider(GpuProviderInterface):
     async def stop_attempt(self, node_id: str, attempt_id: str, reason: str, *, checkpoint: bool) -> None:
         """Send Stop."""
         self._link(node_id).send(wire.Stop(attempt_id, int(self.config.get("epoch", 0)), reason, checkpoint))
+
+    def reconnect(self) -> None:
+        """Drop the links."""
+        for link in list(self._links.values()):
+            link.close()
 
     async def dismiss(self) -> None:
         """Send Leave to every agent."""

@@ -108,6 +108,10 @@ class OwnsNodes(Protocol):
         """End an attempt for `reason`, with its checkpoint signal first if asked."""
         ...
 
+    def reconnect(self) -> None:
+        """Drop the agents' links; they dial in again, say what they have, and repeat what was not acknowledged."""
+        ...
+
     async def dismiss(self) -> None:
         """Ask every agent to leave; jobs that run are left running, for the next agent to adopt."""
         ...

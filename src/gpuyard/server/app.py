@@ -9,6 +9,7 @@ import structlog
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 
 from gpuyard import __version__
+from gpuyard.domain.errors import LedgerError
 from gpuyard.server import problems
 from gpuyard.server.auth import require_token
 from gpuyard.server.openapi import PROBLEMS, Api
@@ -58,7 +59,6 @@ async def _housekeeping(yard: Yard) -> None:
     """Leave when idle for long enough, and keep the journal short."""
     core = yard.controller.core
     keep = yard.settings.ledger.keep_events
-    pruned_at = yard.queries.last_seq()
     while True:
         await asyncio.sleep(_HOUSEKEEPING_S)
         idle_exit_s = yard.settings.server.idle_exit_s
@@ -68,6 +68,8 @@ async def _housekeeping(yard: Yard) -> None:
             log.info("leaving: idle", seconds=idle_exit_s)
             yard.stopping.set()
             return
-        if yard.queries.last_seq() - pruned_at > keep:
-            pruned_at = yard.queries.last_seq()
-            await core.ledger.prune(core.writer, keep)
+        if yard.queries.journal_length() > 2 * keep:  # not at each event over it: a snapshot reads everything
+            try:
+                await core.ledger.prune(core.writer, keep)
+            except LedgerError as error:
+                log.warning("the journal could not be pruned", error=str(error))

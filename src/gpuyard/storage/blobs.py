@@ -6,6 +6,7 @@ A blob is copied and hashed in one pass into a temporary file, synced, then rena
 import hashlib
 import io
 import os
+import re
 import tarfile
 import tempfile
 from collections.abc import Generator
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 _CHUNK = 1 << 20
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,9 @@ class BlobStore:
         self.root = root
 
     def path(self, sha256: str) -> Path:
-        """Where the blob is, or would be."""
+        """Where the blob is, or would be; ValueError when `sha256` is none."""
+        if not _SHA256.fullmatch(sha256):
+            raise ValueError(f"{sha256!r} is not a SHA-256 in hex")
         return self.root / sha256[:2] / sha256[2:]
 
     def has(self, sha256: str) -> bool:
@@ -76,6 +80,11 @@ class BlobStore:
                 return
             with target.open("wb") as file:
                 _copy(source, file)
+
+    def sweep(self) -> None:
+        """Remove what a killed process left half-written; call it when nothing is being stored."""
+        for path in self.root.glob("incoming-*"):
+            path.unlink(missing_ok=True)
 
     def delete(self, sha256: str) -> None:
         """Remove a blob; one that is gone already is fine."""

@@ -50,7 +50,11 @@ async def test_a_cancel_that_comes_twice_is_one(yard: Controlled):
 
 @pytest.mark.parametrize(
     ("outcome", "state"),
-    [({"exit_code": 0}, "completed"), ({"exit_code": 1}, "cancelled"), ({"signal": 15, "stopped": "cancelled"}, "cancelled")],
+    [
+        ({"exit_code": 0}, "completed"),
+        ({"exit_code": 1}, "cancelled"),
+        ({"signal": 15, "stopped": "cancelled"}, "cancelled"),
+    ],
 )
 async def test_a_cancel_wins_or_loses_cleanly_against_the_end(yard: Controlled, outcome, state):
     yard.host.obedient = False

@@ -1,7 +1,10 @@
 """Checkpoints: which are kept, and going on from one."""
 
+import asyncio
+
 import pytest
 
+from gpuyard.domain import wire
 from gpuyard.domain.errors import NotFoundError, RefusedError
 from tests.support.controlled import Controlled
 from tests.support.wait import eventually
@@ -57,9 +60,9 @@ async def test_a_checkpoint_that_is_told_twice_is_one(yard: Controlled):
 async def said_again(yard: Controlled, job_id: str):
     """The host repeats its last report after a broken link, as one that was never acknowledged."""
     row = yard.ledger.queries.checkpoints_of(job_id)[-1]
-    from gpuyard.domain import wire
-
-    body = wire.CheckpointSaved(row["attempt_id"], row["path"], row["sha256"], row["size"], row["created_at"], row["step"])
+    body = wire.CheckpointSaved(
+        row["attempt_id"], row["path"], row["sha256"], row["size"], row["created_at"], row["step"]
+    )
     await yard.provider.leave("node_1")
     yard.host.say(body)
     await yard.provider.join("node_1")
@@ -71,7 +74,9 @@ async def test_the_newest_are_kept_and_the_blobs_of_the_others_are_deleted(yard:
     blobs = [await yard.save(job_id, f"out/{step}.pt", step=step) for step in range(5)]
     await yard.settled()
     assert kept(yard, job_id) == ["out/3.pt", "out/4.pt"]
-    await eventually(lambda: [yard.blobs.has(blob) for blob in blobs] == [False] * 3 + [True] * 2, "blobs to be deleted")
+    await eventually(
+        lambda: [yard.blobs.has(blob) for blob in blobs] == [False] * 3 + [True] * 2, "blobs to be deleted"
+    )
 
 
 async def test_a_blob_that_another_checkpoint_needs_is_left(yard: Controlled):
@@ -145,8 +150,6 @@ async def test_what_cannot_be_resumed_is_refused(yard: Controlled):
 
 
 async def test_two_resumes_at_once_make_one_attempt(yard: Controlled):
-    import asyncio
-
     job_id = await interrupted(yard, 1)
     answers = await asyncio.gather(*(yard.resume(job_id) for _ in range(4)), return_exceptions=True)
     assert sorted(map(str, map(type, answers))).count(str(type(None))) == 1

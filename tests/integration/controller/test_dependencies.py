@@ -11,7 +11,9 @@ pytestmark = pytest.mark.anyio
 def chain(*names: str) -> list[dict]:
     """Each waits for the one before it."""
     parents = [[], *([name] for name in names)]
-    return [{"command": ["true"], "name": name, "depends_on": above} for name, above in zip(names, parents, strict=False)]
+    return [
+        {"command": ["true"], "name": name, "depends_on": above} for name, above in zip(names, parents, strict=False)
+    ]
 
 
 async def test_a_chain_runs_link_by_link(yard: Controlled):

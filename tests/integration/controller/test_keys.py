@@ -33,8 +33,8 @@ async def test_two_requests_at_once_are_one_job(yard: Controlled):
 
 
 async def test_two_different_requests_at_once_are_one_job_and_one_refusal(yard: Controlled):
-    answers = await asyncio.gather(yard.submit(idempotency_key="k", name="a"), yard.submit(idempotency_key="k", name="b"),
-                                   return_exceptions=True)  # fmt: skip
+    both = (yard.submit(idempotency_key="k", name=name) for name in "ab")
+    answers = await asyncio.gather(*both, return_exceptions=True)
     assert [type(answer) for answer in answers].count(RefusedError) == 1
     (row,) = yard.ledger.queries.jobs_page(limit=10, filters={})
     assert row["id"] in answers

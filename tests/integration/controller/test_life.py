@@ -16,25 +16,42 @@ async def test_a_job_is_queued_launched_run_and_done(yard: Controlled):
     assert yard.job(job_id)["state"] in ("assigned", "running")  # it fits, so it was intended in the same commit
     attempt_id = await yard.begun(job_id)
     config = yard.host.attempts[attempt_id].config
-    assert (config.name, config.command, config.environment, config.gpu_spec.vcpus) == ("train", ("true",), {"A": "b"}, 2)
+    assert (config.name, config.command, config.environment, config.gpu_spec.vcpus) == (
+        "train",
+        ("true",),
+        {"A": "b"},
+        2,
+    )
     assert (config.attempt_id, config.token, config.provider_options["job_id"]) == (attempt_id, 1, job_id)
     await yard.until(job_id, "running")
     await yard.finish(job_id)
     row = await yard.until(job_id)
     assert (row["state"], row["exit_code"], row["reason"], row["attempt_id"]) == ("completed", 0, None, None)
     (attempt,) = yard.attempts(job_id)
-    assert (attempt["state"], attempt["provider_ref"], attempt["limits"]) == ("ended", f"fake/{attempt_id}", {"memory": "cgroup"})
+    assert (attempt["state"], attempt["provider_ref"], attempt["limits"]) == (
+        "ended",
+        f"fake/{attempt_id}",
+        {"memory": "cgroup"},
+    )
     assert row["started_at"] == attempt["started_at"]
 
 
 async def test_what_happened_is_told_in_order_and_after_the_commit(yard: Controlled):
     told: list[tuple[str, str]] = []
-    yard.core.listeners.append(lambda _, events: told.extend((e.kind.value, yard.job(e.job_id)["state"]) for e in events if e.job_id))
+    yard.core.listeners.append(
+        lambda _, events: told.extend((e.kind.value, yard.job(e.job_id)["state"]) for e in events if e.job_id)
+    )
     job_id = await yard.submit()
     await yard.until(job_id, "running")
     await yard.finish(job_id)
     await yard.until(job_id)
-    assert [kind for kind, _ in told] == ["job.submitted", "attempt.intended", "attempt.sent", "attempt.started", "job.completed"]
+    assert [kind for kind, _ in told] == [
+        "job.submitted",
+        "attempt.intended",
+        "attempt.sent",
+        "attempt.started",
+        "job.completed",
+    ]
     assert told[-1][1] == "completed"
 
 
@@ -71,7 +88,10 @@ async def test_every_gpu_is_given_out_once(yard: Controlled):
     for job_id in ids:
         await yard.finish(job_id)
         await yard.until(job_id)
-    assert {attempt["placements"][0]["gpu_uuids"][0] for i in ids for attempt in yard.attempts(i)} == {"GPU-node_1-0", "GPU-node_1-1"}
+    assert {attempt["placements"][0]["gpu_uuids"][0] for i in ids for attempt in yard.attempts(i)} == {
+        "GPU-node_1-0",
+        "GPU-node_1-1",
+    }
 
 
 async def test_many_jobs_at_once_all_end_once(yard: Controlled):

@@ -1,7 +1,10 @@
 """Failures that are retried, and those that are not."""
 
+from itertools import pairwise
+
 import pytest
 
+from gpuyard.domain.errors import ProviderError
 from tests.support.controlled import RETRY_S, Controlled
 from tests.support.wait import eventually
 
@@ -26,12 +29,17 @@ async def test_a_failing_job_is_tried_again_until_its_retries_are_used_up(yard: 
         await yard.begun(job_id)
     await yard.finish(job_id, exit_code=7)
     row = await yard.until(job_id)
-    assert (row["state"], row["reason"], row["exit_code"], row["failures"], row["attempts"]) == ("failed", "exit_code", 7, 3, 4)
+    assert (row["state"], row["reason"], row["exit_code"], row["failures"], row["attempts"]) == (
+        "failed",
+        "exit_code",
+        7,
+        3,
+        4,
+    )
     attempts = yard.attempts(job_id)
     assert [(attempt["number"], attempt["token"], attempt["exit_code"]) for attempt in attempts] == [
         (1, 1, 1), (2, 2, 1), (3, 3, 1), (4, 4, 7)]  # fmt: skip
-    for one, next_one in zip(attempts, attempts[1:], strict=False):
-        assert next_one["created_at"] >= one["ended_at"] + RETRY_S * 0.99
+    assert all(after["created_at"] >= one["ended_at"] + RETRY_S * 0.99 for one, after in pairwise(attempts))
 
 
 async def test_a_retry_that_succeeds_completes_the_job(yard: Controlled):
@@ -72,8 +80,6 @@ async def test_while_one_waits_for_its_retry_another_runs(yard: Controlled):
 
 
 async def test_a_refused_submission_is_a_failure_like_any_other(yard: Controlled):
-    from gpuyard.domain.errors import ProviderError
-
     yard.host.refuse_with = ProviderError("busy", "fake", "SUBMIT_FAILED")
     job_id = await yard.submit(retry_count=1)
     await requeued(yard, job_id, 1)

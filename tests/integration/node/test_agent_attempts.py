@@ -19,6 +19,13 @@ def node():
         yield node
 
 
+@pytest.fixture(scope="module")
+def shared():
+    """A node for tests that only start jobs."""
+    with make_node() as node:
+        yield node
+
+
 def staying(node: Node, code: str = STAY, **fields) -> str:
     job = node.start(code, **fields)
     node.says(job, "here")
@@ -38,30 +45,31 @@ def test_the_job_knows_who_it_is_and_nothing_of_the_agents_settings():
         assert eval(node.output(job)) == expected
 
 
-def test_without_a_workdir_it_gets_a_folder_of_its_own(node):
-    jobs = [node.start("import os; print(os.getcwd(), os.listdir()); open('x', 'w')", workdir=None) for _ in range(2)]
-    for job in jobs:
-        assert node.ended(job).exit_code == 0
-        assert node.output(job) == f"{node.home.node / 'attempts' / job / 'work'} []\n"
+def test_without_a_workdir_it_gets_a_folder_of_its_own(shared):
+    code = "import os; print(os.getcwd(), os.listdir()); open('x', 'w')"
+    for job in [shared.start(code, workdir=None) for _ in range(2)]:
+        assert shared.ended(job).exit_code == 0
+        assert shared.output(job) == f"{shared.home.node / 'attempts' / job / 'work'} []\n"
 
 
-def test_what_it_used_is_told(node):
+def test_what_it_used_is_told():
     code = """
         import pathlib, time
         data = bytearray(60 << 20)
         while time.process_time() < 0.3 or not pathlib.Path("go").exists():
             pass
         """
-    job = node.start(code)
+    with make_node(usage_s=0.1) as node:
+        job = node.start(code)
 
-    def used(name):
-        points = [point for seen in node.sink.of(wire.UsageSeen, job) for point in seen.points]
-        return [point.value for point in points if point.name == f"system/{name}"]
+        def used(name):
+            points = [point for seen in node.sink.of(wire.UsageSeen, job) for point in seen.points]
+            return [point.value for point in points if point.name == f"system/{name}"]
 
-    wait_for(lambda: max(used("memory_mb"), default=0) >= 50, "samples of its memory")
-    wait_for(lambda: max(used("cpu_cores"), default=0) > 0.1, "samples of its processor use")
-    (node.work / "go").touch()
-    usage = node.ended(job).usage
+        wait_for(lambda: max(used("memory_mb"), default=0) >= 50, "samples of its memory")
+        wait_for(lambda: max(used("cpu_cores"), default=0) > 0.1, "samples of its processor use")
+        (node.work / "go").touch()
+        usage = node.ended(job).usage
     assert usage["cpu_s"] >= 0.25
     assert usage["peak_mb"] >= 50
 
@@ -77,12 +85,12 @@ def test_what_it_used_is_told(node):
         ({"gpu_spec": GpuSpec(gpu_count=0, vcpus=0.001)}, ("true",), "invalid_argument"),
     ],
 )
-def test_what_cannot_be_started_is_an_end_with_a_reason(node, fields, command, reason):
-    job = node.submit(node.config("", **fields).model_copy(update={"command": command}))
-    ended = node.ended(job)
+def test_what_cannot_be_started_is_an_end_with_a_reason(shared, fields, command, reason):
+    job = shared.submit(shared.config("", **fields).model_copy(update={"command": command}))
+    ended = shared.ended(job)
     assert (ended.reason, ended.exit_code, ended.started_at) == (reason, None, None)
     assert ended.message
-    assert node.sink.of(wire.Started, job) == []
+    assert shared.sink.of(wire.Started, job) == []
 
 
 def test_an_attempt_the_journal_cannot_take_is_refused_visibly(node):
@@ -134,7 +142,7 @@ def test_the_log_is_capped_at_its_front_and_its_offsets_stay():
         assert node.ended(job).exit_code == 0
 
 
-def test_stop_gives_term_then_grace_then_kill_and_the_first_reason_counts(node):
+def test_stop_gives_term_then_grace_then_kill_and_the_first_reason_counts(shared):
     code = """
         import signal, time
         signal.signal(signal.SIGTERM, lambda *_: print("no", flush=True))
@@ -142,25 +150,25 @@ def test_stop_gives_term_then_grace_then_kill_and_the_first_reason_counts(node):
         while True:
             time.sleep(0.01)
         """
-    job = staying(node, code, grace_s=0.3)
-    node.stop(job, "preempted")
-    node.says(job, "no")
-    node.stop(job, "cancelled")
-    ended = node.ended(job)
+    job = staying(shared, code, grace_s=0.3)
+    shared.stop(job, "preempted")
+    shared.says(job, "no")
+    shared.stop(job, "cancelled")
+    ended = shared.ended(job)
     assert (ended.stopped, ended.signal, ended.exit_code) == ("preempted", signal.SIGKILL, None)
-    assert node.output(job).count("no") == 1
+    assert shared.output(job).count("no") == 1
 
 
-def test_a_stopped_job_that_was_suspended_is_ended_too(node):
-    job = staying(node)
-    os.kill(node.started(job).pid, signal.SIGSTOP)
-    node.stop(job)
-    assert node.ended(job).signal == signal.SIGTERM
+def test_a_stopped_job_that_was_suspended_is_ended_too(shared):
+    job = staying(shared)
+    os.kill(shared.started(job).pid, signal.SIGSTOP)
+    shared.stop(job)
+    assert shared.ended(job).signal == signal.SIGTERM
 
 
-def test_what_never_came_is_over_when_it_is_stopped(node):
-    node.stop("attempt_unheard_of")
-    ended = node.ended("attempt_unheard_of")
+def test_what_never_came_is_over_when_it_is_stopped(shared):
+    shared.stop("attempt_unheard_of")
+    ended = shared.ended("attempt_unheard_of")
     assert (ended.stopped, ended.started_at) == ("cancelled", None)
 
 
@@ -180,11 +188,11 @@ def test_an_attempt_that_was_settled_and_forgotten_is_not_run_again(node):
     assert len(node.sink.of(wire.Started, job)) == 1
 
 
-def test_a_live_attempt_is_not_forgotten(node):
-    job = staying(node)
-    node.loop.run(node.provider.forget(node.linked().node_id, [job, "attempt_unheard_of"]))
-    node.stop(job)
-    assert node.ended(job).stopped == "cancelled"
+def test_a_live_attempt_is_not_forgotten(shared):
+    job = staying(shared)
+    shared.loop.run(shared.provider.forget(shared.linked().node_id, [job, "attempt_unheard_of"]))
+    shared.stop(job)
+    assert shared.ended(job).stopped == "cancelled"
 
 
 def test_a_silent_server_ends_only_what_says_so(node):

@@ -7,6 +7,7 @@ import hashlib
 import io
 import signal
 import tarfile
+import textwrap
 
 import pytest
 
@@ -32,9 +33,16 @@ def node():
         yield node
 
 
+@pytest.fixture(scope="module")
+def shared():
+    """A node for tests whose jobs have a folder of their own."""
+    with make_node() as node:
+        yield node
+
+
 def run(node: Node, code: str, pattern: str = "*.pt", **fields) -> str:
     spec = CheckpointSpec(path=pattern, **fields.pop("checkpoint", {}))
-    return node.start(PRELUDE + code, checkpoint=spec, **fields)
+    return node.start(PRELUDE + textwrap.dedent(code), checkpoint=spec, **fields)
 
 
 def step(node: Node, number: int) -> None:
@@ -53,11 +61,12 @@ def paths(node: Node, job: str) -> list[str]:
 
 
 def test_each_is_noticed_once_with_its_content_and_step_while_the_job_runs(node):
-    job = run(node, """
+    code = """
         for number in (100, 200):
             save(f"ckpt_{number}.pt", b"weights %d" % number)
             until(number)
-        """.replace("\n        ", "\n"))  # fmt: skip
+        """
+    job = run(node, code)
     first = node.checkpoint(job, "ckpt_100.pt")
     assert (first.step, first.directory, content(node, first)) == (100, False, b"weights 100")
     assert not node.sink.of(wire.Ended, job)
@@ -69,15 +78,13 @@ def test_each_is_noticed_once_with_its_content_and_step_while_the_job_runs(node)
 
 
 def test_one_that_is_written_again_is_a_new_one(node):
-    job = run(
-        node,
+    code = """
+        save("latest.pt", b"one")
+        until(1)
+        save("latest.pt", b"two")
+        until(2)
         """
-save("latest.pt", b"one")
-until(1)
-save("latest.pt", b"two")
-until(2)
-""",
-    )
+    job = run(node, code)
     assert content(node, node.checkpoint(job, "latest.pt")) == b"one"
     step(node, 1)
     wait_for(lambda: len(node.checkpoints(job)) == 2, "the second checkpoint")
@@ -88,15 +95,13 @@ until(2)
 
 
 def test_the_step_is_the_outputs_where_the_name_has_none(node):
-    job = run(
-        node,
+    code = """
+        print("step 7: train loss 1.5, val loss 1.6", flush=True)
+        until(1)
+        save("model.pt", b"x")
+        until(2)
         """
-print("step 7: train loss 1.5, val loss 1.6", flush=True)
-until(1)
-save("model.pt", b"x")
-until(2)
-""",
-    )
+    job = run(node, code)
     wait_for(lambda: node.sink.of(wire.ProgressSeen, job), "progress")
     step(node, 1)
     assert node.checkpoint(job, "model.pt").step == 7
@@ -104,19 +109,17 @@ until(2)
 
 
 def test_a_file_still_open_for_writing_is_left_alone_however_long_the_writer_pauses(node):
-    job = run(
-        node,
+    code = """
+        with open("a.pt", "wb") as file:
+            file.write(b"first half, ")
+            file.flush()
+            until(1)
+            save("other.pt", b"complete")
+            until(2)
+            file.write(b"second half")
+        until(3)
         """
-with open("a.pt", "wb") as file:
-    file.write(b"first half, ")
-    file.flush()
-    until(1)
-    save("other.pt", b"complete")
-    until(2)
-    file.write(b"second half")
-until(3)
-""",
-    )
+    job = run(node, code)
     node.says(job, "at 1")
     step(node, 1)
     # The scans that find this one have looked at the half-written one, too.
@@ -128,28 +131,26 @@ until(3)
 
 
 def test_a_child_of_the_job_that_writes_is_seen_too(node):
-    job = run(
-        node,
+    code = """
+        import subprocess
+        child = '''
+        import pathlib, sys, time
+        with open("a.pt", "wb") as file:
+            file.write(b"half")
+            file.flush()
+            print("at 1", flush=True)
+            while not pathlib.Path("go-1").exists():
+                time.sleep(0.01)
+            file.write(b" and half")
+        '''
+        writer = subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
+        while not pathlib.Path("a.pt").exists():
+            time.sleep(0.01)
+        save("other.pt", b"complete")
+        writer.wait()
+        until(2)
         """
-import subprocess
-child = '''
-import pathlib, sys, time
-with open("a.pt", "wb") as file:
-    file.write(b"half")
-    file.flush()
-    print("at 1", flush=True)
-    while not pathlib.Path("go-1").exists():
-        time.sleep(0.01)
-    file.write(b" and half")
-'''
-writer = subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
-while not pathlib.Path("a.pt").exists():
-    time.sleep(0.01)
-save("other.pt", b"complete")
-writer.wait()
-until(2)
-""",
-    )
+    job = run(node, code)
     node.checkpoint(job, "other.pt")
     assert paths(node, job) == ["other.pt"]
     step(node, 1)
@@ -159,13 +160,14 @@ until(2)
 
 @pytest.mark.parametrize("end", [".tmp", ".partial", ".incomplete"])
 def test_a_temporary_name_that_matches_is_passed_over_until_it_is_renamed(node, end):
-    job = run(node, f"""
-pathlib.Path("a.pt{end}").write_bytes(b"weights")
-save("other.pt", b"complete")
-until(1)
-os.rename("a.pt{end}", "a.pt")
-until(2)
-""", "*.pt*")  # fmt: skip
+    code = f"""
+        pathlib.Path("a.pt{end}").write_bytes(b"weights")
+        save("other.pt", b"complete")
+        until(1)
+        os.rename("a.pt{end}", "a.pt")
+        until(2)
+        """
+    job = run(node, code, "*.pt*")
     node.checkpoint(job, "other.pt")
     step(node, 1)
     assert content(node, node.checkpoint(job, "a.pt")) == b"weights"
@@ -173,32 +175,45 @@ until(2)
     step(node, 2)
 
 
-def test_an_empty_file_is_no_checkpoint(node):
-    job = run(
-        node,
+def test_what_is_no_checkpoint_is_passed_over_and_disturbs_nothing(node):
+    code = """
+        pathlib.Path("empty.pt").touch()
+        os.symlink("loop.pt", "loop.pt")
+        os.symlink("nowhere", "dangling.pt")
+        os.mkfifo("pipe.pt")
+        save("other.pt", b"complete")
+        until(1)
         """
-pathlib.Path("empty.pt").touch()
-save("other.pt", b"complete")
-until(1)
-""",
-    )
+    job = run(node, code)
     node.checkpoint(job, "other.pt")
     step(node, 1)
-    node.ended(job)
+    assert node.ended(job).exit_code == 0
     assert paths(node, job) == ["other.pt"]
 
 
+def test_a_name_that_is_no_text_does_not_keep_reports_back(node):
+    code = r"""
+        save("\udcff.pt", b"weights")
+        until(1)
+        """
+    job = run(node, code)
+    node.checkpoint(job, "\N{REPLACEMENT CHARACTER}.pt")
+    step(node, 1)
+    assert node.ended(job).exit_code == 0
+
+
 def test_a_folder_written_file_by_file_is_taken_whole(node):
-    job = run(node, """
-folder = pathlib.Path("out/checkpoint-500")
-folder.mkdir(parents=True)
-(folder / "model.safetensors").write_bytes(b"weights")
-until(1)
-(folder / "optimizer.pt").write_bytes(b"moments")
-(folder / "nested").mkdir()
-(folder / "nested" / "trainer_state.json").write_text("{}")
-until(2)
-""", "out/checkpoint-*")  # fmt: skip
+    code = """
+        folder = pathlib.Path("out/checkpoint-500")
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_bytes(b"weights")
+        until(1)
+        (folder / "optimizer.pt").write_bytes(b"moments")
+        (folder / "nested").mkdir()
+        (folder / "nested" / "trainer_state.json").write_text("{}")
+        until(2)
+        """
+    job = run(node, code, "out/checkpoint-*")
     node.says(job, "at 1")
     assert paths(node, job) == []
     step(node, 1)
@@ -213,16 +228,14 @@ until(2)
 
 
 def test_rotation_loses_none_that_stayed_and_breaks_nothing(node):
-    job = run(
-        node,
+    code = """
+        for number in range(1, 8):
+            save(f"step-{number}.pt", bytes(100_000))
+            if number > 2:
+                os.remove(f"step-{number - 2}.pt")
+            time.sleep(0.03)
         """
-for number in range(1, 8):
-    save(f"step-{number}.pt", bytes(100_000))
-    if number > 2:
-        os.remove(f"step-{number - 2}.pt")
-    time.sleep(0.03)
-""",
-    )
+    job = run(node, code)
     assert node.ended(job).exit_code == 0
     assert {"step-6.pt", "step-7.pt"} <= set(paths(node, job))
     assert len(set(paths(node, job))) == len(paths(node, job))
@@ -232,15 +245,13 @@ for number in range(1, 8):
 def test_what_was_there_before_is_not_the_jobs_until_it_changes_it(node):
     (node.work / "old.pt").write_bytes(b"old")
     (node.work / "older.pt").write_bytes(b"older")
-    job = run(
-        node,
+    code = """
+        save("mine.pt", b"mine")
+        until(1)
+        save("old.pt", b"new")
+        until(2)
         """
-save("mine.pt", b"mine")
-until(1)
-save("old.pt", b"new")
-until(2)
-""",
-    )
+    job = run(node, code)
     node.checkpoint(job, "mine.pt")
     step(node, 1)
     assert content(node, node.checkpoint(job, "old.pt")) == b"new"
@@ -250,16 +261,14 @@ until(2)
 
 
 def test_after_an_agents_death_only_what_is_new_is_reported(node):
-    job = run(
-        node,
+    code = """
+        save("one.pt", b"one")
+        until(1)
+        save("two.pt", b"two")
+        save("three.pt", b"three")
+        until(2)
         """
-save("one.pt", b"one")
-until(1)
-save("two.pt", b"two")
-save("three.pt", b"three")
-until(2)
-""",
-    )
+    job = run(node, code)
     node.checkpoint(job, "one.pt")
     with node.without_agent():
         step(node, 1)
@@ -274,35 +283,30 @@ until(2)
     assert paths(node, job) == ["one.pt", "two.pt", "three.pt"]
 
 
-@pytest.mark.parametrize("code", [0, 3])
-def test_the_last_one_is_taken_even_when_the_job_ends_right_after(node, code):
-    job = run(
-        node,
-        f"""
-save("final.pt", b"final")
-sys.exit({code})
-""",
-    )
-    assert node.ended(job).exit_code == code
-    assert content(node, node.checkpoint(job, "final.pt")) == b"final"
-    kinds = [type(report).__name__ for report in node.sink.reports if getattr(report, "attempt_id", "") == job]
+@pytest.mark.parametrize("exit_code", [0, 3])
+def test_the_last_one_is_taken_even_when_the_job_ends_right_after(shared, tmp_path, exit_code):
+    code = f"""
+        save("final.pt", b"final")
+        sys.exit({exit_code})
+        """
+    job = run(shared, code, workdir=str(tmp_path))
+    assert shared.ended(job).exit_code == exit_code
+    assert content(shared, shared.checkpoint(job, "final.pt")) == b"final"
+    kinds = [type(report).__name__ for report in shared.sink.reports if getattr(report, "attempt_id", "") == job]
     assert kinds.index("CheckpointSaved") < kinds.index("Ended")
 
 
 @pytest.mark.parametrize("wrapped", [False, True], ids=["killed itself", "by a shell's child"])
 def test_what_a_killed_job_was_writing_is_not_taken(node, wrapped):
-    code = (
-        PRELUDE
-        + """
-save("good.pt", b"good")
-until(1)
-file = open("bad.pt", "wb")
-file.write(b"half of")
-file.flush()
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    )
-    config = node.config(code, checkpoint=CheckpointSpec(path="*.pt"))
+    code = """
+        save("good.pt", b"good")
+        until(1)
+        file = open("bad.pt", "wb")
+        file.write(b"half of")
+        file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    config = node.config(PRELUDE + textwrap.dedent(code), checkpoint=CheckpointSpec(path="*.pt"))
     if wrapped:
         config = config.model_copy(update={"command": ("sh", "-c", '"$@"; exit $?', "sh", *config.command)})
     job = node.submit(config)
@@ -327,14 +331,15 @@ os.kill(os.getpid(), signal.SIGKILL)
         ("[", []),
     ],
 )
-def test_patterns_people_write(node, pattern, found):
-    job = run(node, """
-pathlib.Path("deep/er").mkdir(parents=True)
-save("deep/er/b.pt", b"b")
-save("a.pt", b"a")
-""", pattern)  # fmt: skip
-    assert node.ended(job).exit_code == 0
-    assert sorted(paths(node, job)) == sorted(found)
+def test_patterns_people_write(shared, tmp_path, pattern, found):
+    code = """
+        pathlib.Path("deep/er").mkdir(parents=True)
+        save("deep/er/b.pt", b"b")
+        save("a.pt", b"a")
+        """
+    job = run(shared, code, pattern, workdir=str(tmp_path))
+    assert shared.ended(job).exit_code == 0
+    assert sorted(paths(shared, job)) == sorted(found)
 
 
 def test_an_absolute_pattern_names_them_as_it_does_itself(node):
@@ -349,15 +354,13 @@ def test_one_that_cannot_be_kept_is_tried_again_and_harms_nobody(node):
     """The store cannot be written for a while, as on a full disk."""
     node.home.blobs.rmdir()
     node.home.blobs.write_text("in the way")
-    job = run(
-        node,
+    code = """
+        save("a.pt", b"a")
+        until(1)
+        save("b.pt", b"b")
+        until(2)
         """
-save("a.pt", b"a")
-until(1)
-save("b.pt", b"b")
-until(2)
-""",
-    )
+    job = run(node, code)
     wait_for(lambda: "a checkpoint could not be kept" in (node.home.logs / "node.log").read_text(), "the warning")
     node.home.blobs.unlink()
     assert content(node, node.checkpoint(job, "a.pt")) == b"a"
@@ -381,7 +384,7 @@ until(1)
 
 
 def test_a_timeout_asks_for_a_checkpoint_waits_until_it_is_there_and_then_ends_the_job(node):
-    job = run(node, SAVES_ON_USR1, checkpoint={"signal": "USR1"}, timeout_minutes=0.5 / 60, grace_s=60.0)
+    job = run(node, SAVES_ON_USR1, checkpoint={"signal": "USR1"}, timeout_minutes=1.5 / 60, grace_s=60.0)
     ended = node.ended(job)
     assert (ended.stopped, ended.exit_code) == ("timed_out", 5)
     assert paths(node, job) == ["periodic.pt", "asked_1.pt"]
@@ -391,17 +394,17 @@ def test_a_timeout_asks_for_a_checkpoint_waits_until_it_is_there_and_then_ends_t
 def test_an_older_checkpoint_noticed_late_does_not_cut_the_asked_one_short(node):
     """The stop comes before the periodic checkpoint was noticed: only one written after the signal will do."""
     code = """
-signal.signal(signal.SIGUSR1, lambda *_: asked.append(1))
-asked = []
-save("periodic.pt", b"state")
-os.utime("periodic.pt", (time.time() - 0.5,) * 2)
-print("at 0", flush=True)
-while not asked:
-    time.sleep(0.001)
-until(1)
-save("asked.pt", b"state")
-until(2)
-"""
+        signal.signal(signal.SIGUSR1, lambda *_: asked.append(1))
+        asked = []
+        save("periodic.pt", b"state")
+        os.utime("periodic.pt", (time.time() - 0.5,) * 2)
+        print("at 0", flush=True)
+        while not asked:
+            time.sleep(0.001)
+        until(1)
+        save("asked.pt", b"state")
+        until(2)
+        """
     job = run(node, code, checkpoint={"signal": "USR1"}, grace_s=60.0)
     node.says(job, "at 0")
     node.stop(job, "preempted", checkpoint=True)
@@ -415,15 +418,15 @@ until(2)
 
 
 def test_checkpoints_are_asked_for_every_so_often(node):
-    job = run(node, SAVES_ON_USR1, checkpoint={"signal": "USR1", "every_s": 0.1})
-    node.checkpoint(job, "asked_3.pt")
+    job = run(node, SAVES_ON_USR1, checkpoint={"signal": "USR1", "every_s": 1.0})
+    node.checkpoint(job, "asked_2.pt")
     step(node, 1)
     node.ended(job)
 
 
 def test_a_job_that_ignores_the_signal_is_ended_after_its_grace(node):
-    job = run(node, "signal.signal(signal.SIGUSR1, signal.SIG_IGN)\nuntil(1)", checkpoint={"signal": "USR1"},
-              timeout_minutes=0.3 / 60, grace_s=0.2)  # fmt: skip
+    code = "signal.signal(signal.SIGUSR1, signal.SIG_IGN)\nuntil(1)"
+    job = run(node, code, checkpoint={"signal": "USR1"}, timeout_minutes=1.5 / 60, grace_s=0.2)
     ended = node.ended(job)
     assert (ended.stopped, ended.signal) == ("timed_out", signal.SIGTERM)
 
@@ -449,30 +452,28 @@ def test_a_job_resumes_from_a_checkpoint_as_a_file_or_folder_of_its_own(node, fo
 
 
 @pytest.mark.parametrize("damage", ["missing", "no archive"])
-def test_a_checkpoint_that_cannot_be_restored_fails_the_attempt_visibly(node, damage):
-    sha256 = "ab" * 32
+def test_a_checkpoint_that_cannot_be_restored_fails_the_attempt_visibly(shared, damage):
+    sha256 = ("ab" if damage == "missing" else "cd") * 32
     if damage == "no archive":
-        path = node.home.blobs / sha256[:2] / sha256[2:]
-        path.parent.mkdir()
+        path = shared.home.blobs / sha256[:2] / sha256[2:]
+        path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"not a tar")
-    job = node.start("pass", resume_sha256=sha256, resume_name="ckpt", resume_directory=True)
-    ended = node.ended(job)
+    job = shared.start("pass", resume_sha256=sha256, resume_name="ckpt", resume_directory=True)
+    ended = shared.ended(job)
     assert (ended.reason, ended.exit_code) == ("bad_resume", None)
     assert ended.message
 
 
 def test_who_may_not_be_looked_at_is_passed_over(node):
     """A process of the job that ends between two looks, or belongs to someone else, hides nothing."""
-    job = run(
-        node,
+    code = """
+        import subprocess
+        for number in range(20):
+            subprocess.run(["true"])
+            save(f"s{number}.pt", b"x")
+        until(1)
         """
-import subprocess
-for number in range(20):
-    subprocess.run(["true"])
-    save(f"s{number}.pt", b"x")
-until(1)
-""",
-    )
+    job = run(node, code)
     node.checkpoint(job, "s19.pt")
     step(node, 1)
     node.ended(job)

@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -18,6 +19,14 @@ PATIENCE_S = 20.0
 @pytest.fixture
 def node():
     with make_node() as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """A node whose server's end is played by hand in each test."""
+    with make_node() as node:
+        node.close()
         yield node
 
 
@@ -94,7 +103,7 @@ def by_hand(node: Node, scenario: Callable[[Server], Any]) -> None:
         async with serving(node) as server:
             await scenario(server)
 
-    node.close()
+    node.loop.run(node.provider.close())
     node.loop.run(run())
 
 
@@ -165,8 +174,9 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
-def test_garbage_ends_the_link_and_the_agent_dials_again(node, garbage):
-    agent = node.pid("agent")
+def test_garbage_ends_the_link_and_the_agent_dials_again(shared, garbage):
+    agent = shared.pid("agent")
+    job = f"attempt_{uuid.uuid4().hex}"
 
     async def scenario(server):
         await server.welcome()
@@ -174,11 +184,13 @@ def test_garbage_ends_the_link_and_the_agent_dials_again(node, garbage):
         server.writer.write_eof()
         await server.hung_up()
         await server.welcome()
-        server.send(start("a9"))
-        assert (await server.reports(ended))[-1].body.exit_code == 0
+        server.send(start(job))
+        last = (await server.reports(ended))[-1]
+        assert last.body.exit_code == 0
+        server.send(wire.Acknowledge(last.seq))
 
-    by_hand(node, scenario)
-    assert node.pid("agent") == agent
+    by_hand(shared, scenario)
+    assert shared.pid("agent") == agent
 
 
 def test_a_server_whose_epoch_is_over_is_refused(node):

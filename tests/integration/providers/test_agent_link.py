@@ -13,6 +13,7 @@ import pytest
 from gpuyard.domain import wire
 from gpuyard.domain.errors import InsufficientResourcesError, JobNotFoundError, ProviderError
 from gpuyard.domain.jobconfig import GpuSpec, JobConfig, JobStatus
+from gpuyard.providers.link import LOG_PART
 from tests.support.node import Recorder
 from tests.support.peer import hello, open_door
 from tests.support.wait import eventually
@@ -274,6 +275,22 @@ def test_more_than_a_frame_holds_is_refused_and_the_link_lives_on(door):
             assert (caught.value.provider, caught.value.error_code) == ("agent", "TOO_LARGE")
             await yard.provider.submit_job(job("small"))
             assert (await peer.receive(wire.Start)).attempt_id == "small"
+
+    asyncio.run(scenario())
+
+
+def test_a_log_is_read_up_to_its_end_as_it_was_and_a_running_job_does_not_keep_the_answer_open(door):
+    async def scenario():
+        async with door() as yard:
+            peer = await yard.joined()
+            await yard.provider.submit_job(job())
+            await peer.receive(wire.Start)
+            asking = asyncio.create_task(yard.provider.get_job_logs("a1"))
+            for offset, data in ((0, b"x" * LOG_PART), (LOG_PART, b"the end so far")):
+                question = await peer.receive(wire.ReadLog)
+                assert (question.offset, question.limit, question.wait_s) == (offset, LOG_PART, 0)
+                peer.send(wire.LogPart(question.request, offset, data, end=False))
+            assert await asking == "x" * LOG_PART + "the end so far"
 
     asyncio.run(scenario())
 

@@ -28,7 +28,7 @@ async def open_subject(node: Node, **fields: Any) -> AsyncIterator[Subject]:
         options = {"workdir": str(node.work)}
         missing = {"workdir": str(node.work / "no-such-folder")}
         python = (sys.executable, "-I", "-S")
-        given = {"options": options, "missing_workdir": missing, "timeout_minutes": 0.5 / 60} | fields
+        given = {"options": options, "missing_workdir": missing, "timeout_minutes": 1.5 / 60} | fields
         yield Subject(provider, python, **given)
     finally:
         await provider.close()

@@ -78,16 +78,24 @@ def test_a_tier_may_be_overridden(home):
 )
 def test_a_mistake_in_the_file_is_named(home, text, said):
     home.settings.write_text(text, errors="surrogateescape")
-    assert said in refused(home)
+    message = refused(home)
+    assert said in message
+    assert str(home.settings) in message
+
+
+def test_a_named_file_that_is_not_there_is_no_empty_file(home, tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUYARD_CONFIG", str(tmp_path / "missing.toml"))
+    assert "GPUYARD_CONFIG" in refused(home)
+    assert "missing.toml" in refused(home)
 
 
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("GPUYARD_SERVER__PORT", "-1", "server.port: is '-1' (must be at least 0)"),
-        ("GPUYARD_SERVER__PROT", "1", "server.prot: is not a field (did you mean port"),
-        ("GPUYARD_SERVER", "8400", "server: is 8400 (must be an object)"),
-        ("GPUYARD_TIERS", "[", 'error parsing value for field "tiers"'),
+        ("GPUYARD_SERVER__PORT", "-1", "GPUYARD_SERVER__PORT: is '-1' (must be at least 0)"),
+        ("GPUYARD_SERVER__PROT", "1", "GPUYARD_SERVER__PROT: is not a field (did you mean port"),
+        ("GPUYARD_SERVER", "8400", "GPUYARD_SERVER: is 8400 (must be an object)"),
+        ("GPUYARD_TIERS", "[", "GPUYARD_TIERS: is not JSON"),
     ],
 )
 def test_a_mistake_in_the_environment_is_named(home, monkeypatch, name, value, said):

@@ -1,25 +1,24 @@
 """`/api/v1/jobs`: submit, list, show, cancel, resume, why, logs, metrics, checkpoints."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Annotated, Any
 
-import msgspec
 from fastapi import APIRouter, Body, Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.domain.jobs import Job
-from gpuyard.domain.jobspec import MAX_DEPTH, MAX_SPEC_BYTES
 from gpuyard.domain.states import JobState
 from gpuyard.insight.series import downsample
+from gpuyard.server.body import read_body
 from gpuyard.server.openapi import json_body, one_of, text
 from gpuyard.server.present import present_checkpoint, present_jobs
 from gpuyard.server.yard import TheYard, Yard
 
-MAX_BODY_BYTES = 64_000_000
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 # A page's cursor is the id of its last job.
 _CURSOR = re.compile(r"job_[0-9a-f]{32}")
@@ -43,31 +42,13 @@ class ResumeRequest(BaseModel):
 )
 async def submit(request: Request, yard: TheYard) -> Any:
     """Submit a JobSpec (or S2's JobConfig), or a list of them: all are queued, or none. Answers after the commit."""
-    body = await _read_body(request)
+    body = await read_body(request)
     if isinstance(body, list):
         ids = await yard.controller.requests.submit(body)  # pyright: ignore[reportUnknownArgumentType]
         rows = yard.queries.jobs_by_id(ids)
         return JobPage(items=present_jobs(yard, [rows[job_id] for job_id in ids]))
     (job_id,) = await yard.controller.requests.submit([body])
     return _one(yard, job_id)
-
-
-async def _read_body(request: Request) -> Any:
-    """The JSON of a request, refused before it is parsed when it is too large."""
-    raw = b""
-    async for chunk in request.stream():
-        raw += chunk
-        if len(raw) > MAX_BODY_BYTES:
-            raise InvalidInputError.of("(body)", f"is over {MAX_BODY_BYTES // 1_000_000} MB", "send fewer jobs at once")
-    if len(raw) > MAX_SPEC_BYTES and not raw.lstrip().startswith(b"["):
-        size = f"is {len(raw) / 1e6:.1f} MB; a spec may have {MAX_SPEC_BYTES / 1e6:.0f} MB"
-        raise InvalidInputError.of("(body)", size, "put large data into files and name them in args")
-    try:
-        return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidInputError.of("(body)", f"is not JSON: {error}", "send a JobSpec as a JSON object") from None
-    except RecursionError:
-        raise InvalidInputError.of("(body)", "is nested too deeply", f"nest at most {MAX_DEPTH} levels") from None
 
 
 @router.get("")
@@ -161,8 +142,10 @@ async def metrics(
 ) -> dict[str, Any]:
     """Metric series over all attempts; each at most `points` long, its extremes kept."""
     job_id = yard.controller.requests.find(reference)
+    # A long training has hundreds of thousands of points: reading them must not hold up anyone else.
+    found = await asyncio.to_thread(yard.queries.series, job_id, name or ())
     items: list[dict[str, Any]] = []
-    for series, rows in sorted(yard.queries.series(job_id, name or ()).items()):
+    for series, rows in sorted(found.items()):
         kept = downsample([(float(i), row["value"]) for i, row in enumerate(rows)], points)
         items.append({"name": series, "count": len(rows), "points": [rows[int(i)] for i, _ in kept]})
     return {"items": items, "next": None}

@@ -1,6 +1,8 @@
 """The server itself: health, version, Prometheus metrics, stopping."""
 
+import asyncio
 import os
+import time
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -11,8 +13,10 @@ from gpuyard.domain.errors import RefusedError
 from gpuyard.server.auth import require_token
 from gpuyard.server.openapi import text
 from gpuyard.server.prometheus import render_metrics
-from gpuyard.server.yard import TheYard
+from gpuyard.server.yard import TheYard, Yard
 
+# The longest a cancelled job may take: its grace of ten seconds, and room for KILL.
+_CANCEL_S = 30.0
 open_router = APIRouter(tags=["server"])
 router = APIRouter(prefix="/server", tags=["server"])
 
@@ -48,6 +52,13 @@ async def about(yard: TheYard) -> dict[str, Any]:
             "jobs": yard.queries.job_counts()}  # fmt: skip
 
 
+async def _until_ended(yard: Yard) -> None:
+    """Agents leave with the server, so whoever ignores TERM is waited for until KILL has come."""
+    deadline = time.monotonic() + _CANCEL_S
+    while yard.controller.core.book.attempts and time.monotonic() < deadline:
+        await yard.stream.changed(1.0)
+
+
 @router.post("/stop", status_code=202)
 async def stop(yard: TheYard, running: Annotated[Running, Body(embed=True)] = Running.REFUSE) -> dict[str, Any]:
     """Stop the server and its agents. Running jobs make it refuse, unless told to leave them running or cancel them."""
@@ -59,7 +70,7 @@ async def stop(yard: TheYard, running: Annotated[Running, Body(embed=True)] = Ru
             "Choose: leave them running (the next start adopts them) or cancel them.",
         )
     if running is Running.CANCEL:
-        for job_id in list(book.jobs):
-            await yard.controller.requests.cancel(job_id)
+        await asyncio.gather(*(yard.controller.requests.cancel(job_id) for job_id in list(book.jobs)))
+        await _until_ended(yard)
     yard.stopping.set()
     return {"stopping": True, "left_running": sorted(live) if running is Running.LEAVE else []}

@@ -1,0 +1,64 @@
+"""Requests that can never be met are refused at once, and nothing of them is queued."""
+
+import pytest
+
+from gpuyard.domain.errors import CapacityError, InvalidInputError, NotFoundError
+from tests.support.controlled import Controlled
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize(
+    ("resources", "said"),
+    [
+        ({"gpus": {"count": 8}}, ["has 2 GPUs, 8 needed", "2 × Tesla T4 (16 GB)"]),
+        ({"gpus": {"count": 1, "memory_gb": 80}}, ["at least 80 GB", "2 × Tesla T4 (16 GB)"]),
+        ({"gpus": {"gpu_class": "h100"}}, ["h100", "Tesla T4"]),
+        ({"gpus": {"count": 1, "uuid": ["GPU-nowhere"]}}, ["does not have GPU-nowhere"]),
+        ({"cpus": 64}, ["has 4 cores, 64 needed", "4 cores"]),
+        ({"memory_gb": "1TB"}, ["16 GB of memory", "1 TB needed"]),
+        ({"nodes": 3}, ["asks for 3 nodes at once, and only 1"]),
+    ],
+)
+async def test_more_than_there_will_ever_be_is_refused_with_the_largest_that_fits(yard: Controlled, resources, said):
+    yard.host.gpu_count = 2
+    await yard.provider.join("node_1")
+    with pytest.raises(CapacityError) as caught:
+        await yard.submit(resources=resources)
+    assert all(words in str(caught.value) for words in [*said, "The largest node is node_1"])
+    assert yard.ledger.queries.jobs_page(limit=10, filters={}) == []
+
+
+async def test_one_impossible_job_refuses_the_whole_list(yard: Controlled):
+    with pytest.raises(CapacityError):
+        await yard.controller.requests.submit([{"command": ["true"]}, {"command": ["true"], "resources": {"cpus": 64}}])
+    assert yard.ledger.queries.jobs_page(limit=10, filters={}) == []
+
+
+async def test_what_is_only_in_use_is_not_refused(yard: Controlled):
+    ids = [await yard.submit(resources={"cpus": 4}) for _ in range(3)]
+    assert [yard.job(job_id)["state"] for job_id in ids[1:]] == ["queued"] * 2
+
+
+async def test_a_node_that_is_away_still_counts(yard: Controlled):
+    await yard.provider.leave("node_1")
+    await yard.submit(resources={"cpus": 4})
+    with pytest.raises(CapacityError):
+        await yard.submit(resources={"cpus": 5})
+
+
+async def test_an_unknown_provider_is_named_with_those_there_are(yard: Controlled):
+    with pytest.raises(InvalidInputError, match=r"provider: there is no provider 'cloud' \(configured here: fake\)"):
+        await yard.submit(provider="cloud")
+
+
+async def test_an_unknown_job_is_not_found(yard: Controlled):
+    with pytest.raises(NotFoundError, match="There is no job 'nobody'"):
+        yard.controller.requests.find("nobody")
+
+
+async def test_an_ambiguous_reference_lists_what_it_could_be(yard: Controlled, monkeypatch: pytest.MonkeyPatch):
+    ids = [await yard.submit() for _ in range(2)]
+    monkeypatch.setattr(yard.ledger.queries, "find_job_ids", lambda reference: ids)
+    with pytest.raises(InvalidInputError, match=f"could be {ids[0]}, {ids[1]}"):
+        yard.controller.requests.find("dddd")

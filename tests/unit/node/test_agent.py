@@ -1,0 +1,32 @@
+"""What the agent does when it is itself at fault."""
+
+import asyncio
+
+from gpuyard.config.paths import Home
+from gpuyard.config.settings import NodeSettings
+from gpuyard.domain import wire
+from gpuyard.node.agent import Agent
+
+
+def test_an_attempt_is_never_left_without_an_end(tmp_path):
+    """Whatever fails in following it, it ends, and an agent that comes after knows it."""
+    home = Home(tmp_path / "home")
+    home.create()
+    start = wire.Start("a1", 1, 1, "job_1", ["true"], {}, gpu_uuids=["GPU-1"])
+
+    async def fails():
+        raise RuntimeError("a fault of ours")
+
+    async def scenario():
+        agent = Agent(home, NodeSettings())
+        attempt = agent._remember(agent._journal.intend(start, "boot"))
+        await agent._attend(attempt, fails())
+        return agent, attempt
+
+    agent, attempt = asyncio.run(scenario())
+    assert not attempt.live
+    (report,) = agent._outbox._waiting
+    assert report.body.reason == "agent_failed"
+    assert "a fault of ours" in report.body.message
+    (record,) = agent._journal.records()
+    assert record.ended == report.body
