@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, ClassVar
@@ -12,6 +12,8 @@ from gpuyard.domain import wire
 from gpuyard.domain.errors import GpuyardError, JobNotFoundError, ProviderError
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult, JobStatus
 from gpuyard.providers.base import GpuProviderInterface, Sink
+
+DIAL_AGAIN_S = 0.01
 
 
 @dataclass
@@ -106,6 +108,7 @@ class FakeProvider(GpuProviderInterface):
         super().__init__(config)
         self.hosts: dict[str, FakeHost] = config["hosts"]
         self.linked: set[str] = set()
+        self._away: set[str] = set()
         self._sink: Sink | None = None
         self._delivering = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -116,41 +119,67 @@ class FakeProvider(GpuProviderInterface):
             await self.join(node_id)
 
     async def close(self) -> None:
-        for node_id in list(self.linked):
+        for node_id in self.hosts:
             await self.leave(node_id)
 
     # --- links ---
 
     async def join(self, node_id: str) -> None:
-        """The host's agent dials in and says again what was not acknowledged."""
-        assert self._sink is not None
-        self.linked.add(node_id)
-        await self._sink.node_joined(self.PROVIDER_NAME, self.hosts[node_id].hello())
-        await self.deliver(node_id)
+        """The host is there: its agent dials in and says again what was not acknowledged."""
+        self._away.discard(node_id)
+        self.linked.discard(node_id)
+        await self._dial(node_id)
 
     async def leave(self, node_id: str) -> None:
-        """The link breaks."""
+        """The host is away until it joins again."""
+        self._away.add(node_id)
+        await self._hang_up(node_id)
+
+    def reconnect(self) -> None:
+        for node_id in self.linked:
+            self._spawn(self._dial_anew(node_id))
+
+    async def _dial_anew(self, node_id: str) -> None:
+        await self._hang_up(node_id)
+        await self._dial(node_id)
+
+    async def _dial(self, node_id: str) -> None:
         assert self._sink is not None
-        self.linked.discard(node_id)
-        await self._sink.node_left(node_id)
+        while node_id not in self.linked | self._away:
+            self.linked.add(node_id)
+            try:
+                await self._sink.node_joined(self.PROVIDER_NAME, self.hosts[node_id].hello())
+            except GpuyardError:
+                await self._hang_up(node_id)
+                await asyncio.sleep(DIAL_AGAIN_S)
+        await self.deliver(node_id)
+
+    async def _hang_up(self, node_id: str) -> None:
+        assert self._sink is not None
+        if node_id in self.linked:
+            self.linked.discard(node_id)
+            await self._sink.node_left(node_id)
 
     async def deliver(self, node_id: str) -> None:
-        """Hand over what the host has to say; a server that cannot take it loses the link."""
+        """Hand over what the host has to say; a server that cannot take it loses the link, and is dialled again."""
+        assert self._sink is not None
         host = self.hosts[node_id]
         async with self._delivering:
             batch = list(host.outbox)
             if not batch or node_id not in self.linked:
                 return
-            assert self._sink is not None
             try:
                 await self._sink.reported(node_id, batch)
             except GpuyardError:
-                await self.leave(node_id)
+                self._spawn(self._dial_anew(node_id))
                 return
             host.outbox = [report for report in host.outbox if report.seq > batch[-1].seq]
 
     def deliver_soon(self, node_id: str) -> None:
-        task = asyncio.create_task(self.deliver(node_id))
+        self._spawn(self.deliver(node_id))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -221,7 +250,7 @@ class FakeProvider(GpuProviderInterface):
                     del self.hosts[node_id].attempts[attempt_id]
 
     async def dismiss(self) -> None:
-        self.linked.clear()
+        await self.close()
 
     async def stream_logs(self, job_id: str, *, lines: int | None, follow: bool) -> AsyncIterator[bytes]:
         yield self._holder(job_id)[1].log

@@ -63,8 +63,8 @@ def _settings(home: Home) -> Finding:
 
 def _home(home: Home) -> Finding:
     folder = next(path for path in (home.root, *home.root.parents) if path.exists())
-    ok = os.access(folder, os.W_OK)
-    return Finding("home", ok, str(home.root), "" if ok else f"{folder} is not writable: set GPUYARD_HOME")
+    fault = "is not a folder" if not folder.is_dir() else "" if os.access(folder, os.W_OK) else "is not writable"
+    return Finding("home", not fault, str(home.root), f"{folder} {fault}: set GPUYARD_HOME" if fault else "")
 
 
 def _filesystem(home: Home) -> Finding:

@@ -20,11 +20,14 @@ GPUYARD_FAULT, TIMED_OUT, CANCELLED = 125, 124, 130
 _LOOK_S = 0.5
 
 
-def follow(job: "JobHandle", *, lines: int | None = None) -> int:
-    """Show the job's output until it is over; returns the exit code to leave with. Ctrl-C detaches or cancels."""
+def follow(job: "JobHandle", *, lines: int | None = None, ask: bool = True) -> int:
+    """Show the job's output until it is over; returns the exit code to leave with.
+
+    Ctrl-C asks whether to detach or to cancel; without `ask` it only leaves, as a mere viewer should.
+    """
     if not (sys.stdout.isatty() and sys.stderr.isatty()):
         return _plain(job, lines)
-    return _live(job, lines)
+    return _live(job, lines, ask)
 
 
 def exit_code(job: "Job") -> int:
@@ -59,7 +62,7 @@ def _copy(job: "JobHandle", lines: int | None) -> None:
         sys.stdout.buffer.flush()
 
 
-def _live(job: "JobHandle", lines: int | None) -> int:
+def _live(job: "JobHandle", lines: int | None, ask: bool) -> int:
     from rich.live import Live
 
     over = threading.Event()
@@ -77,7 +80,7 @@ def _live(job: "JobHandle", lines: int | None) -> int:
         except KeyboardInterrupt:
             over.set()
             live.stop()
-            return _interrupted(job)
+            return _interrupted(job) if ask else CANCELLED
         finally:
             over.set()
     console(stderr=True).print(summary(done), markup=False)

@@ -1,6 +1,7 @@
 """`gpuyard jobs, show, logs, cancel, resume, why, events`."""
 
 import json
+import shlex
 import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,13 +50,24 @@ def jobs(
     given = {key: value for key, value in filters.items() if value}
     with connect() as yard:
         found = list(islice(yard.jobs(**given), limit))
+        more = len(found) == limit
+        if more and not state:
+            # What is not over yet is never hidden behind newer jobs that are.
+            shown = {job.id for job in found}
+            given["state"] = ["running", "assigned", "unknown", "queued"]
+            found += [job for job in islice(yard.jobs(**given), limit) if job.id not in shown]
     if as_json:
-        print_page(found, found[-1].id if len(found) == limit else None)
+        print_page(found, found[-1].id if more else None)
         return
     rows = [(short_id(j.id), j.name, j.state, j.priority, ago(j.created_at), duration_of(j), money(j.cost),
              " ".join(progress_words(j.progress)[:3]) or (j.reason or "")) for j in found]  # fmt: skip
     columns = ("JOB", "NAME", "STATE", "PRIO", "SUBMITTED", "RAN", "COST", "PROGRESS")
-    print_table(columns, rows, empty="No jobs. Start one with `gpuyard run -- COMMAND`.")
+    filtered = bool(state or name or project)
+    print_table(
+        columns, rows, empty="No such job." if filtered else "No jobs. Start one with `gpuyard run -- COMMAND`."
+    )
+    if more:
+        typer.echo(f"The newest {limit} and what is not over yet; -n {limit * 10} shows more.")
 
 
 def show(job: Reference, as_json: AsJson = False) -> None:
@@ -65,16 +77,33 @@ def show(job: Reference, as_json: AsJson = False) -> None:
     if as_json:
         print_json(info)
         return
+    spec: dict[str, Any] = info.spec or {}
     print_fields({
         "job": info.id, "name": info.name, "state": info.state, "reason": info.reason, "exit code": info.exit_code,
-        "command": " ".join((info.spec or {}).get("command", [])), "workdir": (info.spec or {}).get("workdir"),
+        "command": shlex.join(spec.get("command", [])), "workdir": spec.get("workdir"), "needs": _needs(spec),
+        "timeout": spec.get("timeout_s") and format_duration(spec["timeout_s"]),
+        "retries": spec.get("retry_count"), "after": ", ".join(spec.get("depends_on", [])),
+        "labels": ", ".join(f"{name}={value}" for name, value in info.labels.items()),
         "priority": info.priority, "project": info.project, "submitted": clock(info.created_at),
         "started": info.started_at and clock(info.started_at), "ended": info.ended_at and clock(info.ended_at),
         "ran": duration_of(info), "progress": ", ".join(progress_words(info.progress)),
-        "cost": f"{money(info.cost)} ({info.cost.basis} price of {info.cost.tier or '-'})",
+        "cost": f"{money(info.cost)} ({info.cost.basis} price of {info.cost.tier})" if info.cost.tier else "",
+        "peak memory": f"{info.usage['peak_mb']:.0f} MB" if info.usage.get("peak_mb") else "",
         "checkpoints": info.checkpoints or "", "notes": "; ".join(info.warnings),
     })  # fmt: skip
     _print_attempts(info)
+
+
+def _needs(spec: dict[str, Any]) -> str:
+    """What was asked for, as far as it was said."""
+    resources = spec.get("resources", {})
+    gpus = resources.get("gpus", {})
+    words = [f"{gpus['count']} GPU" if gpus.get("count") else "", gpus.get("gpu_class", ""),
+             f"of {gpus['memory_gb']:g} GB" if gpus.get("memory_gb") else "",
+             f"{resources['cpus']:g} cores" if resources.get("cpus") else "",
+             f"{resources['memory_gb']:g} GB memory" if resources.get("memory_gb") else "",
+             spec.get("tier") or ""]  # fmt: skip
+    return ", ".join(word for word in words if word)
 
 
 def _print_attempts(info: "Job") -> None:
@@ -100,7 +129,7 @@ def logs(
         with connect() as yard:
             handle = yard.job(job)
             if follow_ and attempt is None:
-                sys.exit(follow(handle, lines=lines))
+                sys.exit(follow(handle, lines=lines, ask=False))
             for part in yard.log_bytes(handle.id, lines=lines, follow=follow_, attempt=attempt):
                 sys.stdout.buffer.write(part)
                 sys.stdout.buffer.flush()

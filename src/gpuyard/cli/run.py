@@ -17,6 +17,9 @@ from gpuyard.domain.errors import GpuyardError, InvalidInputError
 Command = Annotated[list[str], typer.Argument(metavar="COMMAND…", help="A program, a .py file, or a template's name.")]
 
 
+_INTERPRETERS = {".py": "python3", ".sh": "bash"}
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})(run)
@@ -60,7 +63,31 @@ def run(
         checkpoint=_given(path=checkpoint, signal=checkpoint_signal, grace_s=grace) or None,
         workdir=str(workdir.absolute()) if workdir else None,
     )  # fmt: skip
+    _note_misplaced(command)
     sys.exit(_guarded(command, fields, env or [], detach=detach, as_json=as_json))
+
+
+def _note_misplaced(command: Sequence[str]) -> None:
+    """An option of ours behind the program is the program's; say so, because it is rarely meant."""
+    ours = {
+        "--gpus",
+        "-g",
+        "--gpu-memory",
+        "--gpu-class",
+        "--cpus",
+        "--memory",
+        "--tier",
+        "--timeout",
+        "--detach",
+        "-d",
+    }
+    behind = [word for word in command[1:] if word.split("=")[0] in ours]
+    if behind and "--" not in sys.argv:
+        typer.echo(
+            f"gpuyard: note: {behind[0]} after {command[0]} goes to {command[0]}; to say it to gpuyard write "
+            f"`gpuyard run {behind[0]} … {command[0]}`, and -- before {command[0]} if you mean it",
+            err=True,
+        )
 
 
 def _guarded(command: list[str], fields: dict[str, Any], env: list[str], *, detach: bool, as_json: bool) -> int:
@@ -168,6 +195,15 @@ def _pairs(option: str, words: Sequence[str], defaults: Any) -> dict[str, str]:
     return pairs
 
 
+def _at_home(body: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A spec from a file means the folder the file lies in, unless it says otherwise."""
+    from gpuyard.client.calls import at_home_here
+
+    workdir = body.get("workdir", "")
+    at = {"workdir": str(folder / workdir)} if isinstance(workdir, str) else {}
+    return body if "gpu_spec" in body or "timeout_minutes" in body else at_home_here({**body, **at})
+
+
 def submit(
     files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="JobSpecs as .toml or .json; `-` reads JSON.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the jobs as JSON.")] = False,
@@ -179,10 +215,8 @@ def submit(
     for path in files:
         document = load_spec(path)
         for body in cast("list[Any]", document) if isinstance(document, list) else [document]:
-            # A spec in a file means the folder the file lies in, unless it says otherwise.
             home = Path.cwd() if str(path) == "-" else path.absolute().parent
-            is_plain = isinstance(body, dict) and "gpu_spec" not in body and "timeout_minutes" not in body
-            bodies.append({"workdir": str(home), **body} if is_plain else body)
+            bodies.append(_at_home(cast("dict[str, Any]", body), home) if isinstance(body, dict) else body)
     with connect() as yard:
         jobs = [yard.call(calls.submit(bodies[0]))] if len(bodies) == 1 else yard.call(calls.submit_many(bodies))
     if as_json:

@@ -67,9 +67,12 @@ class AsyncClient:
         """Submit `work` (a command as a list, a JobSpec, S2's JobConfig or a mapping) and return its handle."""
         return AsyncJobHandle(self, await self.call(calls.submit(calls.body_of(work, fields))))
 
-    async def submit_many(self, bodies: Sequence[Mapping[str, Any]]) -> "list[AsyncJobHandle]":
+    async def submit_many(self, bodies: Sequence[Work]) -> "list[AsyncJobHandle]":
         """Submit specs together: all are queued, or none."""
-        return [AsyncJobHandle(self, job) for job in await self.call(calls.submit_many(bodies))]
+        return [
+            AsyncJobHandle(self, job)
+            for job in await self.call(calls.submit_many([calls.body_of(body, {}) for body in bodies]))
+        ]
 
     async def job(self, reference: str) -> "AsyncJobHandle":
         """A job by id, by the ending of its id, or the newest of a name; NotFoundError."""
@@ -120,6 +123,9 @@ class AsyncJobHandle:
     def __init__(self, client: AsyncClient, info: Job) -> None:
         self._client = client
         self.info = info
+
+    def __repr__(self) -> str:
+        return f"<job {self.id} {self.info.name!r} {self.state}>"
 
     @property
     def id(self) -> str:

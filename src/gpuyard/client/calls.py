@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 from urllib.parse import quote
 
 from gpuyard.domain.jobconfig import JobConfig
@@ -36,14 +36,26 @@ def body_of(work: Work, fields: Json) -> dict[str, Any]:
     """
     if isinstance(work, JobConfig):
         return {**work.model_dump(mode="json", exclude_defaults=True), **fields, "gpu_spec": work.gpu_spec.model_dump()}
-    if isinstance(work, JobSpec):
-        return {**work.model_dump(mode="json", exclude_defaults=True), **fields}
-    if isinstance(work, Mapping):
-        return {**work, **fields}
     if isinstance(work, str):
         raise TypeError(f"give the command as a list, such as {work.split()!r}")
-    environment = shell_environment() | dict(fields.get("environment") or {})
-    return {"command": list(work), "workdir": str(Path.cwd()), **fields, "environment": environment}
+    if isinstance(work, JobSpec):
+        given: dict[str, Any] = work.model_dump(mode="json", exclude_defaults=True)
+    else:
+        given = dict(work) if isinstance(work, Mapping) else {"command": list(work)}
+    return at_home_here({**given, **fields})
+
+
+def at_home_here(body: Json) -> dict[str, Any]:
+    """`body` with what it leaves open taken from here: the folder it runs in, and where programs are found.
+
+    S2's form says neither, so it is left as it stands.
+    """
+    if "gpu_spec" in body or "timeout_minutes" in body:
+        return dict(body)
+    environment: Any = body.get("environment")
+    if environment is None or isinstance(environment, dict):  # what is no table is the server's to refuse
+        environment = shell_environment() | cast("dict[str, Any]", environment or {})
+    return {"workdir": str(Path.cwd()), **body, "environment": environment}
 
 
 def shell_environment() -> dict[str, str]:

@@ -57,9 +57,11 @@ class Client:
         """Submit `work` (a command as a list, a JobSpec, S2's JobConfig or a mapping) and return its handle."""
         return JobHandle(self, self.call(calls.submit(calls.body_of(work, fields))))
 
-    def submit_many(self, bodies: Sequence[Mapping[str, Any]]) -> "list[JobHandle]":
+    def submit_many(self, bodies: Sequence[Work]) -> "list[JobHandle]":
         """Submit specs together: all are queued, or none."""
-        return [JobHandle(self, job) for job in self.call(calls.submit_many(bodies))]
+        return [
+            JobHandle(self, job) for job in self.call(calls.submit_many([calls.body_of(body, {}) for body in bodies]))
+        ]
 
     def job(self, reference: str) -> "JobHandle":
         """A job by id, by the ending of its id, or the newest of a name; NotFoundError."""
@@ -137,6 +139,9 @@ class JobHandle:
     def __init__(self, client: Client, info: Job) -> None:
         self._client = client
         self.info = info
+
+    def __repr__(self) -> str:
+        return f"<job {self.id} {self.info.name!r} {self.state}>"
 
     @property
     def id(self) -> str:

@@ -109,13 +109,18 @@ class GpuRequest(_Part):
         return self
 
 
+def _gpu_count(value: Any) -> Any:
+    """`gpus = 2` means two of any kind."""
+    return {"count": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 class Resources(_Part):
     """Per node. `cpus` unset books one core and limits nothing; set, it is also enforced. Likewise `memory_gb`."""
 
     cpus: float | None = Field(default=None, gt=0, le=10_000)
     memory_gb: Gigabytes | None = None
     nodes: int = Field(default=1, ge=1, le=10_000)
-    gpus: GpuRequest = GpuRequest(count=0)
+    gpus: Annotated[GpuRequest, BeforeValidator(_gpu_count)] = GpuRequest(count=0)
 
 
 class CheckpointSpec(_Part):

@@ -11,6 +11,13 @@ from gpuyard.domain.errors import Fault, InvalidInputError, quoted
 from gpuyard.domain.jobspec import JobSpec
 
 Model = TypeVar("Model", bound=BaseModel)
+# What people write after the command's options, or after other systems.
+_OTHER_WORDS = {
+    "timeout": "timeout_s", "retries": "retry_count", "env": "environment", "envs": "environment",
+    "after": "depends_on", "memory": "resources.memory_gb", "cpus": "resources.cpus", "gpu": "resources.gpus",
+    "gpus": "resources.gpus", "gpu_memory": "resources.gpus.memory_gb", "gpu_class": "resources.gpus.gpu_class",
+    "grace": "checkpoint.grace_s", "label": "labels", "cwd": "workdir",
+}  # fmt: skip
 _UNIONS = {"constrained-str", "function-after", "function-before"}
 
 
@@ -41,6 +48,7 @@ def _fault(item: dict[str, Any], model: type[BaseModel]) -> Fault:
     if kind == "extra_forbidden":
         names = _fields_at(model, path[:-1])
         near = get_close_matches(str(path[-1]), names, n=3, cutoff=0.5)
+        near = [_OTHER_WORDS[path[-1]]] if path == [path[-1]] and path[-1] in _OTHER_WORDS else near
         remedy = f"did you mean {' or '.join(near)}?" if near else f"known here: {', '.join(sorted(names))}"
         return Fault(field, "is not a field", remedy)
     if kind == "value_error":

@@ -36,8 +36,10 @@ def open_engine(path: Path) -> sa.Engine:
     engine = sa.create_engine(f"sqlite:///{path}", connect_args={"check_same_thread": False})
     event.listen(engine, "connect", _set_pragmas)
     try:
+        # Made before SQLite makes it, because the log beside it takes its mode from it.
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         migrate(engine)
-    except DBAPIError as error:
+    except (DBAPIError, OSError) as error:
         raise ledger_error(error, path) from error
     path.chmod(0o600)
     return engine

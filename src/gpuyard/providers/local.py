@@ -104,11 +104,23 @@ def _check_program(spec: JobSpec) -> None:
     path = spec.environment.get("PATH", os.environ.get("PATH", os.defpath))
     found = shutil.which(str(base / program), path=path) if "/" in program else shutil.which(program, path=path)
     if found is None:
+        _refuse_lookalikes(program, base)
         there = "/" in program and (base / program).is_file()
         fault = f"{program} is not executable" if there else f"{program} is not found"
         remedy = f"chmod +x {program}" if there else "check the spelling, or give the program's whole path"
         raise InvalidInputError.of("command[0]", fault, remedy)
     _check_script(spec, base)
+
+
+def _refuse_lookalikes(program: str, base: Path) -> None:
+    """What is no program but means one: a folder, a file of this folder, a whole line in quotes."""
+    if (base / program).is_dir():
+        raise InvalidInputError.of("command[0]", f"{program} is a folder", "name the script in it")
+    if "/" not in program and (base / program).is_file():
+        raise InvalidInputError.of("command[0]", f"{program} is not on the PATH", f"write ./{program}")
+    if " " in program.strip():
+        remedy = "leave out the quotes around it, or write: sh -c 'LINE'"
+        raise InvalidInputError.of("command[0]", f"{program!r} is a whole line, not a program", remedy)
 
 
 def _check_script(spec: JobSpec, base: Path) -> None:

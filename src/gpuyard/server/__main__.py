@@ -118,7 +118,9 @@ async def _serve(yard: Yard, listener: socket.socket) -> None:
         gc.collect()
         gc.freeze()
     await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
-    await yard.controller.dismiss_agents()
+    if not yard.controller.core.book.attempts:
+        # Where something runs, agents stay: they keep its time, its checkpoints and how it ended.
+        await yard.controller.dismiss_agents()
     yard.stream.close()
     server.should_exit = True
     await serving

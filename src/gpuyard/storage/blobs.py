@@ -70,13 +70,19 @@ class BlobStore:
         return self.path(sha256).open("rb")
 
     def restore(self, sha256: str, target: Path, *, directory: bool) -> None:
-        """Write the blob out as `target`: a file of its own (a program may change it), or a directory."""
+        """Write the blob out as `target`: a file of its own (a program may change it), or a directory.
+
+        OSError when that cannot be: the blob is gone, the disk is full, or a link in the directory leads out of it.
+        """
         target.parent.mkdir(parents=True, exist_ok=True)
         with self.open(sha256) as source:
             if directory:
                 target.mkdir(exist_ok=True)
-                with tarfile.open(fileobj=source, mode="r|") as archive:
-                    archive.extractall(target, filter="data")
+                try:
+                    with tarfile.open(fileobj=source, mode="r|") as archive:
+                        archive.extractall(target, filter="data")
+                except tarfile.TarError as error:
+                    raise OSError(f"blob {sha256} cannot be unpacked: {error}") from error
                 return
             with target.open("wb") as file:
                 _copy(source, file)

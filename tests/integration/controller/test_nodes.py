@@ -85,7 +85,7 @@ async def test_a_node_that_is_back_in_time_worries_nobody(yard: Controlled, monk
 
 
 async def test_a_silent_job_is_given_up_after_its_time_and_tried_again_elsewhere(yard: Controlled, impatient: None):
-    job_id = await yard.submit(max_silence_s=0.1, retry_count=1, resources={"cpus": 4})
+    job_id = await yard.submit(max_silence_s=0.1, checkpoint={"grace_s": 0}, retry_count=1)
     await yard.until(job_id, "running")
     await yard.provider.leave("node_1")
     yard.hosts["node_2"] = FakeHost("node_2")

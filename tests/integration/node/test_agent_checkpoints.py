@@ -57,7 +57,8 @@ def content(node: Node, saved: wire.CheckpointSaved) -> bytes:
 
 
 def paths(node: Node, job: str) -> list[str]:
-    return [saved.path for saved in node.checkpoints(job)]
+    """Each that was reported; a new agent repeats what the one before may not have got through."""
+    return [saved.path for saved in dict.fromkeys(node.checkpoints(job))]
 
 
 def test_each_is_noticed_once_with_its_content_and_step_while_the_job_runs(node):

@@ -44,6 +44,7 @@ _PAIR = re.compile(
 _MEASURE = re.compile(
     r"(?:^|[_/-])(?:loss|nll|acc|accuracy|top\d|ppl|perplexity|reward|bleu|f1|auc|mse|rmse|mae|iou|miou)(?:$|[_/@\d-])"
 )
+_DIVERGED = re.compile(r"loss\s?[=: ]\s?[-+]?(?:nan|inf)\b")
 _SETTING = re.compile(r"weight|coef|scale|threshold|target")
 _POSITION = re.compile(r"(?:^|_)(?:epochs?|steps?|iter|iteration|batch)$")
 _LABELS = frozenset(
@@ -59,7 +60,9 @@ def read(line: str) -> Reading | None:
     epoch, step = _EPOCH.search(line), _STEP.search(line)
     pairs = list(_pairs(lowered))
     metrics = {name: value for name, value, _ in pairs}
-    if not any(is_measure for *_, is_measure in pairs) and not (metrics and _is_set(epoch, step)):
+    # A diverged training prints no number any more, but still how far it is.
+    diverged = step is not None and _DIVERGED.search(lowered) is not None
+    if not diverged and not any(measures for *_, measures in pairs) and not (metrics and _is_set(epoch, step)):
         return None
     step = step or _BRACKET.search(line)
     number = float(epoch[2]) if epoch else None

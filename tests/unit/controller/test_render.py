@@ -1,0 +1,47 @@
+"""From a spec and a placement to what a provider is given."""
+
+import pytest
+
+from gpuyard.controller.book import AttemptRecord
+from gpuyard.controller.render import render
+from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.shape import Placement
+from gpuyard.domain.states import AttemptState
+
+ATTEMPT = AttemptRecord("attempt_1", "job_1", AttemptState.INTENDED, token=3,
+                        placements=(Placement("node_1", ("GPU-a", "GPU-b"), 4.0, 16.0),))  # fmt: skip
+CHECKPOINT = {"sha256": "f" * 64, "path": "out/step-10", "directory": 1}
+
+
+def spec(**fields) -> JobSpec:
+    return JobSpec.model_validate({"name": "train", "command": ["python3", "train.py"], **fields})
+
+
+def test_a_job_is_rendered_with_its_place_and_its_token():
+    resources = {"cpus": 4, "memory_gb": 16, "gpus": {"count": 2, "gpu_class": "a100"}}
+    job = spec(workdir="/work", timeout_s=90, environment={"A": "b"}, spot=True, resources=resources)
+    config = render(job, ATTEMPT, None)
+    assert (config.name, config.command, config.environment) == ("train", ("python3", "train.py"), {"A": "b"})
+    assert (config.attempt_id, config.token, config.timeout_minutes, config.spot) == ("attempt_1", 3, 1.5, True)
+    need = config.gpu_spec
+    assert (need.gpu_type, need.gpu_count, need.vcpus, need.ram_gb) == ("a100", 2, 4, 16)
+    options = config.provider_options
+    assert (options["job_id"], options["node_id"], options["workdir"]) == ("job_1", "node_1", "/work")
+    assert options["gpu_uuids"] == ["GPU-a", "GPU-b"]
+    assert not options.get("resume_sha256")
+
+
+def test_a_job_is_rendered_with_the_checkpoint_it_goes_on_from():
+    options = render(spec(), ATTEMPT, CHECKPOINT).provider_options
+    assert (options["resume_sha256"], options["resume_name"], options["resume_directory"]) == (
+        "f" * 64,
+        "step-10",
+        True,
+    )
+
+
+@pytest.mark.parametrize("name", ["job_id", "node_id", "gpu_uuids", "resume_sha256", "resume_name", "workdir"])
+def test_a_specs_own_options_never_stand_for_the_controllers(name):
+    config = render(spec(provider_options={name: "mine", "other": 1}), ATTEMPT, None)
+    assert config.provider_options[name] != "mine"
+    assert config.provider_options["other"] == 1
