@@ -104,7 +104,7 @@ def test_a_file_that_is_no_ledger_is_refused(path: Path, content: bytes):
 
 
 def test_a_ledger_where_no_file_can_be_is_refused(tmp_path: Path):
-    with pytest.raises(LedgerError, match="cannot be used: .*No such file or directory"):
+    with pytest.raises(LedgerError, match=r"cannot be used: .*No such file or directory"):
         Ledger.open(tmp_path / "missing" / "ledger.db")
     with pytest.raises(LedgerError, match="cannot be used"):
         Ledger.open(tmp_path)

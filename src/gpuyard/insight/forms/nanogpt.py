@@ -7,8 +7,9 @@ import re
 
 from gpuyard.insight.reading import COUNT, NUMBER, Reading
 
-_STEP = re.compile(rf"step ({COUNT}): train loss ({NUMBER}), val loss ({NUMBER})")
-_ITER = re.compile(rf"iter ({COUNT}): loss ({NUMBER}), time ({NUMBER})ms(?:, mfu ({NUMBER})%)?")
+_LOSS = rf"{NUMBER}|nan|inf"  # of a training that diverged
+_STEP = re.compile(rf"step ({COUNT}): train loss ({_LOSS}), val loss ({_LOSS})")
+_ITER = re.compile(rf"iter ({COUNT}): loss ({_LOSS}), time ({NUMBER})ms(?:, mfu ({NUMBER})%)?")
 _ITERATIONS = re.compile(rf"(?:Overriding: )?max_iters = ({COUNT})\b")
 
 
