@@ -3,10 +3,22 @@
 Tracebacks are plain: local variables could hold a job's secrets.
 """
 
+import io
 import logging
-import sys
+import os
+from contextlib import suppress
+from typing import TextIO, cast
 
 import structlog
+
+
+class _Stderr(io.TextIOBase):
+    """Stderr that never fails: on a full disk a log line is lost, and not the work that wrote it."""
+
+    def write(self, text: str, /) -> int:
+        with suppress(OSError):
+            os.write(2, text.encode(errors="replace"))
+        return len(text)
 
 
 def configure_logging() -> None:
@@ -18,6 +30,6 @@ def configure_logging() -> None:
             structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Stderr())),
         cache_logger_on_first_use=True,
     )
