@@ -1,4 +1,4 @@
-"""A real Hugging Face Trainer, unmodified, in a folder of several files: progress, series, checkpoints that are folders."""
+"""A real Hugging Face Trainer, unmodified, in a folder of its own: progress, series, checkpoints that are folders."""
 
 import fcntl
 import hashlib

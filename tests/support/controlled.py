@@ -170,6 +170,7 @@ class Controlled:
         """What must hold whatever happened: nothing ran twice, one live attempt a job, tables equal the journal."""
         for host in self.hosts.values():
             assert all(count <= 1 for count in host.runs.values()), "an attempt was run twice"
+        assert not self.core.submitting, "a key is held that is in the ledger"
         tables = state_of(self.ledger.engine)
         live = [row["job_id"] for row in self.ledger.queries.live_attempts() if AttemptState(row["state"]).live]
         assert len(live) == len(set(live)), "a job has two live attempts"

@@ -1,6 +1,7 @@
 """What tests of the ledger share: what stands in it, and disks that fail on demand."""
 
 import sqlite3
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -41,3 +42,23 @@ def failing_commits(engine: sa.Engine, said: str = "database or disk is full") -
         yield failed
     finally:
         sa.event.remove(engine, "commit", fail)
+
+
+class HeldCommit:
+    """The next COMMIT on `engine` waits in its thread until it is let go."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._begun, self._free = threading.Event(), threading.Event()
+        sa.event.listen(engine, "commit", self._hold, once=True)
+
+    def _hold(self, _connection: sa.Connection) -> None:
+        self._begun.set()
+        assert self._free.wait(10), "the commit was never let go"
+
+    @property
+    def begun(self) -> bool:
+        """True once a commit waits."""
+        return self._begun.is_set()
+
+    def let_go(self) -> None:
+        self._free.set()

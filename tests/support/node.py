@@ -101,6 +101,7 @@ class Node:
         self.loop = Loop()
         self.provider = self._make_provider()
         self.attempts: list[str] = []
+        self._pids: set[int] = set()
 
     # --- the server's end ---
 
@@ -183,7 +184,9 @@ class Node:
             text = lock.read_text().strip() if lock.exists() else ""
             return int(text) if text and psutil.pid_exists(int(text)) and not _dead(int(text)) else None
 
-        return wait_for(alive, f"the {which}")
+        pid = wait_for(alive, f"the {which}")
+        self._pids.add(pid)
+        return pid
 
     def kill(self, *which: str) -> None:
         """`kill -9`, all at once; they are gone when this returns."""
@@ -221,9 +224,11 @@ class Node:
             self.close()
         self.loop.close()
         for which in ("keeper", "agent"):
-            with suppress(OSError, ValueError, psutil.Error):
-                pid = int((self.home.node / f"{which}.lock").read_text())
-                if str(self.home.root) in " ".join(psutil.Process(pid).cmdline()):
+            with suppress(OSError, ValueError):
+                self._pids.add(int((self.home.node / f"{which}.lock").read_text()))
+        for pid in self._pids:
+            with suppress(OSError, psutil.Error):
+                if str(self.home.root) in psutil.Process(pid).cmdline():
                     os.kill(pid, signal.SIGKILL)
         for pid in {pid for attempt_id in self.attempts for pid in find_attempt(attempt_id)}:
             with suppress(ProcessLookupError):

@@ -1,8 +1,8 @@
 """Where the server is: told by `$GPUYARD_URL`, running under the home already, or started now as the embedded one."""
 
-import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +15,7 @@ from gpuyard.config.paths import Home
 from gpuyard.domain.errors import UnreachableError
 
 _START_S = 30.0
+_NO_SPACE = 4096  # bytes: what is left on a full disk is less than a page
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,9 @@ def running_server(home: Home) -> Address | None:
 
 def start_server(home: Home) -> Address:
     """Start the embedded server in the background and wait until it serves; UnreachableError quotes what it said."""
-    with contextlib.suppress(OSError):
-        home.create()
     log = home.logs / "server.log"
     try:
+        home.create()
         with log.open("ab") as output:
             said = output.tell()
             # Its announcement is a file: one left by a server that was killed must not be mistaken for it.
@@ -88,6 +88,8 @@ def _wait(home: Home, process: subprocess.Popen[bytes], log: Path, said: int) ->
         time.sleep(0.01)
     words = log.read_bytes()[said:].decode(errors="replace").strip()
     last = words.splitlines()[-1].removeprefix("gpuyard: ") if words else "it said nothing"
+    if not words and shutil.disk_usage(home.root).free < _NO_SPACE:
+        last = f"the disk that holds {home.root} is full"
     raise UnreachableError(f"The embedded server did not start: {last.rstrip('.')}.", f"Its log is {log}.")
 
 

@@ -21,7 +21,7 @@ from gpuyard.config.logs import configure_logging
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings, load_settings
 from gpuyard.controller.controller import Controller, local_providers
-from gpuyard.domain.errors import GpuyardError, InvalidInputError
+from gpuyard.domain.errors import GpuyardError, InvalidInputError, LedgerError
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.store import lock_ledger
 from gpuyard.server.app import make_app
@@ -48,7 +48,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except OSError as error:
         sys.stderr.write(f"gpuyard: cannot use {home.root}: {error.strerror or error}\n")
-        sys.exit(1)
+        sys.exit(LedgerError.exit_code)
 
 
 def _run(home: Home) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from gpuyard.domain.errors import RefusedError
 from tests.support.controlled import Controlled
+from tests.support.ledger import HeldCommit
 from tests.support.wait import eventually
 
 pytestmark = pytest.mark.anyio
@@ -94,6 +95,22 @@ async def test_a_launch_that_is_cancelled_before_it_reaches_its_host_never_runs(
     await yard.finish(one)
     await yard.until(one)
     assert sorted(yard.host.runs.values()) == [0, 1]
+
+
+async def test_a_launch_that_is_being_cancelled_is_not_begun(yard: Controlled):
+    yard.host.hold_start = asyncio.Event()
+    one, two = await yard.controller.requests.submit([{"command": ["true"]}] * 2)
+    await eventually(lambda: yard.core._tasks, "the launch to wait for the first")
+    held = HeldCommit(yard.ledger.engine)
+    cancelling = asyncio.create_task(yard.cancel(two))
+    await eventually(lambda: held.begun, "the cancel to be on its way to the ledger")
+    yard.host.hold_start.set()
+    await yard.begun(one)
+    await eventually(lambda: not yard.core._tasks, "the launch to be over")
+    assert len(yard.host.runs) == 1
+    held.let_go()
+    await cancelling
+    assert (await yard.until(two))["state"] == "cancelled"
 
 
 async def test_a_cancel_while_a_retry_is_awaited(yard: Controlled):

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import threading
 
 import pytest
 import sqlalchemy as sa
@@ -11,7 +10,7 @@ from gpuyard.domain.errors import DiskFullError, LedgerError
 from gpuyard.domain.events import Event
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.writer import Writer
-from tests.support.ledger import failing_commits, node_event, state_of
+from tests.support.ledger import HeldCommit, failing_commits, node_event, state_of
 from tests.support.wait import eventually
 
 pytestmark = pytest.mark.anyio
@@ -43,24 +42,18 @@ async def test_a_statement_that_fails_takes_the_whole_group_with_it(ledger: Ledg
 
 async def test_what_was_written_believing_in_it_fails_too(ledger: Ledger):
     heard: list[str] = []
-    started, go_on = threading.Event(), threading.Event()
-
-    def hold(_connection: sa.Connection) -> None:
-        started.set()
-        assert go_on.wait(10)
-
     writer = ledger.writer(lambda _first, _events: heard.append("commit"), lambda: heard.append("failure"))
     writer.start()
-    sa.event.listen(ledger.engine, "commit", hold, once=True)
+    held = HeldCommit(ledger.engine)
     with failing_commits(ledger.engine):
         writer.put([node_event(1)])
         first = writer.written()
-        await eventually(started.is_set, what="the commit to begin")
+        await eventually(lambda: held.begun, "the commit to begin")
         writer.put([node_event(2)])
         second = writer.written()
         for waiter in (first, second):
             waiter.add_done_callback(lambda _: heard.append("waiter"))
-        go_on.set()
+        held.let_go()
         answers = await asyncio.gather(first, second, return_exceptions=True)
     assert [type(answer) for answer in answers] == [DiskFullError, DiskFullError]
     assert heard == ["failure", "waiter", "waiter"]

@@ -209,8 +209,9 @@ def test_a_server_whose_epoch_is_over_is_refused(node):
         assert hello.epoch >= 5
         await server.hung_up()
         await server.welcome(epoch=6)
-        server.send(wire.Acknowledge(1000), wire.Stop("runs", 6))
-        assert (await server.reports(ended))[-1].body.stopped == "cancelled"
+        server.send(wire.Stop("runs", 6))
+        last = (await server.reports(lambda body: ended(body) and body.attempt_id == "runs"))[-1]
+        assert last.body.stopped == "cancelled"
 
     by_hand(node, scenario)
 

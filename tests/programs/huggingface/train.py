@@ -1,7 +1,8 @@
 """A Hugging Face Trainer as people write it; it knows nothing of gpuyard."""
 
-from data import Numbers
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+from data import Numbers
 
 config = LlamaConfig(
     vocab_size=64,
