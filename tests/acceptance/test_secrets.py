@@ -10,17 +10,12 @@ from tests.support.web import http, spec
 from tests.support.yard import TestYard
 
 SECRET = "hunter2hunter2"
+SHELL = {"TOKEN": SECRET}
 LEAK = (
     "import os, sys, time; time.sleep(float(sys.argv[1])); sys.exit(os.environ['TOKEN'] != '"
     + SECRET[::-1]
     + "'[::-1])"
 )
-
-
-@pytest.fixture
-def shell(shared_yard: TestYard) -> dict[str, str]:
-    """The environment of a shell that holds the secret."""
-    return {"TOKEN": SECRET}
 
 
 def said_by_gpuyard(yard: TestYard) -> Iterator[tuple[str, str]]:
@@ -33,12 +28,12 @@ def said_by_gpuyard(yard: TestYard) -> Iterator[tuple[str, str]]:
         yield f"title of {process.pid}", " ".join([*(process.info["cmdline"] or ()), process.info["name"] or ""])
 
 
-def test_it_reaches_the_job_and_no_log_event_or_title(shared_yard: TestYard, shell: dict[str, str]) -> None:
+def test_it_reaches_the_job_and_no_log_event_or_title(shared_yard: TestYard) -> None:
     """Passed by name, so that it stands on no command line of ours either; the job succeeds, fails, is cancelled."""
     (shared_yard.work / "leak.py").write_text(LEAK)
     run = ["run", "-d", "--env", "TOKEN", "--retries", "1", "--", "python3", "leak.py"]
-    done, cancelled = (shared_yard.ok(*run, seconds, env=shell).strip() for seconds in ("0", "60"))
-    failed = shared_yard.ok("run", "-d", "--env", "TOKEN", "--", "python3", "-c", "import nothing", env=shell).strip()
+    done, cancelled = (shared_yard.ok(*run, seconds, env=SHELL).strip() for seconds in ("0", "60"))
+    failed = shared_yard.ok("run", "-d", "--env", "TOKEN", "--", "python3", "-c", "import nothing", env=SHELL).strip()
     shared_yard.wait(cancelled, "running")
     for where, text in said_by_gpuyard(shared_yard):
         assert SECRET not in text, where
@@ -64,8 +59,8 @@ def test_it_reaches_the_job_and_no_log_event_or_title(shared_yard: TestYard, she
         ["--env", f"CUDA_VISIBLE_DEVICES={SECRET}", "--", "true"],
     ],
 )
-def test_no_error_of_the_command_repeats_it(shared_yard: TestYard, shell: dict[str, str], words: list[str]) -> None:
-    done = shared_yard.run("run", "-d", *words, env=shell)
+def test_no_error_of_the_command_repeats_it(shared_yard: TestYard, words: list[str]) -> None:
+    done = shared_yard.run("run", "-d", *words, env=SHELL)
     assert done.returncode in (2, 4)
     assert done.stderr.startswith("gpuyard: ")
     assert SECRET not in done.stdout + done.stderr

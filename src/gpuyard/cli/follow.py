@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gpuyard.cli.output import STATE_COLOURS, console, duration_of, money, progress_words, short_id
+from gpuyard.domain.errors import GpuyardError, UnreachableError
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -25,9 +26,13 @@ def follow(job: "JobHandle", *, lines: int | None = None, ask: bool = True) -> i
 
     Ctrl-C asks whether to detach or to cancel; without `ask` it only leaves, as a mere viewer should.
     """
-    if not (sys.stdout.isatty() and sys.stderr.isatty()):
-        return _plain(job, lines)
-    return _live(job, lines, ask)
+    try:
+        if not (sys.stdout.isatty() and sys.stderr.isatty()):
+            return _plain(job, lines)
+        return _live(job, lines, ask)
+    except UnreachableError as error:
+        on = f"A running job goes on without it; follow it again with `gpuyard logs -f {short_id(job.id)}`."
+        raise UnreachableError(error.message, on) from None
 
 
 def exit_code(job: "Job") -> int:
@@ -75,7 +80,7 @@ def _live(job: "JobHandle", lines: int | None, ask: bool) -> int:
         try:
             for line in job.logs(lines=lines):
                 # A bar redraws itself with \r; the live line shows how far the job is, so only the last state counts.
-                screen.print(line.rstrip("\r").rsplit("\r", 1)[-1], markup=False)
+                screen.print(line.rstrip("\r").rsplit("\r", 1)[-1])
             done = job.wait()
         except KeyboardInterrupt:
             over.set()
@@ -83,14 +88,12 @@ def _live(job: "JobHandle", lines: int | None, ask: bool) -> int:
             return _interrupted(job) if ask else CANCELLED
         finally:
             over.set()
-    console(stderr=True).print(summary(done), markup=False)
+    console(stderr=True).print(summary(done))
     return exit_code(done)
 
 
 def _watch(job: "JobHandle", live: "Live", over: threading.Event) -> None:
     """Keep the live line true; a server that is away for a moment is no reason to stop."""
-    from gpuyard.domain.errors import GpuyardError
-
     while not over.is_set():
         with suppress(GpuyardError):
             live.update(live_line(job.peek()))

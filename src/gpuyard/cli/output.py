@@ -34,7 +34,9 @@ def console(*, stderr: bool = False) -> "Console":
 
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
     # What goes into a pipe or a file is not folded at the 80 columns of a terminal that is not there.
-    return Console(stderr=stderr, highlight=False, soft_wrap=True, width=None if terminal else _PIPE_WIDTH)
+    width = None if terminal else _PIPE_WIDTH
+    # A job's output and names are shown as they are: `:x:` is no cross, and `[red]` no colour.
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
 
 
 def print_json(document: Any) -> None:

@@ -7,14 +7,16 @@ async with gpuyard.AsyncClient() as yard:
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import httpx
 
 from gpuyard.client import calls
-from gpuyard.client.calls import Call, Work
+from gpuyard.client.calls import Call, Stream, Work
 from gpuyard.client.connection import Address, find_server
+from gpuyard.client.lines import LineReader
 from gpuyard.client.sse import EventReader
 from gpuyard.client.transport import STREAM_TIMEOUT, content_of, error_of, options, unreachable
 from gpuyard.domain.jobs import Checkpoint, Job
@@ -88,33 +90,54 @@ class AsyncClient:
             if cursor is None:
                 return
 
+    async def gpus(self) -> list[dict[str, Any]]:
+        """Every GPU."""
+        return await self.call(calls.listing("gpus"))
+
+    async def nodes(self) -> list[dict[str, Any]]:
+        """Every node."""
+        return await self.call(calls.listing("nodes"))
+
+    async def tiers(self) -> list[dict[str, Any]]:
+        """Every tier."""
+        return await self.call(calls.listing("tiers"))
+
     async def events(self, *, after: int | None = None, job: str | None = None) -> AsyncIterator[dict[str, Any]]:
-        """The live stream of events after `after` (default: from now on)."""
-        params = {name: value for name, value in {"after": after, "job": job}.items() if value is not None}
+        """The live stream of events after the number `after` (default: from now on).
+
+        UnreachableError when the connection breaks; give the last event's `seq` as `after` to miss nothing.
+        """
         reader = EventReader()
-        async with self._stream("/api/v1/events", params, {"Accept": "text/event-stream"}) as answer:
-            await self._raise(answer)
-            async for line in answer.aiter_lines():
-                event = reader.feed(line)
-                if event is not None:
-                    yield event
+        async for part in self._stream(calls.event_stream(after, job)):
+            for event in reader.feed(part):
+                yield event
 
-    async def log_bytes(self, reference: str, **given: Any) -> AsyncIterator[bytes]:
-        """A job's output as it comes, undecoded; `lines`, `follow`, `attempt`."""
-        params = {name: value for name, value in given.items() if value is not None}
-        async with self._stream(calls.log_path(reference), params, {}) as answer:
-            await self._raise(answer)
-            async for part in answer.aiter_bytes():
-                yield part
+    def log_bytes(
+        self, reference: str, *, lines: int | None = None, follow: bool = False, attempt: int | None = None
+    ) -> AsyncIterator[bytes]:
+        """A job's output as it comes, undecoded."""
+        return self._stream(calls.log(reference, lines, follow, attempt))
 
-    def _stream(self, path: str, params: Mapping[str, Any], extra: Mapping[str, str]) -> Any:
-        return self._http.stream("GET", path, params=dict(params), headers=dict(extra), timeout=STREAM_TIMEOUT)
+    async def download(self, checkpoint: Checkpoint, target: Path) -> Path:
+        """Save a checkpoint as `target` (into it, when it is a folder); appears whole or not at all."""
+        target = calls.saved_as(checkpoint, target)
+        partial = target.with_name(target.name + ".partial")
+        with partial.open("wb") as file:
+            async for part in self._stream(calls.content(checkpoint.id)):
+                await asyncio.to_thread(file.write, part)
+        return partial.replace(target)
 
-    @staticmethod
-    async def _raise(answer: httpx.Response) -> None:
-        if answer.is_error:
-            await answer.aread()
-            raise error_of(answer)
+    async def _stream(self, stream: Stream) -> AsyncIterator[bytes]:
+        wanted: dict[str, Any] = {"params": dict(stream.params), "headers": dict(stream.headers)}
+        try:
+            async with self._http.stream("GET", stream.path, timeout=STREAM_TIMEOUT, **wanted) as answer:
+                if answer.is_error:
+                    await answer.aread()
+                    raise error_of(answer)
+                async for part in answer.aiter_bytes():
+                    yield part
+        except httpx.HTTPError as error:
+            raise unreachable(self.address, error) from None
 
 
 class AsyncJobHandle:
@@ -142,15 +165,16 @@ class AsyncJobHandle:
         self.info = await self._client.call(calls.job(self.id))
         return self.info
 
-    async def logs(self, *, follow: bool = True, lines: int | None = None) -> AsyncIterator[str]:
+    async def logs(
+        self, *, follow: bool = True, lines: int | None = None, attempt: int | None = None
+    ) -> AsyncIterator[str]:
         """Its output line by line; with `follow` (the default) until the job is over."""
-        held = ""
-        async for part in self._client.log_bytes(self.id, lines=lines, follow=follow):
-            *whole, held = (held + part.decode(errors="replace")).split("\n")
-            for line in whole:
+        reader = LineReader()
+        async for part in self._client.log_bytes(self.id, lines=lines, follow=follow, attempt=attempt):
+            for line in reader.feed(part):
                 yield line
-        if held:
-            yield held
+        for line in reader.close():
+            yield line
 
     async def wait(self) -> Job:
         """Wait until it is over; use asyncio.timeout for a limit."""
@@ -169,6 +193,10 @@ class AsyncJobHandle:
         """Start a new attempt from its newest checkpoint, or from the one named."""
         self.info = await self._client.call(calls.resume(self.id, checkpoint))
         return self.info
+
+    async def why(self) -> dict[str, Any]:
+        """Why it waits."""
+        return await self._client.call(calls.why(self.id))
 
     async def metrics(self, *names: str, points: int = 1000) -> dict[str, list[dict[str, Any]]]:
         """Its metric series by name."""

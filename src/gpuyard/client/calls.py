@@ -29,6 +29,15 @@ class Call(Generic[T]):
     body: Any = None
 
 
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A request whose answer is read as it comes, as bytes."""
+
+    path: str
+    params: Json = field(default_factory=dict[str, Any])
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
 def body_of(work: Work, fields: Json) -> dict[str, Any]:
     """The JSON to submit: `work` is a spec, S2's JobConfig, a mapping, or a command; `fields` are JobSpec fields.
 
@@ -138,14 +147,29 @@ def stop(running: str) -> Call[dict[str, Any]]:
     return Call("POST", "/api/v1/server/stop", dict, body={"running": running})
 
 
-def log_path(reference: str) -> str:
-    """Where a job's output streams from."""
-    return f"/api/v1/jobs/{_segment(reference)}/logs"
+def log(reference: str, lines: int | None, follow: bool, attempt: int | None) -> Stream:
+    """A job's output."""
+    return Stream(f"/api/v1/jobs/{_segment(reference)}/logs", _given(lines=lines, follow=follow, attempt=attempt))
 
 
-def content_path(checkpoint_id: str) -> str:
-    """Where a checkpoint's bytes are."""
-    return f"/api/v1/checkpoints/{_segment(checkpoint_id)}/content"
+def event_stream(after: int | None, reference: str | None) -> Stream:
+    """Events as they come."""
+    return Stream("/api/v1/events", _given(after=after, job=reference), {"Accept": "text/event-stream"})
+
+
+def content(checkpoint_id: str) -> Stream:
+    """A checkpoint's bytes."""
+    return Stream(f"/api/v1/checkpoints/{_segment(checkpoint_id)}/content")
+
+
+def saved_as(checkpoint: Checkpoint, target: Path) -> Path:
+    """The file a checkpoint is downloaded to: `target`, or one of the checkpoint's name in it when it is a folder."""
+    name = checkpoint.path.rsplit("/", 1)[-1] + (".tar" if checkpoint.directory else "")
+    return target / name if target.is_dir() else target
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _segment(text: str) -> str:

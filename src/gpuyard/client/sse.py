@@ -3,23 +3,25 @@
 import json
 from typing import Any
 
+from gpuyard.client.lines import LineReader
+
 
 class EventReader:
-    """Lines in, events out; `last_id` is what to send as `Last-Event-ID` to go on after a broken connection."""
+    """Parts of the stream in, events out."""
 
     def __init__(self) -> None:
+        self._lines = LineReader()
         self._data: list[str] = []
-        self.last_id: str | None = None
 
-    def feed(self, line: str) -> dict[str, Any] | None:
-        """One line without its end; returns an event when the line completes one."""
-        if not line:
-            data, self._data = "\n".join(self._data), []
-            return json.loads(data) if data else None
-        name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if name == "data":
-            self._data.append(value)
-        elif name == "id":
-            self.last_id = value
-        return None
+    def feed(self, part: bytes) -> list[dict[str, Any]]:
+        """The events that `part` completes."""
+        return [event for line in self._lines.feed(part) if (event := self._line(line)) is not None]
+
+    def _line(self, line: str) -> dict[str, Any] | None:
+        if line:
+            name, _, value = line.partition(":")
+            if name == "data":
+                self._data.append(value.removeprefix(" "))
+            return None
+        data, self._data = "\n".join(self._data), []
+        return json.loads(data) if data else None

@@ -8,15 +8,16 @@ with gpuyard.Client() as yard:
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import httpx
 
 from gpuyard.client import calls
-from gpuyard.client.calls import Call, Work
+from gpuyard.client.calls import Call, Stream, Work
 from gpuyard.client.connection import Address, find_server
+from gpuyard.client.lines import LineReader
 from gpuyard.client.sse import EventReader
 from gpuyard.client.transport import STREAM_TIMEOUT, content_of, error_of, options, unreachable
 from gpuyard.domain.jobs import Checkpoint, Job
@@ -89,48 +90,39 @@ class Client:
         return self.call(calls.listing("tiers"))
 
     def events(self, *, after: int | None = None, job: str | None = None) -> Iterator[dict[str, Any]]:
-        """The live stream of events after `after` (default: from now on)."""
-        params = {name: value for name, value in {"after": after, "job": job}.items() if value is not None}
-        reader = EventReader()
-        for line in self._stream("/api/v1/events", params, {"Accept": "text/event-stream"}, lines=True):
-            event = reader.feed(str(line))
-            if event is not None:
-                yield event
+        """The live stream of events after the number `after` (default: from now on).
 
-    def _stream(
-        self, path: str, params: Mapping[str, Any], extra: Mapping[str, str], *, lines: bool
-    ) -> Iterator[str | bytes]:
-        try:
-            with self._http.stream(
-                "GET", path, params=dict(params), headers=dict(extra), timeout=STREAM_TIMEOUT
-            ) as answer:
-                if answer.is_error:
-                    answer.read()
-                    raise error_of(answer)
-                yield from answer.iter_lines() if lines else answer.iter_bytes()
-        except httpx.HTTPError as error:
-            raise unreachable(self.address, error) from None
+        UnreachableError when the connection breaks; give the last event's `seq` as `after` to miss nothing.
+        """
+        reader = EventReader()
+        for part in self._stream(calls.event_stream(after, job)):
+            yield from reader.feed(part)
 
     def log_bytes(
         self, reference: str, *, lines: int | None = None, follow: bool = False, attempt: int | None = None
     ) -> Iterator[bytes]:
         """A job's output as it comes, undecoded."""
-        given = {"lines": lines, "follow": follow, "attempt": attempt}
-        params = {name: value for name, value in given.items() if value is not None}
-        for part in self._stream(calls.log_path(reference), params, {}, lines=False):
-            assert isinstance(part, bytes)
-            yield part
+        return self._stream(calls.log(reference, lines, follow, attempt))
 
     def download(self, checkpoint: Checkpoint, target: Path) -> Path:
         """Save a checkpoint as `target` (into it, when it is a folder); appears whole or not at all."""
-        if target.is_dir():
-            target = target / (checkpoint.path.rsplit("/", 1)[-1] + (".tar" if checkpoint.directory else ""))
+        target = calls.saved_as(checkpoint, target)
         partial = target.with_name(target.name + ".partial")
         with partial.open("wb") as file:
-            for part in self._stream(calls.content_path(checkpoint.id), {}, {}, lines=False):
-                assert isinstance(part, bytes)
+            for part in self._stream(calls.content(checkpoint.id)):
                 file.write(part)
         return partial.replace(target)
+
+    def _stream(self, stream: Stream) -> Iterator[bytes]:
+        wanted: dict[str, Any] = {"params": dict(stream.params), "headers": dict(stream.headers)}
+        try:
+            with self._http.stream("GET", stream.path, timeout=STREAM_TIMEOUT, **wanted) as answer:
+                if answer.is_error:
+                    answer.read()
+                    raise error_of(answer)
+                yield from answer.iter_bytes()
+        except httpx.HTTPError as error:
+            raise unreachable(self.address, error) from None
 
 
 class JobHandle:
@@ -160,12 +152,10 @@ class JobHandle:
 
     def logs(self, *, follow: bool = True, lines: int | None = None, attempt: int | None = None) -> Iterator[str]:
         """Its output line by line; with `follow` (the default) until the job is over."""
-        held = ""
+        reader = LineReader()
         for part in self._client.log_bytes(self.id, lines=lines, follow=follow, attempt=attempt):
-            *whole, held = (held + part.decode(errors="replace")).split("\n")
-            yield from whole
-        if held:
-            yield held
+            yield from reader.feed(part)
+        yield from reader.close()
 
     def output(self, *, lines: int | None = None) -> Iterator[bytes]:
         """Its output as it comes, undecoded, until the job is over."""

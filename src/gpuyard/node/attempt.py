@@ -6,10 +6,11 @@ import os
 import signal
 import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import structlog
 from msgspec.structs import replace
@@ -148,7 +149,10 @@ class AttemptRun:
         if record.pid is None and not self._watch.log.path.exists():
             await self.run()  # nothing was started: the log is opened before the process
             return
-        if record.pid is None and not self._find_pid(exits):
+        if record.pid is None and not self._find_pid(exits) and self._surely_not_started(exits):
+            await self.run()
+            return
+        if record.pid is None:
             await self._finish(
                 self._ended(Exit(lost=True), "exit_status_lost", "the agent was killed as it started it")
             )
@@ -160,6 +164,15 @@ class AttemptRun:
             wire.Started(self.start.attempt_id, record.started_at or time.time(), record.pid, dict(record.limits))
         )
         await self._follow(keeper_alive)
+
+    def _surely_not_started(self, exits: Path) -> bool:
+        """Nothing of it lives. Had it run and ended, the keeper that was there all the time would have a record.
+
+        It would be this attempt's, and then it was found, or one of which the keeper could not tell whose it is.
+        """
+        record = self.record
+        unclaimed = any(not content["attempt"] and content["at"] >= record.intended_at for content in _records(exits))
+        return record.keeper == os.getppid() and not unclaimed
 
     def _find_pid(self, exits: Path) -> bool:
         """The agent died between the spawn and its note: the process is found by the id in its environment.
@@ -328,12 +341,17 @@ def _number(name: str) -> int:
 
 def _recorded(exits: Path, attempt_id: str) -> tuple[int, int] | None:
     """The pid and start time under which a keeper recorded how this attempt ended."""
+    for content in _records(exits):
+        if content["attempt"] == attempt_id:
+            return content["pid"], content["start_ticks"]
+    return None
+
+
+def _records(exits: Path) -> Iterator[dict[str, Any]]:
+    """What keepers wrote of the orphans they reaped."""
     for path in exits.glob("*.json"):
         with suppress(OSError, ValueError):
-            content = json.loads(path.read_text())
-            if content.get("attempt") == attempt_id:
-                return content["pid"], content["start_ticks"]
-    return None
+            yield json.loads(path.read_text())
 
 
 async def _until_ended(process: Process) -> None:

@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,10 +24,15 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Record:
-    """All that the journal knows of an attempt; times in UTC seconds, `monotonic` on the clock of `boot_id`'s boot."""
+    """All that the journal knows of an attempt; times in UTC seconds, `monotonic` on the clock of `boot_id`'s boot.
+
+    `keeper` is the pid of the agent's parent when it meant to start the attempt, at `intended_at`.
+    """
 
     start: wire.Start
     boot_id: str
+    keeper: int = 0
+    intended_at: float = 0.0
     pid: int | None = None
     start_ticks: int = 0
     started_at: float | None = None
@@ -57,12 +63,14 @@ class Journal:
 
     def intend(self, start: wire.Start, boot_id: str) -> Record:
         """Note that the attempt is about to be started, before it is. OSError when that cannot be written."""
+        keeper, now = os.getppid(), time.time()
+        facts = {"boot_id": boot_id, "keeper": keeper, "intended_at": now}
         try:
-            self._append(start.attempt_id, {"start": msgspec.to_builtins(start), "boot_id": boot_id})
+            self._append(start.attempt_id, {"start": msgspec.to_builtins(start), **facts})
         except OSError:
             self._path(start.attempt_id).unlink(missing_ok=True)
             raise
-        return Record(start, boot_id)
+        return Record(start, boot_id, keeper, now)
 
     def note(self, attempt_id: str, **facts: Any) -> None:
         """Note facts: fields of Record. On a full disk they are only known while this agent lives."""
@@ -115,7 +123,9 @@ def _read(path: Path) -> Record | None:
 
 
 def _fold(lines: list[dict[str, Any]]) -> Record:
-    record = Record(msgspec.convert(lines[0]["start"], wire.Start), lines[0]["boot_id"])
+    first = lines[0]
+    start = msgspec.convert(first["start"], wire.Start)
+    record = Record(start, first["boot_id"], first["keeper"], first["intended_at"])
     for facts in lines[1:]:
         if "checkpoint" in facts:
             record.checkpoints.append(msgspec.convert(facts["checkpoint"], wire.CheckpointSaved))

@@ -29,6 +29,7 @@ _KEEP_RECORDS_S = 86_400.0
 _PRUNE_EVERY_S = 3_600.0
 _RETRY_WRITE_S = 1.0
 _LOCK_TRIES = 20
+_LOOKS, _LOOK_AGAIN_S = 10, 0.002
 _ATTEMPT = b"GPUYARD_ATTEMPT_ID="
 _SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
 
@@ -199,16 +200,24 @@ class Keeper:
             self._exits.record(pid, start_ticks, code, signum, attempt)
 
     def _learn_orphans(self) -> None:
-        """Whose attempts the agent left behind: it may have died before it noted which process was which."""
-        me = os.getpid()
-        children = ""
-        with suppress(OSError):  # a kernel may be built without this file
-            children = Path(f"/proc/{me}/task/{me}/children").read_text()
-        for pid in map(int, children.split()):
-            with suppress(OSError):
-                for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                    if entry.startswith(_ATTEMPT):
-                        self._orphans[pid] = entry.removeprefix(_ATTEMPT).decode(errors="replace")
+        """Whose attempts the agent left behind: it may have died before it noted which process was which.
+
+        A process it had only just made shows its own environment a moment later, once it executes its program.
+        """
+        for _ in range(_LOOKS):
+            unknown = [pid for pid in _children() if pid not in self._orphans and not self._learn(pid)]
+            if not unknown:
+                return
+            time.sleep(_LOOK_AGAIN_S)
+
+    def _learn(self, pid: int) -> bool:
+        """Note whose attempt the process is; False while that does not show."""
+        with suppress(OSError):
+            for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                if entry.startswith(_ATTEMPT):
+                    self._orphans[pid] = entry.removeprefix(_ATTEMPT).decode(errors="replace")
+                    return True
+        return False
 
     def _agent_ended(self, code: int | None, signum: int | None) -> None:
         self._log.write(f"agent {self._agent} ended: " + (f"signal {signum}" if code is None else f"exit code {code}"))
@@ -218,6 +227,15 @@ class Keeper:
             self._finish("exit code 0")
         if not self._stopping:
             self._plan_restart()
+
+
+def _children() -> list[int]:
+    """The pids of this process's children."""
+    me = os.getpid()
+    try:
+        return [int(pid) for pid in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
+    except OSError:  # a kernel may be built without this file
+        return []
 
 
 def take_lock(path: Path) -> int | None:

@@ -100,10 +100,11 @@ async def test_a_launch_that_is_cancelled_before_it_reaches_its_host_never_runs(
 async def test_a_launch_that_is_being_cancelled_is_not_begun(yard: Controlled):
     yard.host.hold_start = asyncio.Event()
     one, two = await yard.controller.requests.submit([{"command": ["true"]}] * 2)
-    await eventually(lambda: yard.core._tasks, "the launch to wait for the first")
+    await yard.core.committed()
     held = HeldCommit(yard.ledger.engine)
     cancelling = asyncio.create_task(yard.cancel(two))
     await eventually(lambda: held.begun, "the cancel to be on its way to the ledger")
+    assert yard.core.book.jobs[two].cancel_requested
     yard.host.hold_start.set()
     await yard.begun(one)
     await eventually(lambda: not yard.core._tasks, "the launch to be over")
