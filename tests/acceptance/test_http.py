@@ -71,11 +71,22 @@ def test_every_route_but_health_wants_the_token(web: httpx.Client) -> None:
                 assert answer.headers["www-authenticate"] == "Bearer"
 
 
-def test_token_and_home_are_private_and_only_loopback_is_listened_on(shared_yard: TestYard) -> None:
-    assert stat.S_IMODE(shared_yard.home.token.stat().st_mode) == 0o600
-    assert stat.S_IMODE(shared_yard.home.root.stat().st_mode) == 0o700
+def test_only_loopback_is_listened_on(shared_yard: TestYard) -> None:
     sockets = psutil.Process(shared_yard.pid("server")).net_connections("inet")
     assert {s.laddr.ip for s in sockets if s.status == psutil.CONN_LISTEN} == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("mode", [None, 0o755], ids=["a new home", "a folder that others may read"])
+def test_token_ledger_and_logs_are_private(yard: TestYard, mode: int | None) -> None:
+    if mode:
+        yard.home.root.mkdir()
+        yard.home.root.chmod(mode)
+    yard.wait(yard.submit(["true"]))
+    assert stat.S_IMODE(yard.home.token.stat().st_mode) == 0o600
+    assert stat.S_IMODE(yard.home.root.stat().st_mode) == (mode or 0o700)
+    private = [yard.home.token, yard.home.logs, yard.home.node, yard.home.blobs, *yard.home.root.glob("ledger.db*")]
+    assert len(private) >= 6
+    assert [path for path in private if stat.S_IMODE(path.stat().st_mode) & 0o077] == []
 
 
 @pytest.mark.parametrize(
@@ -126,7 +137,7 @@ def test_pages_show_each_job_once_while_new_ones_come(shared_yard: TestYard, web
         assert set(page) == {"items", "next"}
         seen += [job["id"] for job in page["items"]]
         pages += 1
-        if page["next"] is None:
+        if page["next"] is None or pages > 9:
             break
         query["cursor"] = page["next"]
         assert web.post("/api/v1/jobs", json=spec(shared_yard, name="paged")).status_code == 201

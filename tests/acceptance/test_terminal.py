@@ -82,8 +82,7 @@ def test_a_second_ctrl_c_or_no_answer_detaches(shared_yard: TestYard, answer: st
         shown.expect("iter 20")
         shown.type(CTRL_C)
         shown.expect("cancel it")
-        shown.type(answer)
-        shown.expect("detached: job_")
+        shown.press_until(answer, "detached: job_")
         assert shown.leave() == 0
         assert "Traceback" not in shown.text
     assert shared_yard.job("twice").state == "running"

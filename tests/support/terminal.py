@@ -40,6 +40,15 @@ class Terminal:
         """Press keys."""
         os.write(self._master, keys.encode())
 
+    def press_until(self, key: str, pattern: str, tries: int = 20) -> None:
+        """Press `key` as a person does, once more when nothing happens: an interrupt can fall between two reads."""
+        for _ in range(tries):
+            self.type(key)
+            with suppress(AssertionError):
+                self.expect(pattern, timeout=1)
+                return
+        self.expect(pattern, timeout=1)
+
     def expect(self, pattern: str, timeout: float = 30) -> str:
         """Wait until `pattern` is shown, and return what matched."""
         deadline = time.monotonic() + timeout
