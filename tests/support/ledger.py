@@ -44,21 +44,17 @@ def failing_commits(engine: sa.Engine, said: str = "database or disk is full") -
         sa.event.remove(engine, "commit", fail)
 
 
-class HeldCommit:
-    """The next COMMIT on `engine` waits in its thread until it is let go."""
+@contextmanager
+def held_commit(engine: sa.Engine) -> Iterator[threading.Event]:
+    """Let the next COMMIT on `engine` wait in its thread until the block is left; the event is set once it waits."""
+    begun, free = threading.Event(), threading.Event()
 
-    def __init__(self, engine: sa.Engine) -> None:
-        self._begun, self._free = threading.Event(), threading.Event()
-        sa.event.listen(engine, "commit", self._hold, once=True)
+    def hold(_connection: sa.Connection) -> None:
+        begun.set()
+        assert free.wait(10), "the commit was never let go"
 
-    def _hold(self, _connection: sa.Connection) -> None:
-        self._begun.set()
-        assert self._free.wait(10), "the commit was never let go"
-
-    @property
-    def begun(self) -> bool:
-        """True once a commit waits."""
-        return self._begun.is_set()
-
-    def let_go(self) -> None:
-        self._free.set()
+    sa.event.listen(engine, "commit", hold, once=True)
+    try:
+        yield begun
+    finally:
+        free.set()

@@ -36,14 +36,12 @@ def open_engine(path: Path) -> sa.Engine:
     engine = sa.create_engine(f"sqlite:///{path}", connect_args={"check_same_thread": False})
     event.listen(engine, "connect", _set_pragmas)
     try:
-        # Before SQLite opens it: the log beside the ledger gets the ledger's mode, and jobs' environments are in both.
-        path.touch(mode=0o600)
-        path.chmod(0o600)
         # Made before SQLite makes it, because the log beside it takes its mode from it.
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         migrate(engine)
     except (DBAPIError, OSError) as error:
         raise ledger_error(error, path) from error
+    path.chmod(0o600)
     return engine
 
 

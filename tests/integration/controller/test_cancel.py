@@ -6,7 +6,7 @@ import pytest
 
 from gpuyard.domain.errors import RefusedError
 from tests.support.controlled import Controlled
-from tests.support.ledger import HeldCommit
+from tests.support.ledger import held_commit
 from tests.support.wait import eventually
 
 pytestmark = pytest.mark.anyio
@@ -101,15 +101,14 @@ async def test_a_launch_that_is_being_cancelled_is_not_begun(yard: Controlled):
     yard.host.hold_start = asyncio.Event()
     one, two = await yard.controller.requests.submit([{"command": ["true"]}] * 2)
     await yard.core.committed()
-    held = HeldCommit(yard.ledger.engine)
-    cancelling = asyncio.create_task(yard.cancel(two))
-    await eventually(lambda: held.begun, "the cancel to be on its way to the ledger")
-    assert yard.core.book.jobs[two].cancel_requested
-    yard.host.hold_start.set()
-    await yard.begun(one)
-    await eventually(lambda: not yard.core._tasks, "the launch to be over")
-    assert len(yard.host.runs) == 1
-    held.let_go()
+    with held_commit(yard.ledger.engine) as begun:
+        cancelling = asyncio.create_task(yard.cancel(two))
+        await eventually(begun.is_set, "the cancel to be on its way to the ledger")
+        assert yard.core.book.jobs[two].cancel_requested
+        yard.host.hold_start.set()
+        await yard.begun(one)
+        await eventually(lambda: not yard.core._tasks, "the launch to be over")
+        assert len(yard.host.runs) == 1
     await cancelling
     assert (await yard.until(two))["state"] == "cancelled"
 

@@ -6,7 +6,7 @@ import pytest
 
 from gpuyard.domain.errors import InvalidInputError
 from tests.support.controlled import Controlled
-from tests.support.ledger import HeldCommit
+from tests.support.ledger import held_commit
 from tests.support.wait import eventually
 
 pytestmark = pytest.mark.anyio
@@ -83,14 +83,13 @@ async def test_a_parent_whose_end_is_just_being_written(yard: Controlled, exit_c
     attempt_id = await yard.begun(parent)
     await yard.until(parent, "running")
     await yard.settled()
-    held = HeldCommit(yard.ledger.engine)
-    yard.host.ended(attempt_id, exit_code=exit_code)
-    yard.provider.deliver_soon("node_1")
-    await eventually(lambda: held.begun, "the end to be on its way to the ledger")
-    assert parent not in yard.core.book.jobs
-    submitting = asyncio.create_task(yard.submit(depends_on=[parent]))
-    await eventually(lambda: yard.core.writer._group.waiters, "the submission to wait for the next commit")
-    held.let_go()
+    with held_commit(yard.ledger.engine) as begun:
+        yard.host.ended(attempt_id, exit_code=exit_code)
+        yard.provider.deliver_soon("node_1")
+        await eventually(begun.is_set, "the end to be on its way to the ledger")
+        assert parent not in yard.core.book.jobs
+        submitting = asyncio.create_task(yard.submit(depends_on=[parent]))
+        await eventually(lambda: yard.core.writer._group.waiters, "the submission to wait for the next commit")
     child = await submitting
     if state == "completed":
         await yard.finish(child)

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from contextlib import ExitStack
 
 import pytest
 import sqlalchemy as sa
@@ -10,7 +11,7 @@ from gpuyard.domain.errors import DiskFullError, LedgerError
 from gpuyard.domain.events import Event
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.writer import Writer
-from tests.support.ledger import HeldCommit, failing_commits, node_event, state_of
+from tests.support.ledger import failing_commits, held_commit, node_event, state_of
 from tests.support.wait import eventually
 
 pytestmark = pytest.mark.anyio
@@ -44,17 +45,18 @@ async def test_what_was_written_believing_in_it_fails_too(ledger: Ledger):
     heard: list[str] = []
     writer = ledger.writer(lambda _first, _events: heard.append("commit"), lambda: heard.append("failure"))
     writer.start()
-    held = HeldCommit(ledger.engine)
-    with failing_commits(ledger.engine):
-        writer.put([node_event(1)])
-        first = writer.written()
-        await eventually(lambda: held.begun, "the commit to begin")
-        writer.put([node_event(2)])
-        second = writer.written()
-        for waiter in (first, second):
-            waiter.add_done_callback(lambda _: heard.append("waiter"))
-        held.let_go()
-        answers = await asyncio.gather(first, second, return_exceptions=True)
+    with ExitStack() as held:
+        begun = held.enter_context(held_commit(ledger.engine))
+        with failing_commits(ledger.engine):
+            writer.put([node_event(1)])
+            first = writer.written()
+            await eventually(begun.is_set, "the commit to begin")
+            writer.put([node_event(2)])
+            second = writer.written()
+            for waiter in (first, second):
+                waiter.add_done_callback(lambda _: heard.append("waiter"))
+            held.close()
+            answers = await asyncio.gather(first, second, return_exceptions=True)
     assert [type(answer) for answer in answers] == [DiskFullError, DiskFullError]
     assert heard == ["failure", "waiter", "waiter"]
     await writer.close()

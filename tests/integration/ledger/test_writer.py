@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.writer import Writer
-from tests.support.ledger import HeldCommit, node_event, state_of
+from tests.support.ledger import held_commit, node_event, state_of
 from tests.support.wait import eventually
 
 pytestmark = pytest.mark.anyio
@@ -27,15 +27,14 @@ async def test_what_is_written_together_costs_one_commit(ledger: Ledger, writer:
 
 
 async def test_what_comes_during_a_commit_shares_the_next_one(ledger: Ledger, writer: Writer):
-    held = HeldCommit(ledger.engine)
-    writer.put([node_event(0)])
-    first = writer.written()
-    await eventually(lambda: held.begun, "the first commit to begin")
-    for number in range(1, 200):
-        writer.put([node_event(number)])
-    second = writer.written()
-    assert not first.done()
-    held.let_go()
+    with held_commit(ledger.engine) as begun:
+        writer.put([node_event(0)])
+        first = writer.written()
+        await eventually(begun.is_set, "the first commit to begin")
+        for number in range(1, 200):
+            writer.put([node_event(number)])
+        second = writer.written()
+        assert not first.done()
     await asyncio.gather(first, second)
     assert writer.commits == 2
     assert ledger.queries.last_seq() == 200
