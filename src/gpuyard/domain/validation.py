@@ -18,7 +18,6 @@ _OTHER_WORDS = {
     "gpus": "resources.gpus", "gpu_memory": "resources.gpus.memory_gb", "gpu_class": "resources.gpus.gpu_class",
     "grace": "checkpoint.grace_s", "label": "labels", "cwd": "workdir",
 }  # fmt: skip
-_UNIONS = {"constrained-str", "function-after", "function-before"}
 
 
 def parse_spec(data: Any) -> JobSpec:
@@ -42,9 +41,10 @@ def faults_of(error: ValidationError, model: type[BaseModel]) -> list[Fault]:
 
 
 def _fault(item: dict[str, Any], model: type[BaseModel]) -> Fault:
-    path = [part for part in item["loc"] if part != "[key]" and str(part).split("[")[0] not in _UNIONS]
+    path, kind, context = list(item["loc"]), item["type"], item.get("ctx", {})
+    if path[-1:] == ["[key]"] and kind != "extra_forbidden":
+        path.pop()  # pydantic's mark of a mapping's key that is wrong, which stands before it
     field = ".".join(_step(part) for part in path) or "(body)"
-    kind, context = item["type"], item.get("ctx", {})
     if kind == "extra_forbidden":
         names = _fields_at(model, path[:-1])
         near = get_close_matches(str(path[-1]), names, n=3, cutoff=0.5)

@@ -83,6 +83,7 @@ def gpu(**fields: Any) -> dict[str, Any]:
         ({"checkpoint": {"every_s": 60}}, "checkpoint", "every_s needs signal", ""),
         ({"depends_on": "other"}, "depends_on", "is 'other'", "must be a list"),
         ({"args": nested(MAX_DEPTH + 1)}, "args", "is nested more than 64 deep", "put large data into a file"),
+        ({"[key]": 1}, "[key]", "is not a field", "known here"),
         ({"\x1b[31mred": 1}, "'\\x1b[31mred'", "is not a field", "known here"),
     ],
 )  # fmt: skip
