@@ -12,6 +12,7 @@ import pytest
 
 from gpuyard.node.launcher import Exit, Launch, Process, spawn
 from gpuyard.node.launcher.hierarchy import hierarchies
+from tests.support.node import Node, make_node
 
 Start = Callable[..., Process]
 
@@ -22,6 +23,13 @@ def _remove_control_groups() -> Iterator[None]:
     for hierarchy in hierarchies():
         with suppress(OSError):  # others may be using it
             hierarchy.root.rmdir()
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    """A keeper and an agent under a home of the test's own."""
+    with make_node() as made:
+        yield made
 
 
 @pytest.fixture

@@ -13,12 +13,6 @@ from tests.support.node import Node, gone, make_node, wait_for
 STAY = "import time; print('here', flush=True); time.sleep(1000)"
 
 
-@pytest.fixture
-def node():
-    with make_node() as node:
-        yield node
-
-
 @pytest.fixture(scope="module")
 def shared():
     """A node for tests that only start jobs."""

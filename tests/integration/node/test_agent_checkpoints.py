@@ -27,12 +27,6 @@ def save(name, data, end=".new"):
 """
 
 
-@pytest.fixture
-def node():
-    with make_node() as node:
-        yield node
-
-
 @pytest.fixture(scope="module")
 def shared():
     """A node for tests whose jobs have a folder of their own."""

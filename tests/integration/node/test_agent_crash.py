@@ -4,10 +4,8 @@ import os
 import signal
 import time
 
-import pytest
-
 from gpuyard.domain import wire
-from tests.support.node import Node, gone, make_node, wait_for
+from tests.support.node import Node, gone, wait_for
 
 # Says that it is there, waits for a file, and leaves with the given code, or by the given signal if that is negative.
 WAIT = """
@@ -18,12 +16,6 @@ while not pathlib.Path("go").exists():
 code = int(sys.argv[1])
 os.kill(os.getpid(), -code) if code < 0 else sys.exit(code)
 """
-
-
-@pytest.fixture
-def node():
-    with make_node() as node:
-        yield node
 
 
 def go(node: Node) -> None:

@@ -16,12 +16,6 @@ T = TypeVar("T")
 PATIENCE_S = 20.0
 
 
-@pytest.fixture
-def node():
-    with make_node() as node:
-        yield node
-
-
 @pytest.fixture(scope="module")
 def shared():
     """A node whose server's end is played by hand in each test."""
