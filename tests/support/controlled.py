@@ -105,7 +105,7 @@ class Controlled:
         return await eventually(lambda: self._on_host(job_id), f"job {job_id} to reach a host")
 
     def _on_host(self, job_id: str) -> str | None:
-        job = self.core.book.jobs.get(job_id)
+        job = self.core.view.jobs.get(job_id)
         attempt_id = job.attempt_id if job else None
         return attempt_id if any(attempt_id in host.attempts for host in self.hosts.values()) else None
 

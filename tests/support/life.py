@@ -1,4 +1,4 @@
-"""The life of jobs without a controller: moves make events, and events fold into a book and into plain tables."""
+"""The life of jobs without a controller: moves make events, and events fold into a view and into plain tables."""
 
 from collections import defaultdict
 from decimal import Decimal
@@ -6,13 +6,15 @@ from typing import Any
 
 from gpuyard.billing.meter import Price
 from gpuyard.controller import moves
-from gpuyard.controller.book import AttemptRecord, Book, JobRecord
 from gpuyard.controller.moves import Outcome, Retry
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import JobState
+from gpuyard.scheduler.observe import observe
+from gpuyard.scheduler.queue import LiveJob
+from gpuyard.scheduler.view import LiveAttempt, View
 
 PRICE = Price(Decimal("3.6"), "USD", "list", "GPU_SMALL")
 
@@ -21,22 +23,22 @@ class Life:
     """`jobs` and `attempts` are all there ever were; `tables` what a ledger would hold; `journal` what happened."""
 
     def __init__(self) -> None:
-        self.book = Book()
+        self.view = View()
         self.tables: dict[Table, dict[str, dict[str, Any]]] = defaultdict(dict)
         self.journal: list[Event] = []
-        self.jobs: dict[str, JobRecord] = {}
-        self.attempts: dict[str, AttemptRecord] = {}
+        self.jobs: dict[str, LiveJob] = {}
+        self.attempts: dict[str, LiveAttempt] = {}
         self.now = 1000.0
 
     def record(self, event: Event) -> Event:
         """Let `event` have happened."""
         self.now += 1.0
         self.journal.append(event)
-        self.book.observe(event)
+        observe(self.view, event)
         for change in event.changes:
             self.tables[change.table].setdefault(change.key, {}).update(change.values)
-        self.jobs |= self.book.jobs
-        self.attempts |= self.book.attempts
+        self.jobs |= self.view.jobs
+        self.attempts |= self.view.attempts
         return event
 
     def row(self, job_id: str) -> dict[str, Any]:
@@ -105,9 +107,9 @@ class Life:
         return attempt_id
 
 
-def book_of(events: list[Event]) -> Book:
-    """The book as a fold from nothing."""
-    book = Book()
+def view_of(events: list[Event]) -> View:
+    """The view as a fold from nothing."""
+    view = View()
     for event in events:
-        book.observe(event)
-    return book
+        observe(view, event)
+    return view

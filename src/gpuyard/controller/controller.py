@@ -47,7 +47,7 @@ class Controller:
         self.logs = Logs(self.core, self.providers, self._news)
         self.core.on_intents = self.launching.launch_soon
         self.core.on_reload = self._reconnect
-        for node_id in self.core.book.node_states:
+        for node_id in self.core.view.nodes:
             self.reports.watch_silence(node_id)
         for provider in self.providers.values():
             await provider.start(self.reports)

@@ -1,4 +1,4 @@
-"""The core: one view, one book, one writer. Every event passes `emit`, which folds it into memory and queues it
+"""The core: one view, one writer. Every event passes `emit`, which folds it into memory and queues it
 for the ledger; nothing is done or answered on its strength before `committed`.
 
 When a commit fails, memory has run ahead of the truth: it is thrown away and read anew from the ledger.
@@ -14,7 +14,6 @@ import structlog
 from gpuyard.billing.meter import list_price
 from gpuyard.config.settings import Settings
 from gpuyard.controller import moves
-from gpuyard.controller.book import Book
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobspec import JobSpec
@@ -55,7 +54,6 @@ class Core:
         self.on_reload: Callable[[], None] = lambda: None
         self.epoch = 0
         self.view = View()
-        self.book = Book()
         self._alarm: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -67,7 +65,7 @@ class Core:
         now = self.clock()
         silent = {"state": "silent", "reason": "its agent has not linked up since the server started"}
         self.emit([Event(EventKind.NODE_CHANGED, now, (Change(Table.NODES, node, silent),))
-                   for node in self.book.node_states])  # fmt: skip
+                   for node in self.view.nodes])  # fmt: skip
 
     async def close(self) -> None:
         """Finish what is under way and write what is waiting."""
@@ -84,7 +82,6 @@ class Core:
         """Fold `events` into memory and queue them for the next commit."""
         for event in events:
             observe(self.view, event)
-            self.book.observe(event)
         if events:
             self.writer.put(events, linger=linger)
 
@@ -130,7 +127,7 @@ class Core:
             self.on_intents(intents)
 
     def _act(self, action: Start | Fail) -> str | None:
-        job, now = self.book.jobs[action.job_id], self.clock()
+        job, now = self.view.jobs[action.job_id], self.clock()
         if isinstance(action, Fail):
             self.emit([moves.settled(job, JobState.FAILED, action.reason, now, action.message)])
             return None
@@ -155,7 +152,7 @@ class Core:
 
     def reload(self) -> None:
         """Forget everything and fold the ledger's live rows, as if they were one event each."""
-        self.view, self.book, self.submitting = View(), Book(), {}
+        self.view, self.submitting = View(), {}
         now = self.clock()
         for row in self.queries.nodes():
             self._remember(Table.NODES, row.pop("id"), row, now)
@@ -173,7 +170,7 @@ class Core:
 
         False while the end of one is still on its way to the ledger: ask again after the next commit.
         """
-        unknown = job_ids - self.book.jobs.keys()
+        unknown = job_ids - self.view.jobs.keys()
         rows = self.queries.jobs_by_id(unknown) if unknown else {}
         over = {job_id: state for job_id, row in rows.items() if (state := JobState(row["state"])).terminal}
         over |= dict.fromkeys(unknown - rows.keys(), JobState.FAILED)  # nothing will ever complete what is not there
@@ -181,9 +178,7 @@ class Core:
         return len(over) == len(unknown)
 
     def _remember(self, table: Table, key: str, row: Mapping[str, Any], now: float) -> None:
-        event = Event(EventKind.NODE_CHANGED, now, (Change(table, key, row),))
-        observe(self.view, event)
-        self.book.observe(event)
+        observe(self.view, Event(EventKind.NODE_CHANGED, now, (Change(table, key, row),)))
 
     def _ran_ahead(self) -> None:
         log.warning("a commit failed: memory is read anew from the ledger")

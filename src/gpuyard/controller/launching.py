@@ -6,13 +6,13 @@ from typing import Any
 import structlog
 
 from gpuyard.controller import moves
-from gpuyard.controller.book import AttemptRecord
 from gpuyard.controller.core import Core
 from gpuyard.controller.render import render
 from gpuyard.domain.errors import LedgerError, ProviderError
 from gpuyard.domain.states import AttemptState
 from gpuyard.providers.base import GpuProviderInterface
 from gpuyard.scheduler.policy import backoff_s
+from gpuyard.scheduler.view import LiveAttempt
 
 log = structlog.get_logger(__name__)
 
@@ -37,17 +37,17 @@ class Launching:
             await self._core.committed()
         except LedgerError:
             return  # The intents are not in the ledger, and memory has been read anew without them.
-        attempts = self._core.book.attempts
+        attempts = self._core.view.attempts
         specs = self._core.queries.specs({attempts[i].job_id for i in attempt_ids if i in attempts})
         for attempt_id in attempt_ids:
             # Looked up anew: while the one before it was submitted, this one may have been cancelled.
-            attempt = self._core.book.attempts.get(attempt_id)
+            attempt = self._core.view.attempts.get(attempt_id)
             if attempt and attempt.state in (AttemptState.INTENDED, AttemptState.SENT):
                 await self._submit(attempt, specs[attempt.job_id])
 
-    async def _submit(self, attempt: AttemptRecord, body: Mapping[str, Any]) -> None:
+    async def _submit(self, attempt: LiveAttempt, body: Mapping[str, Any]) -> None:
         core = self._core
-        job = core.book.jobs[attempt.job_id]
+        job = core.view.jobs[attempt.job_id]
         spec = core.read_spec(body)
         checkpoint = self._checkpoint(attempt.job_id, job.resume_from)
         try:
@@ -57,7 +57,7 @@ class Launching:
             if error.error_code != "NOT_CONNECTED":
                 self.settle(attempt, moves.Outcome(core.clock(), reason="submit_failed", message=str(error)))
             return
-        current = core.book.attempts.get(attempt.id)
+        current = core.view.attempts.get(attempt.id)
         if current and current.state is AttemptState.INTENDED:
             resumed_from = checkpoint["id"] if checkpoint else None
             core.emit([moves.sent(current, reference, resumed_from, core.clock())], linger=True)
@@ -71,10 +71,10 @@ class Launching:
         kept = [row for row in self._core.queries.checkpoints_of(job_id) if row["kept"]]
         return kept[-1] if kept else None
 
-    def settle(self, attempt: AttemptRecord, outcome: moves.Outcome) -> None:
+    def settle(self, attempt: LiveAttempt, outcome: moves.Outcome) -> None:
         """Record the end of an attempt and what follows for its job, then decide anew."""
         core = self._core
-        job, current = core.book.jobs.get(attempt.job_id), core.book.attempts.get(attempt.id)
+        job, current = core.view.jobs.get(attempt.job_id), core.view.attempts.get(attempt.id)
         if job is None or current is None:
             return
         delay = None

@@ -74,7 +74,7 @@ class Logs:
                     yield part
                 return
             except ProviderError as error:
-                live = attempt["id"] in self._core.book.attempts
+                live = attempt["id"] in self._core.view.attempts
                 # An attempt that never reached its agent has no log; one whose agent is away will have it again.
                 if error.error_code == "JOB_NOT_FOUND" and not (follow and live):
                     return

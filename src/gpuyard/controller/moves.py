@@ -9,12 +9,13 @@ from decimal import Decimal
 from typing import Any
 
 from gpuyard.billing.meter import Price, cost
-from gpuyard.controller.book import AttemptRecord, JobRecord
 from gpuyard.domain.errors import IllegalMoveError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import ATTEMPT_MOVES, JOB_MOVES, AttemptState, JobState, check_move
+from gpuyard.scheduler.queue import LiveJob
+from gpuyard.scheduler.view import LiveAttempt
 
 # A program that cannot be started will not start the next time either.
 NEVER_RETRIED = frozenset({"command_not_found", "not_executable", "workdir_missing", "bad_resume"})
@@ -60,7 +61,7 @@ def submitted(job_id: str, spec: JobSpec, parents: Sequence[str], warnings: Sequ
 
 
 def intended(
-    job: JobRecord, attempt_id: str, *, token: int, epoch: int, provider: str,
+    job: LiveJob, attempt_id: str, *, token: int, epoch: int, provider: str,
     placements: Sequence[Placement], price: Price, now: float,
 ) -> Event:  # fmt: skip
     """The intent to run `job` on `placements`: committed before the provider hears of it."""
@@ -81,7 +82,7 @@ def intended(
     return Event(EventKind.ATTEMPT_INTENDED, now, changes, job.id, info)
 
 
-def sent(attempt: AttemptRecord, reference: str, resumed_from: str | None, now: float) -> Event:
+def sent(attempt: LiveAttempt, reference: str, resumed_from: str | None, now: float) -> Event:
     """The provider has taken the attempt and calls it `reference`."""
     check_move(ATTEMPT_MOVES, f"attempt {attempt.id}", attempt.state, AttemptState.SENT)
     values = {"state": AttemptState.SENT.value, "provider_ref": reference, "resumed_from": resumed_from}
@@ -89,7 +90,7 @@ def sent(attempt: AttemptRecord, reference: str, resumed_from: str | None, now: 
     return Event(EventKind.ATTEMPT_SENT, now, (Change(Table.ATTEMPTS, attempt.id, values),), attempt.job_id, info)
 
 
-def started(job: JobRecord, attempt: AttemptRecord, at: float, limits: Mapping[str, str]) -> Event:
+def started(job: LiveJob, attempt: LiveAttempt, at: float, limits: Mapping[str, str]) -> Event:
     """The attempt's process runs since `at`."""
     values: dict[str, Any] = {"started_at": at, "limits": dict(limits)}
     if attempt.state is not AttemptState.ENDING:
@@ -105,7 +106,7 @@ def started(job: JobRecord, attempt: AttemptRecord, at: float, limits: Mapping[s
     return Event(EventKind.ATTEMPT_STARTED, at, changes, job.id, info)
 
 
-def ending(attempt: AttemptRecord, reason: str, now: float) -> Event:
+def ending(attempt: LiveAttempt, reason: str, now: float) -> Event:
     """Somebody wants the attempt to end; the provider is told after the commit."""
     check_move(ATTEMPT_MOVES, f"attempt {attempt.id}", attempt.state, AttemptState.ENDING)
     changes = [Change(Table.ATTEMPTS, attempt.id, {"state": AttemptState.ENDING.value, "reason": reason})]
@@ -115,7 +116,7 @@ def ending(attempt: AttemptRecord, reason: str, now: float) -> Event:
     return Event(kind, now, tuple(changes), attempt.job_id, {"attempt_id": attempt.id, "reason": reason})
 
 
-def ended(job: JobRecord, attempt: AttemptRecord, outcome: Outcome, retry: Retry) -> Event:
+def ended(job: LiveJob, attempt: LiveAttempt, outcome: Outcome, retry: Retry) -> Event:
     """The attempt is over: what that makes of its job, and what it cost."""
     over = AttemptState.LOST if outcome.lost else AttemptState.ENDED
     check_move(ATTEMPT_MOVES, f"attempt {attempt.id}", attempt.state, over)
@@ -135,7 +136,7 @@ def ended(job: JobRecord, attempt: AttemptRecord, outcome: Outcome, retry: Retry
     return Event(kind, outcome.at, changes, job.id, info)
 
 
-def verdict(job: JobRecord, outcome: Outcome) -> tuple[JobState, str | None]:
+def verdict(job: LiveJob, outcome: Outcome) -> tuple[JobState, str | None]:
     """The job's state if no retry follows, and the reason. A clean exit beats a cancel that came too late."""
     if outcome.stopped == "timed_out":
         return JobState.TIMED_OUT, "timed_out"
@@ -158,7 +159,7 @@ _KINDS: Mapping[JobState, EventKind] = {
 
 
 def _job_after(
-    job: JobRecord, state: JobState, reason: str | None, outcome: Outcome, retry: Retry
+    job: LiveJob, state: JobState, reason: str | None, outcome: Outcome, retry: Retry
 ) -> tuple[dict[str, Any], EventKind]:
     if state is JobState.FAILED and retry.delay_s is not None:
         failed = reason != "preempted"
@@ -170,7 +171,7 @@ def _job_after(
     return changed, _KINDS[state]
 
 
-def wants_retry(job: JobRecord, outcome: Outcome) -> bool:
+def wants_retry(job: LiveJob, outcome: Outcome) -> bool:
     """Does the retry policy grant another attempt? Preemption always does, and costs no retry."""
     state, reason = verdict(job, outcome)
     if state is not JobState.FAILED or reason in NEVER_RETRIED:
@@ -178,7 +179,7 @@ def wants_retry(job: JobRecord, outcome: Outcome) -> bool:
     return reason == "preempted" or job.failures < job.retry_count
 
 
-def settled(job: JobRecord, state: JobState, reason: str, now: float, message: str = "") -> Event:
+def settled(job: LiveJob, state: JobState, reason: str, now: float, message: str = "") -> Event:
     """A job that has no live attempt ends: cancelled while queued, or failed with its parent."""
     if job.attempt_id is not None:
         raise IllegalMoveError(f"job {job.id} has a live attempt.", "End that, and the job ends with it.")
@@ -204,7 +205,7 @@ def resumed(row: Mapping[str, Any], checkpoint: str, now: float) -> Event:
     return Event(EventKind.JOB_RESUMED, now, (Change(Table.JOBS, row["id"], values),), row["id"], info)
 
 
-def unreachable(job: JobRecord, now: float, *, lost_sight: bool) -> Event:
+def unreachable(job: LiveJob, now: float, *, lost_sight: bool) -> Event:
     """The job's node went silent (`lost_sight`), or answers again."""
     state = JobState.UNKNOWN if lost_sight else JobState.RUNNING
     check_move(JOB_MOVES, f"job {job.id}", job.state, state)

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from gpuyard.controller.book import AttemptRecord
 from gpuyard.domain.jobconfig import GpuSpec, JobConfig
 from gpuyard.domain.jobspec import JobSpec
+from gpuyard.scheduler.view import LiveAttempt
 
 
-def render(spec: JobSpec, attempt: AttemptRecord, checkpoint: dict[str, Any] | None) -> JobConfig:
+def render(spec: JobSpec, attempt: LiveAttempt, checkpoint: dict[str, Any] | None) -> JobConfig:
     """The provider's form of `spec`. `checkpoint` is the ledger row to resume from, if any."""
     place = attempt.placements[0]
     need = spec.resources

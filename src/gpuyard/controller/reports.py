@@ -8,7 +8,6 @@ import msgspec
 import structlog
 
 from gpuyard.controller import moves
-from gpuyard.controller.book import AttemptRecord
 from gpuyard.controller.core import Core
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.requests import Requests
@@ -18,6 +17,7 @@ from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.states import AttemptState, GpuState, JobState
 from gpuyard.providers.base import GpuProviderInterface, OwnsNodes
+from gpuyard.scheduler.view import LiveAttempt
 from gpuyard.storage.blobs import BlobStore
 
 # A link that breaks is usually back within a second; only then do people hear that a job is out of sight.
@@ -82,14 +82,14 @@ class Reports:
             }  # fmt: skip
             changes.append(Change(Table.GPUS, gpu.uuid, values))
         seen = {gpu.uuid for gpu in gpus}
-        gone = [uuid for uuid, home in self._core.book.gpu_nodes.items() if home == node_id and uuid not in seen]
+        gone = [uuid for uuid in self._core.view.node(node_id).devices if uuid not in seen]
         return changes + [Change(Table.GPUS, uuid, {"node_id": None}) for uuid in gone]
 
     def _seen_again(self, hello: wire.Hello) -> None:
         core = self._core
         for seen in hello.attempts:
-            attempt = core.book.attempts.get(seen.attempt_id)
-            job = core.book.jobs.get(attempt.job_id) if attempt else None
+            attempt = core.view.attempts.get(seen.attempt_id)
+            job = core.view.jobs.get(attempt.job_id) if attempt else None
             if job and job.state is JobState.UNKNOWN:
                 core.emit([moves.unreachable(job, core.clock(), lost_sight=False)])
 
@@ -98,11 +98,11 @@ class Reports:
         core = self._core
         there = {attempt.attempt_id: attempt for attempt in hello.attempts}
         # Sorted out at once: while the work below waits for something, attempts start and end.
-        known = core.book.attempts_on(hello.node_id)
+        known = core.view.attempts_on(hello.node_id)
         ending = [a for a in known if a.id in there and a.state is AttemptState.ENDING]
         missing = [a for a in known if a.id not in there]
         unsent = [a.id for a in missing if a.state in (AttemptState.INTENDED, AttemptState.SENT)]
-        settled = [i for i in there if i not in core.book.attempts]
+        settled = [i for i in there if i not in core.view.attempts]
         for attempt in missing:
             if attempt.id not in unsent:
                 self._vanished(attempt, hello)
@@ -113,7 +113,7 @@ class Reports:
             await core.committed()
         except LedgerError:
             return  # What was believed to be settled may not be; the agents will say Hello anew.
-        settled = [i for i in settled if i not in core.book.attempts]
+        settled = [i for i in settled if i not in core.view.attempts]
         provider = self._providers[provider_name]
         if settled and isinstance(provider, OwnsNodes):
             for attempt_id in settled:
@@ -122,7 +122,7 @@ class Reports:
             await provider.forget(hello.node_id, settled)
         core.schedule()
 
-    def _vanished(self, attempt: AttemptRecord, hello: wire.Hello) -> None:
+    def _vanished(self, attempt: LiveAttempt, hello: wire.Hello) -> None:
         """The ledger has it running, the node does not: it died with a reboot, or the agent's folder was lost."""
         cancelled = attempt.state is AttemptState.ENDING
         outcome = moves.Outcome(
@@ -148,11 +148,11 @@ class Reports:
         core = self._core
         await asyncio.sleep(UNKNOWN_AFTER_S)
         waited = UNKNOWN_AFTER_S
-        for attempt in core.book.attempts_on(node_id):
-            job = core.book.jobs[attempt.job_id]
+        for attempt in core.view.attempts_on(node_id):
+            job = core.view.jobs[attempt.job_id]
             if job.state is JobState.RUNNING:
                 core.emit([moves.unreachable(job, core.clock(), lost_sight=True)])
-        attempts = core.book.attempts_on(node_id)
+        attempts = core.view.attempts_on(node_id)
         specs = core.queries.specs({attempt.job_id for attempt in attempts})
         limits = {a.id: core.read_spec(specs[a.job_id]).max_silence_s for a in attempts}
         graces = {a.id: core.read_spec(specs[a.job_id]).checkpoint.grace_s for a in attempts}
@@ -182,13 +182,13 @@ class Reports:
         if isinstance(body, wire.GpusSeen):
             self._gpus_seen(node_id, body)
             return []
-        attempt = self._core.book.attempts.get(body.attempt_id)
+        attempt = self._core.view.attempts.get(body.attempt_id)
         if attempt is None or attempt.node_id != node_id:
             # A late or repeated report of an attempt that is settled: nothing to change, and nothing to keep.
             name = next(iter(self._providers))
             return [(name, body.attempt_id)] if isinstance(body, wire.Ended) else []
         if isinstance(body, wire.Started):
-            job = self._core.book.jobs[attempt.job_id]
+            job = self._core.view.jobs[attempt.job_id]
             if attempt.started_at is None:
                 self._core.emit([moves.started(job, attempt, body.at, body.limits)], linger=True)
         elif isinstance(body, wire.ProgressSeen):
@@ -202,13 +202,13 @@ class Reports:
             return [(attempt.provider, attempt.id)]
         return []
 
-    def _ended(self, attempt: AttemptRecord, body: wire.Ended) -> None:
+    def _ended(self, attempt: LiveAttempt, body: wire.Ended) -> None:
         lost = body.reason in ("exit_status_lost", "node_rebooted")
         outcome = moves.Outcome(body.at, body.started_at, body.exit_code, body.signal, body.reason, body.stopped,
                                 body.message, body.usage, lost)  # fmt: skip
         self._launching.settle(attempt, outcome)
 
-    def _progress(self, attempt: AttemptRecord, body: wire.ProgressSeen) -> None:
+    def _progress(self, attempt: LiveAttempt, body: wire.ProgressSeen) -> None:
         core = self._core
         core.progress[attempt.job_id] = body.progress
         core.writer.put_progress(attempt.job_id, body.progress)
@@ -216,11 +216,11 @@ class Reports:
         if self.on_progress:
             self.on_progress(attempt.job_id, body.progress, core.clock())
 
-    def _points(self, attempt: AttemptRecord, points: Sequence[wire.Point]) -> None:
+    def _points(self, attempt: LiveAttempt, points: Sequence[wire.Point]) -> None:
         ids = {"attempt_id": attempt.id, "job_id": attempt.job_id}
         self._core.writer.put_points([{**ids, **msgspec.structs.asdict(point)} for point in points])
 
-    def _checkpoint(self, attempt: AttemptRecord, body: wire.CheckpointSaved) -> None:
+    def _checkpoint(self, attempt: LiveAttempt, body: wire.CheckpointSaved) -> None:
         core = self._core
         if core.queries.has_checkpoint(attempt.id, body.path, body.sha256, body.at):
             return  # told again, because the acknowledgement was lost

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from gpuyard.controller import moves
-from gpuyard.controller.book import AttemptRecord
 from gpuyard.controller.core import Core
 from gpuyard.controller.intake import Prepared, prepare
 from gpuyard.domain.errors import CapacityError, InvalidInputError, NotFoundError, ProviderError, RefusedError
@@ -16,6 +15,7 @@ from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.providers.base import GpuProviderInterface, OwnsNodes
 from gpuyard.scheduler.refusal import impossible
+from gpuyard.scheduler.view import LiveAttempt
 from gpuyard.scheduler.why import Why, why
 
 FIRST_NODE_S = 5.0
@@ -108,20 +108,20 @@ class Requests:
     async def cancel(self, job_id: str) -> None:
         """End the job. Idempotent; a job that is already over stays as it is."""
         core = self._core
-        job = core.book.jobs.get(job_id)
+        job = core.view.jobs.get(job_id)
         if job is None:
             return
-        attempt = core.book.attempts.get(job.attempt_id or "")
+        attempt = core.view.attempts.get(job.attempt_id or "")
         if attempt is None:
             core.emit([moves.settled(job, JobState.CANCELLED, "cancelled", core.clock())])
             core.schedule()
         elif attempt.state is not AttemptState.ENDING:
             core.emit([moves.ending(attempt, "cancelled", core.clock())])
         await core.committed()
-        if attempt is not None and attempt.id in core.book.attempts:
+        if attempt is not None and attempt.id in core.view.attempts:
             await self.stop(attempt, "cancelled")
 
-    async def stop(self, attempt: AttemptRecord, reason: str) -> None:
+    async def stop(self, attempt: LiveAttempt, reason: str) -> None:
         """Tell the provider; when it cannot be reached now, it is told when its node links up again."""
         provider = self._providers[attempt.provider]
         try:
@@ -140,7 +140,7 @@ class Requests:
         core = self._core
         await self._know_parents(set(self._row(job_id)["depends_on"]))
         row = self._row(job_id)
-        live = core.book.jobs.get(job_id)
+        live = core.view.jobs.get(job_id)
         state = live.state if live else JobState(row["state"])
         if not state.terminal:
             raise RefusedError(f"Job {job_id} is {state}; only a job that is over can be resumed.",

@@ -15,7 +15,9 @@ from gpuyard.scheduler.nodes import Device
 from gpuyard.scheduler.queue import LiveJob
 from gpuyard.scheduler.view import LiveAttempt, View
 
-_JOB_COLUMNS = ("priority", "created_at", "not_before", "timeout_s", "preemptible")
+_JOB_COLUMNS = ("priority", "created_at", "not_before", "timeout_s", "preemptible", "tier", "started_at", "attempts",
+                "attempt_id", "retry_count", "failures", "cancel_requested", "resume_from")  # fmt: skip
+_ATTEMPT_COLUMNS = ("token", "started_at", "number", "provider", "provider_ref", "price_per_hour")
 _NODE_COLUMNS = ("name", "provider", "state", "reason", "cpus", "memory_gb")
 _GPU_COLUMNS = ("node_id", "index", "name", "memory_mb", "compute_capability", "state", "problem")
 
@@ -75,6 +77,7 @@ def _job_ended(view: View, job_id: str, state: JobState) -> None:
     job = view.jobs.pop(job_id, None)
     if job is not None:
         view.withdraw(job)
+        job.state, job.attempt_id = state, None  # whoever still holds it shall see that it is over
     view.ended[job_id] = state
     _refile_children(view, job_id)
 
@@ -91,15 +94,21 @@ def _attempt(view: View, attempt_id: str, row: Row) -> None:
     state = AttemptState(row["state"]) if "state" in row else attempt and attempt.state
     if attempt is not None and ("placements" in row or (state and not state.live)):
         view.unbook(attempt_id, attempt.placements)
-    if state is None or not state.live:
-        view.attempts.pop(attempt_id, None)
-        return
+    if state is None:
+        return  # a late word about an attempt that is over
     if attempt is None:
-        attempt = LiveAttempt(attempt_id, row["job_id"], state, row["token"], (), row["created_at"])
-        view.attempts[attempt_id] = attempt
+        if not state.live:
+            return
+        attempt = view.attempts[attempt_id] = LiveAttempt(
+            attempt_id, row["job_id"], state, row["token"], (), row["created_at"]
+        )
     attempt.state = state
-    attempt.token = row.get("token", attempt.token)
-    attempt.started_at = row.get("started_at", attempt.started_at)
+    if not state.live:
+        del view.attempts[attempt_id]
+        return
+    for column in _ATTEMPT_COLUMNS:
+        if column in row:
+            setattr(attempt, column, row[column])
     if "placements" in row:
         attempt.placements = tuple(Placement.from_row(share) for share in row["placements"])
         view.book(attempt_id, attempt.placements)

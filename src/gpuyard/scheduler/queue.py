@@ -40,6 +40,14 @@ class LiveJob:
     project: str | None = None
     preemptible: bool = False
     waits_for: tuple[str, ...] = ()
+    tier: str | None = None
+    started_at: float | None = None
+    attempts: int = 0
+    attempt_id: str | None = None
+    retry_count: int = 0
+    failures: int = 0
+    cancel_requested: bool = False
+    resume_from: str | None = None
 
 
 class LazyHeap(Generic[Item]):

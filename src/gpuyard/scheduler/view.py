@@ -1,4 +1,5 @@
-"""The view: all the scheduler knows, in memory. It is the fold of events (`observe`) plus what is only decided yet."""
+"""The view: all that is remembered of live jobs, attempts and nodes; the scheduler decides on it and the controller
+acts on it. It is the fold of events (`observe`) plus what is only decided yet."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,6 +21,15 @@ class LiveAttempt:
     placements: tuple[Placement, ...]
     created_at: float
     started_at: float | None = None
+    number: int = 1
+    provider: str = ""
+    provider_ref: str | None = None
+    price_per_hour: str = "0"
+
+    @property
+    def node_id(self) -> str:
+        """Its first node: the one its agent's reports come from."""
+        return self.placements[0].node_id if self.placements else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +76,10 @@ class View:
     def node(self, node_id: str) -> Node:
         """The node; one not heard of yet stands offline and empty, so that rows may come in any order."""
         return self.nodes.get(node_id) or self.nodes.setdefault(node_id, Node(node_id))
+
+    def attempts_on(self, node_id: str) -> list[LiveAttempt]:
+        """The live attempts of a node."""
+        return [attempt for attempt in self.attempts.values() if attempt.node_id == node_id]
 
     def file(self, job: LiveJob) -> None:
         """Put a queued job where it belongs."""

@@ -118,7 +118,7 @@ async def _serve(yard: Yard, listener: socket.socket) -> None:
         gc.collect()
         gc.freeze()
     await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
-    if not yard.controller.core.book.attempts:
+    if not yard.controller.core.view.attempts:
         # Where something runs, agents stay: they keep its time, its checkpoints and how it ended.
         await yard.controller.dismiss_agents()
     yard.stream.close()

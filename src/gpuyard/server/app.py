@@ -62,7 +62,7 @@ async def _housekeeping(yard: Yard) -> None:
     while True:
         await asyncio.sleep(_HOUSEKEEPING_S)
         idle_exit_s = yard.settings.server.idle_exit_s
-        if core.book.jobs:
+        if core.view.jobs:
             yard.used_at = time.monotonic()
         elif idle_exit_s and time.monotonic() - yard.used_at > idle_exit_s:
             log.info("leaving: idle", seconds=idle_exit_s)

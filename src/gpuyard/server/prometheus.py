@@ -22,13 +22,13 @@ class _YardCollector(Collector):
         for state in JobState:
             jobs.add_metric([state.value], counts.get(state.value, 0))
         yield jobs
-        yield GaugeMetricFamily("gpuyard_attempts_live", "Attempts that hold a booking", len(core.book.attempts))
+        yield GaugeMetricFamily("gpuyard_attempts_live", "Attempts that hold a booking", len(core.view.attempts))
         nodes = GaugeMetricFamily("gpuyard_nodes", "Nodes by state", labels=["state"])
-        for state in sorted(set(core.book.node_states.values())):
-            nodes.add_metric([state], sum(value == state for value in core.book.node_states.values()))
+        for state in sorted({node.state for node in core.view.nodes.values()}):
+            nodes.add_metric([state], sum(node.state == state for node in core.view.nodes.values()))
         yield nodes
-        busy = {uuid for a in core.book.attempts.values() for place in a.placements for uuid in place.gpu_uuids}
-        present = [uuid for uuid, node in core.book.gpu_nodes.items() if node]
+        busy = {uuid for a in core.view.attempts.values() for place in a.placements for uuid in place.gpu_uuids}
+        present = [uuid for uuid, device in core.view.devices.items() if device.node_id]
         gpus = GaugeMetricFamily("gpuyard_gpus", "GPUs by use", labels=["use"])
         gpus.add_metric(["busy"], len(busy))
         gpus.add_metric(["free"], len(set(present) - busy))

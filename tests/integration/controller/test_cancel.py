@@ -104,7 +104,7 @@ async def test_a_launch_that_is_being_cancelled_is_not_begun(yard: Controlled):
     with held_commit(yard.ledger.engine) as begun:
         cancelling = asyncio.create_task(yard.cancel(two))
         await eventually(begun.is_set, "the cancel to be on its way to the ledger")
-        assert yard.core.book.jobs[two].cancel_requested
+        assert yard.core.view.jobs[two].cancel_requested
         yard.host.hold_start.set()
         await yard.begun(one)
         await eventually(lambda: not yard.core._tasks, "the launch to be over")

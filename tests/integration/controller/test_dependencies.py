@@ -87,7 +87,7 @@ async def test_a_parent_whose_end_is_just_being_written(yard: Controlled, exit_c
         yard.host.ended(attempt_id, exit_code=exit_code)
         yard.provider.deliver_soon("node_1")
         await eventually(begun.is_set, "the end to be on its way to the ledger")
-        assert parent not in yard.core.book.jobs
+        assert parent not in yard.core.view.jobs
         submitting = asyncio.create_task(yard.submit(depends_on=[parent]))
         await eventually(lambda: yard.core.writer._group.waiters, "the submission to wait for the next commit")
     child = await submitting

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 
 def memory(yard: Controlled) -> tuple[dict, dict]:
-    return deepcopy((yard.core.book.jobs, yard.core.book.attempts))
+    return deepcopy((yard.core.view.jobs, yard.core.view.attempts))
 
 
 async def test_a_submission_that_cannot_be_written_leaves_nothing_behind(yard: Controlled):
@@ -58,7 +58,7 @@ async def test_a_cancel_that_cannot_be_written_stops_nothing(yard: Controlled):
     with failing_commits(yard.ledger.engine), pytest.raises(DiskFullError):
         await yard.cancel(job_id)
     assert yard.host.stops == []
-    assert yard.core.book.jobs[job_id].cancel_requested is False
+    assert yard.core.view.jobs[job_id].cancel_requested is False
     await yard.cancel(job_id)
     assert (await yard.until(job_id))["state"] == "cancelled"
 

@@ -1,4 +1,4 @@
-"""Whatever happens to jobs, in whatever order: what must hold of the moves and the book."""
+"""Whatever happens to jobs, in whatever order: what must hold of the moves and the view."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from gpuyard.billing.meter import cost
-from gpuyard.controller.book import Book
 from gpuyard.domain.errors import IllegalMoveError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.states import ATTEMPT_MOVES, JOB_MOVES, AttemptState, JobState
-from tests.support.life import PRICE, Life, book_of
+from gpuyard.scheduler.view import View
+from tests.support.life import PRICE, Life, view_of
 
 outcomes = st.fixed_dictionaries(
     {},
@@ -25,6 +25,10 @@ outcomes = st.fixed_dictionaries(
         "lost": st.booleans(),
     },
 )
+
+
+def memory(view: View) -> tuple[dict, dict]:
+    return view.jobs, view.attempts
 
 
 class Jobs(RuleBasedStateMachine):
@@ -44,11 +48,11 @@ class Jobs(RuleBasedStateMachine):
         if legal:
             act()
             return True
-        before = deepcopy((self.life.tables, vars(self.life.book), self.life.jobs, self.life.attempts))
+        before = deepcopy((self.life.tables, memory(self.life.view), self.life.jobs, self.life.attempts))
         try:
             act()
         except IllegalMoveError:
-            assert (self.life.tables, vars(self.life.book), self.life.jobs, self.life.attempts) == before
+            assert (self.life.tables, memory(self.life.view), self.life.jobs, self.life.attempts) == before
             return False
         raise AssertionError("an illegal move was made")
 
@@ -146,17 +150,17 @@ class Jobs(RuleBasedStateMachine):
             assert [row["number"] for row in rows] == [row["token"] for row in rows] == counted
 
     @invariant()
-    def the_book_is_the_fold_of_the_journal(self):
-        assert vars(book_of(self.life.journal)) == vars(self.life.book)
+    def the_view_is_the_fold_of_the_journal(self):
+        assert memory(view_of(self.life.journal)) == memory(self.life.view)
 
     @invariant()
-    def the_book_is_what_a_restart_reads(self):
-        assert vars(self.read_anew()) == vars(self.life.book)
+    def the_view_is_what_a_restart_reads(self):
+        assert memory(self.read_anew()) == memory(self.life.view)
 
-    def read_anew(self) -> Book:
+    def read_anew(self) -> View:
         changes = [Change(table, key, row) for table in (Table.JOBS, Table.ATTEMPTS)
                    for key, row in self.life.tables[table].items()]  # fmt: skip
-        return book_of([Event(EventKind.NODE_CHANGED, 0.0, (change,)) for change in changes])
+        return view_of([Event(EventKind.NODE_CHANGED, 0.0, (change,)) for change in changes])
 
 
 TestJobs = Jobs.TestCase

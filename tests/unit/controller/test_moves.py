@@ -5,12 +5,13 @@ from decimal import Decimal
 import pytest
 
 from gpuyard.controller import moves
-from gpuyard.controller.book import JobRecord
 from gpuyard.controller.moves import Outcome
 from gpuyard.domain.errors import IllegalMoveError
 from gpuyard.domain.events import EventKind, Table
 from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import JobState
+from gpuyard.scheduler.queue import LiveJob
 from tests.support.life import Life
 
 
@@ -19,8 +20,8 @@ def life() -> Life:
     return Life()
 
 
-def job(**fields) -> JobRecord:
-    return JobRecord("job_1", JobState.RUNNING, **fields)
+def job(**fields) -> LiveJob:
+    return LiveJob("job_1", JobState.RUNNING, Shape(), 3, 0.0, **fields)
 
 
 @pytest.mark.parametrize(

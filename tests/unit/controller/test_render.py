@@ -2,14 +2,14 @@
 
 import pytest
 
-from gpuyard.controller.book import AttemptRecord
 from gpuyard.controller.render import render
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import AttemptState
+from gpuyard.scheduler.view import LiveAttempt
 
-ATTEMPT = AttemptRecord("attempt_1", "job_1", AttemptState.INTENDED, token=3,
-                        placements=(Placement("node_1", ("GPU-a", "GPU-b"), 4.0, 16.0),))  # fmt: skip
+ATTEMPT = LiveAttempt("attempt_1", "job_1", AttemptState.INTENDED, 3,
+                      (Placement("node_1", ("GPU-a", "GPU-b"), 4.0, 16.0),), created_at=0.0)  # fmt: skip
 CHECKPOINT = {"sha256": "f" * 64, "path": "out/step-10", "directory": 1}
 
 

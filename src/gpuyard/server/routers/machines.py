@@ -27,7 +27,7 @@ async def list_gpus(yard: TheYard) -> dict[str, Any]:
 
 def _users(yard: Yard) -> dict[str, str]:
     """The job on each GPU that is taken."""
-    attempts = yard.controller.core.book.attempts.values()
+    attempts = yard.controller.core.view.attempts.values()
     return {uuid: a.job_id for a in attempts for place in a.placements for uuid in place.gpu_uuids}
 
 
@@ -36,7 +36,7 @@ async def list_nodes(yard: TheYard) -> dict[str, Any]:
     """Every node: capacity, what is booked, whether its agent is connected."""
     items: list[dict[str, Any]] = []
     for row in yard.queries.nodes():
-        places = [place for attempt in yard.controller.core.book.attempts_on(row["id"]) for place in attempt.placements
+        places = [place for attempt in yard.controller.core.view.attempts_on(row["id"]) for place in attempt.placements
                   if place.node_id == row["id"]]  # fmt: skip
         booked = {
             "cpus": sum(place.cpus for place in places),

@@ -55,22 +55,22 @@ async def about(yard: TheYard) -> dict[str, Any]:
 async def _until_ended(yard: Yard) -> None:
     """Agents leave with the server, so whoever ignores TERM is waited for until KILL has come."""
     deadline = time.monotonic() + _CANCEL_S
-    while yard.controller.core.book.attempts and time.monotonic() < deadline:
+    while yard.controller.core.view.attempts and time.monotonic() < deadline:
         await yard.stream.changed(1.0)
 
 
 @router.post("/stop", status_code=202)
 async def stop(yard: TheYard, running: Annotated[Running, Body(embed=True)] = Running.REFUSE) -> dict[str, Any]:
     """Stop the server and its agents. Running jobs make it refuse, unless told to leave them running or cancel them."""
-    book = yard.controller.core.book
-    live = {attempt.job_id for attempt in book.attempts.values()}
+    view = yard.controller.core.view
+    live = {attempt.job_id for attempt in view.attempts.values()}
     if live and running is Running.REFUSE:
         raise RefusedError(
             f"{len(live)} {'job is' if len(live) == 1 else 'jobs are'} running.",
             "Choose: leave them running (the next start adopts them) or cancel them.",
         )
     if running is Running.CANCEL:
-        await asyncio.gather(*(yard.controller.requests.cancel(job_id) for job_id in list(book.jobs)))
+        await asyncio.gather(*(yard.controller.requests.cancel(job_id) for job_id in list(view.jobs)))
         await _until_ended(yard)
     yard.stopping.set()
     return {"stopping": True, "left_running": sorted(live) if running is Running.LEAVE else []}
