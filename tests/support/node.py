@@ -98,6 +98,7 @@ class Node:
         self.work = root / "work"
         self.work.mkdir()
         self.sink = Recorder()
+        self.config_more: dict[str, Any] = {}
         self.loop = Loop()
         self.provider = self._make_provider()
         self.attempts: list[str] = []
@@ -107,7 +108,7 @@ class Node:
 
     def _make_provider(self) -> LocalProvider:
         config = {"home": str(self.home.root), "epoch": self.sink.epoch, "price_per_hour": "3600", "currency": "EUR"}
-        return LocalProvider(config)
+        return LocalProvider(config | self.config_more)
 
     def open(self) -> None:
         """Let the server's end be there; a keeper is started when none runs."""

@@ -67,6 +67,11 @@ class Home:
         return self.root / "node"
 
     @property
+    def peers(self) -> Path:
+        """Where this home's agent finds the yard's other servers: `{"urls", "token"}`, mode 0600."""
+        return self.node / "peers.json"
+
+    @property
     def runs(self) -> Path:
         """Working directories of templates run by name."""
         return self.root / "runs"

@@ -49,7 +49,10 @@ class SchedulerSettings(_Section):
 
 
 class NodeSettings(_Section):
-    """The local node. `max_processes` bounds each job (a fork bomb's fence); `keep_checkpoints` newest are kept."""
+    """The local node. `max_processes` bounds each job (a fork bomb's fence); `keep_checkpoints` newest are kept.
+
+    Every `heartbeat_s` agent and server tell each other that they live; five missing beats end their link.
+    """
 
     max_log_gb: Gigabytes = 1.0
     max_processes: int = Field(default=8192, ge=1)
@@ -58,6 +61,7 @@ class NodeSettings(_Section):
     usage_s: Period = 5.0
     checkpoint_scan_s: Period = 0.5
     discovery_s: Period = 5.0
+    heartbeat_s: Period = 2.0
 
 
 class BillingSettings(_Section):

@@ -1,5 +1,6 @@
 """The controller, put together: core, requests, launching, reports, logs and the providers they work with."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -59,6 +60,14 @@ class Controller:
             if isinstance(provider, OwnsNodes):
                 provider.reconnect()
 
+    async def serve_agent(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """The link of an agent that came in by the server's door, to its end."""
+        for provider in self.providers.values():
+            if isinstance(provider, OwnsNodes):
+                await provider.serve(reader, writer)
+                return
+        writer.close()
+
     async def dismiss_agents(self) -> None:
         """Ask every agent to leave; jobs that run are left to the next one."""
         for provider in self.providers.values():
@@ -76,7 +85,7 @@ def local_providers(home: Path, settings: Settings) -> MakeProviders:
     """The providers of an embedded server: this machine."""
 
     def make(epoch: int) -> Mapping[str, GpuProviderInterface]:
-        config: dict[str, Any] = {"home": str(home), "epoch": epoch}
+        config: dict[str, Any] = {"home": str(home), "epoch": epoch, "heartbeat_s": settings.node.heartbeat_s}
         if settings.billing.local_price_per_hour is not None:
             config["price_per_hour"] = settings.billing.local_price_per_hour
         return {"local": registry.load("local", config)}

@@ -2,6 +2,9 @@
 
 Commands are idempotent by attempt id. Reports are numbered per agent and kept until the server acknowledges them,
 which it does only after its commit. An agent refuses a command with an older epoch than it has seen.
+
+An agent beats, and the server answers each beat. Whoever hears nothing for `SILENT_BEATS` beats takes the link for
+dead, because a process that was stopped keeps its connections open.
 """
 
 import struct
@@ -10,11 +13,16 @@ from typing import Any
 import msgspec
 
 MAX_FRAME = 64 * 1024 * 1024
+SILENT_BEATS = 5
 _LENGTH = struct.Struct(">I")
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     pass
+
+
+class Beat(_Message, frozen=True):
+    """The sender lives; sent by the agent, and sent back by the server."""
 
 
 # --- agent to server ---------------------------------------------------------------------------------------------
@@ -155,10 +163,11 @@ class Found(_Message, frozen=True):
 
 
 class Welcome(_Message, frozen=True):
-    """Answer to Hello: the server's epoch and the highest report it has committed."""
+    """Answer to Hello: the server's epoch, the highest report it has committed, how often to beat (0: never)."""
 
     epoch: int
     acknowledged: int = 0
+    heartbeat_s: float = 0.0
 
 
 class Start(_Message, frozen=True):
@@ -230,8 +239,8 @@ class Leave(_Message, frozen=True):
     """End the agent and its keeper; running jobs are left to themselves and adopted by the next agent."""
 
 
-FromAgent = Hello | Report | LogPart | Found
-ToAgent = Welcome | Start | Stop | Acknowledge | Forget | ReadLog | Find | Leave
+FromAgent = Hello | Report | LogPart | Found | Beat
+ToAgent = Welcome | Start | Stop | Acknowledge | Forget | ReadLog | Find | Leave | Beat
 
 _encoder = msgspec.msgpack.Encoder()
 _from_agent: msgspec.msgpack.Decoder[FromAgent] = msgspec.msgpack.Decoder(FromAgent)

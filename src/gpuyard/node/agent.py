@@ -25,6 +25,7 @@ from gpuyard.devices.host import HostReading, read_host
 from gpuyard.domain import wire
 from gpuyard.domain.ids import new_id
 from gpuyard.node.attempt import AttemptRun
+from gpuyard.node.dial import WELCOME_S, Door, Pulse, doors, opened
 from gpuyard.node.gpus import GpuWatch
 from gpuyard.node.journal import Journal
 from gpuyard.node.logs import read_log
@@ -54,8 +55,8 @@ class Agent:
         self._attempts: dict[str, AttemptRun] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._epoch = 0
-        self._linked = False
-        self._heard = home.node / "heard"
+        self._pulse: Pulse | None = None  # of the link, while there is one
+        self._heard, self._sign = home.node / "heard", home.node / "pulse"
         self._silent_since = _heard_at(self._heard)
         self._leaving = asyncio.Event()
 
@@ -91,45 +92,67 @@ class Agent:
     # --- the link ---
 
     async def _dial(self) -> None:
-        """Dial the server for ever, a little less eagerly each time it does not answer."""
+        """Dial the servers in turn for ever, a little less eagerly after each round in which none answers."""
         pause, longest = _DIAL_S
+        first = 0
         while True:
-            try:
-                reader, writer = await asyncio.open_unix_connection(self._home.socket)
-            except OSError:
-                await asyncio.sleep(pause)
-                pause = min(pause * 1.5, longest)
-                continue
-            try:
-                await self._talk(reader, writer)
-            except (OSError, asyncio.IncompleteReadError, ValueError, msgspec.ValidationError) as error:
-                log.info("the link to the server ended", cause=repr(error))
-            finally:
-                # A server that lets us in and throws us out again (its disk is full) is not dialled in a tight loop.
-                pause = _DIAL_S[0] if self._linked else min(pause * 1.5, longest)
-                if self._linked:
-                    self._linked, self._silent_since = False, time.monotonic()
-                writer.close()
+            ways, linked = doors(self._home), False
+            for turn in range(len(ways)):
+                linked = await self._try(ways[(first + turn) % len(ways)])
+                if linked:
+                    first += turn + 1  # a server that fell silent may still take the call: the next one is asked first
+                    break
+            # A server that lets us in and throws us out again (its disk is full) is not dialled in a tight loop.
+            pause = _DIAL_S[0] if linked else min(pause * 1.5, longest)
             await asyncio.sleep(pause)
+
+    async def _try(self, door: Door) -> bool:
+        """Talk to the server behind `door` until the link ends; False if none was there, or it never said Welcome."""
+        try:
+            async with opened(door) as (reader, writer):
+                await self._talk(reader, writer)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except (OSError, asyncio.IncompleteReadError, ValueError, msgspec.ValidationError) as error:
+            log.info("the link to the server ended", cause=repr(error))
+        if self._pulse is None:
+            return False
+        self._silent_since, self._pulse = self._pulse.heard_at, None
+        return True
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(wire.encode(self._hello()))
-        sending: asyncio.Task[None] | None = None
+        patience = asyncio.get_running_loop().call_later(WELCOME_S, writer.transport.abort)
+        working: list[asyncio.Task[None]] = []
         try:
             while True:
                 header = await reader.readexactly(4)
                 message = wire.decode_to_agent(await reader.readexactly(wire.frame_length(header)))
+                if self._pulse:
+                    self._pulse.hear()
                 if isinstance(message, wire.Welcome):
-                    if message.epoch < self._epoch:
-                        raise ValueError(f"the server's epoch {message.epoch} is over: {self._epoch} was seen")
-                    self._epoch, self._linked = message.epoch, True
-                    sending = asyncio.create_task(self._outbox.deliver(writer))
-                    sending.add_done_callback(lambda _: writer.close())  # neither direction lives without the other
+                    patience.cancel()
+                    working = self._welcomed(message, writer)
                 else:
                     self._obey(message, writer)
         finally:
-            if sending:
-                sending.cancel()
+            patience.cancel()
+            for task in working:
+                task.cancel()
+
+    def _welcomed(self, message: wire.Welcome, writer: asyncio.StreamWriter) -> list[asyncio.Task[None]]:
+        """The link stands: report, and beat if the server wants that."""
+        if self._pulse:
+            raise ValueError("a second Welcome on one link")
+        if message.epoch < self._epoch:
+            raise ValueError(f"the server's epoch {message.epoch} is over: {self._epoch} was seen")
+        self._epoch, self._pulse = message.epoch, Pulse(writer, message.heartbeat_s)
+        working = [asyncio.create_task(self._outbox.deliver(writer))]
+        if message.heartbeat_s:
+            working.append(asyncio.create_task(self._pulse.beat()))
+        for task in working:
+            task.add_done_callback(lambda _: writer.close())  # no direction lives without the other
+        return working
 
     def _hello(self) -> wire.Hello:
         attempts = [wire.Attempt(i, a.start.token, "running" if a.live else "ended") for i, a in self._attempts.items()]
@@ -159,8 +182,8 @@ class Agent:
                 writer.write(wire.encode(wire.Found(message.request, message.attempt_id, state)))
             case wire.Leave():
                 self._leaving.set()
-            case wire.Welcome():
-                raise ValueError("a second Welcome on one link")
+            case wire.Welcome() | wire.Beat():
+                pass  # a Welcome was taken in before; a Beat says no more than that it came
 
     # --- attempts ---
 
@@ -229,10 +252,13 @@ class Agent:
         """
         while True:
             await asyncio.sleep(1.0)
-            if self._linked:
+            with suppress(OSError):
+                self._sign.touch()  # the keeper kills an agent that hangs
+            if self._pulse:
+                self._silent_since = self._pulse.heard_at
                 with suppress(OSError):  # on a full disk only this agent knows
-                    self._heard.write_text(str(time.monotonic()))
-            silent_s = 0.0 if self._linked else time.monotonic() - self._silent_since
+                    self._heard.write_text(str(self._silent_since))
+            silent_s = time.monotonic() - self._silent_since
             for attempt in list(self._attempts.values()):
                 limit = attempt.start.max_silence_s
                 if limit and silent_s > limit:

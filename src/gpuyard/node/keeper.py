@@ -8,6 +8,9 @@ its descendants, so that a job whose agent has died becomes its child; it writes
 kept for a day. An agent that exits with 0 was asked to stop and is not started again; the keeper then hands its lock
 on, so that a new one can start, and stays until the jobs it still has have ended. SIGTERM is passed to the agent, which
 is not restarted whatever its exit code; a second one ends the keeper at once. Its log is `NODE_DIR/keeper.log`.
+
+An agent that was stopped (SIGSTOP) and not woken, or whose `NODE_DIR/pulse` it touches no more, is killed, and a fresh
+one adopts its jobs.
 """
 
 import argparse
@@ -29,6 +32,9 @@ _KEEP_RECORDS_S = 86_400.0
 _PRUNE_EVERY_S = 3_600.0
 _RETRY_WRITE_S = 1.0
 _LOCK_TRIES = 20
+_WATCH_S = 2.0
+# Looks, _WATCH_S apart: counted and not timed, so that a keeper which was stopped itself takes nobody for dead.
+_STOPPED_LOOKS, _SILENT_LOOKS = 5, 30
 _LOOKS, _LOOK_AGAIN_S = 10, 0.002
 _ATTEMPT = b"GPUYARD_ATTEMPT_ID="
 _SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
@@ -94,6 +100,33 @@ class Exits:
                 file.unlink(missing_ok=True)
 
 
+class Watch:
+    """Whether an agent still works, looked at every `_WATCH_S`. A debugger may hold it for as long as it likes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._first = self._last = self._touched()
+        self._stopped = self._silent = 0
+
+    def _touched(self) -> int:
+        try:
+            return self.path.stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def fault(self, pid: int) -> str:
+        """Why the agent has to go; empty while it may stay. One that never touched the file is not held to it."""
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        stopped = stat[stat.rindex(b")") + 2 :].startswith(b"T")
+        self._stopped = self._stopped + 1 if stopped else 0
+        touched = self._touched()
+        self._silent = self._silent + 1 if touched == self._last != self._first else 0
+        self._last = touched
+        if self._stopped > _STOPPED_LOOKS:
+            return "is stopped"
+        return "no longer shows that it works" if self._silent > _SILENT_LOOKS else ""
+
+
 class Keeper:
     """One agent, started again and again, and whatever it leaves behind."""
 
@@ -107,6 +140,7 @@ class Keeper:
         self._pause_s = _FIRST_PAUSE_S
         self._start_at: float | None = time.monotonic()  # None: the agent runs, or is to run no more
         self._stopping = False
+        self._watch = Watch(folder / "pulse")
         self._orphans: dict[int, str] = {}  # the attempts of the jobs that an agent left behind, by pid
 
     def run(self) -> None:
@@ -123,7 +157,11 @@ class Keeper:
                     self._start()
             elif not children_left and not self._exits.pending:
                 break
-            if self._wait() in (signal.SIGTERM, signal.SIGINT) and not self._stop():
+            received = self._wait()
+            if not received and self._agent is not None and (fault := self._watch.fault(self._agent)):
+                self._log.write(f"agent {self._agent} {fault}: killed")
+                os.kill(self._agent, signal.SIGKILL)  # not yet reaped: the pid is the agent's
+            if received in (signal.SIGTERM, signal.SIGINT) and not self._stop():
                 break
         self._log.write("ends")
 
@@ -139,6 +177,7 @@ class Keeper:
                 setsigmask=[],
                 setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
             )
+            self._watch = Watch(self._watch.path)
             self._log.write(f"agent {self._agent} started")
         except OSError as error:
             self._log.write(f"agent not started: {error}")
@@ -156,6 +195,8 @@ class Keeper:
         due = [] if self._start_at is None else [self._start_at - time.monotonic()]
         if self._exits.pending:
             due.append(_RETRY_WRITE_S)
+        if self._agent is not None:
+            due.append(_WATCH_S)
         received = signal.sigtimedwait(_SIGNALS, max(0.0, min(due))) if due else signal.sigwaitinfo(_SIGNALS)
         return received.si_signo if received else 0
 

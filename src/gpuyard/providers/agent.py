@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 class AgentProvider(GpuProviderInterface):
-    """Attempts on nodes that have an agent. `config`: `epoch`, `price_per_hour`, `currency`."""
+    """Attempts on nodes that have an agent. `config`: `epoch`, `price_per_hour`, `currency`, `heartbeat_s`."""
 
     PROVIDER_NAME: ClassVar[str] = "agent"
 
@@ -43,6 +43,7 @@ class AgentProvider(GpuProviderInterface):
         self._hellos: dict[str, wire.Hello] = {}
         self._results = Results()
         self._sink: Sink | None = None
+        self._heartbeat_s = float(config.get("heartbeat_s", 2.0))
         self._closed = False
         self.joined = asyncio.Event()
 
@@ -74,7 +75,7 @@ class AgentProvider(GpuProviderInterface):
             del self._open[link]
 
     async def _serve(self, link: Link, writer: asyncio.StreamWriter) -> None:
-        node_id, passing = "", None
+        node_id, passing, watching = "", None, None
         try:
             _refuse_other_users(writer)
             async for message in link.messages():
@@ -85,10 +86,15 @@ class AgentProvider(GpuProviderInterface):
                     node_id = message.node_id
                     await self._join(message, link)
                     passing = asyncio.create_task(self._pass_on(node_id, link), name="pass-on-reports")
+                elif isinstance(message, wire.Beat):
+                    link.send(message)
+                    watching = watching or asyncio.create_task(link.expect_beats(self._heartbeat_s))
         except (GpuyardError, ValueError, PermissionError) as error:
             log.warning("agent link ended", node=node_id, error=str(error))
         finally:
             link.close()
+            if watching:
+                watching.cancel()
             if passing:
                 await passing
             await self._leave(node_id, link)
@@ -101,7 +107,8 @@ class AgentProvider(GpuProviderInterface):
         self._links[hello.node_id], self._hellos[hello.node_id] = link, hello
         for attempt in hello.attempts:
             self._results.listed(hello.node_id, attempt.attempt_id, attempt.state)
-        link.send(await self._sink.node_joined(self.PROVIDER_NAME, hello))
+        welcome = await self._sink.node_joined(self.PROVIDER_NAME, hello)
+        link.send(replaced(welcome, heartbeat_s=self._heartbeat_s))
         self.joined.set()
 
     async def _pass_on(self, node_id: str, link: Link) -> None:

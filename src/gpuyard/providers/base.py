@@ -4,6 +4,7 @@ A provider keeps no truth: the ledger does. It is told an attempt's id with the 
 whose reply was lost is found again (`FindsAttempts`) and never made twice.
 """
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -99,6 +100,10 @@ class FindsAttempts(Protocol):
 @runtime_checkable
 class OwnsNodes(Protocol):
     """A provider whose nodes have agents: gpuyard places on devices and agents push reports."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One agent's link, from its Hello to its end."""
+        ...
 
     async def forget(self, node_id: str, attempt_ids: Sequence[str]) -> None:
         """These attempts are settled in the ledger: the agent may drop their records."""

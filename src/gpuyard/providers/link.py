@@ -24,6 +24,7 @@ class Link:
         self._numbers = count(1)
         self._waiting: dict[int, asyncio.Future[wire.LogPart | wire.Found]] = {}
         self.closed = False
+        self._missed = 0
         self._reports: list[wire.Report] = []
         self._news = asyncio.Event()
 
@@ -33,6 +34,7 @@ class Link:
             message = await self._receive()
             if message is None:
                 return
+            self._missed = 0
             if isinstance(message, wire.LogPart | wire.Found):
                 waiter = self._waiting.pop(message.request, None)
                 if waiter and not waiter.done():
@@ -46,6 +48,14 @@ class Link:
             return wire.decode_from_agent(await self._reader.readexactly(wire.frame_length(header)))
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
+
+    async def expect_beats(self, every_s: float) -> None:
+        """Cut the link when its agent has said nothing for too long: a process that is stopped keeps it open."""
+        while self._missed <= wire.SILENT_BEATS:
+            # Counted, not timed: a server that was stopped itself takes nobody for dead.
+            await asyncio.sleep(every_s)
+            self._missed += 1
+        self._writer.transport.abort()  # whoever does not read would never let it be closed
 
     def hold(self, report: wire.Report) -> None:
         """Keep a report for who takes the next ones."""

@@ -104,7 +104,10 @@ class _Server(uvicorn.Server):
 
 
 async def _serve(yard: Yard, listener: socket.socket) -> None:
-    config = uvicorn.Config(make_app(yard), log_level="warning", access_log=False, timeout_graceful_shutdown=3)
+    config = uvicorn.Config(
+        make_app(yard), log_level="warning", access_log=False, timeout_graceful_shutdown=3, ws="websockets-sansio",
+        ws_ping_interval=None, ws_per_message_deflate=False,
+    )  # fmt: skip
     server = _Server(config)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -13,7 +13,7 @@ from gpuyard.domain.errors import LedgerError
 from gpuyard.server import problems
 from gpuyard.server.auth import require_token
 from gpuyard.server.openapi import PROBLEMS, Api
-from gpuyard.server.routers import checkpoints, events, jobs, machines, process, tiers
+from gpuyard.server.routers import agents, checkpoints, events, jobs, machines, process, tiers
 from gpuyard.server.yard import Yard
 
 _HOUSEKEEPING_S = 5.0
@@ -40,6 +40,7 @@ def make_app(yard: Yard) -> FastAPI:
         api.include_router(router)
     app.include_router(api)
     app.include_router(process.open_router)
+    app.include_router(agents.router)
     app.middleware("http")(_note_use)
     return app
 

@@ -1,6 +1,7 @@
 """The yard: everything a request may need, made once and handed to the routers by FastAPI's dependency injection."""
 
 import asyncio
+import secrets
 import time
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -27,6 +28,10 @@ class Yard:
     token: str
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     used_at: float = field(default_factory=time.monotonic)
+
+    def admits(self, token: str) -> bool:
+        """Is this the yard's token?"""
+        return secrets.compare_digest(token.strip().encode(), self.token.encode())
 
     @property
     def queries(self) -> Queries:
