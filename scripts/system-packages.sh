@@ -7,3 +7,7 @@ cd "$(dirname "$0")"
 if ! echo '#include <stdio.h>' | gcc -fsyntax-only -x c - 2>/dev/null; then
     ./apt-install.sh gcc libc6-dev || true
 fi
+
+if ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null && ! command -v postgres >/dev/null; then
+    ./apt-install.sh postgresql || true
+fi

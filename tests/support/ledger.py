@@ -28,6 +28,21 @@ def state_of(engine: sa.Engine) -> Mapping[Table, dict[str, dict[str, Any]]]:
         }
 
 
+def refuse_node(engine: sa.Engine, node_id: str) -> None:
+    """Let the database itself refuse the row of this node, saying `not this one`."""
+    if engine.dialect.name == "sqlite":
+        statements = [f"CREATE TRIGGER no BEFORE INSERT ON nodes WHEN NEW.id = '{node_id}' "
+                      "BEGIN SELECT RAISE(ABORT, 'not this one'); END"]  # fmt: skip
+    else:
+        statements = ["CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+                      "$$ BEGIN RAISE EXCEPTION 'not this one'; END $$",
+                      f"CREATE TRIGGER no BEFORE INSERT ON nodes FOR EACH ROW WHEN (NEW.id = '{node_id}') "
+                      "EXECUTE FUNCTION refuse()"]  # fmt: skip
+    with engine.begin() as tx:
+        for statement in statements:
+            tx.exec_driver_sql(statement)
+
+
 @contextmanager
 def failing_commits(engine: sa.Engine, said: str = "database or disk is full") -> Iterator[list[int]]:
     """Let every COMMIT on `engine` fail as SQLite would say it; gives a list that grows by one each time."""

@@ -9,9 +9,9 @@ from gpuyard.ledger.ledger import Ledger
 from tests.support.ledger import node_event
 
 
-def write_until_killed(path: Path, said: Connection) -> None:
+def write_until_killed(place: Path | str, said: Connection) -> None:
     """Write events, numbered on from the last; acknowledged numbers are sent to `said`."""
-    asyncio.run(_write(Ledger.open(path), said))
+    asyncio.run(_write(Ledger.open(place), said))
 
 
 async def _write(ledger: Ledger, said: Connection) -> None:

@@ -32,9 +32,16 @@ def register(app: typer.Typer) -> None:
 def up(
     foreground: Annotated[bool, typer.Option(help="Stay in the foreground, for a service manager.")] = False,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Listen on this port.")] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Keep the ledger in this PostgreSQL database from now on; `sqlite`: in the "
+                                         "home's own file; `-`: read the URL, which may hold a password, from stdin.")
+    ] = None,
     as_json: AsJson = False,
-) -> None:
+) -> None:  # fmt: skip
     """Start the server of this home, unless it runs already."""
+    if database is not None:
+        _use_database(sys.stdin.readline().strip() if database == "-" else database)
     if port is not None:
         os.environ["GPUYARD_SERVER__PORT"] = str(port)
     if foreground:
@@ -49,6 +56,18 @@ def up(
         print_json({"url": address.url, "home": str(home.root), "started": running is None})
         return
     typer.echo(f"gpuyard {'runs already' if running else 'is up'} at {address.url}, home {home.root}")
+
+
+def _use_database(url: str) -> None:
+    from gpuyard.client.connection import running_server
+    from gpuyard.config.database import remember_database
+    from gpuyard.config.paths import Home
+
+    home = Home.find()
+    home.create()
+    if running_server(home):
+        raise RefusedError("A server of this home runs, with the database it has.", "Stop it with `gpuyard down`.")
+    remember_database(home, url)
 
 
 def down(

@@ -37,6 +37,11 @@ class Home:
         return self.root / "ledger.db"
 
     @property
+    def database(self) -> Path:
+        """The address of a PostgreSQL ledger, mode 0600; there is none where the ledger is SQLite's."""
+        return self.root / "database"
+
+    @property
     def lock(self) -> Path:
         """Held by the one server of this home."""
         return self.root / "server.lock"

@@ -72,8 +72,12 @@ class BillingSettings(_Section):
 
 
 class LedgerSettings(_Section):
-    """`keep_events`: how many journal rows stay before the oldest are folded into a snapshot."""
+    """`keep_events`: how many journal rows stay before the oldest are folded into a snapshot.
 
+    `url` is the address of a PostgreSQL database; unset, what `gpuyard up --database` said, else the home's own file.
+    """
+
+    url: str | None = Field(default=None, repr=False)
     keep_events: int = Field(default=1_000_000, ge=1000)
 
 

@@ -10,6 +10,8 @@ GpuyardError
 ├── UnreachableError           no server answers                          503  exit 5
 ├── LedgerError                the ledger cannot be opened or written     500  exit 4
 │   ├── LedgerLockedError, LedgerTooNewError, NetworkFilesystemError
+│   ├── LedgerUnreachableError its database does not answer              503
+│   ├── FencedError            another server leads now                  503
 │   └── DiskFullError                                                     507
 └── ProviderError              a provider failed                          502  exit 4
     ├── JobNotFoundError
@@ -141,6 +143,20 @@ class NetworkFilesystemError(LedgerError):
     """SQLite's locks cannot be trusted on a network file system."""
 
     code = "network_filesystem"
+
+
+class LedgerUnreachableError(LedgerError):
+    """The database does not answer. What was acknowledged is safe there."""
+
+    code = "ledger_unreachable"
+    status = 503
+
+
+class FencedError(LedgerError):
+    """Another server leads now, so this one may write no more."""
+
+    code = "fenced"
+    status = 503
 
 
 class DiskFullError(LedgerError):

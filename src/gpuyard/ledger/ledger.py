@@ -6,23 +6,27 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
+from gpuyard.ledger.faults import ledger_error
 from gpuyard.ledger.prune import prune
 from gpuyard.ledger.queries import Queries
-from gpuyard.ledger.store import ledger_error, open_engine
+from gpuyard.ledger.store import open_engine, place
 from gpuyard.ledger.writer import Committed, Writer
 
 
 class Ledger:
-    """An open ledger; `Ledger.open(path)` is the SQLite one, migrated to this version's schema."""
+    """An open ledger, in SQLite or PostgreSQL."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self.engine = engine
         self.queries = Queries(engine)
 
     @classmethod
-    def open(cls, path: Path) -> "Ledger":
-        """The ledger at `path`, made if there is none; LedgerError when it cannot be used."""
-        return cls(open_engine(path))
+    def open(cls, where: Path | str) -> "Ledger":
+        """The ledger at `where`, the path of a SQLite file or the URL of a PostgreSQL database.
+
+        It is made if there is none and migrated to this version's schema; LedgerError when it cannot be used.
+        """
+        return cls(open_engine(where))
 
     def writer(self, on_commit: Committed | None = None, on_failure: Callable[[], None] | None = None) -> Writer:
         """Its one writer."""
@@ -33,7 +37,7 @@ class Ledger:
         try:
             await writer.exclusively(lambda engine: prune(engine, keep))
         except SQLAlchemyError as error:
-            raise ledger_error(error, str(self.engine.url.database)) from error
+            raise ledger_error(error, place(self.engine)) from error
 
     def close(self) -> None:
         """Close every connection."""

@@ -8,35 +8,47 @@ from gpuyard.domain.errors import LedgerTooNewError
 
 # The newest revision in migrations/versions. Kept here so that a ledger that is up to date never imports Alembic,
 # which would add a third of a second to every start.
-HEAD = "0001"
-_KNOWN = frozenset({HEAD})
+HEAD = "0002"
+_KNOWN = frozenset({"0001", HEAD})
+# PostgreSQL's advisory lock that keeps servers which start at once from migrating at once; any number would do.
+_LOCK = 0x67707579617264
 
 
 def migrate(engine: sa.Engine) -> None:
     """Create or upgrade the schema; LedgerTooNewError when a newer gpuyard wrote it."""
-    current = _revision(engine)
-    if current == HEAD:
-        return
-    if current is not None and current not in _KNOWN:
-        raise LedgerTooNewError(
-            f"The ledger {engine.url.database} is from a newer gpuyard (schema {current}; this one knows {HEAD}).",
-            "Upgrade gpuyard, or set GPUYARD_HOME to another folder.",
-        )
+    with engine.connect() as connection:
+        if _is_current(connection):
+            return
+    with engine.begin() as connection:
+        if engine.dialect.name == "sqlite":
+            # sqlite3 begins no transaction for DDL by itself, and a half-made schema could never be opened again.
+            connection.exec_driver_sql("BEGIN")
+        else:
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+            if _is_current(connection):
+                return
+        _upgrade(connection)
+
+
+def _upgrade(connection: sa.Connection) -> None:
     from alembic import command
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
-    with engine.begin() as connection:
-        if engine.dialect.name == "sqlite":
-            # sqlite3 begins no transaction for DDL by itself, and a half-made schema could never be opened again.
-            connection.exec_driver_sql("BEGIN")
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
 
 
-def _revision(engine: sa.Engine) -> str | None:
-    with engine.connect() as connection:
-        if not sa.inspect(connection).has_table("alembic_version"):
-            return None
-        return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
+def _is_current(connection: sa.Connection) -> bool:
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return False
+    current = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
+    if current is not None and current not in _KNOWN:
+        url = connection.engine.url
+        name = url.database if url.get_backend_name() == "sqlite" else f"{url.host}:{url.port or 5432}/{url.database}"
+        raise LedgerTooNewError(
+            f"The ledger {name} is from a newer gpuyard (schema {current}; this one knows {HEAD}).",
+            "Upgrade gpuyard, or use another ledger (GPUYARD_HOME, `[ledger] url`).",
+        )
+    return current == HEAD

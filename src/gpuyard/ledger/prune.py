@@ -1,14 +1,14 @@
 """Keeping the journal short without losing the fold: a snapshot of the state tables first, then the events go."""
 
-import json
 import zlib
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 
 from gpuyard.domain.events import Change, Table
-from gpuyard.ledger.apply import event_of
+from gpuyard.ledger.apply import event_of, last_seq
 from gpuyard.ledger.tables import STATE_TABLES, events, key_column, snapshots
 
 
@@ -18,8 +18,8 @@ def prune(engine: sa.Engine, keep: int) -> int:
     The snapshot is of the tables as they are now, which is the fold of every event, the kept ones included: folding
     those again over it changes nothing, because an event carries after-images.
     """
-    with engine.begin() as tx:
-        last = tx.execute(sa.select(sa.func.max(events.c.seq))).scalar() or 0
+    with at_one_moment(engine) as tx, tx.begin():
+        last = last_seq(tx)
         first_kept = last - keep + 1
         count = tx.execute(sa.select(sa.func.count()).where(events.c.seq < first_kept)).scalar_one()
         if not count:
@@ -27,10 +27,18 @@ def prune(engine: sa.Engine, keep: int) -> int:
         tx.execute(sa.delete(snapshots))
         for name, table in STATE_TABLES.items():
             rows = [dict(row) for row in tx.execute(sa.select(table)).mappings()]
-            body = zlib.compress(json.dumps(rows).encode(), level=6)
+            body = zlib.compress(msgspec.json.encode(rows), level=6)
             tx.execute(sa.insert(snapshots).values(seq=last, table=name.value, body=body))
         tx.execute(sa.delete(events).where(events.c.seq < first_kept))
         return int(count)
+
+
+def at_one_moment(engine: sa.Engine) -> sa.Connection:
+    """A connection whose next transaction sees everything as it was at one moment, whatever others write."""
+    connection = engine.connect()
+    if engine.dialect.name == "postgresql":
+        return connection.execution_options(isolation_level="REPEATABLE READ")
+    return connection
 
 
 def history(connection: sa.Connection) -> Iterator[Change]:
@@ -38,7 +46,7 @@ def history(connection: sa.Connection) -> Iterator[Change]:
     for row in connection.execute(sa.select(snapshots.c.table, snapshots.c.body)).mappings():
         name = Table(row["table"])
         key = key_column(STATE_TABLES[name]).name
-        values: list[dict[str, Any]] = json.loads(zlib.decompress(row["body"]))
+        values: list[dict[str, Any]] = msgspec.json.decode(zlib.decompress(row["body"]))
         yield from (Change(name, value[key], value) for value in values)
     for row in connection.execute(sa.select(events).order_by(events.c.seq)).mappings():
         yield from event_of(dict(row)).changes

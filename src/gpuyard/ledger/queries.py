@@ -4,31 +4,63 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from gpuyard.domain.states import TERMINAL, AttemptState
-from gpuyard.ledger.tables import attempts, checkpoints, counters, events, gpus, jobs, nodes, points, progress, specs
+from gpuyard.ledger.faults import is_lost, ledger_error
+from gpuyard.ledger.store import place
+from gpuyard.ledger.tables import (
+    JOB_TAIL,
+    LEASE,
+    attempts,
+    checkpoints,
+    events,
+    gpus,
+    jobs,
+    lease,
+    nodes,
+    points,
+    progress,
+    specs,
+)
 
 Row = dict[str, Any]
 LIVE_ATTEMPTS = tuple(state.value for state in AttemptState if state.live)
 # SQLite takes 32,766 in one statement unless it was built to take more.
 _MAX_VARIABLES = 30_000
+# How much of an id a person must give at least, and what the index of endings holds.
+_TAIL = 4
 _ENDED_JOBS = tuple(state.value for state in TERMINAL)
 
 
 class Queries:
-    """Reads of one ledger. In WAL mode they never wait for the writer."""
+    """Reads of one ledger, which never wait for its writer; LedgerError when it cannot be read."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
+        # Elsewhere each read would be a transaction, of three round trips instead of one.
+        elsewhere = engine.dialect.name == "postgresql"
+        self._reads = engine.execution_options(isolation_level="AUTOCOMMIT") if elsewhere else engine
 
     def _rows(self, statement: sa.Executable) -> list[Row]:
-        with self._engine.connect() as connection:
+        try:
+            try:
+                return self._read(statement)
+            except DBAPIError as error:
+                if not is_lost(error):
+                    raise
+            # The database may have been started anew since the pool last spoke to it.
+            return self._read(statement)
+        except DBAPIError as error:
+            raise ledger_error(error, place(self._engine)) from error
+
+    def _read(self, statement: sa.Executable) -> list[Row]:
+        with self._reads.connect() as connection:
             return [dict(row) for row in connection.execute(statement).mappings()]
 
-    def _row(self, statement: sa.Executable) -> Row | None:
-        with self._engine.connect() as connection:
-            row = connection.execute(statement).mappings().first()
-            return dict(row) if row else None
+    def _row(self, statement: sa.Select[*tuple[Any, ...]]) -> Row | None:
+        rows = self._rows(statement.limit(1))
+        return rows[0] if rows else None
 
     # --- jobs ---
 
@@ -44,12 +76,12 @@ class Queries:
 
     def find_job_ids(self, reference: str, limit: int = 3) -> list[str]:
         """Ids a person may mean: an exact id, else a unique ending of one, else the newest job of that name."""
-        if self.job(reference):
-            return [reference]
-        ending = sa.select(jobs.c.id).where(jobs.c.id.like("%" + _escape(reference), escape="\\"))
-        found = [row["id"] for row in self._rows(ending.order_by(jobs.c.id.desc()).limit(limit))]
-        if found and len(reference) >= 4:
-            return found
+        if len(reference) >= _TAIL:
+            tail = sa.literal_column(JOB_TAIL) == reference[-_TAIL:]
+            ending = sa.select(jobs.c.id).where(tail, jobs.c.id.like("%" + _escape(reference), escape="\\"))
+            found = [row["id"] for row in self._rows(ending.order_by(jobs.c.id.desc()))]
+            if found:
+                return [reference] if reference in found else found[:limit]
         named = self._row(sa.select(jobs.c.id).where(jobs.c.name == reference).order_by(jobs.c.id.desc()))
         return [named["id"]] if named else []
 
@@ -144,7 +176,7 @@ class Queries:
             found.setdefault(row.pop("name"), []).append(row)
         return found
 
-    # --- nodes, GPUs, events, counters ---
+    # --- nodes, GPUs, events, epochs ---
 
     def nodes(self) -> list[Row]:
         """Every node."""
@@ -173,14 +205,12 @@ class Queries:
 
     def next_epoch(self) -> int:
         """Count a new epoch: one per server that ever wrote this ledger. Called before the writer starts."""
-        with self._engine.begin() as connection:
-            found = sa.select(counters.c.value).where(counters.c.name == "epoch")
-            old = connection.execute(found).scalar()
-            if old is None:
-                connection.execute(sa.insert(counters).values(name="epoch", value=1))
-                return 1
-            connection.execute(sa.update(counters).where(counters.c.name == "epoch").values(value=old + 1))
-            return int(old) + 1
+        counted = sa.update(lease).where(lease.c.name == LEASE).values(epoch=lease.c.epoch + 1)
+        try:
+            with self._engine.begin() as connection:
+                return int(connection.execute(counted.returning(lease.c.epoch)).scalar_one())
+        except DBAPIError as error:
+            raise ledger_error(error, place(self._engine)) from error
 
 
 def _escape(text: str) -> str:

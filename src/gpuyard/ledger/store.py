@@ -1,16 +1,18 @@
-"""Opening a ledger: the engine, its pragmas, its lock, and the errors of a disk in our words."""
+"""Opening a ledger: the engine of either database, SQLite's pragmas and its lock."""
 
 import os
 import sqlite3
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from gpuyard.config.locks import lock_exclusively
-from gpuyard.domain.errors import DiskFullError, LedgerError, LedgerLockedError, NetworkFilesystemError
+from gpuyard.domain.errors import LedgerError, LedgerLockedError, NetworkFilesystemError
+from gpuyard.ledger.faults import ledger_error
 from gpuyard.ledger.migrate import migrate
 from gpuyard.ledger.netfs import network_filesystem
 
@@ -23,17 +25,42 @@ _PRAGMAS = (
     "mmap_size=268435456",
     "cache_size=-32000",
 )
+# Seconds. A database that is gone without a word (a cut cable) is noticed within about ten.
+_CONNECT = {
+    "application_name": "gpuyard",
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
 
 
-def open_engine(path: Path) -> sa.Engine:
-    """The engine of the SQLite ledger at `path`, migrated to this version's schema."""
+def open_engine(where: Path | str) -> sa.Engine:
+    """The engine of the ledger at `where`, SQLite's path or PostgreSQL's URL, migrated to this version's schema."""
+    return _open_sqlite(where) if isinstance(where, Path) else _open_postgresql(where)
+
+
+def place(engine: sa.Engine) -> Path | str:
+    """Where the ledger of `engine` is, as `open_engine` was told."""
+    if engine.dialect.name == "sqlite":
+        return Path(str(engine.url.database))
+    return engine.url.render_as_string(hide_password=True)
+
+
+def _open_sqlite(path: Path) -> sa.Engine:
     kind = network_filesystem(path)
     if kind:
         raise NetworkFilesystemError(
             f"The ledger {path} is on a network file system ({kind}), where SQLite can lose data.",
             "Set GPUYARD_HOME to a folder on a local disk.",
         )
-    engine = sa.create_engine(f"sqlite:///{path}", connect_args={"check_same_thread": False})
+    engine = sa.create_engine(
+        f"sqlite:///{path}",
+        connect_args={"check_same_thread": False},
+        json_serializer=to_json,
+        json_deserializer=msgspec.json.decode,
+    )
     event.listen(engine, "connect", _set_pragmas)
     try:
         # Made before SQLite makes it, because the log beside it takes its mode from it.
@@ -43,6 +70,26 @@ def open_engine(path: Path) -> sa.Engine:
         raise ledger_error(error, path) from error
     path.chmod(0o600)
     return engine
+
+
+def _open_postgresql(url: str) -> sa.Engine:
+    try:
+        address = sa.make_url(url).set(drivername="postgresql+psycopg")
+    except (ArgumentError, ValueError):
+        raise LedgerError("The database's address cannot be read.", "See `[ledger] url`.") from None
+    engine = sa.create_engine(
+        address, connect_args=_CONNECT, json_serializer=to_json, json_deserializer=msgspec.json.decode
+    )
+    try:
+        migrate(engine)
+    except DBAPIError as error:
+        raise ledger_error(error, url) from None
+    return engine
+
+
+def to_json(value: Any) -> str:
+    """JSON as both databases keep it."""
+    return msgspec.json.encode(value).decode()
 
 
 def _set_pragmas(connection: sqlite3.Connection, _record: Any) -> None:
@@ -67,16 +114,3 @@ def lock_ledger(path: Path) -> IO[str]:
     file.write(str(os.getpid()))
     file.flush()
     return file
-
-
-def ledger_error(error: Exception, path: Path | str = "") -> LedgerError:
-    """A database error in our words."""
-    text = str(getattr(error, "orig", None) or error)
-    if "disk is full" in text or "No space left" in text:
-        return DiskFullError(
-            f"The ledger {path} cannot be written: the disk is full. Nothing that was acknowledged is lost.",
-            "Free some space; `gpuyard doctor` shows what gpuyard keeps where.",
-        )
-    if "malformed" in text or "not a database" in text:
-        return LedgerError(f"The ledger {path} is damaged: {text}.", "Restore it from a backup.")
-    return LedgerError(f"The ledger {path} cannot be used: {text}.", "`gpuyard doctor` may say more.")

@@ -11,33 +11,37 @@ import sqlalchemy as sa
 from gpuyard.domain.events import Table
 
 metadata = sa.MetaData()
-# SQLite counts a key up only when it is declared INTEGER.
-BigKey = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+# SQLite counts a key up only when it is declared INTEGER; PostgreSQL's is too small. Text sorts by its bytes in both.
+INTEGER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+TEXT = sa.String().with_variant(sa.Text(collation="C"), "postgresql")
 
 events = sa.Table(
     "events",
     metadata,
-    sa.Column("seq", BigKey, primary_key=True, autoincrement=True),
+    sa.Column("seq", INTEGER, primary_key=True, autoincrement=True),
     sa.Column("at", sa.Float, nullable=False),
-    sa.Column("kind", sa.String, nullable=False),
-    sa.Column("job_id", sa.String),
+    sa.Column("kind", TEXT, nullable=False),
+    sa.Column("job_id", TEXT),
     sa.Column("changes", sa.JSON, nullable=False),
     sa.Column("info", sa.JSON, nullable=False),
     sa.Index("events_by_job", "job_id", "seq"),
     sqlite_autoincrement=True,
 )
 
+# The last four characters of an id, in words that both databases know.
+JOB_TAIL = "substr(id, length(id) - 3)"
+
 jobs = sa.Table(
     "jobs",
     metadata,
-    sa.Column("id", sa.String, primary_key=True),
-    sa.Column("name", sa.String),
-    sa.Column("kind", sa.String),
-    sa.Column("state", sa.String),
-    sa.Column("reason", sa.String),
-    sa.Column("exit_code", sa.Integer),
-    sa.Column("priority", sa.Integer),
-    sa.Column("project", sa.String),
+    sa.Column("id", TEXT, primary_key=True),
+    sa.Column("name", TEXT),
+    sa.Column("kind", TEXT),
+    sa.Column("state", TEXT),
+    sa.Column("reason", TEXT),
+    sa.Column("exit_code", INTEGER),
+    sa.Column("priority", INTEGER),
+    sa.Column("project", TEXT),
     sa.Column("labels", sa.JSON),
     sa.Column("shape", sa.JSON),
     sa.Column("created_at", sa.Float),
@@ -48,65 +52,68 @@ jobs = sa.Table(
     sa.Column("estimated_duration_s", sa.Float),
     sa.Column("preemptible", sa.Boolean),
     sa.Column("depends_on", sa.JSON),
-    sa.Column("retry_count", sa.Integer),
-    sa.Column("failures", sa.Integer),
-    sa.Column("attempts", sa.Integer),
-    sa.Column("attempt_id", sa.String),
+    sa.Column("retry_count", INTEGER),
+    sa.Column("failures", INTEGER),
+    sa.Column("attempts", INTEGER),
+    sa.Column("attempt_id", TEXT),
     sa.Column("cancel_requested", sa.Boolean),
-    sa.Column("resume_from", sa.String),
-    sa.Column("tier", sa.String),
-    sa.Column("idempotency_key", sa.String, unique=True),
+    sa.Column("resume_from", TEXT),
+    sa.Column("tier", TEXT),
+    sa.Column("idempotency_key", TEXT, unique=True),
     sa.Column("warnings", sa.JSON),
     sa.Index("jobs_by_state", "state", "id"),
     sa.Index("jobs_by_name", "name", "id"),
+    sa.Index("jobs_by_project", "project", "id"),
+    # People shorten ids from the end, where they differ.
+    sa.Index("jobs_by_tail", sa.text(f"({JOB_TAIL})")),
 )
 
 specs = sa.Table(
     "specs",
     metadata,
-    sa.Column("job_id", sa.String, primary_key=True),
+    sa.Column("job_id", TEXT, primary_key=True),
     sa.Column("body", sa.JSON),
 )
 
 attempts = sa.Table(
     "attempts",
     metadata,
-    sa.Column("id", sa.String, primary_key=True),
-    sa.Column("job_id", sa.String, index=True),
-    sa.Column("number", sa.Integer),
-    sa.Column("state", sa.String, index=True),
-    sa.Column("token", sa.Integer),
-    sa.Column("epoch", sa.Integer),
-    sa.Column("provider", sa.String),
-    sa.Column("provider_ref", sa.String),
+    sa.Column("id", TEXT, primary_key=True),
+    sa.Column("job_id", TEXT, index=True),
+    sa.Column("number", INTEGER),
+    sa.Column("state", TEXT, index=True),
+    sa.Column("token", INTEGER),
+    sa.Column("epoch", INTEGER),
+    sa.Column("provider", TEXT),
+    sa.Column("provider_ref", TEXT),
     sa.Column("placements", sa.JSON),
     sa.Column("created_at", sa.Float),
     sa.Column("started_at", sa.Float),
     sa.Column("ended_at", sa.Float),
-    sa.Column("exit_code", sa.Integer),
-    sa.Column("signal", sa.Integer),
-    sa.Column("reason", sa.String),
-    sa.Column("message", sa.String),
+    sa.Column("exit_code", INTEGER),
+    sa.Column("signal", INTEGER),
+    sa.Column("reason", TEXT),
+    sa.Column("message", TEXT),
     sa.Column("limits", sa.JSON),
     sa.Column("usage", sa.JSON),
-    sa.Column("resumed_from", sa.String),
-    sa.Column("price_per_hour", sa.String),
-    sa.Column("currency", sa.String),
-    sa.Column("basis", sa.String),
-    sa.Column("tier", sa.String),
-    sa.Column("cost", sa.String),
+    sa.Column("resumed_from", TEXT),
+    sa.Column("price_per_hour", TEXT),
+    sa.Column("currency", TEXT),
+    sa.Column("basis", TEXT),
+    sa.Column("tier", TEXT),
+    sa.Column("cost", TEXT),
 )
 
 checkpoints = sa.Table(
     "checkpoints",
     metadata,
-    sa.Column("id", sa.String, primary_key=True),
-    sa.Column("job_id", sa.String, index=True),
-    sa.Column("attempt_id", sa.String),
-    sa.Column("path", sa.String),
-    sa.Column("step", sa.Integer),
-    sa.Column("size", sa.BigInteger),
-    sa.Column("sha256", sa.String, index=True),
+    sa.Column("id", TEXT, primary_key=True),
+    sa.Column("job_id", TEXT, index=True),
+    sa.Column("attempt_id", TEXT),
+    sa.Column("path", TEXT),
+    sa.Column("step", INTEGER),
+    sa.Column("size", INTEGER),
+    sa.Column("sha256", TEXT, index=True),
     sa.Column("directory", sa.Boolean),
     sa.Column("kept", sa.Boolean),
     sa.Column("created_at", sa.Float),
@@ -115,12 +122,12 @@ checkpoints = sa.Table(
 nodes = sa.Table(
     "nodes",
     metadata,
-    sa.Column("id", sa.String, primary_key=True),
-    sa.Column("name", sa.String),
-    sa.Column("provider", sa.String),
-    sa.Column("state", sa.String),
-    sa.Column("reason", sa.String),
-    sa.Column("boot_id", sa.String),
+    sa.Column("id", TEXT, primary_key=True),
+    sa.Column("name", TEXT),
+    sa.Column("provider", TEXT),
+    sa.Column("state", TEXT),
+    sa.Column("reason", TEXT),
+    sa.Column("boot_id", TEXT),
     sa.Column("cpus", sa.Float),
     sa.Column("memory_gb", sa.Float),
     sa.Column("limits", sa.JSON),
@@ -130,26 +137,26 @@ nodes = sa.Table(
 gpus = sa.Table(
     "gpus",
     metadata,
-    sa.Column("uuid", sa.String, primary_key=True),
-    sa.Column("node_id", sa.String, index=True),
-    sa.Column("index", sa.Integer),
-    sa.Column("name", sa.String),
-    sa.Column("memory_mb", sa.Integer),
-    sa.Column("compute_capability", sa.String),
-    sa.Column("driver", sa.String),
-    sa.Column("state", sa.String),
-    sa.Column("problem", sa.String),
+    sa.Column("uuid", TEXT, primary_key=True),
+    sa.Column("node_id", TEXT, index=True),
+    sa.Column("index", INTEGER),
+    sa.Column("name", TEXT),
+    sa.Column("memory_mb", INTEGER),
+    sa.Column("compute_capability", TEXT),
+    sa.Column("driver", TEXT),
+    sa.Column("state", TEXT),
+    sa.Column("problem", TEXT),
 )
 
 # Outside the journal: series are measurements, not state. The key makes a log that is read twice harmless.
 points = sa.Table(
     "points",
     metadata,
-    sa.Column("attempt_id", sa.String, primary_key=True),
-    sa.Column("name", sa.String, primary_key=True),
-    sa.Column("n", sa.Integer, primary_key=True),
-    sa.Column("job_id", sa.String, nullable=False),
-    sa.Column("step", sa.Integer),
+    sa.Column("attempt_id", TEXT, primary_key=True),
+    sa.Column("name", TEXT, primary_key=True),
+    sa.Column("n", INTEGER, primary_key=True),
+    sa.Column("job_id", TEXT, nullable=False),
+    sa.Column("step", INTEGER),
     sa.Column("value", sa.Float, nullable=False),
     sa.Column("at", sa.Float, nullable=False),
     sa.Index("points_by_job", "job_id", "name"),
@@ -159,7 +166,7 @@ points = sa.Table(
 progress = sa.Table(
     "progress",
     metadata,
-    sa.Column("job_id", sa.String, primary_key=True),
+    sa.Column("job_id", TEXT, primary_key=True),
     sa.Column("body", sa.JSON, nullable=False),
 )
 
@@ -167,17 +174,23 @@ progress = sa.Table(
 snapshots = sa.Table(
     "snapshots",
     metadata,
-    sa.Column("seq", BigKey, primary_key=True),
-    sa.Column("table", sa.String, primary_key=True),
+    sa.Column("seq", INTEGER, primary_key=True),
+    sa.Column("table", TEXT, primary_key=True),
     sa.Column("body", sa.LargeBinary, nullable=False),
 )
 
-counters = sa.Table(
-    "counters",
+# Who may write, in a single row. Each commit group locks it: that gives groups their order, and a server that was
+# thought dead finds another's epoch there. The epoch is part of the key, so that only a change of it waits for writers.
+lease = sa.Table(
+    "lease",
     metadata,
-    sa.Column("name", sa.String, primary_key=True),
-    sa.Column("value", sa.BigInteger, nullable=False),
+    sa.Column("name", TEXT, primary_key=True),
+    sa.Column("epoch", INTEGER, primary_key=True, autoincrement=False),
+    sa.Column("holder", TEXT),
+    sa.Column("url", TEXT),
+    sa.Column("expires_at", sa.DateTime(timezone=True)),
 )
+LEASE = "server"
 
 STATE_TABLES: Mapping[Table, sa.Table] = {
     Table.JOBS: jobs,

@@ -1,24 +1,27 @@
 """The one writer, with group commit: everything that arrives while a commit is on its way shares the next one.
 
-Statements run on the event loop, batched; only COMMIT, which waits for the disk, runs in a thread. A commit that
-fails fails everything written after it too, because those events were made believing in it: the caller reads its
-memory anew from the ledger and goes on from there.
+On SQLite statements run on the event loop, batched; only COMMIT, which waits for the disk, runs in a thread. On
+PostgreSQL, where each statement waits for the network, the whole group does. A commit that fails fails everything
+written after it too, because those events were made believing in it: the caller reads its memory anew from the ledger
+and goes on from there.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
 import structlog
-from sqlalchemy.dialects import sqlite
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import SQLAlchemyError
 
 from gpuyard.domain.errors import LedgerError
 from gpuyard.domain.events import Event
-from gpuyard.ledger.apply import apply
-from gpuyard.ledger.store import ledger_error
+from gpuyard.ledger.apply import apply, hold_order
+from gpuyard.ledger.faults import ledger_error
+from gpuyard.ledger.store import place
 from gpuyard.ledger.tables import points, progress
 
 # Outcomes nobody waits for may wait this long for company; a commit costs more than that on most disks.
@@ -45,6 +48,8 @@ class _Group:
 class Writer:
     """Writes groups of events, points and progress.
 
+    With `epoch` set, a group is refused with FencedError once another server leads (on PostgreSQL).
+
     `on_commit(first_seq, events)` hears of each committed group, `on_failure()` of one that could not be written,
     before anyone who waits for it does.
     """
@@ -53,7 +58,9 @@ class Writer:
         self, engine: sa.Engine, on_commit: Committed | None = None, on_failure: Callable[[], None] | None = None
     ) -> None:
         self._engine = engine
+        self._remote = engine.dialect.name == "postgresql"
         self._connection = engine.connect()
+        self.epoch: int | None = None
         self._on_commit = on_commit
         self._on_failure = on_failure
         self._group = _Group()
@@ -121,12 +128,15 @@ class Writer:
 
     async def _commit(self, group: _Group) -> None:
         try:
-            last = self._execute(group)
-            if self._connection.in_transaction():
-                await asyncio.to_thread(self._connection.commit)
-        except (SQLAlchemyError, OSError, ValueError, ArithmeticError) as error:
-            # The last two: a value that no database takes. Whoever waits must hear of it, and the writer go on.
-            self._fail(group, ledger_error(error, str(self._engine.url.database)))
+            if self._remote:
+                last = await asyncio.to_thread(self._write, group)
+            else:
+                last = self._execute(group)
+                if self._connection.in_transaction():
+                    await asyncio.to_thread(self._connection.commit)
+        except (SQLAlchemyError, OSError, ValueError, TypeError, ArithmeticError, LedgerError) as error:
+            # A value that no database takes is among them: whoever waits must hear of it, and the writer go on.
+            self._fail(group, ledger_error(error, place(self._engine)))
             return
         self.commits += 1
         if group.events and self._on_commit:
@@ -138,10 +148,18 @@ class Writer:
             if not waiter.done():
                 waiter.set_result(None)
 
+    def _write(self, group: _Group) -> int:
+        if self._connection.invalidated:
+            self._connection.rollback()  # SQLAlchemy's word for: now connect anew
+        hold_order(self._connection, self.epoch)
+        last = self._execute(group)
+        self._connection.commit()
+        return last
+
     def _execute(self, group: _Group) -> int:
         last = apply(self._connection, group.events) if group.events else 0
         if group.points:
-            self._connection.execute(_insert_points, group.points)
+            self._connection.execute(_insert_points, [_checked(row) for row in group.points])
         if group.progress:
             rows = [{"job_id": job_id, "body": body} for job_id, body in group.progress.items()]
             self._connection.execute(_upsert_progress, rows)
@@ -152,7 +170,8 @@ class Writer:
         self._connection.rollback()
         # After a COMMIT that failed SQLAlchemy takes the transaction for ended, while SQLite may hold it open: what
         # failed would be written with the next group.
-        self._connection.connection.rollback()
+        if not self._connection.invalidated:
+            self._connection.connection.rollback()
         later, self._group = self._group, _Group()
         if self._on_failure:
             self._on_failure()
@@ -161,8 +180,15 @@ class Writer:
                 waiter.set_exception(error)
 
 
-_insert_points = sqlite.insert(points).on_conflict_do_nothing()
-_insert_progress = sqlite.insert(progress)
+def _checked(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not math.isfinite(row["value"]):
+        raise ValueError(f"{row['name']} is {row['value']}, which is no number to keep")
+    return row
+
+
+# Both databases read the same words for these.
+_insert_points = postgresql.insert(points).on_conflict_do_nothing()
+_insert_progress = postgresql.insert(progress)
 _upsert_progress = _insert_progress.on_conflict_do_update(
     index_elements=["job_id"], set_={"body": _insert_progress.excluded.body}
 )

@@ -17,6 +17,7 @@ import uvicorn
 import uvloop
 
 from gpuyard import __version__
+from gpuyard.config.database import find_database
 from gpuyard.config.logs import configure_logging
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings, load_settings
@@ -55,7 +56,7 @@ def _run(home: Home) -> None:
     settings = load_settings(home)
     lock = lock_ledger(home.lock)
     listener = _listen(settings)
-    ledger = Ledger.open(home.ledger)
+    ledger = Ledger.open(find_database(home, settings.ledger.url))
     blobs = BlobStore(home.blobs)
     stream = Stream(ledger.queries)
     controller = Controller(ledger, settings, local_providers(home.root, settings), blobs, stream.changed)

@@ -1,4 +1,4 @@
-"""A real SQLite ledger in a folder of the test's own."""
+"""A real ledger of the test's own, in SQLite and again in PostgreSQL."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -16,12 +16,21 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
+    """Where a SQLite ledger may be, for what only SQLite has."""
     return tmp_path / "ledger.db"
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+    """Where a ledger may be: a file that is not there yet, or a database that holds an empty ledger."""
+    if request.param == "sqlite":
+        return tmp_path / "ledger.db"
+    return request.getfixturevalue("postgres").ledger()
+
+
 @pytest.fixture
-def ledger(path: Path) -> Iterator[Ledger]:
-    opened = Ledger.open(path)
+def ledger(place: Path | str) -> Iterator[Ledger]:
+    opened = Ledger.open(place)
     yield opened
     opened.close()
 

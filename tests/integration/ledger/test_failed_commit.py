@@ -5,13 +5,12 @@ import math
 from contextlib import ExitStack
 
 import pytest
-import sqlalchemy as sa
 
 from gpuyard.domain.errors import DiskFullError, LedgerError
 from gpuyard.domain.events import Event
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.writer import Writer
-from tests.support.ledger import failing_commits, held_commit, node_event, state_of
+from tests.support.ledger import failing_commits, held_commit, node_event, refuse_node, state_of
 from tests.support.wait import eventually
 
 pytestmark = pytest.mark.anyio
@@ -31,9 +30,7 @@ async def test_a_failed_commit_leaves_nothing_and_the_next_one_works(ledger: Led
 
 
 async def test_a_statement_that_fails_takes_the_whole_group_with_it(ledger: Ledger, writer: Writer):
-    with ledger.engine.begin() as tx:
-        tx.execute(sa.text("CREATE TRIGGER no BEFORE INSERT ON nodes WHEN NEW.id = 'node-00002' "
-                           "BEGIN SELECT RAISE(ABORT, 'not this one'); END"))  # fmt: skip
+    refuse_node(ledger.engine, "node-00002")
     writer.put([node_event(1), node_event(2), node_event(3)])
     with pytest.raises(LedgerError, match="not this one"):
         await writer.written()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -23,11 +24,27 @@ from gpuyard.ledger.tables import metadata
 from tests.support.ledger import node_event
 
 
-def test_a_new_ledger_has_the_schema_of_the_tables(ledger: Ledger, path: Path):
+def test_a_new_ledger_has_the_schema_of_the_tables(ledger: Ledger):
     with ledger.engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert not any(ledger.queries.job_counts())
+
+
+def test_nobody_else_may_read_it(path: Path):
+    Ledger.open(path).close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_an_older_ledger_is_brought_up_to_date_and_keeps_its_epoch(path: Path, monkeypatch: pytest.MonkeyPatch):
+    real = command.upgrade
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "upgrade", lambda config, _revision: real(config, "0001"))
+        Ledger.open(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("INSERT INTO counters VALUES ('epoch', 41)")
+    upgraded = Ledger.open(path)
+    assert upgraded.queries.next_epoch() == 42
+    upgraded.close()
 
 
 def test_the_newest_revision_is_the_one_the_code_names():
@@ -36,35 +53,37 @@ def test_the_newest_revision_is_the_one_the_code_names():
     assert ScriptDirectory.from_config(config).get_current_head() == migrate.HEAD
 
 
-def test_it_is_durable_and_read_while_it_is_written(ledger: Ledger):
+def test_it_is_durable_and_read_while_it_is_written(path: Path):
+    ledger = Ledger.open(path)
     with ledger.engine.connect() as connection:
         assert connection.execute(sa.text("PRAGMA journal_mode")).scalar() == "wal"
         assert connection.execute(sa.text("PRAGMA synchronous")).scalar() == 2
+    ledger.close()
 
 
-def test_opening_again_keeps_what_was_there(ledger: Ledger, path: Path):
+def test_opening_again_keeps_what_was_there(ledger: Ledger, place: Path | str):
     with ledger.engine.begin() as tx:
         apply(tx, [node_event(1)])
     ledger.close()
-    again = Ledger.open(path)
+    again = Ledger.open(place)
     assert [node["name"] for node in again.queries.nodes()] == ["n1"]
     again.close()
 
 
-def test_a_ledger_that_is_up_to_date_is_opened_without_alembic(ledger: Ledger, path: Path):
-    code = ("import sys; from pathlib import Path; from gpuyard.ledger.ledger import Ledger; "
-            f"Ledger.open(Path({str(path)!r})); sys.exit('alembic' in sys.modules)")  # fmt: skip
+def test_a_ledger_that_is_up_to_date_is_opened_without_alembic(ledger: Ledger, place: Path | str):
+    code = ("import sys; from pathlib import Path, PosixPath; from gpuyard.ledger.ledger import Ledger; "
+            f"Ledger.open({place!r}); sys.exit('alembic' in sys.modules)")  # fmt: skip
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_ledger_from_a_newer_version_is_refused_and_left_alone(ledger: Ledger, path: Path):
+def test_a_ledger_from_a_newer_version_is_refused_and_left_alone(ledger: Ledger, place: Path | str):
     with ledger.engine.begin() as tx:
         tx.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
     ledger.close()
     with pytest.raises(LedgerTooNewError, match=r"newer gpuyard \(schema 9999; this one knows .*Upgrade gpuyard"):
-        Ledger.open(path)
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [("9999",)]
+        Ledger.open(place)
+    with ledger.engine.connect() as connection:
+        assert connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalars().all() == ["9999"]
 
 
 @pytest.mark.parametrize("statement", range(1, 40, 4))

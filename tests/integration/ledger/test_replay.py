@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -51,10 +52,9 @@ def live_through(steps: list[tuple[str, int]]) -> Life:
     return life
 
 
-def replayed(ledger: Ledger, blank: Path, where: Path) -> dict:
+def replayed(ledger: Ledger, new: Callable[[], Ledger]) -> dict:
     """The state tables of a fresh ledger into which this one's history is folded."""
-    shutil.copy(blank, where)
-    fresh = Ledger.open(where)
+    fresh = new()
     with ledger.engine.connect() as source, fresh.engine.begin() as tx:
         fold(tx, history(source))
     state = state_of(fresh.engine)
@@ -62,21 +62,23 @@ def replayed(ledger: Ledger, blank: Path, where: Path) -> dict:
     return dict(state)
 
 
-@pytest.fixture(scope="module")
-def blank(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty ledger to copy: making one takes longer than a whole example."""
-    path = tmp_path_factory.mktemp("blank") / "ledger.db"
-    Ledger.open(path).close()
-    return path
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=histories, cut=st.integers(0, 40), keep=st.integers(1, 30), group=st.integers(1, 9))
-def test_the_tables_are_the_fold_of_the_journal(tmp_path_factory, blank, steps, cut, keep, group):
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def new(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Ledger]:
+    """Makes empty ledgers, each a copy of one: making one takes longer than a whole example."""
+    if request.param == "postgresql":
+        server = request.getfixturevalue("postgres")
+        return lambda: Ledger.open(server.ledger())
     folder = tmp_path_factory.mktemp("replay")
+    Ledger.open(folder / "blank.db").close()
+    numbers = count()
+    return lambda: Ledger.open(Path(shutil.copy(folder / "blank.db", folder / f"{next(numbers)}.db")))
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=histories, cut=st.integers(0, 40), keep=st.integers(1, 30), group=st.integers(1, 9))
+def test_the_tables_are_the_fold_of_the_journal(new, steps, cut, keep, group):
     journal = live_through(steps).journal
-    shutil.copy(blank, folder / "live.db")
-    live = Ledger.open(folder / "live.db")
+    live = new()
 
     def put(events) -> None:
         for start in range(0, len(events), group):
@@ -84,25 +86,23 @@ def test_the_tables_are_the_fold_of_the_journal(tmp_path_factory, blank, steps, 
                 apply(tx, events[start : start + group])
 
     put(journal[:cut])
-    assert replayed(live, blank, folder / "before") == state_of(live.engine)
+    assert replayed(live, new) == state_of(live.engine)
     prune(live.engine, keep)
     put(journal[cut:])
     state = state_of(live.engine)
-    assert replayed(live, blank, folder / "pruned") == state
+    assert replayed(live, new) == state
     assert prune(live.engine, keep) == max(min(len(journal), len(journal) - cut + min(cut, keep)) - keep, 0)
     assert prune(live.engine, keep) == 0
     assert state_of(live.engine) == state
-    assert replayed(live, blank, folder / "pruned-twice") == state
+    assert replayed(live, new) == state
     live.close()
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=histories)
-def test_what_the_ledger_holds_is_what_the_events_say(tmp_path_factory, blank, steps):
-    folder = tmp_path_factory.mktemp("fold")
+def test_what_the_ledger_holds_is_what_the_events_say(new, steps):
     life = live_through(steps)
-    shutil.copy(blank, folder / "live.db")
-    ledger = Ledger.open(folder / "live.db")
+    ledger = new()
     with ledger.engine.begin() as tx:
         assert apply(tx, life.journal) == len(life.journal)
     for table, rows in life.tables.items():
@@ -115,7 +115,7 @@ def test_what_the_ledger_holds_is_what_the_events_say(tmp_path_factory, blank, s
 
 
 @pytest.mark.anyio
-async def test_pruning_beside_the_writer(ledger, writer, blank, tmp_path):
+async def test_pruning_beside_the_writer(ledger, writer, new):
     for number in range(300):
         writer.put([node_event(number % 40, reason=f"r{number}")])
         if number % 100 == 0:
@@ -123,7 +123,7 @@ async def test_pruning_beside_the_writer(ledger, writer, blank, tmp_path):
     await writer.written()
     await ledger.prune(writer, 50)
     assert [row["seq"] for row in ledger.queries.events_after(0, 1000)] == list(range(251, 301))
-    assert replayed(ledger, blank, tmp_path / "again.db") == state_of(ledger.engine)
+    assert replayed(ledger, new) == state_of(ledger.engine)
     writer.put([node_event(1)])
     await writer.written()
     assert ledger.queries.last_seq() == 301

@@ -40,10 +40,10 @@ async def test_what_comes_during_a_commit_shares_the_next_one(ledger: Ledger, wr
     assert ledger.queries.last_seq() == 200
 
 
-async def test_written_means_another_connection_sees_it(writer: Writer, path: Path):
+async def test_written_means_another_connection_sees_it(writer: Writer, place: Path | str):
     writer.put([node_event(1)])
     await writer.written()
-    other = Ledger.open(path)
+    other = Ledger.open(place)
     assert [node["id"] for node in other.queries.nodes()] == ["node-00001"]
     other.close()
 
@@ -137,8 +137,8 @@ async def test_upkeep_waits_for_the_group_and_the_next_group_for_the_upkeep(ledg
     assert order == ["upkeep", "group"]
 
 
-async def test_epochs_count_the_servers(ledger: Ledger, path: Path):
+async def test_epochs_count_the_servers(ledger: Ledger, place: Path | str):
     assert [ledger.queries.next_epoch() for _ in range(2)] == [1, 2]
-    again = Ledger.open(path)
+    again = Ledger.open(place)
     assert again.queries.next_epoch() == 3
     again.close()
