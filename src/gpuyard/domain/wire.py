@@ -121,7 +121,10 @@ class CheckpointSaved(_Message, frozen=True):
 
 
 class Ended(_Message, frozen=True):
-    """The attempt is over. `reason` is empty for a plain exit; `stopped` is why we ended it, if we did."""
+    """The attempt is over. `reason` is empty for a plain exit; `stopped` is why we ended it, if we did.
+
+    `limits` says how each limit was enforced; `successor` is the attempt from the window that now has its place.
+    """
 
     attempt_id: str
     at: float
@@ -132,6 +135,8 @@ class Ended(_Message, frozen=True):
     stopped: str = ""
     message: str = ""
     usage: dict[str, float] = {}
+    limits: dict[str, str] = {}
+    successor: str = ""
 
 
 class Report(_Message, frozen=True):
@@ -171,7 +176,10 @@ class Welcome(_Message, frozen=True):
 
 
 class Start(_Message, frozen=True):
-    """Run this. Repeated with the same attempt id it changes nothing."""
+    """Run this. Repeated with the same attempt id it changes nothing.
+
+    `window` is equal for attempts that can take each other's place; one sent `ahead` waits until one of them ends.
+    """
 
     attempt_id: str
     token: int
@@ -194,10 +202,15 @@ class Start(_Message, frozen=True):
     resume_name: str | None = None
     resume_directory: bool = False
     resume_args: list[str] = []
+    window: str = ""
+    ahead: bool = False
 
 
 class Stop(_Message, frozen=True):
-    """End this attempt, for this reason (`cancelled`, `preempted`): checkpoint signal if asked, grace, TERM, KILL."""
+    """End this attempt, for this reason (`cancelled`, `preempted`): checkpoint signal if asked, grace, TERM, KILL.
+
+    `revoked` takes back one that was sent ahead; one that has started runs on.
+    """
 
     attempt_id: str
     epoch: int

@@ -31,6 +31,7 @@ from gpuyard.node.journal import Journal
 from gpuyard.node.logs import read_log
 from gpuyard.node.outbox import Outbox
 from gpuyard.node.watch import Surroundings
+from gpuyard.node.window import Window
 from gpuyard.storage.blobs import BlobStore
 
 _DIAL_S = (0.02, 1.0)
@@ -48,9 +49,11 @@ class Agent:
         self._outbox = Outbox()
         self._gpus = GpuWatch(settings.discovery_s, self._outbox.put)
         self._host: HostReading = read_host()
+        self._window = Window()
         self._around = Surroundings(
-            self._journal, self._blobs, settings, self._host.hostname, self._outbox.put, lambda: self._gpus.current
-        )
+            self._journal, self._blobs, settings, self._host.hostname, self._outbox.put, lambda: self._gpus.current,
+            self._window.successor, self._begin, _reaper(),
+        )  # fmt: skip
         self._node_id = _node_id(home.node / "id")
         self._attempts: dict[str, AttemptRun] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -118,6 +121,7 @@ class Agent:
         if self._pulse is None:
             return False
         self._silent_since, self._pulse = self._pulse.heard_at, None
+        self._window.clear()  # the next server sends anew what it still wants
         return True
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -178,7 +182,9 @@ class Agent:
             case wire.Find():
                 known = self._attempts.get(message.attempt_id)
                 there = self._journal.log_path(message.attempt_id).exists()
+                waits = message.attempt_id in self._window
                 state = ("running" if known.live else "ended") if known else ("ended" if there else "absent")
+                state = "waiting" if waits else state
                 writer.write(wire.encode(wire.Found(message.request, message.attempt_id, state)))
             case wire.Leave():
                 self._leaving.set()
@@ -188,9 +194,17 @@ class Agent:
     # --- attempts ---
 
     def _start(self, start: wire.Start) -> None:
-        """Start an attempt, unless it is known, comes from a server that was replaced, or its GPUs are taken."""
+        """Start an attempt, or let it wait its turn, unless it is known or comes from a server that was replaced."""
         if start.epoch < self._epoch or start.attempt_id in self._attempts or self._journal.holds(start.attempt_id):
             return
+        if start.ahead:
+            self._window.add(start)
+        else:
+            self._window.drop(start.attempt_id)
+            self._begin(start)
+
+    def _begin(self, start: wire.Start) -> None:
+        """Carry out a start; one whose GPUs are taken is over at once."""
         try:
             attempt = self._remember(self._journal.intend(start, self._host.boot_id))
         except OSError as error:
@@ -221,9 +235,11 @@ class Agent:
         """End an attempt. One that never came here is over at once: its Start cannot come after its Stop."""
         if stop.epoch < self._epoch:
             return
+        self._window.drop(stop.attempt_id)
         attempt = self._attempts.get(stop.attempt_id)
         if attempt:
-            attempt.stop(stop.reason, checkpoint=stop.checkpoint)
+            if stop.reason != "revoked":
+                attempt.stop(stop.reason, checkpoint=stop.checkpoint)
         else:
             self._outbox.put(
                 wire.Ended(stop.attempt_id, time.time(), None, stopped=stop.reason, message="never started")
@@ -272,6 +288,11 @@ def _heard_at(path: Path) -> float:
         return min(float(path.read_text()), now)
     except (FileNotFoundError, ValueError):
         return now
+
+
+def _reaper() -> int | None:
+    """The keeper, when it is the one that started this agent."""
+    return os.getppid() if os.environ.get("GPUYARD_KEEPER") == str(os.getppid()) else None
 
 
 def _node_id(path: Path) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from msgspec.structs import replace
@@ -35,6 +35,9 @@ from gpuyard.node.watch import Surroundings, Watch
 
 # The file system's clock may be this far behind ours.
 _CLOCK_STEP_NS = 10_000_000
+# Most jobs that end sooner print little and save nothing: watching them would cost more than running them.
+_SHORT_S = 0.05
+_SMALL_LOG = 1 << 16
 # After TERM a cancelled job has this long (or its own grace, if shorter) before KILL.
 CANCEL_GRACE_S = 10.0
 TERM_GRACE_S = 10.0
@@ -43,6 +46,7 @@ _RECORD_WAIT_S = 3.0
 # Exit codes by which a shell says that its child was killed, so that it may have been writing just then.
 _KILLED = frozenset(128 + number for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS))
 log = structlog.get_logger(__name__)
+Result = TypeVar("Result")
 
 
 class AttemptRun:
@@ -57,6 +61,8 @@ class AttemptRun:
         self._send = around.send
         self._exited = asyncio.Event()
         self._stop_task: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
+        self._timing: list[asyncio.Task[None]] = []
         self._stopped = record.stopping
         self._private = around.journal.private(self.start.attempt_id)
         self._workdir = Path(self.start.workdir) if self.start.workdir else self._private / "work"
@@ -72,7 +78,7 @@ class AttemptRun:
     async def run(self) -> None:
         """Launch and follow to the end."""
         try:
-            resume_from = await asyncio.to_thread(self._prepare)
+            resume_from = await self._beside(self._prepare)
         except (OSError, tarfile.TarError) as error:
             await self._not_started("bad_resume" if self.start.resume_sha256 else "workdir_missing", error)
             return
@@ -80,7 +86,7 @@ class AttemptRun:
             await self._finish(self._ended(Exit()))
             return
         try:
-            self.process = await asyncio.to_thread(self._launch, resume_from)
+            self.process = await self._beside(self._launch, resume_from)
         except LaunchError as error:
             await self._not_started(error.reason, error)
             return
@@ -91,6 +97,13 @@ class AttemptRun:
             wire.Started(self.start.attempt_id, self.record.started_at or 0, self.process.pid, self.process.enforcement)
         )
         await self._follow()
+
+    async def _beside(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Do what may block in a thread; of a simple attempt it takes less time than going there and back."""
+        start = self.start
+        if start.resume_sha256 or start.checkpoint_path or start.memory_gb or start.cpus:
+            return await asyncio.to_thread(work, *arguments)
+        return work(*arguments)
 
     async def _not_started(self, reason: str, error: Exception) -> None:
         await self._finish(self._ended(Exit(), reason, str(error)))
@@ -119,7 +132,7 @@ class AttemptRun:
         limits = Limits(memory, start.cpus, self._around.settings.max_processes)
         return spawn(Launch(
             start.attempt_id, job_command(start, resume_from), job_environment(start, self._around.node, resume_from),
-            self._workdir, self._watch.log.path, limits, start.stdin,
+            self._workdir, self._watch.log.path, limits, start.stdin, reaper=self._around.reaper,
         ))  # fmt: skip
 
     def _note_started(self, process: Process, at: float) -> None:
@@ -195,26 +208,35 @@ class AttemptRun:
     async def _follow(self, keeper_alive: Callable[[], bool] | None = None) -> None:
         process = self.process
         assert process is not None
-        watch = self._watch
-        watching = [asyncio.create_task(work) for work in (watch.look(), watch.scan())]
-        timing = [asyncio.create_task(work) for work in (watch.sample(process), self._timers())]
+        watching = asyncio.get_running_loop().call_later(_SHORT_S, self._begin_watching, process)
         if self._stopped:
             self.stop(self._stopped)
         try:
             await _until_ended(process)
         finally:
+            watching.cancel()
             self._exited.set()
-            watch.end()
-            for task in timing:
-                task.cancel()
-            for fault in await asyncio.gather(*watching, *timing, return_exceptions=True):
-                if isinstance(fault, Exception):
-                    log.error("following an attempt failed", attempt=self.start.attempt_id, exc_info=fault)
+            await self._end_watching()
         found = await self._exit_of(process, keeper_alive)
         if found.signal == NEVER_STARTED:
             await self._begin_anew(process)
         else:
             await self._finish(self._ended(found))
+
+    def _begin_watching(self, process: Process) -> None:
+        watch = self._watch
+        self._watching = [asyncio.create_task(work) for work in (watch.look(), watch.scan())]
+        self._timing = [asyncio.create_task(work) for work in (watch.sample(process), self._timers())]
+
+    async def _end_watching(self) -> None:
+        if not self._watching:
+            return
+        self._watch.end()
+        for task in self._timing:
+            task.cancel()
+        for fault in await asyncio.gather(*self._watching, *self._timing, return_exceptions=True):
+            if isinstance(fault, Exception):
+                log.error("following an attempt failed", attempt=self.start.attempt_id, exc_info=fault)
 
     async def _begin_anew(self, process: Process) -> None:
         """The agent before was killed while it launched: the program never ran, so this is still its first start."""
@@ -295,18 +317,28 @@ class AttemptRun:
         if found.out_of_memory:
             limit = f" of {format_gb(self.start.memory_gb)}" if self.start.memory_gb else ""
             reason, message = "out_of_memory", f"the kernel killed it at its memory limit{limit}"
-        usage = asdict(self.process.usage()) if self.process else {}
+        usage = self._usage()
         return wire.Ended(
             self.start.attempt_id, time.time(), self.record.started_at, found.code, found.signal, reason,
-            self._stopped, message, {name: round(value, 3) for name, value in usage.items()},
+            self._stopped, message, {name: round(value, 3) for name, value in usage.items()}, dict(self.record.limits),
         )  # fmt: skip
+
+    def _usage(self) -> dict[str, float]:
+        """What it used in all; of one too short to be watched, only what its first process left behind."""
+        if self.process is None:
+            return {}
+        return asdict(self.process.usage()) if self._watching else {"cpu_s": self.process.leader_cpu_s()}
 
     async def _finish(self, ended: wire.Ended) -> None:
         """Take what came last, journal the end, clean up, then report the end.
 
         An agent killed before the journal has it leaves all of this to the next one.
         """
-        seen = await asyncio.to_thread(self._watch.output.look, last=True)
+        size = self._watch.log_size()
+        if self._watching or size > _SMALL_LOG:
+            seen = await asyncio.to_thread(self._watch.output.look, last=True)
+        else:
+            seen = self._watch.output.look(last=True) if size else None
         failed = bool(ended.exit_code or ended.signal) and not ended.reason and not ended.stopped
         if failed and self._watch.output.fault:
             ended = replace(ended, reason=self._watch.output.fault, message="its output says so")
@@ -321,16 +353,29 @@ class AttemptRun:
         await self._conclude(wire.Ended(self.start.attempt_id, at, began, reason="agent_failed", message=repr(error)))
 
     async def _conclude(self, ended: wire.Ended) -> None:
+        if self.process and not self.process.left_nothing():
+            await asyncio.to_thread(self._end_the_rest, self.process)
+        # Who comes next is journaled with the end: whichever agent reports that reports both. The place of one that
+        # had to make way is for the one it made way for.
+        successor = self._around.successor(self.start) if ended.stopped != "preempted" else None
+        if successor:
+            ended = replace(ended, successor=successor.attempt_id)
         self._journal.note(self.start.attempt_id, ended=ended)
         if self.process:
-            await asyncio.to_thread(self._clean_up, self.process)
+            self.process.reap()
+            self.process.cleanup()
         self.record.ended = ended
         self._send(ended)
+        if successor:
+            self._around.begin(successor)
 
-    def _clean_up(self, process: Process) -> None:
+    def _end_the_rest(self, process: Process) -> None:
         left = process.kill_all()
         if left:
             log.warning("processes could not be killed", attempt=self.start.attempt_id, pids=left)
+
+    def _clean_up(self, process: Process) -> None:
+        self._end_the_rest(process)
         process.reap()
         process.cleanup()
 
@@ -358,7 +403,7 @@ async def _until_ended(process: Process) -> None:
     """Wait for the leader's pidfd; an adopted process that is gone already has none."""
     loop = asyncio.get_running_loop()
     try:
-        descriptor = os.dup(process.fileno())
+        descriptor = process.fileno()
     except ProcessLookupError:
         return
     ended = asyncio.Event()
@@ -367,4 +412,3 @@ async def _until_ended(process: Process) -> None:
         await ended.wait()
     finally:
         loop.remove_reader(descriptor)
-        os.close(descriptor)

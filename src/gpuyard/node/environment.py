@@ -2,6 +2,7 @@
 
 import math
 import os
+from functools import cache
 from pathlib import Path
 
 from gpuyard.domain import wire
@@ -13,7 +14,6 @@ def job_environment(start: wire.Start, node: str, resume_from: Path | None) -> d
     GPUs are named by UUID, in the child's environment, because inside a program it is too late once CUDA is up;
     a job that asked for none sees none.
     """
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GPUYARD_")}
     own = {
         "CUDA_VISIBLE_DEVICES": ",".join(start.gpu_uuids),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -24,7 +24,13 @@ def job_environment(start: wire.Start, node: str, resume_from: Path | None) -> d
     }
     if resume_from:
         own["GPUYARD_RESUME_FROM"] = str(resume_from)
-    return inherited | _defaults(start) | start.environment | own
+    return _inherited() | _defaults(start) | start.environment | own
+
+
+@cache
+def _inherited() -> dict[str, str]:
+    """What the agent itself was given: read once, because each attempt is given it."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GPUYARD_")}
 
 
 def _defaults(start: wire.Start) -> dict[str, str]:

@@ -19,6 +19,7 @@ import structlog
 
 from gpuyard.domain import wire
 
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 log = structlog.get_logger(__name__)
 
 
@@ -66,7 +67,7 @@ class Journal:
         keeper, now = os.getppid(), time.time()
         facts = {"boot_id": boot_id, "keeper": keeper, "intended_at": now}
         try:
-            self._append(start.attempt_id, {"start": msgspec.to_builtins(start), **facts})
+            self._append(start.attempt_id, {"start": start, **facts})
         except OSError:
             self._path(start.attempt_id).unlink(missing_ok=True)
             raise
@@ -75,7 +76,7 @@ class Journal:
     def note(self, attempt_id: str, **facts: Any) -> None:
         """Note facts: fields of Record. On a full disk they are only known while this agent lives."""
         try:
-            self._append(attempt_id, {name: msgspec.to_builtins(value) for name, value in facts.items()})
+            self._append(attempt_id, facts)
         except OSError as error:
             log.warning("not noted in the journal", attempt=attempt_id, facts=list(facts), error=str(error))
 
@@ -86,7 +87,9 @@ class Journal:
     def forget(self, attempt_id: str) -> None:
         """The attempt is settled: only its log and its own working directory stay."""
         self._path(attempt_id).unlink(missing_ok=True)
-        shutil.rmtree(self.private(attempt_id) / "resume", ignore_errors=True)
+        resume = f"{self.folder}/{attempt_id}/resume"
+        if os.path.exists(resume):  # noqa: PTH110
+            shutil.rmtree(resume, ignore_errors=True)
 
     def holds(self, attempt_id: str) -> bool:
         """Is there a record, or the log of an attempt whose record was forgotten?"""
@@ -100,12 +103,15 @@ class Journal:
                 yield record
 
     def _append(self, attempt_id: str, facts: Mapping[str, Any]) -> None:
-        line = json.dumps(facts).encode() + b"\n"
-        with self._path(attempt_id).open("ab", buffering=0) as file:
-            size = file.tell()
-            if file.write(line) < len(line):
-                file.truncate(size)
+        line = msgspec.json.encode(facts) + b"\n"
+        file = os.open(f"{self.folder}/{attempt_id}.journal", _APPEND, 0o600)
+        try:
+            written = os.write(file, line)
+            if written < len(line):
+                os.ftruncate(file, os.fstat(file).st_size - written)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(file)
 
 
 def _read(path: Path) -> Record | None:

@@ -172,7 +172,7 @@ class Keeper:
             self._agent = os.posix_spawnp(
                 self._command[0],
                 self._command,
-                os.environ,
+                {**os.environ, "GPUYARD_KEEPER": str(os.getpid())},
                 setpgroup=0,
                 setsigmask=[],
                 setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},

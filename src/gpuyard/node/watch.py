@@ -26,7 +26,11 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What an attempt needs of its agent. `send` queues a report; `gpus` is what the last look at them found."""
+    """What an attempt needs of its agent. `send` queues a report; `gpus` is what the last look at them found.
+
+    `successor` gives the attempt that takes the place of one that has ended, and `begin` starts it. `reaper`: see
+    `Launch`.
+    """
 
     journal: Journal
     blobs: BlobStore
@@ -34,6 +38,9 @@ class Surroundings:
     node: str
     send: Callable[[Any], None]
     gpus: Callable[[], list[wire.Gpu]]
+    successor: Callable[[wire.Start], wire.Start | None] = lambda _: None
+    begin: Callable[[wire.Start], None] = lambda _: None
+    reaper: int | None = None
 
 
 class Watch:
@@ -78,6 +85,13 @@ class Watch:
     def newest_checkpoint_ns(self) -> int:
         """When the newest checkpoint was written, in ns since the epoch; 0 when there is none."""
         return self._checkpoints.newest_ns if self._checkpoints else 0
+
+    def log_size(self) -> int:
+        """Bytes of output so far; 0 where there is no log."""
+        try:
+            return self.log.size()
+        except FileNotFoundError:
+            return 0
 
     async def look(self) -> None:
         """Read the output as it comes, and keep the log within its size."""

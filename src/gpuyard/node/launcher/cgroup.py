@@ -4,6 +4,7 @@ An attempt without limits gets a group as well, the cheapest there is: in it no 
 """
 
 import itertools
+import os
 import signal
 import time
 from contextlib import suppress
@@ -51,7 +52,8 @@ class Cgroup:
                     paths.append(group)
                     enforced[limit] = f"cgroup v{hierarchy.version}"
                     break
-        if not any((path / "cgroup.kill").exists() for path in paths):  # the first one is the best to keep track in
+        # The first one is the best to keep track in; one that bounds forking can keep track by itself.
+        if "processes" not in enforced and not any((path / "cgroup.kill").exists() for path in paths):
             groups = (hierarchy.root / attempt_id for hierarchy in available)
             paths += itertools.islice(filter(make, groups), 1)
         return cls(tuple(dict.fromkeys(paths)), enforced) if paths else None
@@ -84,7 +86,9 @@ class Cgroup:
         for path in self.paths:
             if events := read(path, "cgroup.events"):  # version 2: a quarter of the cost of asking for them all
                 return events[events.index("populated") + 1] == "0"
-        return not self.procs()
+        if any(read(path, "cgroup.procs") for path in self.paths):
+            return False
+        return all(_childless(path) for path in self.paths) or not self.procs()
 
     def kill(self, timeout_s: float = 5.0) -> bool:
         """Send SIGKILL to all processes until none is left; False if some outlive it by `timeout_s` seconds."""
@@ -124,11 +128,27 @@ class Cgroup:
 
     def remove(self) -> bool:
         """Remove the groups and those below them; False, with the rest left, if processes are still in one."""
-        for path in self.paths:
-            for group in reversed(list(tree(path))):
-                with suppress(OSError):
-                    group.rmdir()
-        return not any(path.exists() for path in self.paths)
+        removed = [_remove(path) for path in self.paths]
+        return all(removed)
+
+
+def _childless(group: Path) -> bool:
+    """Whether no group lies below this one: a folder of the control groups has two links and one for each below."""
+    try:
+        return os.stat(group).st_nlink == 2  # noqa: PTH116
+    except FileNotFoundError:
+        return True
+
+
+def _remove(path: Path) -> bool:
+    try:
+        os.rmdir(path)  # noqa: PTH106
+    except OSError:  # gone, or not empty
+        for group in reversed(list(tree(path))):
+            with suppress(OSError):
+                group.rmdir()
+        return not path.exists()
+    return True
 
 
 def _hold(group: Path, version: int, limit: str, value: float) -> bool:

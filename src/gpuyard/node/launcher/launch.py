@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -29,7 +29,7 @@ class Launch:
 
     `argv[0]` is looked up in the environment's PATH; relative names and PATH entries count from `workdir`. `log`: file
     that stdout and stderr are appended to, made with mode 0600. `stdin`: bytes to read there; without, /dev/null.
-    `cgroup_root`: see `Cgroup.create`.
+    `cgroup_root`: see `Cgroup.create`. `reaper`: this process's parent, if it is the subreaper to which orphans go.
     """
 
     attempt_id: str
@@ -40,6 +40,7 @@ class Launch:
     limits: Limits = _UNLIMITED
     stdin: bytes | None = field(default=None, repr=False)
     cgroup_root: Path | None = None
+    reaper: int | None = None
 
 
 class LaunchError(Exception):
@@ -60,46 +61,48 @@ class Program:
 
     path: bytes
     argv: list[bytes]
-    environment: dict[bytes, bytes]
+    entries: list[bytes]
     directory: bytes
 
-    def entries(self) -> list[bytes]:
-        """The environment as `NAME=value` entries."""
-        return [name + b"=" + value for name, value in self.environment.items()]
+    def environment(self) -> dict[bytes, bytes]:
+        """The `NAME=value` entries as a dict."""
+        return {name: value for name, _, value in (entry.partition(b"=") for entry in self.entries)}
 
 
 def resolve(launch: Launch) -> Program:
     """Check what was asked for and find the program. Raises LaunchError."""
     try:
-        argv = [_plain("an argument", word) for word in launch.argv]
-        environment = {
-            _plain("a variable's name", name): _plain(f"the variable {name}", value)
-            for name, value in launch.environment.items()
-        }
-        directory = _plain("the working directory", str(launch.workdir))
+        argv = _plain("an argument", launch.argv)
+        entries = _plain("a variable", [f"{name}={value}" for name, value in launch.environment.items()])
+        (directory,) = _plain("the working directory", [str(launch.workdir)])
     except UnicodeEncodeError as error:
         raise LaunchError(
             "invalid_argument", f"text that no file system encoding can express: {error.reason}"
         ) from None
-    for name in environment:
-        if not name or b"=" in name:
+    for name in launch.environment:
+        if not name or "=" in name:
             raise LaunchError("invalid_argument", f"a variable's name must not be empty or hold '=': {name!r}")
     if launch.environment.get(ATTEMPT_VARIABLE) != launch.attempt_id:
         raise LaunchError("invalid_argument", f"the environment must hold {ATTEMPT_VARIABLE}={launch.attempt_id}")
     if not argv or not argv[0]:
         raise LaunchError("invalid_argument", "there is no command: argv is empty, or its first word is")
     _check_directory(launch.workdir)
-    return Program(_find(launch), argv, environment, directory)
+    return Program(_find(launch), argv, entries, directory)
 
 
-def _plain(what: str, text: str) -> bytes:
-    if "\0" in text:
-        raise LaunchError("invalid_argument", f"{what} holds a NUL byte, which no process can be given")
-    return os.fsencode(text)
+def _plain(what: str, texts: Sequence[str]) -> list[bytes]:
+    """The texts as bytes, all at once: an environment of a hundred variables is encoded for each attempt."""
+    if not texts:
+        return []
+    joined = "\0".join(texts)
+    if joined.count("\0") >= len(texts):
+        culprit = next(text for text in texts if "\0" in text).partition("=")[0].partition("\0")[0]
+        raise LaunchError("invalid_argument", f"{what} ({culprit}…) holds a NUL byte, which no process can be given")
+    return os.fsencode(joined).split(b"\0")
 
 
 def _check_directory(workdir: Path) -> None:
-    if not workdir.is_dir():
+    if not os.path.isdir(workdir):  # noqa: PTH112  (half the time of Path's, at each attempt)
         problem = "is not a directory" if workdir.exists() else "does not exist"
     elif not os.access(workdir, os.X_OK):
         problem = "may not be entered"

@@ -18,6 +18,7 @@ from gpuyard.node.launcher.cgroup import Cgroup
 
 ATTEMPT_VARIABLE = "GPUYARD_ATTEMPT_ID"
 _MIB = 1 << 20
+_QUIET_ROUNDS = 5
 _LOOKS = 10  # for what forks and ends all the time; whatever stays is found at the first
 
 
@@ -67,12 +68,13 @@ class Process:
         enforcement: dict[str, str] | None = None,
         contained: bool = False,
         exits_dir: Path | None = None,
+        reaper: int | None = None,
     ) -> None:
         """Made by `spawn` and `adopt` alone.
 
         `pidfd`: None for a process already gone. `contained`: the control group held it before it could fork, so that
         an empty group means that nothing is left. `exits_dir`: where a keeper writes how it ended; None for a
-        child of this process.
+        child of this process. `reaper`: see `Launch`.
         """
         if pid <= 1:  # session 0 is the kernel's: killing all of it would be the end of the machine
             raise ValueError(f"{pid} cannot be the pid of an attempt")
@@ -84,6 +86,7 @@ class Process:
         self._pidfd = pidfd
         self._contained = contained
         self._exits_dir = exits_dir
+        self._reaper = reaper
         self._exit: Exit | None = None
         self._reaped = False
         self._peak_mb = 0.0
@@ -129,6 +132,16 @@ class Process:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signum)
 
+    def left_nothing(self) -> bool:
+        """Whether there is a cheap proof that no process of the attempt lives.
+
+        Either its group held all it ever started and is empty, or its leader has ended and no orphan has come to the
+        reaper. False proves nothing.
+        """
+        if self.cgroup and self._contained and self.cgroup.empty():
+            return True
+        return self._reaper is not None and not self.alive() and no_orphans(self._reaper)
+
     def kill_all(self, timeout_s: float = 5.0) -> list[int]:
         """SIGKILL everything the attempt started, again until nothing is left: at most for `timeout_s` seconds.
 
@@ -142,15 +155,32 @@ class Process:
                 os.killpg(self.pid, signal.SIGKILL)
         if self.cgroup:
             self.cgroup.kill(timeout_s)
-        pause_s = 0.001
+        pause_s, newest = 0.001, procfs.newest_pid()
         while members := self._members():
             for process in members:
                 procfs.send(process, signal.SIGKILL)
+            newest = self._chase(newest)
             if time.monotonic() > deadline:
                 return [process.pid for process in members]
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.05)
         return []
+
+    def _chase(self, newest: int) -> int:
+        """Kill those of the attempt's processes that are newer than the pid `newest`; returns the pid it came to.
+
+        Reading the newest one by one is quick enough for a relay of short lives, which outruns a look at all.
+        """
+        mark, quiet = os.fsencode(f"{ATTEMPT_VARIABLE}={self.attempt_id}"), 0
+        while quiet < _QUIET_ROUNDS:
+            last, quiet = procfs.newest_pid(), quiet + 1
+            for pid in range(last, newest, -1):
+                process = procfs.stat(pid)
+                if process and not process.dead and mark in procfs.read_file(f"/proc/{pid}/environ"):
+                    procfs.send(process, signal.SIGKILL)
+                    quiet = 0
+            newest = last
+        return newest
 
     def gather(self) -> None:
         """Move into the control group what the attempt started before the group held it.
@@ -180,10 +210,20 @@ class Process:
         peak = self.cgroup.peak_memory_bytes() if self.cgroup else None
         self._peak_mb = max(self._peak_mb, rss_mb, (peak or 0) / _MIB)
         return Usage(
-            cpu_s=sum(process.cpu_s for process in processes) if cpu_s is None else cpu_s,
+            cpu_s=self._cpu_s_of(processes) if cpu_s is None else cpu_s,
             rss_mb=rss_mb,
             peak_mb=self._peak_mb,
         )
+
+    def _cpu_s_of(self, processes: list[procfs.Stat]) -> float:
+        """CPU seconds of these, and of a leader that has ended and is listed no more."""
+        ended = 0.0 if any(process.pid == self.pid for process in processes) else self.leader_cpu_s()
+        return ended + sum(process.cpu_s for process in processes)
+
+    def leader_cpu_s(self) -> float:
+        """CPU seconds of the first process and of the children it waited for, until it is reaped; 0 after that."""
+        found = procfs.stat(self.pid)
+        return found.cpu_s if found and found.start_ticks == self.start_ticks else 0.0
 
     def cleanup(self) -> bool:
         """Close the descriptor and remove the control group; False if processes are still in it."""
@@ -231,7 +271,7 @@ class Process:
         Finding none is proof if no process was started meanwhile. On a host where that never happens, several looks
         have to do.
         """
-        if self.cgroup and self._contained and self.cgroup.empty():
+        if self.left_nothing():
             return []
         for _ in range(_LOOKS):
             newest = procfs.newest_pid()
@@ -278,6 +318,11 @@ def find_attempt(attempt_id: str) -> list[int]:
     found = [p for p in procfs.stats() if not p.dead and p.pid != os.getpid() and _carries(attempt_id, p)]
     found.sort(key=lambda process: (process.session != process.pid, process.start_ticks, process.pid))
     return [process.pid for process in found]
+
+
+def no_orphans(reaper: int) -> bool:
+    """Whether this process is the only child of its parent `reaper`, the subreaper to which orphans go."""
+    return os.getppid() == reaper and procfs.children(reaper) == [os.getpid()]
 
 
 def _carries(attempt_id: str, process: procfs.Stat) -> bool:

@@ -86,6 +86,11 @@ def environment(pid: int) -> list[bytes]:
     return content.split(b"\0")
 
 
+def children(pid: int) -> list[int]:
+    """The children of a process's first thread, zombies included; none where it is gone."""
+    return [int(word) for word in read_file(f"/proc/{pid}/task/{pid}/children").split()]
+
+
 def newest_pid() -> int:
     """The number given to the newest process or thread of this PID namespace, itself ended or not."""
     return int(read_file("/proc/loadavg").split()[4])

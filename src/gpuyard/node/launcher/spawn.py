@@ -20,7 +20,7 @@ from gpuyard.node.launcher.cgroup import Cgroup
 from gpuyard.node.launcher.launch import Launch, LaunchError, Program, explain, resolve
 from gpuyard.node.launcher.limits import fall_back
 from gpuyard.node.launcher.posix_spawn import Streams, posix_spawn
-from gpuyard.node.launcher.process import ATTEMPT_VARIABLE, Process
+from gpuyard.node.launcher.process import ATTEMPT_VARIABLE, Process, no_orphans
 
 # Read once: an upgrade of the package must not give a running agent a prologue that it does not understand.
 _PROLOGUE = Path(prologue.__file__).read_bytes()
@@ -50,12 +50,13 @@ def spawn(launch: Launch, *, cgroups: bool = True) -> Process:
 
 
 def _spawn_directly(launch: Launch, program: Program, streams: Streams, cgroup: Cgroup | None) -> Process:
-    pid = posix_spawn(program.path, program.argv, program.entries(), program.directory, streams)
+    pid = posix_spawn(program.path, program.argv, program.entries, program.directory, streams)
     contained = False
     if cgroup:
         try:
             cgroup.join(pid)
-            contained = procfs.newest_pid() == pid  # then it has not forked: its group holds all it will ever start
+            # Then it has not forked: its group holds all it will ever start.
+            contained = procfs.newest_pid() == pid or _childless(pid, launch.reaper)
         except OSError:  # it has ended already, or may not be moved: its session has to do
             cgroup.remove()
             cgroup = None
@@ -64,6 +65,11 @@ def _spawn_directly(launch: Launch, program: Program, streams: Streams, cgroup: 
     if not contained:
         process.gather()
     return process
+
+
+def _childless(pid: int, reaper: int | None) -> bool:
+    """Whether a process has no descendants: no child, and then none whose parent has ended with the reaper."""
+    return reaper is not None and not procfs.children(pid) and no_orphans(reaper)
 
 
 def _spawn_limited(launch: Launch, program: Program, streams: Streams, cgroup: Cgroup | None) -> Process:
@@ -76,7 +82,7 @@ def _spawn_limited(launch: Launch, program: Program, streams: Streams, cgroup: C
         "cpus": fallback.cpus,
         "path": program.path,
         "argv": program.argv,
-        "environment": program.environment,
+        "environment": program.environment(),
     }
     interpreter = os.fsencode(sys.executable)
     argv = [interpreter, b"-I", b"-S", b"-c", _PROLOGUE]
@@ -138,6 +144,7 @@ def _attach(
         cgroup=cgroup,
         enforcement=enforcement,
         contained=contained,
+        reaper=launch.reaper,
     )
 
 
