@@ -19,7 +19,7 @@ from gpuyard.client.sync import Client
 from gpuyard.config.paths import Home
 from tests.support.wait import wait_until
 
-GPUYARD = [sys.executable, "-m", "gpuyard.cli.main"]
+GPUYARD = [sys.executable, "-m", "gpuyard.cli.entry"]
 
 
 class TestYard:

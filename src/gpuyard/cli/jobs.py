@@ -3,14 +3,13 @@
 import json
 import shlex
 import sys
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpuyard.cli.follow import GPUYARD_FAULT, follow, summary
+from gpuyard.cli.listing import list_jobs
 from gpuyard.cli.output import (
-    ago,
     clock,
     duration_of,
     money,
@@ -46,28 +45,7 @@ def jobs(
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
-    filters: dict[str, Any] = {"limit": min(limit, 1000), "state": state, "name": name, "project": project}
-    given = {key: value for key, value in filters.items() if value}
-    with connect() as yard:
-        found = list(islice(yard.jobs(**given), limit))
-        more = len(found) == limit
-        if more and not state:
-            # What is not over yet is never hidden behind newer jobs that are.
-            shown = {job.id for job in found}
-            given["state"] = ["running", "assigned", "unknown", "queued"]
-            found += [job for job in islice(yard.jobs(**given), limit) if job.id not in shown]
-    if as_json:
-        print_page(found, found[-1].id if more else None)
-        return
-    rows = [(short_id(j.id), j.name, j.state, j.priority, ago(j.created_at), duration_of(j), money(j.cost),
-             " ".join(progress_words(j.progress)[:3]) or (j.reason or "")) for j in found]  # fmt: skip
-    columns = ("JOB", "NAME", "STATE", "PRIO", "SUBMITTED", "RAN", "COST", "PROGRESS")
-    filtered = bool(state or name or project)
-    print_table(
-        columns, rows, empty="No such job." if filtered else "No jobs. Start one with `gpuyard run -- COMMAND`."
-    )
-    if more:
-        typer.echo(f"The newest {limit} and what is not over yet; -n {limit * 10} shows more.")
+    list_jobs(state=state, name=name, project=project, limit=limit, as_json=as_json)
 
 
 def show(job: Reference, as_json: AsJson = False) -> None:

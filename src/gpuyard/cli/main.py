@@ -1,6 +1,5 @@
 """`gpuyard`: the commands put together, and errors turned into one line and an exit code."""
 
-import os
 import sys
 from typing import Any
 
@@ -8,6 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from gpuyard.cli import checkpoints, jobs, machines, run, server, templates
+from gpuyard.cli.entry import leave_quietly
 from gpuyard.domain.errors import GpuyardError
 
 
@@ -17,8 +17,7 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # What is still in the buffer must go somewhere: Python would complain once more when it flushes at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            leave_quietly()
             raise typer.Exit from None
 
 

@@ -1,19 +1,21 @@
 """What commands print: tables for people, one JSON document for programs. `NO_COLOR` turns colours off."""
 
 import json
+import os
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
-
-import typer
+from unicodedata import combining, east_asian_width
 
 from gpuyard.domain.units import format_duration
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from gpuyard.cli.listing import ListedCost, ListedJob, ListedProgress
     from gpuyard.domain.jobs import Cost, Job, Progress
 
 STATE_COLOURS = {
@@ -39,16 +41,21 @@ def console(*, stderr: bool = False) -> "Console":
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
 
 
+def say(text: str = "") -> None:
+    """One line on stdout, at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 def print_json(document: Any) -> None:
-    """One JSON document on stdout."""
-    from pydantic import BaseModel
+    """One JSON document on stdout; a model in it is written as the API writes it."""
 
     def plain(value: Any) -> Any:
-        if isinstance(value, BaseModel):
+        if hasattr(value, "model_dump"):
             return value.model_dump(mode="json")
         raise TypeError(f"{type(value).__name__} has no JSON form")
 
-    typer.echo(json.dumps(document, default=plain, indent=2 if sys.stdout.isatty() else None))
+    say(json.dumps(document, default=plain, indent=2 if sys.stdout.isatty() else None))
 
 
 def print_page(items: Sequence[Any], next_cursor: str | None = None) -> None:
@@ -57,21 +64,49 @@ def print_page(items: Sequence[Any], next_cursor: str | None = None) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
-    """A table without lines; `empty` is said when there are no rows. A state is coloured."""
+    """A table without lines; `empty` is said when there are no rows. A state is coloured on a terminal."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    if not cells:
+        say(empty)
+        return
+    widths = [max(map(_width, column)) for column in zip(columns, *cells, strict=True)]
+    terminal = sys.stdout.isatty()
+    if terminal and sum(widths) + 2 * (len(widths) - 1) > shutil.get_terminal_size().columns:
+        _print_folded(columns, cells)
+        return
+    coloured = terminal and not os.environ.get("NO_COLOR")
+    lines = [_line(columns, columns, widths, dict.fromkeys(columns, "1") if coloured else {})]
+    lines += [_line(columns, row, widths, _CODES if coloured else {}) for row in cells]
+    say("\n".join(lines))
+
+
+def _line(columns: Sequence[str], row: Sequence[str], widths: Sequence[int], codes: Mapping[str, str]) -> str:
+    """One line; `codes` are escape codes of words that are coloured."""
+    parts: list[str] = []
+    for column, text, width in zip(columns, row, widths, strict=True):
+        blank = " " * (width - _width(text))
+        shown = f"\x1b[{codes[text]}m{text}\x1b[0m" if text in codes else text
+        parts.append(blank + shown if column in _NUMERIC else shown + blank)
+    return "  ".join(parts).rstrip()
+
+
+def _width(text: str) -> int:
+    """The columns a text takes on a terminal: ideographs take two."""
+    return len(text) if text.isascii() else sum(1 + (east_asian_width(c) in "WF") - bool(combining(c)) for c in text)
+
+
+def _print_folded(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table wider than its terminal: long cells go on in the next line."""
     from rich.table import Table
     from rich.text import Text
 
-    rows = list(rows)
-    if not rows:
-        typer.echo(empty)
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(
             column, no_wrap=column in ("JOB", "STATE", "ID"), justify="right" if column in _NUMERIC else "left"
         )
     for row in rows:
-        table.add_row(*(Text(text, style=STATE_COLOURS.get(text, "")) for text in map(_cell, row)))
+        table.add_row(*(Text(text, style=STATE_COLOURS.get(text, "")) for text in row))
     console().print(table)
 
 
@@ -80,8 +115,15 @@ _LOSSES = ("loss", "train_loss", "val_loss", "eval_loss")
 _NUMERIC = frozenset({"PRIO", "COST", "SIZE", "STEP", "CPU", "MEMORY", "PER HOUR", "LONGEST", "FREE"})
 
 
+# The same colours as escape codes, for tables that need no Rich.
+_WORDS = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "magenta": "35", "cyan": "36"}
+_CODES = {state: ";".join(_WORDS[word] for word in style.split()) for state, style in STATE_COLOURS.items()}
+
+
 def _cell(value: Any) -> str:
-    return "-" if value is None or value == "" else str(value)
+    """A value as one line of printable text."""
+    text = "-" if value is None or value == "" else str(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:
@@ -89,7 +131,7 @@ def print_fields(fields: Mapping[str, Any]) -> None:
     shown = {name: value for name, value in fields.items() if value not in (None, "", [], {})}
     width = max(map(len, shown), default=0)
     for name, value in shown.items():
-        typer.echo(f"{name:<{width}}  {value}")
+        say(f"{name:<{width}}  {value}")
 
 
 def short_id(job_id: str) -> str:
@@ -117,7 +159,7 @@ def size(count: int) -> str:
     return f"{amount:.3g} TB"
 
 
-def money(cost: "Cost") -> str:
+def money(cost: "Cost | ListedCost") -> str:
     """An amount: cents where there are any, and enough digits to see that a small job costs something."""
     if cost.currency != "USD":
         return f"{_amount(cost.amount)} {cost.currency}"
@@ -128,7 +170,7 @@ def _amount(amount: Decimal) -> str:
     return f"{amount:.2f}" if amount >= 1 or not amount else f"{amount:.6f}".rstrip("0")
 
 
-def progress_words(progress: "Progress") -> list[str]:
+def progress_words(progress: "Progress | ListedProgress") -> list[str]:
     """How far: step of total, epoch, loss, ETA; only what is known."""
     words: list[str] = []
     if progress.step is not None:
@@ -141,7 +183,7 @@ def progress_words(progress: "Progress") -> list[str]:
     return words
 
 
-def duration_of(job: "Job") -> str:
+def duration_of(job: "Job | ListedJob") -> str:
     """How long the job has run, all attempts together."""
     now = time.time()
     spans = [(a.ended_at or now) - a.started_at for a in job.attempts if a.started_at]

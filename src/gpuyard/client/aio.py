@@ -15,10 +15,14 @@ import httpx
 
 from gpuyard.client import calls
 from gpuyard.client.calls import Call, Stream, Work
-from gpuyard.client.connection import Address, find_server
+from gpuyard.client.connection import Address, find_server, look_again
+from gpuyard.client.light import unreachable
 from gpuyard.client.lines import LineReader
+from gpuyard.client.problems import error_of
+from gpuyard.client.resend import Resend
 from gpuyard.client.sse import EventReader
-from gpuyard.client.transport import STREAM_TIMEOUT, content_of, error_of, options, unreachable
+from gpuyard.client.transport import STREAM_TIMEOUT, answer_of, content_of, options
+from gpuyard.domain.errors import UnreachableError
 from gpuyard.domain.jobs import Checkpoint, Job
 
 T = TypeVar("T")
@@ -29,6 +33,8 @@ class AsyncClient:
 
     def __init__(self, address: Address | None = None, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._address = address
+        self._found = address is None
+        self._answered = False
         self._transport = transport
         self._open: httpx.AsyncClient | None = None
 
@@ -54,16 +60,20 @@ class AsyncClient:
         return self._open
 
     async def call(self, call: Call[T]) -> T:
-        """Carry one call; GpuyardError (as the server raised it) or UnreachableError."""
-        try:
-            response = await self._http.request(
-                call.method, call.path, params=dict(call.params), content=content_of(call.body)
-            )
-        except httpx.HTTPError as error:
-            raise unreachable(self.address, error) from None
-        if response.is_error:
-            raise error_of(response)
-        return call.read(response.json())
+        """Carry one call, again if it is lost; GpuyardError (as the server raised it) or UnreachableError."""
+        content = content_of(call.body)
+        resend = Resend(call, self._answered)
+        while True:
+            try:
+                url = self.address.url + call.path
+                response = await self._http.request(call.method, url, params=dict(call.params), content=content)
+                self._answered = True
+                return answer_of(call, response)
+            except (httpx.HTTPError, UnreachableError) as error:
+                pause = resend.pause(self.address, error)
+            await asyncio.sleep(pause)
+            if self._found:
+                self._address = await asyncio.to_thread(look_again, self.address, start=call.submits)
 
     async def run(self, work: Work, **fields: Any) -> "AsyncJobHandle":
         """Submit `work` (a command as a list, a JobSpec, S2's JobConfig or a mapping) and return its handle."""
@@ -130,10 +140,12 @@ class AsyncClient:
     async def _stream(self, stream: Stream) -> AsyncIterator[bytes]:
         wanted: dict[str, Any] = {"params": dict(stream.params), "headers": dict(stream.headers)}
         try:
-            async with self._http.stream("GET", stream.path, timeout=STREAM_TIMEOUT, **wanted) as answer:
+            async with self._http.stream(
+                "GET", self.address.url + stream.path, timeout=STREAM_TIMEOUT, **wanted
+            ) as answer:
                 if answer.is_error:
                     await answer.aread()
-                    raise error_of(answer)
+                    raise error_of(answer.status_code, answer.content)
                 async for part in answer.aiter_bytes():
                     yield part
         except httpx.HTTPError as error:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 from urllib.parse import quote
+from uuid import uuid4
 
 from gpuyard.domain.jobconfig import JobConfig
 from gpuyard.domain.jobs import Checkpoint, Job
@@ -20,13 +21,20 @@ _SHELL = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPAT
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """A request and how to read its answer's JSON."""
+    """A request and how to read its answer's JSON. `done_once`: however often it is sent."""
 
     method: str
     path: str
     read: Callable[[Any], T]
     params: Json = field(default_factory=dict[str, Any])
     body: Any = None
+    done_once: bool = False
+    submits: bool = False
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether it may be sent again when it is unknown whether it arrived."""
+        return self.method == "GET" or self.done_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +84,31 @@ def _items(answer: Any) -> list[Any]:
     return list(answer["items"])
 
 
+def _keyed(bodies: Sequence[Any]) -> list[Any]:
+    """`bodies`, each with an idempotency key where the caller gave none, so that a resent request makes no second job.
+
+    What is no table is left for the server to refuse.
+    """
+    sent = f"sent_{uuid4().hex}"
+    return [
+        {**body, "idempotency_key": f"{sent}_{number}"}
+        if isinstance(body, Mapping) and body.get("idempotency_key") is None else body  # pyright: ignore[reportUnknownMemberType]
+        for number, body in enumerate(bodies)
+    ]  # fmt: skip
+
+
+def _submission(read: Callable[[Any], T], body: Any) -> Call[T]:
+    return Call("POST", "/api/v1/jobs", read, body=body, done_once=True, submits=True)
+
+
 def submit(body: Json) -> Call[Job]:
     """Queue one job."""
-    return Call("POST", "/api/v1/jobs", Job.model_validate, body=body)
+    return _submission(Job.model_validate, _keyed([body])[0])
 
 
 def submit_many(bodies: Sequence[Json]) -> Call[list[Job]]:
     """Queue jobs, all or none."""
-    return Call("POST", "/api/v1/jobs", lambda a: [Job.model_validate(i) for i in a["items"]], body=list(bodies))
+    return _submission(lambda a: [Job.model_validate(i) for i in a["items"]], _keyed(bodies))
 
 
 def jobs(filters: Json) -> Call[tuple[list[Job], str | None]]:
@@ -98,7 +123,7 @@ def job(reference: str) -> Call[Job]:
 
 def cancel(reference: str) -> Call[Job]:
     """End a job."""
-    return Call("POST", f"/api/v1/jobs/{_segment(reference)}/cancel", Job.model_validate)
+    return Call("POST", f"/api/v1/jobs/{_segment(reference)}/cancel", Job.model_validate, done_once=True)
 
 
 def resume(reference: str, checkpoint: str | None) -> Call[Job]:

@@ -3,16 +3,18 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuyard.config.locks import is_locked
 from gpuyard.config.paths import Home
 from gpuyard.domain.errors import UnreachableError
+
+if TYPE_CHECKING:
+    import subprocess
 
 _START_S = 30.0
 _NO_SPACE = 4096  # bytes: what is left on a full disk is less than a page
@@ -40,6 +42,16 @@ def find_server(home: Home | None = None, *, start: bool = True) -> Address:
     return start_server(home)
 
 
+def look_again(before: Address, *, start: bool) -> Address:
+    """Where the server that was at `before` is now: one that was started anew may listen elsewhere.
+
+    With `start`, one is started when none runs, as at the beginning.
+    """
+    if start or os.environ.get("GPUYARD_URL"):
+        return find_server()
+    return running_server(Home.find()) or before
+
+
 def running_server(home: Home) -> Address | None:
     """The server that holds this home's lock, if it has announced itself."""
     if not is_locked(home.lock):
@@ -56,6 +68,8 @@ def running_server(home: Home) -> Address | None:
 
 def start_server(home: Home) -> Address:
     """Start the embedded server in the background and wait until it serves; UnreachableError quotes what it said."""
+    import subprocess  # a command that finds its server running does without
+
     log = home.logs / "server.log"
     try:
         home.create()
@@ -76,7 +90,7 @@ def start_server(home: Home) -> Address:
     return _wait(home, process, log, said)
 
 
-def _wait(home: Home, process: subprocess.Popen[bytes], log: Path, said: int) -> Address:
+def _wait(home: Home, process: "subprocess.Popen[bytes]", log: Path, said: int) -> Address:
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline:
         address = running_server(home)

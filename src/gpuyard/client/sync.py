@@ -16,10 +16,14 @@ import httpx
 
 from gpuyard.client import calls
 from gpuyard.client.calls import Call, Stream, Work
-from gpuyard.client.connection import Address, find_server
+from gpuyard.client.connection import Address, find_server, look_again
+from gpuyard.client.light import unreachable
 from gpuyard.client.lines import LineReader
+from gpuyard.client.problems import error_of
+from gpuyard.client.resend import Resend
 from gpuyard.client.sse import EventReader
-from gpuyard.client.transport import STREAM_TIMEOUT, content_of, error_of, options, unreachable
+from gpuyard.client.transport import STREAM_TIMEOUT, answer_of, content_of, options
+from gpuyard.domain.errors import UnreachableError
 from gpuyard.domain.jobs import Checkpoint, Job
 
 T = TypeVar("T")
@@ -30,6 +34,8 @@ class Client:
 
     def __init__(self, address: Address | None = None, *, transport: httpx.BaseTransport | None = None) -> None:
         self.address = address or find_server()
+        self._found = address is None
+        self._answered = False
         self._http = httpx.Client(transport=transport, **options(self.address))
 
     def __enter__(self) -> Self:
@@ -43,16 +49,20 @@ class Client:
         self._http.close()
 
     def call(self, call: Call[T]) -> T:
-        """Carry one call; GpuyardError (as the server raised it) or UnreachableError."""
-        try:
-            response = self._http.request(
-                call.method, call.path, params=dict(call.params), content=content_of(call.body)
-            )
-        except httpx.HTTPError as error:
-            raise unreachable(self.address, error) from None
-        if response.is_error:
-            raise error_of(response)
-        return call.read(response.json())
+        """Carry one call, again if it is lost; GpuyardError (as the server raised it) or UnreachableError."""
+        content = content_of(call.body)
+        resend = Resend(call, self._answered)
+        while True:
+            try:
+                url = self.address.url + call.path
+                response = self._http.request(call.method, url, params=dict(call.params), content=content)
+                self._answered = True
+                return answer_of(call, response)
+            except (httpx.HTTPError, UnreachableError) as error:
+                pause = resend.pause(self.address, error)
+            time.sleep(pause)
+            if self._found:
+                self.address = look_again(self.address, start=call.submits)
 
     def run(self, work: Work, **fields: Any) -> "JobHandle":
         """Submit `work` (a command as a list, a JobSpec, S2's JobConfig or a mapping) and return its handle."""
@@ -116,10 +126,10 @@ class Client:
     def _stream(self, stream: Stream) -> Iterator[bytes]:
         wanted: dict[str, Any] = {"params": dict(stream.params), "headers": dict(stream.headers)}
         try:
-            with self._http.stream("GET", stream.path, timeout=STREAM_TIMEOUT, **wanted) as answer:
+            with self._http.stream("GET", self.address.url + stream.path, timeout=STREAM_TIMEOUT, **wanted) as answer:
                 if answer.is_error:
                     answer.read()
-                    raise error_of(answer)
+                    raise error_of(answer.status_code, answer.content)
                 yield from answer.iter_bytes()
         except httpx.HTTPError as error:
             raise unreachable(self.address, error) from None

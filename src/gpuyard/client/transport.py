@@ -1,14 +1,17 @@
-"""What both clients share: the request's form, and problem documents turned back into our errors."""
+"""What both clients share: the form of requests, and answers read."""
 
 import json
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
 from gpuyard import __version__
+from gpuyard.client.calls import Call
 from gpuyard.client.connection import Address
-from gpuyard.domain import errors
-from gpuyard.domain.errors import Fault, GpuyardError, InvalidInputError, UnreachableError, quoted
+from gpuyard.client.problems import error_of
+from gpuyard.domain.errors import InvalidInputError, quoted
+
+T = TypeVar("T")
 
 # Reading has no limit: a log is followed for as long as the job runs.
 TIMEOUT = httpx.Timeout(30.0, read=60.0)
@@ -27,7 +30,7 @@ def options(address: Address) -> dict[str, Any]:
                "Content-Type": "application/json"}  # fmt: skip
     # A proxy that the environment names is for other machines; it must never see this one's token.
     elsewhere = url.host not in ("127.0.0.1", "::1", "localhost")
-    return {"base_url": url, "headers": headers, "timeout": TIMEOUT, "trust_env": elsewhere}
+    return {"headers": headers, "timeout": TIMEOUT, "trust_env": elsewhere}
 
 
 def content_of(body: Any) -> bytes | None:
@@ -41,27 +44,8 @@ def content_of(body: Any) -> bytes | None:
         raise InvalidInputError.of("(body)", f"cannot be sent as JSON: {error}", remedy) from None
 
 
-def unreachable(address: Address, error: httpx.HTTPError) -> UnreachableError:
-    """No answer came."""
-    cause = str(error) or type(error).__name__
-    return UnreachableError(f"The server at {address.url} does not answer ({cause}).", "`gpuyard doctor` may know why.")
-
-
-def error_of(response: httpx.Response) -> GpuyardError:
-    """The error a response describes, as the class the server raised where we have it."""
-    try:
-        body: dict[str, Any] = response.json()
-    except ValueError:
-        return GpuyardError(f"The server answered {response.status_code}: {response.text[:200]}")
-    code, detail = body.get("code", ""), str(body.get("detail", response.text))
-    if code == InvalidInputError.code:
-        faults = [Fault(f["field"], f["fault"], f.get("remedy", "")) for f in body.get("faults", [])]
-        return InvalidInputError(faults or [Fault("(body)", detail)])
-    remedy = str(body.get("remedy", ""))
-    return _classes().get(code, GpuyardError)(detail.removesuffix(remedy).strip(), remedy)
-
-
-def _classes() -> dict[str, type[GpuyardError]]:
-    plain = (errors.NotFoundError, errors.RefusedError, errors.IllegalMoveError, errors.CapacityError,
-             errors.UnauthorizedError, errors.UnreachableError, errors.LedgerError, errors.DiskFullError)  # fmt: skip
-    return {kind.code: kind for kind in plain}
+def answer_of(call: Call[T], response: httpx.Response) -> T:
+    """What the server answered; GpuyardError as it raised it."""
+    if response.is_error:
+        raise error_of(response.status_code, response.content)
+    return call.read(response.json())

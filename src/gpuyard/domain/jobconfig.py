@@ -42,6 +42,7 @@ class JobConfig(BaseModel):
     timeout_minutes: float | None = Field(default=None, gt=0)
     retry_count: int = Field(default=0, ge=0, le=100)
 
+    idempotency_key: Name | None = None
     attempt_id: str | None = None
     token: int = 0
     args_via_stdin: bytes | None = None
@@ -120,6 +121,7 @@ def spec_from_config(data: Any) -> tuple[JobSpec, list[str]]:
         "timeout_s": config.timeout_minutes * 60 if config.timeout_minutes else None,
         "resources": {"cpus": gpu.vcpus, "memory_gb": gpu.ram_gb, "gpus": gpus if gpu.gpu_count else {"count": 0}},
         "labels": config.labels, "provider_options": config.provider_options, "checkpoint": config.checkpoint,
+        "idempotency_key": config.idempotency_key,
     }  # fmt: skip
     try:
         return parse_spec(body), warnings

@@ -1,0 +1,56 @@
+"""A read from the server with the standard library alone: importing httpx takes longer than a listing may."""
+
+import http.client
+import json
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from gpuyard import __version__
+from gpuyard.client.connection import Address
+from gpuyard.client.problems import error_of
+from gpuyard.domain.errors import UnreachableError
+
+_TIMEOUT_S = 60.0
+_HERE = ("127.0.0.1", "::1", "localhost")
+
+
+def can_read(address: Address) -> bool:
+    """Whether `address` is plain HTTP on this machine: TLS and proxies are the full client's."""
+    try:
+        parts = urlsplit(address.url)
+        return parts.scheme == "http" and parts.port != 0 and parts.hostname in _HERE
+    except ValueError:
+        return False  # the full client says what is wrong with it
+
+
+class Reader:
+    """One connection to a server for which `can_read` holds."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._base = urlsplit(address.url)
+        self._connection = http.client.HTTPConnection(self._base.netloc, timeout=_TIMEOUT_S)
+
+    def get(self, path: str, params: dict[str, Any]) -> Any:
+        """The JSON at `path`; GpuyardError (as the server raised it) or UnreachableError."""
+        target = f"{self._base.path}{path}?{urlencode(params, doseq=True)}"
+        headers = {"Authorization": f"Bearer {self._address.token}", "User-Agent": f"gpuyard/{__version__}"}
+        try:
+            self._connection.request("GET", target, headers=headers)
+            answer = self._connection.getresponse()
+            content = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise unreachable(self._address, error) from None
+        if answer.status >= 400:
+            raise error_of(answer.status, content)
+        return json.loads(content)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._connection.close()
+
+
+def unreachable(address: Address, error: Exception) -> UnreachableError:
+    """No answer came."""
+    cause = str(error) or type(error).__name__
+    return UnreachableError(f"The server at {address.url} does not answer ({cause}).", "`gpuyard doctor` may know why.")

@@ -1,0 +1,33 @@
+"""Problem documents (RFC 9457) turned back into the errors the server raised."""
+
+import json
+from typing import Any
+
+from gpuyard.domain import errors
+from gpuyard.domain.errors import Fault, GpuyardError, InvalidInputError
+
+
+def error_of(status: int, content: bytes) -> GpuyardError:
+    """The error an answer describes, as the class the server raised where we have it."""
+    text = content.decode(errors="replace")
+    try:
+        body: Any = json.loads(text)
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        return GpuyardError(f"The server answered {status}: {text[:200]}")
+    return _from_document(body)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _from_document(body: dict[str, Any]) -> GpuyardError:
+    code, detail = body.get("code", ""), str(body.get("detail", body))
+    if code == InvalidInputError.code:
+        faults = [Fault(f["field"], f["fault"], f.get("remedy", "")) for f in body.get("faults", [])]
+        return InvalidInputError(faults or [Fault("(body)", detail)])
+    remedy = str(body.get("remedy") or "")
+    return _CLASSES.get(code, GpuyardError)(detail.removesuffix(remedy).strip(), remedy)
+
+
+_PLAIN = (errors.NotFoundError, errors.RefusedError, errors.IllegalMoveError, errors.CapacityError,
+          errors.UnauthorizedError, errors.UnreachableError, errors.LedgerError, errors.DiskFullError)  # fmt: skip
+_CLASSES: dict[str, type[GpuyardError]] = {kind.code: kind for kind in _PLAIN}
