@@ -79,7 +79,7 @@ class Life:
         """The attempt is over; a retry follows as the policy says."""
         attempt = self.attempts[attempt_id]
         job, ended = self.jobs[attempt.job_id], Outcome(self.now, **outcome)
-        retry = Retry(delay_s if moves.wants_retry(job, ended) else None)
+        retry = Retry(self.now + delay_s if moves.wants_retry(job, ended) else None)
         return self.record(moves.ended(job, attempt, ended, retry))
 
     def settle(self, job_id: str, state: JobState = JobState.CANCELLED) -> None:

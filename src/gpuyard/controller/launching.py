@@ -77,9 +77,10 @@ class Launching:
         job, current = core.view.jobs.get(attempt.job_id), core.view.attempts.get(attempt.id)
         if job is None or current is None:
             return
-        delay = None
+        not_before = None
         if moves.wants_retry(job, outcome):
-            delay = 0.0 if outcome.stopped == "preempted" else backoff_s(core.policy, job.failures + 1)
-        core.emit([moves.ended(job, current, outcome, moves.Retry(delay))], linger=True)
+            delay_s = 0.0 if outcome.stopped == "preempted" else backoff_s(core.policy, job.failures + 1)
+            not_before = core.clock() + delay_s
+        core.emit([moves.ended(job, current, outcome, moves.Retry(not_before))], linger=True)
         core.progress.pop(job.id, None)
         core.schedule()

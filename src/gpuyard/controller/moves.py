@@ -39,9 +39,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """What a failure leads to: `delay_s` before the next attempt, or None for none."""
+    """What a failure leads to: another attempt, but `not_before` this time; None for none.
 
-    delay_s: float | None
+    A time of the server's clock: the one of the node that reports the failure may be hours off.
+    """
+
+    not_before: float | None
 
 
 def submitted(job_id: str, spec: JobSpec, parents: Sequence[str], warnings: Sequence[str], now: float) -> Event:
@@ -161,10 +164,10 @@ _KINDS: Mapping[JobState, EventKind] = {
 def _job_after(
     job: LiveJob, state: JobState, reason: str | None, outcome: Outcome, retry: Retry
 ) -> tuple[dict[str, Any], EventKind]:
-    if state is JobState.FAILED and retry.delay_s is not None:
+    if state is JobState.FAILED and retry.not_before is not None:
         failed = reason != "preempted"
         changed = {"state": JobState.QUEUED.value, "reason": reason, "failures": job.failures + failed,
-                   "attempt_id": None, "not_before": outcome.at + retry.delay_s, "resume_from": NEWEST}  # fmt: skip
+                   "attempt_id": None, "not_before": retry.not_before, "resume_from": NEWEST}  # fmt: skip
         return changed, EventKind.JOB_REQUEUED
     changed = {"state": state.value, "reason": reason, "exit_code": outcome.exit_code, "ended_at": outcome.at,
                "attempt_id": None}  # fmt: skip

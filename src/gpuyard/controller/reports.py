@@ -135,6 +135,8 @@ class Reports:
     async def node_left(self, node_id: str) -> None:
         """The link broke. Bookings hold; nothing new is placed there; what runs is believed to run on."""
         core = self._core
+        if node_id not in core.view.nodes:
+            return  # its joining could not be committed: a word about it alone would make half a node
         values = {"state": "silent", "reason": "its agent is not connected"}
         core.emit([Event(EventKind.NODE_CHANGED, core.clock(), (Change(Table.NODES, node_id, values),), None,
                          {"node": node_id, "state": "silent"})])  # fmt: skip

@@ -110,6 +110,7 @@ class Requests:
         core = self._core
         job = core.view.jobs.get(job_id)
         if job is None:
+            await core.committed()  # its end may still be on its way to the ledger, and a crash would undo it
             return
         attempt = core.view.attempts.get(job.attempt_id or "")
         if attempt is None:

@@ -28,7 +28,7 @@ class Decision:
 
 def decide(view: View, now: float, policy: Policy) -> Decision:
     """What `view` calls for at `now` (UTC seconds). Looks at the heads of the queue's lanes, never at all jobs."""
-    view.wake(now)
+    view.wake(now, policy.retry_max_s)
     view.forget_ended()
     failed = [_fail(view, child, parent) for child, parent in sorted(view.doomed.items())]
     started, waiting = _start_heads(view, now, policy)

@@ -1,6 +1,7 @@
 """The view: all that is remembered of live jobs, attempts and nodes; the scheduler decides on it and the controller
 acts on it. It is the fold of events (`observe`) plus what is only decided yet."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -127,9 +128,12 @@ class View:
         for share in placements:
             self.node(share.node_id).unbook(holder)
 
-    def wake(self, now: float) -> None:
-        """Let the delayed jobs whose time has come stand in line."""
-        while (first := self.delayed.first()) and first[0] <= now:
+    def wake(self, now: float, longest_s: float = math.inf) -> None:
+        """Let the delayed jobs whose time has come stand in line.
+
+        Nobody is delayed by more than `longest_s`: where it seems so, the clock was set back, and the wait is over.
+        """
+        while (first := self.delayed.first()) and not now < first[0] <= now + longest_s:
             self.delayed.discard(first)
             self.queue.add(self.jobs[first[1]])
 

@@ -62,7 +62,7 @@ def why(view: View, job_id: str, now: float, policy: Policy) -> Why | None:
     job = view.jobs.get(job_id)
     if job is None or job.state is not JobState.QUEUED:
         return None
-    view.wake(now)
+    view.wake(now, policy.retry_max_s)
     action = view.tentative.get(job_id)
     if isinstance(action, Start):
         names = ", ".join(view.node(share.node_id).title for share in action.placements)

@@ -52,6 +52,15 @@ async def test_an_end_that_cannot_be_written_is_told_again_and_then_counted_once
     assert (await yard.until(waiting))["attempts"] == 1
 
 
+async def test_a_node_whose_joining_could_not_be_written_leaves_no_half_of_it_behind(yard: Controlled):
+    await yard.controller.reports.node_left("node_2")
+    job_id = await yard.submit()
+    await yard.restart()
+    assert set(yard.core.view.nodes) == {"node_1"}
+    await yard.finish(job_id)
+    assert (await yard.until(job_id))["state"] == "completed"
+
+
 async def test_a_cancel_that_cannot_be_written_stops_nothing(yard: Controlled):
     job_id = await yard.submit()
     await yard.until(job_id, "running")

@@ -129,6 +129,15 @@ def test_a_retry_waits_its_backoff(world):
     assert set(world.decide()) == {job_id}
 
 
+def test_a_clock_set_back_keeps_no_retry_waiting(world):
+    job_id = world.submit()
+    world.decide()
+    world.end(job_id, "queued", not_before=world.now + world.policy.retry_max_s)
+    assert not world.decide()
+    world.now -= 3600
+    assert set(world.decide()) == {job_id}
+
+
 def test_wakes_when_ageing_can_change_the_order(world):
     world.policy = Policy(ageing_s=100.0)
     hold = world.submit(gpus=4)
