@@ -1,0 +1,56 @@
+"""`python -m tests.simulation --seed N [--trace]`, or `--seeds FIRST:LAST [--workers N]`.
+
+Exit code 1 when a promise was broken; the command that shows the seed again is printed with it.
+"""
+
+import argparse
+import os
+import sys
+import time
+import traceback
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from tests.simulation.run import Outcome, run
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--trace", action="store_true")
+    parser.add_argument("--seeds", default="0:200")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    return parser.parse_args()
+
+
+def _tried(seed: int) -> tuple[int, tuple[str, ...]]:
+    return seed, run(seed).faults
+
+
+def main() -> int:
+    """Run what was asked for; 1 when a promise was broken."""
+    words = _arguments()
+    if words.seed is not None:
+        outcome = run(words.seed)
+        if words.trace:
+            print(*outcome.trace, sep="\n")
+        print(*outcome.faults, sep="\n")
+        return int(bool(outcome.faults))
+    first, last = map(int, words.seeds.split(":"))
+    broken = 0
+    began = time.monotonic()
+    with ProcessPoolExecutor(words.workers) as pool:
+        for seed, faults in pool.map(_tried, range(first, last), chunksize=4):
+            if faults:
+                broken += 1
+                print(f"python -m tests.simulation --trace --seed {seed}  # {faults[0]}", flush=True)
+    print(f"{last - first} seeds, {broken} with a broken promise, {time.monotonic() - began:.0f} s")
+    return int(bool(broken))
+
+
+if __name__ == "__main__":
+    # Sets of strings have an order of their own in each process unless this is set, and a trace must be repeatable.
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.execve(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
+                  {**os.environ, "PYTHONHASHSEED": "0"})  # fmt: skip
+    sys.exit(main())

@@ -1,0 +1,29 @@
+"""Seeds of the simulation keep every promise, and a seed is always the same world."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.run import run
+
+SEEDS = int(os.environ.get("GPUYARD_SEEDS", "200"))
+
+
+def simulate(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.simulation", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_every_promise_holds_whatever_is_killed_cut_lost_or_full():
+    done = simulate("--seeds", f"0:{SEEDS}")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_seed_is_the_same_world_each_time_and_another_seed_another():
+    first, other = run(7), run(8)
+    assert first.trace != other.trace
+    assert len(first.trace) > 20
+    assert run(7).trace == first.trace
