@@ -1,8 +1,9 @@
 # Every target sets up what it needs; with nothing to do it is quiet. ARGS reaches pytest, ruff's fixes stay with you.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit lint bench soak lock clean
+.PHONY: help setup demo test unit lint bench soak seeds lock clean
 
 PYTHON := .venv/bin/python
+SEEDS ?= 10000
 # The checker's version is pinned by the lock; do not ask the network for a newer one on each run.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
@@ -35,6 +36,9 @@ bench: setup ## measure the pace on this machine, each figure beside its floor
 soak: setup ## the long versions of the proofs: 500 rounds of kill -9
 	@scripts/system-packages.sh
 	@GPUYARD_KILL_ROUNDS=500 $(PYTHON) -m pytest tests/acceptance/test_crashes.py --timeout 7200 $(ARGS)
+
+seeds: setup ## simulated storms in virtual time: SEEDS=10000 of them
+	@$(PYTHON) -m tests.simulation --seeds 0:$(SEEDS)
 
 lock: setup ## resolve pyproject.toml into the lock files (ARGS=--upgrade takes newer versions)
 	@scripts/lock.sh $(ARGS)

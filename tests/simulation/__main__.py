@@ -7,11 +7,9 @@ import argparse
 import os
 import sys
 import time
-import traceback
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
-from tests.simulation.run import Outcome, run
+from tests.simulation.run import run
 
 
 def _arguments() -> argparse.Namespace:
@@ -21,6 +19,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", default="0:200")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     return parser.parse_args()
+
+
+def _say(*lines: str) -> None:
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    sys.stdout.flush()
 
 
 def _tried(seed: int) -> tuple[int, tuple[str, ...]]:
@@ -33,8 +36,8 @@ def main() -> int:
     if words.seed is not None:
         outcome = run(words.seed)
         if words.trace:
-            print(*outcome.trace, sep="\n")
-        print(*outcome.faults, sep="\n")
+            _say(*outcome.trace)
+        _say(*outcome.faults)
         return int(bool(outcome.faults))
     first, last = map(int, words.seeds.split(":"))
     broken = 0
@@ -43,8 +46,8 @@ def main() -> int:
         for seed, faults in pool.map(_tried, range(first, last), chunksize=4):
             if faults:
                 broken += 1
-                print(f"python -m tests.simulation --trace --seed {seed}  # {faults[0]}", flush=True)
-    print(f"{last - first} seeds, {broken} with a broken promise, {time.monotonic() - began:.0f} s")
+                _say(f"python -m tests.simulation --trace --seed {seed}  # {faults[0]}")
+    _say(f"{last - first} seeds, {broken} with a broken promise, {time.monotonic() - began:.0f} s")
     return int(bool(broken))
 
 

@@ -92,7 +92,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         def work() -> None:
             try:
                 result, fault = self.in_thread(lambda: func(*args)), None
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - told to whom it concerns
                 result, fault = None, error
             self.call_later(after, deliver, result, fault)
 

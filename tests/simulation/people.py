@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuyard.domain.errors import CapacityError, GpuyardError, LedgerError, NotFoundError, RefusedError
-from tests.simulation.server import Ask, Unanswered
+from tests.simulation.server import Ask, UnansweredError
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -79,7 +79,7 @@ class People:
                 if server is not None:
                     self.world.note(f"asks: {what}")
                     return await server.ask(request)
-            except (Unanswered, LedgerError, CapacityError) as error:
+            except (UnansweredError, LedgerError, CapacityError) as error:
                 self.world.note(f"not answered: {what}: {error!r}")
                 if not patient:
                     return None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
-class BrokenPromise(AssertionError):
+class BrokenPromiseError(AssertionError):
     """The system did what it must never do."""
 
 

@@ -18,7 +18,7 @@ import structlog
 from gpuyard.domain import ids
 from gpuyard.ledger.ledger import Ledger
 from tests.simulation.loop import StandstillError, virtual_loop
-from tests.simulation.promises import BrokenPromise
+from tests.simulation.promises import BrokenPromiseError
 from tests.simulation.world import EPOCH_S, World
 
 # The controller says these of itself in bad weather; anything else at this level is a fault that nobody expected.
@@ -53,7 +53,7 @@ def _live_through(seed: int, folder: Path) -> Outcome:
         with _seeded_ids(seed, loop), _log_into(world):
             try:
                 loop.run_until_complete(world.life.spawn(loop, world.live()))
-            except BrokenPromise:
+            except BrokenPromiseError:
                 pass
             except StandstillError:
                 world.promises.broken("everything waits for something else")

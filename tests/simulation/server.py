@@ -28,7 +28,7 @@ SETTINGS = {
 Ask = Callable[[Controller], Awaitable[Any]]
 
 
-class Unanswered(ConnectionError):
+class UnansweredError(ConnectionError):
     """The server gave no answer; nobody knows whether it did what was asked."""
 
 
@@ -64,7 +64,7 @@ class Server:
         except (GpuyardError, SQLAlchemyError) as error:
             world.note(f"server did not start: {error}")
             world.loop.call_soon(world.kill_server, context=world.life.context)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - told to whom it concerns
             world.promises.broken(f"the server cannot start: {error!r}")
 
     def committing(self) -> None:
@@ -90,10 +90,10 @@ class Server:
         self.life.spawn(self.world.loop, provider.serve(end.reader, end))
 
     async def ask(self, request: Ask) -> Any:
-        """What a person's request is answered; Unanswered when the connection broke first."""
+        """What a person's request is answered; UnansweredError when the connection broke first."""
         world = self.world
         if not self.ready:
-            raise Unanswered
+            raise UnansweredError
         answer: asyncio.Future[Any] = world.loop.create_future()
         self._asked[answer] = None
         self.life.spawn(world.loop, self._carry_out(request, answer))
@@ -106,12 +106,12 @@ class Server:
             result, fault = await request(self.controller), None
         except GpuyardError as error:
             result, fault = None, error
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - told to whom it concerns
             world.promises.broken(f"a request failed with {error!r}")
-            result, fault = None, Unanswered()
+            result, fault = None, UnansweredError()
         if world.stormy and world.dice.random() < world.weather.reply_lost:
             world.note("reply lost")
-            fault = Unanswered()
+            fault = UnansweredError()
         world.loop.call_later(world.delay(), self._answer, answer, result, fault, context=world.life.context)
 
     def _answer(self, answer: asyncio.Future[Any], result: Any, fault: Exception | None) -> None:
@@ -130,5 +130,5 @@ class Server:
         for connection in self._connections:
             connection.rollback()
         for answer in self._asked:
-            self.world.loop.call_later(self.world.delay(), self._answer, answer, None, Unanswered())
+            self.world.loop.call_later(self.world.delay(), self._answer, answer, None, UnansweredError())
         self._asked = {}

@@ -15,7 +15,7 @@ from tests.simulation.host import Host, Process
 from tests.simulation.loop import Life, VirtualLoop
 from tests.simulation.people import People
 from tests.simulation.pipe import Line
-from tests.simulation.promises import BrokenPromise, Promises
+from tests.simulation.promises import BrokenPromiseError, Promises
 from tests.simulation.server import Server
 
 EPOCH_S = 1_790_000_000.0
@@ -116,7 +116,7 @@ class World:
         if self.steps > MOST_STEPS:
             self.promises.broken("something goes round for ever")
         if self.promises.faults:
-            raise BrokenPromise
+            raise BrokenPromiseError
         if not self.stormy:
             return
         if self.weather.server_kill and self.dice.random() < self.weather.server_kill:
