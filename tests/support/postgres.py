@@ -8,6 +8,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -132,8 +133,8 @@ def binaries() -> Path | None:
     return installed[-1].parent if installed else Path(on_path).resolve().parent if on_path else None
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
+@contextmanager
+def running_server() -> Iterator[PostgresServer]:
     """A running PostgreSQL server; without one installed its tests skip, but in CI they fail."""
     where = binaries()
     if where is None:
@@ -146,3 +147,10 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
     finally:
         server.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A server that all tests share, each with databases of its own."""
+    with running_server() as server:
+        yield server

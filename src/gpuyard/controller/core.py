@@ -27,6 +27,8 @@ from gpuyard.scheduler.view import View
 
 # After a commit failed (a full disk), decisions are tried again this often.
 RETRY_WRITE_S = 1.0
+# Listeners get no more of a commit than its newest events; who wants the others reads the journal.
+PUBLISHED = 4096
 log = structlog.get_logger(__name__)
 Listener = Callable[[int, Sequence[Event]], None]
 
@@ -85,9 +87,9 @@ class Core:
         if events:
             self.writer.put(events, linger=linger)
 
-    def committed(self, *, linger: bool = False) -> asyncio.Future[None]:
-        """Done when everything emitted so far is in the ledger."""
-        return self.writer.written(linger=linger)
+    def committed(self, *, linger: bool = False, mine: bool = False) -> asyncio.Future[None]:
+        """Done when everything emitted so far is in the ledger; with `mine`, what this task emitted."""
+        return self.writer.written(linger=linger, mine=mine)
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Run `work` beside; a fault in it is logged, never lost."""
@@ -104,8 +106,9 @@ class Core:
         if self.submitting:
             written = {event.job_id for event in events}
             self.submitting = {key: job for key, job in self.submitting.items() if job[0] not in written}
+        newest = events[-PUBLISHED:]
         for listener in self.listeners:
-            listener(first_seq, events)
+            listener(first_seq + len(events) - len(newest), newest)
 
     @staticmethod
     def read_spec(body: Mapping[str, Any]) -> JobSpec:

@@ -57,7 +57,7 @@ class Requests:
         core.emit([moves.submitted(item.id, item.spec, item.parents, item.warnings, core.clock()) for item in new])
         core.submitting |= {i.spec.idempotency_key: (i.id, _body(i.spec)) for i in new if i.spec.idempotency_key}
         core.schedule()
-        await core.committed()
+        await core.committed(mine=True)
         return [known.get(item.id, item.id) for item in prepared]
 
     async def _know_parents(self, job_ids: set[str]) -> None:
@@ -151,7 +151,7 @@ class Requests:
         chosen = self._named_checkpoint(job_id, checkpoint)
         core.emit([moves.resumed(row, chosen, core.clock())])
         core.schedule()
-        await core.committed()
+        await core.committed(mine=True)
 
     def _row(self, job_id: str) -> dict[str, Any]:
         row = self._core.queries.job(job_id)

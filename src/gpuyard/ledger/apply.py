@@ -3,98 +3,81 @@ in one transaction; the same function rebuilds the tables from the journal.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from gpuyard.domain.errors import FencedError
 from gpuyard.domain.events import Change, Event, EventKind, Table
-from gpuyard.ledger.tables import LEASE, STATE_TABLES, events, key_column, lease, snapshots
+from gpuyard.ledger import statements
+from gpuyard.ledger.statements import insert, upsert
+from gpuyard.ledger.tables import STATE_TABLES, events, key_column
 
-_pruned_to = sa.select(sa.func.max(snapshots.c.seq)).scalar_subquery()
+_KEYS = {name: key_column(table).name for name, table in STATE_TABLES.items()}
+_JOURNAL = ("seq", "at", "kind", "job_id", "changes", "info")
 
 
-def apply(tx: sa.Connection, batch: Sequence[Event]) -> int:
-    """Journal `batch` in order and fold it into the state tables; returns the sequence number of its last event."""
-    first = last_seq(tx) + 1
+def apply(tx: sa.Connection, batch: Sequence[Event], first_seq: int | None = None) -> int:
+    """Journal `batch` in order and fold it into the state tables; returns the sequence number of its last event.
+
+    `first_seq` is that of its first, for one who knows; else it is looked up.
+    """
+    first = last_seq(tx) + 1 if first_seq is None else first_seq
     rows = [
-        {
-            "seq": seq,
-            "at": event.at,
-            "kind": event.kind.value,
-            "job_id": event.job_id,
-            "changes": [[change.table.value, change.key, dict(change.values)] for change in event.changes],
-            "info": dict(event.info),
-        }
+        (seq, event.at, event.kind.value, event.job_id, [(c.table, c.key, c.values) for c in event.changes], event.info)
         for seq, event in enumerate(batch, first)
     ]
-    tx.execute(_insert_events(), rows)
+    insert(events, _JOURNAL, tx.dialect.name).run(cursor(tx), rows)
     fold(tx, (change for event in batch for change in event.changes))
     return first + len(rows) - 1
 
 
-def last_seq(tx: sa.Connection) -> int:
-    """The journal's last sequence number, 0 when nothing ever happened."""
-    return int(tx.execute(_last_seq()).scalar_one())
-
-
-def hold_order(tx: sa.Connection, epoch: int | None = None) -> None:
-    """Let no other commit group in before this transaction ends, so that events are numbered as they are committed.
-
-    SQLite lets one writer in at a time anyway. With `epoch`, FencedError when another server leads by now; a server
-    that leads holds the lease's row only against a change of epoch, so that it can be renewed meanwhile.
-    """
-    if tx.dialect.name == "sqlite":
-        return
-    row = tx.execute(_lease_row(epoch is not None)).first()
-    if epoch is not None and (row is None or row.epoch != epoch):
-        raise FencedError("Another server leads now; this one may write no more.", "It goes on as a standby.")
-
-
 def fold(tx: sa.Connection, changes: Iterable[Change]) -> None:
     """Write the after-images, later ones over earlier ones, in one statement per table and set of columns."""
-    merged: dict[tuple[Table, str], dict[str, Any]] = {}
+    merged: dict[tuple[Table, str], Mapping[str, Any]] = {}
     for change in changes:
-        merged.setdefault((change.table, change.key), {}).update(change.values)
-    groups: dict[tuple[Table, tuple[str, ...]], list[dict[str, Any]]] = {}
+        at = (change.table, change.key)
+        before = merged.get(at)
+        merged[at] = change.values if before is None else {**before, **change.values}
+    groups: dict[tuple[Table, tuple[str, ...]], list[tuple[Any, ...]]] = {}
     for (table, key), values in merged.items():
-        row = {key_column(STATE_TABLES[table]).name: key, **values}
-        groups.setdefault((table, tuple(sorted(row))), []).append(row)
+        if _KEYS[table] in values:
+            values = {name: value for name, value in values.items() if name != _KEYS[table]}
+        groups.setdefault((table, tuple(values)), []).append((key, *values.values()))
+    run_on = cursor(tx)
     for (table, columns), rows in groups.items():
-        tx.execute(_upsert(table, columns, tx.dialect.name), rows)
+        upsert(table, columns, tx.dialect.name).run(run_on, rows)
+
+
+def cursor(tx: sa.Connection) -> Any:
+    """A cursor of the driver's, in `tx`."""
+    return tx.connection.cursor()
+
+
+def last_seq(tx: sa.Connection) -> int:
+    """The journal's last sequence number, 0 when nothing ever happened."""
+    return int(cursor(tx).execute(statements.LAST_SEQ).fetchone()[0])
+
+
+def begin_group(tx: sa.Connection, epoch: int | None = None) -> int:
+    """Begin to write: lets no other commit group in before `tx` ends; the journal's last sequence number.
+
+    So events are numbered in the order in which they are committed, without gaps. SQLite lets one writer in at a time
+    anyway. With `epoch`, FencedError when another server leads by now; a server that leads holds the lease's row only
+    against a change of epoch, so that it can be renewed meanwhile.
+    """
+    if tx.dialect.name == "sqlite":
+        return last_seq(tx)
+    # Both are asked before either is answered, where the connection pipelines.
+    held = cursor(tx).execute(statements.LOCK_LEASE if epoch is None else statements.SHARE_LEASE)
+    last = cursor(tx).execute(statements.LAST_SEQ)
+    row = held.fetchone()
+    if epoch is not None and (row is None or row[0] != epoch):
+        raise FencedError("Another server leads now; this one may write no more.", "It goes on as a standby.")
+    return int(last.fetchone()[0])
 
 
 def event_of(row: Mapping[str, Any]) -> Event:
     """An event as it was applied, from its journal row."""
     changes = tuple(Change(Table(table), key, values) for table, key, values in row["changes"])
     return Event(EventKind(row["kind"]), row["at"], changes, row["job_id"], row["info"])
-
-
-@cache
-def _insert_events() -> sa.Insert:
-    return sa.insert(events)
-
-
-@cache
-def _last_seq() -> sa.Select[Any]:
-    return sa.select(sa.func.coalesce(sa.func.max(events.c.seq), _pruned_to, 0))
-
-
-@cache
-def _lease_row(shared: bool) -> sa.Select[Any]:
-    select = sa.select(lease.c.epoch).where(lease.c.name == LEASE)
-    return select.with_for_update(read=shared, key_share=shared)
-
-
-@cache
-def _upsert(name: Table, columns: tuple[str, ...], dialect: str) -> sa.Insert:
-    """Built once per shape of row: building costs more than running it."""
-    table = STATE_TABLES[name]
-    key = key_column(table).name
-    insert = postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
-    changed = {column: insert.excluded[column] for column in columns if column != key}
-    if not changed:
-        return insert.on_conflict_do_nothing(index_elements=[key])
-    return insert.on_conflict_do_update(index_elements=[key], set_=changed)

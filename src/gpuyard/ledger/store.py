@@ -15,6 +15,7 @@ from gpuyard.domain.errors import LedgerError, LedgerLockedError, NetworkFilesys
 from gpuyard.ledger.faults import ledger_error
 from gpuyard.ledger.migrate import migrate
 from gpuyard.ledger.netfs import network_filesystem
+from gpuyard.ledger.statements import to_json
 
 # Reading through the page cache's map saves a copy per page; 256 MB covers ledgers of millions of jobs.
 _PRAGMAS = (
@@ -85,11 +86,6 @@ def _open_postgresql(url: str) -> sa.Engine:
     except DBAPIError as error:
         raise ledger_error(error, url) from None
     return engine
-
-
-def to_json(value: Any) -> str:
-    """JSON as both databases keep it."""
-    return msgspec.json.encode(value).decode()
 
 
 def _set_pragmas(connection: sqlite3.Connection, _record: Any) -> None:

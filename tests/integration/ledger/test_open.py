@@ -23,6 +23,8 @@ from gpuyard.ledger.store import lock_ledger
 from gpuyard.ledger.tables import metadata
 from tests.support.ledger import node_event
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*expression-based index:UserWarning")
+
 
 def test_a_new_ledger_has_the_schema_of_the_tables(ledger: Ledger):
     with ledger.engine.connect() as connection:

@@ -1,0 +1,156 @@
+"""What only PostgreSQL can do to a ledger: be out of reach, and be somebody else's by now."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import sqlalchemy as sa
+
+from gpuyard.domain.errors import FencedError, LedgerError, LedgerUnreachableError
+from gpuyard.ledger.ledger import Ledger
+from gpuyard.ledger.writer import Writer
+from tests.support.ledger import node_event
+from tests.support.postgres import PostgresServer, running_server
+from tests.support.wait import eventually
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def place(postgres: PostgresServer) -> str:
+    return postgres.ledger()
+
+
+@pytest.fixture
+async def writer(ledger: Ledger) -> AsyncIterator[Writer]:
+    made = ledger.writer()
+    made.start()
+    yield made
+    await made.close()
+
+
+async def put(writer: Writer, number: int) -> None:
+    writer.put([node_event(number)])
+    await writer.written()
+
+
+def numbers(ledger: Ledger) -> list[int]:
+    return [row["info"]["number"] for row in ledger.queries.events_after(0, 10_000)]
+
+
+async def test_a_connection_that_is_cut_is_made_anew(ledger: Ledger, place: str, postgres: PostgresServer):
+    heard: list[str] = []
+    writer = ledger.writer(on_failure=lambda: heard.append("failure"))
+    writer.start()
+    await put(writer, 1)
+    postgres.cut(place)
+    with pytest.raises(
+        LedgerUnreachableError,
+        match=r"Cannot reach the database at 127.0.0.1:\d+/ledger_\d+; gpuyard "
+        "will try again. Nothing that was acknowledged is lost",
+    ):
+        await put(writer, 2)
+    await eventually(lambda: heard == ["failure"], "the writer to reach the database again")
+    await put(writer, 3)
+    assert numbers(ledger) == [1, 3]
+    await writer.close()
+
+
+async def test_reading_goes_on_where_a_connection_was_cut(ledger: Ledger, place: str, postgres: PostgresServer):
+    assert ledger.queries.last_seq() == 0
+    assert postgres.cut(place) > 0
+    assert ledger.queries.last_seq() == 0
+
+
+@pytest.fixture
+def own_server() -> Iterator[PostgresServer]:
+    """A server that the test may stop."""
+    with running_server() as server:
+        yield server
+
+
+async def test_a_database_that_is_away_for_a_while(own_server: PostgresServer):
+    ledger = Ledger.open(own_server.ledger())
+    heard: list[str] = []
+    writer = ledger.writer(on_failure=lambda: heard.append("failure"))
+    writer.start()
+    await put(writer, 1)
+    own_server.stop(signal.SIGQUIT)
+    for number in (2, 3):
+        with pytest.raises(LedgerUnreachableError):
+            await put(writer, number)
+    with pytest.raises(LedgerUnreachableError):
+        ledger.queries.last_seq()
+    assert heard == []
+    own_server.start()
+    await eventually(lambda: heard == ["failure"], "the writer to reach the database again")
+    await put(writer, 4)
+    assert numbers(ledger) == [1, 4]
+    await writer.close()
+    ledger.close()
+
+
+async def test_a_server_that_no_longer_leads_writes_nothing(ledger: Ledger, place: str):
+    writer = ledger.writer()
+    writer.epoch = ledger.queries.next_epoch()
+    writer.start()
+    await put(writer, 1)
+    other = Ledger.open(place)
+    assert other.queries.next_epoch() == writer.epoch + 1
+    with pytest.raises(FencedError, match="Another server leads now"):
+        await put(writer, 2)
+    with pytest.raises(FencedError):
+        await put(writer, 3)
+    assert numbers(other) == [1]
+    with pytest.raises(FencedError):
+        await writer.close()
+    other.close()
+
+
+async def test_taking_the_lead_waits_for_the_commit_that_is_under_way_and_renewing_does_not(ledger: Ledger, place: str):
+    epoch = ledger.queries.next_epoch()
+    other = Ledger.open(place)
+    with ledger.engine.begin() as tx:
+        tx.execute(sa.text(f"SELECT epoch FROM lease WHERE epoch = {epoch} FOR KEY SHARE"))
+        with other.engine.begin() as renewal:
+            renewal.execute(sa.text("UPDATE lease SET expires_at = clock_timestamp()"))
+        taking = asyncio.create_task(asyncio.to_thread(other.queries.next_epoch))
+
+        def waits() -> bool:
+            with other.engine.connect() as looking:
+                waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() " \
+                          "AND wait_event_type = 'Lock'"  # fmt: skip
+                return looking.execute(sa.text(waiting)).scalar_one() == 1
+
+        await eventually(waits, "the other server to wait for the row")
+        assert not taking.done()
+    assert await taking == epoch + 1
+    other.close()
+
+
+async def test_writers_beside_each_other_leave_no_gap(ledger: Ledger, place: str):
+    others = [Ledger.open(place) for _ in range(2)]
+    writers = [opened.writer() for opened in others]
+    for writer in writers:
+        writer.start()
+
+    async def write(writer: Writer, first: int) -> None:
+        for number in range(first, first + 30):
+            await put(writer, number)
+
+    await asyncio.gather(*(write(writer, 100 * n) for n, writer in enumerate(writers)))
+    rows = ledger.queries.events_after(0, 1000)
+    assert [row["seq"] for row in rows] == list(range(1, 61))
+    assert sorted(row["info"]["number"] for row in rows) == [*range(30), *range(100, 130)]
+    for writer, opened in zip(writers, others, strict=True):
+        await writer.close()
+        opened.close()
+
+
+@pytest.mark.parametrize("database", ["gone", "missing"])
+def test_a_database_that_is_not_there(postgres: PostgresServer, database: str):
+    url = postgres.url("missing") if database == "missing" else "postgresql://me:s3cret@127.0.0.1:9/yard"
+    with pytest.raises(LedgerError, match=r"annot be used|Cannot reach") as caught:
+        Ledger.open(url)
+    assert "s3cret" not in str(caught.value)
