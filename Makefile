@@ -30,8 +30,7 @@ lint: setup ## check style, types and the floors of the house
 	@.venv/bin/lint-imports --no-logo
 
 bench: setup ## measure the pace on this machine, each figure beside its floor
-	@$(PYTHON) benchmarks/spine.py
-	@$(PYTHON) benchmarks/scheduler_scale.py
+	@$(PYTHON) -m benchmarks $(ARGS)
 
 soak: setup ## the long versions of the proofs: 500 rounds of kill -9
 	@scripts/system-packages.sh

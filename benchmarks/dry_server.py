@@ -1,0 +1,21 @@
+"""The server, but that its ledger stores none of the benchmark's jobs: what taking in a job costs without the disk."""
+
+from collections.abc import Sequence
+
+from gpuyard.domain.events import Event, EventKind
+from gpuyard.ledger.writer import Writer
+from gpuyard.server.__main__ import main
+
+_put = Writer.put
+
+
+def _put_others(self: Writer, events: Sequence[Event], *, linger: bool = False) -> None:
+    """Queue what is not a submission of `bench.spec_body`."""
+    kept = [e for e in events if e.kind is not EventKind.JOB_SUBMITTED or not e.info["name"].startswith("train-")]
+    if kept:
+        _put(self, kept, linger=linger)
+
+
+if __name__ == "__main__":
+    Writer.put = _put_others
+    main()

@@ -1,0 +1,144 @@
+"""The scheduler's brain with a long queue on a large cluster, fed with events as the controller feeds it."""
+
+import gc
+import random
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import psutil
+
+from benchmarks.bench import percentile, scaled, timed
+from benchmarks.figures import Figure
+from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.domain.ids import new_id
+from gpuyard.domain.shape import Shape
+from gpuyard.scheduler.decide import Start, decide, undo
+from gpuyard.scheduler.observe import observe
+from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.view import View
+
+GROUP = "scheduler"
+NOW = 1_800_000_000.0
+PER_NODE = 8
+SHAPES = 1000
+
+
+def measure(scale: float) -> Iterator[Figure]:
+    """Fill a cluster, then a queue behind it; then jobs end and come, one event at a time."""
+    jobs, gpus = scaled(100_000, scale, 100), scaled(10_000, scale, 2 * PER_NODE)
+    cluster = Cluster(random.Random(7))
+    cluster.add_nodes(-(-gpus // PER_NODE))
+    cluster.fill()
+    before = _rss_mb()
+    for _ in range(jobs):
+        cluster.submit()
+    yield Figure(GROUP, f"memory of {jobs:,} queued jobs", _rss_mb() - before, "MB", 60)
+    cluster.settle()
+    gc.collect()
+    taken = [cluster.one_event() for _ in range(scaled(3000, scale, 50))]
+    where = f"{jobs:,} queued, {gpus:,} GPUs"
+    yield Figure(GROUP, f"decision after one event, {where}, p50", statistics.median(taken) * 1000, "ms")
+    yield Figure(GROUP, f"decision after one event, {where}, p99", percentile(taken, 0.99) * 1000, "ms", 5)
+    yield Figure(GROUP, f"full re-rank, {where}", cluster.rerank(5) * 1000, "ms", 50)
+
+
+def _rss_mb() -> float:
+    gc.collect()
+    return psutil.Process().memory_info().rss / 1e6
+
+
+class Cluster:
+    """A view and the running jobs on it; `policy` is the default one."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.view = View()
+        self.policy = Policy()
+        self.dice = dice
+        self.now = NOW
+        self.running: list[str] = []
+
+    def add_nodes(self, count: int) -> None:
+        """Empty nodes of 8 GPUs and 64 cores."""
+        for number in range(count):
+            node_id = f"node_{number:05d}"
+            row = {"name": node_id, "provider": "agents", "state": "online", "reason": None, "cpus": 64,
+                   "memory_gb": 512}  # fmt: skip
+            gpus = [Change(Table.GPUS, f"{node_id}-gpu-{index}",
+                           {"node_id": node_id, "index": index, "name": "NVIDIA L4", "memory_mb": 23034,
+                            "compute_capability": "8.9", "state": "idle", "problem": None})
+                    for index in range(PER_NODE)]  # fmt: skip
+            self._observe(EventKind.NODE_CHANGED, Change(Table.NODES, node_id, row), *gpus)
+
+    def fill(self) -> None:
+        """Start jobs until nothing more fits."""
+        for _ in range(2 * PER_NODE):
+            for _ in self.view.nodes:
+                self.submit()
+            if self.settle() == 0:
+                return
+
+    def submit(self) -> float:
+        """Queue a job of one of many shapes; the seconds of observing it."""
+        kind = self.dice.randrange(SHAPES)
+        shape = Shape(cpus=1 + kind % 8, memory_gb=8 + kind // 8 % 32, gpus=(1, 1, 1, 2, 2, 4, 8)[kind % 7])
+        row = {"state": "queued", "priority": 1 + self.dice.randrange(5), "shape": shape.to_row(),
+               "created_at": self.now, "not_before": None, "timeout_s": 600.0 + self.dice.randrange(36_000),
+               "estimated_duration_s": None, "project": f"team-{kind % 10}", "preemptible": False, "depends_on": [],
+               "name": f"train-{kind}", "reason": None, "retry_count": 0, "failures": 0, "attempts": 0}  # fmt: skip
+        return self._observe(EventKind.JOB_SUBMITTED, Change(Table.JOBS, new_id("job"), row))
+
+    def settle(self) -> int:
+        """Decide and make it firm; how many started."""
+        started = [action for action in decide(self.view, self.now, self.policy).actions if isinstance(action, Start)]
+        for action in started:
+            self._run(action)
+        return len(started)
+
+    def one_event(self) -> float:
+        """A job ends, or one comes; the seconds from that event to the decision, which is then made firm."""
+        self.now += 1
+        if self.running and self.dice.random() < 0.5:
+            job_id = self.running.pop(self.dice.randrange(len(self.running)))
+            attempt = Change(Table.ATTEMPTS, f"attempt_{job_id}", {"state": "ended"})
+            job = Change(Table.JOBS, job_id, {"state": "completed", "ended_at": self.now})
+            folded = self._observe(EventKind.JOB_COMPLETED, attempt, job)
+        else:
+            folded = self.submit()
+        began = time.perf_counter()
+        actions = decide(self.view, self.now, self.policy).actions
+        taken = time.perf_counter() - began
+        for action in actions:
+            if isinstance(action, Start):
+                self._run(action)
+            else:
+                undo(self.view, action)
+        return folded + taken
+
+    def rerank(self, times: int) -> float:
+        """The median seconds of a decision under a policy that orders every job anew."""
+        taken: list[float] = []
+        for number in range(times):
+            policy = replace(self.policy, ageing_s=self.policy.ageing_s / (number + 2))
+            actions: list[Start] = []
+            taken.append(timed(lambda p=policy, a=actions: a.extend(decide(self.view, self.now, p).actions)))
+            for action in actions:
+                undo(self.view, action)
+        return statistics.median(taken)
+
+    def _run(self, start: Start) -> None:
+        attempt_id = f"attempt_{start.job_id}"
+        row = {"job_id": start.job_id, "number": 1, "state": "intended", "token": 1, "epoch": 1, "provider": "agents",
+               "placements": [share.to_row() for share in start.placements], "created_at": self.now,
+               "started_at": None}  # fmt: skip
+        assigned = {"state": "assigned", "attempts": 1, "attempt_id": attempt_id}
+        running = {"state": "running", "started_at": self.now}
+        changes = ((EventKind.ATTEMPT_INTENDED, row, assigned), (EventKind.ATTEMPT_STARTED, running, running))
+        for kind, attempt, job in changes:
+            self._observe(kind, Change(Table.ATTEMPTS, attempt_id, attempt), Change(Table.JOBS, start.job_id, job))
+        self.running.append(start.job_id)
+
+    def _observe(self, kind: EventKind, *changes: Change) -> float:
+        event = Event(kind, self.now, changes)
+        return timed(lambda: observe(self.view, event))

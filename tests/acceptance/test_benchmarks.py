@@ -1,0 +1,47 @@
+"""The benchmarks, at a scale at which their figures mean nothing: every group runs and says what it should."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GROUPS = {
+    "ledger": 4, "http": 6, "jobs": 1, "idle": 2, "scheduler": 4, "server": 17, "commands": 2,
+}  # fmt: skip
+
+
+def bench(*words: str) -> list[dict[str, Any]]:
+    command = [sys.executable, "-m", "benchmarks", *words, "--scale", "0.001", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_every_group_runs_and_says_each_figure_with_its_floor() -> None:
+    figures = bench("--disk", "as-is")
+    assert {group: sum(f["group"] == group for f in figures) for group in GROUPS} == GROUPS
+    for figure in figures:
+        assert figure["value"] >= 0, figure
+        if figure["floor"] is not None:
+            assert figure["floor_name"]
+            assert figure["ratio"] == pytest.approx(figure["value"] / figure["floor"])
+        assert (figure["met"] is None) == (figure["target"] is None)
+    (errors,) = (f for f in figures if f["name"].startswith("errors of"))
+    assert errors["value"] == 0
+
+
+def test_the_slow_disk_takes_4_ms_for_each_sync() -> None:
+    commit = bench("ledger", "--disk", "4ms")[0]
+    assert (commit["disk"], commit["unit"], commit["floor_name"]) == ("4ms", "ms", "raw commit")
+    assert commit["value"] > commit["floor"] * 0.5 >= 2
+
+
+def test_a_group_that_is_none_is_refused() -> None:
+    command = [sys.executable, "-m", "benchmarks", "nosuch"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "there is no group nosuch" in done.stderr
