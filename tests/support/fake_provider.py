@@ -52,6 +52,7 @@ class FakeHost:
     attempts: dict[str, FakeAttempt] = field(default_factory=dict)
     outbox: list[wire.Report] = field(default_factory=list)
     runs: Counter[str] = field(default_factory=Counter)
+    window: dict[str, JobConfig] = field(default_factory=dict)
     stops: list[tuple[str, str]] = field(default_factory=list)
     said: int = 0
 
@@ -72,6 +73,10 @@ class FakeHost:
         attempt_id = str(config.attempt_id)
         if self.deaf or self.runs[attempt_id]:
             return
+        self.window.pop(attempt_id, None)
+        if config.provider_options["ahead"]:
+            self.window[attempt_id] = config
+            return
         beside = [attempt for attempt in self.attempts.values() if attempt.live]
         attempt = self.attempts[attempt_id] = FakeAttempt(config)
         self.runs[attempt_id] += 1
@@ -87,15 +92,30 @@ class FakeHost:
 
     def ended(self, attempt_id: str, **fields: Any) -> None:
         attempt = self.attempts.get(attempt_id)
+        self.window.pop(attempt_id, None)
         if attempt:
             attempt.live = False
         began = attempt.started_at if attempt else None
-        self.say(wire.Ended(attempt_id, time.time(), began, **fields))
+        heir = self.heir(attempt.config) if attempt and fields.get("stopped") != "preempted" else None
+        named = str(heir.attempt_id) if heir else ""
+        self.say(wire.Ended(attempt_id, time.time(), began, successor=named, **fields))
+        if heir:
+            self.begin(heir)
+
+    def heir(self, ended: JobConfig) -> JobConfig | None:
+        """The first that waits for such a place, as the one that has it."""
+        for attempt_id, config in self.window.items():
+            if config.provider_options["window"] == ended.provider_options["window"]:
+                del self.window[attempt_id]
+                taken = {"ahead": False, "gpu_uuids": ended.provider_options["gpu_uuids"]}
+                return config.model_copy(update={"provider_options": {**config.provider_options, **taken}})
+        return None
 
     def reboot(self) -> None:
         """Everything on it dies, and its agent's memory with it."""
         self.attempts.clear()
         self.outbox.clear()
+        self.window.clear()
         self.boot_id += "+"
 
 
@@ -103,6 +123,7 @@ class FakeProvider(GpuProviderInterface):
     """The hosts of `config["hosts"]`. It also streams logs, finds attempts and owns its nodes."""
 
     PROVIDER_NAME: ClassVar[str] = "fake"
+    takes_claims = True
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
@@ -158,6 +179,7 @@ class FakeProvider(GpuProviderInterface):
         assert self._sink is not None
         if node_id in self.linked:
             self.linked.discard(node_id)
+            self.hosts[node_id].window.clear()
             await self._sink.node_left(node_id)
 
     async def deliver(self, node_id: str) -> None:
@@ -238,9 +260,12 @@ class FakeProvider(GpuProviderInterface):
         if attempt is None:
             host.ended(attempt_id, stopped=reason, message="never started")
             host.runs[attempt_id] += 0
-        elif attempt.live and host.obedient:
+        elif attempt.live and host.obedient and reason != "revoked":
             host.ended(attempt_id, signal=15, stopped=reason)
         self.deliver_soon(node_id)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        raise NotImplementedError("its hosts are in memory")
 
     async def forget(self, node_id: str, attempt_ids: Sequence[str]) -> None:
         if node_id in self.linked:

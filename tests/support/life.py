@@ -62,7 +62,8 @@ class Life:
         job, attempt_id = self.jobs[job_id], new_id("attempt")
         place = Placement("node", (), 1.0, 0.0)
         self.record(moves.intended(job, attempt_id, token=job.attempts + 1, epoch=1, provider="fake",
-                                   placements=[place], price=PRICE, now=self.now))  # fmt: skip
+                                   reference=None, placements=[place], price=PRICE,
+                                   now=self.now))  # fmt: skip
         return attempt_id
 
     def send(self, attempt_id: str) -> None:

@@ -46,6 +46,9 @@ class Controller:
         self.launching = Launching(self.core, self.providers)
         self.reports = Reports(self.core, self.launching, self.requests, self.providers, self._blobs)
         self.logs = Logs(self.core, self.providers, self._news)
+        self.core.claiming = frozenset(
+            name for name, made in self.providers.items() if isinstance(made, OwnsNodes) and made.takes_claims
+        )
         self.core.on_intents = self.launching.launch_soon
         self.core.on_reload = self._reconnect
         for node_id in self.core.view.nodes:

@@ -11,18 +11,21 @@ from typing import Any
 
 import structlog
 
-from gpuyard.billing.meter import list_price
+from gpuyard.billing.meter import Price, list_price
 from gpuyard.config.settings import Settings
 from gpuyard.controller import moves
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import JobState
 from gpuyard.domain.tiers import Tiers
 from gpuyard.ledger.ledger import Ledger
+from gpuyard.scheduler.claims import claims
 from gpuyard.scheduler.decide import Fail, Start, decide
 from gpuyard.scheduler.observe import observe
 from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.queue import LiveJob
 from gpuyard.scheduler.view import View
 
 # After a commit failed (a full disk), decisions are tried again this often.
@@ -55,6 +58,9 @@ class Core:
         self.on_intents: Callable[[list[str]], None] = lambda _: None
         self.on_reload: Callable[[], None] = lambda: None
         self.epoch = 0
+        # Providers whose nodes let attempts wait that were sent ahead, and call each by the id we gave it.
+        self.claiming: frozenset[str] = frozenset()
+        self._prices: dict[tuple[Shape, str | None], Price] = {}
         self.view = View()
         self._alarm: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -125,21 +131,30 @@ class Core:
             if not decision.actions:
                 break
             intents += [new for action in decision.actions if (new := self._act(action))]
+        for job, node_id in claims(self.view, self.clock(), self.policy, self.claiming):
+            intents.append(self._intend(job, (Placement(node_id, ahead=True),)))
         self._set_alarm(decision.wake_at)
         if intents:
             self.on_intents(intents)
 
     def _act(self, action: Start | Fail) -> str | None:
-        job, now = self.view.jobs[action.job_id], self.clock()
+        job = self.view.jobs[action.job_id]
         if isinstance(action, Fail):
-            self.emit([moves.settled(job, JobState.FAILED, action.reason, now, action.message)])
+            self.emit([moves.settled(job, JobState.FAILED, action.reason, self.clock(), action.message)])
             return None
+        return self._intend(job, action.placements)
+
+    def _intend(self, job: LiveJob, placements: tuple[Placement, ...]) -> str:
         attempt_id = new_id("attempt")
-        node = self.view.nodes[action.placements[0].node_id]
-        billing = self.settings.billing
-        price = list_price(job.shape, job.tier, self.tiers, billing.local_price_per_hour, billing.currency)
-        intent = moves.intended(job, attempt_id, token=job.attempts + 1, epoch=self.epoch, provider=node.provider,
-                                placements=action.placements, price=price, now=now)  # fmt: skip
+        provider = self.view.nodes[placements[0].node_id].provider
+        price = self._prices.get((job.shape, job.tier))
+        if price is None:
+            billing = self.settings.billing
+            price = list_price(job.shape, job.tier, self.tiers, billing.local_price_per_hour, billing.currency)
+            self._prices[job.shape, job.tier] = price
+        intent = moves.intended(job, attempt_id, token=job.attempts + 1, epoch=self.epoch, provider=provider,
+                                reference=attempt_id if provider in self.claiming else None,
+                                placements=placements, price=price, now=self.clock())  # fmt: skip
         self.emit([intent])
         return attempt_id
 

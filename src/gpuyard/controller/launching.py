@@ -1,6 +1,9 @@
 """Launching: intents that are in the ledger go to their provider, and never before."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 import structlog
@@ -9,11 +12,15 @@ from gpuyard.controller import moves
 from gpuyard.controller.core import Core
 from gpuyard.controller.render import render
 from gpuyard.domain.errors import LedgerError, ProviderError
+from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.states import AttemptState
-from gpuyard.providers.base import GpuProviderInterface
+from gpuyard.providers.base import GpuProviderInterface, OwnsNodes
 from gpuyard.scheduler.policy import backoff_s
+from gpuyard.scheduler.queue import LiveJob
 from gpuyard.scheduler.view import LiveAttempt
 
+# A claim is meant to wait for some hundredths of a second.
+_CLAIM_S = 2.0
 log = structlog.get_logger(__name__)
 
 
@@ -23,6 +30,7 @@ class Launching:
     def __init__(self, core: Core, providers: Mapping[str, GpuProviderInterface]) -> None:
         self._core = core
         self._providers = providers
+        self._claims: asyncio.TimerHandle | None = None
 
     def launch_soon(self, attempt_ids: Sequence[str]) -> None:
         """Launch as soon as everything emitted so far is committed."""
@@ -38,27 +46,30 @@ class Launching:
         except LedgerError:
             return  # The intents are not in the ledger, and memory has been read anew without them.
         attempts = self._core.view.attempts
-        specs = self._core.queries.specs({attempts[i].job_id for i in attempt_ids if i in attempts})
+        specs = self._core.queries.spec_texts({attempts[i].job_id for i in attempt_ids if i in attempts})
         for attempt_id in attempt_ids:
             # Looked up anew: while the one before it was submitted, this one may have been cancelled.
             attempt = self._core.view.attempts.get(attempt_id)
-            if attempt and attempt.state in (AttemptState.INTENDED, AttemptState.SENT):
-                await self._submit(attempt, specs[attempt.job_id])
+            if attempt and _startable(attempt) and attempt.job_id in specs:
+                await self._submit(attempt, _read_spec(specs[attempt.job_id]))
+        self._watch_claims()
 
-    async def _submit(self, attempt: LiveAttempt, body: Mapping[str, Any]) -> None:
+    async def _submit(self, attempt: LiveAttempt, spec: JobSpec) -> None:
         core = self._core
         job = core.view.jobs[attempt.job_id]
-        spec = core.read_spec(body)
         checkpoint = self._checkpoint(attempt.job_id, job.resume_from)
         try:
-            reference = await self._providers[attempt.provider].submit_job(render(spec, attempt, checkpoint))
+            config = render(spec, job.shape, attempt, checkpoint)
+            reference = await self._providers[attempt.provider].submit_job(config)
         except ProviderError as error:
             # Not connected: the intent stands and is sent when the node's agent says Hello.
             if error.error_code != "NOT_CONNECTED":
                 self.settle(attempt, moves.Outcome(core.clock(), reason="submit_failed", message=str(error)))
+                core.schedule()
             return
         current = core.view.attempts.get(attempt.id)
-        if current and current.state is AttemptState.INTENDED:
+        news = reference != attempt.provider_ref or checkpoint
+        if news and current and current.state is AttemptState.INTENDED:
             resumed_from = checkpoint["id"] if checkpoint else None
             core.emit([moves.sent(current, reference, resumed_from, core.clock())], linger=True)
 
@@ -71,16 +82,74 @@ class Launching:
         kept = [row for row in self._core.queries.checkpoints_of(job_id) if row["kept"]]
         return kept[-1] if kept else None
 
-    def settle(self, attempt: LiveAttempt, outcome: moves.Outcome) -> None:
-        """Record the end of an attempt and what follows for its job, then decide anew."""
+    def settle(self, attempt: LiveAttempt, outcome: moves.Outcome, successor: str = "") -> None:
+        """Record the end of an attempt and what follows for its job; the caller decides anew.
+
+        `successor`: the attempt that its node has given its place to.
+        """
         core = self._core
         job, current = core.view.jobs.get(attempt.job_id), core.view.attempts.get(attempt.id)
         if job is None or current is None:
             return
         not_before = None
         if moves.wants_retry(job, outcome):
-            delay_s = 0.0 if outcome.stopped == "preempted" else backoff_s(core.policy, job.failures + 1)
-            not_before = core.clock() + delay_s
-        core.emit([moves.ended(job, current, outcome, moves.Retry(not_before))], linger=True)
+            ours = outcome.stopped in moves.NOT_ITS_FAULT
+            not_before = core.clock() + (0.0 if ours else backoff_s(core.policy, job.failures + 1))
+        heirs = self._heirs(job, current, outcome, successor)
+        core.emit([moves.ended(job, current, outcome, moves.Retry(not_before), heirs)], linger=True)
         core.progress.pop(job.id, None)
-        core.schedule()
+        heirs.pop(successor, None)
+        if heirs:
+            self.launch_soon(list(heirs))
+
+    def _heirs(
+        self, job: LiveJob, attempt: LiveAttempt, outcome: moves.Outcome, successor: str
+    ) -> dict[str, moves.Places]:
+        """Who has the place of an attempt that is over: whom its node says, or else the first that was sent ahead.
+
+        The node may name one that was given another place meanwhile, because its window had seemed to be empty: the
+        node is right, and that other place is the free one.
+        """
+        view, free = self._core.view, attempt.placements
+        heirs: dict[str, moves.Places] = {}
+        named = view.attempts.get(successor)
+        if named:
+            heirs[successor], free = free, named.placements
+        online = view.node(attempt.node_id).state == "online"
+        if online and outcome.stopped != "preempted" and not any(share.ahead for share in free):
+            site = view.sites.of(job.shape).get(attempt.node_id)
+            waiting = [i for i in (site.ahead if site else ()) if i != successor and _startable(view.attempts[i])]
+            if waiting:
+                heirs[waiting[0]] = free
+        return heirs
+
+    def _watch_claims(self) -> None:
+        if self._core.view.sites.ahead and self._claims is None:
+            self._claims = asyncio.get_running_loop().call_later(_CLAIM_S, self._revoke)
+
+    def _revoke(self) -> None:
+        """Take back what was sent ahead and has waited too long: the jobs before it are not as short as they were."""
+        self._claims = None
+        view, now = self._core.view, self._core.clock()
+        for attempt_id in list(view.sites.ahead):
+            attempt = view.attempts[attempt_id]
+            if _startable(attempt) and now - attempt.created_at > _CLAIM_S:
+                view.sites.forget(view.jobs[attempt.job_id].shape)
+                self._core.spawn(self._take_back(attempt), "take-back")
+        self._watch_claims()
+
+    async def _take_back(self, attempt: LiveAttempt) -> None:
+        provider = self._providers[attempt.provider]
+        if isinstance(provider, OwnsNodes):
+            with suppress(ProviderError):  # not connected: the node has lost its window with the link
+                await provider.stop_attempt(attempt.node_id, attempt.id, "revoked", checkpoint=False)
+
+
+def _startable(attempt: LiveAttempt) -> bool:
+    return attempt.state in (AttemptState.INTENDED, AttemptState.SENT)
+
+
+@lru_cache(maxsize=1024)
+def _read_spec(text: str) -> JobSpec:
+    """A spec as the ledger holds it; it was validated before it came there. The jobs of a batch share theirs."""
+    return JobSpec.model_validate_json(text)

@@ -6,6 +6,7 @@ Each checks the table of legal moves first, so an event that breaks it can never
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 
 from gpuyard.billing.meter import Price, cost
@@ -19,12 +20,16 @@ from gpuyard.scheduler.view import LiveAttempt
 
 # A program that cannot be started will not start the next time either.
 NEVER_RETRIED = frozenset({"command_not_found", "not_executable", "workdir_missing", "bad_resume"})
+# Nor does it count as a failure when gpuyard took the place away, or took back what it had sent ahead.
+NOT_ITS_FAULT = frozenset({"preempted", "revoked"})
 NEWEST = "newest"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an attempt ended. `stopped` is why gpuyard ended it (`timed_out`, `cancelled`, `preempted`), if it did."""
+    """How an attempt ended. `stopped` is why gpuyard ended it, if it did: `timed_out`, `cancelled`, `preempted`, or
+    `revoked` for one that was sent ahead and taken back.
+    """
 
     at: float
     started_at: float | None = None
@@ -34,7 +39,12 @@ class Outcome:
     stopped: str = ""
     message: str = ""
     usage: Mapping[str, float] = field(default_factory=dict[str, float])
+    limits: Mapping[str, str] = field(default_factory=dict[str, str])
     lost: bool = False
+
+
+Places = tuple[Placement, ...]
+_NO_HEIRS: Mapping[str, Places] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +74,17 @@ def submitted(job_id: str, spec: JobSpec, parents: Sequence[str], warnings: Sequ
 
 
 def intended(
-    job: LiveJob, attempt_id: str, *, token: int, epoch: int, provider: str,
+    job: LiveJob, attempt_id: str, *, token: int, epoch: int, provider: str, reference: str | None,
     placements: Sequence[Placement], price: Price, now: float,
 ) -> Event:  # fmt: skip
-    """The intent to run `job` on `placements`: committed before the provider hears of it."""
+    """The intent to run `job` on `placements`: committed before the provider hears of it.
+
+    `reference` is what the provider will call the attempt, where that is known beforehand.
+    """
     check_move(JOB_MOVES, f"job {job.id}", job.state, JobState.ASSIGNED)
     attempt: dict[str, Any] = {
         "job_id": job.id, "number": job.attempts + 1, "state": AttemptState.INTENDED.value, "token": token,
-        "epoch": epoch, "provider": provider, "provider_ref": None,
+        "epoch": epoch, "provider": provider, "provider_ref": reference,
         "placements": [placement.to_row() for placement in placements],
         "created_at": now, "started_at": None, "ended_at": None, "exit_code": None, "signal": None, "reason": None,
         "message": None, "limits": {}, "usage": {}, "resumed_from": None, "price_per_hour": str(price.per_hour),
@@ -119,8 +132,10 @@ def ending(attempt: LiveAttempt, reason: str, now: float) -> Event:
     return Event(kind, now, tuple(changes), attempt.job_id, {"attempt_id": attempt.id, "reason": reason})
 
 
-def ended(job: LiveJob, attempt: LiveAttempt, outcome: Outcome, retry: Retry) -> Event:
-    """The attempt is over: what that makes of its job, and what it cost."""
+def ended(
+    job: LiveJob, attempt: LiveAttempt, outcome: Outcome, retry: Retry, heirs: Mapping[str, Places] = _NO_HEIRS
+) -> Event:
+    """The attempt is over: what that makes of its job, what it cost, and who has its place now (`heirs`, by id)."""
     over = AttemptState.LOST if outcome.lost else AttemptState.ENDED
     check_move(ATTEMPT_MOVES, f"attempt {attempt.id}", attempt.state, over)
     began = outcome.started_at or attempt.started_at
@@ -131,11 +146,17 @@ def ended(job: LiveJob, attempt: LiveAttempt, outcome: Outcome, retry: Retry) ->
         "signal": outcome.signal, "reason": reason, "message": outcome.message or None, "usage": dict(outcome.usage),
         "cost": str(spent),
     }  # fmt: skip
+    if outcome.limits:
+        record["limits"] = dict(outcome.limits)
     changed, kind = _job_after(job, state, reason, outcome, retry)
+    if job.started_at is None and began is not None:
+        changed["started_at"] = began
     check_move(JOB_MOVES, f"job {job.id}", job.state, JobState(changed["state"]))
     info = {"state": changed["state"], "attempt_id": attempt.id, "exit_code": outcome.exit_code, "reason": reason,
             "cost": str(spent), "not_before": changed.get("not_before")}  # fmt: skip
-    changes = (Change(Table.ATTEMPTS, attempt.id, record), Change(Table.JOBS, job.id, changed))
+    inherited = [Change(Table.ATTEMPTS, heir, {"placements": [place.to_row() for place in places]})
+                 for heir, places in heirs.items()]  # fmt: skip
+    changes = (Change(Table.ATTEMPTS, attempt.id, record), Change(Table.JOBS, job.id, changed), *inherited)
     return Event(kind, outcome.at, changes, job.id, info)
 
 
@@ -165,9 +186,12 @@ def _job_after(
     job: LiveJob, state: JobState, reason: str | None, outcome: Outcome, retry: Retry
 ) -> tuple[dict[str, Any], EventKind]:
     if state is JobState.FAILED and retry.not_before is not None:
-        failed = reason != "preempted"
-        changed = {"state": JobState.QUEUED.value, "reason": reason, "failures": job.failures + failed,
-                   "attempt_id": None, "not_before": retry.not_before, "resume_from": NEWEST}  # fmt: skip
+        failed = reason not in NOT_ITS_FAULT
+        resume_from = job.resume_from if reason == "revoked" else NEWEST
+        changed: dict[str, Any] = {
+            "state": JobState.QUEUED.value, "reason": reason, "attempt_id": None, "failures": job.failures + failed,
+            "not_before": retry.not_before, "resume_from": resume_from,
+        }  # fmt: skip
         return changed, EventKind.JOB_REQUEUED
     changed = {"state": state.value, "reason": reason, "exit_code": outcome.exit_code, "ended_at": outcome.at,
                "attempt_id": None}  # fmt: skip
@@ -179,7 +203,7 @@ def wants_retry(job: LiveJob, outcome: Outcome) -> bool:
     state, reason = verdict(job, outcome)
     if state is not JobState.FAILED or reason in NEVER_RETRIED:
         return False
-    return reason == "preempted" or job.failures < job.retry_count
+    return reason in NOT_ITS_FAULT or job.failures < job.retry_count
 
 
 def settled(job: LiveJob, state: JobState, reason: str, now: float, message: str = "") -> Event:

@@ -1,13 +1,22 @@
 """From a JobSpec and a placement to the JobConfig a provider is given."""
 
+import json
+from functools import lru_cache
 from typing import Any
 
 from gpuyard.domain.jobconfig import GpuSpec, JobConfig
 from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.shape import Shape
 from gpuyard.scheduler.view import LiveAttempt
 
 
-def render(spec: JobSpec, attempt: LiveAttempt, checkpoint: dict[str, Any] | None) -> JobConfig:
+@lru_cache(maxsize=4096)
+def _window(shape: Shape) -> str:
+    """Equal for attempts of which one can take the place of another on a node."""
+    return json.dumps(shape.to_row())
+
+
+def render(spec: JobSpec, shape: Shape, attempt: LiveAttempt, checkpoint: dict[str, Any] | None) -> JobConfig:
     """The provider's form of `spec`. `checkpoint` is the ledger row to resume from, if any."""
     place = attempt.placements[0]
     need = spec.resources
@@ -22,6 +31,8 @@ def render(spec: JobSpec, attempt: LiveAttempt, checkpoint: dict[str, Any] | Non
         "resume_sha256": None,
         "resume_name": None,
         "resume_directory": False,
+        "window": _window(shape),
+        "ahead": place.ahead,
     }
     if checkpoint:
         options["resume_sha256"] = checkpoint["sha256"]

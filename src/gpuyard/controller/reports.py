@@ -165,19 +165,26 @@ class Reports:
             message = f"its node said nothing for {due:.0f} s"
             outcome = moves.Outcome(core.clock(), attempt.started_at, reason="node_silent", lost=True, message=message)
             self._launching.settle(attempt, outcome)
+            core.schedule()
 
     # --- reports ---
 
     async def reported(self, node_id: str, bodies: Sequence[wire.Report]) -> None:
         """Take reports in; returns after the commit, so that they can be acknowledged."""
-        forget: list[tuple[str, str]] = []
+        over = {report.body.attempt_id for report in bodies if isinstance(report.body, wire.Ended)}
+        settled: dict[str, list[str]] = {}
         for report in bodies:
-            forget += self._take(node_id, report.body)
+            if isinstance(report.body, wire.Started) and report.body.attempt_id in over:
+                continue  # its end, in the same batch, tells the same and more
+            for provider_name, attempt_id in self._take(node_id, report.body):
+                settled.setdefault(provider_name, []).append(attempt_id)
+        if over:
+            self._core.schedule()
         await self._core.committed(linger=True)
-        for provider_name, attempt_id in forget:
+        for provider_name, attempt_ids in settled.items():
             provider = self._providers[provider_name]
             if isinstance(provider, OwnsNodes):
-                await provider.forget(node_id, [attempt_id])
+                await provider.forget(node_id, attempt_ids)
 
     def _take(self, node_id: str, body: Any) -> list[tuple[str, str]]:
         """Fold one report in; returns (provider, attempt) pairs that are settled by it."""
@@ -207,8 +214,8 @@ class Reports:
     def _ended(self, attempt: LiveAttempt, body: wire.Ended) -> None:
         lost = body.reason in ("exit_status_lost", "node_rebooted")
         outcome = moves.Outcome(body.at, body.started_at, body.exit_code, body.signal, body.reason, body.stopped,
-                                body.message, body.usage, lost)  # fmt: skip
-        self._launching.settle(attempt, outcome)
+                                body.message, body.usage, body.limits, lost)  # fmt: skip
+        self._launching.settle(attempt, outcome, body.successor)
 
     def _progress(self, attempt: LiveAttempt, body: wire.ProgressSeen) -> None:
         core = self._core

@@ -61,19 +61,24 @@ _DEFAULT = Shape()
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One node's share of an attempt: the GPUs by UUID, the cores and the gigabytes booked there."""
+    """One node's share of an attempt: the GPUs by UUID, the cores and the gigabytes booked there.
+
+    `ahead`: nothing is booked; the attempt waits on the node for the place of another that ends there.
+    """
 
     node_id: str
-    gpu_uuids: tuple[str, ...]
-    cpus: float
-    memory_gb: float
+    gpu_uuids: tuple[str, ...] = ()
+    cpus: float = 0.0
+    memory_gb: float = 0.0
+    ahead: bool = False
 
     def to_row(self) -> dict[str, Any]:
         """As JSON-able data."""
-        return {"node_id": self.node_id, "gpu_uuids": list(self.gpu_uuids),
-                "cpus": self.cpus, "memory_gb": self.memory_gb}  # fmt: skip
+        row: dict[str, Any] = {"node_id": self.node_id, "gpu_uuids": list(self.gpu_uuids),
+                               "cpus": self.cpus, "memory_gb": self.memory_gb}  # fmt: skip
+        return {**row, "ahead": True} if self.ahead else row
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> "Placement":
         """The inverse of `to_row`."""
-        return cls(row["node_id"], tuple(row["gpu_uuids"]), row["cpus"], row["memory_gb"])
+        return cls(row["node_id"], tuple(row["gpu_uuids"]), row["cpus"], row["memory_gb"], row.get("ahead", False))

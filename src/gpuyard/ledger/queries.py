@@ -107,6 +107,12 @@ class Queries:
         rows = self._rows(sa.select(specs).where(specs.c.job_id.in_(list(job_ids))))
         return {row["job_id"]: row["body"] for row in rows}
 
+    def spec_texts(self, job_ids: Iterable[str]) -> dict[str, str]:
+        """The specs of these jobs as JSON, unread: the jobs of a batch have the same."""
+        found = sa.select(specs.c.job_id, sa.cast(specs.c.body, sa.Text).label("body"))
+        rows = self._rows(found.where(specs.c.job_id.in_(list(job_ids))))
+        return {row["job_id"]: row["body"] for row in rows}
+
     def job_counts(self) -> dict[str, int]:
         """How many jobs are in each state."""
         count = sa.func.count()

@@ -35,6 +35,7 @@ class AgentProvider(GpuProviderInterface):
     """Attempts on nodes that have an agent. `config`: `epoch`, `price_per_hour`, `currency`, `heartbeat_s`."""
 
     PROVIDER_NAME: ClassVar[str] = "agent"
+    takes_claims = True
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -159,7 +160,10 @@ class AgentProvider(GpuProviderInterface):
         known = self._results.find(attempt_id)
         if known and known.over:
             return attempt_id
-        node_id, gpu_uuids = (known.node_id, list(known.gpu_uuids)) if known else self._place(job_config)
+        if known and not job_config.provider_options.get("node_id"):
+            node_id, gpu_uuids = known.node_id, list(known.gpu_uuids)
+        else:
+            node_id, gpu_uuids = self._place(job_config)
         epoch = int(self.config.get("epoch", 0))
         self._link(node_id).send(_start_message(job_config, attempt_id, epoch, gpu_uuids))
         self._results.submitted(attempt_id, node_id, gpu_uuids)
@@ -316,6 +320,8 @@ def _start_message(config: JobConfig, attempt_id: str, epoch: int, gpu_uuids: li
         resume_name=options.get("resume_name"),
         resume_directory=bool(options.get("resume_directory", False)),
         resume_args=list(checkpoint.resume_args),
+        window=str(options.get("window", "")),
+        ahead=bool(options.get("ahead", False)),
     )
 
 

@@ -101,6 +101,10 @@ class FindsAttempts(Protocol):
 class OwnsNodes(Protocol):
     """A provider whose nodes have agents: gpuyard places on devices and agents push reports."""
 
+    takes_claims: bool
+    """Its agents let attempts that were sent ahead wait for a place (`ahead`, `window` in `provider_options`), and
+    call each by the id we gave it."""
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One agent's link, from its Hello to its end."""
         ...

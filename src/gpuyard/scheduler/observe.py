@@ -94,6 +94,7 @@ def _attempt(view: View, attempt_id: str, row: Row) -> None:
     state = AttemptState(row["state"]) if "state" in row else attempt and attempt.state
     if attempt is not None and ("placements" in row or (state and not state.live)):
         view.unbook(attempt_id, attempt.placements)
+        _leave_site(view, attempt, row)
     if state is None:
         return  # a late word about an attempt that is over
     if attempt is None:
@@ -112,6 +113,19 @@ def _attempt(view: View, attempt_id: str, row: Row) -> None:
     if "placements" in row:
         attempt.placements = tuple(Placement.from_row(share) for share in row["placements"])
         view.book(attempt_id, attempt.placements)
+        job = view.jobs.get(attempt.job_id)
+        if job and len(attempt.placements) == 1:
+            view.sites.enter(attempt_id, job.shape, attempt.node_id, ahead=attempt.ahead)
+
+
+def _leave_site(view: View, attempt: LiveAttempt, row: Row) -> None:
+    job = view.jobs.get(attempt.job_id)
+    if job is None or len(attempt.placements) != 1:
+        return
+    view.sites.leave(attempt.id, job.shape, attempt.node_id)
+    began = row.get("started_at") or attempt.started_at
+    if began and row.get("ended_at"):
+        view.sites.learn(job.shape, row["ended_at"] - began)
 
 
 def _node(view: View, node_id: str, row: Row) -> None:

@@ -9,6 +9,7 @@ from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.scheduler.nodes import Device, Node
 from gpuyard.scheduler.queue import LazyHeap, LiveJob, Queue
+from gpuyard.scheduler.sites import Sites
 
 
 @dataclass(slots=True)
@@ -31,6 +32,11 @@ class LiveAttempt:
     def node_id(self) -> str:
         """Its first node: the one its agent's reports come from."""
         return self.placements[0].node_id if self.placements else ""
+
+    @property
+    def ahead(self) -> bool:
+        """Sent to its node before there is a place for it."""
+        return any(share.ahead for share in self.placements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,7 @@ class View:
     doomed: dict[str, str] = field(default_factory=dict[str, str])
     tentative: dict[str, Action] = field(default_factory=dict[str, Action])
     ended: dict[str, JobState] = field(default_factory=dict[str, JobState])
+    sites: Sites = field(default_factory=Sites)
 
     def node(self, node_id: str) -> Node:
         """The node; one not heard of yet stands offline and empty, so that rows may come in any order."""

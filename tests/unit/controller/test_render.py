@@ -4,7 +4,7 @@ import pytest
 
 from gpuyard.controller.render import render
 from gpuyard.domain.jobspec import JobSpec
-from gpuyard.domain.shape import Placement
+from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import AttemptState
 from gpuyard.scheduler.view import LiveAttempt
 
@@ -20,7 +20,7 @@ def spec(**fields) -> JobSpec:
 def test_a_job_is_rendered_with_its_place_and_its_token():
     resources = {"cpus": 4, "memory_gb": 16, "gpus": {"count": 2, "gpu_class": "a100"}}
     job = spec(workdir="/work", timeout_s=90, environment={"A": "b"}, spot=True, resources=resources)
-    config = render(job, ATTEMPT, None)
+    config = render(job, Shape(), ATTEMPT, None)
     assert (config.name, config.command, config.environment) == ("train", ("python3", "train.py"), {"A": "b"})
     assert (config.attempt_id, config.token, config.timeout_minutes, config.spot) == ("attempt_1", 3, 1.5, True)
     need = config.gpu_spec
@@ -32,7 +32,7 @@ def test_a_job_is_rendered_with_its_place_and_its_token():
 
 
 def test_a_job_is_rendered_with_the_checkpoint_it_goes_on_from():
-    options = render(spec(), ATTEMPT, CHECKPOINT).provider_options
+    options = render(spec(), Shape(), ATTEMPT, CHECKPOINT).provider_options
     assert (options["resume_sha256"], options["resume_name"], options["resume_directory"]) == (
         "f" * 64,
         "step-10",
@@ -42,6 +42,6 @@ def test_a_job_is_rendered_with_the_checkpoint_it_goes_on_from():
 
 @pytest.mark.parametrize("name", ["job_id", "node_id", "gpu_uuids", "resume_sha256", "resume_name", "workdir"])
 def test_a_specs_own_options_never_stand_for_the_controllers(name):
-    config = render(spec(provider_options={name: "mine", "other": 1}), ATTEMPT, None)
+    config = render(spec(provider_options={name: "mine", "other": 1}), Shape(), ATTEMPT, None)
     assert config.provider_options[name] != "mine"
     assert config.provider_options["other"] == 1

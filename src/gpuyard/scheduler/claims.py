@@ -1,0 +1,51 @@
+"""Claims: short jobs sent ahead of a free place, so that a node need not wait for a commit between two of them.
+
+A claim is no allocation: the job takes the place of one of its shape that ends there. The window of a site is as long
+as the jobs that can end there while one decision travels, and a claim that waits much longer than that is taken back.
+"""
+
+import math
+from collections.abc import Iterator, Set
+
+from gpuyard.domain.shape import Shape
+from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.queue import LiveJob
+from gpuyard.scheduler.view import View
+
+# From the end of a job to the start of the next through the server: two commits and two messages, on a slow disk.
+_TURNAROUND_S = 0.05
+# For longer jobs the gap between two does not matter, and a wrong claim does.
+_BRIEF_S = 0.25
+_WINDOW = 64
+
+
+def claims(view: View, now: float, policy: Policy, providers: Set[str]) -> Iterator[tuple[LiveJob, str]]:
+    """Jobs to send ahead and the node of each, in the order of the queue. Take each job out of it before the next.
+
+    `providers`: those whose nodes can let a job wait.
+    """
+    brief = set(view.sites.brief(_BRIEF_S))
+    if not brief:
+        return
+    for job in view.queue.heads(now, policy.ageing_s):
+        node_id = _room(view, job.shape, providers) if job.shape in brief and job.shape.nodes == 1 else None
+        if node_id is None:
+            return  # nobody is sent ahead of one that stands before him
+        yield job, node_id
+
+
+def _room(view: View, shape: Shape, providers: Set[str]) -> str | None:
+    """The node with the most room in its window for this shape."""
+    seconds = view.sites.seconds(shape) or 0.0
+    best, most = None, 0
+    for node_id, site in view.sites.of(shape).items():
+        node = view.nodes[node_id]
+        if node.state == "online" and node.provider in providers:
+            room = _window(len(site.running), seconds) - len(site.ahead)
+            if room > most:
+                best, most = node_id, room
+    return best
+
+
+def _window(slots: int, seconds: float) -> int:
+    return min(_WINDOW, math.ceil(2 * slots * _TURNAROUND_S / max(seconds, 1e-4)))
