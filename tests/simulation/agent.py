@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuyard.domain import wire
 from gpuyard.node.outbox import Outbox
+from gpuyard.node.window import Window
 from tests.simulation.host import Entry, Process
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Agent:
         self.world, self.host = machine.world, machine.host
         self.attempts: dict[str, Attempt] = {}
         self.outbox = Outbox()
+        self.window = Window()
         self.epoch = 0
         self.linked = False
         now = self.world.loop.now
@@ -54,6 +56,7 @@ class Agent:
                     line.agent.close()
                     if self.linked:
                         self.linked, self.silent_since = False, self.world.loop.now
+                        self.window.clear()
             await asyncio.sleep(self.world.dice.uniform(0.02, 1.0))
 
     async def talk(self, end: Any) -> None:
@@ -101,9 +104,16 @@ class Agent:
 
     def start(self, start: wire.Start) -> None:
         self.world.promises.commanded(self.host, start)
-        known = start.attempt_id in self.attempts
+        known = start.attempt_id in self.attempts or self.window.refuses(start.attempt_id)
         if start.epoch < self.epoch or known or start.attempt_id in self.host.logs:
             return
+        if start.ahead:
+            self.window.add(start)
+        else:
+            self.window.drop(start.attempt_id)
+            self.begin(start)
+
+    def begin(self, start: wire.Start) -> None:
         entry = self.host.journal[start.attempt_id] = Entry(start, self.host.boot, self.host.keeper)
         attempt = self.remember(entry)
         taken = {uuid for other in self.attempts.values() if other.live and other is not attempt
@@ -117,6 +127,11 @@ class Agent:
     def stop(self, stop: wire.Stop) -> None:
         if stop.epoch < self.epoch:
             return
+        if stop.reason == "revoked":
+            if self.window.take_back(stop.attempt_id):
+                self.outbox.put(wire.Ended(stop.attempt_id, self.world.wall(), None, stopped="revoked"))
+            return
+        self.window.drop(stop.attempt_id)
         attempt = self.attempts.get(stop.attempt_id)
         if attempt:
             attempt.stop(stop.reason)
@@ -128,6 +143,7 @@ class Agent:
         return attempt
 
     def forget(self, attempt_id: str) -> None:
+        self.window.forget(attempt_id)
         attempt = self.attempts.get(attempt_id)
         if attempt is None or not attempt.live:
             self.attempts.pop(attempt_id, None)
@@ -249,9 +265,13 @@ class Attempt:
 
     def conclude(self, code: int | None = None, signal: int | None = None, reason: str = "") -> None:
         began = self.entry.started_at or None
-        ended = wire.Ended(self.id, self.world.wall(), began, code, signal, reason, self.stopped)
+        heir = self.agent.window.successor(self.entry.start) if self.stopped != "preempted" else None
+        ended = wire.Ended(self.id, self.world.wall(), began, code, signal, reason, self.stopped,
+                           successor=heir.attempt_id if heir else "")  # fmt: skip
         self.entry.ended = ended
         self.say(ended)
+        if heir:
+            self.agent.begin(heir)
 
     def say(self, body: Any) -> None:
         self.agent.outbox.put(body)

@@ -42,7 +42,9 @@ class People:
         wishes = list(self.wishes.values())
         what = self.dice.choice(("submit", "submit", "submit", "cancel", "resume"))
         if what == "submit" or not wishes:
-            await self._submit([self._body(n) for n in range(self.dice.choice((1, 1, 1, 3)))])
+            brief = self.dice.random() < 0.15
+            await self._submit([self._brief() for _ in range(12)] if brief
+                               else [self._body(n) for n in range(self.dice.choice((1, 1, 1, 3)))])  # fmt: skip
         elif what == "cancel":
             await self._cancel(self.dice.choice(wishes))
         else:
@@ -94,6 +96,12 @@ class People:
             await asyncio.sleep(self.dice.uniform(0.1, 2.0))
 
     # --- what they want ---
+
+    def _brief(self) -> dict[str, Any]:
+        """One of many short jobs of a kind: such are sent ahead."""
+        self.keys += 1
+        return {"command": ["sim", "0.02", "0"], "name": "brief", "retry_count": 0, "priority": 3,
+                "resources": {}, "idempotency_key": f"key-{self.keys}"}  # fmt: skip
 
     def _body(self, position: int) -> dict[str, Any]:
         dice = self.dice

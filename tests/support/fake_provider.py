@@ -256,11 +256,13 @@ class FakeProvider(GpuProviderInterface):
     async def stop_attempt(self, node_id: str, attempt_id: str, reason: str, *, checkpoint: bool) -> None:
         host = self._host(node_id)
         host.stops.append((attempt_id, reason))
+        if reason == "revoked" and attempt_id not in host.window:
+            return
         attempt = host.attempts.get(attempt_id)
         if attempt is None:
             host.ended(attempt_id, stopped=reason, message="never started")
             host.runs[attempt_id] += 0
-        elif attempt.live and host.obedient and reason != "revoked":
+        elif attempt.live and host.obedient:
             host.ended(attempt_id, signal=15, stopped=reason)
         self.deliver_soon(node_id)
 

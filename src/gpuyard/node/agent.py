@@ -195,7 +195,8 @@ class Agent:
 
     def _start(self, start: wire.Start) -> None:
         """Start an attempt, or let it wait its turn, unless it is known or comes from a server that was replaced."""
-        if start.epoch < self._epoch or start.attempt_id in self._attempts or self._journal.holds(start.attempt_id):
+        known = start.attempt_id in self._attempts or self._window.refuses(start.attempt_id)
+        if start.epoch < self._epoch or known or self._journal.holds(start.attempt_id):
             return
         if start.ahead:
             self._window.add(start)
@@ -235,11 +236,15 @@ class Agent:
         """End an attempt. One that never came here is over at once: its Start cannot come after its Stop."""
         if stop.epoch < self._epoch:
             return
+        if stop.reason == "revoked":
+            # One that is not here may still be on its way, and is asked for again.
+            if self._window.take_back(stop.attempt_id):
+                self._outbox.put(wire.Ended(stop.attempt_id, time.time(), None, stopped="revoked"))
+            return
         self._window.drop(stop.attempt_id)
         attempt = self._attempts.get(stop.attempt_id)
         if attempt:
-            if stop.reason != "revoked":
-                attempt.stop(stop.reason, checkpoint=stop.checkpoint)
+            attempt.stop(stop.reason, checkpoint=stop.checkpoint)
         else:
             self._outbox.put(
                 wire.Ended(stop.attempt_id, time.time(), None, stopped=stop.reason, message="never started")
@@ -251,6 +256,7 @@ class Agent:
         return attempt
 
     def _forget(self, attempt_id: str) -> None:
+        self._window.forget(attempt_id)
         attempt = self._attempts.get(attempt_id)
         if attempt is None or not attempt.live:
             self._attempts.pop(attempt_id, None)

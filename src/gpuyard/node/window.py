@@ -14,6 +14,25 @@ class Window:
 
     def __init__(self) -> None:
         self._waiting: dict[str, dict[str, wire.Start]] = {}
+        self._taken_back: set[str] = set()
+
+    def take_back(self, attempt_id: str) -> bool:
+        """Take an attempt out for good, because its server wants it elsewhere; False when it does not wait here.
+
+        Until the server has settled that, a Start of the same attempt is one it sent before.
+        """
+        waited = self.drop(attempt_id)
+        if waited:
+            self._taken_back.add(attempt_id)
+        return waited
+
+    def refuses(self, attempt_id: str) -> bool:
+        """Was it taken back?"""
+        return attempt_id in self._taken_back
+
+    def forget(self, attempt_id: str) -> None:
+        """The server has settled it: no Start of it will come any more."""
+        self._taken_back.discard(attempt_id)
 
     def add(self, start: wire.Start) -> None:
         """Let an attempt wait for a place of its key."""
@@ -27,7 +46,7 @@ class Window:
         return any(attempt_id in waiting for waiting in self._waiting.values())
 
     def clear(self) -> None:
-        """Forget all that wait."""
+        """Let nobody wait any more."""
         self._waiting.clear()
 
     def successor(self, ended: wire.Start) -> wire.Start | None:

@@ -116,7 +116,9 @@ class AgentProvider(GpuProviderInterface):
         """Pass reports on, as many at once as came in during the last commit, and acknowledge them after theirs."""
         assert self._sink is not None
         try:
-            while batch := await link.next_reports():
+            # What a link had to say that has been replaced is said again on the new one, unless its agent was killed
+            # before it noted it: then it no longer holds.
+            while (batch := await link.next_reports()) and self._links.get(node_id) is link:
                 await self._sink.reported(node_id, batch)
                 link.send(wire.Acknowledge(batch[-1].seq))
         except GpuyardError as error:
