@@ -1,6 +1,6 @@
 # Every target sets up what it needs; with nothing to do it is quiet. ARGS reaches pytest, ruff's fixes stay with you.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit lint bench soak seeds lock clean
+.PHONY: help setup demo test unit lint bench bench-peers soak seeds lock clean
 
 PYTHON := .venv/bin/python
 SEEDS ?= 10000
@@ -8,7 +8,7 @@ SEEDS ?= 10000
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 setup: ## make .venv from the lock file, with this checkout installed in it
 	@scripts/setup.sh
@@ -31,6 +31,10 @@ lint: setup ## check style, types and the floors of the house
 
 bench: setup ## measure the pace on this machine, each figure beside its floor
 	@$(PYTHON) -m benchmarks $(ARGS)
+
+bench-peers: setup ## run the same work on other systems, in an environment of their own
+	@scripts/system-packages.sh
+	@$(PYTHON) -m benchmarks.peers $(ARGS)
 
 soak: setup ## the long versions of the proofs: 500 rounds of kill -9
 	@scripts/system-packages.sh

@@ -25,11 +25,13 @@ NEEDED = "PostgreSQL's server is not installed: apt-get install postgresql"
 class PostgresServer:
     """One server in a folder of its own; `start`, `stop` and `kill` may be called again and again."""
 
-    def __init__(self, binaries: Path) -> None:
+    def __init__(self, binaries: Path, *, durable: bool = False) -> None:
+        """With `durable` it stands on a disk and syncs; a test's need not, as no test takes the machine's power."""
         self._binaries = binaries
+        self._durable = durable
         # Root may not run a server, and the folders of pytest let nobody else in.
         self._user = pwd.getpwnam("postgres") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
-        self.folder = Path(tempfile.mkdtemp(prefix="gpuyard-pg-", dir=_quickest_folder()))
+        self.folder = Path(tempfile.mkdtemp(prefix="gpuyard-pg-", dir=None if durable else _quickest_folder()))
         self.folder.chmod(0o711)
         self.port = _free_port()
         self._numbers = count(1)
@@ -48,8 +50,8 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        # No syncs: the machine does not lose its power during a test.
-        settings = f"-p {self.port} -k  -c listen_addresses=127.0.0.1 -c fsync=off -c max_connections=200 -F".split(" ")
+        settings = f"-p {self.port} -k  -c listen_addresses=127.0.0.1 -c max_connections=200".split(" ")
+        settings += [] if self._durable else ["-F"]
         started = self._arguments("postgres", "-D", str(self.folder / "data"), *settings)
         # Whatever ends the tests ends their server.
         started["args"] = ["setpriv", "--pdeathsig", "QUIT", *started["args"]]

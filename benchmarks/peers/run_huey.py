@@ -1,0 +1,39 @@
+"""huey on SQLite with every commit synced; two worker processes."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from common import FOLDER, SLOTS, report, spawn
+from huey import SqliteHuey
+
+huey = SqliteHuey(filename=str(FOLDER / "huey.db"), fsync=True)
+
+
+@huey.task()
+def noop() -> int:
+    """One no-op."""
+    return spawn()
+
+
+def work(count: int) -> None:
+    """Queue them, and wait until each has a result."""
+    before = huey.result_count()
+    for _ in range(count):
+        noop()
+    while huey.result_count() < before + count:
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    consumer = str(Path(sys.executable).with_name("huey_consumer"))
+    command = [consumer, "run_huey.huey", "-q", "-w", str(SLOTS), "-k", "process", "-d", "0.001", "-m", "0.01"]
+    with subprocess.Popen(command, cwd=Path(__file__).parent, env={**os.environ, "PYTHONPATH": "."}) as process:
+        try:
+            import run_huey  # under the name by which the consumer knows the task
+
+            report(run_huey.work)
+        finally:
+            process.terminate()
