@@ -130,10 +130,18 @@ class AsyncClient:
 
     async def download(self, checkpoint: Checkpoint, target: Path) -> Path:
         """Save a checkpoint as `target` (into it, when it is a folder); appears whole or not at all."""
-        target = calls.saved_as(checkpoint, target)
+        return await self._save(calls.content(checkpoint.id), calls.saved_as(checkpoint, target))
+
+    async def back_up(self, target: Path) -> Path:
+        """Save the whole ledger as it is now as `target`, a SQLite file; appears whole or not at all."""
+        return await self._save(calls.backup(), target, mode=0o600)
+
+    async def _save(self, stream: Stream, target: Path, mode: int = 0o666) -> Path:
         partial = target.with_name(target.name + ".partial")
+        partial.unlink(missing_ok=True)
+        partial.touch(mode)
         with partial.open("wb") as file:
-            async for part in self._stream(calls.content(checkpoint.id)):
+            async for part in self._stream(stream):
                 await asyncio.to_thread(file.write, part)
         return partial.replace(target)
 
@@ -141,7 +149,7 @@ class AsyncClient:
         wanted: dict[str, Any] = {"params": dict(stream.params), "headers": dict(stream.headers)}
         try:
             async with self._http.stream(
-                "GET", self.address.url + stream.path, timeout=STREAM_TIMEOUT, **wanted
+                stream.method, self.address.url + stream.path, timeout=STREAM_TIMEOUT, **wanted
             ) as answer:
                 if answer.is_error:
                     await answer.aread()

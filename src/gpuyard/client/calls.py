@@ -44,6 +44,7 @@ class Stream:
     path: str
     params: Json = field(default_factory=dict[str, Any])
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    method: str = "GET"
 
 
 def body_of(work: Work, fields: Json) -> dict[str, Any]:
@@ -185,6 +186,11 @@ def event_stream(after: int | None, reference: str | None) -> Stream:
 def content(checkpoint_id: str) -> Stream:
     """A checkpoint's bytes."""
     return Stream(f"/api/v1/checkpoints/{_segment(checkpoint_id)}/content")
+
+
+def backup() -> Stream:
+    """The whole ledger, as a SQLite file."""
+    return Stream("/api/v1/ledger/backup", method="POST")
 
 
 def saved_as(checkpoint: Checkpoint, target: Path) -> Path:

@@ -116,17 +116,27 @@ class Client:
 
     def download(self, checkpoint: Checkpoint, target: Path) -> Path:
         """Save a checkpoint as `target` (into it, when it is a folder); appears whole or not at all."""
-        target = calls.saved_as(checkpoint, target)
+        return self._save(calls.content(checkpoint.id), calls.saved_as(checkpoint, target))
+
+    def back_up(self, target: Path) -> Path:
+        """Save the whole ledger as it is now as `target`, a SQLite file; appears whole or not at all."""
+        return self._save(calls.backup(), target, mode=0o600)
+
+    def _save(self, stream: Stream, target: Path, mode: int = 0o666) -> Path:
         partial = target.with_name(target.name + ".partial")
+        partial.unlink(missing_ok=True)
+        partial.touch(mode)
         with partial.open("wb") as file:
-            for part in self._stream(calls.content(checkpoint.id)):
+            for part in self._stream(stream):
                 file.write(part)
         return partial.replace(target)
 
     def _stream(self, stream: Stream) -> Iterator[bytes]:
         wanted: dict[str, Any] = {"params": dict(stream.params), "headers": dict(stream.headers)}
         try:
-            with self._http.stream("GET", self.address.url + stream.path, timeout=STREAM_TIMEOUT, **wanted) as answer:
+            with self._http.stream(
+                stream.method, self.address.url + stream.path, timeout=STREAM_TIMEOUT, **wanted
+            ) as answer:
                 if answer.is_error:
                     answer.read()
                     raise error_of(answer.status_code, answer.content)

@@ -1,9 +1,12 @@
 """The errors of disks and databases, in our words."""
 
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy.exc import DBAPIError
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from gpuyard.config.database import shown
 from gpuyard.domain.errors import DiskFullError, GpuyardError, LedgerError, LedgerUnreachableError
@@ -46,6 +49,23 @@ def ledger_error(error: Exception, where: Path | str = "") -> LedgerError:
             "Look at the disk (`dmesg`), and bring the ledger to a sound one with `gpuyard ledger backup`.",
         )
     return LedgerError(f"The ledger {place} cannot be used: {text}.", "`gpuyard doctor` may say more.")
+
+
+def place(engine: sa.Engine) -> Path | str:
+    """Where the ledger of `engine` is: SQLite's path or PostgreSQL's URL, without its password."""
+    if engine.dialect.name == "sqlite":
+        return Path(str(engine.url.database))
+    return engine.url.render_as_string(hide_password=True)
+
+
+@contextmanager
+def in_our_words(engine: sa.Engine) -> Generator[None]:
+    """Work on `engine` whose faults are raised as LedgerError, the driver's own among them."""
+    driver: tuple[type[Exception], ...] = (engine.dialect.loaded_dbapi.Error,)
+    try:
+        yield
+    except (*driver, SQLAlchemyError) as error:
+        raise ledger_error(error, place(engine)) from error
 
 
 def is_lost(error: BaseException) -> bool:

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import sqlalchemy as sa
-from sqlalchemy.exc import SQLAlchemyError
 
-from gpuyard.ledger.faults import ledger_error
+from gpuyard.ledger.faults import in_our_words
 from gpuyard.ledger.prune import prune
 from gpuyard.ledger.queries import Queries
-from gpuyard.ledger.store import open_engine, place
+from gpuyard.ledger.store import open_engine
 from gpuyard.ledger.writer import Committed, Writer
 
 
@@ -34,10 +33,8 @@ class Ledger:
 
     async def prune(self, writer: Writer, keep: int) -> None:
         """Keep the newest `keep` events of the journal; a snapshot stands for the older ones. LedgerError."""
-        try:
+        with in_our_words(self.engine):
             await writer.exclusively(lambda engine: prune(engine, keep))
-        except SQLAlchemyError as error:
-            raise ledger_error(error, place(self.engine)) from error
 
     def close(self) -> None:
         """Close every connection."""

@@ -7,8 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from gpuyard.domain.states import TERMINAL, AttemptState
-from gpuyard.ledger.faults import is_lost, ledger_error
-from gpuyard.ledger.store import place
+from gpuyard.ledger.faults import is_lost, ledger_error, place
 from gpuyard.ledger.tables import (
     JOB_TAIL,
     LEASE,

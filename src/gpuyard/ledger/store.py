@@ -42,13 +42,6 @@ def open_engine(where: Path | str) -> sa.Engine:
     return _open_sqlite(where) if isinstance(where, Path) else _open_postgresql(where)
 
 
-def place(engine: sa.Engine) -> Path | str:
-    """Where the ledger of `engine` is, as `open_engine` was told."""
-    if engine.dialect.name == "sqlite":
-        return Path(str(engine.url.database))
-    return engine.url.render_as_string(hide_password=True)
-
-
 def _open_sqlite(path: Path) -> sa.Engine:
     kind = network_filesystem(path)
     if kind:

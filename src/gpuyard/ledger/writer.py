@@ -23,9 +23,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from gpuyard.domain.errors import FencedError, LedgerError, LedgerUnreachableError
 from gpuyard.domain.events import Event
 from gpuyard.ledger.apply import begin_group, cursor
-from gpuyard.ledger.faults import ledger_error
+from gpuyard.ledger.faults import ledger_error, place
 from gpuyard.ledger.group import SLICE, Group, Put, Waiter, write, write_each
-from gpuyard.ledger.store import place
 
 # Outcomes nobody waits for may wait this long for company; a commit costs more than that on most disks.
 LINGER_S = 0.005

@@ -13,7 +13,7 @@ from gpuyard.domain.errors import LedgerError
 from gpuyard.server import problems
 from gpuyard.server.auth import require_token
 from gpuyard.server.openapi import PROBLEMS, Api
-from gpuyard.server.routers import agents, checkpoints, events, jobs, machines, process, tiers
+from gpuyard.server.routers import agents, checkpoints, events, jobs, ledger, machines, process, tiers
 from gpuyard.server.yard import Yard
 
 _HOUSEKEEPING_S = 5.0
@@ -36,8 +36,8 @@ def make_app(yard: Yard) -> FastAPI:
     app.state.yard = yard
     problems.install(app)
     api = APIRouter(prefix="/api/v1", dependencies=[Depends(require_token)])
-    for router in (jobs.router, checkpoints.router, machines.router, tiers.router, events.router, process.router):
-        api.include_router(router)
+    for noun in (jobs, checkpoints, machines, tiers, events, ledger, process):
+        api.include_router(noun.router)
     app.include_router(api)
     app.include_router(process.open_router)
     app.include_router(agents.router)

@@ -1,0 +1,120 @@
+"""A whole ledger from one database into another: copies between SQLite and PostgreSQL, and backups."""
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from gpuyard.domain.errors import InvalidInputError, LedgerError, RefusedError
+from gpuyard.ledger.apply import begin_group, cursor
+from gpuyard.ledger.faults import in_our_words, ledger_error, place
+from gpuyard.ledger.ledger import Ledger
+from gpuyard.ledger.prune import at_one_moment
+from gpuyard.ledger.replay import check, refuse_a_leader
+from gpuyard.ledger.statements import insert
+from gpuyard.ledger.tables import lease, metadata
+
+_AT_ONCE = 1000
+_TABLES = [table for table in metadata.sorted_tables if table is not lease]
+
+
+def copy(source: sa.Engine, target: sa.Engine, *, replace: bool = False) -> dict[str, int]:
+    """Copy everything, as it is at one moment, in one transaction; returns how many rows each table got.
+
+    RefusedError when the target holds something already and `replace` is not set, or a server works on it. What was
+    copied is then checked: LedgerError when it is not what it should be.
+    """
+    with in_our_words(source), in_our_words(target), at_one_moment(source) as origin, target.begin() as tx:
+        if target.dialect.name == "sqlite":
+            tx.exec_driver_sql("BEGIN IMMEDIATE")
+        begin_group(tx)
+        refuse_a_leader(tx)
+        _empty(tx, replace)
+        copied = {table.name: _copy_table(origin, tx, table) for table in _TABLES}
+        epoch = origin.execute(sa.select(lease.c.epoch)).scalar_one()
+        # Never backwards: nodes refuse an epoch that is older than one they have seen.
+        tx.execute(sa.update(lease).where(lease.c.epoch < epoch).values(epoch=epoch, holder=None, url=None))
+        counted = {table.name: tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
+                   for table in _TABLES}  # fmt: skip
+        if counted != copied:
+            raise LedgerError(f"The copy holds {counted} rows instead of {copied}.", "Nothing was changed; try again.")
+    report = check(target)
+    if not report.ok:
+        found = "; ".join(str(difference) for difference in report.differences[:3]) or f"{report.gaps} events missing"
+        raise LedgerError(f"The copy was made and is not what its journal says: {found}.",
+                          "So is its origin: see `gpuyard ledger check`.")  # fmt: skip
+    return copied
+
+
+def backup(source: sa.Engine, file: Path) -> None:
+    """Write the ledger, as it is at one moment, into a new SQLite file; it appears whole or not at all.
+
+    Commits go on meanwhile. InvalidInputError when `file` exists; LedgerError when it cannot be written.
+    """
+    if file.exists():
+        raise InvalidInputError.of("FILE", f"{file} exists already", "give the name of a new file")
+    partial = file.with_name(file.name + ".partial")
+    try:
+        partial.unlink(missing_ok=True)
+        os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        if source.dialect.name == "sqlite":
+            _back_up_sqlite(source, partial)
+        else:
+            _copy_into(source, partial)
+        with partial.open("rb+") as written:
+            os.fsync(written.fileno())
+        partial.rename(file)
+    except (OSError, sqlite3.Error, DBAPIError) as error:
+        raise ledger_error(error, file) from error
+    finally:
+        for name in ("", "-wal", "-shm"):
+            partial.with_name(partial.name + name).unlink(missing_ok=True)
+
+
+def _back_up_sqlite(source: sa.Engine, file: Path) -> None:
+    with source.connect() as connection, closing(sqlite3.connect(file)) as target:
+        origin: Any = connection.connection.driver_connection
+        # All pages in one step: a step that sees the ledger written to since the last begins anew, without end.
+        origin.backup(target, pages=-1)
+        # A file by itself, with no log beside it.
+        target.execute("PRAGMA journal_mode=DELETE")
+
+
+def _copy_into(source: sa.Engine, file: Path) -> None:
+    ledger = Ledger.open(file)
+    try:
+        copy(source, ledger.engine)
+    finally:
+        ledger.close()
+    with closing(sqlite3.connect(file)) as target:
+        target.execute("PRAGMA journal_mode=DELETE")
+
+
+def _empty(tx: sa.Connection, replace: bool) -> None:
+    for table in _TABLES:
+        if replace:
+            tx.execute(sa.delete(table))
+        elif tx.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first():
+            where = place(tx.engine)
+            name = where if isinstance(where, Path) else tx.engine.url.database
+            raise RefusedError(f"The ledger {name} is not empty (table {table.name}).",
+                               "Copy into a new one, or add --replace to give up what it holds.")  # fmt: skip
+
+
+def _copy_table(origin: sa.Connection, tx: sa.Connection, table: sa.Table) -> int:
+    statement = insert(table, tuple(table.columns.keys()), tx.dialect.name)
+    copied = 0
+    for rows in _parts(origin, table):
+        statement.run(cursor(tx), rows)
+        copied += len(rows)
+    return copied
+
+
+def _parts(origin: sa.Connection, table: sa.Table) -> Iterator[Sequence[Any]]:
+    chosen = sa.select(table).order_by(*table.primary_key.columns)
+    yield from origin.execution_options(yield_per=_AT_ONCE).execute(chosen).partitions()
