@@ -69,8 +69,9 @@ class Watch:
     def begin(self) -> None:
         """Before the launch: what is there already is not the attempt's work. Blocks on the disk."""
         self._over.clear()
-        self._checkpoints = self._watcher(time.time())
-        self._checkpoints.ignore_existing()
+        if self._record.start.checkpoint_path:
+            self._checkpoints = self._watcher(time.time())
+            self._checkpoints.ignore_existing()
 
     def resume(self) -> None:
         """After an agent's restart: what it had reported is not new. Blocks on the disk."""

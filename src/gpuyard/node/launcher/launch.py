@@ -116,9 +116,11 @@ def _find(launch: Launch) -> bytes:
     name = launch.argv[0]
     search = launch.environment.get("PATH", os.defpath)
     candidates = [name] if "/" in name else [f"{folder or '.'}/{name}" for folder in search.split(":")]
-    files = [candidate for candidate in candidates if (launch.workdir / candidate).is_file()]
+    # Not by way of Path: this runs for each attempt, and for each folder of PATH.
+    places = {candidate: os.path.join(launch.workdir, candidate) for candidate in candidates}  # noqa: PTH118
+    files = [candidate for candidate, place in places.items() if os.path.isfile(place)]  # noqa: PTH113
     for file in files:
-        if os.access(launch.workdir / file, os.X_OK):
+        if os.access(places[file], os.X_OK):
             return os.fsencode(file)
     if files:
         raise LaunchError("not_executable", f"{files[0]} is not executable (chmod +x makes it so)")
