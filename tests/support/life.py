@@ -1,11 +1,15 @@
 """The life of jobs without a controller: moves make events, and events fold into a view and into plain tables."""
 
 from collections import defaultdict
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
+import msgspec
+
 from gpuyard.billing.meter import Price
 from gpuyard.controller import moves
+from gpuyard.controller.intake import Prepared, Template
 from gpuyard.controller.moves import Outcome, Retry
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
@@ -17,6 +21,12 @@ from gpuyard.scheduler.queue import LiveJob
 from gpuyard.scheduler.view import LiveAttempt, View
 
 PRICE = Price(Decimal("3.6"), "USD", "list", "GPU_SMALL")
+
+
+def plain(event: Event) -> Event:
+    """The event as it is read from the journal: what is encoded already, decoded."""
+    changes = [Change(c.table, c.key, msgspec.json.decode(msgspec.json.encode(c.values))) for c in event.changes]
+    return replace(event, changes=tuple(changes))
 
 
 class Life:
@@ -33,6 +43,7 @@ class Life:
     def record(self, event: Event) -> Event:
         """Let `event` have happened."""
         self.now += 1.0
+        event = plain(event)
         self.journal.append(event)
         observe(self.view, event)
         for change in event.changes:
@@ -53,10 +64,10 @@ class Life:
     # --- what can happen; each raises IllegalMoveError when it cannot ---
 
     def submit(self, **fields: Any) -> str:
-        job_id = new_id("job")
         spec = JobSpec.model_validate({"command": ["true"], **fields})
-        self.record(moves.submitted(job_id, spec, (), (), self.now))
-        return job_id
+        job = Prepared.of(Template.of(spec, ()), spec)
+        self.record(moves.submitted(job, self.now))
+        return job.id
 
     def intend(self, job_id: str) -> str:
         job, attempt_id = self.jobs[job_id], new_id("attempt")

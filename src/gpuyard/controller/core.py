@@ -14,6 +14,7 @@ import structlog
 from gpuyard.billing.meter import Price, list_price
 from gpuyard.config.settings import Settings
 from gpuyard.controller import moves
+from gpuyard.controller.intake import Prepared
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobspec import JobSpec
@@ -53,8 +54,8 @@ class Core:
         self.writer = ledger.writer(self._publish, self._ran_ahead)
         self.listeners: list[Listener] = []
         self.progress: dict[str, Mapping[str, Any]] = {}
-        # Idempotency keys of jobs on their way to the ledger: the job's id and its spec as it will stand there.
-        self.submitting: dict[str, tuple[str, Mapping[str, Any]]] = {}
+        # Jobs on their way to the ledger, by idempotency key.
+        self.submitting: dict[str, Prepared] = {}
         self.on_intents: Callable[[list[str]], None] = lambda _: None
         self.on_reload: Callable[[], None] = lambda: None
         self.epoch = 0
@@ -109,9 +110,6 @@ class Core:
             log.error("background work failed", task=task.get_name(), exc_info=task.exception())
 
     def _publish(self, first_seq: int, events: Sequence[Event]) -> None:
-        if self.submitting:
-            written = {event.job_id for event in events}
-            self.submitting = {key: job for key, job in self.submitting.items() if job[0] not in written}
         newest = events[-PUBLISHED:]
         for listener in self.listeners:
             listener(first_seq + len(events) - len(newest), newest)

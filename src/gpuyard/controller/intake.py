@@ -1,68 +1,183 @@
-"""Intake: from what a client sent to jobs that can be queued, or to one error that names what is wrong."""
+"""Intake: from what a client sent to jobs that can be queued, or to one error that names what is wrong.
 
-from collections.abc import Callable, Mapping, Sequence
+Jobs come by the thousand and are mostly alike. Those that differ in nothing but VARYING share a `Template`, which is
+validated once and remembered; msgspec reads the rest. What it does not take goes to the JobSpec model, and so does
+every first of its kind, so that there is one validation and one wording of errors.
+"""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, cast
+from typing import Annotated, Any, cast
+
+import msgspec
 
 from gpuyard.domain.errors import Fault, InvalidInputError
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobconfig import is_job_config, spec_from_config
-from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.jobspec import MAX_DEPTH, JobSpec
+from gpuyard.domain.shape import Shape
 from gpuyard.domain.tiers import Tier, Tiers
 from gpuyard.domain.validation import parse_spec
 
-MAX_JOBS = 10_000
+MAX_JOBS = 100_000
+VARYING = frozenset({"name", "command", "labels", "depends_on", "idempotency_key"})
+# Enough for whatever clients send just now; a list of jobs that are all different must not fill the memory.
+_MAX_TEMPLATES = 256
 # These are part of the plan and arrive with their issues; until then a job that needs them is refused, not misread.
 _NOT_YET = {"script": "script workers", "prompt": "resident models", "image": "container providers"}
+_NO_LABELS = msgspec.Raw(b"{}")
+FindJob = Callable[[str], str | None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
+class Template:
+    """What jobs of one template have in common. `rest` is their spec without VARYING, as JSON."""
+
+    kind: str
+    priority: int
+    project: str | None
+    tier: str | None
+    timeout_s: float | None
+    estimated_duration_s: float | None
+    preemptible: bool
+    retry_count: int
+    shape: Shape
+    shape_row: Mapping[str, Any]
+    provider: str | None
+    workdir: str | None
+    path: str | None
+    warnings: tuple[str, ...]
+    rest: bytes
+
+    @classmethod
+    def of(cls, spec: JobSpec, warnings: Sequence[str]) -> "Template":
+        """The template of `spec`, whose tier is filled in."""
+        rest = spec.model_dump(mode="json", exclude_defaults=True, exclude=set(VARYING))
+        shape = Shape.of(spec)
+        return cls(
+            kind=spec.kind.value, priority=spec.priority, project=spec.project, tier=spec.tier,
+            timeout_s=spec.timeout_s, estimated_duration_s=spec.estimated_duration_s, preemptible=spec.preemptible,
+            retry_count=spec.retry_count, shape=shape, shape_row=shape.to_row(), provider=spec.provider,
+            workdir=spec.workdir, path=spec.environment.get("PATH"), warnings=tuple(warnings),
+            rest=msgspec.json.encode(rest),
+        )  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
 class Prepared:
-    """A job ready for the queue: its new id, its spec with the tier filled in, its parents' ids, warnings."""
+    """A job ready for the queue. `body` is its whole spec and `labels` its labels, as JSON.
+
+    `parents` are ids; `queued_at` (UTC seconds) is None until it is queued, and when an earlier request made the job.
+    """
 
     id: str
-    spec: JobSpec
-    parents: tuple[str, ...]
-    warnings: tuple[str, ...]
+    template: Template
+    name: str
+    labels: msgspec.Raw
+    key: str | None
+    depends_on: tuple[str, ...]
+    body: msgspec.Raw
+    parents: tuple[str, ...] = ()
+    queued_at: float | None = None
+
+    @classmethod
+    def of(cls, template: Template, given: "_Varying | JobSpec") -> "Prepared":
+        """The job of `template` that differs from others of it by what is `given`."""
+        own: dict[str, Any] = {name: value for name in _OWN if (value := getattr(given, name))}
+        if given.name == "job":
+            del own["name"]  # a spec leaves out what is the default anyway
+        head, rest = msgspec.json.encode(own), template.rest
+        body = head if len(rest) == 2 else rest if len(head) == 2 else head[:-1] + b"," + rest[1:]
+        labels = msgspec.Raw(msgspec.json.encode(given.labels)) if given.labels else _NO_LABELS
+        return cls(new_id("job"), template, given.name, labels, given.idempotency_key, tuple(given.depends_on),
+                   msgspec.Raw(body))  # fmt: skip
+
+    def spec(self) -> dict[str, Any]:
+        """The spec as plain data."""
+        return msgspec.json.decode(self.body)
 
 
-def prepare(bodies: Sequence[Any], tiers: Tiers, find_job: Callable[[str], str | None]) -> list[Prepared]:
-    """Read `bodies` (JobSpecs or S2 JobConfigs) submitted together.
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 
-    `depends_on` names a job of the same submission, or an existing one through `find_job(reference) -> id`.
-    Faults of all bodies come in one InvalidInputError, each field behind its position when there are several.
-    """
-    if not 1 <= len(bodies) <= MAX_JOBS:
-        raise InvalidInputError.of("(body)", f"holds {len(bodies)} jobs", f"send 1 to {MAX_JOBS} at once")
-    read: list[tuple[JobSpec, list[str]]] = []
-    faults: list[Fault] = []
-    for position, body in enumerate(bodies):
+
+class _Varying(msgspec.Struct):
+    """The part of a JobSpec that may differ within a template."""
+
+    command: list[str]
+    name: _Name = "job"
+    labels: dict[_Name, _Name] = {}
+    depends_on: list[_Name] = []
+    idempotency_key: _Name | None = None
+
+    def plain(self) -> bool:
+        """Does it hold nothing that the JobSpec model would refuse?"""
+        words = (self.name, self.idempotency_key or "", *self.depends_on, *self.labels, *self.labels.values())
+        return bool(self.command and self.command[0] and "\0" not in "".join(self.command)) and all(
+            word.isprintable() for word in words
+        )
+
+
+_OWN = ("name", "command", "labels", "depends_on", "idempotency_key")
+_varying = msgspec.json.Decoder(_Varying)
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Intake:
+    """Reads jobs, one by one; remembers the templates it met of late."""
+
+    def __init__(self, tiers: Tiers) -> None:
+        self._tiers = tiers
+        self._templates: dict[bytes, Template] = {}
+
+    def read(self, body: msgspec.Raw) -> tuple[Prepared, Sequence[str]]:
+        """The job that `body` (a JobSpec or an S2 JobConfig, as JSON) asks for, and its command; InvalidInputError."""
         try:
-            read.append(_read(body, tiers))
-        except InvalidInputError as error:
-            prefix = f"{position}." if len(bodies) > 1 else ""
-            faults += [Fault(prefix + fault.field, fault.fault, fault.remedy) for fault in error.faults]
-    if faults:
-        raise InvalidInputError(faults)
-    specs = [spec for spec, _ in read]
-    _refuse_shared_keys(specs)
-    ids = [new_id("job") for _ in read]
-    parents = _parents(specs, ids, find_job)
-    rows = zip(ids, read, parents, strict=True)
-    return [Prepared(job_id, spec, above, tuple(warnings)) for job_id, (spec, warnings), above in rows]
+            given, key = _varying.decode(body), _key(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            given, key = None, None
+        if given is not None and key in self._templates and given.plain():
+            return Prepared.of(self._templates[key], given), given.command
+        spec, warnings = self._validate(body)
+        template = Template.of(spec, warnings)
+        if key is not None:
+            if len(self._templates) >= _MAX_TEMPLATES:
+                self._templates.clear()
+            self._templates[key] = template
+        return Prepared.of(template, spec), spec.command
+
+    def _validate(self, raw: msgspec.Raw) -> tuple[JobSpec, list[str]]:
+        with reading_json():
+            body = msgspec.json.decode(raw)
+        spec, warnings = spec_from_config(body) if is_job_config(body) else (parse_spec(body), [])
+        for field, what in _NOT_YET.items():
+            if getattr(spec, field) and not is_job_config(body):
+                raise InvalidInputError.of(field, f"needs {what}, which this version does not have yet", "give command")
+        if spec.image:
+            warnings.append(f"image {spec.image} was ignored: the job runs as a process on this machine")
+        if spec.resources.gpus.uuid:
+            warnings.append("resources.gpus.uuid pins devices: the job waits for these even when others are free")
+        return (with_tier(spec, self._tiers.get(spec.tier)) if spec.tier else spec), warnings
 
 
-def _read(body: Any, tiers: Tiers) -> tuple[JobSpec, list[str]]:
-    spec, warnings = spec_from_config(body) if is_job_config(body) else (parse_spec(body), [])
-    for field, what in _NOT_YET.items():
-        if getattr(spec, field) and not is_job_config(body):
-            raise InvalidInputError.of(field, f"needs {what}, which this version does not have yet", "give command")
-    if spec.image:
-        warnings.append(f"image {spec.image} was ignored: the job runs as a process on this machine")
-    if spec.resources.gpus.uuid:
-        warnings.append("resources.gpus.uuid pins devices: the job waits for these even when others are free")
-    return (with_tier(spec, tiers.get(spec.tier)) if spec.tier else spec), warnings
+@contextmanager
+def reading_json() -> Generator[None]:
+    """InvalidInputError for what msgspec cannot read."""
+    try:
+        yield
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidInputError.of("(body)", f"is not JSON: {error}", "send a JobSpec as a JSON object") from None
+    except RecursionError:
+        raise InvalidInputError.of("(body)", "is nested too deeply", f"nest at most {MAX_DEPTH} levels") from None
+
+
+def _key(body: msgspec.Raw) -> bytes | None:
+    """What jobs of one template share, byte for byte; None for S2's form, whose fields mean other things."""
+    fields = _fields.decode(body)
+    if is_job_config(fields):
+        return None
+    return msgspec.json.encode({name: value for name, value in fields.items() if name not in VARYING})
 
 
 def with_tier(spec: JobSpec, tier: Tier) -> JobSpec:
@@ -80,35 +195,41 @@ def with_tier(spec: JobSpec, tier: Tier) -> JobSpec:
     return spec.model_copy(update={"tier": tier.id, "resources": resources, "timeout_s": timeout_s})
 
 
-def _refuse_shared_keys(specs: Sequence[JobSpec]) -> None:
+# --- jobs that were submitted together ---
+
+
+def refuse_shared_keys(jobs: Sequence[Prepared]) -> None:
+    """InvalidInputError when two of `jobs` have one idempotency key."""
     first: dict[str, int] = {}
-    for position, spec in enumerate(specs):
-        key = spec.idempotency_key
-        if key is not None and first.setdefault(key, position) != position:
-            raise InvalidInputError.of(f"{position}.idempotency_key", f"{key!r} is also that of job {first[key]}",
-                                       "give each job a key of its own")  # fmt: skip
+    for position, job in enumerate(jobs):
+        if job.key is not None and first.setdefault(job.key, position) != position:
+            raise InvalidInputError.of(f"{position}.idempotency_key", f"{job.key!r} is also that of job "
+                                       f"{first[job.key]}", "give each job a key of its own")  # fmt: skip
 
 
-def _parents(
-    specs: Sequence[JobSpec], ids: Sequence[str], find_job: Callable[[str], str | None]
-) -> list[tuple[str, ...]]:
-    if not any(spec.depends_on for spec in specs):
-        return [()] * len(specs)
+def find_parents(jobs: Sequence[Prepared], find_job: FindJob) -> None:
+    """Fill in `parents`: `depends_on` names a job of the same submission, or one that `find_job(reference)` knows."""
+    if not any(job.depends_on for job in jobs):
+        return
     siblings: dict[str, list[str]] = {}
-    for spec, job_id in zip(specs, ids, strict=True):
-        siblings.setdefault(spec.name, []).append(job_id)
-    resolved = [tuple(_resolve(name, siblings, find_job) for name in spec.depends_on) for spec in specs]
-    names: Mapping[str, str] = dict(zip(ids, (spec.name for spec in specs), strict=True))
+    for job in jobs:
+        siblings.setdefault(job.name, []).append(job.id)
+    known: dict[str, str] = {}
+    for job in jobs:
+        for name in job.depends_on:
+            if name not in known:
+                known[name] = _resolve(name, siblings, find_job)
+        job.parents = tuple(known[name] for name in job.depends_on)
     try:
-        TopologicalSorter(dict(zip(ids, resolved, strict=True))).prepare()
+        TopologicalSorter({job.id: job.parents for job in jobs}).prepare()
     except CycleError as error:
+        names = {job.id: job.name for job in jobs}
         around = cast("list[str]", error.args[1])
         circle = " → ".join(names.get(job_id, job_id) for job_id in around)
         raise InvalidInputError.of("depends_on", f"goes in a circle: {circle}", "remove one of these") from None
-    return resolved
 
 
-def _resolve(name: str, siblings: Mapping[str, Sequence[str]], find_job: Callable[[str], str | None]) -> str:
+def _resolve(name: str, siblings: Mapping[str, Sequence[str]], find_job: FindJob) -> str:
     named = siblings.get(name, ())
     if len(named) > 1:
         fault = f"{name!r} is the name of {len(named)} jobs of this submission"
@@ -117,3 +238,8 @@ def _resolve(name: str, siblings: Mapping[str, Sequence[str]], find_job: Callabl
     if job_id is None:
         raise InvalidInputError.of("depends_on", f"there is no job {name!r}", "give a job's id, or its name")
     return job_id
+
+
+def numbered(error: InvalidInputError, position: int) -> list[Fault]:
+    """The faults of one job of several, each behind the job's position."""
+    return [Fault(f"{position}.{fault.field}", fault.fault, fault.remedy) for fault in error.faults]

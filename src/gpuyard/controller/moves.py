@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import Any
 
 from gpuyard.billing.meter import Price, cost
+from gpuyard.controller.intake import Prepared
 from gpuyard.domain.errors import IllegalMoveError
 from gpuyard.domain.events import Change, Event, EventKind, Table
-from gpuyard.domain.jobspec import JobSpec
-from gpuyard.domain.shape import Placement, Shape
+from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import ATTEMPT_MOVES, JOB_MOVES, AttemptState, JobState, check_move
 from gpuyard.scheduler.queue import LiveJob
 from gpuyard.scheduler.view import LiveAttempt
@@ -57,20 +57,20 @@ class Retry:
     not_before: float | None
 
 
-def submitted(job_id: str, spec: JobSpec, parents: Sequence[str], warnings: Sequence[str], now: float) -> Event:
+def submitted(job: Prepared, now: float) -> Event:
     """A new job."""
-    body = spec.model_dump(mode="json", exclude_defaults=True)
+    template = job.template
     values: dict[str, Any] = {
-        "name": spec.name, "kind": spec.kind.value, "state": JobState.QUEUED.value, "reason": None, "exit_code": None,
-        "priority": spec.priority, "project": spec.project, "labels": spec.labels, "shape": Shape.of(spec).to_row(),
-        "created_at": now, "started_at": None, "ended_at": None, "not_before": None, "timeout_s": spec.timeout_s,
-        "estimated_duration_s": spec.estimated_duration_s, "preemptible": spec.preemptible,
-        "depends_on": list(parents), "retry_count": spec.retry_count, "failures": 0, "attempts": 0, "attempt_id": None,
-        "cancel_requested": False, "resume_from": None, "tier": spec.tier, "idempotency_key": spec.idempotency_key,
-        "warnings": list(warnings),
+        "name": job.name, "kind": template.kind, "state": JobState.QUEUED.value, "reason": None, "exit_code": None,
+        "priority": template.priority, "project": template.project, "labels": job.labels,
+        "shape": template.shape_row, "created_at": now, "started_at": None, "ended_at": None, "not_before": None,
+        "timeout_s": template.timeout_s, "estimated_duration_s": template.estimated_duration_s,
+        "preemptible": template.preemptible, "depends_on": job.parents, "retry_count": template.retry_count,
+        "failures": 0, "attempts": 0, "attempt_id": None, "cancel_requested": False, "resume_from": None,
+        "tier": template.tier, "idempotency_key": job.key, "warnings": template.warnings,
     }  # fmt: skip
-    changes = (Change(Table.JOBS, job_id, values), Change(Table.SPECS, job_id, {"body": body}))
-    return Event(EventKind.JOB_SUBMITTED, now, changes, job_id, {"state": JobState.QUEUED, "name": spec.name})
+    changes = (Change(Table.JOBS, job.id, values), Change(Table.SPECS, job.id, {"body": job.body}))
+    return Event(EventKind.JOB_SUBMITTED, now, changes, job.id, {"state": JobState.QUEUED, "name": job.name})
 
 
 def intended(

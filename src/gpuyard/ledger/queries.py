@@ -97,9 +97,10 @@ class Queries:
         """Every job that is not over, in the order of submission."""
         return self._rows(sa.select(jobs).where(jobs.c.state.not_in(_ENDED_JOBS)).order_by(jobs.c.id))
 
-    def job_by_idempotency_key(self, key: str) -> Row | None:
-        """The job that a request with this key made."""
-        return self._row(sa.select(jobs).where(jobs.c.idempotency_key == key))
+    def jobs_by_idempotency_key(self, keys: Sequence[str]) -> dict[str, str]:
+        """The id of the job that a request with a key made, by key; at most a few thousand keys."""
+        statement = sa.select(jobs.c.idempotency_key, jobs.c.id).where(jobs.c.idempotency_key.in_(keys))
+        return {row["idempotency_key"]: row["id"] for row in self._rows(statement)}
 
     def specs(self, job_ids: Iterable[str]) -> dict[str, Row]:
         """The specs of these jobs, as submitted."""

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from gpuyard.domain import wire
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult
-from gpuyard.domain.jobspec import JobSpec
 
 
 class GpuProviderInterface(ABC):
@@ -50,8 +49,12 @@ class GpuProviderInterface(ABC):
     async def health_check(self) -> dict[str, Any]:
         """`{"status": "healthy" | "degraded" | "unhealthy", "message": …}`."""
 
-    async def check(self, spec: JobSpec) -> None:
-        """Refuse at submission what could only fail here later; InvalidInputError names the field."""
+    async def check(self, program: Sequence[str], workdir: str | None, path: str | None) -> None:
+        """Refuse at submission what could only fail here later; InvalidInputError names the field.
+
+        `program` is the command's first two words, `path` the PATH that the job sets; jobs that share all three with
+        one that was looked at in the same request are not looked at.
+        """
         return
 
     async def start(self, sink: "Sink") -> None:

@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +15,6 @@ import gpuyard
 from gpuyard.config.locks import is_locked
 from gpuyard.config.paths import Home
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.domain.jobspec import JobKind, JobSpec
 from gpuyard.providers.agent import AgentProvider
 from gpuyard.providers.base import Sink
 
@@ -63,11 +62,12 @@ class LocalProvider(AgentProvider):
                 log.error("the keeper cannot be started, will try again", error=str(error))
             await asyncio.sleep(_KEEPER_CHECK_S)
 
-    async def check(self, spec: JobSpec) -> None:
+    async def check(self, program: Sequence[str], workdir: str | None, path: str | None) -> None:
         """The job runs on this very host: its folder and program can be looked at now."""
-        if spec.kind is JobKind.COMMAND:
-            _check_workdir(spec)
-            _check_program(spec)
+        if program:
+            base = _checked_folder(workdir)
+            _check_program(program[0], base, path)
+            _check_script(program, base)
 
 
 def keeper_alive(home: Home) -> bool:
@@ -88,20 +88,20 @@ def start_keeper(home: Home) -> None:
     log.info("keeper started")
 
 
-def _check_workdir(spec: JobSpec) -> None:
-    if spec.workdir is None:
-        return
-    workdir = Path(spec.workdir)
-    if not workdir.is_absolute():
-        raise InvalidInputError.of("workdir", f"is {spec.workdir!r}", "give an absolute path")
-    if not workdir.is_dir():
-        raise InvalidInputError.of("workdir", f"{spec.workdir} is not a folder on this machine", "create it first")
+def _checked_folder(workdir: str | None) -> Path:
+    if workdir is None:
+        return Path.home()
+    folder = Path(workdir)
+    if not folder.is_absolute():
+        raise InvalidInputError.of("workdir", f"is {workdir!r}", "give an absolute path")
+    if not folder.is_dir():
+        raise InvalidInputError.of("workdir", f"{workdir} is not a folder on this machine", "create it first")
+    return folder
 
 
-def _check_program(spec: JobSpec) -> None:
-    program = spec.command[0]
-    base = Path(spec.workdir or Path.home())
-    path = spec.environment.get("PATH", os.environ.get("PATH", os.defpath))
+def _check_program(program: str, base: Path, path: str | None) -> None:
+    if path is None:
+        path = os.environ.get("PATH", os.defpath)
     found = shutil.which(str(base / program), path=path) if "/" in program else shutil.which(program, path=path)
     if found is None:
         _refuse_lookalikes(program, base)
@@ -109,7 +109,6 @@ def _check_program(spec: JobSpec) -> None:
         fault = f"{program} is not executable" if there else f"{program} is not found"
         remedy = f"chmod +x {program}" if there else "check the spelling, or give the program's whole path"
         raise InvalidInputError.of("command[0]", fault, remedy)
-    _check_script(spec, base)
 
 
 def _refuse_lookalikes(program: str, base: Path) -> None:
@@ -123,11 +122,11 @@ def _refuse_lookalikes(program: str, base: Path) -> None:
         raise InvalidInputError.of("command[0]", f"{program!r} is a whole line, not a program", remedy)
 
 
-def _check_script(spec: JobSpec, base: Path) -> None:
+def _check_script(command: Sequence[str], base: Path) -> None:
     """`python3 train.py` with no readable train.py would start only to fail."""
-    if not Path(spec.command[0]).name.startswith(("python", "bash", "sh")) or len(spec.command) < 2:
+    if not Path(command[0]).name.startswith(("python", "bash", "sh")) or len(command) < 2:
         return
-    script = spec.command[1]
+    script = command[1]
     if script.startswith("-") or not script.endswith((".py", ".sh")):
         return
     target = base / script

@@ -4,9 +4,13 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+import msgspec
+
 from gpuyard.billing.meter import cost
+from gpuyard.controller.intake import Prepared
 from gpuyard.domain.jobs import Attempt, Checkpoint, Cost, Job, Progress
-from gpuyard.domain.states import AttemptState
+from gpuyard.domain.jobspec import JobKind
+from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.server.yard import Yard
 
 Row = Mapping[str, Any]
@@ -23,6 +27,19 @@ def present_jobs(yard: Yard, rows: Sequence[Row]) -> list[Job]:
     now = yard.controller.core.clock()
     return [_job(row, attempts.get(row["id"], []), progress.get(row["id"], {}), counts.get(row["id"], 0), now)
             for row in rows]  # fmt: skip
+
+
+def present_queued(job: Prepared) -> bytes:
+    """The resource of a job that was queued just now, as JSON: all but a few fields are what a new job has."""
+    template = job.template
+    return msgspec.json.encode({
+        **_NEW, "id": job.id, "name": job.name, "kind": template.kind, "priority": template.priority,
+        "project": template.project, "labels": job.labels, "created_at": job.queued_at, "warnings": template.warnings,
+    })  # fmt: skip
+
+
+_BLANK = Job(id="", name="", kind=JobKind.COMMAND, state=JobState.QUEUED, priority=3, created_at=0.0)
+_NEW = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in _BLANK.model_dump(mode="json").items()}
 
 
 def _job(row: Row, attempt_rows: Sequence[Row], progress: Row, checkpoints: int, now: float) -> Job:

@@ -1,7 +1,9 @@
 """Requests that can never be met are refused at once, and nothing of them is queued."""
 
+import msgspec
 import pytest
 
+from gpuyard.controller.intake import MAX_JOBS
 from gpuyard.domain.errors import CapacityError, InvalidInputError, NotFoundError
 from tests.support.controlled import Controlled
 
@@ -33,6 +35,34 @@ async def test_one_impossible_job_refuses_the_whole_list(yard: Controlled):
     with pytest.raises(CapacityError):
         await yard.controller.requests.submit([{"command": ["true"]}, {"command": ["true"], "resources": {"cpus": 64}}])
     assert yard.ledger.queries.jobs_page(limit=10, filters={}) == []
+
+
+async def test_faults_are_numbered_when_several_jobs_come(yard: Controlled):
+    good, bad = {"command": ["true"]}, {"command": ["true"], "priority": 9}
+    with pytest.raises(InvalidInputError) as caught:
+        await yard.controller.requests.submit([good, bad, {**good, "nmae": "x"}])
+    assert [fault.field for fault in caught.value.faults] == ["1.priority", "2.nmae"]
+    with pytest.raises(InvalidInputError) as caught:
+        await yard.submit(priority=9)
+    assert caught.value.faults[0].field == "priority"
+
+
+async def test_the_last_of_many_jobs_is_validated_before_the_first_is_queued(yard: Controlled):
+    good, bad = {"command": ["true"]}, {"command": ["true"], "priority": 9}
+    with pytest.raises(InvalidInputError) as caught:
+        await yard.controller.requests.submit([good] * 1000 + [bad])
+    assert [fault.field for fault in caught.value.faults] == ["1000.priority"]
+    with pytest.raises(InvalidInputError) as caught:
+        await yard.controller.requests.submit([good, *[bad] * 10_000])
+    assert 100 <= len(caught.value.faults) <= 200
+    assert yard.ledger.queries.jobs_page(limit=10, filters={}) == []
+    assert not yard.core.view.jobs
+
+
+@pytest.mark.parametrize("count", [0, MAX_JOBS + 1])
+async def test_too_few_or_too_many_jobs(yard: Controlled, count):
+    with pytest.raises(InvalidInputError, match=rf"holds {count} jobs \(send 1 to {MAX_JOBS} at once\)"):
+        await yard.controller.requests.accept([msgspec.Raw(b'{"command":["true"]}')] * count)
 
 
 async def test_what_is_only_in_use_is_not_refused(yard: Controlled):

@@ -86,7 +86,7 @@ def check(tmp_path, loop):
     def check(*command, **fields):
         spec = parse_spec({"command": list(command), "workdir": str(tmp_path)} | fields)
         try:
-            loop.run(provider.check(spec))
+            loop.run(provider.check(spec.command[:2], spec.workdir, spec.environment.get("PATH")))
         except InvalidInputError as error:
             (fault,) = error.faults
             return fault

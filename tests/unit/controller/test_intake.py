@@ -1,17 +1,28 @@
 """Intake: jobs that are submitted together, their parents, their tiers."""
 
+import msgspec
 import pytest
 
-from gpuyard.controller.intake import MAX_JOBS, prepare
+from gpuyard.controller.intake import VARYING, Intake, Prepared, find_parents, refuse_shared_keys
 from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.shape import Shape
 from gpuyard.domain.tiers import Tier, Tiers
 from gpuyard.domain.validation import parse_spec
 
 KNOWN = {"job_old": "job_old", "old": "job_old"}
 
 
-def take(*bodies, tiers=None):
-    return prepare(bodies, tiers or Tiers(), KNOWN.get)
+def take(*bodies, tiers=None) -> list[Prepared]:
+    intake = Intake(tiers or Tiers())
+    jobs = [intake.read(msgspec.Raw(msgspec.json.encode(body)))[0] for body in bodies]
+    refuse_shared_keys(jobs)
+    find_parents(jobs, KNOWN.get)
+    return jobs
+
+
+def spec_of(item: Prepared) -> JobSpec:
+    return parse_spec(item.spec())
 
 
 def refused(*bodies, tiers=None) -> InvalidInputError:
@@ -28,7 +39,7 @@ def test_jobs_get_ids_in_the_order_they_came():
     prepared = take(*(job(str(n)) for n in range(50)))
     ids = [item.id for item in prepared]
     assert ids == sorted(set(ids))
-    assert [item.spec.name for item in prepared] == [str(n) for n in range(50)]
+    assert [item.name for item in prepared] == [str(n) for n in range(50)]
 
 
 def test_parents_are_siblings_first_then_known_jobs():
@@ -64,21 +75,9 @@ def test_a_name_that_two_siblings_share_is_no_parent():
     assert "depends_on: 'a' is the name of 2 jobs of this submission (give each a name of its own)" in str(error)
 
 
-def test_faults_are_numbered_when_several_jobs_come():
-    error = refused(job(), job(priority=9), job(nmae="x"))
-    assert [fault.field for fault in error.faults] == ["1.priority", "2.nmae"]
-    assert refused(job(priority=9)).faults[0].field == "priority"
-
-
 def test_one_key_for_two_jobs_is_refused():
     error = refused(job("a", idempotency_key="k"), job("b"), job("c", idempotency_key="k"))
     assert "2.idempotency_key: 'k' is also that of job 0" in str(error)
-
-
-@pytest.mark.parametrize("count", [0, MAX_JOBS + 1])
-def test_too_few_or_too_many_jobs(count):
-    error = refused(*[job()] * count)
-    assert f"(body): holds {count} jobs (send 1 to {MAX_JOBS} at once)" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -94,13 +93,13 @@ def test_what_comes_later_is_refused_and_not_misread(body, field):
 def test_an_s2_config_is_taken_with_warnings():
     (item,) = take({"name": "a", "image": "pytorch:latest", "command": ["x"], "gpu_spec": {"gpu_type": "A100"},
                     "environment": {"CUDA_VISIBLE_DEVICES": "0"}})  # fmt: skip
-    assert item.spec.resources.gpus.count == 1
-    assert [warning.split()[0] for warning in item.warnings] == ["environment.CUDA_VISIBLE_DEVICES", "image"]
+    assert spec_of(item).resources.gpus.count == 1
+    assert [warning.split()[0] for warning in item.template.warnings] == ["environment.CUDA_VISIBLE_DEVICES", "image"]
 
 
 def test_pinned_devices_are_flagged():
     (item,) = take(job(resources={"gpus": {"count": 1, "uuid": ["GPU-1"]}}))
-    assert "pins devices" in item.warnings[0]
+    assert "pins devices" in item.template.warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -117,18 +116,98 @@ def test_pinned_devices_are_flagged():
 )
 def test_a_tier_fills_in_what_is_left_open(fields, expected):
     (item,) = take(job(**fields))
-    need = item.spec.resources
-    assert (need.cpus, need.memory_gb, need.gpus.count, need.gpus.memory_gb, item.spec.timeout_s) == expected
-    assert item.spec.tier == fields["tier"].upper()
-    assert parse_spec(item.spec.model_dump(mode="json", exclude_defaults=True)) == item.spec
+    spec = spec_of(item)
+    need = spec.resources
+    assert (need.cpus, need.memory_gb, need.gpus.count, need.gpus.memory_gb, spec.timeout_s) == expected
+    assert (spec.tier, item.template.timeout_s) == (fields["tier"].upper(), spec.timeout_s)
+    assert item.template.shape == Shape.of(spec)
 
 
 def test_a_tier_whose_gpus_have_no_size_asks_for_none():
     bare = Tier(id="BARE", name="", description="", cpu=1, memory_gb=1, gpu_count=1, max_runtime_s=60, cost_per_hour=1)
     (item,) = take(job(tier="BARE"), tiers=Tiers([bare]))
-    assert (item.spec.resources.gpus.count, item.spec.resources.gpus.memory_gb) == (1, None)
-    assert parse_spec(item.spec.model_dump(mode="json", exclude_defaults=True)) == item.spec
+    assert (spec_of(item).resources.gpus.count, spec_of(item).resources.gpus.memory_gb) == (1, None)
 
 
 def test_an_unknown_tier_is_named_with_the_nearest():
     assert "tier: there is no tier 'GPU_HUGE' (nearest: GPU_" in str(refused(job(tier="GPU_HUGE")))
+
+
+# --- templates: the second job of a kind is read on another way than the first, and must come out the same ---
+
+FIRST = {"name": "first", "command": ["a", "b"], "priority": 4, "timeout_s": "2h", "labels": {"x": "y"},
+         "resources": {"memory_gb": "16GB", "gpus": 1}, "environment": {"PATH": "/bin"}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {},
+        {"name": "second"},
+        {"name": "x" * 200, "command": ["c"], "labels": {"ä": "ö", "k": "v"}},
+        {"command": ["a", "", "\n\u20ac"], "labels": {}, "idempotency_key": "k", "depends_on": ["old"]},
+        {"idempotency_key": None, "depends_on": []},
+    ],
+)
+def test_a_job_of_a_known_template_is_what_the_model_makes_of_it(own):
+    body = {name: value for name, value in FIRST.items() if name not in VARYING} | {"command": ["a"]} | own
+    _, item = take(FIRST, body)
+    assert item.spec() == parse_spec(body).model_dump(mode="json", exclude_defaults=True)
+    (alone,) = take(body)
+    assert item.template is not alone.template
+    for field in ("name", "labels", "key", "depends_on", "parents", "body"):
+        assert getattr(item, field) == getattr(alone, field), field
+
+
+def test_jobs_that_differ_only_in_what_may_vary_share_a_template():
+    jobs = take(*({**FIRST, "name": f"n{n}", "command": ["c", str(n)], "labels": {"n": str(n)}} for n in range(3)))
+    assert len({job.template for job in jobs}) == 1
+    other, s2 = take({**FIRST, "priority": 5}, {"name": "a", "command": ["x"], "gpu_spec": {}})
+    assert len({job.template for job in (*jobs, other, s2)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("own", "field"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": "x" * 201}, "name"),
+        ({"name": "a\tb"}, "name"),
+        ({"name": None}, "name"),
+        ({"command": []}, "command"),
+        ({"command": [""]}, "command"),
+        ({"command": ["a", "b\0"]}, "command.1"),
+        ({"command": "a b"}, "command"),
+        ({"command": ["a", 1]}, "command.1"),
+        ({"labels": {"k": ""}}, "labels.k"),
+        ({"labels": {"k": "a\nb"}}, "labels.k"),
+        ({"labels": {"": "v"}}, "labels."),
+        ({"labels": None}, "labels"),
+        ({"depends_on": "old"}, "depends_on"),
+        ({"depends_on": ["a\0"]}, "depends_on.0"),
+        ({"idempotency_key": ""}, "idempotency_key"),
+        ({"idempotency_key": "\u202e"}, "idempotency_key"),
+        ({"nmae": "x"}, "nmae"),
+    ],
+)
+def test_a_known_template_lets_nothing_through_and_words_it_the_same(own, field):
+    error = refused(FIRST, {**FIRST, **own})
+    assert [fault.field for fault in error.faults] == [field]
+    assert str(error) == str(refused({**FIRST, **own}))
+
+
+def test_templates_do_not_pile_up():
+    intake = Intake(Tiers())
+    for n in range(1000):
+        intake.read(msgspec.Raw(msgspec.json.encode(job(timeout_s=n + 1))))
+    assert len(intake._templates) <= 256
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [(b"", "is not JSON"), (b"{", "is not JSON"), (b"[" * 5000, "is nested too deeply"), (b"nul", "is not JSON"),
+     (b'{"command":["\xff"]}', "is not JSON"), (b"7", "is int, not an object"), (b"null", "is NoneType")],
+)  # fmt: skip
+def test_what_is_no_job_at_all_is_named(text, fault):
+    with pytest.raises(InvalidInputError) as caught:
+        Intake(Tiers()).read(msgspec.Raw(text))
+    assert caught.value.faults[0].fault.startswith(fault)

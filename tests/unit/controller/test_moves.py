@@ -5,6 +5,7 @@ from decimal import Decimal
 import pytest
 
 from gpuyard.controller import moves
+from gpuyard.controller.intake import Prepared, Template
 from gpuyard.controller.moves import Outcome
 from gpuyard.domain.errors import IllegalMoveError
 from gpuyard.domain.events import EventKind, Table
@@ -12,7 +13,7 @@ from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import JobState
 from gpuyard.scheduler.queue import LiveJob
-from tests.support.life import Life
+from tests.support.life import Life, plain
 
 
 @pytest.fixture
@@ -166,8 +167,10 @@ def test_the_first_start_of_a_job_is_remembered_over_its_retries(life):
 
 def test_a_submission_carries_the_whole_spec_and_its_shape():
     spec = JobSpec.model_validate({"command": ["a"], "labels": {"x": "y"}, "resources": {"cpus": 2}})
-    event = moves.submitted("job_1", spec, ["job_0"], ["careful"], 5.0)
+    job = Prepared.of(Template.of(spec, ["careful"]), spec)
+    job.parents = ("job_0",)
+    event = plain(moves.submitted(job, 5.0))
     row = {change.table: change.values for change in event.changes}
     assert JobSpec.model_validate(row[Table.SPECS]["body"]) == spec
-    assert row[Table.JOBS]["shape"] == {"cpus": 2.0}
+    assert (row[Table.JOBS]["shape"], row[Table.JOBS]["labels"]) == ({"cpus": 2.0}, {"x": "y"})
     assert (row[Table.JOBS]["depends_on"], row[Table.JOBS]["warnings"]) == (["job_0"], ["careful"])

@@ -2,26 +2,30 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Request
-from fastapi.responses import StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel
 
+from gpuyard.controller.intake import Prepared
 from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.domain.jobs import Job
 from gpuyard.domain.states import JobState
 from gpuyard.insight.series import downsample
-from gpuyard.server.body import read_body
+from gpuyard.server.body import read_bodies
 from gpuyard.server.openapi import json_body, one_of, text
-from gpuyard.server.present import present_checkpoint, present_jobs
+from gpuyard.server.present import present_checkpoint, present_jobs, present_queued
 from gpuyard.server.yard import TheYard, Yard
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 # A page's cursor is the id of its last job.
 _CURSOR = re.compile(r"job_[0-9a-f]{32}")
+_JSON = "application/json"
+# So many jobs become JSON in a millisecond.
+_PIECE = 200
 
 
 class JobPage(BaseModel):
@@ -40,15 +44,31 @@ class ResumeRequest(BaseModel):
 @router.post(
     "", status_code=201, openapi_extra=json_body("JobSpec", "JobConfig"), responses={201: one_of("Job", "JobPage")}
 )
-async def submit(request: Request, yard: TheYard) -> Any:
-    """Submit a JobSpec (or S2's JobConfig), or a list of them: all are queued, or none. Answers after the commit."""
-    body = await read_body(request)
-    if isinstance(body, list):
-        ids = await yard.controller.requests.submit(body)  # pyright: ignore[reportUnknownArgumentType]
-        rows = yard.queries.jobs_by_id(ids)
-        return JobPage(items=present_jobs(yard, [rows[job_id] for job_id in ids]))
-    (job_id,) = await yard.controller.requests.submit([body])
-    return _one(yard, job_id)
+async def submit(request: Request, yard: TheYard) -> Response:
+    """Submit a JobSpec (or S2's JobConfig), or a list of them: all are queued, or none.
+
+    Answers after the commit, with the jobs as they were queued.
+    """
+    bodies, many = await read_bodies(request)
+    jobs = await yard.controller.requests.accept(bodies)
+    if not many:
+        return Response(_accepted(yard, jobs)[0], 201, media_type=_JSON)
+    return StreamingResponse(_page_of(yard, jobs), 201, media_type=_JSON)
+
+
+async def _page_of(yard: Yard, jobs: Sequence[Prepared]) -> AsyncIterator[bytes]:
+    """A JobPage as JSON, made in pieces: others have their turn in between, and it never stands in memory whole."""
+    yield b'{"items":['
+    for start in range(0, len(jobs), _PIECE):
+        yield (b"," if start else b"") + b",".join(_accepted(yard, jobs[start : start + _PIECE]))
+    yield b'],"next":null}'
+
+
+def _accepted(yard: Yard, jobs: Sequence[Prepared]) -> list[bytes]:
+    """Each job as JSON; one that an earlier request made as it is now."""
+    rows = yard.queries.jobs_by_id([job.id for job in jobs if job.queued_at is None])
+    known = {job.id: job.model_dump_json().encode() for job in present_jobs(yard, list(rows.values()))}
+    return [known.get(job.id) or present_queued(job) for job in jobs]
 
 
 @router.get("")
