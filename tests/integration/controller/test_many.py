@@ -1,0 +1,91 @@
+"""Many jobs in one request: worked through in slices, and all or none all the same."""
+
+import asyncio
+
+import pytest
+
+from gpuyard.controller.admission import SLICE
+from gpuyard.domain.errors import LedgerError, RefusedError
+from tests.support.controlled import Controlled
+from tests.support.ledger import failing_commits
+
+pytestmark = pytest.mark.anyio
+MANY = 3 * SLICE + 7
+
+
+def bodies(count: int = MANY, **fields):
+    return [{"command": ["true", str(n)], "name": f"n{n}", **fields} for n in range(count)]
+
+
+def keyed(count: int = MANY):
+    return [{**body, "idempotency_key": body["name"]} for body in bodies(count)]
+
+
+async def half_way(yard: Controlled) -> None:
+    """Wait until some jobs of a request are in memory and others are not."""
+    async with asyncio.timeout(30):
+        while not 0 < len(yard.core.view.jobs) < MANY:
+            await asyncio.sleep(0)
+
+
+async def test_many_jobs_are_one_commit_between_whose_slices_others_have_their_turn(yard: Controlled):
+    groups: list[int] = []
+    yard.core.listeners.append(lambda _, events: groups.append(sum(e.kind == "job.submitted" for e in events)))
+    request = asyncio.create_task(yard.controller.requests.submit(bodies()))
+    await half_way(yard)
+    assert not any(groups)
+    ids = await request
+    assert ids == sorted(ids)
+    assert [count for count in groups if count] == [MANY]
+    rows = yard.ledger.queries.jobs_by_id(ids)
+    assert [rows[job_id]["name"] for job_id in ids] == [f"n{n}" for n in range(MANY)]
+    spec = yard.ledger.queries.specs([ids[-1]])[ids[-1]]
+    assert spec == {"name": f"n{MANY - 1}", "command": ["true", str(MANY - 1)]}
+    for job_id in ids:
+        await yard.cancel(job_id)
+
+
+async def test_a_request_that_is_broken_off_half_way_leaves_nothing(yard: Controlled):
+    request = asyncio.create_task(yard.controller.requests.submit(keyed()))
+    await half_way(yard)
+    in_the_same_commit = yard.core.committed()
+    behind = asyncio.create_task(yard.submit(name="other"))
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    with pytest.raises(LedgerError, match="given up"):
+        await in_the_same_commit
+    other = await behind
+    assert [row["id"] for row in yard.ledger.queries.jobs_page(limit=10, filters={})] == [other]
+    assert list(yard.core.view.jobs) == [other]
+    again = await yard.submit(name="n0", idempotency_key="n0", priority=4)
+    assert yard.job(again)["priority"] == 4
+
+
+async def test_a_failed_commit_of_many_leaves_nothing(yard: Controlled):
+    with failing_commits(yard.ledger.engine), pytest.raises(LedgerError):
+        await yard.controller.requests.submit(keyed())
+    assert not yard.core.view.jobs
+    assert len(await yard.controller.requests.submit(keyed(SLICE + 1))) == SLICE + 1
+
+
+async def test_the_same_request_twice_at_once_is_the_same_jobs(yard: Controlled):
+    first, second = await asyncio.gather(*(yard.controller.requests.submit(keyed()) for _ in range(2)))
+    assert first == second
+    assert len(yard.ledger.queries.jobs_by_id(first)) == MANY == sum(yard.ledger.queries.job_counts().values())
+
+
+async def test_a_key_that_a_half_queued_request_holds_is_taken(yard: Controlled):
+    request = asyncio.create_task(yard.controller.requests.submit(keyed()))
+    await half_way(yard)
+    same = await yard.controller.requests.submit([keyed()[-1]])
+    with pytest.raises(RefusedError):
+        await yard.submit(name="another", idempotency_key=f"n{MANY - 1}")
+    assert same == (await request)[-1:]
+
+
+async def test_a_key_of_another_spec_refuses_all(yard: Controlled):
+    first = await yard.submit(name="a", idempotency_key=f"n{MANY - 1}")
+    with pytest.raises(RefusedError, match=f"used for another spec \\(job {first}\\)"):
+        await yard.controller.requests.submit(keyed())
+    assert list(yard.core.view.jobs) == [first]
