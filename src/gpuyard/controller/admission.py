@@ -5,22 +5,20 @@ Many jobs are worked through in slices, between which others have their turn; th
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
 
 from gpuyard.controller import moves
-from gpuyard.controller.core import Core
+from gpuyard.controller.core import SLICE, Core
 from gpuyard.controller.intake import MAX_JOBS, Intake, Prepared, Template, find_parents, numbered, refuse_shared_keys
 from gpuyard.domain.errors import CapacityError, Fault, InvalidInputError, NotFoundError, RefusedError
 from gpuyard.providers.base import GpuProviderInterface
 from gpuyard.scheduler.refusal import impossible
 
 FIRST_NODE_S = 5.0
-# What is done to so many jobs takes a few milliseconds.
-SLICE = 100
 # Who sends thousands of jobs that are all wrong is told of the first.
 _ENOUGH_FAULTS = 100
 T = TypeVar("T")
@@ -54,7 +52,8 @@ class Admission:
         while not await self._queue(jobs):
             await self._core.committed()
         self._core.schedule()
-        await self._core.committed()
+        # One that an earlier request made may still be on its way.
+        await self._core.committed(mine=all(job.queued_at is not None for job in jobs))
         return jobs
 
     # --- before anything is queued ---
@@ -144,34 +143,47 @@ class Admission:
     # --- into the queue ---
 
     async def _queue(self, jobs: Sequence[Prepared]) -> bool:
-        """Give `jobs` to memory and the ledger; False while the end of a parent is on its way to the ledger."""
+        """Give `jobs` to the ledger and to memory; False when what was looked up for it may hold no more."""
         core = self._core
-        # Behind the door no key comes into use, and while the writer is held nothing is written and nothing fails:
-        # so what is looked up here still holds when the last of many jobs is queued.
-        async with self._door, core.writer.together() if len(jobs) > SLICE else nullcontext():
+        async with self._door:  # behind it no key comes into use while others have their turn
+            view = core.view
             known: dict[str, str] = {}
             async for _, part in _in_slices(jobs):
                 known |= self._known(part)
             new = [job for job in jobs if job.id not in known]
-            if not core.know_parents(_outside(new, known)):
-                return False
-            core.submitting |= {job.key: job for job in new if job.key is not None}
+            if core.view is not view or not core.know_parents(_outside(new, known)):
+                return False  # a commit failed meanwhile, or the end of a parent is still on its way to the ledger
+            now = core.clock()
             for job in jobs:
+                job.queued_at = None if job.id in known else now
                 job.id = known.get(job.id, job.id)
-            await self._emit(new)
+            events = moves.Submissions(new, now)
+            if len(new) > SLICE:
+                folded = core.emit_many(events)
+            else:
+                folded = None
+                core.emit(events[:])
+            self._hold_keys(new)
+        if folded is not None:
+            await folded
         return True
 
-    async def _emit(self, jobs: Sequence[Prepared]) -> None:
-        core = self._core
-        try:
-            async for _, part in _in_slices(jobs):
-                now = core.clock()
-                for job in part:
-                    job.queued_at = now
-                core.emit([moves.submitted(job, now) for job in part])
-        except BaseException:
-            core.writer.give_up()  # a part of the jobs must never be written without the rest
-            raise
+    def _hold_keys(self, jobs: Sequence[Prepared]) -> None:
+        """Remember the keys of `jobs` until these are in the ledger, or are not going to be."""
+        submitting = self._core.submitting
+        held = {job.key: job for job in jobs if job.key is not None}
+        if not held:
+            return
+        submitting |= held
+
+        def let_go(done: asyncio.Future[None]) -> None:
+            if not done.cancelled():
+                done.exception()  # whoever waits for the jobs hears of it
+            for key, job in held.items():
+                if submitting.get(key) is job:
+                    del submitting[key]
+
+        self._core.committed(mine=True).add_done_callback(let_go)
 
 
 async def _in_slices(items: Sequence[T]) -> AsyncIterator[tuple[int, Sequence[T]]]:

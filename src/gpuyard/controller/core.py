@@ -31,8 +31,8 @@ from gpuyard.scheduler.view import View
 
 # After a commit failed (a full disk), decisions are tried again this often.
 RETRY_WRITE_S = 1.0
-# Listeners get no more of a commit than its newest events; who wants the others reads the journal.
-PUBLISHED = 4096
+# So many events are folded in a few milliseconds.
+SLICE = 100
 log = structlog.get_logger(__name__)
 Listener = Callable[[int, Sequence[Event]], None]
 
@@ -94,15 +94,33 @@ class Core:
         if events:
             self.writer.put(events, linger=linger)
 
+    def emit_many(self, events: Sequence[Event]) -> asyncio.Future[None]:
+        """Queue `events` as one put, and fold them in slices between which others have their turn; done when folded.
+
+        `events` is read twice and never kept whole in memory, so it may make them as it is read.
+        """
+        self.writer.put(events)
+        return asyncio.shield(self.spawn(self._fold(events), "fold"))
+
+    async def _fold(self, events: Sequence[Event]) -> None:
+        view = self.view
+        for start in range(0, len(events), SLICE):
+            if self.view is not view:
+                return  # read anew from the ledger meanwhile
+            for event in events[start : start + SLICE]:
+                observe(view, event)
+            await asyncio.sleep(0)
+
     def committed(self, *, linger: bool = False, mine: bool = False) -> asyncio.Future[None]:
         """Done when everything emitted so far is in the ledger; with `mine`, what this task emitted."""
         return self.writer.written(linger=linger, mine=mine)
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run `work` beside; a fault in it is logged, never lost."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -110,9 +128,8 @@ class Core:
             log.error("background work failed", task=task.get_name(), exc_info=task.exception())
 
     def _publish(self, first_seq: int, events: Sequence[Event]) -> None:
-        newest = events[-PUBLISHED:]
         for listener in self.listeners:
-            listener(first_seq + len(events) - len(newest), newest)
+            listener(first_seq, events)
 
     @staticmethod
     def read_spec(body: Mapping[str, Any]) -> JobSpec:

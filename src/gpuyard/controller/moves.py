@@ -6,8 +6,7 @@ Each checks the table of legal moves first, so an event that breaks it can never
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from types import MappingProxyType
-from typing import Any
+from typing import Any, overload
 
 from gpuyard.billing.meter import Price, cost
 from gpuyard.controller.intake import Prepared
@@ -71,6 +70,26 @@ def submitted(job: Prepared, now: float) -> Event:
     }  # fmt: skip
     changes = (Change(Table.JOBS, job.id, values), Change(Table.SPECS, job.id, {"body": job.body}))
     return Event(EventKind.JOB_SUBMITTED, now, changes, job.id, {"state": JobState.QUEUED, "name": job.name})
+
+
+class Submissions(Sequence[Event]):
+    """The events of new `jobs`, made whenever they are looked at: kept, they would be some kilobytes a job."""
+
+    def __init__(self, jobs: Sequence[Prepared], now: float) -> None:
+        self._jobs = jobs
+        self._now = now
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Event]: ...
+    def __getitem__(self, index: int | slice) -> Event | list[Event]:
+        if isinstance(index, slice):
+            return [submitted(job, self._now) for job in self._jobs[index]]
+        return submitted(self._jobs[index], self._now)
 
 
 def intended(

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any
 
 import sqlalchemy as sa
@@ -79,11 +80,10 @@ class Group:
 
 def write(tx: sa.Connection, puts: Sequence[Put], first_seq: int) -> Iterator[None]:
     """Run the statements of `puts`, whose first event gets `first_seq`; yields between slices of them."""
-    events = [event for put in puts for event in put.events]
-    for start in range(0, len(events), SLICE):
-        if start:
-            yield
-        first_seq = apply(tx, events[start : start + SLICE], first_seq) + 1
+    events = chain.from_iterable(put.events for put in puts)  # a put of many makes them one by one
+    while batch := list(islice(events, SLICE)):
+        first_seq = apply(tx, batch, first_seq) + 1
+        yield
     series = [row for put in puts for row in put.points]
     for start in range(0, len(series), SLICE):
         yield

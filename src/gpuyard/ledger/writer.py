@@ -26,6 +26,8 @@ from gpuyard.ledger.apply import begin_group, cursor
 from gpuyard.ledger.faults import ledger_error, place
 from gpuyard.ledger.group import SLICE, Group, Put, Waiter, write, write_each
 
+# Who wants the others of a commit reads the journal.
+PUBLISHED = 4096
 # Outcomes nobody waits for may wait this long for company; a commit costs more than that on most disks.
 LINGER_S = 0.005
 # A thread costs some 0.1 ms. A commit is made on the loop when the last few took less than this.
@@ -44,7 +46,7 @@ Committed = Callable[[int, Sequence[Event]], None]
 class Writer:
     """Writes groups of events, points and progress.
 
-    `on_commit(first_seq, events)` hears of each committed group; `on_failure()` of each of which not everything could
+    `on_commit(first_seq, events)` hears of each committed group, or of the newest events of a large one; `on_failure()` of each of which not everything could
     be written, before anyone who waits for it does, but for a database that cannot be reached: then it hears when it
     can be again. With `epoch` set, a group is refused with FencedError once another server leads (on PostgreSQL).
     """
@@ -164,7 +166,7 @@ class Writer:
             await self._fail(group, ledger_error(error, place(self._engine)))
             return
         self.commits += 1
-        self._tell(first_seq, [event for i, put in enumerate(group.puts) if i not in refused for event in put.events])
+        self._tell(first_seq, [put.events for i, put in enumerate(group.puts) if i not in refused])
         if refused:
             await self._forget_later(next(iter(refused.values())))
         for waiter in group.waiters:
@@ -293,10 +295,13 @@ class Writer:
                 log.info("the database can be reached again")
                 return
 
-    def _tell(self, first_seq: int, events: Sequence[Event]) -> None:
-        if not events or self._on_commit is None:
+    def _tell(self, first_seq: int, written: Sequence[Sequence[Event]]) -> None:
+        if not any(written) or self._on_commit is None:
             return
+        newest: deque[Event] = deque()
+        for events in reversed(written):
+            newest.extendleft(reversed(events[-(PUBLISHED - len(newest)) :] if len(newest) < PUBLISHED else ()))
         try:
-            self._on_commit(first_seq, events)
+            self._on_commit(first_seq + sum(map(len, written)) - len(newest), list(newest))
         except Exception:
             log.exception("a listener of commits failed")
