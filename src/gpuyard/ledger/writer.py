@@ -46,9 +46,10 @@ Committed = Callable[[int, Sequence[Event]], None]
 class Writer:
     """Writes groups of events, points and progress.
 
-    `on_commit(first_seq, events)` hears of each committed group, or of the newest events of a large one; `on_failure()` of each of which not everything could
-    be written, before anyone who waits for it does, but for a database that cannot be reached: then it hears when it
-    can be again. With `epoch` set, a group is refused with FencedError once another server leads (on PostgreSQL).
+    `on_commit(first_seq, events)` hears of each committed group, of a large one only its newest events; `on_failure()`
+    of each of which not everything could be written, before anyone who waits for it does, but for a database that
+    cannot be reached: then it hears when it can be again. With `epoch` set, a group is refused with FencedError once
+    another server leads (on PostgreSQL).
     """
 
     def __init__(
