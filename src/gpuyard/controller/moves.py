@@ -6,6 +6,7 @@ Each checks the table of legal moves first, so an event that breaks it can never
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any, overload
 
 from gpuyard.billing.meter import Price, cost
