@@ -52,6 +52,11 @@ class Home:
         return self.root / "server.json"
 
     @property
+    def server_id(self) -> Path:
+        """The id by which this home's server stands on the roll of those that share a database."""
+        return self.root / "server.id"
+
+    @property
     def token(self) -> Path:
         """The bearer token, mode 0600."""
         return self.root / "token"

@@ -33,10 +33,14 @@ class _Section(BaseModel):
 
 
 class ServerSettings(_Section):
-    """Where the server listens (port 0: a free one). It leaves after `idle_exit_s` without work (0: never)."""
+    """Where the server listens (port 0: a free one). It leaves after `idle_exit_s` without work (0: never).
+
+    `url` is how other servers and agents reach it, where that is not its listening address (behind a proxy with TLS).
+    """
 
     host: str = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)
+    url: str | None = None
     idle_exit_s: Seconds = 1800.0
 
 

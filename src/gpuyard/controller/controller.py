@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings
 from gpuyard.controller.core import Core
 from gpuyard.controller.launching import Launching
@@ -15,6 +16,7 @@ from gpuyard.controller.requests import Requests
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.providers import registry
 from gpuyard.providers.base import GpuProviderInterface, OwnsNodes
+from gpuyard.providers.local import keep_keeper
 from gpuyard.storage.blobs import BlobStore
 
 MakeProviders = Callable[[int], Mapping[str, GpuProviderInterface]]
@@ -33,19 +35,20 @@ class Controller:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.core = Core(ledger, settings, clock)
-        self.providers: Mapping[str, GpuProviderInterface] = {}
-        self._make_providers = make_providers
-        self._blobs = blobs
-        self._news = news
-
-    async def start(self) -> None:
-        """Recover from the ledger, then let the providers in."""
-        self.core.start()
-        self.providers = self._make_providers(self.core.epoch)
+        self.providers: dict[str, GpuProviderInterface] = {}
         self.requests = Requests(self.core, self.providers)
         self.launching = Launching(self.core, self.providers)
-        self.reports = Reports(self.core, self.launching, self.requests, self.providers, self._blobs)
-        self.logs = Logs(self.core, self.providers, self._news)
+        self.reports = Reports(self.core, self.launching, self.requests, self.providers, blobs)
+        self.logs = Logs(self.core, self.providers, news)
+        self._make_providers = make_providers
+
+    async def start(self, epoch: int | None = None) -> None:
+        """Recover from the ledger, then let the providers in. Before it, and without it, only reads are answered.
+
+        `epoch` is that of the lease, where several servers share a ledger.
+        """
+        self.core.start(epoch)
+        self.providers.update(self._make_providers(self.core.epoch))
         self.core.claiming = frozenset(
             name for name, made in self.providers.items() if isinstance(made, OwnsNodes) and made.takes_claims
         )
@@ -82,6 +85,11 @@ class Controller:
         for provider in self.providers.values():
             await provider.close()
         await self.core.close()
+
+
+async def keep_local_node(home: Home) -> None:
+    """See to it that the agent of `home` runs, for as long as this is not cancelled: it finds the leader by itself."""
+    await keep_keeper(home)
 
 
 def local_providers(home: Path, settings: Settings) -> MakeProviders:

@@ -66,9 +66,13 @@ class Core:
         self._alarm: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def start(self) -> None:
-        """Read the ledger, mark every node silent until its agent says Hello, and begin to write."""
-        self.epoch = self.queries.next_epoch()
+    def start(self, epoch: int | None = None) -> None:
+        """Read the ledger, mark every node silent until its agent says Hello, and begin to write.
+
+        `epoch` is that of the lease this server holds, and fences the writer; None counts a new one.
+        """
+        self.epoch = self.queries.next_epoch() if epoch is None else epoch
+        self.writer.epoch = epoch
         self.reload()
         self.writer.start()
         now = self.clock()

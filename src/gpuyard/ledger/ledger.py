@@ -27,6 +27,11 @@ class Ledger:
         """
         return cls(open_engine(where))
 
+    @property
+    def shared(self) -> bool:
+        """May several servers have it open? Then the lease says which of them writes."""
+        return self.engine.dialect.name == "postgresql"
+
     def writer(self, on_commit: Committed | None = None, on_failure: Callable[[], None] | None = None) -> Writer:
         """Its one writer."""
         return Writer(self.engine, on_commit, on_failure)

@@ -192,6 +192,16 @@ lease = sa.Table(
 )
 LEASE = "server"
 
+# The servers that share a PostgreSQL ledger. A token stands here only as a digest, by which the others know it.
+servers = sa.Table(
+    "servers",
+    metadata,
+    sa.Column("id", TEXT, primary_key=True),
+    sa.Column("url", TEXT, nullable=False),
+    sa.Column("token_sha256", TEXT, nullable=False),
+    sa.Column("seen_at", sa.DateTime(timezone=True), nullable=False),
+)
+
 STATE_TABLES: Mapping[Table, sa.Table] = {
     Table.JOBS: jobs,
     Table.SPECS: specs,

@@ -14,6 +14,7 @@ import structlog
 import gpuyard
 from gpuyard.config.locks import is_locked
 from gpuyard.config.paths import Home
+from gpuyard.domain import wire
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.providers.agent import AgentProvider
 from gpuyard.providers.base import Sink
@@ -42,7 +43,7 @@ class LocalProvider(AgentProvider):
         path.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self.serve, path)
         path.chmod(0o600)
-        self._guard = asyncio.create_task(self._keep_keeper(), name="keeper-guard")
+        self._guard = asyncio.create_task(keep_keeper(self._home), name="keeper-guard")
 
     async def close(self) -> None:
         """Close the socket; keeper, agent and jobs live on."""
@@ -53,14 +54,12 @@ class LocalProvider(AgentProvider):
             self._server.close()
         self._home.socket.unlink(missing_ok=True)
 
-    async def _keep_keeper(self) -> None:
-        while True:
-            try:
-                if not keeper_alive(self._home):
-                    start_keeper(self._home)
-            except OSError as error:
-                log.error("the keeper cannot be started, will try again", error=str(error))
-            await asyncio.sleep(_KEEPER_CHECK_S)
+    async def dismiss(self) -> None:
+        """Send Leave to this home's agent; those of other homes have servers of their own."""
+        identity = self._home.node / "id"
+        link = self._links.get(identity.read_text().strip()) if identity.exists() else None
+        if link:
+            link.send(wire.Leave())
 
     async def check(self, program: Sequence[str], workdir: str | None, path: str | None) -> None:
         """The job runs on this very host: its folder and program can be looked at now."""
@@ -73,6 +72,17 @@ class LocalProvider(AgentProvider):
 def keeper_alive(home: Home) -> bool:
     """True while some process holds the keeper's lock."""
     return is_locked(home.node / "keeper.lock")
+
+
+async def keep_keeper(home: Home) -> None:
+    """Start a keeper whenever none lives."""
+    while True:
+        try:
+            if not keeper_alive(home):
+                start_keeper(home)
+        except OSError as error:
+            log.error("the keeper cannot be started, will try again", error=str(error))
+        await asyncio.sleep(_KEEPER_CHECK_S)
 
 
 def start_keeper(home: Home) -> None:

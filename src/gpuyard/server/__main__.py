@@ -3,11 +3,13 @@
 import argparse
 import asyncio
 import gc
+import hashlib
 import json
 import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,15 +24,19 @@ from gpuyard.config.logs import configure_logging
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings, load_settings
 from gpuyard.controller.controller import Controller, local_providers
-from gpuyard.domain.errors import GpuyardError, InvalidInputError, LedgerError
+from gpuyard.domain.errors import GpuyardError, InvalidInputError, LedgerError, LedgerUnreachableError
+from gpuyard.domain.ids import new_id
+from gpuyard.ledger.lease import Lease, Member
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.store import lock_ledger
 from gpuyard.server.app import make_app
 from gpuyard.server.auth import ensure_token
+from gpuyard.server.election import Election
 from gpuyard.server.stream import Stream
 from gpuyard.server.yard import Yard
 from gpuyard.storage.blobs import BlobStore
 
+_DATABASE_AGAIN_S = 1.0
 log = structlog.get_logger(__name__)
 
 
@@ -38,12 +44,13 @@ def main() -> None:
     """Run the server; an error it can explain is one line on stderr and the error's exit code."""
     parser = argparse.ArgumentParser(prog="python -m gpuyard.server", description=__doc__)
     parser.add_argument("--home", type=Path, help="default: $GPUYARD_HOME or ~/.gpuyard")
+    parser.add_argument("--inherited", type=int, nargs=2, metavar=("LOCK", "SOCKET"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     home = Home(arguments.home.absolute()) if arguments.home else Home.find()
     configure_logging()
     try:
         home.create()
-        _run(home)
+        _run(home, arguments.inherited)
     except GpuyardError as error:
         sys.stderr.write(f"gpuyard: {error}\n")
         sys.exit(error.exit_code)
@@ -52,20 +59,67 @@ def main() -> None:
         sys.exit(LedgerError.exit_code)
 
 
-def _run(home: Home) -> None:
+def _run(home: Home, inherited: list[int] | None) -> None:
     settings = load_settings(home)
-    lock = lock_ledger(home.lock)
-    listener = _listen(settings)
-    ledger = Ledger.open(find_database(home, settings.ledger.url))
-    blobs = BlobStore(home.blobs)
-    stream = Stream(ledger.queries)
-    controller = Controller(ledger, settings, local_providers(home.root, settings), blobs, stream.changed)
-    yard = Yard(home, settings, controller, blobs, stream, ensure_token(home.token))
+    if inherited:
+        lock, listener = os.fdopen(inherited[0], "a+"), socket.socket(fileno=inherited[1])
+        ledger = _open_patiently(home, settings)
+    else:
+        lock, listener = lock_ledger(home.lock), _listen(settings)
+        ledger = Ledger.open(find_database(home, settings.ledger.url))
+    yard = _yard(home, settings, ledger, settings.server.url or _url_of(listener))
+    yard.start_over = lambda why: _start_over(home, lock.fileno(), listener.fileno(), why)
     try:
         uvloop.run(_serve(yard, listener))
     finally:
         ledger.close()
         lock.close()
+
+
+def _yard(home: Home, settings: Settings, ledger: Ledger, url: str) -> Yard:
+    blobs = BlobStore(home.blobs)
+    stream = Stream(ledger.queries)
+    controller = Controller(ledger, settings, local_providers(home.root, settings), blobs, stream.changed)
+    token = ensure_token(home.token)
+    election = None
+    if ledger.shared:
+        me = Member(_server_id(home.server_id), url, hashlib.sha256(token.encode()).hexdigest())
+        election = Election(Lease(ledger.engine, me), me)
+    return Yard(home, settings, controller, blobs, stream, token, url, election)
+
+
+def _open_patiently(home: Home, settings: Settings) -> Ledger:
+    """The ledger of a server that has started over; its database may be away for a while. Who calls meanwhile waits."""
+    where = find_database(home, settings.ledger.url)
+    while True:
+        try:
+            return Ledger.open(where)
+        except LedgerUnreachableError as error:
+            log.warning("waiting for the database", error=str(error))
+            time.sleep(_DATABASE_AGAIN_S)
+
+
+def _start_over(home: Home, lock: int, listener: int, why: str) -> None:
+    """Become a new server with the same process, lock and address: nothing this one believed is to be relied on."""
+    log.warning("this server starts over", why=why)
+    os.set_inheritable(lock, True)
+    os.set_inheritable(listener, True)
+    command = [sys.executable, "-m", "gpuyard.server", "--home", str(home.root)]
+    os.execv(sys.executable, [*command, "--inherited", str(lock), str(listener)])
+
+
+def _server_id(path: Path) -> str:
+    """This server's id, made once."""
+    if not path.exists():
+        draft = path.with_suffix(".new")
+        draft.write_text(new_id("server"))
+        draft.rename(path)
+    return path.read_text().strip()
+
+
+def _url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -133,9 +187,7 @@ async def _serve(yard: Yard, listener: socket.socket) -> None:
 
 def _announce(yard: Yard, listener: socket.socket) -> None:
     """Tell clients where the server is, atomically: they wait for this file."""
-    host, port = listener.getsockname()[:2]
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    body = {"url": url, "pid": os.getpid(), "version": __version__}
+    body = {"url": _url_of(listener), "pid": os.getpid(), "version": __version__}
     temporary = yard.home.server.with_suffix(".tmp")
     temporary.write_text(json.dumps(body))
     temporary.rename(yard.home.server)

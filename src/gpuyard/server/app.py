@@ -12,6 +12,7 @@ from gpuyard import __version__
 from gpuyard.domain.errors import LedgerError
 from gpuyard.server import problems
 from gpuyard.server.auth import require_token
+from gpuyard.server.leading import Leading
 from gpuyard.server.openapi import PROBLEMS, Api
 from gpuyard.server.routers import agents, checkpoints, events, jobs, ledger, machines, process, tiers
 from gpuyard.server.yard import Yard
@@ -25,12 +26,13 @@ def make_app(yard: Yard) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
-        await _open(yard)
+        leading = Leading(yard)
+        await leading.open()
         keeping = asyncio.create_task(_housekeeping(yard))
         yield
         keeping.cancel()
         yard.stream.close()
-        await yard.controller.close()
+        await leading.close()
 
     app = Api(title="gpuyard", version=__version__, lifespan=lifespan, redoc_url=None, responses=PROBLEMS)
     app.state.yard = yard
@@ -42,18 +44,16 @@ def make_app(yard: Yard) -> FastAPI:
     app.include_router(process.open_router)
     app.include_router(agents.router)
     app.middleware("http")(_note_use)
+    if yard.election:
+        from gpuyard.server.forwarding import Forwarding  # late: a server that is alone needs no HTTP client
+
+        app.add_middleware(Forwarding, yard=yard)
     return app
 
 
 async def _note_use(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
     request.app.state.yard.used_at = time.monotonic()
     return await call_next(request)
-
-
-async def _open(yard: Yard) -> None:
-    yard.controller.core.listeners.append(yard.stream.publish)
-    await yard.controller.start()
-    yard.controller.reports.on_progress = yard.stream.publish_progress
 
 
 async def _housekeeping(yard: Yard) -> None:
@@ -63,13 +63,14 @@ async def _housekeeping(yard: Yard) -> None:
     while True:
         await asyncio.sleep(_HOUSEKEEPING_S)
         idle_exit_s = yard.settings.server.idle_exit_s
-        if core.view.jobs:
+        if core.view.jobs or yard.election:  # a server that others count on does not leave by itself
             yard.used_at = time.monotonic()
         elif idle_exit_s and time.monotonic() - yard.used_at > idle_exit_s:
             log.info("leaving: idle", seconds=idle_exit_s)
             yard.stopping.set()
             return
-        if yard.queries.journal_length() > 2 * keep:  # not at each event over it: a snapshot reads everything
+        # Not at each event over it: a snapshot reads everything.
+        if yard.leads and yard.queries.journal_length() > 2 * keep:
             try:
                 await core.ledger.prune(core.writer, keep)
             except LedgerError as error:

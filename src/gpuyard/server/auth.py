@@ -31,7 +31,7 @@ def ensure_token(path: Path) -> str:
 
 async def require_token(given: Credentials, yard: TheYard) -> None:
     """Refuse a request without the yard's token."""
-    if given is None or not yard.admits(given.credentials):
+    if given is None or not await yard.knows(given.credentials):
         raise UnauthorizedError(
             "This request carries no valid token.",
             f"Send `Authorization: Bearer …`; the token is in {yard.home.token}.",

@@ -44,6 +44,11 @@ def problem(status: int, code: str, title: str, detail: str, **more: Any) -> JSO
 
 def _gpuyard_error(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, GpuyardError)
+    return of_error(error)
+
+
+def of_error(error: GpuyardError) -> JSONResponse:
+    """The problem document of one of our errors."""
     more: dict[str, Any] = {"remedy": error.remedy} if error.remedy else {}
     if isinstance(error, InvalidInputError):
         more["faults"] = [{"field": f.field, "fault": f.fault, "remedy": f.remedy} for f in error.faults]

@@ -59,10 +59,31 @@ class Stream:
 
     def publish(self, first_seq: int, events: Sequence[Event]) -> None:
         """Committed events, in order; `first_seq` is the first one's number."""
-        for seq, event in enumerate(events, first_seq):
-            self._ring.append(Message(seq, event.at, event.kind.value, event.job_id, event.info))
-            if event.job_id:
-                self._progress.pop(event.job_id, None)
+        self._add([Message(seq, e.at, e.kind.value, e.job_id, e.info) for seq, e in enumerate(events, first_seq)])
+
+    def unread(self) -> list[Message]:
+        """What another server has written since the last `publish` or `take`; may run in a thread."""
+        last = self._ring[-1].seq if self._ring else None
+        if last is None:
+            last = max(self._queries.last_seq() - 1, 0)
+        found: list[Message] = []
+        while rows := self._queries.events_after(last, _RING):
+            found = [*found, *map(message_of, rows)][-_RING:]
+            last = rows[-1]["seq"]
+        return found
+
+    def take(self, messages: Sequence[Message]) -> None:
+        """Show what `unread` found."""
+        if messages:
+            self._add(messages)
+
+    def _add(self, messages: Sequence[Message]) -> None:
+        if self._ring and messages[0].seq != (self._ring[-1].seq or 0) + 1:
+            self._ring.clear()  # positions in the ring are counted from its last number
+        for message in messages:
+            self._ring.append(message)
+            if message.job_id:
+                self._progress.pop(message.job_id, None)
         self._wake()
 
     def publish_progress(self, job_id: str, body: Mapping[str, Any], at: float) -> None:

@@ -1,8 +1,10 @@
 """The yard: everything a request may need, made once and handed to the routers by FastAPI's dependency injection."""
 
 import asyncio
+import hashlib
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -12,13 +14,18 @@ from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings
 from gpuyard.controller.controller import Controller
 from gpuyard.ledger.queries import Queries
+from gpuyard.server.election import Election
 from gpuyard.server.stream import Stream
 from gpuyard.storage.blobs import BlobStore
 
 
 @dataclass(slots=True)
 class Yard:
-    """The server's parts. `stopping` is set when the server should leave; `used_at` is the last request's time."""
+    """The server's parts. `stopping` is set when the server should leave; `used_at` is the last request's time.
+
+    `election` is there where several servers may share the ledger. `leads` becomes true when this one schedules, and
+    stays so: a server that may lead no longer calls `start_over`, which does not return.
+    """
 
     home: Home
     settings: Settings
@@ -26,12 +33,30 @@ class Yard:
     blobs: BlobStore
     stream: Stream
     token: str
+    url: str
+    election: Election | None = None
+    leads: bool = False
+    start_over: Callable[[str], None] = lambda _: None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     used_at: float = field(default_factory=time.monotonic)
 
     def admits(self, token: str) -> bool:
-        """Is this the yard's token?"""
-        return secrets.compare_digest(token.strip().encode(), self.token.encode())
+        """Is this the token of this server, or of one that shares its ledger?"""
+        given = token.strip().encode()
+        if secrets.compare_digest(given, self.token.encode()):
+            return True
+        digest = hashlib.sha256(given).hexdigest()
+        others = self.election.standing.members if self.election else ()
+        return any(secrets.compare_digest(digest, member.token_sha256) for member in others)
+
+    async def knows(self, token: str) -> bool:
+        """`admits`, and where servers come and go one look more before a token is refused."""
+        if self.admits(token):
+            return True
+        if self.election is None:
+            return False
+        await self.election.read_anew()
+        return self.admits(token)
 
     @property
     def queries(self) -> Queries:

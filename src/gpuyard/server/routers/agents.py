@@ -16,7 +16,7 @@ async def agent(call: WebSocket) -> None:
     """One agent's link. Refused without a valid token, and by a server that does not lead."""
     yard: Yard = call.app.state.yard
     scheme, _, token = call.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not yard.admits(token):
+    if scheme.lower() != "bearer" or not yard.admits(token) or not yard.leads:
         await call.close()
         return
     await call.accept()

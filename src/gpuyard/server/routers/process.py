@@ -48,7 +48,9 @@ async def metrics(yard: TheYard) -> Response:
 async def about(yard: TheYard) -> dict[str, Any]:
     """Where this server keeps its things and how many jobs it has."""
     core = yard.controller.core
+    leader = yard.election.leader if yard.election else None
     return {"version": __version__, "pid": os.getpid(), "home": str(yard.home.root), "epoch": core.epoch,
+            "leads": yard.leads, "leader": leader.url if leader else yard.url,
             "jobs": yard.queries.job_counts()}  # fmt: skip
 
 

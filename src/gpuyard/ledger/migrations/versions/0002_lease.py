@@ -1,4 +1,4 @@
-"""The lease, which takes over the epoch's counter; indexes for listing by project and for endings of ids."""
+"""The lease, which takes over the epoch's counter; the roll of servers; indexes for lists and endings of ids."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -23,6 +23,14 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("name", "epoch"),
     )
     op.execute(f"INSERT INTO lease (name, epoch) VALUES ('server', {EPOCH})")
+    op.create_table(
+        "servers",
+        sa.Column("id", TEXT, nullable=False),
+        sa.Column("url", TEXT, nullable=False),
+        sa.Column("token_sha256", TEXT, nullable=False),
+        sa.Column("seen_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
     op.drop_table("counters")
     op.create_index("jobs_by_project", "jobs", ["project", "id"], unique=False)
     op.create_index("jobs_by_tail", "jobs", [sa.text("(substr(id, length(id) - 3))")], unique=False)
@@ -38,4 +46,5 @@ def downgrade() -> None:
         sa.PrimaryKeyConstraint("name"),
     )
     op.execute("INSERT INTO counters (name, value) SELECT 'epoch', epoch FROM lease")
+    op.drop_table("servers")
     op.drop_table("lease")
