@@ -48,4 +48,4 @@ def test_a_group_that_is_none_is_refused(module: str, said: str) -> None:
         [sys.executable, "-m", module, "nosuch"], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 2
-    assert f"there is no {noun} nosuch" in done.stderr
+    assert f"there is {said}" in done.stderr
