@@ -119,6 +119,12 @@ def test_errors_are_problem_documents_with_stable_codes(
     check_problem(web.request(method, path, json=body), status, code)
 
 
+def test_a_method_that_is_not_there_is_refused_with_those_that_are(web: httpx.Client) -> None:
+    answer = web.put("/api/v1/jobs")
+    check_problem(answer, 405, "method_not_allowed")
+    assert answer.headers["allow"] == "GET, POST"
+
+
 @pytest.mark.parametrize("header", ["abc", "-1", "²", "9" * 30])
 def test_a_last_event_id_that_is_none_is_refused(web: httpx.Client, header: str) -> None:
     headers = {"Accept": "text/event-stream", "Last-Event-ID": header.encode("latin-1")}

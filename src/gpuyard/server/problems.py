@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from gpuyard.domain.errors import Fault, GpuyardError, InvalidInputError, UnauthorizedError, quoted
 
@@ -72,10 +73,20 @@ def _fault(item: dict[str, Any]) -> Fault:
     return Fault(field, f"is {quoted(item['input'])}", re.sub(r"^\w+ should", "must", item["msg"]))
 
 
-def _http_error(_request: Request, error: Exception) -> JSONResponse:
+def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-    return problem(error.status_code, code, str(error.detail), str(error.detail))
+    answer = problem(error.status_code, code, str(error.detail), str(error.detail))
+    if error.status_code == 405:
+        answer.headers["Allow"] = ", ".join(_methods(request))
+    return answer
+
+
+def _methods(request: Request) -> list[str]:
+    """The methods that there are at the path asked for: each may have a route of its own."""
+    scopes = {method: {**request.scope, "method": method} for method in ("DELETE", "GET", "PATCH", "POST", "PUT")}
+    routes = request.app.routes
+    return [m for m, scope in scopes.items() if any(route.matches(scope)[0] is Match.FULL for route in routes)]
 
 
 def _unexpected(_request: Request, error: Exception) -> JSONResponse:
