@@ -31,7 +31,7 @@ PUBLISHED = 4096
 # Outcomes nobody waits for may wait this long for company; a commit costs more than that on most disks.
 LINGER_S = 0.005
 # A thread costs some 0.1 ms. A commit is made on the loop when the last few took less than this.
-_QUICK_S, _QUICK_COMMITS, _SMALL = 0.0005, 8, 5 * SLICE
+QUICK_S, _QUICK_COMMITS, _SMALL = 0.0005, 8, 5 * SLICE
 # Python lets a thread that waits have its turn after this; by default it waits ten times as long, and a commit beside a
 # busy loop for two such turns.
 _TURN_S = 0.0005
@@ -57,6 +57,7 @@ class Writer:
     ) -> None:
         self.epoch: int | None = None
         self.commits = 0
+        self.quick_s = QUICK_S
         self._engine = engine
         self._remote = engine.dialect.name == "postgresql"
         driver = engine.dialect.loaded_dbapi
@@ -186,7 +187,7 @@ class Writer:
             self._reset()
             raise
         size = sum(len(put.events) + len(put.points) for put in group.puts)
-        if size <= _SMALL and len(self._took) == _QUICK_COMMITS and max(self._took) < _QUICK_S:
+        if size <= _SMALL and len(self._took) == _QUICK_COMMITS and max(self._took) < self.quick_s:
             self._finish(tx)
         else:
             await asyncio.to_thread(self._finish, tx)
