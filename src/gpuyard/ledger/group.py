@@ -83,7 +83,8 @@ def write(tx: sa.Connection, puts: Sequence[Put], first_seq: int) -> Iterator[No
     events = chain.from_iterable(put.events for put in puts)  # a put of many makes them one by one
     while batch := list(islice(events, SLICE)):
         first_seq = apply(tx, batch, first_seq) + 1
-        yield
+        if len(batch) == SLICE:
+            yield
     series = [row for put in puts for row in put.points]
     for start in range(0, len(series), SLICE):
         yield

@@ -6,7 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from gpuyard.domain.states import TERMINAL, AttemptState
+from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.ledger.faults import is_lost, ledger_error, place
 from gpuyard.ledger.tables import (
     JOB_TAIL,
@@ -29,7 +29,7 @@ LIVE_ATTEMPTS = tuple(state.value for state in AttemptState if state.live)
 _MAX_VARIABLES = 30_000
 # How much of an id a person must give at least, and what the index of endings holds.
 _TAIL = 4
-_ENDED_JOBS = tuple(state.value for state in TERMINAL)
+_LIVE_JOBS = tuple(state.value for state in JobState if not state.terminal)
 
 
 class Queries:
@@ -95,7 +95,7 @@ class Queries:
 
     def live_jobs(self) -> list[Row]:
         """Every job that is not over, in the order of submission."""
-        return self._rows(sa.select(jobs).where(jobs.c.state.not_in(_ENDED_JOBS)).order_by(jobs.c.id))
+        return self._rows(sa.select(jobs).where(jobs.c.state.in_(_LIVE_JOBS)).order_by(jobs.c.id))
 
     def jobs_by_idempotency_key(self, keys: Sequence[str]) -> dict[str, str]:
         """The id of the job that a request with a key made, by key; at most a few thousand keys."""
@@ -206,7 +206,9 @@ class Queries:
 
     def journal_length(self) -> int:
         """How many events the journal spans."""
-        row = self._row(sa.select(sa.func.min(events.c.seq).label("first"), sa.func.max(events.c.seq).label("last")))
+        # Each by itself: SQLite looks at every row for a minimum and a maximum that are asked for at once.
+        ends = [sa.select(end(events.c.seq)).scalar_subquery() for end in (sa.func.min, sa.func.max)]
+        row = self._row(sa.select(ends[0].label("first"), ends[1].label("last")))
         return row["last"] - row["first"] + 1 if row and row["last"] else 0
 
     def next_epoch(self) -> int:

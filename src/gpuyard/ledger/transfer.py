@@ -17,10 +17,11 @@ from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.prune import at_one_moment
 from gpuyard.ledger.replay import check, refuse_a_leader
 from gpuyard.ledger.statements import insert
-from gpuyard.ledger.tables import lease, metadata
+from gpuyard.ledger.tables import lease, metadata, servers
 
 _AT_ONCE = 1000
-_TABLES = [table for table in metadata.sorted_tables if table is not lease]
+# Who serves and who leads is said of a database, not of what it holds.
+_TABLES = [table for table in metadata.sorted_tables if table not in (lease, servers)]
 
 
 def copy(source: sa.Engine, target: sa.Engine, *, replace: bool = False) -> dict[str, int]:
