@@ -1,7 +1,6 @@
 """The life of jobs without a controller: moves make events, and events fold into a view and into plain tables."""
 
 from collections import defaultdict
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -26,7 +25,7 @@ PRICE = Price(Decimal("3.6"), "USD", "list", "GPU_SMALL")
 def plain(event: Event) -> Event:
     """The event as it is read from the journal: what is encoded already, decoded."""
     changes = [Change(c.table, c.key, msgspec.json.decode(msgspec.json.encode(c.values))) for c in event.changes]
-    return replace(event, changes=tuple(changes))
+    return msgspec.structs.replace(event, changes=tuple(changes))
 
 
 class Life:

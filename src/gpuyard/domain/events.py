@@ -4,9 +4,10 @@ The ledger's state tables are the fold of these changes and so is the scheduler'
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+import msgspec
 
 Row = Mapping[str, Any]
 
@@ -45,8 +46,7 @@ class EventKind(StrEnum):
     NODE_CHANGED = "node.changed"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """The row `key` of `table` now has these `values`; columns not named keep theirs."""
 
     table: Table
@@ -54,12 +54,11 @@ class Change:
     values: Row
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """Something that happened at `at` (UTC seconds). `info` is for readers of the stream; state is in `changes`."""
 
     kind: EventKind
     at: float
     changes: tuple[Change, ...] = ()
     job_id: str | None = None
-    info: Row = field(default_factory=dict[str, Any])
+    info: Row = msgspec.field(default_factory=dict[str, Any])

@@ -26,8 +26,8 @@ from gpuyard.ledger.apply import begin_group, cursor
 from gpuyard.ledger.faults import ledger_error, place
 from gpuyard.ledger.group import SLICE, Group, Put, Waiter, write, write_each
 
-# Who wants the others of a commit reads the journal.
-PUBLISHED = 4096
+# Of a large commit no more events are told, since telling holds the loop; who wants the others reads the journal.
+PUBLISHED = 500
 # Outcomes nobody waits for may wait this long for company; a commit costs more than that on most disks.
 LINGER_S = 0.005
 # A thread costs some 0.1 ms. A commit is made on the loop when the last few took less than this.

@@ -175,6 +175,9 @@ async def _serve(yard: Yard, listener: socket.socket) -> None:
         # What was loaded at the start never becomes garbage: collections need not look at it again.
         gc.collect()
         gc.freeze()
+        # By default the collector looks at everything there is again and again while many jobs arrive, which takes half
+        # as long as taking them in, and holds up everyone else.
+        gc.set_threshold(20_000, 20, 20)
     await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
     if not yard.controller.core.view.attempts:
         # Where something runs, agents stay: they keep its time, its checkpoints and how it ended.
