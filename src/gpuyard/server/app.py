@@ -2,11 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import structlog
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpuyard import __version__
 from gpuyard.domain.errors import LedgerError
@@ -43,7 +44,7 @@ def make_app(yard: Yard) -> FastAPI:
     app.include_router(api)
     app.include_router(process.open_router)
     app.include_router(agents.router)
-    app.middleware("http")(_note_use)
+    app.add_middleware(_NoteUse, yard=yard)
     if yard.election:
         from gpuyard.server.forwarding import Forwarding  # late: a server that is alone needs no HTTP client
 
@@ -51,9 +52,17 @@ def make_app(yard: Yard) -> FastAPI:
     return app
 
 
-async def _note_use(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-    request.app.state.yard.used_at = time.monotonic()
-    return await call_next(request)
+class _NoteUse:
+    """Notes when the server was last used."""
+
+    def __init__(self, app: ASGIApp, yard: Yard) -> None:
+        self._app = app
+        self._yard = yard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            self._yard.used_at = time.monotonic()
+        await self._app(scope, receive, send)
 
 
 async def _housekeeping(yard: Yard) -> None:

@@ -64,7 +64,7 @@ class Yard:
         return self.controller.core.queries
 
 
-def _yard(request: Request) -> Yard:
+async def _yard(request: Request) -> Yard:  # FastAPI would run what is not async in a thread, for each request
     yard: Yard = request.app.state.yard
     return yard
 
