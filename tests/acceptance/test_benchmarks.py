@@ -45,4 +45,4 @@ def test_what_there_is_not_is_refused(module: str, noun: str) -> None:
     command = [sys.executable, "-m", module, "nosuch"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert f"there is {said}" in done.stderr
+    assert f"there is no {noun} nosuch" in done.stderr
