@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.bench import fdatasync_ms, scratch, slow_sync  # noqa: E402
-from benchmarks.figures import Figure, markdown, plain  # noqa: E402
+from benchmarks.figures import Figure, machine, markdown, plain, write_into_page  # noqa: E402
 
 # On a slow disk only what syncs can differ.
 DISKS = {"as-is": ("ledger", "http", "jobs", "idle", "scheduler", "server", "commands"),
@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full counts; 0.01 is a quick look")
     parser.add_argument("--disk", choices=["as-is", "4ms", "both"], default="both")
     parser.add_argument("--markdown", action="store_true", help="a table for docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="put that table into docs/benchmarks.md")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     arguments = parser.parse_args()
     unknown = set(arguments.groups) - set(DISKS["as-is"])
@@ -58,8 +59,11 @@ def main() -> None:
         print(json.dumps([figure.to_json() for figure in figures]))
         return
     with scratch() as folder:
-        print(f"{os.cpu_count()} cores; 4 kB appended and synced in {fdatasync_ms(folder):.3f} ms\n")
-    print(markdown(figures) if arguments.markdown else plain(figures))
+        about = machine(fdatasync_ms(folder))
+    if arguments.write:
+        share = "" if arguments.scale == 1 else f" Counts are {arguments.scale:g} of the full ones."
+        write_into_page("bench", f"{about}{share}\n\n{markdown(figures)}")
+    print(f"{about}\n\n{markdown(figures) if arguments.markdown else plain(figures)}")
 
 
 if __name__ == "__main__":

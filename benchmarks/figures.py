@@ -1,8 +1,12 @@
 """A measured figure beside its floor, and the table of many."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
+
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
 
 @dataclass(frozen=True)
@@ -71,3 +75,22 @@ def plain(figures: Iterable[Figure]) -> str:
     rows = [COLUMNS, *(figure.cells() for figure in figures)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def machine(synced_ms: float) -> str:
+    """One line about the machine that was measured."""
+    model = [line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
+             if line.startswith("model name")]  # fmt: skip
+    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    kind = model[0] if model else "processor unknown"
+    return f"{os.cpu_count()} cores ({kind}), {memory_gb:.0f} GB; 4 kB appended and synced in {synced_ms:.2f} ms."
+
+
+def write_into_page(mark: str, text: str) -> None:
+    """Put `text` between the lines `<!-- MARK -->` and `<!-- end of MARK -->` of docs/benchmarks.md."""
+    begin, end = f"<!-- {mark} -->\n", f"<!-- end of {mark} -->\n"
+    before, found, rest = PAGE.read_text().partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise SystemExit(f"benchmarks: {PAGE} has no place for {mark}")
+    PAGE.write_text(f"{before}{begin}{text}\n{end}{after}")

@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import jobs  # noqa: E402
 from benchmarks.bench import noop, scratch  # noqa: E402
-from benchmarks.figures import number  # noqa: E402
+from benchmarks.figures import number, write_into_page  # noqa: E402
 from tests.support.postgres import NEEDED, PostgresServer, binaries  # noqa: E402
 
 ENVIRONMENT = HERE.parent / ".venv-peers"
@@ -99,6 +99,7 @@ def main() -> None:
     parser.add_argument("peers", nargs="*", metavar="NAME", help=f"default: {' '.join(peer.name for peer in PEERS)}")
     parser.add_argument("--count", type=int, default=2000, help="how many jobs")
     parser.add_argument("--limit", type=float, default=600, help="seconds after which a peer is given up")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     arguments = parser.parse_args()
     if unknown := set(arguments.peers) - {peer.name for peer in PEERS}:
@@ -114,6 +115,8 @@ def main() -> None:
             rate = arguments.count / taken
             rows.append({"name": peer.name, "rate": rate, "keeps": peer.keeps, "ratio": ours / rate,
                          "target": peer.target, "met": ours / rate >= peer.target})  # fmt: skip
+    if arguments.write:
+        write_into_page("peers", table(rows, arguments.count))
     print(json.dumps(rows) if arguments.json else table(rows, arguments.count))
 
 
