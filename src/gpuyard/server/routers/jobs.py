@@ -66,8 +66,9 @@ async def _page_of(yard: Yard, jobs: Sequence[Prepared]) -> AsyncIterator[bytes]
 
 def _accepted(yard: Yard, jobs: Sequence[Prepared]) -> list[bytes]:
     """Each job as JSON; one that an earlier request made as it is now."""
-    rows = yard.queries.jobs_by_id([job.id for job in jobs if job.queued_at is None])
-    known = {job.id: job.model_dump_json().encode() for job in present_jobs(yard, list(rows.values()))}
+    before = [job.id for job in jobs if job.queued_at is None]
+    rows = list(yard.queries.jobs_by_id(before).values()) if before else []
+    known = {job.id: job.model_dump_json().encode() for job in present_jobs(yard, rows)} if rows else {}
     return [known.get(job.id) or present_queued(job) for job in jobs]
 
 
