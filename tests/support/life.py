@@ -15,8 +15,8 @@ from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import JobState
+from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.observe import observe
-from gpuyard.scheduler.queue import LiveJob
 from gpuyard.scheduler.view import LiveAttempt, View
 
 PRICE = Price(Decimal("3.6"), "USD", "list", "GPU_SMALL")

@@ -24,9 +24,9 @@ from gpuyard.domain.tiers import Tiers
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.scheduler.claims import claims
 from gpuyard.scheduler.decide import Fail, Start, decide
+from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.observe import observe
 from gpuyard.scheduler.policy import Policy
-from gpuyard.scheduler.queue import LiveJob
 from gpuyard.scheduler.view import View
 
 # After a commit failed (a full disk), decisions are tried again this often.

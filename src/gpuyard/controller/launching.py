@@ -15,8 +15,8 @@ from gpuyard.domain.errors import LedgerError, ProviderError
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.states import AttemptState
 from gpuyard.providers.base import GpuProviderInterface, OwnsNodes
+from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.policy import backoff_s
-from gpuyard.scheduler.queue import LiveJob
 from gpuyard.scheduler.view import LiveAttempt
 
 # A claim is meant to wait for some hundredths of a second.

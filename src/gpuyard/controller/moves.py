@@ -15,7 +15,7 @@ from gpuyard.domain.errors import IllegalMoveError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import ATTEMPT_MOVES, JOB_MOVES, AttemptState, JobState, check_move
-from gpuyard.scheduler.queue import LiveJob
+from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.view import LiveAttempt
 
 # A program that cannot be started will not start the next time either.

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from gpuyard.domain.gpus import compute_capability
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.units import format_gb
+from gpuyard.scheduler.fitting import suitable
 from gpuyard.scheduler.nodes import Device, Space
-from gpuyard.scheduler.placement import SpaceOf, place, suitable
+from gpuyard.scheduler.placement import SpaceOf, would_fit
 from gpuyard.scheduler.view import View
 
 
@@ -23,7 +24,7 @@ def smaller_requests(view: View, shape: Shape, space_of: SpaceOf) -> list[Advice
     """For each need, the least change with which the shape would fit into what `space_of` says nodes have."""
     advice: dict[str, Advice] = {}
     for change, changed in _changes(shape, [space_of(node) for node in view.nodes.values() if node.online]):
-        if change.constraint not in advice and place(view, changed, space_of) is not None:
+        if change.constraint not in advice and would_fit(view, changed, space_of):
             advice[change.constraint] = change
     return list(advice.values())
 

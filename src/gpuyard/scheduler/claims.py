@@ -8,8 +8,9 @@ import math
 from collections.abc import Iterator, Set
 
 from gpuyard.domain.shape import Shape
+from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.policy import Policy
-from gpuyard.scheduler.queue import LiveJob
+from gpuyard.scheduler.ranking import Ranking
 from gpuyard.scheduler.view import View
 
 # From the end of a job to the start of the next through the server: two commits and two messages, on a slow disk.
@@ -27,7 +28,7 @@ def claims(view: View, now: float, policy: Policy, providers: Set[str]) -> Itera
     brief = set(view.sites.brief(_BRIEF_S))
     if not brief:
         return
-    for job in view.queue.heads(now, policy.ageing_s):
+    for job in view.queue.heads(Ranking(policy, view.learning), now):
         node_id = _room(view, job.shape, providers) if job.shape in brief and job.shape.nodes == 1 else None
         if node_id is None:
             return  # nobody is sent ahead of one that stands before him

@@ -93,7 +93,7 @@ class Node:
     devices: dict[str, Device] = field(default_factory=dict[str, Device])
     bookings: dict[str, Placement] = field(default_factory=dict[str, Placement])
     whole: Space = NOTHING
-    free: Space = NOTHING
+    _free: Space | None = None
 
     @property
     def online(self) -> bool:
@@ -115,29 +115,39 @@ class Node:
         """All it has, booked or not, usable or not."""
         return Space(self.cpus, self.memory_gb, tuple(self.devices.values()))
 
+    @property
+    def free(self) -> Space:
+        """The room now."""
+        if self._free is None:
+            self._free = self.space(self.bookings.values())
+        return self._free
+
     def space(self, booked: Iterable[Placement]) -> Space:
         """The room beside `booked`."""
         shares = list(booked)
+        if not shares:
+            return self.whole
         taken = {uuid for share in shares for uuid in share.gpu_uuids}
         # fsum is exact, so the order in which bookings came and went leaves no trace.
         return Space(
-            max(0.0, self.cpus - math.fsum(share.cpus for share in shares)),
-            max(0.0, self.memory_gb - math.fsum(share.memory_gb for share in shares)),
-            tuple(device for device in self.devices.values() if device.usable and device.uuid not in taken),
+            max(0.0, self.cpus - math.fsum([share.cpus for share in shares])),
+            max(0.0, self.memory_gb - math.fsum([share.memory_gb for share in shares])),
+            tuple([device for device in self.whole.devices if device.uuid not in taken]),
         )
 
     def book(self, holder: str, share: Placement) -> None:
         """Let `holder` hold `share`, instead of what it held here before."""
         self.bookings[holder] = share
-        self.free = self.space(self.bookings.values())
+        self._free = None
 
     def unbook(self, holder: str) -> None:
         """Free what `holder` holds here; nothing changes the second time."""
         self.bookings.pop(holder, None)
-        self.free = self.space(self.bookings.values())
+        self._free = None
 
     def rebuild(self) -> None:
         """Recompute what follows from the node's own figures and its devices, after these have changed."""
         self.devices = {device.uuid: device for device in sorted(self.devices.values(), key=lambda item: item.size)}
-        self.whole = self.space(())
-        self.free = self.space(self.bookings.values())
+        usable = tuple(device for device in self.devices.values() if device.usable)
+        self.whole = Space(self.cpus, self.memory_gb, usable)
+        self._free = None

@@ -11,12 +11,14 @@ from dataclasses import replace
 from gpuyard.domain.events import Event, Row, Table
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import AttemptState, JobState
+from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Device
-from gpuyard.scheduler.queue import LiveJob
 from gpuyard.scheduler.view import LiveAttempt, View
 
 _JOB_COLUMNS = ("priority", "created_at", "not_before", "timeout_s", "preemptible", "tier", "started_at", "attempts",
                 "attempt_id", "retry_count", "failures", "cancel_requested", "resume_from")  # fmt: skip
+PREEMPTED = "preempted"
+"""The reason of an attempt that was stopped for another job."""
 _ATTEMPT_COLUMNS = ("token", "started_at", "number", "provider", "provider_ref", "price_per_hour")
 _NODE_COLUMNS = ("name", "provider", "state", "reason", "cpus", "memory_gb")
 _GPU_COLUMNS = ("node_id", "index", "name", "memory_mb", "compute_capability", "state", "problem")
@@ -28,6 +30,7 @@ def observe(view: View, event: Event) -> None:
     The rows of parents that ended before a child was known may come in the child's event or its neighbours, in any
     order, before the next decision. KeyError when a first appearance lacks a column that cannot be guessed.
     """
+    view.revision += 1
     for change in event.changes:
         fold = _FOLDS.get(change.table)
         if fold is not None:
@@ -47,6 +50,10 @@ def _job(view: View, job_id: str, row: Row) -> None:
     elif state is not JobState.QUEUED or job_id not in view.tentative:
         view.withdraw(job)
     _update_job(job, state, row)
+    if "name" in row or "labels" in row:
+        job.kind = view.learning.type_of(row.get("name") or "", row.get("labels") or {})
+    if "timeout_s" in row and (attempt := view.attempts.get(job.attempt_id or "")):
+        view.ends.changed.update(share.node_id for share in attempt.placements)
     if state is JobState.QUEUED and job_id not in view.tentative:
         view.file(job)
     if view.ended.pop(job_id, None):
@@ -77,6 +84,8 @@ def _job_ended(view: View, job_id: str, state: JobState) -> None:
     job = view.jobs.pop(job_id, None)
     if job is not None:
         view.withdraw(job)
+        if state is JobState.COMPLETED and job.served_s > 0:
+            view.learning.add(job.kind, job.width, job.served_s)
         job.state, job.attempt_id = state, None  # whoever still holds it shall see that it is over
     view.ended[job_id] = state
     _refile_children(view, job_id)
@@ -103,13 +112,17 @@ def _attempt(view: View, attempt_id: str, row: Row) -> None:
         attempt = view.attempts[attempt_id] = LiveAttempt(
             attempt_id, row["job_id"], state, row["token"], (), row["created_at"]
         )
+        if (job := view.jobs.get(attempt.job_id)) and job.preemptible:
+            view.victims.add(attempt, job.kind)
     attempt.state = state
+    view.ends.changed.update(share.node_id for share in attempt.placements)
     if not state.live:
-        del view.attempts[attempt_id]
+        _attempt_over(view, attempt, row)
         return
     for column in _ATTEMPT_COLUMNS:
         if column in row:
             setattr(attempt, column, row[column])
+    view.victims.changed.add(attempt_id)
     if "placements" in row:
         attempt.placements = tuple(Placement.from_row(share) for share in row["placements"])
         view.book(attempt_id, attempt.placements)
@@ -128,12 +141,26 @@ def _leave_site(view: View, attempt: LiveAttempt, row: Row) -> None:
         view.sites.learn(job.shape, row["ended_at"] - began)
 
 
+def _attempt_over(view: View, attempt: LiveAttempt, row: Row) -> None:
+    del view.attempts[attempt.id]
+    view.leaving.discard(attempt.id)
+    job = view.jobs.get(attempt.job_id)
+    view.victims.remove(attempt.id, job.kind if job else "")
+    began, ended = row.get("started_at", attempt.started_at), row.get("ended_at")
+    if job is None:
+        return
+    if began is not None and ended is not None:
+        job.served_s += max(0.0, ended - began)
+    if row.get("reason") == PREEMPTED:
+        job.preemptions += 1
+
+
 def _node(view: View, node_id: str, row: Row) -> None:
     node = view.node(node_id)
     for column in _NODE_COLUMNS:
         if column in row:
             setattr(node, column, row[column])
-    node.rebuild()
+    view.rebuild(node)
 
 
 def _gpu(view: View, uuid: str, row: Row) -> None:
@@ -142,10 +169,10 @@ def _gpu(view: View, uuid: str, row: Row) -> None:
     device = view.devices[uuid] = replace(old, **known) if old else Device(uuid, **known)
     if old and old.node_id is not None:
         del view.node(old.node_id).devices[uuid]
-        view.node(old.node_id).rebuild()
+        view.rebuild(view.node(old.node_id))
     if device.node_id is not None:
         view.node(device.node_id).devices[uuid] = device
-        view.node(device.node_id).rebuild()
+        view.rebuild(view.node(device.node_id))
 
 
 _FOLDS: Mapping[Table, Callable[[View, str, Row], None]] = {

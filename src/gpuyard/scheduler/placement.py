@@ -5,21 +5,21 @@ memory: large devices and empty nodes stay whole for those who need them. Jobs w
 another fits. The node's id decides ties, so equal views give equal answers.
 """
 
-from collections.abc import Callable, Iterable
+import heapq
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from itertools import islice
 from operator import attrgetter
 
-from gpuyard.domain.gpus import GPUClass, compute_capability, resolve_gpu_class
 from gpuyard.domain.shape import Placement, Shape
+from gpuyard.scheduler.fitting import allowed, fit, share_of
+from gpuyard.scheduler.index import Group
 from gpuyard.scheduler.nodes import Device, Node, Space
 from gpuyard.scheduler.view import View
 
-SLACK = 1e-6
-"""Cores or gigabytes: sums of decimal fractions are not exact, and ten times 0.1 must fit into 1."""
-
 SpaceOf = Callable[[Node], Space]
 Score = tuple[bool, tuple[float, tuple[int, int]], int, float, float, str]
+NO_DEVICE = (0.0, (0, 0))
 
 free_space: SpaceOf = attrgetter("free")
 
@@ -33,76 +33,61 @@ class Candidate:
     score: Score
 
 
-def allowed(node: Node, shape: Shape) -> bool:
-    """True when the job lets itself be placed with the node's provider."""
-    if shape.provider and node.provider != shape.provider:
-        return False
-    return not shape.providers or node.provider in shape.providers
+def place(view: View, shape: Shape, instead: Mapping[str, Space] | None = None) -> tuple[Placement, ...] | None:
+    """Where to put the shape now: one share on each of `shape.nodes` distinct nodes; None when not all of them fit.
 
-
-def suitable(devices: Iterable[Device], shape: Shape) -> list[Device]:
-    """Those of `devices` that have the memory, capability and class the shape asks for, and are pinned if it pins."""
-    classes, least = _classes(shape.gpu_class), _capability(shape.gpu_capability)
-    return [
-        device
-        for device in devices
-        if device.memory_gb + SLACK >= shape.gpu_memory_gb
-        and device.capability >= least
-        and (classes is None or device.gpu_class in classes)
-        and (not shape.gpu_uuids or device.uuid in shape.gpu_uuids)
-    ]
-
-
-def fit(space: Space, shape: Shape) -> tuple[Device, ...] | None:
-    """The devices one share of `shape` would get in `space`, smallest first; None when it does not fit."""
-    if space.cpus + SLACK < shape.cpus or space.memory_gb + SLACK < shape.memory_gb:
+    `instead` says of some nodes, by id, how much of them is to be had instead of all that is free.
+    """
+    other = instead or {}
+    found = [candidate for id_, space in other.items() if (candidate := _candidate(view.nodes[id_], space, shape))]
+    if shape.gpu_uuids:
+        homes = {device.node_id for uuid in shape.gpu_uuids if (device := view.devices.get(uuid))} - other.keys()
+        nodes = (view.nodes[home] for home in homes if home is not None)
+        found += [candidate for node in nodes if (candidate := _candidate(node, node.free, shape))]
+    for group in view.index.able(shape):
+        # In a mixed group it depends on the devices each node has left which is best, so all must be seen.
+        found += islice(_in_group(view, group, shape, other), shape.nodes if group.uniform else None)
+    if len(found) < shape.nodes:
         return None
-    if len(space.devices) < shape.gpus:
-        return None
-    if not shape.gpus:
-        return ()
-    chosen = suitable(space.devices, shape)[: shape.gpus]
-    return tuple(chosen) if len(chosen) == shape.gpus else None
-
-
-def share_of(node: Node, devices: Iterable[Device], shape: Shape) -> Placement:
-    """What one share of `shape` books on `node` with these devices."""
-    return Placement(node.id, tuple(device.uuid for device in devices), shape.cpus, shape.memory_gb)
+    best = [min(found, key=_score_of)] if shape.nodes == 1 else heapq.nsmallest(shape.nodes, found, key=_score_of)
+    return tuple(share_of(candidate.node, candidate.devices, shape) for candidate in best)
 
 
 def candidates(view: View, shape: Shape, space_of: SpaceOf = free_space) -> list[Candidate]:
-    """The nodes that can take a share, best first. `space_of` says how much of a node is to be had."""
-    found: list[Candidate] = []
-    for node in view.nodes.values():
-        if not node.online or not allowed(node, shape):
-            continue
-        space = space_of(node)
-        devices = fit(space, shape)
-        if devices is not None:
-            found.append(Candidate(node, devices, _score(node, space, devices, shape)))
-    return sorted(found, key=attrgetter("score"))
+    """The nodes that can take a share, best first, for people's questions: it looks at every node.
+
+    `space_of` says how much of a node is to be had.
+    """
+    found = (_candidate(node, space_of(node), shape) for node in view.nodes.values())
+    return sorted((candidate for candidate in found if candidate), key=_score_of)
 
 
-def place(view: View, shape: Shape, space_of: SpaceOf = free_space) -> tuple[Placement, ...] | None:
-    """Where to put the shape: one share on each of `shape.nodes` distinct nodes; None when not all of them fit."""
-    found = candidates(view, shape, space_of)
-    if len(found) < shape.nodes:
+def would_fit(view: View, shape: Shape, space_of: SpaceOf) -> bool:
+    """True when all shares of the shape fit into what `space_of` says nodes have, for people's questions."""
+    return len(candidates(view, shape, space_of)) >= shape.nodes
+
+
+def _candidate(node: Node, space: Space, shape: Shape) -> Candidate | None:
+    if not node.online or not allowed(node, shape):
         return None
-    return tuple(share_of(candidate.node, candidate.devices, shape) for candidate in found[: shape.nodes])
+    devices = fit(space, shape)
+    return None if devices is None else Candidate(node, devices, _score(node, space, devices, shape))
+
+
+def _in_group(view: View, group: Group, shape: Shape, other: Mapping[str, Space]) -> Iterator[Candidate]:
+    """The group's nodes that can take a share; of a uniform group, best first."""
+    for _, (_, _, node_id) in group.entries(shape):
+        if node_id not in other:
+            candidate = _candidate(node := view.nodes[node_id], node.free, shape)
+            if candidate is not None:
+                yield candidate
 
 
 def _score(node: Node, space: Space, devices: tuple[Device, ...], shape: Shape) -> Score:
-    largest = (devices[-1].memory_gb, devices[-1].capability) if devices else (0.0, (0, 0))
+    largest = (devices[-1].memory_gb, devices[-1].capability) if devices else NO_DEVICE
     left = len(space.devices) - len(devices)
     # A share with GPUs only fits where there are some, so the first term weighs on jobs without GPUs alone.
     return bool(node.devices), largest, left, space.cpus - shape.cpus, space.memory_gb - shape.memory_gb, node.id
 
 
-@cache
-def _classes(name: str) -> frozenset[GPUClass] | None:
-    return resolve_gpu_class(name) if name else None
-
-
-@cache
-def _capability(text: str) -> tuple[int, int]:
-    return compute_capability(text) if text else (0, 0)
+_score_of = attrgetter("score")

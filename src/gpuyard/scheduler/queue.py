@@ -1,53 +1,24 @@
 """The queue: jobs that may start, in the order in which they should.
 
-Jobs of one priority and shape stand in one lane, ordered by id. Ids are UUIDv7, so that is the order of submission,
-and a requeued job, which keeps its id, keeps its place. A decision looks at the heads of lanes and never at all jobs:
-while the head of a lane waits, all behind it wait.
-
-Order among heads is effective priority, then id. Effective priority is the job's own (1 to 5) plus one for each
-`ageing_s` it has waited, up to 6: one above the most urgent newcomer. At 6 only age counts, so every job is at some
-time ahead of all that come later, and nothing starves.
+Jobs alike in priority, shape, type and attained service stand in one lane, ordered by id. Ids are UUIDv7, so that is
+the order of submission, and a requeued job, which keeps its id, keeps its place. A decision looks at the heads of lanes
+and never at all jobs: while the head of a lane waits, all behind it wait. Lanes stand in one line, sorted by the rank
+of their heads (see `ranking`), and only those are ranked anew whose head, type or age has changed.
 """
 
 import heapq
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 from gpuyard.domain.shape import Shape
-from gpuyard.domain.states import JobState
-
-AGED = 6
-"""The effective priority at which ageing ends."""
+from gpuyard.scheduler.jobs import LiveJob
+from gpuyard.scheduler.ranking import Rank, Ranking
+from gpuyard.scheduler.worth import span
 
 Item = TypeVar("Item", str, tuple[float, str])
-Lane = tuple[int, Shape]
-
-
-@dataclass(slots=True)
-class LiveJob:
-    """A job that is not over. Times are UTC seconds; `waits_for` are the parents that have not completed."""
-
-    id: str
-    state: JobState
-    shape: Shape
-    priority: int
-    created_at: float
-    not_before: float | None = None
-    timeout_s: float | None = None
-    estimated_s: float | None = None
-    project: str | None = None
-    preemptible: bool = False
-    waits_for: tuple[str, ...] = ()
-    tier: str | None = None
-    started_at: float | None = None
-    attempts: int = 0
-    attempt_id: str | None = None
-    retry_count: int = 0
-    failures: int = 0
-    cancel_requested: bool = False
-    resume_from: str | None = None
+Lane = tuple[int, Shape, str, int]
+"""Priority, shape, type, span of attained service."""
 
 
 class LazyHeap(Generic[Item]):
@@ -87,13 +58,25 @@ class LazyHeap(Generic[Item]):
 
 
 class Queue:
-    """The jobs that may start now. Adding, removing and finding a head cost O(log n)."""
+    """The jobs that may start now. Adding and removing cost O(log n); so does `refresh` for each lane that changed."""
 
-    __slots__ = ("_jobs", "_lanes")
+    __slots__ = (
+        "_ageing", "_by_kind", "_by_shape", "_changed", "_due", "_jobs", "_lanes", "_line", "_ranked", "_ranking",
+        "_seen_at",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._jobs: dict[str, LiveJob] = {}
         self._lanes: dict[Lane, LazyHeap[str]] = {}
+        self._by_shape: dict[Shape, set[Lane]] = {}
+        self._by_kind: dict[str, set[Lane]] = {}
+        self._line: list[tuple[Rank, Lane]] = []
+        self._ranked: dict[Lane, Rank] = {}
+        self._ageing: list[tuple[float, str, Lane]] = []
+        self._due: dict[Lane, float] = {}
+        self._changed: set[Lane] = set()
+        self._ranking: tuple[object, ...] = ()
+        self._seen_at = 0.0
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -105,67 +88,158 @@ class Queue:
         return iter(self._jobs.values())
 
     def add(self, job: LiveJob) -> None:
-        """Let `job` stand in line. Its priority and shape must not change while it does."""
+        """Let `job` stand in line. What its lane is made of must not change while it does."""
         self._jobs[job.id] = job
-        self._lanes.setdefault((job.priority, job.shape), LazyHeap()).add(job.id)
+        lane = lane_of(job)
+        heap = self._lanes.get(lane)
+        if heap is None:
+            heap = self._lanes[lane] = LazyHeap()
+            self._by_shape.setdefault(job.shape, set()).add(lane)
+            self._by_kind.setdefault(job.kind, set()).add(lane)
+        heap.add(job.id)
+        if heap.first() == job.id:
+            self._changed.add(lane)
 
     def remove(self, job_id: str) -> None:
         """Take the job out of the line; nothing changes when it is not in it."""
         job = self._jobs.pop(job_id, None)
         if job is None:
             return
-        key = job.priority, job.shape
-        lane = self._lanes[key]
-        lane.discard(job_id)
-        if not lane:
-            del self._lanes[key]
+        lane = lane_of(job)
+        heap = self._lanes[lane]
+        if heap.first() == job_id:
+            self._changed.add(lane)
+        heap.discard(job_id)
+        if not heap:
+            del self._lanes[lane]
+            _drop(self._by_shape, job.shape, lane)
+            _drop(self._by_kind, job.kind, lane)
 
-    def heads(self, now: float, ageing_s: float) -> Iterator[LiveJob]:
+    # --- the line ---
+
+    def refresh(self, ranking: Ranking, now: float, learned: Iterable[str] = ()) -> bool:
+        """Bring the line up to `now` (UTC seconds); True when it changed. Ask `line` and `rank_of` only after this.
+
+        `learned` are the types of which more is known than the last time.
+        """
+        if ranking.key != self._ranking or now < self._seen_at:
+            self._ranking = ranking.key
+            self._changed.update(self._lanes)
+        for kind in learned:
+            self._changed.update(self._by_kind.get(kind, ()))
+        while self._ageing and self._ageing[0][0] <= now:
+            self._changed.add(heapq.heappop(self._ageing)[-1])
+        self._seen_at = now
+        changed = bool(self._changed)
+        if len(self._changed) > len(self._line) // 4:
+            self._rank_all(ranking, now)
+        else:
+            for lane in list(self._changed):
+                self.rerank(lane, ranking, now)
+        self._changed.clear()
+        return changed
+
+    def rerank(self, lane: Lane, ranking: Ranking, now: float) -> Rank | None:
+        """Put the lane where its head now belongs; its rank, or None when nobody is left in it."""
+        old = self._ranked.pop(lane, None)
+        if old is not None:
+            del self._line[bisect_left(self._line, (old, lane))]
+        self._changed.discard(lane)
+        head = self.head(lane)
+        if head is None:
+            self._due.pop(lane, None)
+            return None
+        rank = self._ranked[lane] = ranking.of(head, now)
+        insort(self._line, (rank, lane))
+        self._remember_ageing(head, lane, ranking, now)
+        return rank
+
+    def _rank_all(self, ranking: Ranking, now: float) -> None:
+        self._ageing.clear()
+        self._due.clear()
+        self._ranked.clear()
+        for lane in self._lanes:
+            head = self._jobs[self._lanes[lane].first() or ""]
+            self._ranked[lane] = ranking.of(head, now)
+            self._remember_ageing(head, lane, ranking, now)
+        self._line = sorted((rank, lane) for lane, rank in self._ranked.items())
+
+    def _remember_ageing(self, head: LiveJob, lane: Lane, ranking: Ranking, now: float) -> None:
+        at = ranking.next_ageing(head, now)
+        if at is None:
+            return
+        self._due[lane] = at
+        heapq.heappush(self._ageing, (at, head.id, lane))
+        if len(self._ageing) > 8 * len(self._lanes) + 64:
+            # Entries of lanes that were ranked again since are only forgotten here.
+            self._ageing = [entry for entry in self._ageing if self._due.get(entry[-1]) == entry[0]]
+            heapq.heapify(self._ageing)
+
+    @property
+    def line(self) -> list[tuple[Rank, Lane]]:
+        """All lanes in order, each with its head's rank."""
+        return self._line
+
+    def rank_of(self, lane: Lane) -> Rank:
+        """The rank of the lane's head."""
+        return self._ranked[lane]
+
+    def next_ageing(self) -> float | None:
+        """When (UTC seconds) the line may next change by age alone; None if never. One alone overtakes nobody."""
+        return self._ageing[0][0] if self._ageing and len(self._lanes) > 1 else None
+
+    def shapes(self) -> Iterable[Shape]:
+        """The shapes that stand in line."""
+        return self._by_shape.keys()
+
+    def lanes(self, shape: Shape) -> Iterable[Lane]:
+        """The lanes of this shape."""
+        return self._by_shape.get(shape, ())
+
+    def head(self, lane: Lane) -> LiveJob | None:
+        """The first job of the lane."""
+        heap = self._lanes.get(lane)
+        first = heap.first() if heap else None
+        return self._jobs[first] if first is not None else None
+
+    # --- for people: these look at more than a decision would ---
+
+    def heads(self, ranking: Ranking, now: float) -> Iterator[LiveJob]:
         """The heads of lanes, first in order first.
 
         Remove the job just given and the next of its lane follows in its turn; leave it and its lane is done.
         """
-        front = [(rank(job, now, ageing_s), key) for key in self._lanes if (job := self._head(key))]
+        front = [(ranking.of(job, now), lane) for lane in self._lanes if (job := self.head(lane))]
         heapq.heapify(front)
         while front:
-            (_, job_id), key = heapq.heappop(front)
-            yield self._jobs[job_id]
-            job = self._head(key)
-            if job is not None and job.id != job_id:
-                heapq.heappush(front, (rank(job, now, ageing_s), key))
+            rank, lane = heapq.heappop(front)
+            yield self._jobs[rank[-1]]
+            job = self.head(lane)
+            if job is not None and job.id != rank[-1]:
+                heapq.heappush(front, (ranking.of(job, now), lane))
 
     def is_head(self, job: LiveJob) -> bool:
-        """True when no job of the same priority and shape stands before `job`."""
-        return self._head((job.priority, job.shape)) is job
+        """True when no job of its lane stands before `job`."""
+        return self.head(lane_of(job)) is job
 
-    def position(self, job_id: str, now: float, ageing_s: float) -> int | None:
-        """The job's place in the whole order, from 1; None when it is not in line. For people: it looks at all jobs."""
+    def position(self, job_id: str, ranking: Ranking, now: float) -> int | None:
+        """The job's place in the whole order, from 1; None when it is not in line."""
         job = self._jobs.get(job_id)
         if job is None:
             return None
-        mine = rank(job, now, ageing_s)
-        return 1 + sum(rank(other, now, ageing_s) < mine for other in self._jobs.values())
-
-    def _head(self, key: Lane) -> LiveJob | None:
-        lane = self._lanes.get(key)
-        first = lane.first() if lane else None
-        return self._jobs[first] if first is not None else None
+        mine = ranking.of(job, now)
+        return 1 + sum(ranking.of(other, now) < mine for other in self._jobs.values())
 
 
-def rank(job: LiveJob, now: float, ageing_s: float) -> tuple[int, str]:
-    """What jobs are sorted by: effective priority descending, then id."""
-    return -_effective_priority(job, now, ageing_s), job.id
+def lane_of(job: LiveJob) -> Lane:
+    """The lane the job stands in."""
+    return job.priority, job.shape, job.kind, span(job.served_s) if job.served_s else 0
 
 
-def next_ageing(job: LiveJob, now: float, ageing_s: float) -> float:
-    """When the job's effective priority next rises; infinity when it will not."""
-    effective = _effective_priority(job, now, ageing_s)
-    return math.inf if effective >= AGED else job.created_at + (effective - job.priority + 1) * ageing_s
+Key = TypeVar("Key", Shape, str)
 
 
-def _effective_priority(job: LiveJob, now: float, ageing_s: float) -> int:
-    steps = int(max(0.0, now - job.created_at) / ageing_s)
-    # Rounding must not put the step off past the moment `next_ageing` named: the caller would wake in vain for ever.
-    if now >= job.created_at + (steps + 1) * ageing_s:
-        steps += 1
-    return min(AGED, job.priority + steps)
+def _drop(groups: dict[Key, set[Lane]], key: Key, lane: Lane) -> None:
+    groups[key].discard(lane)
+    if not groups[key]:
+        del groups[key]

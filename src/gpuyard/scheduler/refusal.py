@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.units import format_gb
+from gpuyard.scheduler.fitting import SLACK, allowed, fit, suitable
 from gpuyard.scheduler.nodes import Node, Space
-from gpuyard.scheduler.placement import SLACK, allowed, fit, suitable
 from gpuyard.scheduler.view import View
 
 

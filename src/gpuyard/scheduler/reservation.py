@@ -8,17 +8,22 @@ node is offline) reserve nothing and stand in nobody's way. Each reservation is 
 """
 
 import math
-from bisect import bisect_left
-from collections.abc import Sequence
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import AttemptState
+from gpuyard.scheduler.ends import Bound
+from gpuyard.scheduler.fitting import allowed, fit, share_of, suitable
+from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node, Space
-from gpuyard.scheduler.placement import SpaceOf, allowed, fit, place, share_of, suitable
+from gpuyard.scheduler.placement import place
 from gpuyard.scheduler.policy import Policy
-from gpuyard.scheduler.queue import LiveJob
 from gpuyard.scheduler.view import View
+
+LOOKED_AT = 16
+"""How many nodes beyond those it needs a reservation looks at closely when their bounds are all alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class Reservations:
     def __init__(self, view: View, now: float, policy: Policy) -> None:
         self.made: list[Reservation] = []
         self._view, self._now, self._policy = view, now, policy
-        self._tried = 0
+        self._tried, self._most = 0, policy.reserved_heads
         self._ends: dict[str, float] = {}
         self._rooms: dict[str, dict[float, Space]] = {}
         self._promised: dict[str, list[Placement]] = {}
@@ -58,20 +63,26 @@ class Reservations:
         `waiting` only ever grows at its end from one call to the next.
         """
         for other in waiting[self._tried :]:
-            if len(self.made) < self._policy.reserved_heads:
+            if len(self.made) < self._most:
                 self.reserve(other)
         self._tried = len(waiting)
-        return place(self._view, job.shape, self._space_for(self.surely_ends(job.id)))
+        return place(self._view, job.shape, self.spaces(self.surely_ends(job.id)))
+
+    def hold(self, job: LiveJob, placements: tuple[Placement, ...]) -> None:
+        """Keep `placements` free for `job`, for which they are being freed; whatever else could start there waits."""
+        self._promise(job, -math.inf, placements)
+        self._most += 1
 
     def reserve(self, job: LiveJob) -> Reservation | None:
         """Reserve for `job` where it can start soonest; None when it fits nowhere beside the earlier reservations."""
-        waits = sorted(wait for node in self._view.nodes.values() if (wait := self._wait(node, job.shape)))
-        chosen = waits[: job.shape.nodes]
+        chosen = self._soonest(job.shape)
         if len(chosen) < job.shape.nodes:
             return None
         at = chosen[-1].until
         nodes = [self._view.nodes[wait.node_id] for wait in chosen]
-        placements = tuple(self._share(node, job.shape, at) for node in nodes)
+        return self._promise(job, at, tuple(self._share(node, job.shape, at) for node in nodes))
+
+    def _promise(self, job: LiveJob, at: float, placements: tuple[Placement, ...]) -> Reservation:
         spare = {share.node_id: self._room(self._view.nodes[share.node_id], at).minus(share) for share in placements}
         for share in placements:
             self._promised.setdefault(share.node_id, []).append(share)
@@ -106,17 +117,43 @@ class Reservations:
         began = attempt.started_at if attempt is not None and attempt.started_at is not None else self._now
         return max(self._now, began + job.timeout_s + self._policy.end_margin_s)
 
-    def _space_for(self, end: float) -> SpaceOf:
-        """What a job that surely ends at `end` may take of a node now."""
+    def spaces(self, end: float) -> dict[str, Space]:
+        """What a job that surely ends at `end` may take now of the nodes where something is promised."""
+        spaces: dict[str, Space] = {}
+        for reservation in self.made:
+            if outlasts(end, reservation.at):
+                for node_id, spare in reservation.spare.items():
+                    space = spaces.get(node_id) or self._view.nodes[node_id].free
+                    spaces[node_id] = space.within(spare)
+        return spaces
 
-        def space_of(node: Node) -> Space:
-            space = node.free
-            for reservation in self.made:
-                if outlasts(end, reservation.at) and node.id in reservation.spare:
-                    space = space.within(reservation.spare[node.id])
-            return space
+    def _soonest(self, shape: Shape) -> list[_Wait]:
+        """The nodes on which shares of the shape can start soonest, as many as it needs if there are so many."""
+        best: list[_Wait] = []
+        for looked_at, (bound, node) in enumerate(self._nodes(shape)):
+            if len(best) >= shape.nodes and not self._may_better(bound, best[shape.nodes - 1], looked_at - shape.nodes):
+                break
+            if wait := self._wait(node, shape):
+                insort(best, wait)
+        return best[: shape.nodes]
 
-        return space_of
+    def _may_better(self, bound: Bound, found: _Wait, vain: int) -> bool:
+        if (max(self._now, bound[0]), bound[1]) < (found.until, found.lacking[0]):
+            return True
+        # As good in time and GPUs; what else it lacks is only worth a few more looks.
+        alike = (max(self._now, bound[0]), bound[1]) == (found.until, found.lacking[0])
+        return alike and any(found.lacking[1:]) and vain < LOOKED_AT
+
+    def _nodes(self, shape: Shape) -> Iterable[tuple[Bound, Node]]:
+        """The nodes that could hold a share when empty, those that may be free soonest first."""
+        view = self._view
+        if shape.gpu_uuids:
+            homes = {device.node_id for uuid in shape.gpu_uuids if (device := view.devices.get(uuid))}
+            return [((0.0, 0, home), view.nodes[home]) for home in sorted(home for home in homes if home is not None)]
+        if not view.index.able(shape):
+            return ()
+        view.ends.refresh(view.nodes, self.surely_ends)
+        return ((bound, view.nodes[bound[-1]]) for bound in view.ends.soonest(shape.gpus))
 
     def _wait(self, node: Node, shape: Shape) -> _Wait | None:
         """How long a share must wait on `node`; None when it does not even fit the empty node."""

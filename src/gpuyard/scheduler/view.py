@@ -5,11 +5,17 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gpuyard.domain.shape import Placement
+from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import AttemptState, JobState
+from gpuyard.scheduler.ends import Ends
+from gpuyard.scheduler.index import NodeIndex
+from gpuyard.scheduler.jobs import LiveJob
+from gpuyard.scheduler.learning import Learning
 from gpuyard.scheduler.nodes import Device, Node
-from gpuyard.scheduler.queue import LazyHeap, LiveJob, Queue
+from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.queue import LazyHeap, Queue
 from gpuyard.scheduler.sites import Sites
+from gpuyard.scheduler.victims import Victims
 
 
 @dataclass(slots=True)
@@ -56,7 +62,24 @@ class Fail:
     message: str
 
 
-Action = Start | Fail
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """Stop an attempt of `job_id`, which goes back into the line, so that `for_job` can start."""
+
+    job_id: str
+    attempt_id: str
+    for_job: str
+
+
+Action = Start | Fail | Preempt
+
+
+@dataclass(slots=True)
+class Promise:
+    """Places that are being freed for a job by preempting `attempts`; kept until it starts or nothing is freed."""
+
+    placements: tuple[Placement, ...]
+    attempts: frozenset[str]
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +89,11 @@ class View:
     A queued job is in exactly one place: `queue`, `delayed` (until its `not_before`), blocked (in `dependents`, by
     parent), `doomed` (child to the parent that ended otherwise than completed) or `tentative` (acted on, not yet firm).
     `ended` holds jobs that are over while a live job depends on them; one on which none does by the next decision is
-    forgotten, so memory follows the live jobs.
+    forgotten, so memory follows the live jobs. `promises` are by the job that waits for them, `leaving` the attempts
+    whose preemption is decided.
+
+    The rest saves work. `revision` grows with every change; `settled` is the revision, the policy and the time at which
+    nothing was to be done, and until when. `closed` are shapes known to fit nowhere until more is free somewhere.
     """
 
     jobs: dict[str, LiveJob] = field(default_factory=dict[str, LiveJob])
@@ -80,6 +107,15 @@ class View:
     tentative: dict[str, Action] = field(default_factory=dict[str, Action])
     ended: dict[str, JobState] = field(default_factory=dict[str, JobState])
     sites: Sites = field(default_factory=Sites)
+    promises: dict[str, Promise] = field(default_factory=dict[str, Promise])
+    leaving: set[str] = field(default_factory=set[str])
+    victims: Victims = field(default_factory=Victims)
+    learning: Learning = field(default_factory=Learning)
+    index: NodeIndex = field(default_factory=NodeIndex)
+    ends: Ends = field(default_factory=Ends)
+    closed: set[Shape] = field(default_factory=set[Shape])
+    revision: int = 0
+    settled: tuple[int, Policy, float, float | None] | None = None
 
     def node(self, node_id: str) -> Node:
         """The node; one not heard of yet stands offline and empty, so that rows may come in any order."""
@@ -113,27 +149,63 @@ class View:
         if job.not_before is not None:
             self.delayed.discard((job.not_before, job.id))
         self.queue.remove(job.id)
+        self.promises.pop(job.id, None)
+        self.revision += 1
         action = self.tentative.pop(job.id, None)
         if isinstance(action, Start):
             self.unbook(job.id, action.placements)
 
     def act(self, job: LiveJob, action: Action) -> None:
         """Let `action` on the job stand as tentative: out of line, and booked where it starts."""
+        self.revision += 1
         self.queue.remove(job.id)
         self.doomed.pop(job.id, None)
         self.tentative[job.id] = action
         if isinstance(action, Start):
             self.book(job.id, action.placements)
 
+    def preempt(self, action: Preempt, placements: tuple[Placement, ...]) -> None:
+        """Let the preemption stand as tentative; what it frees is promised."""
+        self.revision += 1
+        self.leaving.add(action.attempt_id)
+        self.victims.leave(action.attempt_id)
+        before = self.promises.get(action.for_job)
+        attempts = before.attempts if before else frozenset[str]()
+        self.promises[action.for_job] = Promise(placements, attempts | {action.attempt_id})
+
+    def spare(self, action: Preempt) -> None:
+        """Take a tentative preemption back."""
+        self.revision += 1
+        self.leaving.discard(action.attempt_id)
+        self.victims.changed.add(action.attempt_id)
+        self.promises.pop(action.for_job, None)
+
     def book(self, holder: str, placements: Iterable[Placement]) -> None:
         """Let `holder` (an attempt, or a job whose start is tentative) hold these shares."""
         for share in placements:
-            self.node(share.node_id).book(holder, share)
+            node = self.node(share.node_id)
+            # What moves from a tentative start to its attempt is as free as before in between.
+            freed = holder in node.bookings
+            node.book(holder, share)
+            self._changed(node, freed=freed)
 
     def unbook(self, holder: str, placements: Iterable[Placement]) -> None:
         """Free what `holder` holds; nothing changes the second time."""
         for share in placements:
-            self.node(share.node_id).unbook(holder)
+            node = self.node(share.node_id)
+            if holder in node.bookings:
+                node.unbook(holder)
+                self._changed(node, freed=True)
+
+    def rebuild(self, node: Node) -> None:
+        """The node's own figures, its state or its devices have changed."""
+        node.rebuild()
+        self._changed(node, freed=True)
+
+    def _changed(self, node: Node, *, freed: bool) -> None:
+        self.index.update(node, freed=freed)
+        self.ends.changed.add(node.id)
+        self.revision += 1
 
     def wake(self, now: float, longest_s: float = math.inf) -> None:
         """Let the delayed jobs whose time has come stand in line.

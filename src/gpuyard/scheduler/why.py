@@ -9,10 +9,12 @@ from operator import attrgetter
 from gpuyard.domain.states import JobState
 from gpuyard.domain.units import format_duration
 from gpuyard.scheduler.advice import smaller_requests
+from gpuyard.scheduler.fitting import allowed, fit, suitable
+from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node
-from gpuyard.scheduler.placement import SpaceOf, allowed, candidates, fit, free_space, place, suitable
+from gpuyard.scheduler.placement import SpaceOf, candidates, free_space, place
 from gpuyard.scheduler.policy import Policy
-from gpuyard.scheduler.queue import LiveJob
+from gpuyard.scheduler.ranking import Ranking
 from gpuyard.scheduler.refusal import count, describe, impossible, reasons
 from gpuyard.scheduler.reservation import Reservation, Reservations, outlasts
 from gpuyard.scheduler.view import Start, View
@@ -99,7 +101,8 @@ class _Line:
 
     def __init__(self, view: View, job: LiveJob, now: float, policy: Policy) -> None:
         self.view, self.job, self.now, self.policy = view, job, now, policy
-        self.ahead = (view.queue.position(job.id, now, policy.ageing_s) or 1) - 1
+        self.ranking = Ranking(policy, view.learning)
+        self.ahead = (view.queue.position(job.id, self.ranking, now) or 1) - 1
         self.reservations = Reservations(view, now, policy)
 
     def answer(self) -> Why:
@@ -156,7 +159,7 @@ class _Line:
                    would_help=help_)  # fmt: skip
 
     def _heads_before(self) -> list[LiveJob]:
-        heads = self.view.queue.heads(self.now, self.policy.ageing_s)
+        heads = self.view.queue.heads(self.ranking, self.now)
         return list(takewhile(lambda head: head is not self.job, heads))
 
     def _reservation(self) -> Reservation | None:

@@ -12,7 +12,7 @@ from gpuyard.domain.events import EventKind, Table
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import JobState
-from gpuyard.scheduler.queue import LiveJob
+from gpuyard.scheduler.jobs import LiveJob
 from tests.support.life import Life, plain
 
 

@@ -12,6 +12,7 @@ from gpuyard.scheduler.decide import Fail, decide, undo
 from gpuyard.scheduler.observe import observe
 from gpuyard.scheduler.placement import place
 from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.ranking import Ranking
 from gpuyard.scheduler.refusal import impossible
 from gpuyard.scheduler.view import View
 from tests.unit.scheduler.world import A100_80GB, T4, World, snapshot
@@ -99,7 +100,7 @@ class Scheduler(RuleBasedStateMachine):
             assert not any(
                 other.id < job.id and (other.priority, other.shape) == (job.priority, job.shape) for other in view.queue
             )
-        first = next(view.queue.heads(self.world.now, self.world.policy.ageing_s), None)
+        first = next(view.queue.heads(Ranking(self.world.policy, view.learning), self.world.now), None)
         assert first is None or place(view, first.shape) is None
 
     @rule()

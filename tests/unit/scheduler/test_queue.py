@@ -6,11 +6,22 @@ from hypothesis import strategies as st
 
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import JobState
-from gpuyard.scheduler import queue as queue_module
-from gpuyard.scheduler.queue import LazyHeap, LiveJob, Queue, next_ageing, rank
+from gpuyard.scheduler.jobs import LiveJob
+from gpuyard.scheduler.learning import Learning
+from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.queue import LazyHeap, Queue
+from gpuyard.scheduler.ranking import Ranking
 
 ONE, TWO = Shape(gpus=1).interned(), Shape(gpus=2).interned()
 NEVER = math.inf
+
+
+def ranking(ageing_s: float = NEVER) -> Ranking:
+    return Ranking(Policy(ageing_s=ageing_s), Learning())
+
+
+def effective(item: LiveJob, now: float, ageing_s: float) -> int:
+    return ranking(ageing_s).effective_priority(item, now)
 
 
 def job(number: int, priority: int = 3, shape: Shape = ONE, created_at: float = 0.0) -> LiveJob:
@@ -27,7 +38,7 @@ def filled(*jobs: LiveJob) -> Queue:
 def drained(queue: Queue, now: float = 0.0, ageing_s: float = NEVER) -> list[str]:
     """The order in which everything would start if all fitted."""
     order = []
-    for head in queue.heads(now, ageing_s):
+    for head in queue.heads(ranking(ageing_s), now):
         order.append(head.id)
         queue.remove(head.id)
     return order
@@ -40,7 +51,7 @@ def test_more_urgent_first_then_submission_order():
 
 def test_a_head_left_standing_ends_its_lane():
     queue = filled(job(1), job(2), job(3, shape=TWO), job(4, 5))
-    assert [head.id for head in queue.heads(0.0, NEVER)] == ["job_004", "job_001", "job_003"]
+    assert [head.id for head in queue.heads(ranking(), 0.0)] == ["job_004", "job_001", "job_003"]
     assert len(queue) == 4
 
 
@@ -68,19 +79,19 @@ def test_removing_twice_or_what_is_not_there_is_harmless():
 def test_ageing_lifts_the_old_above_the_urgent_newcomer():
     old, fresh = job(1, priority=1, created_at=0), job(2, priority=5, created_at=395)
     queue = filled(old, fresh)
-    assert next(queue.heads(399, ageing_s=100)) is fresh
-    assert next(queue.heads(400, ageing_s=100)) is old  # both at 5 now, and the older is first
-    assert rank(old, 500, 100) == (-6, old.id)
+    assert next(queue.heads(ranking(100), 399)) is fresh
+    assert next(queue.heads(ranking(100), 400)) is old  # both at 5 now, and the older is first
+    assert ranking(100).of(old, 500) == (-6, 0.0, old.id)
 
 
 def test_ageing_stops_one_above_the_most_urgent():
-    assert rank(job(1, 1, created_at=0), 10_000, 100)[0] == -6
-    assert rank(job(1, 5, created_at=0), 10_000, 100)[0] == -6
-    assert next_ageing(job(1, 5, created_at=0), 100, 100) == math.inf
+    assert effective(job(1, 1, created_at=0), 10_000, 100) == 6
+    assert effective(job(1, 5, created_at=0), 10_000, 100) == 6
+    assert ranking(100).next_ageing(job(1, 5, created_at=0), 100) is None
 
 
 def test_a_clock_that_stepped_back_makes_nobody_younger_than_new():
-    assert rank(job(1, 3, created_at=500), 0, 100)[0] == -3
+    assert effective(job(1, 3, created_at=500), 0, 100) == 3
 
 
 @given(st.floats(0, 2e9), st.floats(1e-3, 1e7), st.integers(1, 5), st.integers(0, 5))
@@ -88,23 +99,55 @@ def test_the_named_crossing_is_one(created_at, ageing_s, priority, steps):
     """At the time `next_ageing` names the priority has risen, or a caller that wakes then would wake for ever."""
     waiting = job(1, priority, created_at=created_at)
     now = created_at + steps * ageing_s
-    crossing = next_ageing(waiting, now, ageing_s)
-    if crossing < math.inf and crossing > now:
-        assert rank(waiting, crossing, ageing_s) < rank(waiting, now, ageing_s)
+    crossing = ranking(ageing_s).next_ageing(waiting, now)
+    if crossing is not None and crossing > now:
+        assert ranking(ageing_s).of(waiting, crossing) < ranking(ageing_s).of(waiting, now)
 
 
 def test_position_counts_the_whole_order():
     queue = filled(job(1, 1), job(2, 5), job(3, 3), job(4, 3, TWO))
-    assert [queue.position(f"job_00{n}", 0.0, NEVER) for n in (2, 3, 4, 1)] == [1, 2, 3, 4]
-    assert queue.position("job_999", 0.0, NEVER) is None
+    assert [queue.position(f"job_00{n}", ranking(), 0.0) for n in (2, 3, 4, 1)] == [1, 2, 3, 4]
+    assert queue.position("job_999", ranking(), 0.0) is None
 
 
-def test_finding_heads_looks_at_lanes_and_not_at_jobs(monkeypatch):
-    looked_at = []
-    monkeypatch.setattr(queue_module, "rank", lambda item, *when: looked_at.append(item) or rank(item, *when))
+class Counting(Ranking):
+    """Notes each job that is ranked."""
+
+    def __init__(self) -> None:
+        super().__init__(Policy(ageing_s=100.0), Learning())
+        self.ranked: list[str] = []
+
+    def of(self, job: LiveJob, now: float) -> tuple[int, float, str]:
+        self.ranked.append(job.id)
+        return super().of(job, now)
+
+
+def test_only_lanes_that_changed_are_ranked_anew():
+    counting = Counting()
     queue = filled(*(job(number, 1 + number % 5, ONE if number % 3 else TWO) for number in range(2000)))
-    assert len(list(queue.heads(0.0, NEVER))) == 10
-    assert len(looked_at) == 10
+    assert queue.refresh(counting, 0.0)
+    assert len(counting.ranked) == len(queue.line) == 10
+    counting.ranked.clear()
+    assert not queue.refresh(counting, 1.0)
+    queue.add(job(2000))
+    queue.remove("job_003")
+    assert not counting.ranked
+    queue.refresh(counting, 2.0)
+    assert counting.ranked == ["job_018"], "the one that now stands first in its lane"
+
+
+@given(st.lists(st.tuples(st.sampled_from(["add", "remove", "later"]), st.integers(0, 30)), max_size=60))
+def test_the_line_is_what_ranking_all_heads_gives(steps):
+    queue, now = Queue(), 0.0
+    for what, number in steps:
+        if what == "add" and f"job_{number:03d}" not in queue:
+            queue.add(job(number, 1 + number % 5, ONE if number % 3 else TWO, created_at=now))
+        elif what == "remove":
+            queue.remove(f"job_{number:03d}")
+        else:
+            now += number
+        queue.refresh(ranking(50.0), now)
+        assert [rank[-1] for rank, _ in queue.line] == [head.id for head in queue.heads(ranking(50.0), now)]
 
 
 @pytest.mark.parametrize("removed", [0, 500, 990])

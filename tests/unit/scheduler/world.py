@@ -6,8 +6,10 @@ from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import JobState
 from gpuyard.scheduler.decide import Fail, Start, decide
+from gpuyard.scheduler.learning import Learning
 from gpuyard.scheduler.observe import observe
 from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.ranking import Ranking
 from gpuyard.scheduler.view import View
 from gpuyard.scheduler.why import Why, why
 
@@ -135,7 +137,7 @@ def snapshot(view: View) -> dict:
         "nodes": {key: (node, list(node.devices), node.free) for key, node in view.nodes.items()},
         "devices": view.devices,
         "queued": {job.id for job in view.queue},
-        "order": [job.id for job in view.queue.heads(0.0, 1.0)],
+        "order": [job.id for job in view.queue.heads(Ranking(Policy(ageing_s=1.0), Learning()), 0.0)],
         "delayed": set(view.delayed),
         "dependents": view.dependents,
         "doomed": view.doomed,

@@ -1,0 +1,60 @@
+"""Fitting: whether a share of a shape fits into a space, and which devices it would get."""
+
+from collections.abc import Iterable
+from functools import cache
+
+from gpuyard.domain.gpus import GPUClass, compute_capability, resolve_gpu_class
+from gpuyard.domain.shape import Placement, Shape
+from gpuyard.scheduler.nodes import Device, Node, Space
+
+SLACK = 1e-6
+"""Cores or gigabytes: sums of decimal fractions are not exact, and ten times 0.1 must fit into 1."""
+
+
+def allowed(node: Node, shape: Shape) -> bool:
+    """True when the job lets itself be placed with the node's provider."""
+    if shape.provider and node.provider != shape.provider:
+        return False
+    return not shape.providers or node.provider in shape.providers
+
+
+def suitable(devices: Iterable[Device], shape: Shape) -> list[Device]:
+    """Those of `devices` that have the memory, capability and class the shape asks for, and are pinned if it pins."""
+    if not (shape.gpu_memory_gb or shape.gpu_capability or shape.gpu_class or shape.gpu_uuids):
+        return list(devices)
+    classes, least = _classes(shape.gpu_class), _capability(shape.gpu_capability)
+    return [
+        device
+        for device in devices
+        if device.memory_gb + SLACK >= shape.gpu_memory_gb
+        and device.capability >= least
+        and (classes is None or device.gpu_class in classes)
+        and (not shape.gpu_uuids or device.uuid in shape.gpu_uuids)
+    ]
+
+
+def fit(space: Space, shape: Shape) -> tuple[Device, ...] | None:
+    """The devices one share of `shape` would get in `space`, smallest first; None when it does not fit."""
+    if space.cpus + SLACK < shape.cpus or space.memory_gb + SLACK < shape.memory_gb:
+        return None
+    if len(space.devices) < shape.gpus:
+        return None
+    if not shape.gpus:
+        return ()
+    chosen = suitable(space.devices, shape)[: shape.gpus]
+    return tuple(chosen) if len(chosen) == shape.gpus else None
+
+
+def share_of(node: Node, devices: Iterable[Device], shape: Shape) -> Placement:
+    """What one share of `shape` books on `node` with these devices."""
+    return Placement(node.id, tuple(device.uuid for device in devices), shape.cpus, shape.memory_gb)
+
+
+@cache
+def _classes(name: str) -> frozenset[GPUClass] | None:
+    return resolve_gpu_class(name) if name else None
+
+
+@cache
+def _capability(text: str) -> tuple[int, int]:
+    return compute_capability(text) if text else (0, 0)
