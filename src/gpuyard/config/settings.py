@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_settings import (
@@ -45,7 +45,10 @@ class ServerSettings(_Section):
 
 
 class SchedulerSettings(_Section):
-    """`ageing_s`: a waiting job gains one priority each; retries back off from `retry_base_s` to `retry_max_s`."""
+    """`policy`: whose turn it is (see the guide on scheduling); `ageing_s`: a waiting job gains one priority each;
+    retries back off from `retry_base_s` to `retry_max_s`."""
+
+    policy: Literal["gittins", "backfill", "fcfs"] = "gittins"
 
     ageing_s: Period = 21600.0
     retry_base_s: Seconds = 1.0

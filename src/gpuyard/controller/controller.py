@@ -53,6 +53,7 @@ class Controller:
             name for name, made in self.providers.items() if isinstance(made, OwnsNodes) and made.takes_claims
         )
         self.core.on_intents = self.launching.launch_soon
+        self.core.on_preempt = self.requests.preempt
         self.core.on_reload = self._reconnect
         for node_id in self.core.view.nodes:
             self.reports.watch_silence(node_id)

@@ -23,16 +23,18 @@ from gpuyard.domain.states import JobState
 from gpuyard.domain.tiers import Tiers
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.scheduler.claims import claims
-from gpuyard.scheduler.decide import Fail, Start, decide
+from gpuyard.scheduler.decide import decide
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.observe import observe
-from gpuyard.scheduler.policy import Policy
-from gpuyard.scheduler.view import View
+from gpuyard.scheduler.observe import PREEMPTED, learn, observe
+from gpuyard.scheduler.policy import Order, Policy
+from gpuyard.scheduler.view import Action, Fail, LiveAttempt, Preempt, View
 
 # After a commit failed (a full disk), decisions are tried again this often.
 RETRY_WRITE_S = 1.0
 # So many events are folded in a few milliseconds.
 SLICE = 100
+# Of so many completed jobs the durations are read anew when the server starts.
+LEARNED_FROM = 2000
 log = structlog.get_logger(__name__)
 Listener = Callable[[int, Sequence[Event]], None]
 
@@ -45,6 +47,7 @@ class Core:
         self.clock = clock
         self.tiers = Tiers(settings.tiers)
         self.policy = Policy(
+            order=Order(settings.scheduler.policy),
             ageing_s=settings.scheduler.ageing_s,
             retry_base_s=settings.scheduler.retry_base_s,
             retry_max_s=settings.scheduler.retry_max_s,
@@ -57,6 +60,7 @@ class Core:
         # Jobs on their way to the ledger, by idempotency key.
         self.submitting: dict[str, Prepared] = {}
         self.on_intents: Callable[[list[str]], None] = lambda _: None
+        self.on_preempt: Callable[[LiveAttempt], None] = lambda _: None
         self.on_reload: Callable[[], None] = lambda: None
         self.epoch = 0
         # Providers whose nodes let attempts wait that were sent ahead, and call each by the id we gave it.
@@ -156,8 +160,13 @@ class Core:
         if intents:
             self.on_intents(intents)
 
-    def _act(self, action: Start | Fail) -> str | None:
+    def _act(self, action: Action) -> str | None:
         job = self.view.jobs[action.job_id]
+        if isinstance(action, Preempt):
+            attempt = self.view.attempts[action.attempt_id]
+            self.emit([moves.ending(attempt, PREEMPTED, self.clock(), action.for_job)])
+            self.on_preempt(attempt)
+            return None
         if isinstance(action, Fail):
             self.emit([moves.settled(job, JobState.FAILED, action.reason, self.clock(), action.message)])
             return None
@@ -197,10 +206,20 @@ class Core:
             self._remember(Table.GPUS, row.pop("uuid"), row, now)
         live = self.queries.live_jobs()
         self.know_parents({parent for row in live for parent in row["depends_on"]})
+        self._learn()
+        service = self.queries.service([row["id"] for row in live if row["attempts"]])
         for row in live:
+            row["served_s"], row["preemptions"] = service.get(row["id"], (0.0, 0))
             self._remember(Table.JOBS, row.pop("id"), row, now)
         for row in self.queries.live_attempts():
             self._remember(Table.ATTEMPTS, row.pop("id"), row, now)
+
+    def _learn(self) -> None:
+        """Know again how long jobs take, from the newest that have completed."""
+        completed = self.queries.newest_completed(LEARNED_FROM)
+        service = self.queries.service([row["id"] for row in completed])
+        for row in reversed(completed):
+            learn(self.view, row["name"] or "", row["labels"] or {}, row["shape"], service.get(row["id"], (0.0, 0))[0])
 
     def know_parents(self, job_ids: set[str]) -> bool:
         """Tell the view of parents that are already over, before a child that names them appears.

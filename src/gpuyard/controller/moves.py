@@ -16,12 +16,13 @@ from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import ATTEMPT_MOVES, JOB_MOVES, AttemptState, JobState, check_move
 from gpuyard.scheduler.jobs import LiveJob
+from gpuyard.scheduler.observe import PREEMPTED
 from gpuyard.scheduler.view import LiveAttempt
 
 # A program that cannot be started will not start the next time either.
 NEVER_RETRIED = frozenset({"command_not_found", "not_executable", "workdir_missing", "bad_resume"})
 # Nor does it count as a failure when gpuyard took the place away, or took back what it had sent ahead.
-NOT_ITS_FAULT = frozenset({"preempted", "revoked"})
+NOT_ITS_FAULT = frozenset({PREEMPTED, "revoked"})
 NEWEST = "newest"
 
 
@@ -142,14 +143,22 @@ def started(job: LiveJob, attempt: LiveAttempt, at: float, limits: Mapping[str, 
     return Event(EventKind.ATTEMPT_STARTED, at, changes, job.id, info)
 
 
-def ending(attempt: LiveAttempt, reason: str, now: float) -> Event:
-    """Somebody wants the attempt to end; the provider is told after the commit."""
+def ending(attempt: LiveAttempt, reason: str, now: float, for_job: str | None = None) -> Event:
+    """Somebody wants the attempt to end, or `for_job` needs its place; the provider is told after the commit."""
     check_move(ATTEMPT_MOVES, f"attempt {attempt.id}", attempt.state, AttemptState.ENDING)
     changes = [Change(Table.ATTEMPTS, attempt.id, {"state": AttemptState.ENDING.value, "reason": reason})]
     if reason == "cancelled":
         changes.append(Change(Table.JOBS, attempt.job_id, {"cancel_requested": True}))
     kind = EventKind.JOB_CANCEL_REQUESTED if reason == "cancelled" else EventKind.ATTEMPT_ENDING
-    return Event(kind, now, tuple(changes), attempt.job_id, {"attempt_id": attempt.id, "reason": reason})
+    info = {"attempt_id": attempt.id, "reason": reason} | ({"for_job": for_job} if for_job else {})
+    return Event(kind, now, tuple(changes), attempt.job_id, info)
+
+
+def cancel_requested(job: LiveJob, attempt: LiveAttempt, now: float) -> Event:
+    """The owner wants a job to end whose attempt is on its way out already: it will not be queued again."""
+    change = Change(Table.JOBS, job.id, {"cancel_requested": True})
+    info = {"attempt_id": attempt.id, "reason": "cancelled"}
+    return Event(EventKind.JOB_CANCEL_REQUESTED, now, (change,), job.id, info)
 
 
 def ended(
@@ -184,8 +193,10 @@ def verdict(job: LiveJob, outcome: Outcome) -> tuple[JobState, str | None]:
     """The job's state if no retry follows, and the reason. A clean exit beats a cancel that came too late."""
     if outcome.stopped == "timed_out":
         return JobState.TIMED_OUT, "timed_out"
-    if outcome.stopped == "cancelled":
+    if outcome.stopped == "cancelled" or (outcome.stopped and job.cancel_requested):
         return JobState.CANCELLED, "cancelled"
+    if outcome.stopped == PREEMPTED:
+        return JobState.FAILED, PREEMPTED  # a clean exit too: it was asked to save its work and leave, and it did
     if outcome.exit_code == 0 and not outcome.reason:
         return JobState.COMPLETED, None
     reason = outcome.stopped or outcome.reason or ("killed_by_signal" if outcome.signal else "exit_code")

@@ -10,9 +10,10 @@ from gpuyard.controller import moves
 from gpuyard.controller.admission import Admission
 from gpuyard.controller.core import Core
 from gpuyard.controller.intake import Prepared
-from gpuyard.domain.errors import InvalidInputError, NotFoundError, ProviderError, RefusedError
+from gpuyard.domain.errors import InvalidInputError, LedgerError, NotFoundError, ProviderError, RefusedError
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.providers.base import GpuProviderInterface, OwnsNodes
+from gpuyard.scheduler.observe import PREEMPTED
 from gpuyard.scheduler.view import LiveAttempt
 from gpuyard.scheduler.why import Why, why
 
@@ -60,6 +61,8 @@ class Requests:
             core.schedule()
         elif attempt.state is not AttemptState.ENDING:
             core.emit([moves.ending(attempt, "cancelled", core.clock())])
+        elif not job.cancel_requested:
+            core.emit([moves.cancel_requested(job, attempt, core.clock())])
         await core.committed()
         if attempt is not None and attempt.id in core.view.attempts:
             await self.stop(attempt, "cancelled")
@@ -69,12 +72,24 @@ class Requests:
         provider = self._providers[attempt.provider]
         try:
             if isinstance(provider, OwnsNodes):
-                await provider.stop_attempt(attempt.node_id, attempt.id, reason, checkpoint=False)
+                await provider.stop_attempt(attempt.node_id, attempt.id, reason, checkpoint=reason == PREEMPTED)
             elif attempt.provider_ref:
                 await provider.cancel_job(attempt.provider_ref)
         except ProviderError as error:
             if error.error_code != "NOT_CONNECTED":
                 raise
+
+    def preempt(self, attempt: LiveAttempt) -> None:
+        """Ask an attempt to save its work and leave, once the ledger says so."""
+        self._core.spawn(self._preempt(attempt), "preempt")
+
+    async def _preempt(self, attempt: LiveAttempt) -> None:
+        try:
+            await self._core.committed()
+        except LedgerError:
+            return  # Memory has been read anew without the preemption.
+        if attempt.id in self._core.view.attempts:
+            await self.stop(attempt, PREEMPTED)
 
     # --- resume ---
 

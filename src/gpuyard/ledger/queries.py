@@ -102,6 +102,22 @@ class Queries:
         statement = sa.select(jobs.c.idempotency_key, jobs.c.id).where(jobs.c.idempotency_key.in_(keys))
         return {row["idempotency_key"]: row["id"] for row in self._rows(statement)}
 
+    def newest_completed(self, most: int) -> list[Row]:
+        """What is learned from completed jobs, newest first: `id`, `name`, `labels`, `shape`."""
+        columns = (jobs.c.id, jobs.c.name, jobs.c.labels, jobs.c.shape)
+        completed = jobs.c.state == JobState.COMPLETED.value
+        return self._rows(sa.select(*columns).where(completed).order_by(jobs.c.id.desc()).limit(most))
+
+    def service(self, job_ids: Iterable[str]) -> dict[str, tuple[float, int]]:
+        """For how many seconds the ended attempts of these jobs ran, and how many of them were preempted."""
+        ran = sa.func.sum(attempts.c.ended_at - attempts.c.started_at).label("seconds")
+        preempted = sa.func.sum(sa.case((attempts.c.reason == "preempted", 1), else_=0)).label("preempted")
+        found = sa.select(attempts.c.job_id, ran, preempted).where(
+            attempts.c.job_id.in_(list(job_ids)), attempts.c.ended_at.is_not(None)
+        )
+        rows = self._rows(found.group_by(attempts.c.job_id))
+        return {row["job_id"]: (row["seconds"] or 0.0, row["preempted"]) for row in rows}
+
     def specs(self, job_ids: Iterable[str]) -> dict[str, Row]:
         """The specs of these jobs, as submitted."""
         rows = self._rows(sa.select(specs).where(specs.c.job_id.in_(list(job_ids))))

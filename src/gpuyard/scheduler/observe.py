@@ -7,6 +7,9 @@ event twice changes nothing more. Bookings come from live attempts alone, so wha
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
+
+import msgspec
 
 from gpuyard.domain.events import Event, Row, Table
 from gpuyard.domain.shape import Placement, Shape
@@ -37,6 +40,12 @@ def observe(view: View, event: Event) -> None:
             fold(view, change.key, change.values)
 
 
+def learn(view: View, name: str, labels: Mapping[str, str], shape: Row, seconds: float) -> None:
+    """A job that had completed before the view began took so many seconds of service."""
+    known = Shape.from_row(shape)
+    view.learning.add(view.learning.type_of(name, labels), max(1, known.gpus * known.nodes), seconds)
+
+
 def _job(view: View, job_id: str, row: Row) -> None:
     job = view.jobs.get(job_id)
     state = JobState(row["state"]) if "state" in row else job and job.state
@@ -51,7 +60,10 @@ def _job(view: View, job_id: str, row: Row) -> None:
         view.withdraw(job)
     _update_job(job, state, row)
     if "name" in row or "labels" in row:
-        job.kind = view.learning.type_of(row.get("name") or "", row.get("labels") or {})
+        labels: Any = row.get("labels") or {}
+        # What has just been written for the ledger stands here as it goes there.
+        labels = msgspec.json.decode(labels) if isinstance(labels, msgspec.Raw) else labels
+        job.kind = view.learning.type_of(row.get("name") or "", labels)
     if "timeout_s" in row and (attempt := view.attempts.get(job.attempt_id or "")):
         view.ends.changed.update(share.node_id for share in attempt.placements)
     if state is JobState.QUEUED and job_id not in view.tentative:
@@ -62,7 +74,8 @@ def _job(view: View, job_id: str, row: Row) -> None:
 
 def _first_seen(job_id: str, row: Row) -> LiveJob:
     shape, parents = Shape.from_row(row["shape"]), tuple(row.get("depends_on") or ())
-    return LiveJob(job_id, JobState(row["state"]), shape, row["priority"], row["created_at"], waits_for=parents)
+    return LiveJob(job_id, JobState(row["state"]), shape, row["priority"], row["created_at"], waits_for=parents,
+                   served_s=row.get("served_s", 0.0), preemptions=row.get("preemptions", 0))  # fmt: skip
 
 
 def _update_job(job: LiveJob, state: JobState, row: Row) -> None:

@@ -102,7 +102,7 @@ class Victims:
         for attempt_id in self.changed:
             self._forget(attempt_id)
             attempt = self._attempts.get(attempt_id)
-            if attempt is not None and attempt.state is not AttemptState.ENDING:
+            if attempt is not None and attempt.state is AttemptState.RUNNING:
                 self._file(_appraised(attempt, jobs[attempt.job_id], ranking, policy, now))
         self.changed.clear()
 

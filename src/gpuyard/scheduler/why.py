@@ -17,7 +17,7 @@ from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.ranking import Ranking
 from gpuyard.scheduler.refusal import count, describe, impossible, reasons
 from gpuyard.scheduler.reservation import Reservation, Reservations, outlasts
-from gpuyard.scheduler.view import Start, View
+from gpuyard.scheduler.view import Promise, Start, View
 
 WHOLE: SpaceOf = attrgetter("whole")
 MOST_NAMED = 3
@@ -39,11 +39,11 @@ class NodeVerdict:
 class Why:
     """Why a job has not started.
 
-    `constraint` is one word: `dependency`, `backoff`, `starting`, `priority`, `reservation`, `capacity`, `no_nodes`,
-    `offline`, `impossible`, or the need that stands in the way: `pinned`, `gpu_class`, `gpu_memory`, `gpu_capability`,
-    `gpus`, `nodes`, `cpus`, `memory`. `position` (from 1) and `ahead` count the jobs that may start now; `position` is
-    None while the job does not stand in line. `estimate_s` is how many seconds from now it starts at the latest, None
-    when nothing bounds it; `estimate_basis` says why.
+    `constraint` is one word: `dependency`, `backoff`, `starting`, `preempting`, `priority`, `reservation`, `capacity`,
+    `no_nodes`, `offline`, `impossible`, or the need that stands in the way: `pinned`, `gpu_class`, `gpu_memory`,
+    `gpu_capability`, `gpus`, `nodes`, `cpus`, `memory`. `position` (from 1) and `ahead` count the jobs that may start
+    now; `position` is None while the job does not stand in line. `estimate_s` is how many seconds from now it starts
+    at the latest, None when nothing bounds it; `estimate_basis` says why.
     """
 
     summary: str
@@ -71,9 +71,12 @@ def why(view: View, job_id: str, now: float, policy: Policy) -> Why | None:
         return Why(f"It is being started on {names}.", "starting", "it has been placed", 0.0)
     if job.waits_for:
         return _dependency(view, job)
+    if job_id in view.promises:
+        return _making_room(view, view.promises[job_id])
     if job_id not in view.queue:
         return _backoff(job, now)
-    return _Line(view, job, now, policy).answer()
+    answer = _Line(view, job, now, policy).answer()
+    return replace(answer, summary=f"It was preempted. {answer.summary}") if job.preemptions else answer
 
 
 def _dependency(view: View, job: LiveJob) -> Why:
@@ -88,6 +91,13 @@ def _dependency(view: View, job: LiveJob) -> Why:
     basis = "when the jobs it depends on complete is not known"
     help_ = tuple(f"wait for {parent} to complete" for parent in named)
     return Why(summary, "dependency", basis, would_help=help_)
+
+
+def _making_room(view: View, promise: Promise) -> Why:
+    leaving = sorted(attempt.job_id for key in promise.attempts if (attempt := view.attempts.get(key)))
+    named = ", ".join(leaving[:MOST_NAMED]) or "nobody any more"
+    basis = "when the jobs that are asked to leave have saved their work is not known"
+    return Why(f"Room is being made for it: {named} is being preempted.", "preempting", basis)
 
 
 def _backoff(job: LiveJob, now: float) -> Why:

@@ -38,7 +38,7 @@ def job(**fields) -> LiveJob:
         ({"stopped": "timed_out", "exit_code": 0}, "timed_out", "timed_out"),
         ({"stopped": "cancelled", "signal": 15}, "cancelled", "cancelled"),
         ({"stopped": "preempted", "signal": 15}, "failed", "preempted"),
-        ({"stopped": "preempted", "exit_code": 0}, "completed", None),
+        ({"stopped": "preempted", "exit_code": 0}, "failed", "preempted"),
     ],
 )
 def test_the_verdict(outcome, state, reason):

@@ -181,7 +181,7 @@ def test_without_ageing_there_is_nothing_to_wake_for(world):
 
 def test_work_is_bounded_by_lanes_and_not_by_jobs(world, monkeypatch):
     tried = []
-    monkeypatch.setattr(decide_module, "place", lambda view, shape, *rest: tried.append(shape) or place(view, shape, *rest))
+    monkeypatch.setattr(decide_module, "place", lambda view, shape, *more: tried.append(shape) or place(view, shape))
     world.submit(gpus=4, cpus=16.0)
     world.decide()
     for number in range(3000):
