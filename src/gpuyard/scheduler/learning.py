@@ -18,9 +18,9 @@ MOST_TYPES = 1024
 """Types beyond these are not told apart: memory stays bounded when every job has a name of its own."""
 ENOUGH = 10
 """With fewer completed jobs nothing is known that would justify another order than that of submission."""
-RELEARN = 1.05
-"""What all jobs say is taken anew each time their number has grown by this factor."""
-_TRUST = 1.0
+RELEARN = 1.1
+"""What all jobs say, or those of a type, is taken anew each time their number has grown by this factor."""
+_TRUST = 2.0
 """How many completed jobs a span must have seen to count as much as what it is drawn towards."""
 _MEAN_STEP = math.log(1.25)
 _PRIOR = tuple(1.0 / (FIRST_EDGE_S if place == 0 else edge * math.sqrt(2)) for place, edge in enumerate(EDGES))
@@ -65,6 +65,7 @@ class Learning:
         self._indices: dict[str, dict[int, tuple[float, ...]]] = {}
         self._total_s = 0.0
         self._relearn_at = 1.0
+        self._relearn_type_at: dict[str, float] = {}
 
     def type_of(self, name: str, labels: Mapping[str, str]) -> str:
         """The job's type, interned; the empty one when there are too many to tell apart."""
@@ -87,9 +88,17 @@ class Learning:
             self._relearn_at = self.completed * RELEARN
             self._indices.clear()
             self.revision += 1
-        else:
+        elif self._grown(kind):
             self._indices.pop(kind, None)
             self.stale.add(kind)
+
+    def _grown(self, kind: str) -> bool:
+        """True when so many more of this type have completed that its worth is taken anew."""
+        number = sum(self._counts[kind].ends)
+        if number < self._relearn_type_at.get(kind, 0.0):
+            return False
+        self._relearn_type_at[kind] = number * RELEARN
+        return True
 
     def settle(self) -> set[str]:
         """The types of which more is known than at the last call."""
