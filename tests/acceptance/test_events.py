@@ -23,6 +23,8 @@ for n in range(1, 4):
 pathlib.Path("life_3.pt").write_text("weights")
 """
 
+THOUSANDS = 1500
+
 
 def listen(web: httpx.Client, last_id: str | None = None, **query: Any) -> Iterator[dict[str, Any]]:
     """The live stream; ends when the consumer leaves it."""
@@ -109,12 +111,38 @@ def test_listeners_that_never_read_cost_little_and_hold_up_nobody(yard: TestYard
             listener.close()
 
 
-def mute_listener(web: httpx.Client) -> socket.socket:
-    """A connection that asks for every event there ever was, with as small a buffer as there can be."""
+def test_thousands_that_never_read_hold_up_nobody(yard: TestYard) -> None:
+    """Each is woken for every event, and soon takes no more; the server's memory does not grow with what it is owed."""
+    yard.ok("up")
+    with http(yard) as web:
+        parent = web.post("/api/v1/jobs", json=spec(yard, "sleep", "300")).json()["id"]
+        server = psutil.Process(yard.pid("server"))
+        listeners = [mute_listener(web, after=None) for _ in range(THOUSANDS)]
+        wait_until(lambda: all(listener.recv(1, socket.MSG_PEEK) for listener in listeners), 60, "all to be answered")
+        before, seen = server.memory_info().rss, len(journal(web))
+        children = [spec(yard, name="🙂" * 200, depends_on=[parent]) for _ in range(100)]
+        for _ in range(10):
+            assert web.post("/api/v1/jobs", json=children).status_code == 201
+            assert web.get("/api/v1/jobs", params={"limit": 1}).status_code == 200
+        assert web.post(f"/api/v1/jobs/{parent}/cancel").status_code == 200
+        wait_until(lambda: web.get("/api/v1/server").json()["jobs"].get("queued", 0) == 0, 60, "all to be over")
+        owed = sum(len(json.dumps(event)) for event in journal(web)[seen:])
+        assert owed > 1_000_000
+        assert server.memory_info().rss - before < THOUSANDS * 100_000
+        lines = listeners[-1].makefile(encoding="utf-8")
+        first = next(line for line in lines if line.startswith("id: "))
+        assert int(first.removeprefix("id: ")) == seen + 1
+        for listener in listeners:
+            listener.close()
+
+
+def mute_listener(web: httpx.Client, after: int | None = 0) -> socket.socket:
+    """A connection that asks for every event there ever was (or from now on), with as small a buffer as can be."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
     connection.connect((web.base_url.host, web.base_url.port))
-    request = f"GET /api/v1/events?after=0 HTTP/1.1\r\nHost: yard\r\nAuthorization: {web.headers['Authorization']}\r\n"
+    path = "/api/v1/events" if after is None else f"/api/v1/events?after={after}"
+    request = f"GET {path} HTTP/1.1\r\nHost: yard\r\nAuthorization: {web.headers['Authorization']}\r\n"
     connection.sendall(f"{request}Accept: text/event-stream\r\n\r\n".encode())
     return connection
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import structlog
 import uvicorn
 import uvloop
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gpuyard import __version__
 from gpuyard.config.database import find_database
@@ -37,6 +38,7 @@ from gpuyard.server.yard import Yard
 from gpuyard.storage.blobs import BlobStore
 
 _DATABASE_AGAIN_S = 1.0
+_WRITE_BUFFER = 16 * 1024
 log = structlog.get_logger(__name__)
 
 
@@ -140,6 +142,15 @@ def _listen(settings: Settings) -> socket.socket:
     return listener
 
 
+class _Connection(HttpToolsProtocol):
+    """uvicorn's, but that it keeps less for a client that does not read: there may be thousands of them."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin."""
+        transport.set_write_buffer_limits(high=_WRITE_BUFFER)
+        super().connection_made(transport)
+
+
 class _Server(uvicorn.Server):
     """uvicorn, but that it says when it serves and leaves signals to us."""
 
@@ -160,8 +171,8 @@ class _Server(uvicorn.Server):
 
 async def _serve(yard: Yard, listener: socket.socket) -> None:
     config = uvicorn.Config(
-        make_app(yard), log_level="warning", access_log=False, timeout_graceful_shutdown=3, ws="websockets-sansio",
-        ws_ping_interval=None, ws_per_message_deflate=False,
+        make_app(yard), log_level="warning", access_log=False, timeout_graceful_shutdown=3, http=_Connection,
+        ws="websockets-sansio", ws_ping_interval=None, ws_per_message_deflate=False,
     )  # fmt: skip
     server = _Server(config)
     loop = asyncio.get_running_loop()

@@ -2,12 +2,14 @@
 
 A listener holds a cursor and nothing else: one that does not read costs no memory, and one that was away reads the
 journal from where it was. Recent events are kept in a ring, so that listeners who keep up never touch the ledger.
+Listeners are woken in waves, so that ten thousand of them hold up no request.
 """
 
 import asyncio
+import random
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -16,12 +18,14 @@ from gpuyard.domain.events import Event, EventKind
 from gpuyard.ledger.queries import Queries
 
 _RING = 4096
-# A batch is what a listener that does not read can hold up: 200 of them stay within a few megabytes.
-_PAGE = 100
+# A batch is what a listener that does not read can hold up, besides what the socket's buffer takes.
+_PAGE = 32
+# So many listeners take their turn before a request gets its own: a millisecond or two.
+_WAVE = 10
 _HEARTBEAT_S = 15.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Message:
     """An event as the stream shows it; `seq` is None for progress, which is not in the journal."""
 
@@ -30,15 +34,19 @@ class Message:
     kind: str
     job_id: str | None
     data: Mapping[str, Any]
+    _sse: bytes = field(default=b"", repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """The public form."""
         return {"seq": self.seq, "at": self.at, "kind": self.kind, "job_id": self.job_id, "data": dict(self.data)}
 
     def to_sse(self) -> bytes:
-        """The form of server-sent events; only what is in the journal carries an id to come back to."""
-        head = f"id: {self.seq}\n" if self.seq is not None else ""
-        return f"{head}event: {self.kind}\ndata: ".encode() + msgspec.json.encode(self.to_json()) + b"\n\n"
+        """The form of server-sent events, made once; only what is in the journal carries an id to come back to."""
+        if not self._sse:
+            head = f"id: {self.seq}\n" if self.seq is not None else ""
+            body = msgspec.json.encode(self.to_json())
+            self._sse = f"{head}event: {self.kind}\ndata: ".encode() + body + b"\n\n"
+        return self._sse
 
 
 def message_of(row: Mapping[str, Any]) -> Message:
@@ -54,7 +62,9 @@ class Stream:
         self._ring: deque[Message] = deque(maxlen=_RING)
         self._progress: dict[str, tuple[int, Message]] = {}
         self._version = 0
-        self._changed = asyncio.Event()
+        self._waiting: dict[asyncio.Future[None], None] = {}
+        self._waking: asyncio.Task[None] | None = None
+        self._news = False
         self._closed = False
 
     def publish(self, first_seq: int, events: Sequence[Event]) -> None:
@@ -99,15 +109,34 @@ class Stream:
         self._wake()
 
     def _wake(self) -> None:
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        self._news = True
+        if self._waiting and self._waking is None:
+            self._waking = asyncio.create_task(self._wake_all(), name="wake-listeners")
+
+    async def _wake_all(self) -> None:
+        try:
+            while self._news:
+                self._news = False
+                waiting = list(self._waiting)
+                for first in range(0, len(waiting), _WAVE):
+                    for future in waiting[first : first + _WAVE]:
+                        if not future.done():
+                            future.set_result(None)
+                    await asyncio.sleep(0)
+        finally:
+            self._waking = None
 
     async def changed(self, timeout_s: float) -> bool:
         """Wait for news; False when `timeout_s` passed without any."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[future] = None
         try:
-            await asyncio.wait_for(self._changed.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await future
         except TimeoutError:
             return False
+        finally:
+            del self._waiting[future]
         return True
 
     async def listen(self, after: int | None, job_id: str | None) -> AsyncIterator[list[Message]]:
@@ -115,18 +144,15 @@ class Stream:
         cursor = self._queries.last_seq() if after is None else after
         version = self._version if after is None else 0
         while not self._closed:
-            changed, before = self._changed, cursor
+            before = cursor
             batch, cursor = self._after(cursor, job_id)
             news = [(v, m) for v, m in self._progress.values() if v > version and job_id in (None, m.job_id)]
             version = max([version, *(number for number, _ in news)])
             batch += [message for _, message in sorted(news, key=lambda pair: pair[0])]
             if batch:
                 yield batch
-            elif cursor == before:
-                try:
-                    await asyncio.wait_for(changed.wait(), _HEARTBEAT_S)
-                except TimeoutError:
-                    yield []
+            elif cursor == before and not await self.changed(_HEARTBEAT_S * random.uniform(0.7, 1.0)):
+                yield []  # a heartbeat, not everybody's at the same moment
 
     def _after(self, cursor: int, job_id: str | None) -> tuple[list[Message], int]:
         """The next messages after `cursor` and the cursor behind them, from the ring if it reaches back far enough."""
