@@ -23,7 +23,7 @@ for n in range(1, 4):
 pathlib.Path("life_3.pt").write_text("weights")
 """
 
-THOUSANDS = 1500
+THOUSANDS = 1000
 
 
 def listen(web: httpx.Client, last_id: str | None = None, **query: Any) -> Iterator[dict[str, Any]]:
