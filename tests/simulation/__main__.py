@@ -1,4 +1,4 @@
-"""`python -m tests.simulation --seed N [--trace]`, or `--seeds FIRST:LAST [--workers N]`.
+"""`python -m tests.simulation --seed N [--trace]`, or `--seeds FIRST:LAST [--workers N]`, or `--mutants`.
 
 Exit code 1 when a promise was broken; the command that shows the seed again is printed with it.
 """
@@ -8,7 +8,9 @@ import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 
+from tests.simulation.mutants import MUTANTS, caught
 from tests.simulation.run import run
 
 
@@ -17,6 +19,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--seeds", default="0:200")
+    parser.add_argument("--mutants", action="store_true", help="break the product in known ways: is each found?")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     return parser.parse_args()
 
@@ -40,15 +43,20 @@ def main() -> int:
         _say(*outcome.faults)
         return int(bool(outcome.faults))
     first, last = map(int, words.seeds.split(":"))
-    broken = 0
+    if words.mutants:
+        with ProcessPoolExecutor(words.workers) as pool:
+            found = list(pool.map(caught, MUTANTS, repeat(first), repeat(last)))
+        _say(*(f"{name}: seed {seed}: {said}" for name, seed, said in found))
+        return int(any(seed is None for _, seed, _ in found))
+    bad = 0
     began = time.monotonic()
     with ProcessPoolExecutor(words.workers) as pool:
         for seed, faults in pool.map(_tried, range(first, last), chunksize=4):
             if faults:
-                broken += 1
+                bad += 1
                 _say(f"python -m tests.simulation --trace --seed {seed}  # {faults[0]}")
-    _say(f"{last - first} seeds, {broken} with a broken promise, {time.monotonic() - began:.0f} s")
-    return int(bool(broken))
+    _say(f"{last - first} seeds, {bad} with a broken promise, {time.monotonic() - began:.0f} s")
+    return int(bool(bad))
 
 
 if __name__ == "__main__":

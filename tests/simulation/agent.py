@@ -61,7 +61,7 @@ class Agent:
 
     async def talk(self, end: Any) -> None:
         end.write(wire.encode(self.hello()))
-        sending: asyncio.Task[None] | None = None
+        working: list[asyncio.Task[None]] = []
         try:
             while True:
                 header = await end.reader.readexactly(4)
@@ -70,12 +70,25 @@ class Agent:
                     if message.epoch < self.epoch:
                         raise ValueError("that server's epoch is over")
                     self.epoch, self.linked = message.epoch, True
-                    sending = asyncio.create_task(self.outbox.deliver(end))
+                    working = [asyncio.create_task(self.outbox.deliver(end))]
+                    if message.heartbeat_s:
+                        working.append(asyncio.create_task(self.beat(end, message.heartbeat_s)))
+                elif isinstance(message, wire.Beat):
+                    self.missed = 0
                 else:
                     self.obey(message, end)
         finally:
-            if sending:
-                sending.cancel()
+            for task in working:
+                task.cancel()
+            self.window.clear()
+
+    async def beat(self, end: Any, every_s: float) -> None:
+        self.missed = 0
+        while self.missed <= wire.SILENT_BEATS:
+            end.write(wire.encode(wire.Beat()))
+            await asyncio.sleep(every_s)
+            self.missed += 1
+        end.transport.abort()
 
     def hello(self) -> wire.Hello:
         held = [wire.Attempt(i, a.entry.start.token, "running" if a.live else "ended")
@@ -97,7 +110,8 @@ class Agent:
                     self.forget(attempt_id)
             case wire.Find():
                 known = self.attempts.get(message.attempt_id)
-                state = ("running" if known.live else "ended") if known else "absent"
+                waits = "waiting" if message.attempt_id in self.window else "absent"
+                state = ("running" if known.live else "ended") if known else waits
                 end.write(wire.encode(wire.Found(message.request, message.attempt_id, state)))
             case _:
                 pass
@@ -270,7 +284,7 @@ class Attempt:
                            successor=heir.attempt_id if heir else "")  # fmt: skip
         self.entry.ended = ended
         self.say(ended)
-        if heir:
+        if heir and not self.agent.machine.dies_here():
             self.agent.begin(heir)
 
     def say(self, body: Any) -> None:

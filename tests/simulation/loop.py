@@ -5,6 +5,7 @@ so that no line of it is executed any more, not even a `finally`.
 """
 
 import asyncio
+import heapq
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
@@ -21,6 +22,8 @@ class Life:
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
+        self.frozen = False
+        self.parked: list[asyncio.Handle] = []
         self.context = copy_context()
         self.context.run(_LIFE.set, self)
 
@@ -30,11 +33,6 @@ class Life:
 
 
 _LIFE: ContextVar[Life | None] = ContextVar("life", default=None)
-
-
-def _is_dead(context: Context) -> bool:
-    life = context.get(_LIFE)
-    return life is not None and not life.alive
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -67,22 +65,60 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def kill(self, life: Life) -> None:
         """As by `kill -9`: from here on nothing of it runs."""
-        life.alive = False
+        life.alive = life.frozen = False
+        life.parked.clear()
         for handle in [*self._ready, *self._scheduled]:
-            if _is_dead(handle._context):
+            if handle._context.get(_LIFE) is life:
                 handle.cancel()
+
+    def freeze(self, life: Life) -> None:
+        """As by SIGSTOP: nothing of it runs until it is thawed, and then all at once."""
+        life.frozen = True
+        for queue in (self._ready, self._scheduled):
+            life.parked += [handle for handle in queue if handle._context.get(_LIFE) is life]
+        for handle in life.parked:
+            (self._scheduled if handle in self._scheduled else self._ready).remove(handle)
+            if isinstance(handle, asyncio.TimerHandle):
+                handle._scheduled = False
+        heapq.heapify(self._scheduled)
+
+    def thaw(self, life: Life) -> None:
+        """As by SIGCONT: timers whose time has passed meanwhile are due now."""
+        parked, life.parked, life.frozen = life.parked, [], False
+        due = [handle for handle in parked if not self._is_later(handle)]
+        self._ready.extend(sorted(due, key=lambda handle: getattr(handle, "_when", 0.0)))
+        for handle in parked:
+            if isinstance(handle, asyncio.TimerHandle) and self._is_later(handle):
+                handle._scheduled = True
+                heapq.heappush(self._scheduled, handle)
+
+    def _is_later(self, handle: asyncio.Handle) -> bool:
+        return isinstance(handle, asyncio.TimerHandle) and handle._when > self.now
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
         handle = super().call_soon(callback, *args, context=context)
-        if _is_dead(handle._context):
-            handle.cancel()
+        if self._is_out(handle):
+            self._ready.pop()
         return handle
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
         handle = super().call_at(when, callback, *args, context=context)
-        if _is_dead(handle._context):
-            handle.cancel()
+        if self._is_out(handle) and handle in self._scheduled:
+            self._scheduled.remove(handle)
+            heapq.heapify(self._scheduled)
+            handle._scheduled = False
         return handle
+
+    def _is_out(self, handle: asyncio.Handle) -> bool:
+        """Whose process is dead is cancelled; whose process is frozen has to wait."""
+        life = handle._context.get(_LIFE)
+        if life is None or (life.alive and not life.frozen):
+            return False
+        if life.alive:
+            life.parked.append(handle)
+            return True
+        handle.cancel()
+        return False
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
         """There are no threads: `func` runs a moment later, and its result comes back another moment later."""

@@ -44,6 +44,13 @@ class End:
         if not self._line.cut and not self.other.reader.at_eof() and not self.other.reader._eof:
             what(self.other)
 
+    @property
+    def transport(self) -> "End":
+        return self
+
+    def abort(self) -> None:
+        self._line.break_off()
+
     def is_closing(self) -> bool:
         return self.closed
 

@@ -74,11 +74,13 @@ def _silence() -> Iterator[None]:
     """
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     gc.disable()
+    gc.freeze()  # what was there before needs no looking at after each seed
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that were never awaited
             yield
     finally:
+        gc.unfreeze()
         gc.enable()
         sys.unraisablehook = hook
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 SETTINGS = {
-    "scheduler": {"retry_base_s": 0.5, "retry_max_s": 4.0},
+    "scheduler": {"retry_base_s": 2.0, "retry_max_s": 16.0},
     "node": {"keep_checkpoints": 2},
     "billing": {"local_price_per_hour": "3600"},
 }

@@ -27,3 +27,15 @@ def test_a_seed_is_the_same_world_each_time_and_another_seed_another():
     assert first.trace != other.trace
     assert len(first.trace) > 20
     assert run(7).trace == first.trace
+
+
+def test_a_product_that_is_broken_in_any_of_these_ways_is_found_out():
+    """Each mutant of the product (mutants.py) breaks a promise within 300 seeds."""
+    done = simulate("--mutants", "--seeds", "0:300")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_command_shows_the_trace_of_a_seed():
+    done = simulate("--seed", "7", "--trace")
+    assert done.returncode == 0, done.stderr
+    assert "server of epoch 1 is ready" in done.stdout

@@ -22,7 +22,21 @@ class Weather:
     requests: int
 
 
-MISFORTUNES = ("cut", "cut", "stall", "keeper", "everything", "reboot", "clock", "gpu", "disk", "server", "agent")
+MISFORTUNES = (
+    "cut",
+    "cut",
+    "stall",
+    "keeper",
+    "everything",
+    "reboot",
+    "clock",
+    "gpu",
+    "disk",
+    "server",
+    "agent",
+    "stop",
+    "stop server",
+)
 
 
 def draw(dice: Random) -> Weather:

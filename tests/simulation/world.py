@@ -94,12 +94,13 @@ class World:
         self._clear_up()
         self.note("calm")
         await people
-        deadline = self.loop.now + CALM_S
+        deadline, pause_s = self.loop.now + CALM_S, 1.0
         while not self.promises.all_done():
             if self.loop.now > deadline:
                 self.promises.broken(f"not everything ended: {self.promises.unfinished()}")
                 return
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(pause_s)
+            pause_s *= 1.2
         await asyncio.sleep(30.0)
         self.promises.check()
 
@@ -157,8 +158,23 @@ class World:
                 self.disk_full = False
             case "server":
                 self.kill_server()
+            case "stop":
+                self._stop_for_a_while(machine.life, self.dice.choice((1.0, 8.0)))
+            case "stop server":
+                self._stop_for_a_while(self.server and self.server.life, self.dice.choice((1.0, 8.0, 40.0)))
             case _:
                 machine.kill_agent()
+
+    def _stop_for_a_while(self, life: Life | None, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT later; a keeper would not wait longer for its agent."""
+        if life is not None and life.alive and not life.frozen:
+            self.loop.freeze(life)
+            self.loop.call_later(seconds, self._go_on, life, context=self.life.context)
+
+    def _go_on(self, life: Life) -> None:
+        if life.frozen:
+            self.note(f"{life.name} goes on")
+            self.loop.thaw(life)
 
     # --- the server ---
 
@@ -258,6 +274,14 @@ class Machine:
                 process.exit_lost = True
         down_s = self.world.dice.choice((0.05, 0.5, 8.0))
         self.world.loop.call_later(down_s, self.start_agent, context=self.world.life.context)
+
+    def dies_here(self) -> bool:
+        """Between two lines of the agent's, with nothing awaited."""
+        world = self.world
+        if world.stormy and world.weather.agent_kill and world.dice.random() < 0.05:
+            self.kill_agent()
+            return True
+        return False
 
     def kill_keeper(self) -> None:
         """A new one takes its place; of what the old one had to reap nobody sees the exit status."""

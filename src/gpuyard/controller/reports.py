@@ -12,7 +12,7 @@ from gpuyard.controller.core import Core
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.requests import Requests
 from gpuyard.domain import wire
-from gpuyard.domain.errors import LedgerError
+from gpuyard.domain.errors import LedgerError, ProviderError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.states import AttemptState, GpuState, JobState
@@ -115,13 +115,22 @@ class Reports:
         except LedgerError:
             return  # What was believed to be settled may not be; the agents will say Hello anew.
         settled = [i for i in settled if i not in core.view.attempts]
-        provider = self._providers[provider_name]
-        if settled and isinstance(provider, OwnsNodes):
-            for attempt_id in settled:
-                if there[attempt_id].state != "ended":
-                    await provider.stop_attempt(hello.node_id, attempt_id, "superseded", checkpoint=False)
-            await provider.forget(hello.node_id, settled)
+        try:
+            await self._drop(provider_name, hello, settled)
+        except ProviderError:
+            return  # the link broke; with its next Hello all of this is looked at again
         core.schedule()
+
+    async def _drop(self, provider_name: str, hello: wire.Hello, settled: Sequence[str]) -> None:
+        """Have the node end and forget attempts that are over in the ledger."""
+        provider = self._providers[provider_name]
+        if not settled or not isinstance(provider, OwnsNodes):
+            return
+        running = {attempt.attempt_id for attempt in hello.attempts if attempt.state != "ended"}
+        for attempt_id in settled:
+            if attempt_id in running:
+                await provider.stop_attempt(hello.node_id, attempt_id, "superseded", checkpoint=False)
+        await provider.forget(hello.node_id, settled)
 
     def _vanished(self, attempt: LiveAttempt, hello: wire.Hello) -> None:
         """The ledger has it running, the node does not: it died with a reboot, or the agent's folder was lost."""
