@@ -27,8 +27,8 @@ def _unwritten(caller: str) -> tuple[type, str, Change]:
     """The function `caller` goes on without waiting for its commit."""
 
     def change(original: Any) -> Any:
-        def committed(self: Core, *, linger: bool = False) -> asyncio.Future[None]:
-            future = original(self, linger=linger)
+        def committed(self: Core, **more: Any) -> asyncio.Future[None]:
+            future = original(self, **more)
             if sys._getframe(1).f_code.co_name != caller:
                 return future
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -106,12 +106,12 @@ def _always_granted(_original: Any) -> Any:
 
 
 def _writes_anyway(original: Any) -> Any:
-    """A group that failed stays in the transaction and is written with the next one."""
+    """A group that failed is written with the next one."""
 
-    def fail(self: Any, group: Any, error: Any) -> None:
-        events = list(group.events)
-        original(self, group, error)
-        self._group.events.extend(events)
+    async def fail(self: Any, group: Any, error: Any) -> None:
+        puts = list(group.puts)
+        await original(self, group, error)
+        self._group.puts.extend(puts)
 
     return fail
 

@@ -33,6 +33,7 @@ def test_a_product_that_is_broken_in_any_of_these_ways_is_found_out():
     """Each mutant of the product (mutants.py) breaks a promise within 300 seeds."""
     done = simulate("--mutants", "--seeds", "0:300")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "TypeError" not in done.stdout, f"a mutant does not fit the product any more: {done.stdout}"
 
 
 def test_the_command_shows_the_trace_of_a_seed():
