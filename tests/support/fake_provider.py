@@ -253,9 +253,6 @@ class FakeProvider(GpuProviderInterface):
 
     # --- what agents add ---
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.close()
-
     async def stop_attempt(self, node_id: str, attempt_id: str, reason: str, *, checkpoint: bool) -> None:
         host = self._host(node_id)
         host.stops.append((attempt_id, reason))
