@@ -1,0 +1,1 @@
+"""The soak: a yard of real processes under load and `kill -9`, and every promise checked at its end."""
