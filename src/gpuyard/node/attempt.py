@@ -154,7 +154,7 @@ class AttemptRun:
                 # The agent before may have died on its way from noting the end to leaving nothing behind.
                 process = adopt(self.start.attempt_id, record.pid, record.start_ticks, exits)
                 await asyncio.to_thread(self._clean_up, process)
-            self._send(record.ended)
+            self._send(self._without_lost_successor(record.ended))
             return
         if record.boot_id != boot_id:
             await self._finish(self._ended(Exit(lost=True), "node_rebooted", "the node was rebooted while it ran"))
@@ -177,6 +177,11 @@ class AttemptRun:
             wire.Started(self.start.attempt_id, record.started_at or time.time(), record.pid, dict(record.limits))
         )
         await self._follow(keeper_alive)
+
+    def _without_lost_successor(self, ended: wire.Ended) -> wire.Ended:
+        """The agent before may have died after noting who comes next and before it began: then nobody heard of it."""
+        lost = ended.successor and not self._journal.holds(ended.successor)
+        return replace(ended, successor="") if lost else ended
 
     def _surely_not_started(self, exits: Path) -> bool:
         """Nothing of it lives. Had it run and ended, the keeper that was there all the time would have a record.

@@ -81,7 +81,6 @@ class AgentProvider(GpuProviderInterface):
             _refuse_other_users(writer)
             async for message in link.messages():
                 if isinstance(message, wire.Report) and node_id:
-                    self._learn(node_id, message.body)
                     link.hold(message)
                 elif isinstance(message, wire.Hello) and not node_id:
                     node_id = message.node_id
@@ -120,6 +119,8 @@ class AgentProvider(GpuProviderInterface):
             # before it noted it: then it no longer holds.
             while (batch := await link.next_reports()) and self._links.get(node_id) is link:
                 await self._sink.reported(node_id, batch)
+                for report in batch:  # only now: of what was not taken an agent that is killed may never speak again
+                    self._learn(node_id, report.body)
                 link.send(wire.Acknowledge(batch[-1].seq))
         except GpuyardError as error:
             # Nothing was acknowledged: the agent dials in again and repeats what it has to say.

@@ -184,6 +184,15 @@ def test_an_end_that_was_noted_and_not_reported_is_reported_and_cleaned_up(node)
     gone(child)
 
 
+def test_a_successor_that_was_noted_and_never_begun_is_not_promised(node):
+    """The agent was killed between noting who takes the place and beginning it: its server has to send that anew."""
+    job = waiting(node, 7)
+    with node.without_agent():
+        ended = {"type": "Ended", "attempt_id": job, "at": 2.0, "started_at": 1.0, "exit_code": 5}
+        node.rewrite_journal(job, [*node.journal(job), {"ended": {**ended, "successor": "attempt_nobody_began"}}])
+    assert (node.ended(job).exit_code, node.ended(job).successor) == (5, "")
+
+
 def test_a_line_torn_by_the_kill_is_cut_off_and_the_rest_is_kept(node):
     job = waiting(node, 7)
     for _ in range(2):  # the second time shows that what was written after the torn line is whole
