@@ -4,6 +4,9 @@
 
 PYTHON := .venv/bin/python
 SEEDS ?= 10000
+MINUTES ?= 10
+ROUNDS ?= 0
+DATABASE ?= both
 # The checker's version is pinned by the lock; do not ask the network for a newer one on each run.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
@@ -36,9 +39,9 @@ bench-peers: setup ## run the same work on other systems, in an environment of t
 	@scripts/system-packages.sh
 	@$(PYTHON) -m benchmarks.peers $(ARGS)
 
-soak: setup ## the long versions of the proofs: 500 rounds of kill -9
+soak: setup ## jobs under kill -9: MINUTES=10, or ROUNDS=500 of kills; DATABASE=sqlite|postgresql|both, SEED=
 	@scripts/system-packages.sh
-	@GPUYARD_KILL_ROUNDS=500 $(PYTHON) -m pytest tests/acceptance/test_crashes.py --timeout 7200 $(ARGS)
+	@$(PYTHON) -m tests.soak --minutes $(MINUTES) --rounds $(ROUNDS) --database $(DATABASE) $(if $(SEED),--seed $(SEED))
 
 seeds: setup ## simulated storms in virtual time: SEEDS=10000 of them
 	@$(PYTHON) -m tests.simulation --seeds 0:$(SEEDS)

@@ -75,8 +75,8 @@ def _working(work: Work) -> Iterator[None]:
 def _kill(yard: TestYard, dice: Random, rounds: int, storm_s: float) -> int:
     deadline, done = time.monotonic() + storm_s, 0
     while done < rounds or time.monotonic() < deadline:
-        time.sleep(dice.expovariate(2.0))
-        wait_until(lambda: yard.pid("agent"), 60, "an agent to live")
+        wait_until(lambda: yard.pid("agent") and yard.pid("server"), 90, "server and agent to live")
+        time.sleep(dice.expovariate(1.0))
         yard.kill(*dice.choice(VICTIMS))
         done += 1
     return done

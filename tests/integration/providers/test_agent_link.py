@@ -150,16 +150,18 @@ def test_reports_are_acknowledged_after_their_commit_and_many_at_once(door, sink
     async def scenario():
         async with door() as yard:
             peer = await yard.joined()
-            free, passed_on = asyncio.Event(), sink.reported
+            free, passed_on, taken = asyncio.Event(), sink.reported, []
 
             async def slow(node_id, bodies):
+                taken.extend(bodies)
                 await free.wait()
                 await passed_on(node_id, bodies)
 
             sink.reported = slow
             last = peer.report(*(wire.Started(f"a{number}", 1.0, number) for number in range(100)))
-            # The reports are in (the status is known) and their commit is under way: nothing is acknowledged.
-            await eventually(lambda: yard.provider._results.find("a99"), what="the reports")
+            # The reports are in and the commit of the first is under way: nothing is acknowledged.
+            (link,) = yard.provider._open
+            await eventually(lambda: len(taken) + len(link._reports) == 100, what="the reports")
             assert sink.reports == []
             free.set()
             assert await peer.acknowledged(last) <= 3
