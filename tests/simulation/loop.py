@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
+from gpuyard.domain.errors import LedgerError
+
 
 class StandstillError(Exception):
     """Nothing is ready and no timer is set: everyone waits for someone else."""
@@ -149,7 +151,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return [f"{task.get_name()} failed with {task.exception()!r}" for task in failed]
 
     def _fault(self, _loop: asyncio.AbstractEventLoop, said: dict[str, Any]) -> None:
-        self.faults.append(f"{said.get('message')}: {said.get('exception')!r}")
+        if not isinstance(said.get("exception"), LedgerError):  # of a commit that failed, everyone hears who waits
+            self.faults.append(f"{said.get('message')}: {said.get('exception')!r}")
 
     def _process_events(self, event_list: Any) -> None:
         pass

@@ -1,7 +1,6 @@
 """Running seeds: one world each, on a loop of its own, with seeded ids."""
 
 import gc
-import math
 import shutil
 import sys
 import tempfile
@@ -17,7 +16,6 @@ from typing import Any
 import structlog
 
 from gpuyard.domain import ids
-from gpuyard.ledger import writer
 from gpuyard.ledger.ledger import Ledger
 from tests.simulation.loop import StandstillError, virtual_loop
 from tests.simulation.promises import BrokenPromiseError
@@ -52,7 +50,7 @@ def run(seed: int) -> Outcome:
 def _live_through(seed: int, folder: Path) -> Outcome:
     with virtual_loop() as loop:
         world = World(seed, loop, folder)
-        with _seeded_ids(seed, loop), _seeded_disk(seed), _log_into(world):
+        with _seeded_ids(seed, loop), _log_into(world):
             try:
                 loop.run_until_complete(world.life.spawn(loop, world.live()))
             except BrokenPromiseError:
@@ -114,17 +112,6 @@ def _seeded_ids(seed: int, loop: Any) -> Iterator[None]:
         yield
     finally:
         ids._uuid7 = real
-
-
-@contextmanager
-def _seeded_disk(seed: int) -> Iterator[None]:
-    """The writer looks at a real clock for how quick its disk is; here a disk is either quick or slow."""
-    real = writer._QUICK_S
-    writer._QUICK_S = Random(f"disk {seed}").choice((0.0, math.inf))
-    try:
-        yield
-    finally:
-        writer._QUICK_S = real
 
 
 @contextmanager

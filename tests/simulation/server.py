@@ -58,7 +58,7 @@ class Server:
                 lambda epoch: {"agent": AgentProvider({"epoch": epoch})}, world.blobs, self._no_news, world.wall,
             )  # fmt: skip
             # How long a commit really takes is no part of the simulation.
-            self.controller.core.writer.quick_s = 0.0
+            self.controller.core.writer.quick_s = world.quick_s
             self.controller.core.listeners.append(self._published)
             await self.controller.start()
             self.ready = True

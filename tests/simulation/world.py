@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import math
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -46,6 +47,7 @@ class World:
         self.clock_offset = 0.0
         self.clock_jumped = False
         self.disk_full = False
+        self.quick_s = Random(f"disk {seed}").choice((0.0, math.inf))
         self.commits = self.steps = 0
         self.blobs: Any = Blobs()
         self.promises = Promises(self)

@@ -45,7 +45,7 @@ def soak(*, seed: int, rounds: int, storm_s: float, flat_s: float, database: str
         yard.ok("up", *(["--database", postgres.create()] if postgres else []))
         work = Work(yard, Random(seed + 1))
         with _working(work):
-            result.rounds = _kill(yard, dice, rounds, storm_s)
+            result.rounds = _kill(work, dice, rounds, storm_s)
             result.samples = _sample(yard, flat_s)
         wait_until(lambda: work.unfinished() == 0, 120, "every job to be over")
         result.jobs = len(work.wanted)
@@ -72,10 +72,14 @@ def _working(work: Work) -> Iterator[None]:
         thread.join()
 
 
-def _kill(yard: TestYard, dice: Random, rounds: int, storm_s: float) -> int:
+def _kill(work: Work, dice: Random, rounds: int, storm_s: float) -> int:
+    """Round after round; between two of them at least one more job is acknowledged."""
+    yard = work.yard
     deadline, done = time.monotonic() + storm_s, 0
     while done < rounds or time.monotonic() < deadline:
-        wait_until(lambda: yard.pid("agent") and yard.pid("server"), 90, "server and agent to live")
+        before = len(work.wanted)
+        wait_until(lambda n=before: len(work.wanted) > n, 90, "a job to be acknowledged")
+        wait_until(lambda: yard.pid("agent"), 60, "an agent to live")
         time.sleep(dice.expovariate(1.0))
         yard.kill(*dice.choice(VICTIMS))
         done += 1

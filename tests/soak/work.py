@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from gpuyard.client.sync import Client
 from gpuyard.domain.errors import GpuyardError
 from tests.support.yard import TestYard
 
@@ -99,7 +98,7 @@ class Work:
     def unfinished(self) -> int:
         """How many jobs are not over, as the server says; many when it does not say."""
         try:
-            with Client(self.yard.address()) as client:
+            with self.yard.client() as client:
                 return sum(1 for _ in client.jobs(state=["queued", "assigned", "running", "unknown"]))
         except (GpuyardError, OSError, AssertionError):
             return MOST_WAITING + 1
