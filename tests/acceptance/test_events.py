@@ -14,7 +14,7 @@ from tests.support.wait import wait_until
 from tests.support.web import http, spec, sse
 from tests.support.yard import TestYard
 
-LIFE = ["job.submitted", "attempt.intended", "attempt.sent", "attempt.started", "checkpoint.saved", "job.completed"]
+LIFE = ["job.submitted", "attempt.intended", "attempt.started", "checkpoint.saved", "job.completed"]
 TRAIN = """
 import time, pathlib
 for n in range(1, 4):
@@ -151,7 +151,7 @@ def test_the_command_lists_and_follows_events(shared_yard: TestYard) -> None:
     first = shared_yard.submit(["true"], name="listed")
     shared_yard.wait(first)
     events = shared_yard.json("events", "--job", "listed")["items"]
-    assert [event["kind"] for event in events][::4] == ["job.submitted", "job.completed"]
+    assert [events[0]["kind"], events[-1]["kind"]] == ["job.submitted", "job.completed"]
     assert shared_yard.json("events", "--after", str(events[-1]["seq"] - 1), "-n", "1")["items"] == events[-1:]
     page = shared_yard.json("events", "-n", "2")
     assert page["next"] == str(page["items"][-1]["seq"])
