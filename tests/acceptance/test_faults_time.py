@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gpuyard.client.calls import at_home_here
 from tests.support.faults import Faults
 from tests.support.wait import wait_until
 from tests.support.yard import TestYard, make_yard
@@ -50,7 +51,9 @@ def test_a_reply_that_was_lost_is_given_again(yard: TestYard) -> None:
     yard.ok("up")
     address = yard.address()
     host, port = address.url.removeprefix("http://").rstrip("/").split(":")
-    body = json.dumps({"command": ["true"], "workdir": str(yard.work), "idempotency_key": "once"}).encode()
+    body = json.dumps(
+        at_home_here({"command": ["true"], "workdir": str(yard.work), "idempotency_key": "once"})
+    ).encode()
     head = (f"POST /api/v1/jobs HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {address.token}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n").encode()  # fmt: skip
     for _ in range(3):  # each hangs up without having read the answer

@@ -14,7 +14,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 import structlog
@@ -41,6 +41,7 @@ _IDLE_IN_TRANSACTION = "SET idle_in_transaction_session_timeout = '3s'"
 
 log = structlog.get_logger(__name__)
 Committed = Callable[[int, Sequence[Event]], None]
+Result = TypeVar("Result")
 
 
 class Writer:
@@ -177,7 +178,7 @@ class Writer:
     async def _write(self, group: Group) -> int:
         """Write the group; the sequence number of its first event."""
         if self._remote:
-            return await asyncio.to_thread(self._write_at_once, group)
+            return await _in_thread(self._write_at_once, group)
         tx = self._connect()
         first_seq = self._next_seq = self._next_seq or begin_group(tx) + 1
         try:
@@ -190,7 +191,7 @@ class Writer:
         if size <= _SMALL and len(self._took) == _QUICK_COMMITS and max(self._took) < self.quick_s:
             self._finish(tx)
         else:
-            await asyncio.to_thread(self._finish, tx)
+            await _in_thread(self._finish, tx)
         self._next_seq += sum(len(put.events) for put in group.puts)
         return first_seq
 
@@ -216,7 +217,7 @@ class Writer:
             self._finish(tx)
             return first_seq, refused
 
-        first_seq, refused = await asyncio.to_thread(work)
+        first_seq, refused = await _in_thread(work)
         errors: dict[int, LedgerError] = {}
         for number, error in refused.items():
             said = ledger_error(error, place(self._engine))
@@ -307,3 +308,13 @@ class Writer:
             self._on_commit(first_seq + sum(map(len, written)) - len(newest), list(newest))
         except Exception:
             log.exception("a listener of commits failed")
+
+
+async def _in_thread(work: Callable[..., Result], *arguments: Any) -> Result:
+    """Run `work` in a thread; one who is cancelled waits for its end: nothing may close a connection under it."""
+    running = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise

@@ -65,6 +65,7 @@ class Stream:
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._waking: asyncio.Task[None] | None = None
         self._news = False
+        self._catching_up = asyncio.Lock()
         self._closed = False
 
     def publish(self, first_seq: int, events: Sequence[Event]) -> None:
@@ -145,7 +146,7 @@ class Stream:
         version = self._version if after is None else 0
         while not self._closed:
             before = cursor
-            batch, cursor = self._after(cursor, job_id)
+            batch, cursor = await self._after(cursor, job_id)
             news = [(v, m) for v, m in self._progress.values() if v > version and job_id in (None, m.job_id)]
             version = max([version, *(number for number, _ in news)])
             batch += [message for _, message in sorted(news, key=lambda pair: pair[0])]
@@ -154,12 +155,14 @@ class Stream:
             elif cursor == before and not await self.changed(_HEARTBEAT_S * random.uniform(0.7, 1.0)):
                 yield []  # a heartbeat, not everybody's at the same moment
 
-    def _after(self, cursor: int, job_id: str | None) -> tuple[list[Message], int]:
+    async def _after(self, cursor: int, job_id: str | None) -> tuple[list[Message], int]:
         """The next messages after `cursor` and the cursor behind them, from the ring if it reaches back far enough."""
         first = self._ring[0].seq if self._ring else None
         if first is None or cursor < first - 1:
-            last = self._queries.last_seq()
-            rows = self._queries.events_after(cursor, _PAGE, job_id)
+            async with self._catching_up:  # one page of the journal at a time, and everyone else's turn after each
+                last = self._queries.last_seq()
+                rows = self._queries.events_after(cursor, _PAGE, job_id)
+                await asyncio.sleep(0)
             return [message_of(row) for row in rows], rows[-1]["seq"] if len(rows) == _PAGE else last
         last = self._ring[-1].seq or 0
         behind = cursor - last
