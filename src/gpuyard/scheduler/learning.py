@@ -23,6 +23,8 @@ RELEARN = 1.1
 _TRUST = 2.0
 """How many completed jobs a span must have seen to count as much as what it is drawn towards."""
 _MEAN_STEP = math.log(1.25)
+# A clock that is set back while a job runs makes its duration look negative.
+_LEAST_S = 1e-3
 _PRIOR = tuple(1.0 / (FIRST_EDGE_S if place == 0 else edge * math.sqrt(2)) for place, edge in enumerate(EDGES))
 _DIGITS = re.compile(r"[\W_]*\d[\w.]*|[\W_]+$")
 
@@ -78,6 +80,7 @@ class Learning:
 
     def add(self, kind: str, width: int, duration_s: float) -> None:
         """A job of this type and width (GPUs) has completed after `duration_s` seconds of service."""
+        duration_s = max(duration_s, _LEAST_S)
         self._all.add(duration_s)
         for key in (kind, width, (kind, width)):
             counts = self._counts.get(key) or self._counts.setdefault(key, _Counts())
