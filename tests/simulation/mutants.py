@@ -9,10 +9,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from gpuyard.controller import moves
+from gpuyard.controller.admission import Admission
 from gpuyard.controller.core import Core
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.reports import Reports
-from gpuyard.controller.requests import Requests
 from gpuyard.domain import wire
 from gpuyard.ledger.writer import Writer
 from gpuyard.providers.link import Link
@@ -97,8 +97,8 @@ def _ignores_unsent(original: Any) -> Any:
     return launch
 
 
-def _nothing(_original: Any) -> Any:
-    return lambda *_args, **_more: None
+def _no_keys_known(_original: Any) -> Any:
+    return lambda _self, _jobs: {}
 
 
 def _always_granted(_original: Any) -> Any:
@@ -121,7 +121,7 @@ def _waits_by_the_wall(original: Any) -> Any:
 
 
 MUTANTS: Mapping[str, tuple[Any, str, Change]] = {
-    "a submission is acknowledged before its commit": _unwritten("submit"),
+    "a submission is acknowledged before its commit": _unwritten("accept"),
     "an intent is carried out before its commit": _unwritten("launch"),
     "reports are acknowledged before their commit": _unwritten("reported"),
     "a cancel is acknowledged before its commit": _unwritten("cancel"),
@@ -131,7 +131,7 @@ MUTANTS: Mapping[str, tuple[Any, str, Change]] = {
     "more is acknowledged than was heard": (Link, "send", _acknowledges_too_much),
     "a child runs though its parent failed": (View, "file", _parents_never_fail),
     "a start that was lost is not sent again": (Launching, "launch", _ignores_unsent),
-    "idempotency keys are not looked up": (Requests, "_same_as_before", _nothing),
+    "idempotency keys are not looked up": (Admission, "_known", _no_keys_known),
     "memory is not read anew after a failed commit": (Core, "reload", lambda f: _once(f)),
     "retries are granted without end": (moves, "wants_retry", _always_granted),
     "what failed to be written is written later": (Writer, "_fail", _writes_anyway),
