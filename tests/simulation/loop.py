@@ -51,7 +51,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.on_step: Callable[[], None] = lambda: None
         self.thread_delays: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
         self.in_thread: Callable[[Callable[[], Any]], Any] = lambda function: function()
-        self.remembered: list[Any] = []
+        self.remembered: list[tuple[asyncio.Task[Any], Life | None]] = []
         self._selector = _Jump(self)
         self.set_exception_handler(self._fault)
         self.faults: list[str] = []
@@ -59,7 +59,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _remember(self, _loop: Any, work: Any, **more: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(work, loop=self, **more)
-        self.remembered.append(task)
+        self.remembered.append((task, _LIFE.get()))
         return task
 
     def time(self) -> float:
@@ -146,8 +146,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return future
 
     def unheard(self) -> list[str]:
-        """What tasks failed with while nobody asked: asyncio would say so when they are collected."""
-        failed = [task for task in self.remembered if task.done() and not task.cancelled() and task._log_traceback]
+        """What tasks failed with while nobody asked: asyncio would say so when they are collected.
+
+        Not those of a killed process: who would have asked is dead.
+        """
+        living = [task for task, life in self.remembered if life is None or life.alive]
+        failed = [task for task in living if task.done() and not task.cancelled() and task._log_traceback]
         return [f"{task.get_name()} failed with {task.exception()!r}" for task in failed]
 
     def _fault(self, _loop: asyncio.AbstractEventLoop, said: dict[str, Any]) -> None:

@@ -316,5 +316,5 @@ async def _in_thread(work: Callable[..., Result], *arguments: Any) -> Result:
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
-        await asyncio.wait([running])
+        await asyncio.gather(running, return_exceptions=True)
         raise
