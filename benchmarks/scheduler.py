@@ -101,7 +101,7 @@ class Cluster:
         self.now += 1
         if self.running and self.dice.random() < 0.5:
             job_id = self.running.pop(self.dice.randrange(len(self.running)))
-            attempt = Change(Table.ATTEMPTS, f"attempt_{job_id}", {"state": "ended"})
+            attempt = Change(Table.ATTEMPTS, f"attempt_{job_id}", {"state": "ended", "ended_at": self.now})
             job = Change(Table.JOBS, job_id, {"state": "completed", "ended_at": self.now})
             folded = self._observe(EventKind.JOB_COMPLETED, attempt, job)
         else:

@@ -1,7 +1,7 @@
 """Shape: everything the scheduler needs to know of what a job asks for. Interned, so equal needs are one object."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from gpuyard.domain.jobspec import JobSpec
@@ -23,6 +23,14 @@ class Shape:
     gpu_uuids: tuple[str, ...] = ()
     provider: str = ""
     providers: tuple[str, ...] = ()
+    _hash: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Every decision looks shapes up by the hundred; hashing ten fields each time was most of its cost.
+        object.__setattr__(self, "_hash", hash(tuple(getattr(self, name) for name in _NEEDS)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @classmethod
     def of(cls, spec: JobSpec) -> "Shape":
@@ -47,7 +55,7 @@ class Shape:
 
     def to_row(self) -> dict[str, Any]:
         """As JSON-able data; fields at their default are left out."""
-        return {name: value for name, value in asdict(self).items() if value != getattr(_DEFAULT, name)}
+        return {name: value for name in _NEEDS if (value := getattr(self, name)) != getattr(_DEFAULT, name)}
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> "Shape":
@@ -56,6 +64,7 @@ class Shape:
         return cls(**{**row, **lists}).interned()
 
 
+_NEEDS = tuple(field.name for field in fields(Shape) if field.init)
 _DEFAULT = Shape()
 
 

@@ -8,9 +8,11 @@ freed on a node that could take them; of the others, lanes are tried in the orde
 once is refused to all who ask for more.
 """
 
-import heapq
 import math
+from bisect import insort
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.scheduler.fitting import allowed, fit
@@ -21,7 +23,7 @@ from gpuyard.scheduler.policy import Order, Policy
 from gpuyard.scheduler.preemption import Preemption
 from gpuyard.scheduler.queue import lane_of
 from gpuyard.scheduler.ranking import Rank, Ranking
-from gpuyard.scheduler.reservation import Reservations
+from gpuyard.scheduler.reservation import Reservations, outlasts
 from gpuyard.scheduler.view import Action, Fail, Preempt, Start, View
 
 DEPENDENCY_FAILED = "dependency_failed"
@@ -51,10 +53,12 @@ def decide(view: View, now: float, policy: Policy) -> Decision:
     view.queue.refresh(ranking, now, learned)
     view.victims.refresh(view.jobs, ranking, policy, now, learned)
     started = _Line(view, now, policy, ranking).start()
-    preempted = Preemption(view, now, policy, ranking).plan()
+    # Nobody is asked to leave on the strength of what is half learned: the next decision follows at once.
+    behind = bool(view.queue.line) and (view.queue.behind or view.victims.behind)
+    preempted = [] if behind else Preemption(view, now, policy, ranking).plan()
     actions = (*failed, *started, *preempted)
     waiting = view.victims.next_change() if view.queue.line else None
-    wake_at = _soonest(view.delayed.first(), view.queue.next_ageing(), waiting)
+    wake_at = _soonest(view.delayed.first(), view.queue.next_ageing(), waiting, now if behind else None)
     view.settled = None if actions else (view.revision, policy, now, wake_at)
     return Decision(actions, wake_at)
 
@@ -77,6 +81,8 @@ class _Line:
         self._view, self._now, self._policy = view, now, policy
         self._reservations = Reservations(view, now, policy)
         self._refused = _Refused()
+        # Shapes that may yet start without preempting anybody.
+        self._hopeful: set[Shape] = set()
         self._started: list[Start] = []
 
     def start(self) -> list[Start]:
@@ -89,6 +95,7 @@ class _Line:
         else:
             self._start_any()
         view.index.freed.clear()
+        view.queue.seen()
         return self._started
 
     def _keep_promises(self) -> None:
@@ -101,7 +108,7 @@ class _Line:
             elif promise.attempts & (view.leaving | view.attempts.keys()):
                 self._reservations.hold(job, promise.placements)
             else:
-                del view.promises[job_id]
+                view.break_promise(job_id)
 
     def _start_first(self) -> None:
         queue = self._view.queue
@@ -113,48 +120,66 @@ class _Line:
             self._take(job, placements)
 
     def _start_any(self) -> None:
-        view, queue = self._view, self._view.queue
-        front = [(queue.rank_of(lane), lane) for shape in queue.shapes() if shape not in view.closed
-                 for lane in queue.lanes(shape)]  # fmt: skip
-        heapq.heapify(front)
-        while front:
-            rank, lane = heapq.heappop(front)
-            job = queue.head(lane)
-            placements = self._may_start(job, rank) if job else None
-            if job is not None and placements is not None:
-                self._take(job, placements)
+        """Try the line, or of it what is new when nothing has changed for the others."""
+        view, queue, least, place = self._view, self._view.queue, None, 0
+        self._hopeful = set(queue.open)
+        everyone = bool(view.index.freed) or queue.shuffled
+        line = queue.line if everyone else queue.new_heads()
+        while place < len(line) and (self._hopeful or queue.preemptible):
+            rank, lane = line[place]
+            # Whoever has no chance costs a look-up: there may be thousands.
+            tried = self._has_hope(lane[1]) or (queue.preemptible and lane[1] in queue.open)
+            placements = self._may_start(view.jobs[rank[-1]], rank) if tried else None
+            if placements is None:
+                place += 1
+                continue
+            # The next of its lane stands in the line now, here or further down.
+            self._take(view.jobs[rank[-1]], placements)
+            if not everyone:
+                del line[place]
                 if queue.head(lane):
-                    heapq.heappush(front, (queue.rank_of(lane), lane))
+                    insort(line, (queue.rank_of(lane), lane))
+            least = least or _least(queue.open | {lane[1]})
+            if not view.index.has_room(least):
+                for shape in list(queue.open):
+                    queue.close(shape)
+                break  # most starts end here: what was freed is taken, and thousands need not be tried
 
     def _fits(self, job: LiveJob) -> tuple[Placement, ...] | None:
         view = self._view
-        if job.shape in view.closed:
+        if job.shape in view.queue.closed:
             return None
         placements = place(view, job.shape)
         if placements is None:
-            view.closed.add(job.shape)
+            view.queue.close(job.shape)
+            self._hopeful.discard(job.shape)
         elif view.promises:
             placements = place(view, job.shape, self._reservations.spaces(math.inf))
         return placements
 
     def _may_start(self, job: LiveJob, rank: Rank) -> tuple[Placement, ...] | None:
         """Where the job can start without delaying whoever stands before it."""
-        view = self._view
-        if job.shape in view.closed:
-            return None
-        end = self._reservations.surely_ends(job.id)
         # Who can be asked to leave may pass: the ones before it take its place when it is worth that.
         passes = self._policy.order is Order.GITTINS and job.preemptible
-        first = passes or view.queue.line[0][0] >= rank
-        if not first and self._refused.covers(job.shape, end):
+        if passes or self._view.queue.line[0][0] >= rank:
+            return self._fits(job)
+        end = self._reservations.surely_ends(job.id)
+        if self._refused.covers(job.shape, end) or self._fits(job) is None:
             return None
-        placements = self._fits(job)
-        if placements is None or first:
-            return placements
         placements = self._reservations.backfill(job, self._before(rank))
         if placements is None:
-            self._refused.add(job.shape, end)
+            self._refused.add(job.shape, self._reservations.binds_from(end))
         return placements
+
+    def _has_hope(self, shape: Shape) -> bool:
+        """False when not even the shortest job of the shape can start beside what others are promised."""
+        if shape not in self._hopeful:
+            return False
+        shortest = self._now + self._view.queue.shortest(shape) + self._policy.end_margin_s
+        if self._refused.covers(shape, shortest):
+            self._hopeful.discard(shape)
+            return False
+        return True
 
     def _before(self, rank: Rank) -> list[LiveJob]:
         """The first heads that wait before `rank`, as many as may hold reservations and some more."""
@@ -179,7 +204,7 @@ class _Line:
 
 @dataclass(slots=True)
 class _Refused:
-    """What was refused in this decision: nobody who asks for as much or more, for as long or longer, need try."""
+    """What was refused in this decision: nobody who asks for as much or more and outlasts the same need try."""
 
     _needs: dict[Shape, list[tuple[int, float, float, float]]] = field(
         default_factory=dict[Shape, list[tuple[int, float, float, float]]]
@@ -187,32 +212,38 @@ class _Refused:
 
     def covers(self, shape: Shape, end: float) -> bool:
         """True when less than this was refused."""
-        return any(
-            gpus <= shape.gpus and cpus <= shape.cpus and memory_gb <= shape.memory_gb and until <= end
-            for gpus, cpus, memory_gb, until in self._needs.get(_constraints(shape), ())
-        )
+        for gpus, cpus, memory_gb, until in self._needs.get(_constraints(shape), ()):
+            if outlasts(end, until) and gpus <= shape.gpus and cpus <= shape.cpus and memory_gb <= shape.memory_gb:
+                return True
+        return False
 
-    def add(self, shape: Shape, end: float) -> None:
-        """This was refused."""
-        self._needs.setdefault(_constraints(shape), []).append((shape.gpus, shape.cpus, shape.memory_gb, end))
+    def add(self, shape: Shape, until: float) -> None:
+        """This was refused to a job that outlasts `until`."""
+        self._needs.setdefault(_constraints(shape), []).append((shape.gpus, shape.cpus, shape.memory_gb, until))
 
 
+@lru_cache(maxsize=1 << 14)
 def _constraints(shape: Shape) -> Shape:
     """All but the amounts."""
     return replace(shape, gpus=0, cpus=0.0, memory_gb=0.0)
 
 
+def _least(shapes: Iterable[Shape]) -> Shape:
+    """What every one of these asks for at least."""
+    amounts = [(shape.cpus, shape.memory_gb, shape.gpus) for shape in shapes]
+    cpus, memory_gb, gpus = (min(values) for values in zip(*amounts, strict=True))
+    return Shape(cpus=cpus, memory_gb=memory_gb, gpus=gpus)
+
+
 def _reopen(view: View) -> None:
-    """Shapes that may fit where something was freed are tried again; those nobody asks for are forgotten."""
-    freed = view.index.freed
-    if len(view.closed) > 2 * len(list(view.queue.shapes())) + 64:
-        view.closed.intersection_update(view.queue.shapes())
+    """Shapes that may fit where something was freed are tried again."""
+    view.index.settle()
+    freed, closed = view.index.freed, view.queue.closed
     if len(freed) > MANY_FREED:
-        view.closed.clear()
-    elif freed and view.closed:
+        view.queue.reopen(closed)
+    elif freed and closed:
         nodes = [node for node_id in freed if (node := view.nodes[node_id]).online]
-        for shape in [shape for shape in view.closed if any(_takes(node, shape) for node in nodes)]:
-            view.closed.discard(shape)
+        view.queue.reopen([shape for shape in closed if any(_takes(node, shape) for node in nodes)])
 
 
 def _takes(node: Node, shape: Shape) -> bool:

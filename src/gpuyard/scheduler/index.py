@@ -54,7 +54,7 @@ class Group:
 
 
 class NodeIndex:
-    """Groups of nodes. `freed` are the nodes on which more may be free than when it was last cleared."""
+    """Groups of nodes. `freed` are the nodes of which more is free, or which have gone, since it was last cleared."""
 
     def __init__(self) -> None:
         self.freed: set[str] = set()
@@ -62,18 +62,17 @@ class NodeIndex:
         self._hardware: dict[str, tuple[Space, Group]] = {}
         self._groups: dict[Hardware, Group] = {}
         self._where: dict[str, tuple[Group, int, Entry]] = {}
+        self._free: dict[str, Space] = {}
         self._able: dict[Shape, list[Group]] = {}
 
-    def update(self, node: Node, *, freed: bool = True) -> None:
-        """The node's state, hardware or bookings have changed; `freed` unless there is only less room."""
+    def update(self, node: Node) -> None:
+        """The node's state, hardware or bookings have changed."""
         self._stale[node.id] = node
-        if freed and node.online:
-            self.freed.add(node.id)
 
     def settle(self) -> None:
         """File anew what has changed."""
         for node in self._stale.values():
-            known = self._where.pop(node.id, None)
+            known, before = self._where.pop(node.id, None), self._free.pop(node.id, None)
             if known is not None:
                 group, count, entry = known
                 group.take(count, entry)
@@ -82,6 +81,9 @@ class NodeIndex:
                 count, entry = len(node.free.devices), (node.free.cpus, node.free.memory_gb, node.id)
                 group.put(count, entry)
                 self._where[node.id] = group, count, entry
+                self._free[node.id] = node.free
+            if _more(before, self._free.get(node.id)):
+                self.freed.add(node.id)
         self._stale.clear()
 
     def able(self, shape: Shape) -> list[Group]:
@@ -90,6 +92,11 @@ class NodeIndex:
         if shape not in self._able:
             self._able[shape] = [group for group in self._groups.values() if _could(group, shape)]
         return self._able[shape]
+
+    def has_room(self, least: Shape) -> bool:
+        """False when no node has as many free GPUs, cores and gigabytes as `least` names, whatever else it asks."""
+        self.settle()
+        return any(next(group.entries(least), None) for group in self._groups.values())
 
     def forget(self, shapes: set[Shape]) -> None:
         """Let go of what is remembered of these shapes."""
@@ -110,6 +117,17 @@ class NodeIndex:
                     able.append(group)
         self._hardware[node.id] = node.whole, group
         return group
+
+
+def _more(before: Space | None, now: Space | None) -> bool:
+    """Has room come? What left it altogether counts as well: whoever waited for it is in nobody's way any more."""
+    if before is None or now is None:
+        return before is not now
+    return now.cpus > before.cpus or now.memory_gb > before.memory_gb or not _uuids(now) <= _uuids(before)
+
+
+def _uuids(space: Space) -> set[str]:
+    return {device.uuid for device in space.devices}
 
 
 def _model(node: Node) -> Node:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpuyard.scheduler.worth import EDGES, FIRST_EDGE_S, SPANS, WIDTHS, indices, span
+from gpuyard.scheduler.worth import EDGES, FIRST_EDGE_S, SPANS, WIDTHS, Worths, span
 
 MOST_TYPES = 1024
 """Types beyond these are not told apart: memory stays bounded when every job has a name of its own."""
@@ -64,7 +64,7 @@ class Learning:
         self._types: dict[str, str] = {}
         self._all = _Counts()
         self._counts: dict[str | int | tuple[str, int], _Counts] = {}
-        self._indices: dict[str, dict[int, tuple[float, ...]]] = {}
+        self._worths: dict[str, dict[int, Worths]] = {}
         self._total_s = 0.0
         self._relearn_at = 1.0
         self._relearn_type_at: dict[str, float] = {}
@@ -89,10 +89,10 @@ class Learning:
         self._total_s += duration_s
         if self.completed >= self._relearn_at or self.completed == ENOUGH:
             self._relearn_at = self.completed * RELEARN
-            self._indices.clear()
+            self._worths.clear()
             self.revision += 1
         elif self._grown(kind):
-            self._indices.pop(kind, None)
+            self._worths.pop(kind, None)
             self.stale.add(kind)
 
     def _grown(self, kind: str) -> bool:
@@ -115,10 +115,10 @@ class Learning:
         """
         if self.completed < ENOUGH:
             return 0.0
-        known = self._indices.get(kind) or self._indices.setdefault(kind, {})
+        known = self._worths.get(kind) or self._worths.setdefault(kind, {})
         if width not in known:
-            known[width] = indices(self._hazards(kind, width))
-        return known[width][span(served_s)]
+            known[width] = Worths(self._hazards(kind, width))
+        return known[width].at(span(served_s))
 
     @property
     def mean_s(self) -> float:

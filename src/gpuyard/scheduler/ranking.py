@@ -20,7 +20,8 @@ Rank = tuple[int, float, str]
 
 
 class Ranking:
-    """Ranks under one policy and what is known of durations now. Equal keys rank equally, but for `learned` types."""
+    """Ranks under one policy and what is known of durations now. Equal keys rank equally, but for `learned` types;
+    `rule` is the part of the key that people set."""
 
     def __init__(self, policy: Policy, learning: Learning) -> None:
         self._learning = learning if policy.order is Order.GITTINS else None
@@ -29,6 +30,7 @@ class Ranking:
         if self._learning:
             self.ageing_s = max(self.ageing_s, policy.ageing_means * learning.mean_s)
         revision = learning.revision if self._learning else -1
+        self.rule: tuple[object, ...] = (policy.order, policy.ageing_s)
         self.key: tuple[object, ...] = (policy.order, self.ageing_s, revision)
 
     def of(self, job: LiveJob, now: float) -> Rank:

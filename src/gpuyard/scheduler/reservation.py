@@ -127,6 +127,11 @@ class Reservations:
                     spaces[node_id] = space.within(spare)
         return spaces
 
+    def binds_from(self, end: float) -> float:
+        """Whatever outlasts this moment (UTC seconds) is bound by at least the reservations that bind what surely ends
+        at `end`."""
+        return max((made.at for made in self.made if outlasts(end, made.at)), default=-math.inf)
+
     def _soonest(self, shape: Shape) -> list[_Wait]:
         """The nodes on which shares of the shape can start soonest, as many as it needs if there are so many."""
         best: list[_Wait] = []

@@ -1,7 +1,7 @@
 """Victims: the attempts whose owner allows that they be preempted, by node, the one that is worth least first.
 
 An appraisal holds until the attempt comes into its next span of service, its job ages, or more is learned of its type;
-only those for which that is so are appraised anew.
+only those for which that is so are appraised anew, those of which only more is known a few a decision.
 """
 
 import heapq
@@ -9,6 +9,7 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from operator import attrgetter
 from typing import Protocol
 
@@ -16,6 +17,7 @@ from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import AttemptState
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.queue import AT_ONCE
 from gpuyard.scheduler.ranking import Ranking
 from gpuyard.scheduler.worth import next_span_s
 
@@ -64,7 +66,9 @@ class Victims:
         self._by_node: dict[str, list[Victim]] = {}
         self._by_kind: dict[str, set[str]] = {}
         self._due: list[tuple[float, str]] = []
-        self._basis: tuple[object, ...] = ()
+        self._stale: dict[str, None] = {}
+        self._policy: Policy | None = None
+        self._ranking: tuple[object, ...] = ()
         self._seen_at = 0.0
 
     def __bool__(self) -> bool:
@@ -82,6 +86,7 @@ class Victims:
             self._by_kind[kind].discard(attempt_id)
             self._forget(attempt_id)
         self.changed.discard(attempt_id)
+        self._stale.pop(attempt_id, None)
 
     def leave(self, attempt_id: str) -> None:
         """The attempt has been asked to leave: nobody else need ask."""
@@ -91,20 +96,29 @@ class Victims:
         self, jobs: Mapping[str, LiveJob], ranking: Ranking, policy: Policy, now: float, learned: set[str]
     ) -> None:
         """Appraise anew what has changed by `now` (UTC seconds)."""
-        if (ranking.key, policy) != self._basis or now < self._seen_at:
-            self._basis = ranking.key, policy
+        if policy != self._policy or now < self._seen_at:
             self.changed.update(self._known)
+        elif ranking.key != self._ranking:
+            self._stale.update(dict.fromkeys(self._known))
+        self._policy, self._ranking = policy, ranking.key
         for kind in learned:
-            self.changed.update(self._by_kind.get(kind, ()))
+            self._stale.update(dict.fromkeys(self._by_kind.get(kind, ())))
         while self._due and self._due[0][0] <= now:
             self.changed.add(heapq.heappop(self._due)[1])
         self._seen_at = now
+        self.changed.update(islice(self._stale, AT_ONCE))
         for attempt_id in self.changed:
+            self._stale.pop(attempt_id, None)
             self._forget(attempt_id)
             attempt = self._attempts.get(attempt_id)
             if attempt is not None and attempt.state is AttemptState.RUNNING:
                 self._file(_appraised(attempt, jobs[attempt.job_id], ranking, policy, now))
         self.changed.clear()
+
+    @property
+    def behind(self) -> bool:
+        """True while attempts wait to be appraised by what has been learned since."""
+        return bool(self._stale)
 
     def next_change(self) -> float | None:
         """When (UTC seconds) an appraisal next runs out; None if none does."""

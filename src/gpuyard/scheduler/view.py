@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gpuyard.domain.shape import Placement, Shape
+from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.scheduler.ends import Ends
 from gpuyard.scheduler.index import NodeIndex
@@ -93,7 +93,7 @@ class View:
     whose preemption is decided.
 
     The rest saves work. `revision` grows with every change; `settled` is the revision, the policy and the time at which
-    nothing was to be done, and until when. `closed` are shapes known to fit nowhere until more is free somewhere.
+    nothing was to be done, and until when.
     """
 
     jobs: dict[str, LiveJob] = field(default_factory=dict[str, LiveJob])
@@ -113,7 +113,6 @@ class View:
     learning: Learning = field(default_factory=Learning)
     index: NodeIndex = field(default_factory=NodeIndex)
     ends: Ends = field(default_factory=Ends)
-    closed: set[Shape] = field(default_factory=set[Shape])
     revision: int = 0
     settled: tuple[int, Policy, float, float | None] | None = None
 
@@ -149,7 +148,7 @@ class View:
         if job.not_before is not None:
             self.delayed.discard((job.not_before, job.id))
         self.queue.remove(job.id)
-        self.promises.pop(job.id, None)
+        self.break_promise(job.id)
         self.revision += 1
         action = self.tentative.pop(job.id, None)
         if isinstance(action, Start):
@@ -178,16 +177,19 @@ class View:
         self.revision += 1
         self.leaving.discard(action.attempt_id)
         self.victims.changed.add(action.attempt_id)
-        self.promises.pop(action.for_job, None)
+        self.break_promise(action.for_job)
+
+    def break_promise(self, job_id: str) -> None:
+        """The job needs no room made any more; nothing changes when it has no promise."""
+        if self.promises.pop(job_id, None):
+            self.queue.shuffled = True
 
     def book(self, holder: str, placements: Iterable[Placement]) -> None:
         """Let `holder` (an attempt, or a job whose start is tentative) hold these shares."""
         for share in placements:
             node = self.node(share.node_id)
-            # What moves from a tentative start to its attempt is as free as before in between.
-            freed = holder in node.bookings
             node.book(holder, share)
-            self._changed(node, freed=freed)
+            self._changed(node)
 
     def unbook(self, holder: str, placements: Iterable[Placement]) -> None:
         """Free what `holder` holds; nothing changes the second time."""
@@ -195,15 +197,15 @@ class View:
             node = self.node(share.node_id)
             if holder in node.bookings:
                 node.unbook(holder)
-                self._changed(node, freed=True)
+                self._changed(node)
 
     def rebuild(self, node: Node) -> None:
         """The node's own figures, its state or its devices have changed."""
         node.rebuild()
-        self._changed(node, freed=True)
+        self._changed(node)
 
-    def _changed(self, node: Node, *, freed: bool) -> None:
-        self.index.update(node, freed=freed)
+    def _changed(self, node: Node) -> None:
+        self.index.update(node)
         self.ends.changed.add(node.id)
         self.revision += 1
 

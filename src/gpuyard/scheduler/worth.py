@@ -33,18 +33,29 @@ def next_span_s(served_s: float) -> float:
     return EDGES[place + 1] if place + 1 < SPANS else math.inf
 
 
-def indices(hazards: Sequence[float]) -> tuple[float, ...]:
+class Worths:
     """Gittins' index (per second) at the beginning of each span, for one hazard (per second) a span."""
-    survive = [math.exp(-hazard * width) for hazard, width in zip(hazards, WIDTHS, strict=True)]
-    return tuple(_index(hazards, survive, start) for start in range(len(hazards)))
 
+    __slots__ = ("_hazards", "_known", "_survive")
 
-def _index(hazards: Sequence[float], survive: Sequence[float], start: int) -> float:
-    alive, service, best = 1.0, 0.0, 0.0
-    for place in range(start, len(hazards)):
-        service += alive * (1.0 - survive[place]) / hazards[place]
-        alive *= survive[place]
-        best = max(best, (1.0 - alive) / service)
-        if alive < _NEGLIGIBLE:
-            break
-    return best
+    def __init__(self, hazards: Sequence[float]) -> None:
+        self._hazards = hazards
+        self._survive = [math.exp(-hazard * width) for hazard, width in zip(hazards, WIDTHS, strict=True)]
+        # Of most types only the first few are ever asked for.
+        self._known: dict[int, float] = {}
+
+    def at(self, start: int) -> float:
+        """The index at the beginning of that span."""
+        if start not in self._known:
+            self._known[start] = self._index(start)
+        return self._known[start]
+
+    def _index(self, start: int) -> float:
+        alive, service, best = 1.0, 0.0, 0.0
+        for place in range(start, SPANS):
+            service += alive * (1.0 - self._survive[place]) / self._hazards[place]
+            alive *= self._survive[place]
+            best = max(best, (1.0 - alive) / service)
+            if alive < _NEGLIGIBLE:
+                break
+        return best

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gpuyard.domain.states import JobState
-from gpuyard.scheduler.decide import Fail, decide, undo
+from gpuyard.scheduler.decide import Fail, Start, decide, undo
 from gpuyard.scheduler.observe import observe
 from gpuyard.scheduler.placement import place
 from gpuyard.scheduler.policy import Policy
@@ -77,6 +77,7 @@ class Scheduler(RuleBasedStateMachine):
                 self.world.run(action.job_id)
         started = [waiting[action.job_id] for action in decision.actions if not isinstance(action, Fail)]
         self.check_order(started)
+        self.check_nobody_was_skipped()
         assert decision.wake_at is None or decision.wake_at > now
 
     def check_start(self, job, placements):
@@ -100,8 +101,19 @@ class Scheduler(RuleBasedStateMachine):
             assert not any(
                 other.id < job.id and (other.priority, other.shape) == (job.priority, job.shape) for other in view.queue
             )
+        assert all(place(view, shape) is None for shape in view.queue.closed), "closed, and yet it fits"
         first = next(view.queue.heads(Ranking(self.world.policy, view.learning), self.world.now), None)
         assert first is None or place(view, first.shape) is None
+
+    def check_nobody_was_skipped(self):
+        """Who looks only at what is new leaves nobody out whom a look at everything would let start."""
+        view = self.world.view
+        view.queue.reopen(view.queue.closed)
+        view.queue.shuffled, view.settled = True, None
+        left = decide(view, self.world.now, self.world.policy).actions
+        assert not any(isinstance(action, Start) for action in left)
+        for action in left:
+            undo(view, action)
 
     @rule()
     def decide_and_undo(self):

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import JobState
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.learning import Learning
+from gpuyard.scheduler.learning import ENOUGH, Learning
 from gpuyard.scheduler.policy import Policy
-from gpuyard.scheduler.queue import LazyHeap, Queue
+from gpuyard.scheduler.queue import AT_ONCE, LazyHeap, Queue, lane_of
 from gpuyard.scheduler.ranking import Ranking
 
 ONE, TWO = Shape(gpus=1).interned(), Shape(gpus=2).interned()
@@ -125,15 +125,35 @@ class Counting(Ranking):
 def test_only_lanes_that_changed_are_ranked_anew():
     counting = Counting()
     queue = filled(*(job(number, 1 + number % 5, ONE if number % 3 else TWO) for number in range(2000)))
-    assert queue.refresh(counting, 0.0)
+    queue.refresh(counting, 0.0)
     assert len(counting.ranked) == len(queue.line) == 10
     counting.ranked.clear()
-    assert not queue.refresh(counting, 1.0)
+    queue.refresh(counting, 1.0)
     queue.add(job(2000))
     queue.remove("job_003")
     assert not counting.ranked
     queue.refresh(counting, 2.0)
     assert counting.ranked == ["job_018"], "the one that now stands first in its lane"
+
+
+def test_what_is_learned_of_all_jobs_ranks_them_anew_a_few_at_a_time():
+    queue, learning = Queue(), Learning()
+    for number in range(1000):
+        queue.add(job(number, shape=Shape(cpus=1.0 + number)))
+    queue.refresh(Ranking(Policy(), learning), 0.0)
+    assert not queue.behind
+    for _ in range(ENOUGH):
+        learning.add("", 1, 60.0)
+    ranking, refreshes = Ranking(Policy(), learning), 0
+    queue.refresh(ranking, 1.0)
+    while queue.behind:
+        assert not queue.shuffled or not refreshes
+        queue.seen()
+        queue.refresh(ranking, 1.0)
+        refreshes += 1
+    assert refreshes == 1000 // AT_ONCE - 1
+    assert queue.line == sorted((ranking.of(head, 1.0), lane_of(head)) for head in queue)
+    assert queue.shuffled, "who was passed over before may have a chance in the new order"
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "remove", "later"]), st.integers(0, 30)), max_size=60))
