@@ -226,7 +226,7 @@ class Core:
 
         False while the end of one is still on its way to the ledger: ask again after the next commit.
         """
-        unknown = job_ids - self.view.jobs.keys()
+        unknown = {job_id for job_id in job_ids if job_id not in self.view.jobs}
         rows = self.queries.jobs_by_id(unknown) if unknown else {}
         over = {job_id: state for job_id, row in rows.items() if (state := JobState(row["state"])).terminal}
         over |= dict.fromkeys(unknown - rows.keys(), JobState.FAILED)  # nothing will ever complete what is not there

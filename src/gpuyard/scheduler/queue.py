@@ -3,8 +3,8 @@
 Jobs alike in priority, shape, type and attained service stand in one lane, ordered by id. Ids are UUIDv7, so that is
 the order of submission, and a requeued job, which keeps its id, keeps its place. A decision looks at the heads of lanes
 and never at all jobs: while the head of a lane waits, all behind it wait. Lanes stand in one line, sorted by the rank
-of their heads (see `ranking`), and only those are ranked anew whose head, type or age has changed: new heads at once,
-the others a few a decision, so that none takes long.
+of their heads (see `ranking`), and only those are ranked anew whose head, type or age has changed: a changed head at
+once, the others a few a decision, so that none takes long.
 """
 
 import heapq
@@ -71,8 +71,8 @@ class Queue:
     """
 
     __slots__ = (
-        "_ageing", "_by_kind", "_by_shape", "_changed", "_due", "_jobs", "_lanes", "_line", "_ranked", "_ranking",
-        "_rule", "_seen_at", "_shortest", "_stale", "closed", "fresh", "open", "preemptible", "shuffled",
+        "_ageing", "_by_kind", "_by_shape", "_changed", "_due", "_jobs", "_lanes", "_line", "_new", "_ranked",
+        "_ranking", "_rule", "_seen_at", "_shortest", "_stale", "closed", "fresh", "open", "preemptible", "shuffled",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -90,7 +90,9 @@ class Queue:
         self._ranked: dict[Lane, Rank] = {}
         self._ageing: list[tuple[float, str, Lane]] = []
         self._due: dict[Lane, float] = {}
+        # Ranked lanes whose head is another now; lanes that were never ranked; those ranked by what is outdated.
         self._changed: set[Lane] = set()
+        self._new: dict[Lane, None] = {}
         self._stale: dict[Lane, None] = {}
         self._rule: tuple[object, ...] = ()
         self._ranking: tuple[object, ...] = ()
@@ -122,7 +124,9 @@ class Queue:
         if job.timeout_s is not None and job.timeout_s < self.shortest(job.shape):
             self._shortest[job.shape] = job.timeout_s
         heap.add(job.id)
-        if heap.first() == job.id:
+        if lane not in self._ranked:
+            self._new[lane] = None
+        elif heap.first() == job.id:
             self._changed.add(lane)
 
     def remove(self, job_id: str) -> None:
@@ -133,7 +137,7 @@ class Queue:
         self.preemptible.discard(job_id)
         lane = lane_of(job)
         heap = self._lanes[lane]
-        if heap.first() == job_id:
+        if heap.first() == job_id and lane in self._ranked:
             self._changed.add(lane)
             self.shuffled = True
         heap.discard(job_id)
@@ -164,10 +168,11 @@ class Queue:
 
         `learned` are the types of which more is known than the last time.
         """
-        if ranking.rule != self._rule or now < self._seen_at:
-            self._changed.update(self._lanes)
-        elif ranking.key != self._ranking:
-            self._stale.update(dict.fromkeys(self._lanes))
+        anew = (
+            ranking.rule != self._rule or now < self._seen_at or len(self._changed) > max(AT_ONCE, len(self._line) / 4)
+        )
+        if ranking.key != self._ranking:
+            self._stale.update(dict.fromkeys(self._ranked))
         self._rule, self._ranking, self._seen_at = ranking.rule, ranking.key, now
         for kind in learned:
             self._stale.update(dict.fromkeys(self._by_kind.get(kind, ())))
@@ -176,25 +181,25 @@ class Queue:
             self._stale[lane] = None
             if self._due.get(lane) == at:
                 del self._due[lane]
-        if len(self._changed) > max(AT_ONCE, len(self._line) // 4):
+        if anew:
             self._rank_all(ranking, now)
-        for lane in list(self._changed):
+        for lane in [*self._changed, *islice(self._new, AT_ONCE)]:
             self.rerank(lane, ranking, now)
         self._catch_up(ranking, now)
 
     def _catch_up(self, ranking: Ranking, now: float) -> None:
         """Rank the next few that are stale; who was passed over is looked at again when all of them are done."""
-        if not self.behind:
+        if not self._stale:
             return
         shuffled = self.shuffled
         for lane in list(islice(self._stale, AT_ONCE)):
             self.rerank(lane, ranking, now)
-        self.shuffled = shuffled or not self.behind
+        self.shuffled = shuffled or not self._stale
 
     @property
     def behind(self) -> bool:
-        """True while lanes wait to be ranked by their age or by what has been learned."""
-        return bool(self._stale)
+        """True while lanes wait to be ranked: new ones, those that have aged, or of which more has been learned."""
+        return bool(self._stale or self._new)
 
     def rerank(self, lane: Lane, ranking: Ranking, now: float) -> Rank | None:
         """Put the lane where its head now belongs; its rank, or None when nobody is left in it."""
@@ -203,6 +208,7 @@ class Queue:
             del self._line[bisect_left(self._line, (old, lane))]
         self._changed.discard(lane)
         self._stale.pop(lane, None)
+        self._new.pop(lane, None)
         head = self.head(lane)
         if head is None:
             self._due.pop(lane, None)
@@ -218,6 +224,7 @@ class Queue:
         self.shuffled = True
         self._changed.clear()
         self._stale.clear()
+        self._new.clear()
         self._ageing.clear()
         self._due.clear()
         self._ranked.clear()
