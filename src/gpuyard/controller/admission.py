@@ -41,12 +41,13 @@ class Admission:
         self._intake = Intake(core.tiers)
         self._door = asyncio.Lock()
 
-    async def accept(self, bodies: Sequence[msgspec.Raw]) -> list[Prepared]:
-        """Queue jobs given as JSON; answers after the commit.
+    async def accept(self, bodies: list[msgspec.Raw]) -> list[Prepared]:
+        """Queue jobs given as JSON, and empty `bodies`: they may be many megabytes. Answers after the commit.
 
         One whose idempotency key was used before is the first job with that key, and has no `queued_at`.
         """
         jobs = await self._read(bodies)
+        bodies.clear()
         refuse_shared_keys(jobs)
         find_parents(jobs, self._find_parent)
         while not await self._queue(jobs):
@@ -58,7 +59,7 @@ class Admission:
 
     # --- before anything is queued ---
 
-    async def _read(self, bodies: Sequence[msgspec.Raw]) -> list[Prepared]:
+    async def _read(self, bodies: list[msgspec.Raw]) -> list[Prepared]:
         """All of them valid and possible, or one error."""
         if not 1 <= len(bodies) <= MAX_JOBS:
             raise InvalidInputError.of("(body)", f"holds {len(bodies)} jobs", f"send 1 to {MAX_JOBS} at once")

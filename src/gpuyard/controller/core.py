@@ -15,6 +15,7 @@ from gpuyard.billing.meter import Price, list_price
 from gpuyard.config.settings import Settings
 from gpuyard.controller import moves
 from gpuyard.controller.intake import Prepared
+from gpuyard.controller.memory import MANY, trim_memory
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobspec import JobSpec
@@ -204,15 +205,22 @@ class Core:
             self._remember(Table.NODES, row.pop("id"), row, now)
         for row in self.queries.gpus():
             self._remember(Table.GPUS, row.pop("uuid"), row, now)
-        live = self.queries.live_jobs()
-        self.know_parents({parent for row in live for parent in row["depends_on"]})
         self._learn()
-        service = self.queries.service([row["id"] for row in live if row["attempts"]])
-        for row in live:
-            row["served_s"], row["preemptions"] = service.get(row["id"], (0.0, 0))
-            self._remember(Table.JOBS, row.pop("id"), row, now)
+        last = ""
+        while live := self.queries.live_jobs(last):  # page by page: all at once would take more memory than the view
+            last = live[-1]["id"]
+            self._remember_jobs(live, now)
+        if len(self.view.jobs) > MANY:
+            trim_memory()
         for row in self.queries.live_attempts():
             self._remember(Table.ATTEMPTS, row.pop("id"), row, now)
+
+    def _remember_jobs(self, rows: Sequence[dict[str, Any]], now: float) -> None:
+        self.know_parents({parent for row in rows for parent in row["depends_on"]})
+        service = self.queries.service([row["id"] for row in rows if row["attempts"]])
+        for row in rows:
+            row["served_s"], row["preemptions"] = service.get(row["id"], (0.0, 0))
+            self._remember(Table.JOBS, row.pop("id"), row, now)
 
     def _learn(self) -> None:
         """Know again how long jobs take, from the newest that have completed."""

@@ -78,7 +78,7 @@ class Prepared:
     labels: msgspec.Raw
     key: str | None
     depends_on: tuple[str, ...]
-    body: msgspec.Raw
+    body: bytes
     parents: tuple[str, ...] = ()
     queued_at: float | None = None
 
@@ -91,8 +91,7 @@ class Prepared:
         head, rest = msgspec.json.encode(own), template.rest
         body = head if len(rest) == 2 else rest if len(head) == 2 else head[:-1] + b"," + rest[1:]
         labels = msgspec.Raw(msgspec.json.encode(given.labels)) if given.labels else _NO_LABELS
-        return cls(new_id("job"), template, given.name, labels, given.idempotency_key, tuple(given.depends_on),
-                   msgspec.Raw(body))  # fmt: skip
+        return cls(new_id("job"), template, given.name, labels, given.idempotency_key, tuple(given.depends_on), body)
 
     def spec(self) -> dict[str, Any]:
         """The spec as plain data."""

@@ -9,6 +9,8 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, overload
 
+import msgspec
+
 from gpuyard.billing.meter import Price, cost
 from gpuyard.controller.intake import Prepared
 from gpuyard.domain.errors import IllegalMoveError
@@ -70,7 +72,7 @@ def submitted(job: Prepared, now: float) -> Event:
         "failures": 0, "attempts": 0, "attempt_id": None, "cancel_requested": False, "resume_from": None,
         "tier": template.tier, "idempotency_key": job.key, "warnings": template.warnings,
     }  # fmt: skip
-    changes = (Change(Table.JOBS, job.id, values), Change(Table.SPECS, job.id, {"body": job.body}))
+    changes = (Change(Table.JOBS, job.id, values), Change(Table.SPECS, job.id, {"body": msgspec.Raw(job.body)}))
     return Event(EventKind.JOB_SUBMITTED, now, changes, job.id, {"state": JobState.QUEUED, "name": job.name})
 
 

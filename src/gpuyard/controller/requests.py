@@ -42,8 +42,8 @@ class Requests:
         """Queue jobs given as JSON values, all or none; their ids in order. A repeated key is the first job again."""
         return [job.id for job in await self.accept([msgspec.Raw(msgspec.json.encode(body)) for body in bodies])]
 
-    async def accept(self, bodies: Sequence[msgspec.Raw]) -> list[Prepared]:
-        """Queue jobs given as JSON, all or none."""
+    async def accept(self, bodies: list[msgspec.Raw]) -> list[Prepared]:
+        """Queue jobs given as JSON, all or none; empties `bodies`."""
         return await self._admission.accept(bodies)
 
     # --- cancel ---

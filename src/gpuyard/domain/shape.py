@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any
 
 from gpuyard.domain.jobspec import JobSpec
@@ -60,8 +61,16 @@ class Shape:
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> "Shape":
         """The inverse of `to_row`."""
-        lists: dict[str, Any] = {name: tuple(row[name]) for name in ("gpu_uuids", "providers") if name in row}
-        return cls(**{**row, **lists}).interned()
+        if "gpu_uuids" in row or "providers" in row:
+            lists: dict[str, Any] = {name: tuple(row[name]) for name in ("gpu_uuids", "providers") if name in row}
+            row = {**row, **lists}
+        return _from_items(tuple(row.items()))
+
+
+@lru_cache(maxsize=4096)
+def _from_items(items: tuple[tuple[str, Any], ...]) -> Shape:
+    # A server that starts reads a hundred thousand rows of a few shapes.
+    return Shape(**dict(items)).interned()
 
 
 _NEEDS = tuple(field.name for field in fields(Shape) if field.init)

@@ -30,6 +30,8 @@ _MAX_VARIABLES = 30_000
 # How much of an id a person must give at least, and what the index of endings holds.
 _TAIL = 4
 _LIVE_JOBS = tuple(state.value for state in JobState if not state.terminal)
+_SCHEDULED = [column for column in jobs.c if column.name not in ("kind", "exit_code", "ended_at", "idempotency_key",
+                                                                 "warnings")]  # fmt: skip
 
 
 class Queries:
@@ -93,9 +95,10 @@ class Queries:
             statement = statement.where(jobs.c[column].in_(values))
         return self._rows(statement)
 
-    def live_jobs(self) -> list[Row]:
-        """Every job that is not over, in the order of submission."""
-        return self._rows(sa.select(jobs).where(jobs.c.state.in_(_LIVE_JOBS)).order_by(jobs.c.id))
+    def live_jobs(self, after: str = "", most: int = 5000) -> list[Row]:
+        """The next jobs after the id `after` that are not over, in the order of submission, as the scheduler asks."""
+        live = sa.select(*_SCHEDULED).where(jobs.c.state.in_(_LIVE_JOBS), jobs.c.id > after)
+        return self._rows(live.order_by(jobs.c.id).limit(most))
 
     def jobs_by_idempotency_key(self, keys: Sequence[str]) -> dict[str, str]:
         """The id of the job that a request with a key made, by key; at most a few thousand keys."""

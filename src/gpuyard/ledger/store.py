@@ -17,14 +17,14 @@ from gpuyard.ledger.migrate import migrate
 from gpuyard.ledger.netfs import network_filesystem
 from gpuyard.ledger.statements import to_json
 
-# Reading through the page cache's map saves a copy per page; 256 MB covers ledgers of millions of jobs.
+# Not mapped into memory: what is mapped counts as the server's, and a list read so is no faster. The system caches the
+# file; SQLite's own cache need only hold what one commit touches.
 _PRAGMAS = (
     "journal_mode=WAL",
     "synchronous=FULL",
     "busy_timeout=10000",
     "temp_store=MEMORY",
-    "mmap_size=268435456",
-    "cache_size=-32000",
+    "cache_size=-4000",
 )
 # Seconds. A database that is gone without a word (a cut cable) is noticed within about ten.
 _CONNECT = {

@@ -55,6 +55,8 @@ def _job(view: View, job_id: str, row: Row) -> None:
         _job_ended(view, job_id, state)
         return
     if job is None:
+        # A string of our own: the given one lies among a request's other data and would keep half of it in memory.
+        job_id = job_id[:1] + job_id[1:]
         job = view.jobs[job_id] = _first_seen(job_id, row)
     elif state is not JobState.QUEUED or job_id not in view.tentative:
         view.withdraw(job)
