@@ -5,6 +5,7 @@ single statement as SQLite does. Both databases read the same words but for the 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ import sqlalchemy as sa
 from gpuyard.domain.events import Table
 from gpuyard.ledger.tables import LEASE, STATE_TABLES, key_column, points, progress
 
+MANY = 20
 LAST_SEQ = "SELECT coalesce((SELECT max(seq) FROM events), (SELECT max(seq) FROM snapshots), 0)"
 _LEASE_EPOCH = f"SELECT epoch FROM lease WHERE name = '{LEASE}'"
 LOCK_LEASE = f"{_LEASE_EPOCH} FOR UPDATE"
@@ -36,15 +38,22 @@ def to_json(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """An INSERT of whole rows. `json` are the positions of values kept as JSON; `text` those that may hold no NUL."""
+    """An INSERT of whole rows. `json` are the positions of values kept as JSON; `text` those that may hold no NUL;
+    `many` inserts `MANY` rows at once, where that is better."""
 
     sql: str
     json: tuple[int, ...] = ()
     text: tuple[int, ...] = ()
+    many: str = ""
 
     def run(self, cursor: Any, rows: Iterable[Sequence[Any]]) -> None:
         """Insert `rows`, each a value per column."""
-        cursor.executemany(self.sql, list(self._encoded(rows)))
+        values = list(self._encoded(rows))
+        whole = len(values) - len(values) % MANY if self.many else 0
+        for start in range(0, whole, MANY):
+            cursor.execute(self.many, list(chain.from_iterable(values[start : start + MANY])))
+        if whole < len(values):
+            cursor.executemany(self.sql, values[whole:])
 
     def _encoded(self, rows: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
         if not self.json and not self.text:
@@ -98,8 +107,10 @@ def _insert(table: sa.Table, columns: tuple[str, ...], dialect: str, conflict: s
         raise ValueError(f"{table.name} has no column {', '.join(sorted(unknown))}")
     marks = ", ".join(["?" if dialect == "sqlite" else "%s"] * len(columns))
     names = ", ".join(f'"{column}"' for column in columns)
-    sql = f'INSERT INTO "{table.name}" ({names}) VALUES ({marks}) {conflict}'
+    into = f'INSERT INTO "{table.name}" ({names}) VALUES'
+    # For each row of its own statement SQLite's driver lets other threads have the interpreter, and waits for its turn.
+    many = f"{into} {', '.join([f'({marks})'] * MANY)} {conflict}" if dialect == "sqlite" else ""
     kinds = [table.c[column].type for column in columns]
     json = tuple(i for i, kind in enumerate(kinds) if isinstance(kind, sa.JSON))
     text = tuple(i for i, kind in enumerate(kinds) if isinstance(kind, sa.String)) if dialect != "sqlite" else ()
-    return Insert(sql, json, text)
+    return Insert(f"{into} ({marks}) {conflict}", json, text, many)

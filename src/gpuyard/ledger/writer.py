@@ -31,10 +31,10 @@ PUBLISHED = 500
 # Outcomes nobody waits for may wait this long for company; a commit costs more than that on most disks.
 LINGER_S = 0.005
 # A thread costs some 0.1 ms. A commit is made on the loop when the last few took less than this.
-QUICK_S, _QUICK_COMMITS, _SMALL = 0.0005, 8, 5 * SLICE
-# Python lets a thread that waits have its turn after this; by default it waits ten times as long, and a commit beside a
-# busy loop for two such turns.
-_TURN_S = 0.0005
+QUICK_S, _QUICK_COMMITS, _SMALL = 0.001, 8, 5 * SLICE
+# Python lets a thread that waits have its turn after this. It counts anew whenever the running one lets go for a moment,
+# as a loop does at each of its turns: with the default (5 ms) a commit beside a busy loop waited for seconds.
+_TURN_S = 0.00005
 _RECONNECT_S = 0.5
 # A server that was stopped in the middle of a group may not keep others out for longer.
 _IDLE_IN_TRANSACTION = "SET idle_in_transaction_session_timeout = '3s'"
