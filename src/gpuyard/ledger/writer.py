@@ -32,8 +32,8 @@ PUBLISHED = 500
 LINGER_S = 0.005
 # A thread costs some 0.1 ms. A commit is made on the loop when the last few took less than this.
 QUICK_S, _QUICK_COMMITS, _SMALL = 0.001, 8, 5 * SLICE
-# Python lets a thread that waits have its turn after this. It counts anew whenever the running one lets go for a moment,
-# as a loop does at each of its turns: with the default (5 ms) a commit beside a busy loop waited for seconds.
+# Python lets a thread that waits have its turn after this. It counts anew whenever the running one lets go for a
+# moment, as a loop does at each of its turns: with the default (5 ms) a commit beside a busy loop waited for seconds.
 _TURN_S = 0.00005
 _RECONNECT_S = 0.5
 # A server that was stopped in the middle of a group may not keep others out for longer.
