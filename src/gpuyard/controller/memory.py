@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import gc
 from contextlib import suppress
 
 MANY = 10_000
@@ -16,7 +17,15 @@ def trim_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def trim_memory_soon() -> None:
-    """The same in a thread, when the one who asks has let go of what it holds; needs a running loop."""
+def settle_memory_soon() -> None:
+    """The same in a thread, when the one who asks has let go of what it holds; needs a running loop.
+
+    What is left lives long: the collector need not look at it again, which would take a tenth of a second.
+    """
     loop = asyncio.get_running_loop()
-    loop.call_later(_AFTER_S, lambda: loop.run_in_executor(None, trim_memory))
+
+    def settle() -> None:
+        gc.freeze()
+        loop.run_in_executor(None, trim_memory)
+
+    loop.call_later(_AFTER_S, settle)

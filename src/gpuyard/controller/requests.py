@@ -8,7 +8,7 @@ import msgspec
 
 from gpuyard.controller import moves
 from gpuyard.controller.admission import Admission
-from gpuyard.controller.core import Core
+from gpuyard.controller.core import SLICE, Core
 from gpuyard.controller.intake import Prepared
 from gpuyard.domain.errors import InvalidInputError, LedgerError, NotFoundError, ProviderError, RefusedError
 from gpuyard.domain.states import AttemptState, JobState
@@ -66,6 +66,23 @@ class Requests:
         await core.committed()
         if attempt is not None and attempt.id in core.view.attempts:
             await self.stop(attempt, "cancelled")
+
+    async def cancel_all(self) -> None:
+        """End every job: those that wait in slices and with one decision after them, then those that have begun."""
+        core = self._core
+        view, waiting = (
+            core.view,
+            [job.id for job in core.view.jobs.values() if job.attempt_id not in core.view.attempts],
+        )
+        for start in range(0, len(waiting), SLICE):
+            now, jobs = core.clock(), [view.jobs.get(job_id) for job_id in waiting[start : start + SLICE]]
+            core.emit([moves.settled(job, JobState.CANCELLED, "cancelled", now)
+                       for job in jobs if job and job.attempt_id not in view.attempts])  # fmt: skip
+            await asyncio.sleep(0)
+            if core.view is not view:
+                break  # read anew from the ledger: a commit failed
+        core.schedule()
+        await asyncio.gather(*(self.cancel(job_id) for job_id in list(core.view.jobs)))
 
     async def stop(self, attempt: LiveAttempt, reason: str) -> None:
         """Tell the provider; when it cannot be reached now, it is told when its node links up again."""

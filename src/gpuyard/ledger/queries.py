@@ -41,23 +41,26 @@ class Queries:
         self._engine = engine
         # Elsewhere each read would be a transaction, of three round trips instead of one.
         elsewhere = engine.dialect.name == "postgresql"
+        self._mark = "%s" if elsewhere else "?"
         self._reads = engine.execution_options(isolation_level="AUTOCOMMIT") if elsewhere else engine
 
-    def _rows(self, statement: sa.Executable) -> list[Row]:
+    def _rows(self, statement: sa.Executable | str, values: tuple[Any, ...] = ()) -> list[Row]:
         try:
             try:
-                return self._read(statement)
+                return self._read(statement, values)
             except DBAPIError as error:
                 if not is_lost(error):
                     raise
             # The database may have been started anew since the pool last spoke to it.
-            return self._read(statement)
+            return self._read(statement, values)
         except DBAPIError as error:
             raise ledger_error(error, place(self._engine)) from error
 
-    def _read(self, statement: sa.Executable) -> list[Row]:
+    def _read(self, statement: sa.Executable | str, values: tuple[Any, ...]) -> list[Row]:
         with self._reads.connect() as connection:
-            return [dict(row) for row in connection.execute(statement).mappings()]
+            words = isinstance(statement, str)
+            found = connection.exec_driver_sql(statement, values) if words else connection.execute(statement)
+            return [dict(row) for row in found.mappings()]
 
     def _row(self, statement: sa.Select[*tuple[Any, ...]]) -> Row | None:
         rows = self._rows(statement.limit(1))
@@ -128,9 +131,13 @@ class Queries:
 
     def spec_texts(self, job_ids: Iterable[str]) -> dict[str, str]:
         """The specs of these jobs as JSON, unread: the jobs of a batch have the same."""
-        found = sa.select(specs.c.job_id, sa.cast(specs.c.body, sa.Text).label("body"))
-        rows = self._rows(found.where(specs.c.job_id.in_(list(job_ids))))
-        return {row["job_id"]: row["body"] for row in rows}
+        wanted = tuple(job_ids)
+        if not wanted:
+            return {}
+        # In words, since each start asks it: SQLAlchemy would spend ten times as long on making them as SQLite on them.
+        marks = ", ".join([self._mark] * len(wanted))
+        asked = f"SELECT job_id, CAST(body AS TEXT) AS body FROM specs WHERE job_id IN ({marks})"
+        return {row["job_id"]: row["body"] for row in self._rows(asked, wanted)}
 
     def job_counts(self) -> dict[str, int]:
         """How many jobs are in each state."""

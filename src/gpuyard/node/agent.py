@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import fcntl
 import os
+import sys
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -328,6 +329,8 @@ def main() -> None:
     configure_logging()
     home.create()
     lock = lock_agent(home.node / "agent.lock")
+    # Beside a busy loop a thread would wait for its turn for seconds (see ledger/writer.py).
+    sys.setswitchinterval(0.00005)
     settings = load_settings(home).node
     try:
         asyncio.run(_run(home, settings))

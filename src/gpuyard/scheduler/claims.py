@@ -21,18 +21,24 @@ _WINDOW = 64
 
 
 def claims(view: View, now: float, policy: Policy, providers: Set[str]) -> Iterator[tuple[LiveJob, str]]:
-    """Jobs to send ahead and the node of each, in the order of the queue. Take each job out of it before the next.
+    """Jobs to send ahead and the node of each, in the order of the line that the last decision left. Take each job out
+    of the queue before the next.
 
     `providers`: those whose nodes can let a job wait.
     """
-    brief = set(view.sites.brief(_BRIEF_S))
-    if not brief:
+    brief, queue = set(view.sites.brief(_BRIEF_S)), view.queue
+    if not brief or queue.unranked:
         return
-    for job in view.queue.heads(Ranking(policy, view.learning), now):
-        node_id = _room(view, job.shape, providers) if job.shape in brief and job.shape.nodes == 1 else None
-        if node_id is None:
-            return  # nobody is sent ahead of one that stands before him
-        yield job, node_id
+    ranking = Ranking(policy, view.learning)
+    while queue.line:
+        _, lane = queue.line[0]
+        job = queue.head(lane)
+        if job is not None:
+            node_id = _room(view, job.shape, providers) if job.shape in brief and job.shape.nodes == 1 else None
+            if node_id is None:
+                return  # nobody is sent ahead of one that stands before him
+            yield job, node_id
+        queue.rerank(lane, ranking, now)
 
 
 def _room(view: View, shape: Shape, providers: Set[str]) -> str | None:

@@ -52,9 +52,10 @@ def decide(view: View, now: float, policy: Policy) -> Decision:
     learned = ranking.learned()
     view.queue.refresh(ranking, now, learned)
     view.victims.refresh(view.jobs, ranking, policy, now, learned)
-    started = _Line(view, now, policy, ranking).start()
-    # Nobody is asked to leave on the strength of what is half learned: the next decision follows at once.
-    behind = bool(view.queue.line) and (view.queue.behind or view.victims.behind)
+    # Nobody starts before all that came are ranked, nor is anybody asked to leave on the strength of what is half
+    # learned: the next decision follows at once.
+    started = [] if view.queue.unranked else _Line(view, now, policy, ranking).start()
+    behind = view.queue.behind or (bool(view.queue.line) and view.victims.behind)
     preempted = [] if behind else Preemption(view, now, policy, ranking).plan()
     actions = (*failed, *started, *preempted)
     waiting = view.victims.next_change() if view.queue.line else None

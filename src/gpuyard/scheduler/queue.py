@@ -21,6 +21,8 @@ from gpuyard.scheduler.worth import span
 
 AT_ONCE = 40
 """So many lanes are ranked anew in a few milliseconds."""
+NEW_AT_ONCE = 400
+"""So many new ones in some more; who starts waits for them."""
 Item = TypeVar("Item", str, tuple[float, str])
 Lane = tuple[int, Shape, str, int]
 """Priority, shape, type, span of attained service."""
@@ -183,7 +185,7 @@ class Queue:
                 del self._due[lane]
         if anew:
             self._rank_all(ranking, now)
-        for lane in [*self._changed, *islice(self._new, AT_ONCE)]:
+        for lane in [*self._changed, *islice(self._new, NEW_AT_ONCE)]:
             self.rerank(lane, ranking, now)
         self._catch_up(ranking, now)
 
@@ -195,6 +197,11 @@ class Queue:
         for lane in list(islice(self._stale, AT_ONCE)):
             self.rerank(lane, ranking, now)
         self.shuffled = shuffled or not self._stale
+
+    @property
+    def unranked(self) -> bool:
+        """True while lanes wait to be ranked for the first time."""
+        return bool(self._new)
 
     @property
     def behind(self) -> bool:

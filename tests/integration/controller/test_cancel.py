@@ -23,6 +23,27 @@ async def test_a_queued_job_is_cancelled_at_once_and_never_runs(yard: Controlled
     assert len(yard.host.runs) == 1
 
 
+async def test_all_are_cancelled_with_the_decisions_of_one(yard: Controlled, monkeypatch):
+    running = await yard.submit(resources={"cpus": 4})
+    await yard.until(running, "running")
+    first, *_ = waiting = [await yard.submit(resources={"cpus": 1 + number % 4}) for number in range(250)]
+    child = await yard.submit(resources={"cpus": 1}, depends_on=[first])
+    core, decided = yard.controller.core, 0
+    schedule = core.schedule
+
+    def counted():
+        nonlocal decided
+        decided += 1
+        schedule()
+
+    monkeypatch.setattr(core, "schedule", counted)
+    await yard.controller.requests.cancel_all()
+    assert {yard.job(job_id)["state"] for job_id in (*waiting, child)} == {"cancelled"}
+    await yard.until(running)
+    assert (yard.job(running)["state"], len(yard.host.runs)) == ("cancelled", 1)
+    assert decided < 10
+
+
 async def test_a_running_job_is_stopped_and_its_room_is_free(yard: Controlled):
     job_id = await yard.submit(resources={"cpus": 4})
     await yard.until(job_id, "running")

@@ -3,6 +3,7 @@
 from gpuyard.domain.events import Change, Table
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.scheduler.claims import claims
+from gpuyard.scheduler.decide import decide
 from tests.unit.scheduler.world import World
 
 LOCAL = frozenset({"local"})
@@ -35,8 +36,9 @@ def yard(seconds: float, seen: int = 3) -> World:
 
 
 def sent(world: World) -> list[str]:
-    """Carry the claims out, as the controller does."""
+    """Decide, and carry the claims out, as the controller does."""
     found: list[str] = []
+    assert not decide(world.view, world.now, world.policy).actions
     for job, node_id in claims(world.view, world.now, world.policy, LOCAL):
         assert node_id == "node_a"
         found.append(job.id)

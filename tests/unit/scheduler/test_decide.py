@@ -6,6 +6,7 @@ from gpuyard.scheduler import decide as decide_module
 from gpuyard.scheduler.decide import Fail, Start, decide, undo
 from gpuyard.scheduler.placement import place
 from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.queue import NEW_AT_ONCE
 from tests.unit.scheduler.world import World, snapshot
 
 
@@ -29,6 +30,32 @@ def test_what_fits_starts_in_order(world):
     low, high, late = world.submit(priority=1, gpus=2), world.submit(priority=5, gpus=2), world.submit(gpus=2)
     assert [action.job_id for action in decision(world).actions] == [high, late]
     assert low in world.view.queue
+
+
+def test_of_many_that_come_at_once_nobody_starts_before_all_are_ranked(world):
+    decision(world)
+    count = 2 * NEW_AT_ONCE + 5
+    for number in range(count):
+        world.submit(priority=1, cpus=8, memory_gb=1 + number / 1000)
+    urgent = world.submit(priority=5, cpus=16)
+    looks = 0
+    while not (found := decision(world)).actions:
+        assert found.wake_at == world.now
+        looks += 1
+    assert looks == 2
+    assert [action.job_id for action in found.actions] == [urgent]
+
+
+def test_lanes_that_are_gone_before_they_were_ranked_keep_nobody_waking(world):
+    decision(world)
+    gone = [world.submit(memory_gb=1 + number / 1000) for number in range(2 * NEW_AT_ONCE)]
+    for job_id in gone:
+        world.set_job(job_id, state="cancelled")
+    last = world.submit(cpus=1)
+    while not (found := decision(world)).actions:
+        assert found.wake_at == world.now
+    assert [action.job_id for action in found.actions] == [last]
+    assert decision(world).wake_at is None
 
 
 def test_starts_of_one_decision_count_for_each_other(world):

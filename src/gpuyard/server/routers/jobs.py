@@ -11,7 +11,7 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel
 
 from gpuyard.controller.intake import Prepared
-from gpuyard.controller.memory import MANY, trim_memory_soon
+from gpuyard.controller.memory import MANY, settle_memory_soon
 from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.domain.jobs import Job
 from gpuyard.domain.states import JobState
@@ -63,8 +63,8 @@ async def _page_of(yard: Yard, jobs: Sequence[Prepared]) -> AsyncIterator[bytes]
     for start in range(0, len(jobs), _PIECE):
         yield (b"," if start else b"") + b",".join(_accepted(yard, jobs[start : start + _PIECE]))
     yield b'],"next":null}'
-    if len(jobs) > MANY:
-        trim_memory_soon()
+    if len(jobs) >= MANY:
+        settle_memory_soon()
 
 
 def _accepted(yard: Yard, jobs: Sequence[Prepared]) -> list[bytes]:

@@ -1,6 +1,5 @@
 """The server itself: health, version, Prometheus metrics, stopping."""
 
-import asyncio
 import os
 import time
 from enum import StrEnum
@@ -72,7 +71,7 @@ async def stop(yard: TheYard, running: Annotated[Running, Body(embed=True)] = Ru
             "Choose: leave them running (the next start adopts them) or cancel them.",
         )
     if running is Running.CANCEL:
-        await asyncio.gather(*(yard.controller.requests.cancel(job_id) for job_id in list(view.jobs)))
+        await yard.controller.requests.cancel_all()
         await _until_ended(yard)
     yard.stopping.set()
     return {"stopping": True, "left_running": sorted(live) if running is Running.LEAVE else []}
