@@ -42,6 +42,7 @@ def run(seed: int) -> Outcome:
         with _silence():
             outcome = _live_through(seed, folder)
             gc.collect()
+            gc.collect()  # the first ends what was under way, the second frees what that held: open files among it
         return outcome
     finally:
         shutil.rmtree(folder, ignore_errors=True)

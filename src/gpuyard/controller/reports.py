@@ -100,12 +100,13 @@ class Reports:
         there = {attempt.attempt_id: attempt for attempt in hello.attempts}
         # Sorted out at once: while the work below waits for something, attempts start and end.
         known = core.view.attempts_on(hello.node_id)
-        ending = [a for a in known if a.id in there and a.state is AttemptState.ENDING]
         missing = [a for a in known if a.id not in there]
         unsent = [a.id for a in missing if a.state in (AttemptState.INTENDED, AttemptState.SENT)]
+        # The Start of one that never ran may be on its way on this very link: the Stop behind it settles it either way.
+        ending = [a for a in known if a.state is AttemptState.ENDING and (a.id in there or a.started_at is None)]
         settled = [i for i in there if i not in core.view.attempts]
         for attempt in missing:
-            if attempt.id not in unsent:
+            if attempt.id not in unsent and attempt not in ending:
                 self._vanished(attempt, hello)
         for attempt in ending:
             await self._requests.stop(attempt, self._why_ending(attempt))
