@@ -153,6 +153,20 @@ async def test_a_cancel_while_the_host_is_away_is_done_when_it_is_back(yard: Con
     assert (await yard.until(job_id))["state"] == "cancelled"
 
 
+async def test_one_whose_start_may_be_on_its_way_is_stopped_and_not_given_up(yard: Controlled):
+    yard.host.deaf = True
+    job_id = await yard.submit()
+    await eventually(lambda: [row["state"] for row in yard.attempts(job_id)] == ["sent"])
+    await yard.provider.leave("node_1")
+    await yard.cancel(job_id)
+    yard.host.deaf = False
+    await yard.provider.join("node_1")
+    row = await yard.until(job_id)
+    (attempt,) = yard.attempts(job_id)
+    assert (row["state"], attempt["state"]) == ("cancelled", "ended"), "the node said so, nobody guessed it"
+    assert yard.host.stops == [(attempt["id"], "cancelled")]
+
+
 async def test_a_cancelled_job_is_not_resumed_while_it_still_ends(yard: Controlled):
     yard.host.obedient = False
     job_id = await yard.submit()
