@@ -191,8 +191,9 @@ def test_a_live_attempt_is_not_forgotten(shared):
 
 def test_a_silent_server_ends_only_what_says_so(node):
     patient, impatient = staying(node), staying(node, max_silence_s=0.2)
+    pid = node.started(impatient).pid
     node.close()
-    gone(node.started(impatient).pid)
+    gone(pid)
     node.open()
     assert node.ended(impatient).stopped == "silent"
     assert node.sink.of(wire.Ended, patient) == []
@@ -204,10 +205,11 @@ def test_the_silence_goes_on_when_the_agent_is_killed_meanwhile(node):
     job = staying(node, max_silence_s=3600)
     heard = node.home.node / "heard"
     wait_for(heard.exists, "the note of the link")
+    pid = node.started(job).pid
     node.close()
     with node.without_agent():
         heard.write_text(str(time.monotonic() - 3601))
-    gone(node.started(job).pid)
+    gone(pid)
     node.open()
     assert node.ended(job).stopped == "silent"
 
