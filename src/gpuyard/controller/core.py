@@ -210,7 +210,7 @@ class Core:
         while live := self.queries.live_jobs(last):  # page by page: all at once would take more memory than the view
             last = live[-1]["id"]
             self._remember_jobs(live, now)
-        if len(self.view.jobs) > MANY:
+        if len(self.view.jobs) >= MANY:
             trim_memory()
         for row in self.queries.live_attempts():
             self._remember(Table.ATTEMPTS, row.pop("id"), row, now)

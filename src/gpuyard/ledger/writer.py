@@ -10,7 +10,6 @@ without that put.
 """
 
 import asyncio
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ import sqlalchemy as sa
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from gpuyard.config.turns import share_the_interpreter
 from gpuyard.domain.errors import FencedError, LedgerError, LedgerUnreachableError
 from gpuyard.domain.events import Event
 from gpuyard.ledger.apply import begin_group, cursor
@@ -32,9 +32,6 @@ PUBLISHED = 500
 LINGER_S = 0.005
 # A thread costs some 0.1 ms. A commit is made on the loop when the last few took less than this.
 QUICK_S, _QUICK_COMMITS, _SMALL = 0.001, 8, 5 * SLICE
-# Python lets a thread that waits have its turn after this. It counts anew whenever the running one lets go for a
-# moment, as a loop does at each of its turns: with the default (5 ms) a commit beside a busy loop waited for seconds.
-_TURN_S = 0.00005
 _RECONNECT_S = 0.5
 # A server that was stopped in the middle of a group may not keep others out for longer.
 _IDLE_IN_TRANSACTION = "SET idle_in_transaction_session_timeout = '3s'"
@@ -84,7 +81,7 @@ class Writer:
 
     def start(self) -> None:
         """Begin writing; needs a running loop."""
-        sys.setswitchinterval(_TURN_S)
+        share_the_interpreter()
         self._task = asyncio.create_task(self._run(), name="ledger-writer")
 
     async def close(self) -> None:

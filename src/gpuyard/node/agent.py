@@ -7,7 +7,6 @@ import argparse
 import asyncio
 import fcntl
 import os
-import sys
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -22,6 +21,7 @@ from gpuyard.config.locks import is_locked
 from gpuyard.config.logs import configure_logging
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import NodeSettings, load_settings
+from gpuyard.config.turns import share_the_interpreter
 from gpuyard.devices.host import HostReading, read_host
 from gpuyard.domain import wire
 from gpuyard.domain.ids import new_id
@@ -329,8 +329,7 @@ def main() -> None:
     configure_logging()
     home.create()
     lock = lock_agent(home.node / "agent.lock")
-    # Beside a busy loop a thread would wait for its turn for seconds (see ledger/writer.py).
-    sys.setswitchinterval(0.00005)
+    share_the_interpreter()
     settings = load_settings(home).node
     try:
         asyncio.run(_run(home, settings))

@@ -58,8 +58,8 @@ class Scheduler(RuleBasedStateMachine):
         self.outcomes[job_id] = "queued"
         self.parents[job_id] = chosen
 
-    @rule(run=st.booleans())
-    def decide(self, run):
+    @rule(run=st.booleans(), look_again=st.booleans())
+    def decide(self, run, look_again):
         view, now = self.world.view, self.world.now
         waiting = {job_id: replace(job) for job_id, job in view.jobs.items() if job.state is JobState.QUEUED}
         decision = decide(view, now, self.world.policy)
@@ -77,7 +77,8 @@ class Scheduler(RuleBasedStateMachine):
                 self.world.run(action.job_id)
         started = [waiting[action.job_id] for action in decision.actions if not isinstance(action, Fail)]
         self.check_order(started)
-        self.check_nobody_was_skipped()
+        if look_again:  # not always: what is known from one decision to the next must stay true over many
+            self.check_nobody_was_skipped()
         assert decision.wake_at is None or decision.wake_at > now
 
     def check_start(self, job, placements):
@@ -211,7 +212,7 @@ class Scheduler(RuleBasedStateMachine):
             self.world.set_gpu(uuid, node_id=uuid.split("-")[1], state="idle")
         for _ in range(2 * len(self.outcomes) + 2):
             self.world.now += 100.0
-            self.decide(run=True)
+            self.decide(run=True, look_again=True)
             for job_id in self.live():
                 self.end(0, "completed")
                 assert self.outcomes[job_id] == "completed"
