@@ -112,8 +112,8 @@ class Promises:
         server = self.world.server
         if server is None or not server.ready:
             return ["the server"]
-        rows = server.ledger.queries.live_jobs()
-        return [f"{row['id']} {row['state']} {row['reason']}" for row in rows] + [
+        rows = [row for page in server.ledger.queries.live_jobs() for row in page]
+        return [f"{row.id} {row.state} {row.reason}" for row in rows] + [
             p.attempt_id for machine in self.world.machines for p in machine.host.live()
         ]
 

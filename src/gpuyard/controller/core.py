@@ -15,7 +15,7 @@ from gpuyard.billing.meter import Price, list_price
 from gpuyard.config.settings import Settings
 from gpuyard.controller import moves
 from gpuyard.controller.intake import Prepared
-from gpuyard.controller.memory import MANY, trim_memory
+from gpuyard.controller.recall import know_parents, recall
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobspec import JobSpec
@@ -26,7 +26,7 @@ from gpuyard.ledger.ledger import Ledger
 from gpuyard.scheduler.claims import claims
 from gpuyard.scheduler.decide import decide
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.observe import PREEMPTED, learn, observe
+from gpuyard.scheduler.observe import PREEMPTED, observe
 from gpuyard.scheduler.policy import Order, Policy
 from gpuyard.scheduler.view import Action, Fail, LiveAttempt, Preempt, View
 
@@ -34,8 +34,6 @@ from gpuyard.scheduler.view import Action, Fail, LiveAttempt, Preempt, View
 RETRY_WRITE_S = 1.0
 # So many events are folded in a few milliseconds.
 SLICE = 100
-# Of so many completed jobs the durations are read anew when the server starts.
-LEARNED_FROM = 2000
 log = structlog.get_logger(__name__)
 Listener = Callable[[int, Sequence[Event]], None]
 
@@ -198,51 +196,12 @@ class Core:
     # --- memory ---
 
     def reload(self) -> None:
-        """Forget everything and fold the ledger's live rows, as if they were one event each."""
-        self.view, self.submitting = View(), {}
-        now = self.clock()
-        for row in self.queries.nodes():
-            self._remember(Table.NODES, row.pop("id"), row, now)
-        for row in self.queries.gpus():
-            self._remember(Table.GPUS, row.pop("uuid"), row, now)
-        self._learn()
-        last = ""
-        while live := self.queries.live_jobs(last):  # page by page: all at once would take more memory than the view
-            last = live[-1]["id"]
-            self._remember_jobs(live, now)
-        if len(self.view.jobs) >= MANY:
-            trim_memory()
-        for row in self.queries.live_attempts():
-            self._remember(Table.ATTEMPTS, row.pop("id"), row, now)
-
-    def _remember_jobs(self, rows: Sequence[dict[str, Any]], now: float) -> None:
-        self.know_parents({parent for row in rows for parent in row["depends_on"]})
-        service = self.queries.service([row["id"] for row in rows if row["attempts"]])
-        for row in rows:
-            row["served_s"], row["preemptions"] = service.get(row["id"], (0.0, 0))
-            self._remember(Table.JOBS, row.pop("id"), row, now)
-
-    def _learn(self) -> None:
-        """Know again how long jobs take, from the newest that have completed."""
-        completed = self.queries.newest_completed(LEARNED_FROM)
-        service = self.queries.service([row["id"] for row in completed])
-        for row in reversed(completed):
-            learn(self.view, row["name"] or "", row["labels"] or {}, row["shape"], service.get(row["id"], (0.0, 0))[0])
+        """Forget everything and recall what is live in the ledger."""
+        self.view, self.submitting = recall(self.queries, self.clock()), {}
 
     def know_parents(self, job_ids: set[str]) -> bool:
-        """Tell the view of parents that are already over, before a child that names them appears.
-
-        False while the end of one is still on its way to the ledger: ask again after the next commit.
-        """
-        unknown = {job_id for job_id in job_ids if job_id not in self.view.jobs}
-        rows = self.queries.jobs_by_id(unknown) if unknown else {}
-        over = {job_id: state for job_id, row in rows.items() if (state := JobState(row["state"])).terminal}
-        over |= dict.fromkeys(unknown - rows.keys(), JobState.FAILED)  # nothing will ever complete what is not there
-        self.view.ended |= over
-        return len(over) == len(unknown)
-
-    def _remember(self, table: Table, key: str, row: Mapping[str, Any], now: float) -> None:
-        observe(self.view, Event(EventKind.NODE_CHANGED, now, (Change(table, key, row),)))
+        """Tell the view of parents that are already over; False while the end of one is on its way to the ledger."""
+        return know_parents(self.view, self.queries, job_ids)
 
     def _ran_ahead(self) -> None:
         log.warning("a commit failed: memory is read anew from the ledger")

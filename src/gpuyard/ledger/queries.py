@@ -1,7 +1,7 @@
 """Reading the ledger: rows as plain dicts, lists with a cursor. Every function opens and closes its own transaction."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -24,14 +24,46 @@ from gpuyard.ledger.tables import (
 )
 
 Row = dict[str, Any]
+T = TypeVar("T")
+Take = Callable[[sa.CursorResult[Any]], list[T]]
 LIVE_ATTEMPTS = tuple(state.value for state in AttemptState if state.live)
 # SQLite takes 32,766 in one statement unless it was built to take more.
 _MAX_VARIABLES = 30_000
 # How much of an id a person must give at least, and what the index of endings holds.
 _TAIL = 4
 _LIVE_JOBS = tuple(state.value for state in JobState if not state.terminal)
-_SCHEDULED = [column for column in jobs.c if column.name not in ("kind", "exit_code", "ended_at", "idempotency_key",
-                                                                 "warnings")]  # fmt: skip
+
+
+class StoredJob(NamedTuple):
+    """What the scheduler asks of a job's row. `labels`, `shape` and `depends_on` are JSON, unread: the rows of a long
+    queue say the same. What is true or false may be 1 or 0."""
+
+    id: str
+    state: str
+    reason: str | None
+    name: str | None
+    labels: str | None
+    shape: str
+    priority: int
+    project: str | None
+    created_at: float
+    started_at: float | None
+    not_before: float | None
+    timeout_s: float | None
+    estimated_duration_s: float | None
+    preemptible: bool
+    depends_on: str | None
+    retry_count: int
+    failures: int
+    attempts: int
+    attempt_id: str | None
+    cancel_requested: bool
+    resume_from: str | None
+    tier: str | None
+
+
+_STORED = ", ".join(f"CAST({name} AS TEXT)" if isinstance(jobs.c[name].type, sa.JSON) else name
+                    for name in StoredJob._fields)  # fmt: skip
 
 
 class Queries:
@@ -45,22 +77,25 @@ class Queries:
         self._reads = engine.execution_options(isolation_level="AUTOCOMMIT") if elsewhere else engine
 
     def _rows(self, statement: sa.Executable | str, values: tuple[Any, ...] = ()) -> list[Row]:
+        return self._found(statement, values, lambda found: [dict(row) for row in found.mappings()])
+
+    def _found(self, statement: sa.Executable | str, values: tuple[Any, ...], take: Take[T]) -> list[T]:
+        """What `take` makes of the rows found; a statement in words has its values apart."""
         try:
             try:
-                return self._read(statement, values)
+                return self._read(statement, values, take)
             except DBAPIError as error:
                 if not is_lost(error):
                     raise
             # The database may have been started anew since the pool last spoke to it.
-            return self._read(statement, values)
+            return self._read(statement, values, take)
         except DBAPIError as error:
             raise ledger_error(error, place(self._engine)) from error
 
-    def _read(self, statement: sa.Executable | str, values: tuple[Any, ...]) -> list[Row]:
+    def _read(self, statement: sa.Executable | str, values: tuple[Any, ...], take: Take[T]) -> list[T]:
         with self._reads.connect() as connection:
             words = isinstance(statement, str)
-            found = connection.exec_driver_sql(statement, values) if words else connection.execute(statement)
-            return [dict(row) for row in found.mappings()]
+            return take(connection.exec_driver_sql(statement, values) if words else connection.execute(statement))
 
     def _row(self, statement: sa.Select[*tuple[Any, ...]]) -> Row | None:
         rows = self._rows(statement.limit(1))
@@ -98,10 +133,17 @@ class Queries:
             statement = statement.where(jobs.c[column].in_(values))
         return self._rows(statement)
 
-    def live_jobs(self, after: str = "", most: int = 5000) -> list[Row]:
-        """The next jobs after the id `after` that are not over, in the order of submission, as the scheduler asks."""
-        live = sa.select(*_SCHEDULED).where(jobs.c.state.in_(_LIVE_JOBS), jobs.c.id > after)
-        return self._rows(live.order_by(jobs.c.id).limit(most))
+    def live_jobs(self, most: int = 5000) -> Iterator[list[StoredJob]]:
+        """The jobs that are not over, page by page: state by state, in the order of submission."""
+        # In words, since a server that starts reads all of them before anything else: SQLAlchemy would take most of the
+        # time to make a dict of each. And one state at a time, so that the index gives them in order.
+        mark = self._mark
+        asked = f"SELECT {_STORED} FROM jobs WHERE state = {mark} AND id > {mark} ORDER BY id LIMIT {most}"
+        for state in _LIVE_JOBS:
+            last = ""
+            while page := self._found(asked, (state, last), lambda found: [StoredJob._make(row) for row in found]):
+                yield page
+                last = page[-1].id
 
     def jobs_by_idempotency_key(self, keys: Sequence[str]) -> dict[str, str]:
         """The id of the job that a request with a key made, by key; at most a few thousand keys."""

@@ -126,16 +126,20 @@ class View:
 
     def file(self, job: LiveJob) -> None:
         """Put a queued job where it belongs."""
-        job.waits_for = tuple(p for p in job.waits_for if self.ended.get(p) is not JobState.COMPLETED)
-        for parent in job.waits_for:
-            self.dependents.setdefault(parent, set()).add(job.id)
-        lost = next((parent for parent in job.waits_for if parent in self.ended), None)
+        lost = self._wait_for_parents(job) if job.waits_for else None
         if lost is not None:
             self.doomed[job.id] = lost
         elif not job.waits_for and job.not_before is not None:
             self.delayed.add((job.not_before, job.id))
         elif not job.waits_for:
             self.queue.add(job)
+
+    def _wait_for_parents(self, job: LiveJob) -> str | None:
+        """Note whose end the job waits for; a parent that ended otherwise than completed, if there is one."""
+        job.waits_for = tuple(p for p in job.waits_for if self.ended.get(p) is not JobState.COMPLETED)
+        for parent in job.waits_for:
+            self.dependents.setdefault(parent, set()).add(job.id)
+        return next((parent for parent in job.waits_for if parent in self.ended), None)
 
     def withdraw(self, job: LiveJob) -> None:
         """Take a job out of wherever `file` or a decision put it; nothing changes when it is nowhere."""
