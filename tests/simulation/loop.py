@@ -76,12 +76,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def freeze(self, life: Life) -> None:
         """As by SIGSTOP: nothing of it runs until it is thawed, and then all at once."""
         life.frozen = True
-        for queue in (self._ready, self._scheduled):
-            life.parked += [handle for handle in queue if handle._context.get(_LIFE) is life]
-        for handle in life.parked:
-            (self._scheduled if handle in self._scheduled else self._ready).remove(handle)
-            if isinstance(handle, asyncio.TimerHandle):
-                handle._scheduled = False
+        for place, handle in enumerate(self._ready):
+            if handle._context.get(_LIFE) is life:
+                life.parked.append(handle)
+                # The loop has counted what is ready before it began this round: something must stay in its place.
+                self._ready[place] = nothing = asyncio.Handle(lambda: None, (), self)
+                nothing.cancel()
+        for handle in [handle for handle in self._scheduled if handle._context.get(_LIFE) is life]:
+            life.parked.append(handle)
+            self._scheduled.remove(handle)
+            handle._scheduled = False
         heapq.heapify(self._scheduled)
 
     def thaw(self, life: Life) -> None:
