@@ -24,7 +24,7 @@ MOST_WAITING = 200
 
 @dataclass
 class Wanted:
-    """An acknowledged job: the kind of work it is, and whether somebody was told that it is cancelled."""
+    """An acknowledged job: the kind of work it is, and whether somebody asked to cancel it, heard or not."""
 
     id: str
     kind: str
@@ -88,8 +88,8 @@ class Work:
 
     def _cancel(self, wanted: Wanted) -> None:
         with suppress(GpuyardError, OSError, AssertionError), self.yard.client() as client:
+            wanted.cancelled = True  # a server killed before it could answer may have done it
             client.job(wanted.id).cancel()
-            wanted.cancelled = True
 
     def _let_them_catch_up(self) -> None:
         while not self.stop.is_set() and self.unfinished() > MOST_WAITING:

@@ -28,7 +28,7 @@ from gpuyard.domain.ids import new_id
 from gpuyard.node.attempt import AttemptRun
 from gpuyard.node.dial import WELCOME_S, Door, Pulse, doors, opened
 from gpuyard.node.gpus import GpuWatch
-from gpuyard.node.journal import Journal
+from gpuyard.node.journal import Journal, own_keeper
 from gpuyard.node.logs import read_log
 from gpuyard.node.outbox import Outbox
 from gpuyard.node.watch import Surroundings
@@ -53,7 +53,7 @@ class Agent:
         self._window = Window()
         self._around = Surroundings(
             self._journal, self._blobs, settings, self._host.hostname, self._outbox.put, lambda: self._gpus.current,
-            self._window.successor, self._begin, _reaper(),
+            self._window.successor, self._begin, own_keeper() or None,
         )  # fmt: skip
         self._node_id = _node_id(home.node / "id")
         self._attempts: dict[str, AttemptRun] = {}
@@ -295,11 +295,6 @@ def _heard_at(path: Path) -> float:
         return min(float(path.read_text()), now)
     except (FileNotFoundError, ValueError):
         return now
-
-
-def _reaper() -> int | None:
-    """The keeper, when it is the one that started this agent."""
-    return os.getppid() if os.environ.get("GPUYARD_KEEPER") == str(os.getppid()) else None
 
 
 def _node_id(path: Path) -> str:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from gpuyard.domain import wire
 from gpuyard.domain.units import format_gb
 from gpuyard.node.environment import job_command, job_environment
-from gpuyard.node.journal import Record
+from gpuyard.node.journal import Record, own_keeper
 from gpuyard.node.launcher import (
     NEVER_STARTED,
     Exit,
@@ -190,7 +190,7 @@ class AttemptRun:
         """
         record = self.record
         unclaimed = any(not content["attempt"] and content["at"] >= record.intended_at for content in _records(exits))
-        return record.keeper == os.getppid() and not unclaimed
+        return record.keeper == own_keeper() != 0 and not unclaimed
 
     def _find_pid(self, exits: Path) -> bool:
         """The agent died between the spawn and its note: the process is found by the id in its environment.

@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 class Record:
     """All that the journal knows of an attempt; times in UTC seconds, `monotonic` on the clock of `boot_id`'s boot.
 
-    `keeper` is the pid of the agent's parent when it meant to start the attempt, at `intended_at`.
+    `keeper` is that of the agent when it meant to start the attempt, at `intended_at` (see `own_keeper`).
     """
 
     start: wire.Start
@@ -64,7 +64,7 @@ class Journal:
 
     def intend(self, start: wire.Start, boot_id: str) -> Record:
         """Note that the attempt is about to be started, before it is. OSError when that cannot be written."""
-        keeper, now = os.getppid(), time.time()
+        keeper, now = own_keeper(), time.time()
         facts = {"boot_id": boot_id, "keeper": keeper, "intended_at": now}
         try:
             self._append(start.attempt_id, {"start": start, **facts})
@@ -112,6 +112,15 @@ class Journal:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(file)
+
+
+def own_keeper() -> int:
+    """The pid of the keeper that started this agent; 0 when that is gone: whoever has its orphans now keeps no record.
+
+    The parent alone does not say it: of two agents whose keepers are gone it is the same.
+    """
+    parent = os.getppid()
+    return parent if os.environ.get("GPUYARD_KEEPER") == str(parent) else 0
 
 
 def _read(path: Path) -> Record | None:

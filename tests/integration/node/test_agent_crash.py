@@ -5,6 +5,7 @@ import signal
 import time
 
 from gpuyard.domain import wire
+from gpuyard.node.launcher.procfs import children
 from tests.support.node import Node, gone, wait_for
 
 # Says that it is there, waits for a file, and leaves with the given code, or by the given signal if that is negative.
@@ -117,6 +118,24 @@ def test_killed_as_it_started_a_job_nobody_knows_about_is_lost(node):
         gone(leader(node, job))
     ended = node.ended(job)
     assert (ended.exit_code, ended.reason) == (None, "exit_status_lost")
+
+
+def test_killed_as_it_started_a_job_after_both_keepers_of_two_agents_the_job_is_lost(node):
+    """Neither agent has a keeper then: that the parent of both is the same must not be taken for one keeper's word."""
+    keeper, agent = node.pid("keeper"), node.pid("agent")
+    node.kill("keeper")
+    wait_for(lambda: node.pid("keeper") != keeper, "a new keeper")
+    wait_for(lambda: children(node.pid("keeper")), "an agent that waits for its turn")
+    job = waiting(node, 7)
+    pid = leader(node, job)
+    os.kill(agent, signal.SIGSTOP)
+    node.rewrite_journal(job, node.journal(job)[:1])
+    os.kill(pid, signal.SIGKILL)
+    node.kill("keeper")
+    os.kill(agent, signal.SIGKILL)
+    ended = node.ended(job)
+    assert (ended.exit_code, ended.reason) == (None, "exit_status_lost")
+    assert node.output(job) == "here\n"
 
 
 def test_an_agent_whose_keeper_was_killed_lives_on(node):
