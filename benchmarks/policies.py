@@ -1,13 +1,15 @@
-"""`python -m benchmarks.policies`: each policy on each trace, mean and p99 completion as ratios to strict `fcfs`."""
+"""`python -m benchmarks.policies`: each policy on each trace and each workload, beside `fcfs` and `threshold`."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 DATA = Path(__file__).parent / "data"
 TRACES = (("philly_like_1000", 16), ("philly_like_2000", 112))
 POLICIES = ("fcfs", "backfill", "gittins")
+RESIDENCY = ("threshold", "round_robin", "lru", "static", "cost")
 
 
 def play(trace: str, gpus: int, policy: str) -> dict[str, float]:
@@ -20,7 +22,7 @@ def play(trace: str, gpus: int, policy: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the table in Markdown."""
+    """Print the tables in Markdown."""
     print("| trace | GPUs | policy | mean | × fcfs | p99 | × fcfs |\n|---|---|---|---|---|---|---|")
     for trace, gpus in TRACES:
         base = play(trace, gpus, "fcfs")
@@ -29,6 +31,27 @@ def main() -> None:
             mean, p99 = jobs["mean_s"], jobs["p99_s"]
             print(f"| {trace} | {gpus} | {policy} | {mean:,.0f} s | {mean / base['mean_s']:.3f} "
                   f"| {p99:,.0f} s | {p99 / base['p99_s']:.2f} |")  # fmt: skip
+    print("\n| workload | policy | requests, p95 | × threshold | scripts, mean | × threshold | loads | batch |")
+    print("|---|---|---|---|---|---|---|---|")
+    for path in sorted((DATA / "workloads").glob("*.json")):
+        rules = simulated(path, "threshold")
+        for policy in RESIDENCY:
+            told = rules if policy == "threshold" else simulated(path, policy)
+            batches = ", ".join(f"{batch['makespan_s']:,.0f} s" for batch in told["batches"])
+            print(f"| {path.stem} | {policy} | {beside(told, rules, 'llm', 'p95_s')} "
+                  f"| {beside(told, rules, 'script', 'mean_s')} | {told['loads']} | {batches or '–'} |")  # fmt: skip
+
+
+def simulated(path: Path, policy: str) -> dict[str, Any]:
+    """What `gpuyard simulate` says of a workload."""
+    command = [sys.executable, "-m", "gpuyard.cli.entry", "simulate", str(path), "--policy", policy, "--json"]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def beside(told: dict[str, Any], rules: dict[str, Any], kind: str, figure: str) -> str:
+    """A figure, and how many times that of the rules it is."""
+    mine, theirs = told[kind][figure], rules[kind][figure]
+    return f"{mine:,.0f} s | {mine / theirs:.2f}" if told[kind]["count"] else "– | –"
 
 
 if __name__ == "__main__":

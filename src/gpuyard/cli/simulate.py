@@ -28,35 +28,71 @@ def register(app: typer.Typer) -> None:
 
 
 def simulate(
-    trace: Annotated[Path, typer.Argument(metavar="TRACE.csv", help=f"Columns: {', '.join(COLUMNS)}.")],
-    gpus: Annotated[int, typer.Option(help="GPUs of the cluster.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help=f"A workload (.json), or a trace with columns {', '.join(COLUMNS)}.")
+    ],
+    policy: Annotated[
+        str,
+        typer.Option(help="Of a trace: fcfs, backfill or gittins. Of a workload: cost, threshold, round_robin, lru or "
+                          "static."),
+    ] = "",
+    gpus: Annotated[int | None, typer.Option(help="GPUs of the cluster; a workload names its own.")] = None,
     gpus_per_node: Annotated[
         int, typer.Option(help="GPUs of one node. Gangs may span nodes, so this only has to divide --gpus.")
     ] = 8,
-    policy: Annotated[str, typer.Option(help="fcfs, backfill or gittins.")] = "gittins",
     as_json: AsJson = False,
-) -> None:
-    """Play a trace of jobs through the scheduler in virtual time, and tell how long they take."""
+) -> None:  # fmt: skip
+    """Play a trace of jobs, or a workload of models and scripts, through the scheduler in virtual time."""
+    if file.suffix == ".json":
+        result = _play_workload(file, policy or "cost")
+    else:
+        result = _play_trace(file, policy or "gittins", gpus, gpus_per_node)
+    if as_json:
+        print_json(result)
+    else:
+        print_table(("FROM ARRIVAL TO END", ""), _told(result), empty="")
+
+
+def _play_trace(trace: Path, policy: str, gpus: int | None, gpus_per_node: int) -> dict[str, Any]:
     from gpuyard.scheduler import simulate as simulation
     from gpuyard.scheduler.policy import Order, Policy
 
     if policy not in list(Order):
         raise InvalidInputError.of("--policy", f"there is no policy {policy!r}", f"use one of: {', '.join(Order)}")
+    if gpus is None:
+        raise InvalidInputError.of("--gpus", "is missing", "say how many GPUs the cluster of the trace has")
     if not 1 <= gpus <= MOST_GPUS:
         raise InvalidInputError.of("--gpus", f"is {gpus}", f"give 1 to {MOST_GPUS}")
     if gpus_per_node < 1 or gpus % gpus_per_node:
         raise InvalidInputError.of("--gpus-per-node", f"is {gpus_per_node}, which does not divide {gpus}",
                                    "give a number of GPUs that whole nodes have")  # fmt: skip
-    jobs = read_trace(trace)
-    result = simulation.simulate(jobs, gpus, Policy(order=Order(policy))).summary()
-    if as_json:
-        print_json(result)
-        return
-    told = [(name, format_duration(result["jobs"][f"{name}_s"])) for name in ("mean", "p50", "p95", "p99", "max")]
-    rows = [("policy", policy), ("jobs", result["jobs"]["count"]), *told,
-            ("makespan", format_duration(result["makespan_s"])), ("preemptions", result["preemptions"]),
-            ("unfinished", result["unfinished"])]  # fmt: skip
-    print_table(("FROM ARRIVAL TO END", ""), rows, empty="")
+    return simulation.simulate(read_trace(trace), gpus, Policy(order=Order(policy))).summary()
+
+
+def _play_workload(file: Path, policy: str) -> dict[str, Any]:
+    from gpuyard.cli.workload import read_workload
+    from gpuyard.scheduler.workload import POLICIES, play
+
+    if policy not in POLICIES:
+        raise InvalidInputError.of("--policy", f"there is no policy {policy!r}", f"use one of: {', '.join(POLICIES)}")
+    return play(read_workload(file), policy).summary()
+
+
+def _told(result: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The summary for people: a line a figure."""
+    rows: list[tuple[str, Any]] = [("policy", result["policy"])]
+    for group in ("jobs", "llm", "script"):
+        figures = result.get(group)
+        if not figures or not figures["count"]:
+            continue
+        rows.append((group, figures["count"]))
+        rows += [(f"{group} {name}", format_duration(figures[f"{name}_s"]))
+                 for name in ("mean", "p50", "p95", "p99", "max") if f"{name}_s" in figures]  # fmt: skip
+    rows += [("batch", format_duration(batch["makespan_s"])) for batch in result.get("batches", ())]
+    rows += [(name, result[name]) for name in ("loads", "preemptions") if name in result]
+    if "switch_gpu_h" in result:
+        rows.append(("switching", f"{result['switch_gpu_h']:.2f} GPU h"))
+    return [*rows, ("makespan", format_duration(result["makespan_s"])), ("unfinished", result["unfinished"])]
 
 
 def read_trace(path: Path) -> "list[TraceJob]":

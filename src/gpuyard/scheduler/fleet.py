@@ -1,0 +1,156 @@
+"""The fleet: GPUs, the models resident on them and who waits for both, as the residency policies see them.
+
+A GPU holds residents (model servers) and at most one script worker, as far as its memory goes. Tasks of class `llm` go
+to a resident of their model, one at a time; tasks of class `script` to a worker of their script. Times are seconds of
+one clock; nothing here reads how long a task will take.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gpuyard.scheduler.switching import Switching
+
+
+class Phase(StrEnum):
+    """Where a resident stands. `asleep`: its server lives and holds no GPU memory; it wakes faster than it boots."""
+
+    BOOTING = "booting"
+    READY = "ready"
+    BUSY = "busy"
+    UNLOADING = "unloading"
+    ASLEEP = "asleep"
+
+
+@dataclass(slots=True, eq=False)
+class Resident:
+    """A model on a GPU. `since`: when its phase began; `used_at`: when it last ended a task or became ready.
+
+    `draining`: it is given no more requests, since it is to leave.
+    """
+
+    model: str
+    gpu: "Gpu"
+    phase: Phase
+    since: float
+    used_at: float = 0.0
+    draining: bool = False
+
+    @property
+    def holds_memory(self) -> bool:
+        """Asleep it holds none of the GPU's."""
+        return self.phase is not Phase.ASLEEP
+
+    @property
+    def serves(self) -> bool:
+        """It answers, or will when it has booted."""
+        return self.phase in (Phase.BOOTING, Phase.READY, Phase.BUSY) and not self.draining
+
+
+@dataclass(slots=True, eq=False)
+class Gpu:
+    """A GPU. `worker`: the script whose worker boots, runs or leaves on it; `reserved`: kept free for a batch."""
+
+    id: str
+    memory_gb: float
+    residents: dict[str, Resident] = field(default_factory=dict[str, Resident])
+    worker: str | None = None
+    reserved: bool = False
+
+    def resident(self, model: str) -> Resident | None:
+        """The model on this GPU, asleep or not."""
+        return self.residents.get(model)
+
+
+@dataclass(slots=True)
+class Task:
+    """Somebody waits for a model or a script since `arrived_at`."""
+
+    id: int
+    name: str
+    arrived_at: float
+
+
+@dataclass(slots=True)
+class Demand:
+    """What is asked of one model: who waits, in order; when the newest requests came; how long answers took."""
+
+    waiting: deque[Task] = field(default_factory=deque[Task])
+    arrivals: deque[float] = field(default_factory=deque[float])
+    answered: int = 0
+    answering_s: float = 0.0
+
+    def arrived(self, task: Task, keep_s: float) -> None:
+        """One more request; those before the last `keep_s` seconds are forgotten."""
+        self.waiting.append(task)
+        self.arrivals.append(task.arrived_at)
+        while self.arrivals[0] < task.arrived_at - keep_s:
+            self.arrivals.popleft()
+
+    def ended(self, took_s: float) -> None:
+        """A request was answered after so many seconds of service."""
+        self.answered += 1
+        self.answering_s += took_s
+
+    def mean_s(self, guess_s: float) -> float:
+        """How long an answer takes; `guess_s` counts as much as three of them."""
+        return (self.answering_s + 3 * guess_s) / (self.answered + 3)
+
+    def rate(self, now: float, window_s: float) -> float:
+        """Requests per second over the last `window_s` seconds."""
+        return sum(1 for at in reversed(self.arrivals) if at >= now - window_s) / window_s
+
+
+@dataclass(slots=True)
+class Fleet:
+    """All of it. `memory_gb` says what a model or a script needs on a GPU; `switching` how long moving them takes."""
+
+    gpus: dict[str, Gpu]
+    memory_gb: Mapping[str, float]
+    switching: Switching
+    sleepers: frozenset[str] = frozenset()
+    pinned: frozenset[str] = frozenset()
+    """GPUs whose residents never give way: those of a brain."""
+    demand: dict[str, Demand] = field(default_factory=dict[str, Demand])
+    scripts: deque[Task] = field(default_factory=deque[Task])
+    scripts_ended: int = 0
+    scripts_took_s: float = 0.0
+    closed: bool = False
+    """An exclusive batch runs: requests wait, and nothing is loaded for them."""
+
+    def residents(self, model: str | None = None) -> Iterator[Resident]:
+        """All residents, or those of one model."""
+        for gpu in self.gpus.values():
+            yield from (gpu.residents.values() if model is None else filter(None, [gpu.resident(model)]))
+
+    def serving(self, model: str) -> list[Resident]:
+        """Those that answer requests for the model, or will."""
+        return [resident for resident in self.residents(model) if resident.serves]
+
+    def ready(self) -> list[Resident]:
+        """Those with nothing to do."""
+        return [resident for resident in self.residents() if resident.phase is Phase.READY]
+
+    def free_gb(self, gpu: Gpu) -> float:
+        """What nobody holds of the GPU's memory."""
+        held = sum(self.memory_gb[r.model] for r in gpu.residents.values() if r.holds_memory)
+        return gpu.memory_gb - held - (self.memory_gb[gpu.worker] if gpu.worker else 0.0)
+
+    def has_room(self, gpu: Gpu, name: str) -> bool:
+        """Whether a model or a script fits there now. A second worker never does."""
+        if gpu.reserved or (gpu.worker and name not in self.demand):
+            return False
+        return self.memory_gb[name] <= self.free_gb(gpu)
+
+    def roomy(self, name: str) -> list[Gpu]:
+        """The GPUs on which the model or script fits now."""
+        return [gpu for gpu in self.gpus.values() if self.has_room(gpu, name)]
+
+    def leaving(self) -> int:
+        """How many residents are on their way out: that many need not be asked to leave."""
+        return sum(1 for r in self.residents() if r.phase is Phase.UNLOADING or (r.draining and r.phase is Phase.BUSY))
+
+    def script_mean_s(self, guess_s: float) -> float:
+        """How long a script runs; `guess_s` counts as much as three of them."""
+        return (self.scripts_took_s + 3 * guess_s) / (self.scripts_ended + 3)

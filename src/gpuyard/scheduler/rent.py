@@ -1,0 +1,176 @@
+"""Rent: the residency policy `cost`, which weighs waiting against the measured cost of moving a model.
+
+All its patience is counted in reloads: a model that wakes in seconds is moved at once, one that boots for minutes
+seldom. A model gets another GPU when its requests would wait long even so (rent or buy: what has been waited is held
+against a reload), and gives one back when the rate of its requests needs fewer and scripts press.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from gpuyard.scheduler.fleet import Demand, Fleet, Phase, Resident, Task
+from gpuyard.scheduler.residency import (
+    ANSWER_S,
+    SCRIPT_S,
+    Action,
+    Drain,
+    Load,
+    Run,
+    Unload,
+    makes_room,
+    place_model,
+    place_script,
+    reload_s,
+    victim,
+)
+from gpuyard.scheduler.switching import Move
+
+WAIT_S = 30.0
+"""Requests that would wait longer are worth another GPU."""
+FIRST_WAIT_S = 24.0
+"""After so much waiting, by all together, a model is loaded though scripts wait."""
+LATE = 10.0
+"""Who has waited for so many reloads, while nothing of its kind moves, gets the place of somebody at work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """What a reload of so many seconds makes of the policy; all in seconds but for `caution`.
+
+    `reload`: that. `window`: over which the rate of requests is taken that may need more GPUs; `calm`: that needs
+    fewer, and `caution` how much more than that rate those who stay must be able to answer. `backlog`: in what time a
+    line of requests should be served. `quiet`: after such a silence requests are over for now. `last`: how long the
+    last resident of a model stays for nothing. `press`: scripts that would wait longer than that press. `spare`: a wait
+    longer than that is worth an idle GPU. `look`: how often to look again.
+    """
+
+    reload: float
+    window: float
+    calm: float
+    caution: float
+    backlog: float
+    quiet: float
+    last: float
+    press: float
+    spare: float
+    look: float
+
+    @classmethod
+    def of(cls, reload: float) -> "Patience":
+        """Found by search over workloads of the kinds that `benchmarks.policies` plays."""
+        return cls(
+            reload=reload,
+            window=max(reload / 4, 20.0),
+            calm=max(reload, 20.0),
+            caution=min(0.4 + reload / 130, 1.3),
+            backlog=max(reload, 20.0),
+            quiet=max(reload / 3, 10.0),
+            last=2.5 * reload,
+            press=4 * reload,
+            spare=max(reload / 2, 10.0),
+            look=max(reload / 24, 1.0),
+        )
+
+
+@dataclass(slots=True)
+class Cost:
+    """The policy. It remembers since when a model has had more GPUs than it needs."""
+
+    wake_at: float = math.inf
+    _patience: dict[float, Patience] = field(default_factory=dict[float, Patience])
+
+    def act(self, fleet: Fleet, now: float) -> Action | None:
+        """First who is worth another GPU, then scripts, then who must make room for either."""
+        self.wake_at = math.inf
+        if self._is_late(fleet, now) and (gpu := place_script(fleet)):
+            return Run(gpu.id)
+        homeless: list[str] = []
+        for model in [] if fleet.closed else sorted(fleet.demand, key=lambda name: _waits_since(fleet.demand[name])):
+            if self._wants_more(fleet, model, now):
+                if gpu := place_model(fleet, model):
+                    return Load(model, gpu.id)
+                homeless.append(model)
+        if gpu := place_script(fleet):
+            return Run(gpu.id)
+        if gone := self._surplus(fleet, now):
+            return Unload(gone.model, gone.gpu.id)
+        stuck = [fleet.demand[model].waiting[0] for model in homeless if not fleet.serving(model)]
+        if fleet.scripts and not any(gpu.worker for gpu in fleet.gpus.values()):
+            stuck.append(fleet.scripts[0])
+        for task in stuck:
+            if action := self._make_room(fleet, task, now):
+                return action
+        if fleet.demand and (fleet.scripts or any(demand.waiting for demand in fleet.demand.values())):
+            self.wake_at = now + min(self._of(fleet, model).look for model in fleet.demand)
+        return None
+
+    def _is_late(self, fleet: Fleet, now: float) -> bool:
+        """Scripts have waited for long, and none runs."""
+        if not fleet.scripts or any(gpu.worker for gpu in fleet.gpus.values()):
+            return False
+        reload = max((self._of(fleet, model).reload for model in fleet.demand), default=0.0)
+        return now >= fleet.scripts[0].arrived_at + LATE * reload
+
+    def _make_room(self, fleet: Fleet, task: Task, now: float) -> Action | None:
+        """For the first of its kind, of which none moves: in time, somebody else has to go."""
+        if fleet.leaving():
+            return None
+        gone = victim(fleet, task.name)
+        if gone:
+            first = FIRST_WAIT_S if task.name in fleet.demand else LATE * self._of(fleet, gone.model).reload
+            return Unload(gone.model, gone.gpu.id) if gone.draining or now >= task.arrived_at + first else None
+        late = [resident for resident in fleet.residents() if resident.phase is Phase.BUSY
+                and makes_room(fleet, resident, task.name)
+                and now >= task.arrived_at + LATE * self._of(fleet, resident.model).reload]  # fmt: skip
+        found = min(late, key=lambda resident: (reload_s(fleet, resident), resident.gpu.id), default=None)
+        return Drain(found.model, found.gpu.id) if found else None
+
+    def _of(self, fleet: Fleet, model: str) -> Patience:
+        move = Move.WAKE if model in fleet.sleepers else Move.BOOT
+        reload = fleet.switching.seconds(model, move)
+        return self._patience.get(reload) or self._patience.setdefault(reload, Patience.of(reload))
+
+    def _wants_more(self, fleet: Fleet, model: str, now: float) -> bool:
+        demand, patience = fleet.demand[model], self._of(fleet, model)
+        if not demand.waiting:
+            return False
+        answer_s, serving = demand.mean_s(ANSWER_S), len(fleet.serving(model))
+        load = demand.rate(now, patience.window) * answer_s
+        work = len(demand.waiting) * answer_s
+        need = math.ceil(load + work / patience.backlog - 1e-9)
+        if serving == 0:
+            waited = sum(now - task.arrived_at for task in demand.waiting)
+            return not fleet.scripts or need >= 2 or waited >= FIRST_WAIT_S
+        # While it loads, more come than those who serve can answer.
+        wait = (work + max(0.0, load - serving) * patience.reload) / serving
+        if fleet.scripts:
+            all_serving = sum(1 for resident in fleet.residents() if resident.serves)
+            return serving < need and wait > WAIT_S and all_serving < max(1, len(fleet.gpus) - 1)
+        return wait > patience.spare or (serving < need and wait > WAIT_S)
+
+    def _surplus(self, fleet: Fleet, now: float) -> Resident | None:
+        """Who makes room for scripts, if they press and somebody has more than it needs."""
+        queued = len(fleet.scripts) - fleet.leaving()
+        if queued <= 0:
+            return None
+        gone = victim(fleet, fleet.scripts[0].name)
+        if gone is None:
+            return None
+        demand, patience = fleet.demand[gone.model], self._of(fleet, gone.model)
+        workers = sum(1 for gpu in fleet.gpus.values() if gpu.worker) + fleet.leaving()
+        if queued * fleet.script_mean_s(SCRIPT_S) <= patience.press * workers or self._wants_more(
+            fleet, gone.model, now
+        ):
+            return None
+        serving = len(fleet.serving(gone.model))
+        if serving == 1:
+            idle = now - gone.used_at >= patience.last
+            return gone if idle and demand.rate(now, patience.calm) * demand.mean_s(ANSWER_S) < 0.5 else None
+        silent = not demand.waiting and now - (demand.arrivals[-1] if demand.arrivals else -math.inf) > patience.quiet
+        load = demand.rate(now, patience.calm) * demand.mean_s(ANSWER_S) * patience.caution
+        load += len(demand.waiting) * demand.mean_s(ANSWER_S) / patience.backlog
+        return gone if silent or load <= serving - 1 else None
+
+
+def _waits_since(demand: Demand) -> float:
+    return demand.waiting[0].arrived_at if demand.waiting else math.inf

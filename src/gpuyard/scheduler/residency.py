@@ -1,0 +1,206 @@
+"""Residency: which models are loaded where, and when they make room for scripts.
+
+A policy is asked for its next action until it has none; what it remembers is what hysteresis needs. The policies differ
+in when a resident gives way and when one is loaded; who gives way is the same for all: with nothing to do, not pinned,
+first the one that is back soonest, then the one that was idle longest.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpuyard.scheduler.fleet import Fleet, Gpu, Phase, Resident
+from gpuyard.scheduler.switching import Move
+
+# Before anything was measured: the seed document's figures for a short answer and a ten-minute video.
+ANSWER_S = 15.0
+SCRIPT_S = 45.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Boot the model on the GPU, or wake it where it sleeps there."""
+
+    model: str
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unload:
+    """Let the model leave the GPU; one that can sleep goes to sleep."""
+
+    model: str
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run the first script in line on the GPU."""
+
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Give the model no more requests on this GPU, so that it can leave."""
+
+    model: str
+    gpu: str
+
+
+Action = Load | Unload | Run | Drain
+
+
+class Residency(Protocol):
+    """A policy. `wake_at`: when its answer may change though nothing happens; infinity if never."""
+
+    wake_at: float
+
+    def act(self, fleet: Fleet, now: float) -> Action | None:
+        """The next thing to do at `now`, or None."""
+        ...
+
+
+# --- what all policies do alike ---
+
+
+def reload_s(fleet: Fleet, resident: Resident) -> float:
+    """How long the resident would take to be back, once it is gone."""
+    move = Move.WAKE if resident.model in fleet.sleepers else Move.BOOT
+    return fleet.switching.seconds(resident.model, move)
+
+
+def load_s(fleet: Fleet, model: str, gpu: Gpu) -> float:
+    """How long the model takes until it is ready there."""
+    there = gpu.resident(model)
+    return fleet.switching.seconds(model, Move.WAKE if there else Move.BOOT)
+
+
+def place_model(fleet: Fleet, model: str) -> Gpu | None:
+    """Where the model is ready soonest; the fullest of equal ones."""
+    found = [gpu for gpu in fleet.roomy(model) if (there := gpu.resident(model)) is None or not there.holds_memory]
+    return min(found, key=lambda gpu: (load_s(fleet, model, gpu), fleet.free_gb(gpu)), default=None)
+
+
+def place_script(fleet: Fleet) -> Gpu | None:
+    """Where the first script in line runs: where no model sleeps that would want the GPU back, if there is a choice."""
+    if not fleet.scripts:
+        return None
+    return min(fleet.roomy(fleet.scripts[0].name), key=lambda gpu: (len(gpu.residents), fleet.free_gb(gpu)),
+               default=None)  # fmt: skip
+
+
+def makes_room(fleet: Fleet, resident: Resident, name: str) -> bool:
+    """Whether the model or script would fit in the place of the resident, which may have to go."""
+    gpu = resident.gpu
+    if gpu.id in fleet.pinned or gpu.reserved or (gpu.worker and name not in fleet.demand):
+        return False
+    return resident.model != name and fleet.free_gb(gpu) + fleet.memory_gb[resident.model] >= fleet.memory_gb[name]
+
+
+def victim(fleet: Fleet, room_for: str) -> Resident | None:
+    """Who gives way so that a model or script finds room."""
+    found = [resident for resident in fleet.ready() if makes_room(fleet, resident, room_for)]
+    return min(found, key=lambda r: (not r.draining, reload_s(fleet, r), r.used_at), default=None)
+
+
+def thirsty(fleet: Fleet) -> list[str]:
+    """Models that somebody waits for while none is ready, who waits longest first."""
+    waiting = [(demand.waiting[0].arrived_at, model) for model, demand in fleet.demand.items() if demand.waiting]
+    ready = {resident.model for resident in fleet.ready() if not resident.draining}
+    return [model for _, model in sorted(waiting) if model not in ready]
+
+
+def booting(fleet: Fleet, model: str) -> int:
+    """How many of it are on their way."""
+    return sum(1 for resident in fleet.residents(model) if resident.phase is Phase.BOOTING)
+
+
+# --- the policies ---
+
+
+@dataclass(slots=True)
+class Threshold:
+    """The seed document's rules: a request boots a model on an idle GPU; scripts evict by the length of their line.
+
+    A script that has waited for ten times the victim's boot evicts as well: a short line must not wait for ever.
+    """
+
+    min_scripts: int = 5
+    wake_at: float = math.inf
+
+    def act(self, fleet: Fleet, now: float) -> Action | None:
+        """Requests first, then scripts."""
+        self.wake_at = math.inf
+        if not fleet.closed:
+            for model in thirsty(fleet):
+                gpu = place_model(fleet, model)
+                if gpu and booting(fleet, model) < len(fleet.demand[model].waiting):
+                    return Load(model, gpu.id)
+        if gpu := place_script(fleet):
+            return Run(gpu.id)
+        queued = len(fleet.scripts) - fleet.leaving()
+        if queued <= 0 or not fleet.scripts:
+            return None
+        gone = victim(fleet, fleet.scripts[0].name)
+        if gone and self._must_go(fleet, gone, queued, now):
+            return Unload(gone.model, gone.gpu.id)
+        return None
+
+    def _must_go(self, fleet: Fleet, gone: Resident, queued: int, now: float) -> bool:
+        idle = len([r for r in fleet.ready() if r.gpu.id not in fleet.pinned])
+        asked = any(demand.waiting for demand in fleet.demand.values())
+        due = fleet.scripts[0].arrived_at + 10 * reload_s(fleet, gone)
+        if queued > self.min_scripts or (queued > 20 and not asked) or queued * SCRIPT_S / idle > 120:
+            return True
+        if fleet.leaving() == 0:
+            self.wake_at = due
+            return now >= due
+        return False
+
+
+@dataclass(slots=True)
+class Lru:
+    """Load at once, evict at once: whoever has been idle longest gives way to whoever waits."""
+
+    wake_at: float = math.inf
+
+    def act(self, fleet: Fleet, now: float) -> Action | None:
+        """Requests first, then scripts."""
+        if not fleet.closed:
+            for model in thirsty(fleet):
+                if booting(fleet, model) >= len(fleet.demand[model].waiting):
+                    continue
+                if gpu := place_model(fleet, model):
+                    return Load(model, gpu.id)
+        if gpu := place_script(fleet):
+            return Run(gpu.id)
+        if len(fleet.scripts) <= fleet.leaving():
+            return None
+        gone = victim(fleet, fleet.scripts[0].name)
+        return Unload(gone.model, gone.gpu.id) if gone else None
+
+
+@dataclass(slots=True)
+class Static:
+    """Half of the GPUs, rounded up, belong to models, in turn; the others to scripts. Nothing is ever moved."""
+
+    wake_at: float = math.inf
+
+    def act(self, fleet: Fleet, now: float) -> Action | None:
+        """Fill the models' half when asked, run scripts on the other."""
+        gpus = list(fleet.gpus.values())
+        half = math.ceil(len(gpus) / 2) if fleet.demand else 0
+        models = sorted(fleet.demand)
+        for place, gpu in enumerate(gpus[:half]):
+            model = models[place % len(models)]
+            if not fleet.closed and fleet.demand[model].waiting and not gpu.residents and fleet.has_room(gpu, model):
+                return Load(model, gpu.id)
+        if fleet.scripts:
+            for gpu in gpus[half:]:
+                if fleet.has_room(gpu, fleet.scripts[0].name):
+                    return Run(gpu.id)
+                for there in gpu.residents.values():  # a model that was there before
+                    if there.phase is Phase.READY and gpu.id not in fleet.pinned:
+                        return Unload(there.model, gpu.id)
+        return None
