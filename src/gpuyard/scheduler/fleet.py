@@ -114,6 +114,8 @@ class Fleet:
     """GPUs whose residents never give way: those of a brain."""
     demand: dict[str, Demand] = field(default_factory=dict[str, Demand])
     scripts: deque[Task] = field(default_factory=deque[Task])
+    scripts_moved_at: float = 0.0
+    """When one last ended: the line moves."""
     scripts_ended: int = 0
     scripts_took_s: float = 0.0
     closed: bool = False

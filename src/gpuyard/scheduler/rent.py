@@ -7,6 +7,7 @@ against a reload), and gives one back when the rate of its requests needs fewer 
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 
 from gpuyard.scheduler.fleet import Demand, Fleet, Phase, Resident, Task
 from gpuyard.scheduler.residency import (
@@ -25,12 +26,10 @@ from gpuyard.scheduler.residency import (
 )
 from gpuyard.scheduler.switching import Move
 
-WAIT_S = 30.0
-"""Requests that would wait longer are worth another GPU."""
 FIRST_WAIT_S = 24.0
 """After so much waiting, by all together, a model is loaded though scripts wait."""
 LATE = 10.0
-"""Who has waited for so many reloads, while nothing of its kind moves, gets the place of somebody at work."""
+"""Who has waited for so many boots, while nothing of its kind moves, gets the place of somebody at work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +39,8 @@ class Patience:
     `reload`: that. `window`: over which the rate of requests is taken that may need more GPUs; `calm`: that needs
     fewer, and `caution` how much more than that rate those who stay must be able to answer. `backlog`: in what time a
     line of requests should be served. `quiet`: after such a silence requests are over for now. `last`: how long the
-    last resident of a model stays for nothing. `press`: scripts that would wait longer than that press. `spare`: a wait
-    longer than that is worth an idle GPU. `look`: how often to look again.
+    last resident of a model stays for nothing. `wait`: requests that would wait longer are worth another GPU; `spare`:
+    an idle one. `press`: scripts that would wait longer than that press. `look`: how often to look again.
     """
 
     reload: float
@@ -51,6 +50,7 @@ class Patience:
     backlog: float
     quiet: float
     last: float
+    wait: float
     press: float
     spare: float
     look: float
@@ -64,8 +64,9 @@ class Patience:
             calm=max(reload, 20.0),
             caution=min(0.4 + reload / 130, 1.3),
             backlog=max(reload, 20.0),
-            quiet=max(reload / 3, 10.0),
-            last=2.5 * reload,
+            quiet=max(reload / 3, 30.0),
+            last=4 * max(reload - ANSWER_S, 0.0),
+            wait=max(30.0 - reload / 8, 15.0),
             press=4 * reload,
             spare=max(reload / 2, 10.0),
             look=max(reload / 24, 1.0),
@@ -74,7 +75,7 @@ class Patience:
 
 @dataclass(slots=True)
 class Cost:
-    """The policy. It remembers since when a model has had more GPUs than it needs."""
+    """The policy. It keeps nothing but its own patience by reload time."""
 
     wake_at: float = math.inf
     _patience: dict[float, Patience] = field(default_factory=dict[float, Patience])
@@ -108,20 +109,21 @@ class Cost:
         """Scripts have waited for long, and none runs."""
         if not fleet.scripts or any(gpu.worker for gpu in fleet.gpus.values()):
             return False
-        reload = max((self._of(fleet, model).reload for model in fleet.demand), default=0.0)
-        return now >= fleet.scripts[0].arrived_at + LATE * reload
+        return now >= _stands_since(fleet, fleet.scripts[0]) + max(
+            map(partial(_late_s, fleet), fleet.demand), default=0.0
+        )
 
     def _make_room(self, fleet: Fleet, task: Task, now: float) -> Action | None:
         """For the first of its kind, of which none moves: in time, somebody else has to go."""
         if fleet.leaving():
             return None
-        gone = victim(fleet, task.name)
+        gone, since = victim(fleet, task.name), _stands_since(fleet, task)
         if gone:
-            first = FIRST_WAIT_S if task.name in fleet.demand else LATE * self._of(fleet, gone.model).reload
-            return Unload(gone.model, gone.gpu.id) if gone.draining or now >= task.arrived_at + first else None
+            first = FIRST_WAIT_S if task.name in fleet.demand else _late_s(fleet, gone.model)
+            return Unload(gone.model, gone.gpu.id) if gone.draining or now >= since + first else None
         late = [resident for resident in fleet.residents() if resident.phase is Phase.BUSY
                 and makes_room(fleet, resident, task.name)
-                and now >= task.arrived_at + LATE * self._of(fleet, resident.model).reload]  # fmt: skip
+                and now >= since + _late_s(fleet, resident.model)]  # fmt: skip
         found = min(late, key=lambda resident: (reload_s(fleet, resident), resident.gpu.id), default=None)
         return Drain(found.model, found.gpu.id) if found else None
 
@@ -144,9 +146,12 @@ class Cost:
         # While it loads, more come than those who serve can answer.
         wait = (work + max(0.0, load - serving) * patience.reload) / serving
         if fleet.scripts:
-            all_serving = sum(1 for resident in fleet.residents() if resident.serves)
-            return serving < need and wait > WAIT_S and all_serving < max(1, len(fleet.gpus) - 1)
-        return wait > patience.spare or (serving < need and wait > WAIT_S)
+            return (
+                serving < need
+                and wait > patience.wait
+                and (patience.reload < fleet.script_mean_s(SCRIPT_S) or _leaves_one(fleet))
+            )
+        return wait > patience.spare or (serving < need and wait > patience.wait)
 
     def _surplus(self, fleet: Fleet, now: float) -> Resident | None:
         """Who makes room for scripts, if they press and somebody has more than it needs."""
@@ -174,3 +179,17 @@ class Cost:
 
 def _waits_since(demand: Demand) -> float:
     return demand.waiting[0].arrived_at if demand.waiting else math.inf
+
+
+def _stands_since(fleet: Fleet, task: Task) -> float:
+    """Since when nothing of the task's kind has moved while it waited."""
+    return task.arrived_at if task.name in fleet.demand else max(task.arrived_at, fleet.scripts_moved_at)
+
+
+def _late_s(fleet: Fleet, model: str) -> float:
+    return LATE * fleet.switching.seconds(model, Move.BOOT)
+
+
+def _leaves_one(fleet: Fleet) -> bool:
+    """Whether with one model more there is still a GPU for scripts: they would stand still for a whole reload."""
+    return sum(1 for resident in fleet.residents() if resident.serves) < max(1, len(fleet.gpus) - 1)

@@ -246,6 +246,7 @@ class _Play:
 
     def _script_ended(self, gpu: Gpu, task: Task) -> None:
         self._fleet.scripts_ended += 1
+        self._fleet.scripts_moved_at = self._now
         self._fleet.scripts_took_s += self._durations.pop(task.id)
         self._out.script.append(self._now - task.arrived_at)
         self._open -= 1
