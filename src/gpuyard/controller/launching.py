@@ -149,7 +149,10 @@ def _startable(attempt: LiveAttempt) -> bool:
     return attempt.state in (AttemptState.INTENDED, AttemptState.SENT)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def _read_spec(text: str) -> JobSpec:
-    """A spec as the ledger holds it; it was validated before it came there. The jobs of a batch share theirs."""
+    """A spec as the ledger holds it; it was validated before it came there. The jobs of a batch share theirs.
+
+    One takes 8 kB: of jobs that share nothing, few are to be kept.
+    """
     return JobSpec.model_validate_json(text)
