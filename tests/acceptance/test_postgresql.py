@@ -94,7 +94,7 @@ def test_every_server_answers_and_one_schedules(pair):
         wait_until(lambda: stays.refresh().state == "running", 30, "the other job to run")
         stays.cancel()
         assert stays.wait(30).state == "cancelled"
-        assert len(client.nodes()) == 2
+        wait_until(lambda: len(client.nodes()) == 2, 30, "the agent of each home to have joined")
     assert states(first) == states(second) == {"a": "completed", "b": "cancelled"}
     assert httpx.get(f"{second.address().url}/api/v1/nodes", headers={"Authorization": "Bearer x"}).status_code == 401
     second.ok("down")
