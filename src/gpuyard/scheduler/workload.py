@@ -402,10 +402,8 @@ class _Play:
     def _maybe_over(self, batch: _Batch) -> None:
         if batch.left or (batch.arrival.reload and batch.coming_back < len(batch.models)):
             return
-        if any(self._fleet.gpus[gpu].reserved for gpu, mine in batch.plan.items() if mine):
+        if any(self._fleet.gpus[gpu].reserved for gpu in batch.plan):
             return
-        for gpu in batch.plan:
-            self._fleet.gpus[gpu].reserved = False
         self._running.remove(batch)
         self._out.batches.append(self._now - batch.arrival.at)
         self._fleet.closed = False

@@ -131,6 +131,13 @@ def _fields(work: Workload) -> dict[str, object]:
     return {name: getattr(work, name) for name in Workload.__slots__}
 
 
+def test_a_batch_on_gpus_without_models_ends_with_its_last_worker():
+    arrival = BatchArrival(0, "s", (20.0, 30.0, 5.0), exclusive=True, reload=True)
+    outcome = play(on(2, batches=[arrival]), "cost")
+    assert outcome.batches == [5 + 30 + 1]
+    assert outcome.unfinished == 0
+
+
 # --- what holds for every policy ---
 
 
