@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("job_id", "arrival_s", "gpus", "duration_s", "job_type")
 MOST_FAULTS = 10
-"""How many faults of a trace are told at once."""
+"""How many faults of a file are told at once."""
 MOST_GPUS = 20_000
 
 

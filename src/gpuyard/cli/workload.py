@@ -2,16 +2,15 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from gpuyard.cli.simulate import MOST_FAULTS
 from gpuyard.domain.errors import Fault, InvalidInputError
 from gpuyard.scheduler.workload import Arrival, BatchArrival, Model, Script, Workload
-
-MOST_FAULTS = 10
-"""How many faults of a file are told at once."""
 
 
 class _Gpu(msgspec.Struct):
@@ -71,7 +70,7 @@ def read_workload(path: Path) -> Workload:
         raise InvalidInputError.of(f"{path}: {field}", f"is wrong: {words}", "see the documented form") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidInputError.of(str(path), f"is not JSON: {error}", "write a workload as JSON") from None
-    faults = [fault for _, fault in zip(range(MOST_FAULTS), _faults(path, file), strict=False)]
+    faults = list(islice(_faults(path, file), MOST_FAULTS))
     if faults:
         raise InvalidInputError(faults)
     return Workload(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gpuyard.scheduler.switching import Switching
+from gpuyard.scheduler.switching import Move, Switching
 
 
 class Phase(StrEnum):
@@ -152,6 +152,10 @@ class Fleet:
     def leaving(self) -> int:
         """How many residents are on their way out: that many need not be asked to leave."""
         return sum(1 for r in self.residents() if r.phase is Phase.UNLOADING or (r.draining and r.phase is Phase.BUSY))
+
+    def reload_s(self, model: str) -> float:
+        """How long the model takes to be back, once it has left a GPU."""
+        return self.switching.seconds(model, Move.WAKE if model in self.sleepers else Move.BOOT)
 
     def script_mean_s(self, guess_s: float) -> float:
         """How long a script runs; `guess_s` counts as much as three of them."""

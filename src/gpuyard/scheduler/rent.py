@@ -21,7 +21,6 @@ from gpuyard.scheduler.residency import (
     makes_room,
     place_model,
     place_script,
-    reload_s,
     victim,
 )
 from gpuyard.scheduler.switching import Move
@@ -124,12 +123,11 @@ class Cost:
         late = [resident for resident in fleet.residents() if resident.phase is Phase.BUSY
                 and makes_room(fleet, resident, task.name)
                 and now >= since + _late_s(fleet, resident.model)]  # fmt: skip
-        found = min(late, key=lambda resident: (reload_s(fleet, resident), resident.gpu.id), default=None)
+        found = min(late, key=lambda resident: (fleet.reload_s(resident.model), resident.gpu.id), default=None)
         return Drain(found.model, found.gpu.id) if found else None
 
     def _of(self, fleet: Fleet, model: str) -> Patience:
-        move = Move.WAKE if model in fleet.sleepers else Move.BOOT
-        reload = fleet.switching.seconds(model, move)
+        reload = fleet.reload_s(model)
         return self._patience.get(reload) or self._patience.setdefault(reload, Patience.of(reload))
 
     def _wants_more(self, fleet: Fleet, model: str, now: float) -> bool:
@@ -163,9 +161,8 @@ class Cost:
             return None
         demand, patience = fleet.demand[gone.model], self._of(fleet, gone.model)
         workers = sum(1 for gpu in fleet.gpus.values() if gpu.worker) + fleet.leaving()
-        if queued * fleet.script_mean_s(SCRIPT_S) <= patience.press * workers or self._wants_more(
-            fleet, gone.model, now
-        ):
+        pressed = queued * fleet.script_mean_s(SCRIPT_S) > patience.press * workers
+        if not pressed or self._wants_more(fleet, gone.model, now):
             return None
         serving = len(fleet.serving(gone.model))
         if serving == 1:

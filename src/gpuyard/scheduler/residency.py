@@ -64,12 +64,6 @@ class Residency(Protocol):
 # --- what all policies do alike ---
 
 
-def reload_s(fleet: Fleet, resident: Resident) -> float:
-    """How long the resident would take to be back, once it is gone."""
-    move = Move.WAKE if resident.model in fleet.sleepers else Move.BOOT
-    return fleet.switching.seconds(resident.model, move)
-
-
 def load_s(fleet: Fleet, model: str, gpu: Gpu) -> float:
     """How long the model takes until it is ready there."""
     there = gpu.resident(model)
@@ -101,7 +95,7 @@ def makes_room(fleet: Fleet, resident: Resident, name: str) -> bool:
 def victim(fleet: Fleet, room_for: str) -> Resident | None:
     """Who gives way so that a model or script finds room."""
     found = [resident for resident in fleet.ready() if makes_room(fleet, resident, room_for)]
-    return min(found, key=lambda r: (not r.draining, reload_s(fleet, r), r.used_at), default=None)
+    return min(found, key=lambda r: (not r.draining, fleet.reload_s(r.model), r.used_at), default=None)
 
 
 def thirsty(fleet: Fleet) -> list[str]:
@@ -114,6 +108,15 @@ def thirsty(fleet: Fleet) -> list[str]:
 def booting(fleet: Fleet, model: str) -> int:
     """How many of it are on their way."""
     return sum(1 for resident in fleet.residents(model) if resident.phase is Phase.BOOTING)
+
+
+def load_at_once(fleet: Fleet) -> Load | None:
+    """A load for a request that none is under way for, where there is room."""
+    for model in [] if fleet.closed else thirsty(fleet):
+        gpu = place_model(fleet, model)
+        if gpu and booting(fleet, model) < len(fleet.demand[model].waiting):
+            return Load(model, gpu.id)
+    return None
 
 
 # --- the policies ---
@@ -132,15 +135,12 @@ class Threshold:
     def act(self, fleet: Fleet, now: float) -> Action | None:
         """Requests first, then scripts."""
         self.wake_at = math.inf
-        if not fleet.closed:
-            for model in thirsty(fleet):
-                gpu = place_model(fleet, model)
-                if gpu and booting(fleet, model) < len(fleet.demand[model].waiting):
-                    return Load(model, gpu.id)
+        if load := load_at_once(fleet):
+            return load
         if gpu := place_script(fleet):
             return Run(gpu.id)
         queued = len(fleet.scripts) - fleet.leaving()
-        if queued <= 0 or not fleet.scripts:
+        if queued <= 0:
             return None
         gone = victim(fleet, fleet.scripts[0].name)
         if gone and self._must_go(fleet, gone, queued, now):
@@ -150,7 +150,7 @@ class Threshold:
     def _must_go(self, fleet: Fleet, gone: Resident, queued: int, now: float) -> bool:
         idle = len([r for r in fleet.ready() if r.gpu.id not in fleet.pinned])
         asked = any(demand.waiting for demand in fleet.demand.values())
-        due = fleet.scripts[0].arrived_at + 10 * reload_s(fleet, gone)
+        due = fleet.scripts[0].arrived_at + 10 * fleet.reload_s(gone.model)
         if queued > self.min_scripts or (queued > 20 and not asked) or queued * SCRIPT_S / idle > 120:
             return True
         if fleet.leaving() == 0:
@@ -167,12 +167,8 @@ class Lru:
 
     def act(self, fleet: Fleet, now: float) -> Action | None:
         """Requests first, then scripts."""
-        if not fleet.closed:
-            for model in thirsty(fleet):
-                if booting(fleet, model) >= len(fleet.demand[model].waiting):
-                    continue
-                if gpu := place_model(fleet, model):
-                    return Load(model, gpu.id)
+        if load := load_at_once(fleet):
+            return load
         if gpu := place_script(fleet):
             return Run(gpu.id)
         if len(fleet.scripts) <= fleet.leaving():

@@ -348,16 +348,13 @@ class _Play:
     def _tails(self, batch: _Batch, gpus: Sequence[Gpu]) -> list[float]:
         """For how long each GPU is needed after its last item: its model comes back, in its turn where it boots."""
         back = [batch.models.get(gpu.id) if batch.arrival.reload else None for gpu in gpus]
-        loads = [self._fleet.switching.seconds(model, self._back(model)) if model else 0.0 for model in back]
+        loads = [self._fleet.reload_s(model) if model else 0.0 for model in back]
         in_line = [place for place, model in enumerate(back) if model and model not in self._fleet.sleepers]
         if self._work.serial_loads and in_line:
             turns = serial_tails(len(in_line), max(loads[place] for place in in_line))
             for place, tail in zip(in_line, turns, strict=True):
                 loads[place] = tail
         return loads
-
-    def _back(self, model: str) -> Move:
-        return Move.WAKE if model in self._fleet.sleepers else Move.BOOT
 
     def _clear_the_way(self, batch: _Batch) -> None:
         """Unload what has nothing to do on the batch's GPUs, and start its worker where there is room."""

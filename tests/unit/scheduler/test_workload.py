@@ -1,7 +1,7 @@
 """Models and scripts on the same GPUs, in virtual time."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 import pytest
@@ -146,7 +146,6 @@ class Watched:
     """A policy, and after each step what must hold of the fleet."""
 
     inner: Residency
-    done: list[Action] = field(default_factory=list[Action])
 
     @property
     def wake_at(self) -> float:
