@@ -109,3 +109,122 @@ def test_a_tier_fills_in_what_the_spec_leaves_open(gpu_yard: TestYard) -> None:
     done = gpu_yard.wait(job_id)
     assert done.attempts[0].gpus == [T]
     assert (done.cost.tier, str(done.cost.price_per_hour)) == ("GPU_SMALL", "0.526")
+
+
+def test_a_gpu_with_a_fatal_xid_is_quarantined_with_its_reason_until_it_is_released(
+    gpu_yard: TestYard,
+    fake_gpus: FakeGpus,  # noqa: F811
+) -> None:
+    """Its job runs again elsewhere, once; the reason is in `gpus` and in `why`."""
+    body = ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES; [ $GPUYARD_ATTEMPT = 1 ] && sleep 60; exit 0"]
+    job = gpu_yard.submit(body, resources={"gpus": {"count": 1, "memory_gb": 40}}, retry_count=1)
+    gpu_yard.wait(job, "running")
+    (first,) = gpu_yard.json("show", job)["gpus"]
+
+    def quarantined() -> bool:
+        fake_gpus.xid(first, 79)  # one that comes before somebody listens is not heard
+        return gpus(gpu_yard)[first]["state"] == "quarantined"
+
+    wait_until(quarantined, 20, "the quarantine")
+    assert "Xid 79 (the GPU has fallen off the bus)" in gpus(gpu_yard)[first]["problem"]
+    done = gpu_yard.wait(job)
+    assert (done.state, len(done.attempts)) == ("completed", 2)
+    assert (done.attempts[0].reason, done.attempts[1].gpus != [first]) == ("gpu_failed", True)
+    assert "Xid 79" in (done.attempts[0].message or "")
+    waiting = gpu_yard.submit(SHOW, resources={"gpus": {"count": 1, "uuid": [first]}})
+    assert "Xid 79" in gpu_yard.ok("why", waiting)
+    gpu_yard.ok("gpus", "--release", first)
+    assert gpu_yard.wait(waiting).state == "completed"
+
+
+def test_a_programs_own_xid_is_told_to_its_owner(gpu_yard: TestYard, fake_gpus: FakeGpus) -> None:  # noqa: F811
+    fault = gpu_yard.work / "fault"
+    body = ["sh", "-c", f"while [ ! -e {fault} ]; do sleep 0.05; done; exit 3"]
+    job = gpu_yard.submit(body, resources={"gpus": {"count": 1, "uuid": [T]}})
+    gpu_yard.wait(job, "running")
+    wait_until(lambda: "listening" in listeners(), 20, "somebody to listen")
+    fake_gpus.xid(T, 31)
+    fake_gpus.xid(A, 79)
+    wait_until(lambda: gpus(gpu_yard)[A]["state"] == "quarantined", 20, "the Xid that came last to be heard")
+    fault.touch()
+    done = gpu_yard.wait(job)
+    assert (done.state, done.attempts[0].reason) == ("failed", "exit_code")
+    assert "Xid 31 (GPU memory page fault)" in (done.attempts[0].message or "")
+    assert gpus(gpu_yard)[T]["state"] == "idle"
+
+
+def test_a_hot_gpu_finishes_what_it_has_and_cools_down(gpu_yard: TestYard, fake_gpus: FakeGpus) -> None:  # noqa: F811
+    job = gpu_yard.submit(["sleep", "60"], resources={"gpus": {"count": 1, "uuid": [T]}})
+    gpu_yard.wait(job, "running")
+    fake_gpus.set(T, temperature=96)
+    wait_until(lambda: gpus(gpu_yard)[T]["state"] == "cooling", 20, "the heat to be seen")
+    assert gpu_yard.ok("run", "-g", "1", "--", *SHOW).strip() in (A, B)
+    assert gpu_yard.json("show", job)["state"] == "running"
+    assert "too hot" in gpu_yard.ok("gpus")
+    fake_gpus.set(T, temperature=50)
+    wait_until(lambda: gpus(gpu_yard)[T]["state"] == "script_busy", 20, "it to have cooled down")
+    gpu_yard.ok("cancel", job)
+
+
+def test_a_job_whose_gpu_is_lost_fails_visibly_or_runs_again_as_its_spec_says(
+    gpu_yard: TestYard,
+    fake_gpus: FakeGpus,  # noqa: F811
+) -> None:
+    lost = gpu_yard.submit(["sleep", "60"], resources={"gpus": {"count": 1, "uuid": [T]}})
+    gone = gpu_yard.submit(["sleep", "60"], resources={"gpus": {"count": 1, "uuid": [A]}})
+    for job in (lost, gone):
+        gpu_yard.wait(job, "running")
+    for job, said, fail in ((lost, "lost", fake_gpus.lose), (gone, "no longer there", fake_gpus.remove)):
+        fail(T if job == lost else A)
+        done = gpu_yard.wait(job)
+        assert (done.state, done.reason) == ("failed", "gpu_failed")
+        assert said in (done.attempts[0].message or "").lower()
+
+
+def test_a_drained_gpu_keeps_what_it_has_and_gets_nothing_new(gpu_yard: TestYard) -> None:
+    job = gpu_yard.submit(["sleep", "60"], resources={"gpus": {"count": 1, "uuid": [T]}})
+    gpu_yard.wait(job, "running")
+    gpu_yard.ok("gpus", "--drain", T)
+    assert (gpus(gpu_yard)[T]["state"], gpus(gpu_yard)[T]["draining"]) == ("script_busy", True)
+    gpu_yard.ok("cancel", job)
+    gpu_yard.wait(job)
+    assert gpus(gpu_yard)[T]["state"] == "draining"
+    waiting = gpu_yard.submit(SHOW, resources={"gpus": {"count": 1, "uuid": [T]}})
+    assert "draining" in gpu_yard.ok("why", waiting)
+    gpu_yard.ok("gpus", "--undrain", "2")
+    assert gpu_yard.wait(waiting).state == "completed"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [(["--drain", "9"], 3, "no GPU '9'"), (["--release", "0"], 4, "is idle"), (["--drain", "GPU-"], 2, "could be")],
+)
+def test_a_gpu_that_is_not_there_or_not_meant_is_named(
+    gpu_yard: TestYard, words: list[str], code: int, said: str
+) -> None:
+    refused = gpu_yard.run("gpus", *words)
+    assert (refused.returncode, said in refused.stderr) == (code, True)
+
+
+def gpus(yard: TestYard) -> dict[str, dict[str, object]]:
+    return {gpu["uuid"]: gpu for gpu in yard.json("gpus")["items"]}
+
+
+def listeners() -> str:
+    """Whether a process that listens for Xid errors has all its threads."""
+    import psutil
+
+    found = [p for p in psutil.process_iter(["cmdline"]) if "gpuyard.devices.xids" in (p.info["cmdline"] or [])]
+    return "listening" if found and found[0].num_threads() >= 4 else ""
+
+
+def test_gpus_can_be_simulated_for_trying_things_out() -> None:
+    with make_yard() as yard:
+        refused = yard.run("up", "--simulate-gpus", "five")
+        assert (refused.returncode, "write 5x24" in refused.stderr) == (2, True)
+        yard.ok("up", "--simulate-gpus", "2x24")
+        wait_for_gpus(yard, **{"GPU-simulated-0": "idle", "GPU-simulated-1": "idle"})
+        assert yard.ok("run", "--gpu-memory", "20GB", "--", *SHOW).strip() == "GPU-simulated-0"
+        assert "24 GB" in yard.ok("gpus")
+        again = yard.run("up", "--simulate-gpus", "3x24")
+        assert (again.returncode, "gpuyard down" in again.stderr) == (4, True)

@@ -72,7 +72,8 @@ class Host:
 
     def gpus_seen(self) -> list[wire.Gpu]:
         """What discovery finds."""
-        return [wire.Gpu(uuid, n, "Tesla T4", 15360, "7.5", problem="lost" if uuid in self.sick else None)
+        well, lost = {"problem": None, "state": "idle"}, {"problem": "lost", "state": "offline"}
+        return [wire.Gpu(uuid, n, "Tesla T4", 15360, "7.5", **(lost if uuid in self.sick else well))
                 for n, uuid in enumerate(self.gpus)]  # fmt: skip
 
     def live(self) -> list[Process]:

@@ -129,6 +129,7 @@ class FakeProvider(GpuProviderInterface):
         super().__init__(config)
         self.hosts: dict[str, FakeHost] = config["hosts"]
         self.linked: set[str] = set()
+        self.released: list[tuple[str, list[str]]] = []
         self._away: set[str] = set()
         self._sink: Sink | None = None
         self._delivering = asyncio.Lock()
@@ -155,6 +156,12 @@ class FakeProvider(GpuProviderInterface):
         """The host is away until it joins again."""
         self._away.add(node_id)
         await self._hang_up(node_id)
+
+    async def release_gpus(self, node_id: str, gpu_uuids: Sequence[str]) -> None:
+        self.released.append((node_id, list(gpu_uuids)))
+
+    def figures(self) -> dict[str, wire.Gpu]:
+        return {}
 
     def reconnect(self) -> None:
         for node_id in self.linked:

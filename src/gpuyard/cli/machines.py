@@ -1,6 +1,6 @@
 """`gpuyard gpus, nodes, tiers, providers`: what there is to run on, and at what price."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -23,18 +23,40 @@ def _listing(noun: str) -> list[dict[str, Any]]:
         return yard.call(calls.listing(noun))
 
 
-def gpus(as_json: AsJson = False) -> None:
-    """List the GPUs, their state and the job on each."""
+def gpus(
+    drain: Annotated[list[str] | None, typer.Option("--drain", metavar="GPU", help="Give it nothing new.")] = None,
+    undrain: Annotated[list[str] | None, typer.Option("--undrain", metavar="GPU", help="Use it again.")] = None,
+    release: Annotated[list[str] | None, typer.Option("--release", metavar="GPU", help="End its quarantine.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the GPUs, their state and the job on each. GPU: an index, a UUID or the beginning of one."""
+    _tend(drain=drain or [], undrain=undrain or [], release=release or [])
     found = _listing("gpus")
     if as_json:
         print_page(found)
         return
-    rows = [(g["index"], g["name"], g["gpu_class"], format_gb(g["memory_mb"] / 1024), g["state"], g["node"],
+    rows = [(g["index"], g["name"], g["gpu_class"], format_gb(g["memory_mb"] / 1024), _figure(g["free_mb"], "GB"),
+             _figure(g["temperature_c"], "°C"), _figure(g["utilization"], "%"), g["state"], g["node"],
              short_id(g["job_id"] or ""), g["problem"]) for g in found]  # fmt: skip
-    columns = ("GPU", "NAME", "CLASS", "MEMORY", "STATE", "NODE", "JOB", "PROBLEM")
+    columns = ("GPU", "NAME", "CLASS", "MEMORY", "FREE", "HEAT", "LOAD", "STATE", "NODE", "JOB", "PROBLEM")
     print_table(
         columns, rows, empty="No GPUs found on this machine; CPU jobs run. `gpuyard doctor` says what was tried."
     )
+
+
+def _figure(value: float | None, unit: str) -> str:
+    if value is None:
+        return ""
+    return format_gb(value / 1024) if unit == "GB" else f"{value:.0%}" if unit == "%" else f"{value:g} {unit}"
+
+
+def _tend(**wishes: list[str]) -> None:
+    from gpuyard.client import calls
+
+    for action, wanted in wishes.items():
+        for gpu in wanted:
+            with connect() as yard:
+                yard.call(calls.tend_gpu(gpu, action))
 
 
 def nodes(as_json: AsJson = False) -> None:

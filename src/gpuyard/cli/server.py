@@ -37,11 +37,17 @@ def up(
         typer.Option(metavar="URL", help="Keep the ledger in this PostgreSQL database from now on; `sqlite`: in the "
                                          "home's own file; `-`: read the URL, which may hold a password, from stdin.")
     ] = None,
+    simulate_gpus: Annotated[
+        str | None,
+        typer.Option(metavar="NxGB", help="Pretend that this machine has N GPUs of so many GB, to try things out.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Start the server of this home, unless it runs already."""
     if database is not None:
         _use_database(sys.stdin.readline().strip() if database == "-" else database)
+    if simulate_gpus is not None:
+        _simulate_gpus(simulate_gpus)
     if port is not None:
         os.environ["GPUYARD_SERVER__PORT"] = str(port)
     if foreground:
@@ -59,15 +65,30 @@ def up(
 
 
 def _use_database(url: str) -> None:
-    from gpuyard.client.connection import running_server
     from gpuyard.config.database import remember_database
     from gpuyard.config.paths import Home
 
     home = Home.find()
     home.create()
-    if running_server(home):
-        raise RefusedError("A server of this home runs, with the database it has.", "Stop it with `gpuyard down`.")
+    _refuse_running("with the database it has")
     remember_database(home, url)
+
+
+def _simulate_gpus(gpus: str) -> None:
+    from gpuyard.config.paths import Home
+    from gpuyard.config.settings import load_settings
+
+    _refuse_running("with the GPUs it has")
+    os.environ["GPUYARD_NODE__SIMULATE_GPUS"] = gpus
+    load_settings(Home.find())  # a word that is wrong is told here, and not by a server that does not start
+
+
+def _refuse_running(how: str) -> None:
+    from gpuyard.client.connection import running_server
+    from gpuyard.config.paths import Home
+
+    if running_server(Home.find()):
+        raise RefusedError(f"A server of this home runs, {how}.", "Stop it with `gpuyard down`.")
 
 
 def down(

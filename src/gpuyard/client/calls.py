@@ -157,6 +157,11 @@ def listing(noun: str) -> Call[list[dict[str, Any]]]:
     return Call("GET", f"/api/v1/{noun}", _items)
 
 
+def tend_gpu(gpu: str, action: str) -> Call[str]:
+    """`drain`, `undrain` or `release` a GPU; its UUID."""
+    return Call("POST", f"/api/v1/gpus/{_segment(gpu)}/{action}", lambda a: str(a["uuid"]), done_once=True)
+
+
 def events(after: int, limit: int, reference: str | None) -> Call[list[dict[str, Any]]]:
     """A page of the journal."""
     params = {"after": after, "limit": limit, **({"job": reference} if reference else {})}

@@ -8,7 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -26,6 +26,12 @@ from gpuyard.domain.validation import faults_of
 Seconds = Annotated[float, BeforeValidator(units.seconds), Field(ge=0)]
 Period = Annotated[float, BeforeValidator(units.seconds), Field(gt=0)]
 Gigabytes = Annotated[float, BeforeValidator(units.memory_gb), Field(gt=0)]
+
+
+def _simulated(text: str | None) -> str | None:
+    if text is not None and not re.fullmatch(r"\s*[1-9]\d{0,3}\s*x\s*[1-9]\d{0,3}(\.\d+)?\s*", text):
+        raise ValueError(f"{text!r} is not COUNTxGIGABYTES; write 5x24 for five GPUs of 24 GB")
+    return text
 
 
 class _Section(BaseModel):
@@ -59,6 +65,7 @@ class NodeSettings(_Section):
     """The local node. `max_processes` bounds each job (a fork bomb's fence); `keep_checkpoints` newest are kept.
 
     Every `heartbeat_s` agent and server tell each other that they live; five missing beats end their link.
+    `simulate_gpus`: instead of this host's own GPUs so many that are not there, such as `5x24` (of 24 GB each).
     """
 
     max_log_gb: Gigabytes = 1.0
@@ -69,6 +76,7 @@ class NodeSettings(_Section):
     checkpoint_scan_s: Period = 0.5
     discovery_s: Period = 5.0
     heartbeat_s: Period = 2.0
+    simulate_gpus: Annotated[str | None, AfterValidator(_simulated)] = None
 
 
 class BillingSettings(_Section):

@@ -9,6 +9,7 @@ from typing import Any
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings
 from gpuyard.controller.core import Core
+from gpuyard.controller.gpus import Gpus
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.logs import Logs
 from gpuyard.controller.reports import Reports
@@ -39,6 +40,7 @@ class Controller:
         self.requests = Requests(self.core, self.providers)
         self.launching = Launching(self.core, self.providers)
         self.reports = Reports(self.core, self.launching, self.requests, self.providers, blobs)
+        self.gpus = Gpus(self.core, self.providers)
         self.logs = Logs(self.core, self.providers, news)
         self._make_providers = make_providers
 

@@ -15,7 +15,7 @@ from gpuyard.domain import wire
 from gpuyard.domain.errors import LedgerError, ProviderError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
-from gpuyard.domain.states import AttemptState, GpuState, JobState
+from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.providers.base import GpuProviderInterface, OwnsNodes
 from gpuyard.scheduler.observe import PREEMPTED
 from gpuyard.scheduler.view import LiveAttempt
@@ -75,16 +75,20 @@ class Reports:
     def _gpu_changes(self, node_id: str, gpus: Sequence[wire.Gpu]) -> list[Change]:
         changes: list[Change] = []
         for gpu in gpus:
-            state = GpuState.OFFLINE if gpu.problem else GpuState.IDLE
-            values = {
+            values: dict[str, Any] = {
                 "node_id": node_id, "index": gpu.index, "name": gpu.name, "memory_mb": gpu.memory_mb,
-                "compute_capability": gpu.compute_capability, "driver": gpu.driver, "state": state.value,
+                "compute_capability": gpu.compute_capability, "driver": gpu.driver, "state": gpu.state,
                 "problem": gpu.problem,
             }  # fmt: skip
             changes.append(Change(Table.GPUS, gpu.uuid, values))
         seen = {gpu.uuid for gpu in gpus}
         gone = [uuid for uuid in self._core.view.node(node_id).devices if uuid not in seen]
         return changes + [Change(Table.GPUS, uuid, {"node_id": None}) for uuid in gone]
+
+    def _is_news(self, change: Change) -> bool:
+        device = self._core.view.devices.get(change.key)
+        return device is None or any(getattr(device, name) != change.values[name] for name in change.values
+                                     if name != "driver")  # fmt: skip
 
     def _seen_again(self, hello: wire.Hello) -> None:
         core = self._core
@@ -276,7 +280,9 @@ class Reports:
                 await asyncio.to_thread(self._blobs.delete, row["sha256"])
 
     def _gpus_seen(self, node_id: str, body: wire.GpusSeen) -> None:
-        changes = tuple(self._gpu_changes(node_id, body.gpus))
+        changes = tuple(change for change in self._gpu_changes(node_id, body.gpus) if self._is_news(change))
+        if not changes:
+            return  # figures only, which the provider keeps
         event = Event(
             EventKind.NODE_CHANGED, self._core.clock(), changes, None, {"node": node_id, "gpus": len(body.gpus)}
         )

@@ -19,6 +19,10 @@ class GpuReading:
     `temperature_c` is in °C, `utilization` from 0 to 1 over the driver's last sample period, `power_w` in watts; each
     is None where the GPU or the source does not tell it. A MIG instance (`mig`) has its parent's index and temperature.
     `processes` is empty where the source does not tell it.
+
+    Health, as far as it is told: `ecc_uncorrected` errors since the driver was loaded, whether memory rows wait for a
+    reset to be remapped or could not be, what the driver wants done (`recovery`, None: nothing), and from which
+    temperature on the GPU slows itself down.
     """
 
     uuid: str
@@ -33,6 +37,11 @@ class GpuReading:
     power_w: float | None
     processes: tuple[GpuProcess, ...]
     mig: bool
+    ecc_uncorrected: int | None = None
+    remap_pending: bool = False
+    remap_failed: bool = False
+    recovery: str | None = None
+    slowdown_c: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,12 @@ _REMEDIES = {
     pynvml.NVML_ERROR_NO_PERMISSION: "give this user access to /dev/nvidia*",
 }
 _REMEDY = "run `nvidia-smi`, and look for `NVRM` in the kernel's log (`dmesg`)"
+_RECOVERIES = {
+    pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "reset the GPU (`nvidia-smi --gpu-reset`)",
+    pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "reboot the host",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "end what uses it over NVLink",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "drain the GPU and reset it (`nvidia-smi --gpu-reset`)",
+}
 _NO_INSTANCES = "MIG mode is on without any instance: create some (`nvidia-smi mig -cgi … -C`) or turn it off"
 
 
@@ -86,6 +92,8 @@ def _read_gpu(handle: Any, physical: Any, index: int, driver: str) -> GpuReading
         capability = _told(pynvml.nvmlDeviceGetCudaComputeCapability, physical)
         usage = _told(pynvml.nvmlDeviceGetUtilizationRates, handle)
         milliwatts = _told(pynvml.nvmlDeviceGetPowerUsage, handle)
+        ecc, volatile = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+        _, _, pending, failed = _told(pynvml.nvmlDeviceGetRemappedRows, physical) or (0, 0, 0, 0)
         return GpuReading(
             uuid=uuid,
             index=index,
@@ -99,6 +107,13 @@ def _read_gpu(handle: Any, physical: Any, index: int, driver: str) -> GpuReading
             power_w=None if milliwatts is None else milliwatts / 1000,
             processes=_processes(handle),
             mig=handle is not physical,
+            ecc_uncorrected=_told(pynvml.nvmlDeviceGetTotalEccErrors, physical, ecc, volatile),
+            remap_pending=bool(pending),
+            remap_failed=bool(failed),
+            recovery=_recovery(physical),
+            slowdown_c=_told(
+                pynvml.nvmlDeviceGetTemperatureThreshold, physical, pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+            ),
         )
     except pynvml.NVMLError as error:
         return LostGpu(uuid, index, str(error))
@@ -112,6 +127,15 @@ def _told(read: Callable[..., Any], *arguments: Any) -> Any:
         if error.value in _UNTOLD:
             return None
         raise
+
+
+def _recovery(handle: Any) -> str | None:
+    """What the driver wants done before the GPU is used again; None for nothing, and where it does not tell."""
+    fields = _told(pynvml.nvmlDeviceGetFieldValues, handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+    if not fields or fields[0].nvmlReturn != pynvml.NVML_SUCCESS:
+        return None
+    action = int(fields[0].value.uiVal)
+    return _RECOVERIES.get(action, f"recovery action {action}") if action else None
 
 
 def _processes(handle: Any) -> tuple[GpuProcess, ...]:

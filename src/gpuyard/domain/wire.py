@@ -29,7 +29,7 @@ class Beat(_Message, frozen=True):
 
 
 class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A GPU as the agent sees it; memory in MB. `problem` is set when it cannot be used."""
+    """A GPU as the agent sees it; memory in MB. `state` is `idle`, or why it gets no work, and `problem` says more."""
 
     uuid: str
     index: int
@@ -41,6 +41,7 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
     temperature_c: int | None = None
     utilization: float | None = None
     problem: str | None = None
+    state: str = "idle"
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -248,12 +249,18 @@ class Find(_Message, frozen=True):
     attempt_id: str
 
 
+class Release(_Message, frozen=True):
+    """Let these GPUs out of quarantine, and forget how often they failed."""
+
+    gpu_uuids: list[str]
+
+
 class Leave(_Message, frozen=True):
     """End the agent and its keeper; running jobs are left to themselves and adopted by the next agent."""
 
 
 FromAgent = Hello | Report | LogPart | Found | Beat
-ToAgent = Welcome | Start | Stop | Acknowledge | Forget | ReadLog | Find | Leave | Beat
+ToAgent = Welcome | Start | Stop | Acknowledge | Forget | ReadLog | Find | Release | Leave | Beat
 
 _encoder = msgspec.msgpack.Encoder()
 _from_agent: msgspec.msgpack.Decoder[FromAgent] = msgspec.msgpack.Decoder(FromAgent)

@@ -146,6 +146,7 @@ gpus = sa.Table(
     sa.Column("driver", TEXT),
     sa.Column("state", TEXT),
     sa.Column("problem", TEXT),
+    sa.Column("draining", sa.Boolean),
 )
 
 # Outside the journal: series are measurements, not state. The key makes a log that is read twice harmless.

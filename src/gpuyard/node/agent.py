@@ -8,7 +8,7 @@ import asyncio
 import fcntl
 import os
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -22,12 +22,15 @@ from gpuyard.config.logs import configure_logging
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import NodeSettings, load_settings
 from gpuyard.config.turns import share_the_interpreter
+from gpuyard.devices.discovery import Discovery, discover
 from gpuyard.devices.host import HostReading, read_host
+from gpuyard.devices.simulated import SimulatedGpus
 from gpuyard.domain import wire
 from gpuyard.domain.ids import new_id
 from gpuyard.node.attempt import AttemptRun
 from gpuyard.node.dial import WELCOME_S, Door, Pulse, doors, opened
 from gpuyard.node.gpus import GpuWatch
+from gpuyard.node.health import Health
 from gpuyard.node.journal import Journal, own_keeper
 from gpuyard.node.logs import read_log
 from gpuyard.node.outbox import Outbox
@@ -48,8 +51,11 @@ class Agent:
         self._journal = Journal(home.node / "attempts")
         self._blobs = BlobStore(home.blobs)
         self._outbox = Outbox()
-        self._gpus = GpuWatch(settings.discovery_s, self._outbox.put)
         self._host: HostReading = read_host()
+        health = Health(home.node / "quarantine.json", self._host.boot_id)
+        self._gpus = GpuWatch(
+            _discovery(settings), settings.discovery_s, health, self._outbox.put, self._gpus_failed, self._blame
+        )
         self._window = Window()
         self._around = Surroundings(
             self._journal, self._blobs, settings, self._host.hostname, self._outbox.put, lambda: self._gpus.current,
@@ -187,6 +193,8 @@ class Agent:
                 state = ("running" if known.live else "ended") if known else ("ended" if there else "absent")
                 state = "waiting" if waits else state
                 writer.write(wire.encode(wire.Found(message.request, message.attempt_id, state)))
+            case wire.Release():
+                self._gpus.release(message.gpu_uuids)
             case wire.Leave():
                 self._leaving.set()
             case wire.Welcome() | wire.Beat():
@@ -251,6 +259,20 @@ class Agent:
                 wire.Ended(stop.attempt_id, time.time(), None, stopped=stop.reason, message="never started")
             )
 
+    def _gpus_failed(self, reasons: Mapping[str, str]) -> None:
+        """End what runs on GPUs that can do no more; the job's retries decide whether it goes on elsewhere."""
+        for attempt in list(self._attempts.values()):
+            lost = [f"GPU {uuid} failed: {reasons[uuid]}" for uuid in attempt.start.gpu_uuids if uuid in reasons]
+            if lost and attempt.live:
+                attempt.remark("; ".join(lost))
+                attempt.stop("gpu_failed")
+
+    def _blame(self, uuid: str, said: str) -> None:
+        """The driver says that a program on this GPU did something wrong."""
+        for attempt in self._attempts.values():
+            if attempt.live and uuid in attempt.start.gpu_uuids:
+                attempt.remark(said)
+
     def _remember(self, record: Any) -> AttemptRun:
         attempt = AttemptRun(record, self._around)
         self._attempts[record.start.attempt_id] = attempt
@@ -295,6 +317,10 @@ def _heard_at(path: Path) -> float:
         return min(float(path.read_text()), now)
     except (FileNotFoundError, ValueError):
         return now
+
+
+def _discovery(settings: NodeSettings) -> Callable[[], Discovery]:
+    return SimulatedGpus.parse(settings.simulate_gpus).discover if settings.simulate_gpus else discover
 
 
 def _node_id(path: Path) -> str:

@@ -64,6 +64,7 @@ class AttemptRun:
         self._watching: list[asyncio.Task[None]] = []
         self._timing: list[asyncio.Task[None]] = []
         self._stopped = record.stopping
+        self._remarks: dict[str, None] = {}
         self._private = around.journal.private(self.start.attempt_id)
         self._workdir = Path(self.start.workdir) if self.start.workdir else self._private / "work"
         self._watch = Watch(record, around, self._workdir)
@@ -278,6 +279,10 @@ class AttemptRun:
 
     # --- ending ---
 
+    def remark(self, text: str) -> None:
+        """Something that its owner should hear of if the attempt does not end well."""
+        self._remarks[text] = None
+
     def stop(self, reason: str, *, checkpoint: bool = False) -> None:
         """End the attempt, once: for the first reason given."""
         if self.process is None:
@@ -322,6 +327,8 @@ class AttemptRun:
         if found.out_of_memory:
             limit = f" of {format_gb(self.start.memory_gb)}" if self.start.memory_gb else ""
             reason, message = "out_of_memory", f"the kernel killed it at its memory limit{limit}"
+        if self._stopped or found.code or found.signal:
+            message = "; ".join([*([message] if message else []), *self._remarks])
         usage = self._usage()
         return wire.Ended(
             self.start.attempt_id, time.time(), self.record.started_at, found.code, found.signal, reason,

@@ -9,7 +9,7 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any, ClassVar
@@ -285,6 +285,14 @@ class AgentProvider(GpuProviderInterface):
     async def stop_attempt(self, node_id: str, attempt_id: str, reason: str, *, checkpoint: bool) -> None:
         """Send Stop."""
         self._link(node_id).send(wire.Stop(attempt_id, int(self.config.get("epoch", 0)), reason, checkpoint))
+
+    async def release_gpus(self, node_id: str, gpu_uuids: Sequence[str]) -> None:
+        """Send Release."""
+        self._link(node_id).send(wire.Release(list(gpu_uuids)))
+
+    def figures(self) -> Mapping[str, wire.Gpu]:
+        """What the connected agents said last."""
+        return {gpu.uuid: gpu for node_id in self._links for gpu in self._hellos[node_id].gpus}
 
     def reconnect(self) -> None:
         """Drop the links."""

@@ -120,6 +120,14 @@ class OwnsNodes(Protocol):
         """End an attempt for `reason`, with its checkpoint signal first if asked."""
         ...
 
+    async def release_gpus(self, node_id: str, gpu_uuids: Sequence[str]) -> None:
+        """Have the node let these GPUs out of quarantine; ProviderError when it is not connected."""
+        ...
+
+    def figures(self) -> Mapping[str, wire.Gpu]:
+        """The newest reading of each GPU, by UUID: free memory, temperature and the like, which no ledger holds."""
+        ...
+
     def reconnect(self) -> None:
         """Drop the agents' links; they dial in again, say what they have, and repeat what was not acknowledged."""
         ...

@@ -30,7 +30,7 @@ class Known:
 class Results:
     """Every live attempt, and the `kept` that ended last."""
 
-    def __init__(self, kept: int = 10_000) -> None:
+    def __init__(self, kept: int = 1_000) -> None:
         self._kept = kept
         self._live: dict[str, Known] = {}
         self._over: OrderedDict[str, Known] = OrderedDict()

@@ -8,7 +8,7 @@ from gpuyard.domain.gpus import GPU_CLASSES, GPUClass, classify, compute_capabil
 from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import GpuState
 
-UNUSABLE = frozenset({GpuState.OFFLINE, GpuState.QUARANTINED, GpuState.DRAINING})
+UNUSABLE = frozenset({GpuState.OFFLINE, GpuState.QUARANTINED, GpuState.DRAINING, GpuState.COOLING})
 
 
 @dataclass(slots=True)
@@ -27,6 +27,7 @@ class Device:
     compute_capability: str | None = None
     state: str = GpuState.IDLE
     problem: str | None = None
+    draining: bool = False
     gpu_class: GPUClass | None = field(init=False)
     memory_gb: float = field(init=False)
     capability: tuple[int, int] = field(init=False)
@@ -40,12 +41,13 @@ class Device:
     @property
     def usable(self) -> bool:
         """False while nothing may be placed on it."""
-        return self.state not in UNUSABLE
+        return self.state not in UNUSABLE and not self.draining
 
     @property
     def why_not(self) -> str:
         """Why it is not usable, for people; empty when it is."""
-        return "" if self.usable else f"{self.state}: {self.problem}" if self.problem else self.state
+        state = GpuState.DRAINING if self.draining and self.state not in UNUSABLE else self.state
+        return "" if self.usable else f"{state}: {self.problem}" if self.problem else state
 
     @property
     def size(self) -> tuple[float, tuple[int, int], int, str]:

@@ -24,7 +24,7 @@ PREEMPTED = "preempted"
 """The reason of an attempt that was stopped for another job."""
 _ATTEMPT_COLUMNS = ("token", "started_at", "number", "provider", "provider_ref", "price_per_hour")
 _NODE_COLUMNS = ("name", "provider", "state", "reason", "cpus", "memory_gb")
-_GPU_COLUMNS = ("node_id", "index", "name", "memory_mb", "compute_capability", "state", "problem")
+_GPU_COLUMNS = ("node_id", "index", "name", "memory_mb", "compute_capability", "state", "problem", "draining")
 
 
 def observe(view: View, event: Event) -> None:
@@ -180,6 +180,8 @@ def _node(view: View, node_id: str, row: Row) -> None:
 
 def _gpu(view: View, uuid: str, row: Row) -> None:
     known = {column: row[column] for column in _GPU_COLUMNS if column in row}
+    if known.get("draining", False) is None:  # a row from before GPUs could be drained
+        known["draining"] = False
     old = view.devices.get(uuid)
     device = view.devices[uuid] = replace(old, **known) if old else Device(uuid, **known)
     if old and old.node_id is not None:

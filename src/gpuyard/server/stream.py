@@ -17,7 +17,7 @@ import msgspec
 from gpuyard.domain.events import Event, EventKind
 from gpuyard.ledger.queries import Queries
 
-_RING = 4096
+_RING = 1024
 # A batch is what a listener that does not read can hold up, besides what the socket's buffer takes.
 _PAGE = 32
 # So many listeners take their turn before a request gets its own: a millisecond or two.

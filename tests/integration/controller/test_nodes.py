@@ -156,7 +156,7 @@ async def test_gpus_come_and_go_while_the_node_is_there(yard: Controlled):
     seen(one, two)
     await yard.provider.deliver("node_1")
     assert len(yard.ledger.queries.gpus()) == 2
-    seen(wire.Gpu("GPU-0", 0, "Tesla T4", 15360, "7.5", problem="it has fallen off the bus"))
+    seen(wire.Gpu("GPU-0", 0, "Tesla T4", 15360, "7.5", problem="it has fallen off the bus", state="offline"))
     await yard.provider.deliver("node_1")
     (gpu,) = yard.ledger.queries.gpus()
     assert (gpu["uuid"], gpu["state"], gpu["problem"]) == ("GPU-0", "offline", "it has fallen off the bus")

@@ -1,5 +1,6 @@
 """Which source is asked, and what is said when none of them answers."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,13 @@ def test_a_host_without_gpus_is_no_problem(probe_without_nvml: Probe) -> None:
     assert probe_without_nvml.discover() == Discovery((), (), "none", None)
 
 
-def test_without_the_library_nvidia_smi_tells_the_same(
+def test_without_the_library_nvidia_smi_tells_the_same_but_for_health(
     two_gpus: FakeGpus, probe_without_nvml: Probe, probe: Probe, bin_dir: Path
 ) -> None:
     write_smi(bin_dir)
     found = probe_without_nvml.discover()
-    assert found == Discovery(probe.discover().gpus, (), "nvidia-smi", None)
+    told = tuple(replace(gpu, ecc_uncorrected=None) for gpu in probe.discover().gpus)
+    assert found == Discovery(told, (), "nvidia-smi", None)
     assert [gpu.uuid for gpu in found.gpus] == [FIRST, SECOND]
 
 

@@ -44,6 +44,7 @@ def test_two_gpus_are_read_exactly(fake_gpus: FakeGpus, probe: Probe) -> None:
                 power_w=412.5,
                 processes=(GpuProcess(4242, 1500), GpuProcess(4243, None)),
                 mig=False,
+                ecc_uncorrected=0,
             ),
             GpuReading(
                 uuid=SECOND,
@@ -58,6 +59,7 @@ def test_two_gpus_are_read_exactly(fake_gpus: FakeGpus, probe: Probe) -> None:
                 power_w=None,
                 processes=(),
                 mig=False,
+                ecc_uncorrected=0,
             ),
         ),
         lost=(),

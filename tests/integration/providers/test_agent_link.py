@@ -19,7 +19,7 @@ from tests.support.peer import hello, open_door
 from tests.support.wait import eventually
 
 A100 = wire.Gpu("GPU-1", 0, "NVIDIA A100-SXM4-40GB", 40960)
-BROKEN = wire.Gpu("GPU-2", 1, "NVIDIA A100-SXM4-40GB", 40960, problem="lost")
+BROKEN = wire.Gpu("GPU-2", 1, "NVIDIA A100-SXM4-40GB", 40960, problem="lost", state="offline")
 
 
 @pytest.fixture

@@ -31,6 +31,8 @@ _KEYS = {
     "remapped_rows",
     "mig_mode",
     "lost",
+    "slowdown",
+    "recovery",
 }
 
 
@@ -116,6 +118,11 @@ class FakeGpus:
         lines = self._driver if uuid is None else self._extra[uuid]
         lines[:] = [line for line in lines if not (line[0] == "error" and line[1].startswith(f"{function} "))]
         lines.append(("error", f"{function} {code}"))
+        self._write()
+
+    def xid(self, uuid: str, number: int) -> None:
+        """Let the driver report an Xid error of a GPU, to whoever listens by then."""
+        self._extra[uuid].append(("xid", str(number)))
         self._write()
 
     def env(self) -> dict[str, str]:

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum {
     SUCCESS = 0,
@@ -20,6 +21,7 @@ enum {
     INSUFFICIENT_SIZE = 7,
     GPU_IS_LOST = 15
 };
+enum { TIMEOUT = 10 };
 enum { NO_GPUS_FLAG = 1, MOST = 64, UUID_SIZE = 96, MIG_SLOTS = 7 };
 #define NOT_AVAILABLE (~0ULL)
 
@@ -29,6 +31,15 @@ typedef struct { u64 total, free, used; } Memory;
 typedef struct { unsigned version; u64 total, reserved, free, used; } Memory_v2;
 typedef struct { unsigned gpu, memory; } Utilization;
 typedef struct { unsigned version, sensor; int temperature; } Temperature;
+typedef struct {
+    unsigned field, scope;
+    long long timestamp, latency;
+    unsigned type;
+    int code;
+    union { unsigned number; u64 large; } value;
+} Field;
+typedef struct { Device device; u64 type, data; unsigned gpu_instance, compute_instance; } Event;
+typedef struct { Device device; unsigned heard; } *EventSet;
 typedef struct { unsigned pid; u64 memory; unsigned gpu_instance, compute_instance; } Process;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -170,6 +181,7 @@ const char *nvmlErrorString(int code) {
         case NOT_SUPPORTED: return "Not Supported";
         case NOT_FOUND: return "Not Found";
         case INSUFFICIENT_SIZE: return "Insufficient Size";
+        case TIMEOUT: return "Timeout";
         case 9: return "Driver Not Loaded";
         case GPU_IS_LOST: return "GPU is lost";
         case 18: return "Driver/library version mismatch";
@@ -320,6 +332,75 @@ int nvmlDeviceGetRemappedRows(Device device, unsigned *correctable, unsigned *un
     const char *value = find(at, "remapped_rows");
     int read = value ? sscanf(value, "%u %u %u %u", correctable, uncorrectable, pending, failed) : 0;
     return read == 4 ? SUCCESS : NOT_SUPPORTED;
+}
+
+/* Lines "slowdown DEGREES" and "recovery ACTION". */
+
+int nvmlDeviceGetTemperatureThreshold(Device device, unsigned kind, unsigned *celsius) {
+    return kind != 1 ? NOT_SUPPORTED : read_number(device, __func__, "slowdown", 1, celsius);
+}
+
+int nvmlDeviceGetFieldValues(Device device, int count, Field *fields) {
+    const char *at;
+    int code = enter_device(device, __func__, &at, 0);
+    if (code) return code;
+    for (int i = 0; i < count; i++) {
+        double value;
+        fields[i].code = fields[i].field == 230 ? number(at, "recovery", &value) : NOT_SUPPORTED;
+        fields[i].type = 1;
+        if (!fields[i].code) fields[i].value.number = (unsigned)value;
+    }
+    return SUCCESS;
+}
+
+/* Events: lines "xid CODE"; a set hears those that were added after the GPU was registered in it. */
+
+static unsigned xids(const char *at, unsigned which, u64 *code) {
+    unsigned count = 0;
+    for (const char *value = find(at, "xid"); value; value = find(next_line(value), "xid"))
+        if (count++ == which) *code = strtoull(value, NULL, 10);
+    return count;
+}
+
+int nvmlDeviceGetSupportedEventTypes(Device device, u64 *types) {
+    const char *at;
+    *types = 8;
+    return enter_device(device, __func__, &at, 0);
+}
+
+int nvmlEventSetCreate(EventSet *set) {
+    *set = calloc(1, sizeof **set);
+    return enter(__func__);
+}
+
+int nvmlEventSetFree(EventSet set) {
+    free(set);
+    return SUCCESS;
+}
+
+int nvmlDeviceRegisterEvents(Device device, u64 types, EventSet set) {
+    const char *at;
+    u64 ignored;
+    int code = enter_device(device, __func__, &at, 0);
+    if (code) return code;
+    set->device = device, set->heard = xids(at, ~0u, &ignored);
+    return types == 8 ? SUCCESS : INVALID_ARGUMENT;
+}
+
+int nvmlEventSetWait_v2(EventSet set, Event *event, unsigned timeout_ms) {
+    struct timespec pause = {0, 10 * 1000 * 1000};
+    for (unsigned waited = 0; waited <= timeout_ms; waited += 10) {
+        const char *at;
+        u64 xid = 0;
+        int code = enter_device(set->device, __func__, &at, 0);
+        if (code) return code;
+        if (xids(at, set->heard, &xid) > set->heard) {
+            Event found = {set->device, 8, xid, ~0u, ~0u};
+            return set->heard++, *event = found, SUCCESS;
+        }
+        nanosleep(&pause, NULL);
+    }
+    return TIMEOUT;
 }
 
 /* MIG: a line "mig_mode 1", and the "mig" sections under the GPU. */

@@ -1,5 +1,6 @@
 """`/api/v1/gpus`, `/nodes`, `/providers`: what there is to run on."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter
@@ -15,14 +16,44 @@ router = APIRouter(tags=["machines"])
 async def list_gpus(yard: TheYard) -> dict[str, Any]:
     """Every GPU: its class, its state and the job it runs."""
     names = {row["id"]: row["name"] for row in yard.queries.nodes()}
-    users = _users(yard)
+    users, figures = _users(yard), yard.controller.gpus.figures()
     items: list[dict[str, Any]] = []
     for row in yard.queries.gpus():
-        gpu_class = classify(row["name"], row["memory_mb"])
-        user = users.get(row["uuid"])
-        state = GpuState.SCRIPT_BUSY if user and row["state"] == GpuState.IDLE else GpuState(row["state"])
-        items.append({**row, "node": names.get(row["node_id"]), "gpu_class": gpu_class, "state": state, "job_id": user})
+        user, seen = users.get(row["uuid"]), figures.get(row["uuid"])
+        items.append({
+            **row, "node": names.get(row["node_id"]), "gpu_class": classify(row["name"], row["memory_mb"]),
+            "state": _state(row, user), "draining": bool(row["draining"]), "job_id": user,
+            "free_mb": seen and seen.free_mb, "temperature_c": seen and seen.temperature_c,
+            "utilization": seen and seen.utilization,
+        })  # fmt: skip
     return {"items": items, "next": None}
+
+
+def _state(row: Mapping[str, Any], user: str | None) -> GpuState:
+    """What it is doing; its health comes first, then its work, then the wish that it should get no more."""
+    if row["state"] != GpuState.IDLE:
+        return GpuState(row["state"])
+    if user:
+        return GpuState.SCRIPT_BUSY
+    return GpuState.DRAINING if row["draining"] else GpuState.IDLE
+
+
+@router.post("/gpus/{gpu}/drain")
+async def drain_gpu(yard: TheYard, gpu: str) -> dict[str, Any]:
+    """Give this GPU (UUID, its beginning, or index) nothing new; what runs on it runs on."""
+    return {"uuid": await yard.controller.gpus.drain(gpu, draining=True)}
+
+
+@router.post("/gpus/{gpu}/undrain")
+async def undrain_gpu(yard: TheYard, gpu: str) -> dict[str, Any]:
+    """Use this GPU again."""
+    return {"uuid": await yard.controller.gpus.drain(gpu, draining=False)}
+
+
+@router.post("/gpus/{gpu}/release")
+async def release_gpu(yard: TheYard, gpu: str) -> dict[str, Any]:
+    """Let this GPU out of quarantine."""
+    return {"uuid": await yard.controller.gpus.release(gpu)}
 
 
 def _users(yard: Yard) -> dict[str, str]:

@@ -1,0 +1,29 @@
+"""GPUs that are not there, for trying everything on a machine that has none: jobs on them are real processes."""
+
+from dataclasses import dataclass
+
+from gpuyard.devices.discovery import Discovery
+from gpuyard.devices.gpu import GpuReading
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedGpus:
+    """`count` GPUs of `memory_gb` each."""
+
+    count: int
+    memory_gb: float
+
+    @classmethod
+    def parse(cls, text: str) -> "SimulatedGpus":
+        """`5x24` is five GPUs of 24 GB; the settings have checked it."""
+        count, _, memory_gb = text.partition("x")
+        return cls(int(count), float(memory_gb))
+
+    def discover(self) -> Discovery:
+        """What discovery would find: all of them, idle and well."""
+        memory_mb = int(self.memory_gb * 1024)
+        gpus = tuple(
+            GpuReading(f"GPU-simulated-{index}", index, "Simulated GPU", memory_mb, memory_mb, "8.6", "", None, None,
+                       None, (), mig=False) for index in range(self.count)
+        )  # fmt: skip
+        return Discovery(gpus, (), "simulated", None)
