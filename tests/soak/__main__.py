@@ -23,7 +23,9 @@ def main() -> int:
     each_s = 0.0 if words.rounds else words.minutes * 60 / len(databases)
     broken = 0
     for database in databases:
-        result = soak(seed=words.seed, rounds=words.rounds, storm_s=each_s / 2, flat_s=each_s / 2, database=database)
+        result = soak(
+            seed=words.seed, rounds=words.rounds, storm_s=each_s / 3, flat_s=each_s * 2 / 3, database=database
+        )
         sys.stdout.writelines(f"{line}\n" for line in (f"{database}, seed {words.seed}: {result}", *result.faults))
         sys.stdout.flush()
         broken += bool(result.faults)

@@ -87,11 +87,11 @@ def _kill(work: Work, dice: Random, rounds: int, storm_s: float) -> int:
 
 
 def _sample(yard: TestYard, flat_s: float) -> list[tuple[float, float]]:
-    """The server's memory once a second; the first third, in which it finds its size, does not count."""
+    """The server's memory once a second; the first half, in which its caches fill, does not count."""
     began, samples = time.monotonic(), list[tuple[float, float]]()
     while (now := time.monotonic() - began) < flat_s:
         pid = yard.pid("server")
-        if pid and now > flat_s / 3:
+        if pid and now > flat_s / 2:
             samples.append((now, psutil.Process(pid).memory_info().rss / 1e6))
         time.sleep(1.0)
     return samples

@@ -162,6 +162,11 @@ def tend_gpu(gpu: str, action: str) -> Call[str]:
     return Call("POST", f"/api/v1/gpus/{_segment(gpu)}/{action}", lambda a: str(a["uuid"]), done_once=True)
 
 
+def tend_model(model: str, action: str) -> Call[str]:
+    """`load`, `unload`, `pin` or `unpin` a model; its name."""
+    return Call("POST", f"/api/v1/models/{quote(model)}/{action}", lambda a: str(a["name"]), done_once=True)
+
+
 def events(after: int, limit: int, reference: str | None) -> Call[list[dict[str, Any]]]:
     """A page of the journal."""
     params = {"after": after, "limit": limit, **({"job": reference} if reference else {})}

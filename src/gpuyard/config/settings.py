@@ -20,6 +20,7 @@ from pydantic_settings import (
 from gpuyard.config.paths import Home
 from gpuyard.domain import units
 from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.models import ModelSpec
 from gpuyard.domain.tiers import Tier
 from gpuyard.domain.validation import faults_of
 
@@ -86,6 +87,16 @@ class BillingSettings(_Section):
     currency: str = "USD"
 
 
+class ResidencySettings(_Section):
+    """Resident models. `policy`: when they are loaded and when they make room for scripts (see the guide on models).
+
+    A request for a model waits at most `timeout_s`.
+    """
+
+    policy: Literal["cost", "threshold", "lru", "static"] = "cost"
+    timeout_s: Seconds = 600.0
+
+
 class LedgerSettings(_Section):
     """`keep_events`: how many journal rows stay before the oldest are folded into a snapshot.
 
@@ -108,6 +119,8 @@ class Settings(BaseSettings):
     node: NodeSettings = NodeSettings()
     billing: BillingSettings = BillingSettings()
     ledger: LedgerSettings = LedgerSettings()
+    residency: ResidencySettings = ResidencySettings()
+    models: dict[str, ModelSpec] = Field(default_factory=dict[str, ModelSpec])
     tiers: tuple[Tier, ...] = ()
 
     @classmethod

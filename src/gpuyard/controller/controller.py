@@ -12,8 +12,10 @@ from gpuyard.controller.core import Core
 from gpuyard.controller.gpus import Gpus
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.logs import Logs
+from gpuyard.controller.models import Models
 from gpuyard.controller.reports import Reports
 from gpuyard.controller.requests import Requests
+from gpuyard.controller.residents import Residents
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.providers import registry
 from gpuyard.providers.base import GpuProviderInterface, OwnsNodes
@@ -42,6 +44,8 @@ class Controller:
         self.reports = Reports(self.core, self.launching, self.requests, self.providers, blobs)
         self.gpus = Gpus(self.core, self.providers)
         self.logs = Logs(self.core, self.providers, news)
+        self.residents = Residents(self.core, self.requests)
+        self.models = Models(self.core, self.residents)
         self._make_providers = make_providers
 
     async def start(self, epoch: int | None = None) -> None:
@@ -59,6 +63,7 @@ class Controller:
         self.core.on_reload = self._reconnect
         for node_id in self.core.view.nodes:
             self.reports.watch_silence(node_id)
+        self.residents.start()
         for provider in self.providers.values():
             await provider.start(self.reports)
         self.core.schedule()
@@ -85,6 +90,7 @@ class Controller:
 
     async def close(self) -> None:
         """Let go of the providers, then write what is waiting. What runs, runs on."""
+        await self.residents.close()
         for provider in self.providers.values():
             await provider.close()
         await self.core.close()

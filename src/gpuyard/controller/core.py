@@ -39,7 +39,10 @@ Listener = Callable[[int, Sequence[Event]], None]
 
 
 class Core:
-    """Memory and its ledger. `on_intents` is called with the attempt ids that a decision intends to start."""
+    """Memory and its ledger. `on_intents` is called with the attempt ids that a decision intends to start.
+
+    `before_deciding` lets the residents have their say, so that a model that is wanted comes before what waits.
+    """
 
     def __init__(self, ledger: Ledger, settings: Settings, clock: Callable[[], float] = time.time) -> None:
         self.settings = settings
@@ -60,6 +63,7 @@ class Core:
         self.submitting: dict[str, Prepared] = {}
         self.on_intents: Callable[[list[str]], None] = lambda _: None
         self.on_preempt: Callable[[LiveAttempt], None] = lambda _: None
+        self.before_deciding: Callable[[], None] = lambda: None
         self.on_reload: Callable[[], None] = lambda: None
         self.epoch = 0
         # Providers whose nodes let attempts wait that were sent ahead, and call each by the id we gave it.
@@ -147,6 +151,7 @@ class Core:
 
     def schedule(self) -> None:
         """Decide until nothing more follows: intents are emitted and handed to `on_intents`."""
+        self.before_deciding()
         intents: list[str] = []
         while True:
             decision = decide(self.view, self.clock(), self.policy)

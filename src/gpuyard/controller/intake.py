@@ -16,7 +16,7 @@ import msgspec
 from gpuyard.domain.errors import Fault, InvalidInputError
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobconfig import is_job_config, spec_from_config
-from gpuyard.domain.jobspec import MAX_DEPTH, JobSpec
+from gpuyard.domain.jobspec import MAX_DEPTH, JobKind, JobSpec
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.tiers import Tier, Tiers
 from gpuyard.domain.validation import parse_spec
@@ -153,6 +153,8 @@ class Intake:
         for field, what in _NOT_YET.items():
             if getattr(spec, field) and not is_job_config(body):
                 raise InvalidInputError.of(field, f"needs {what}, which this version does not have yet", "give command")
+        if spec.kind is JobKind.MODEL:
+            raise InvalidInputError.of("kind", "model is for gpuyard's own model servers", "see `gpuyard models`")
         if spec.image:
             warnings.append(f"image {spec.image} was ignored: the job runs as a process on this machine")
         if spec.resources.gpus.uuid:

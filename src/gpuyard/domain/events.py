@@ -21,6 +21,7 @@ class Table(StrEnum):
     CHECKPOINTS = "checkpoints"
     NODES = "nodes"
     GPUS = "gpus"
+    MODELS = "models"
 
 
 class EventKind(StrEnum):
@@ -44,6 +45,7 @@ class EventKind(StrEnum):
     CHECKPOINT_SAVED = "checkpoint.saved"
     CHECKPOINT_PRUNED = "checkpoint.pruned"
     NODE_CHANGED = "node.changed"
+    MODEL_CHANGED = "model.changed"
 
 
 class Change(msgspec.Struct, frozen=True):

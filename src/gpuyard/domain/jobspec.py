@@ -24,11 +24,15 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class JobKind(StrEnum):
-    """`command`: a process or container; `script`: a registered script worker; `llm`: a prompt for a resident model."""
+    """`command`: a process or container; `script`: a registered script worker; `llm`: a prompt for a resident model.
+
+    `model`: the server of a resident model, which is a job that gpuyard itself submits.
+    """
 
     COMMAND = "command"
     SCRIPT = "script"
     LLM = "llm"
+    MODEL = "model"
 
 
 def _clean_text(value: str) -> str:
@@ -196,7 +200,12 @@ class JobSpec(_Part):
 
     @model_validator(mode="after")
     def _work_matches_kind(self) -> Self:
-        wanted = {JobKind.COMMAND: "command", JobKind.SCRIPT: "script", JobKind.LLM: "prompt"}[self.kind]
+        wanted = {
+            JobKind.COMMAND: "command",
+            JobKind.SCRIPT: "script",
+            JobKind.LLM: "prompt",
+            JobKind.MODEL: "command",
+        }[self.kind]
         for field in ("command", "script", "prompt"):
             given = bool(getattr(self, field))
             if given != (field == wanted):

@@ -71,7 +71,7 @@ def _own_words(field: str, text: str) -> Fault:
     """Our validators write `fault; remedy`, and `@field@` in front when the model rather than a field is at fault."""
     marked = re.fullmatch(r"@([^@]+)@(.*)", text, re.DOTALL)
     if marked:
-        field, text = marked[1], marked[2]
+        field, text = marked[1] if field == "(body)" else f"{field}.{marked[1]}", marked[2]
     # The last one: a value that is quoted in the fault may hold a semicolon too.
     fault, separator, remedy = text.rpartition("; ")
     return Fault(field, fault, remedy) if separator else Fault(field, text)

@@ -17,6 +17,7 @@ from gpuyard.ledger.tables import (
     gpus,
     jobs,
     lease,
+    models,
     nodes,
     points,
     progress,
@@ -259,6 +260,15 @@ class Queries:
     def gpus(self) -> list[Row]:
         """Every GPU that is on a node, by node and index."""
         return self._rows(sa.select(gpus).where(gpus.c.node_id.is_not(None)).order_by(gpus.c.node_id, gpus.c.index))
+
+    def models(self) -> list[Row]:
+        """What was wished of models."""
+        return self._rows(sa.select(models))
+
+    def live_of_kind(self, kind: str) -> list[str]:
+        """The ids of the jobs of this kind that are not over."""
+        statement = sa.select(jobs.c.id).where(jobs.c.kind == kind, jobs.c.state.in_(_LIVE_JOBS))
+        return [row["id"] for row in self._rows(statement)]
 
     def events_after(self, seq: int, limit: int, job_id: str | None = None) -> list[Row]:
         """Journal rows after `seq`, in order."""

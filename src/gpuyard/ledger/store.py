@@ -18,13 +18,13 @@ from gpuyard.ledger.netfs import network_filesystem
 from gpuyard.ledger.statements import to_json
 
 # Not mapped into memory: what is mapped counts as the server's, and a list read so is no faster. The system caches the
-# file; SQLite's own cache need only hold what one commit touches.
+# file. SQLite's own cache need only hold what a listing touches; the writer asks for a larger one.
 _PRAGMAS = (
     "journal_mode=WAL",
     "synchronous=FULL",
     "busy_timeout=10000",
     "temp_store=MEMORY",
-    "cache_size=-4000",
+    "cache_size=-1000",
 )
 # Seconds. A database that is gone without a word (a cut cable) is noticed within about ten.
 _CONNECT = {

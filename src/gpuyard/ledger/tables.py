@@ -149,6 +149,14 @@ gpus = sa.Table(
     sa.Column("draining", sa.Boolean),
 )
 
+# What people want of models beyond what is configured.
+models = sa.Table(
+    "models",
+    metadata,
+    sa.Column("name", TEXT, primary_key=True),
+    sa.Column("pinned", sa.Boolean),
+)
+
 # Outside the journal: series are measurements, not state. The key makes a log that is read twice harmless.
 points = sa.Table(
     "points",
@@ -210,6 +218,7 @@ STATE_TABLES: Mapping[Table, sa.Table] = {
     Table.CHECKPOINTS: checkpoints,
     Table.NODES: nodes,
     Table.GPUS: gpus,
+    Table.MODELS: models,
 }
 
 

@@ -33,6 +33,8 @@ LINGER_S = 0.005
 # A thread costs some 0.1 ms. A commit is made on the loop when the last few took less than this.
 QUICK_S, _QUICK_COMMITS, _SMALL = 0.001, 8, 5 * SLICE
 _RECONNECT_S = 0.5
+# Kilobytes: what one large commit touches stays in memory until it is written.
+_CACHE = "PRAGMA cache_size=-4000"
 # A server that was stopped in the middle of a group may not keep others out for longer.
 _IDLE_IN_TRANSACTION = "SET idle_in_transaction_session_timeout = '3s'"
 
@@ -237,6 +239,8 @@ class Writer:
             if self._remote:
                 self._connection.exec_driver_sql(_IDLE_IN_TRANSACTION)
                 self._connection.commit()
+            else:
+                cursor(self._connection).execute(_CACHE)
         if not self._connection.in_transaction():
             self._connection.begin()
         return self._connection

@@ -118,6 +118,8 @@ class Fleet:
     """When one last ended: the line moves."""
     scripts_ended: int = 0
     scripts_took_s: float = 0.0
+    whole: bool = False
+    """A GPU holds one thing at a time, whatever its memory."""
     closed: bool = False
     """An exclusive batch runs: requests wait, and nothing is loaded for them."""
 
@@ -141,7 +143,9 @@ class Fleet:
 
     def has_room(self, gpu: Gpu, name: str) -> bool:
         """Whether a model or a script fits there now. A second worker never does."""
-        if gpu.reserved or (gpu.worker and name not in self.demand):
+        if gpu.reserved or (gpu.worker and (self.whole or name not in self.demand)):
+            return False
+        if self.whole and any(resident.holds_memory for resident in gpu.residents.values()):
             return False
         return self.memory_gb[name] <= self.free_gb(gpu)
 

@@ -18,6 +18,7 @@ from gpuyard.scheduler.residency import (
     Load,
     Run,
     Unload,
+    booting,
     makes_room,
     place_model,
     place_script,
@@ -26,7 +27,7 @@ from gpuyard.scheduler.residency import (
 from gpuyard.scheduler.switching import Move
 
 FIRST_WAIT_S = 24.0
-"""After so much waiting, by all together, a model is loaded though scripts wait."""
+"""After so much waiting, by all together, a model is loaded though scripts wait; at most as long as a reload takes."""
 LATE = 10.0
 """Who has waited for so many boots, while nothing of its kind moves, gets the place of somebody at work."""
 
@@ -118,13 +119,18 @@ class Cost:
             return None
         gone, since = victim(fleet, task.name), _stands_since(fleet, task)
         if gone:
-            first = FIRST_WAIT_S if task.name in fleet.demand else _late_s(fleet, gone.model)
+            first = self._first_wait_s(fleet, gone) if task.name in fleet.demand else _late_s(fleet, gone.model)
             return Unload(gone.model, gone.gpu.id) if gone.draining or now >= since + first else None
         late = [resident for resident in fleet.residents() if resident.phase is Phase.BUSY
                 and makes_room(fleet, resident, task.name)
                 and now >= since + _late_s(fleet, resident.model)]  # fmt: skip
         found = min(late, key=lambda resident: (fleet.reload_s(resident.model), resident.gpu.id), default=None)
         return Drain(found.model, found.gpu.id) if found else None
+
+    def _first_wait_s(self, fleet: Fleet, gone: Resident) -> float:
+        """How long a request waits before an idle resident of another model goes; one that has twins goes at once."""
+        twins = len(fleet.serving(gone.model)) > 1
+        return 0.0 if twins else min(FIRST_WAIT_S, fleet.reload_s(gone.model))
 
     def _of(self, fleet: Fleet, model: str) -> Patience:
         reload = fleet.reload_s(model)
@@ -135,12 +141,14 @@ class Cost:
         if not demand.waiting:
             return False
         answer_s, serving = demand.mean_s(ANSWER_S), len(fleet.serving(model))
+        if len(demand.waiting) <= booting(fleet, model):
+            return False  # each has one that is on its way
         load = demand.rate(now, patience.window) * answer_s
         work = len(demand.waiting) * answer_s
         need = math.ceil(load + work / patience.backlog - 1e-9)
         if serving == 0:
             waited = sum(now - task.arrived_at for task in demand.waiting)
-            return not fleet.scripts or need >= 2 or waited >= FIRST_WAIT_S
+            return not fleet.scripts or need >= 2 or waited >= min(FIRST_WAIT_S, patience.reload)
         # While it loads, more come than those who serve can answer.
         wait = (work + max(0.0, load - serving) * patience.reload) / serving
         if fleet.scripts:

@@ -89,6 +89,8 @@ def makes_room(fleet: Fleet, resident: Resident, name: str) -> bool:
     gpu = resident.gpu
     if gpu.id in fleet.pinned or gpu.reserved or (gpu.worker and name not in fleet.demand):
         return False
+    if fleet.whole:
+        return resident.model != name and gpu.memory_gb >= fleet.memory_gb[name]
     return resident.model != name and fleet.free_gb(gpu) + fleet.memory_gb[resident.model] >= fleet.memory_gb[name]
 
 

@@ -11,11 +11,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpuyard import __version__
 from gpuyard.domain.errors import LedgerError
+from gpuyard.gateway.openai import Gateway, make_router
 from gpuyard.server import problems
 from gpuyard.server.auth import require_token
 from gpuyard.server.leading import Leading
 from gpuyard.server.openapi import PROBLEMS, Api
-from gpuyard.server.routers import agents, checkpoints, events, jobs, ledger, machines, process, tiers
+from gpuyard.server.routers import agents, checkpoints, events, jobs, ledger, machines, models, process, tiers
 from gpuyard.server.yard import Yard
 
 _HOUSEKEEPING_S = 5.0
@@ -39,11 +40,14 @@ def make_app(yard: Yard) -> FastAPI:
     app.state.yard = yard
     problems.install(app)
     api = APIRouter(prefix="/api/v1", dependencies=[Depends(require_token)])
-    for noun in (jobs, checkpoints, machines, tiers, events, ledger, process):
+    for noun in (jobs, checkpoints, machines, models, tiers, events, ledger, process):
         api.include_router(noun.router)
     app.include_router(api)
     app.include_router(process.open_router)
     app.include_router(agents.router)
+    lines, models_ = yard.controller.residents.lines, yard.controller.models
+    gateway = Gateway(lines, yard.settings.residency.timeout_s, models_.why_not)
+    app.include_router(make_router(gateway), dependencies=[Depends(require_token)])
     app.add_middleware(_NoteUse, yard=yard)
     if yard.election:
         from gpuyard.server.forwarding import Forwarding  # late: a server that is alone needs no HTTP client

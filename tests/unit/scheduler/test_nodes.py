@@ -23,7 +23,7 @@ def test_a_device_counts_as_its_class_or_rounded_up(name, memory_mb, counts_as, 
     assert device.gpu_class == gpu_class
 
 
-@pytest.mark.parametrize("state", ["idle", "cooling", "llm_ready", "script_busy"])
+@pytest.mark.parametrize("state", ["idle", "llm_ready", "script_busy"])
 def test_states_in_which_a_device_may_be_given(state):
     assert Device("GPU-1", state=state).usable
 

@@ -16,23 +16,25 @@ router = APIRouter(tags=["machines"])
 async def list_gpus(yard: TheYard) -> dict[str, Any]:
     """Every GPU: its class, its state and the job it runs."""
     names = {row["id"]: row["name"] for row in yard.queries.nodes()}
-    users, figures = _users(yard), yard.controller.gpus.figures()
+    users, figures, loaded = _users(yard), yard.controller.gpus.figures(), yard.controller.models.gpu_states()
     items: list[dict[str, Any]] = []
     for row in yard.queries.gpus():
         user, seen = users.get(row["uuid"]), figures.get(row["uuid"])
         items.append({
             **row, "node": names.get(row["node_id"]), "gpu_class": classify(row["name"], row["memory_mb"]),
-            "state": _state(row, user), "draining": bool(row["draining"]), "job_id": user,
+            "state": _state(row, user, loaded), "draining": bool(row["draining"]), "job_id": user,
             "free_mb": seen and seen.free_mb, "temperature_c": seen and seen.temperature_c,
             "utilization": seen and seen.utilization,
         })  # fmt: skip
     return {"items": items, "next": None}
 
 
-def _state(row: Mapping[str, Any], user: str | None) -> GpuState:
+def _state(row: Mapping[str, Any], user: str | None, loaded: Mapping[str, GpuState]) -> GpuState:
     """What it is doing; its health comes first, then its work, then the wish that it should get no more."""
     if row["state"] != GpuState.IDLE:
         return GpuState(row["state"])
+    if row["uuid"] in loaded:
+        return loaded[row["uuid"]]
     if user:
         return GpuState.SCRIPT_BUSY
     return GpuState.DRAINING if row["draining"] else GpuState.IDLE

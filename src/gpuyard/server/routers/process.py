@@ -64,7 +64,7 @@ async def _until_ended(yard: Yard) -> None:
 async def stop(yard: TheYard, running: Annotated[Running, Body(embed=True)] = Running.REFUSE) -> dict[str, Any]:
     """Stop the server and its agents. Running jobs make it refuse, unless told to leave them running or cancel them."""
     view = yard.controller.core.view
-    live = {attempt.job_id for attempt in view.attempts.values()}
+    live = {attempt.job_id for attempt in view.attempts.values()} - yard.controller.residents.live.keys()
     if live and running is Running.REFUSE:
         raise RefusedError(
             f"{len(live)} {'job is' if len(live) == 1 else 'jobs are'} running.",
@@ -73,5 +73,7 @@ async def stop(yard: TheYard, running: Annotated[Running, Body(embed=True)] = Ru
     if running is Running.CANCEL:
         await yard.controller.requests.cancel_all()
         await _until_ended(yard)
+    if running is not Running.LEAVE:
+        await yard.controller.residents.leave()
     yard.stopping.set()
     return {"stopping": True, "left_running": sorted(live) if running is Running.LEAVE else []}

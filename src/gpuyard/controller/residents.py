@@ -1,0 +1,233 @@
+"""Residents: the models that are loaded. A policy decides which, where and until when; here it is done.
+
+A resident's server runs as a job of kind `model` on its GPU, so that booking, logs, cost and survival of crashes are
+those of any job. It is loaded before a decision about jobs, so that a model that is wanted comes before what waits,
+and leaves by the cancel of its job. Nothing is kept but in the ledger: a server that starts finds its residents there.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Mapping
+
+import httpx
+import structlog
+
+from gpuyard.controller import moves
+from gpuyard.controller.core import Core
+from gpuyard.controller.requests import Requests
+from gpuyard.controller.resident import Failure, Resident, UnhealthyError, attend, free_port, server_job
+from gpuyard.controller.sight import Sight
+from gpuyard.domain.jobspec import JobKind
+from gpuyard.domain.models import ModelSpec
+from gpuyard.gateway.line import Lines
+from gpuyard.scheduler.fleet import Fleet, Phase
+from gpuyard.scheduler.fleet import Resident as Standing
+from gpuyard.scheduler.rent import Cost
+from gpuyard.scheduler.residency import Action, Drain, Load, Lru, Residency, Run, Static, Threshold, Unload, place_model
+from gpuyard.scheduler.switching import Move, Switching
+
+_POLICIES: Mapping[str, Callable[[], Residency]] = {
+    "cost": Cost,
+    "threshold": Threshold,
+    "lru": Lru,
+    "static": Static,
+}
+# What a policy decides in one go; more would be a fault of the policy's.
+_MOST_ACTIONS = 1000
+_LEAVE_S = 30.0
+log = structlog.get_logger(__name__)
+
+
+class Residents:
+    """All models of the settings: `live` by job, `lines` where requests for them wait, `pinned` which never leave."""
+
+    def __init__(self, core: Core, requests: Requests) -> None:
+        self._core, self._requests = core, requests
+        self.specs: Mapping[str, ModelSpec] = core.settings.models
+        self.lines = Lines(self.specs, self._decide_soon)
+        self.live: dict[str, Resident] = {}
+        self.pinned: set[str] = set()
+        self.failures: dict[str, Failure] = {model: Failure() for model in self.specs}
+        self.switching = Switching(_expected(self.specs))
+        self._sight = Sight(core, self.specs, self.lines, self.switching)
+        self._policy = _POLICIES[core.settings.residency.policy]()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._soon: asyncio.Handle | None = None
+        self._client: httpx.AsyncClient | None = None
+        self._leaving = False
+
+    # --- life ---
+
+    def start(self) -> None:
+        """Find what is loaded, and begin to decide."""
+        if not self.specs:
+            return
+        self._client = httpx.AsyncClient(trust_env=False)
+        wished = {row["name"]: row["pinned"] for row in self._core.queries.models()}
+        self.pinned = {model for model, spec in self.specs.items() if wished.get(model, spec.pinned)}
+        found = self._core.queries.live_of_kind(JobKind.MODEL)
+        for job_id, spec in self._core.queries.specs(found).items():
+            if spec["model"] in self.specs:
+                (gpu,) = spec["resources"]["gpus"]["uuid"]
+                self._attend(Resident(spec["model"], job_id, gpu, spec["provider_options"]["port"]))
+            else:  # it is configured no more
+                self._core.spawn(self._requests.cancel(job_id), "unload")
+        self._core.before_deciding = self.act
+
+    async def close(self) -> None:
+        """Let go; the servers run on."""
+        self._core.before_deciding = lambda: None
+        for handle in (self._alarm, self._soon):
+            if handle:
+                handle.cancel()
+        for resident in self.live.values():
+            resident.let_go()
+        if self._client:
+            await self._client.aclose()
+
+    async def leave(self) -> None:
+        """Unload everything and wait until it is gone: the server stops."""
+        self._leaving, there = True, list(self.live.values())
+        for resident in there:
+            if resident.phase is not Phase.UNLOADING:
+                self.unload(resident)
+        if there:
+            await asyncio.wait([asyncio.ensure_future(r.over.wait()) for r in there], timeout=_LEAVE_S)
+
+    # --- deciding ---
+
+    def _decide_soon(self) -> None:
+        """Once for all that happens in this moment."""
+        if self._soon is None and self._client:
+            self._soon = asyncio.get_running_loop().call_soon(self._decide_now)
+
+    def _decide_now(self) -> None:
+        self._soon = None
+        self._core.schedule()
+
+    def act(self) -> None:
+        """See who is gone, then do what the policy wants by now."""
+        for resident in [r for r in self.live.values() if r.job_id not in self._core.view.jobs]:
+            self._is_over(resident)
+        if self._leaving:
+            return
+        for resident in [r for r in self.live.values() if r.may_leave]:
+            self.unload(resident)
+        now = time.monotonic()
+        fleet = self.fleet(now)
+        self._load_pinned(fleet, now)
+        for _ in range(_MOST_ACTIONS):
+            action = self._policy.act(fleet, now)
+            if action is None:
+                break
+            self._do(action, fleet, now)
+        else:
+            log.error("the policy has no end of wishes", policy=type(self._policy).__name__)
+        self._set_alarm(now)
+
+    def fleet(self, now: float) -> Fleet:
+        """What the policy sees at `now`."""
+        return self._sight.fleet(self.live.values(), self.pinned, self._tired(now), now)
+
+    def _tired(self, now: float) -> set[str]:
+        return {model for model, failure in self.failures.items() if failure.until > now}
+
+    def _load_pinned(self, fleet: Fleet, now: float) -> None:
+        for model in sorted(self.pinned - self._tired(now)):
+            if not fleet.serving(model) and (gpu := place_model(fleet, model)):
+                self._do(Load(model, gpu.id), fleet, now)
+
+    def _do(self, action: Action, fleet: Fleet, now: float) -> None:
+        """Carry it out, and let the fleet stand as if it were done."""
+        match action:
+            case Load(model, gpu):
+                self.load(model, gpu)
+                fleet.gpus[gpu].residents[model] = Standing(model, fleet.gpus[gpu], Phase.BOOTING, now)
+            case Unload(model, gpu):
+                self.unload(self._at(model, gpu))
+                fleet.gpus[gpu].residents[model].phase = Phase.UNLOADING
+            case Drain(model, gpu):
+                self._at(model, gpu).drain()
+                fleet.gpus[gpu].residents[model].draining = True
+            case Run(gpu):  # a job's turn, which the decision about jobs gives it
+                fleet.gpus[gpu].worker = fleet.scripts.popleft().name
+
+    def _at(self, model: str, gpu: str) -> Resident:
+        return next(r for r in self.live.values() if (r.model, r.gpu) == (model, gpu))
+
+    def _set_alarm(self, now: float) -> None:
+        wanted = self.pinned | {model for model, line in self.lines.lines.items() if line.waiting}
+        rests = [self.failures[model].until for model in self._tired(now) & wanted]
+        wake_at = min([self._policy.wake_at, *rests])
+        if self._alarm:
+            self._alarm.cancel()
+        self._alarm = None
+        if wake_at < math.inf:
+            delay = max(wake_at - now, 0.05)
+            self._alarm = asyncio.get_running_loop().call_later(delay, self._core.schedule)
+
+    # --- loading and unloading ---
+
+    def load(self, model: str, gpu: str) -> None:
+        """Start the model's server on the GPU."""
+        port = free_port()
+        job = server_job(model, self.specs[model], gpu, port)
+        self._core.emit([moves.submitted(job, self._core.clock())])
+        self._attend(Resident(model, job.id, gpu, port))
+
+    def unload(self, resident: Resident) -> None:
+        """End its server."""
+        resident.enter(Phase.UNLOADING)
+        self._silence(resident)
+        self._core.spawn(self._requests.cancel(resident.job_id), "unload")
+
+    def _attend(self, resident: Resident) -> None:
+        self.live[resident.job_id] = resident
+        resident.care = self._core.spawn(self._care(resident), f"resident-{resident.model}")
+
+    async def _care(self, resident: Resident) -> None:
+        assert self._client
+        try:
+            await attend(resident, self.specs[resident.model], self._client, lambda: self._is_ready(resident))
+        except UnhealthyError as error:
+            resident.fault = str(error)
+            if resident.replica:
+                self.lines.drop(resident.replica)
+            await self._requests.cancel(resident.job_id)
+
+    def _is_ready(self, resident: Resident) -> None:
+        assert resident.replica
+        job = self._core.view.jobs.get(resident.job_id)
+        if job and job.started_at and resident.booted_here:
+            self.switching.took(resident.model, Move.BOOT, max(self._core.clock() - job.started_at, 0.0))
+        self.lines.put(resident.replica)
+        self._decide_soon()
+
+    def _silence(self, resident: Resident) -> None:
+        """It gets no more requests and no more care."""
+        resident.let_go()
+        if resident.replica:
+            self.lines.drop(resident.replica)
+
+    def _is_over(self, resident: Resident) -> None:
+        """Its job is over: as we wished, or it failed."""
+        del self.live[resident.job_id]
+        self._silence(resident)
+        resident.over.set()
+        if resident.phase is Phase.UNLOADING:
+            self.switching.took(resident.model, Move.UNLOAD, time.monotonic() - resident.since)
+            return
+        row = self._core.queries.job(resident.job_id) or {}
+        why = resident.fault or f"its server ended ({row.get('reason') or row.get('state') or 'unknown'})"
+        failure = self.failures[resident.model]
+        failure.again(f"{why}; `gpuyard logs {resident.job_id[-8:]}` shows what it said", resident)
+        log.warning("a model server failed", model=resident.model, cause=why, times=failure.count)
+        if failure.told:
+            self.lines.refuse(resident.model, f"{resident.model} cannot be loaded: {failure.reason}")
+
+
+def _expected(specs: Mapping[str, ModelSpec]) -> dict[tuple[str, Move], float]:
+    """What the settings say of times, until they are measured."""
+    moves_of = {Move.BOOT: "boot_s", Move.WAKE: "boot_s", Move.UNLOAD: "unload_s"}
+    return {(model, move): getattr(spec, name) for model, spec in specs.items() for move, name in moves_of.items()}

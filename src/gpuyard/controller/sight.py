@@ -1,0 +1,83 @@
+"""Sight: the yard as a residency policy sees it. Times in it are monotonic seconds of this server."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from itertools import islice
+
+from gpuyard.controller.core import Core
+from gpuyard.controller.resident import Resident
+from gpuyard.domain.models import ModelSpec
+from gpuyard.gateway.line import Lines
+from gpuyard.scheduler.fleet import Demand, Fleet, Gpu, Phase, Task
+from gpuyard.scheduler.fleet import Resident as Standing
+from gpuyard.scheduler.switching import Switching
+
+# So many waiting scripts tell a policy all it needs.
+_SCRIPTS = 2000
+_SCRIPT = "script"
+
+
+class Sight:
+    """Makes a fleet of the view, and learns meanwhile how long scripts keep a GPU."""
+
+    def __init__(self, core: Core, specs: Mapping[str, ModelSpec], lines: Lines, switching: Switching) -> None:
+        self._core = core
+        self._specs = specs
+        self._lines = lines
+        self._switching = switching
+        self._working: dict[str, tuple[str, float]] = {}  # by GPU, whose script is on it and since when
+        self._moved_at, self._ended, self._took_s = 0.0, 0, 0.0
+
+    def fleet(self, residents: Iterable[Resident], pinned: set[str], tired: set[str], now: float) -> Fleet:
+        """All usable GPUs with what is on them. Nobody asks for models that are `tired`: they failed a moment ago."""
+        view, there = self._core.view, list(residents)
+        gpus = {uuid: Gpu(uuid, device.memory_gb) for uuid, device in view.devices.items()
+                if device.usable and device.node_id and view.node(device.node_id).online}  # fmt: skip
+        self._see_scripts(gpus, {resident.gpu for resident in there}, now)
+        for resident in there:
+            if resident.gpu in gpus:
+                gpus[resident.gpu].residents[resident.model] = _standing(resident, gpus[resident.gpu])
+        memory = {_SCRIPT: 0.0} | {model: spec.memory_gb for model, spec in self._specs.items()}
+        scripts = deque(self._scripts({resident.job_id for resident in there}, memory, now))
+        return Fleet(
+            gpus, memory, self._switching, pinned=frozenset(r.gpu for r in there if r.model in pinned),
+            demand={model: self._demand(model, model in tired) for model in self._specs}, scripts=scripts,
+            scripts_moved_at=self._moved_at, scripts_ended=self._ended, scripts_took_s=self._took_s, whole=True,
+        )  # fmt: skip
+
+    def _see_scripts(self, gpus: Mapping[str, Gpu], homes: set[str], now: float) -> None:
+        """What is booked and no resident's is a script's; one that is there no more has ended."""
+        working: dict[str, tuple[str, float]] = {}
+        for node in self._core.view.nodes.values():
+            for holder, share in node.bookings.items():
+                for uuid in share.gpu_uuids:
+                    if uuid in gpus and uuid not in homes:
+                        gpus[uuid].worker = _SCRIPT
+                        before = self._working.get(uuid)
+                        working[uuid] = before if before and before[0] == holder else (holder, now)
+        for uuid, (holder, since) in self._working.items():
+            if working.get(uuid, ("", 0.0))[0] != holder:
+                self._moved_at, self._ended, self._took_s = now, self._ended + 1, self._took_s + now - since
+        self._working = working
+
+    def _scripts(self, servers: set[str], memory: dict[str, float], now: float) -> list[Task]:
+        """The jobs that wait for a GPU, as far as they matter; `memory` learns what each needs."""
+        utc, found = self._core.clock(), list[Task]()
+        for job in islice(self._core.view.queue, _SCRIPTS):
+            if job.shape.gpus and job.id not in servers:
+                name = f"{_SCRIPT} of {job.shape.gpu_memory_gb:g} GB"
+                memory[name] = job.shape.gpu_memory_gb
+                found.append(Task(0, name, now - max(utc - job.created_at, 0.0)))
+        return sorted(found, key=lambda task: task.arrived_at)
+
+    def _demand(self, model: str, tired: bool) -> Demand:
+        line = self._lines.lines[model]
+        waiting = deque(Task(0, model, waiter.since) for waiter in line.waiting if not tired)
+        return Demand(waiting, line.arrivals, line.answered, line.answering_s)
+
+
+def _standing(resident: Resident, gpu: Gpu) -> Standing:
+    replica = resident.replica
+    phase = Phase.BUSY if resident.phase is Phase.READY and replica and replica.busy else resident.phase
+    used_at = replica.used_at if replica else resident.since
+    return Standing(resident.model, gpu, phase, resident.since, used_at, draining=bool(replica and replica.draining))

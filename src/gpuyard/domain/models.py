@@ -1,0 +1,110 @@
+"""Models that can be resident: what each needs, and how the server of its engine is started and spoken to.
+
+A model server is an OpenAI-compatible HTTP server on a port that gpuyard chooses; it listens on this host only.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from gpuyard.domain import units
+
+Seconds = Annotated[float, BeforeValidator(units.seconds), Field(gt=0)]
+Gigabytes = Annotated[float, BeforeValidator(units.memory_gb), Field(gt=0)]
+
+
+class Engine(StrEnum):
+    """What serves a model. `command` is any other program: `command` starts it, with `{port}` in its words."""
+
+    TRANSFORMERS = "transformers"
+    VLLM = "vllm"
+    OLLAMA = "ollama"
+    COMMAND = "command"
+
+
+class ModelSpec(BaseModel):
+    """A model. `source`: a folder, or what the engine calls it (default: the model's name).
+
+    `memory_gb`: what it takes of a GPU. `slots`: how many requests it answers at once. `boot_s` and `unload_s` are what
+    to expect before anything was measured; a server that is not healthy after `boot_timeout_s` is given up. `program`:
+    where the engine's program is, if not on the PATH. `args`: more words for it. `pinned`: it is
+    always loaded and never evicted.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    engine: Engine = Engine.COMMAND
+    source: str | None = None
+    memory_gb: Gigabytes
+    slots: int = Field(default=1, ge=1, le=10_000)
+    boot_s: Seconds = 120.0
+    unload_s: Seconds = 5.0
+    boot_timeout_s: Seconds = 1800.0
+    command: tuple[str, ...] = ()
+    program: str | None = None
+    args: tuple[str, ...] = ()
+    environment: dict[str, str] = Field(default_factory=dict)
+    health: str = Field(default="/health", pattern="^/")
+    warm_up: bool = True
+    pinned: bool = False
+
+    @model_validator(mode="after")
+    def _command_belongs_to_its_engine(self) -> Self:
+        if (self.engine is Engine.COMMAND) != bool(self.command):
+            fault = "is missing" if self.engine is Engine.COMMAND else "does not belong"
+            raise ValueError(f"@command@{fault} for the engine {self.engine}; give it with engine = 'command' only")
+        if self.command and not any("{port}" in word for word in self.command):
+            raise ValueError("@command@does not say {port} anywhere; the server must listen on the port it is given")
+        return self
+
+
+class Launch(BaseModel):
+    """How to start a model's server, how to see that it is well, and what it calls the model."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    health: str
+    served_name: str
+
+
+def launch(name: str, spec: ModelSpec, port: int) -> Launch:
+    """The start of `name` on `port`."""
+    return _ENGINES[spec.engine](name, spec, port)
+
+
+def _transformers(name: str, spec: ModelSpec, port: int) -> Launch:
+    source = spec.source or name
+    words = (spec.program or "transformers", "serve", source, "--host", "127.0.0.1", "--port", str(port), *spec.args)
+    return Launch(command=words, environment={**spec.environment}, health="/health", served_name=source)
+
+
+def _vllm(name: str, spec: ModelSpec, port: int) -> Launch:
+    words = (spec.program or "vllm", "serve", spec.source or name, "--host", "127.0.0.1", "--port", str(port),
+             "--served-model-name", name, *spec.args)  # fmt: skip
+    return Launch(command=words, environment={**spec.environment}, health="/health", served_name=name)
+
+
+def _ollama(name: str, spec: ModelSpec, port: int) -> Launch:
+    environment = {"OLLAMA_HOST": f"127.0.0.1:{port}", "OLLAMA_KEEP_ALIVE": "-1", **spec.environment}
+    words = (spec.program or "ollama", "serve", *spec.args)
+    return Launch(command=words, environment=environment, health="/", served_name=spec.source or name)
+
+
+def _command(name: str, spec: ModelSpec, port: int) -> Launch:
+    words = tuple(word.replace("{port}", str(port)) for word in (*spec.command, *spec.args))
+    return Launch(command=words, environment={**spec.environment}, health=spec.health, served_name=spec.source or name)
+
+
+_ENGINES: Mapping[Engine, Callable[[str, ModelSpec, int], Launch]] = {
+    Engine.TRANSFORMERS: _transformers,
+    Engine.VLLM: _vllm,
+    Engine.OLLAMA: _ollama,
+    Engine.COMMAND: _command,
+}
+
+
+def warm_up(served_name: str) -> dict[str, Any]:
+    """The body of a first chat request, which makes a server load what it loads lazily."""
+    return {"model": served_name, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}

@@ -1,0 +1,1 @@
+"""The OpenAI-compatible entrance: requests wait in memory and are passed on to resident models."""

@@ -1,0 +1,214 @@
+"""Language models on the same GPUs as scripts, end to end: simulated GPUs, real model servers, OpenAI's API."""
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from tests.support.wait import wait_until
+from tests.support.yard import TestYard, make_yard
+
+SERVER = Path(__file__).parents[1] / "programs" / "chat" / "server.py"
+FAULTY = {"crashing": "--crash", "deaf": "--deaf", "garbled": "--garbage"}
+
+
+def model(name: str, *flags: str, **more: object) -> str:
+    """A section of gpuyard.toml."""
+    words = [sys.executable, str(SERVER), name, "--port", "{port}", *flags]
+    fields = {"command": words, "memory_gb": 16, "boot_s": 1, **more}
+    return f"[models.{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in fields.items())
+
+
+@pytest.fixture
+def models_yard() -> Iterator[TestYard]:
+    """Two GPUs of 24 GB and the models a, b and the faulty ones."""
+    with make_yard(GPUYARD_SCHEDULER__RETRY_BASE_S="0.1") as yard:
+        yard.home.create()
+        sections = [model("a", boot_timeout_s=30), model("b"), model("big", memory_gb=80)]
+        sections += [model(name, flag, boot_timeout_s=0.5) for name, flag in FAULTY.items()]
+        yard.home.settings.write_text("\n".join(sections))
+        yard.ok("up", "--simulate-gpus", "2x24")
+        wait_until(lambda: len(yard.json("gpus")["items"]) == 2, 20, "the GPUs")
+        yield yard
+
+
+def openai(yard: TestYard) -> httpx.Client:
+    address = yard.address()
+    return httpx.Client(base_url=f"{address.url}/v1", headers={"Authorization": f"Bearer {address.token}"}, timeout=60)
+
+
+def ask(yard: TestYard, name: str, text: str = "hello", **more: object) -> httpx.Response:
+    with openai(yard) as client:
+        body = {"model": name, "messages": [{"role": "user", "content": text}], **more}
+        return client.post("/chat/completions", json=body)
+
+
+def said(answer: httpx.Response) -> str:
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["choices"][0]["message"]["content"])
+
+
+def models(yard: TestYard) -> dict[str, dict[str, Any]]:
+    return {item["name"]: item for item in yard.json("models")["items"]}
+
+
+def test_a_request_loads_its_model_and_a_script_gets_its_gpu_back(models_yard: TestYard) -> None:
+    assert said(ask(models_yard, "a")) == "a: hello"
+    assert said(ask(models_yard, "b")) == "b: hello"
+    states = models(models_yard)
+    assert (states["a"]["state"], states["b"]["state"]) == ("ready", "ready")
+    assert {gpu["state"] for gpu in models_yard.json("gpus")["items"]} == {"llm_ready"}
+    wide = models_yard.submit(["true"], resources={"gpus": 1, "cpus": 0.1})
+    assert models_yard.wait(wide).state == "completed"
+    assert said(ask(models_yard, "a", "once more")) == "a: once more"
+    assert said(ask(models_yard, "b", "once more")) == "b: once more"
+    assert models(models_yard)["a"]["boot_s"] < 10
+
+
+def test_the_openai_api_as_clients_use_it(models_yard: TestYard) -> None:
+    with openai(models_yard) as client:
+        assert [item["id"] for item in client.get("/models").json()["data"]][:2] == ["a", "b"]
+        assert client.post("/embeddings", json={"model": "a", "input": "x"}).json()["data"][0]["embedding"] == [0.5]
+        body = {"model": "a", "messages": [{"role": "user", "content": "one two"}], "stream": True}
+        with client.stream("POST", "/chat/completions", json=body) as answer:
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            chunks = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
+        assert chunks[-1] == "[DONE]"
+        assert [json.loads(chunk)["choices"][0]["delta"]["content"] for chunk in chunks[:-1]] == ["one", "two"]
+        assert client.get("/models", headers={"Authorization": "Bearer wrong"}).status_code == 401
+        missing = client.post("/chat/completions", json={"model": "gpt-9", "messages": []})
+        assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
+        assert client.post("/chat/completions", content=b"[1]").json()["error"]["code"] == "invalid_body"
+
+
+def test_a_model_that_fits_no_gpu_says_what_it_needs_and_what_there_is(models_yard: TestYard) -> None:
+    refused = ask(models_yard, "big")
+    assert refused.status_code == 503
+    assert "needs a GPU with 80 GB; the largest here has 24 GB" in refused.json()["error"]["message"]
+    by_hand = models_yard.run("models", "load", "big")
+    assert (by_hand.returncode, "80 GB" in by_hand.stderr) == (4, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("crashing", "its server ended"), ("deaf", "was not healthy"), ("garbled", "is no answer")]
+)
+def test_a_server_that_is_of_no_use_is_given_up_with_its_reason(models_yard: TestYard, name: str, why: str) -> None:
+    refused = ask(models_yard, name)
+    assert refused.status_code == 503
+    assert why in refused.json()["error"]["message"]
+    assert "gpuyard logs" in refused.json()["error"]["message"]
+    assert why in models_yard.ok("models")
+    assert said(ask(models_yard, "a")) == "a: hello"  # the others are not touched by it
+
+
+def test_a_killed_model_server_is_restarted_and_others_stream_on(models_yard: TestYard) -> None:
+    for name in ("a", "b"):
+        models_yard.ok("models", "pin", name)
+    wait_until(lambda: {models(models_yard)[n]["state"] for n in "ab"} == {"ready"}, 30, "both to be loaded")
+    words: list[str] = []
+
+    def listen() -> None:
+        body = {"model": "b", "messages": [{"role": "user", "content": " ".join("x" * 30)}], "stream": True}
+        with openai(models_yard) as client, client.stream("POST", "/chat/completions", json=body) as answer:
+            words.extend(line for line in answer.iter_lines() if line)
+
+    listening = threading.Thread(target=listen)
+    listening.start()
+    wait_until(lambda: models(models_yard)["b"]["state"] == "busy", 20, "the stream to begin")
+    (first,) = servers(models_yard, "a")
+    first.send_signal(signal.SIGKILL)
+    wait_until(lambda: [p.pid for p in servers(models_yard, "a")] not in ([], [first.pid]), 30, "another server of a")
+    assert said(ask(models_yard, "a")) == "a: hello"
+    listening.join(30)
+    assert len(words) == 31
+    assert words[-1] == "data: [DONE]"
+
+
+def test_what_is_pinned_never_gives_way(models_yard: TestYard) -> None:
+    models_yard.ok("models", "pin", "a")
+    assert said(ask(models_yard, "b")) == "b: hello"
+    first = models_yard.submit(["true"], resources={"gpus": 1})
+    assert models_yard.wait(first).state == "completed"
+    (server,) = servers(models_yard, "a")
+    both = models_yard.submit(["true"], resources={"gpus": 2})
+    assert models(models_yard)["a"]["pinned"]
+    assert models_yard.json("show", both)["state"] == "queued"
+    models_yard.ok("models", "unpin", "a")
+    models_yard.ok("models", "unload", "a")
+    assert models_yard.wait(both).state == "completed"
+    assert not server.is_running()
+
+
+def test_residents_outlive_a_killed_server_and_are_found_again(models_yard: TestYard) -> None:
+    models_yard.ok("models", "pin", "a")
+    assert said(ask(models_yard, "a")) == "a: hello"
+    (before,) = servers(models_yard, "a")
+    models_yard.kill("server")
+    models_yard.ok("up")
+    assert said(ask(models_yard, "a", "still there")) == "a: still there"
+    assert [process.pid for process in servers(models_yard, "a")] == [before.pid]
+    assert models(models_yard)["a"]["pinned"]
+
+
+def test_a_client_that_leaves_frees_its_place(models_yard: TestYard) -> None:
+    assert said(ask(models_yard, "a")) == "a: hello"
+    with openai(models_yard) as client, pytest.raises(httpx.ReadTimeout):
+        body = {"model": "a", "messages": [{"role": "user", "content": "sleep 0.5"}]}
+        client.post("/chat/completions", json=body, timeout=0.1)
+    wait_until(lambda: models(models_yard)["a"]["state"] == "ready", 20, "the place to be free")
+
+
+def test_down_takes_the_models_with_it_and_is_not_refused_because_of_them(models_yard: TestYard) -> None:
+    assert said(ask(models_yard, "a")) == "a: hello"
+    (server,) = servers(models_yard, "a")
+    models_yard.ok("down")
+    wait_until(lambda: not server.is_running(), 20, "the server to be gone")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said_"),
+    [(["load", "nothing"], 3, "Configured are: a, b"), (["pin", "nothing"], 3, "no model 'nothing'")],
+)
+def test_a_model_that_is_not_configured_is_named(
+    models_yard: TestYard, words: list[str], code: int, said_: str
+) -> None:
+    refused = models_yard.run("models", *words)
+    assert (refused.returncode, said_ in refused.stderr) == (code, True)
+
+
+@pytest.mark.parametrize(
+    ("section", "field"),
+    [
+        ("[models.x]\nmemory_gb = 1\n", "models.x.command"),
+        ('[models.x]\nmemory_gb = 1\ncommand = ["serve"]\n', "{port}"),
+        ('[models.x]\nengine = "vllm"\n', "models.x.memory_gb"),
+        ('[models.x]\nengine = "vllm"\nmemory_gb = 1\ncommand = ["x"]\n', "does not belong"),
+        ('[models.x]\nengine = "magic"\nmemory_gb = 1\n', "models.x.engine"),
+    ],
+)
+def test_a_wrong_model_section_names_its_field(section: str, field: str) -> None:
+    with make_yard() as yard:
+        yard.home.create()
+        yard.home.settings.write_text(section)
+        refused = yard.run("up")
+        assert refused.returncode != 0
+        assert field in refused.stderr
+        assert "gpuyard.toml" in refused.stderr
+
+
+def servers(yard: TestYard, name: str) -> list[psutil.Process]:
+    """The living processes that serve a model."""
+    found: list[psutil.Process] = []
+    for replica in models(yard)[name]["replicas"]:
+        for process in psutil.process_iter(["cmdline"]):
+            line = process.info["cmdline"] or []
+            if str(SERVER) in line and str(replica["port"]) in line:
+                found.append(process)
+    return found

@@ -1,0 +1,132 @@
+"""Lines: whose turn it is, and that no slot is lost or given out twice."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuyard.gateway.line import Lines, NoAnswerError, Replica
+
+
+def replica(name: str = "r1", model: str = "a", slots: int = 1) -> Replica:
+    return Replica(name, model, "http://127.0.0.1:1", model, slots)
+
+
+@pytest.fixture
+def lines() -> Lines:
+    return Lines(["a", "b"])
+
+
+pytestmark = pytest.mark.anyio
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_who_comes_first_is_served_first_and_each_slot_once(lines):
+    asking = [asyncio.create_task(lines.acquire("a", 10)) for _ in range(3)]
+    await settle()
+    one = replica(slots=2)
+    lines.put(one)
+    await settle()
+    assert [task.done() for task in asking] == [True, True, False]
+    lines.release(one, 1.5)
+    await settle()
+    assert asking[2].done()
+    assert (one.busy, one.answered, lines.lines["a"].answering_s) == (2, 1, 1.5)
+
+
+async def test_a_request_that_waits_too_long_is_told_and_leaves_the_line(lines):
+    with pytest.raises(NoAnswerError, match="a was not free within 0"):
+        await lines.acquire("a", 0.0)
+    assert not lines.lines["a"].waiting
+
+
+async def test_a_client_that_leaves_as_its_turn_comes_gives_the_slot_back(lines):
+    asking = asyncio.create_task(lines.acquire("a", 10))
+    await settle()
+    one = replica()
+    lines.put(one)
+    assert one.busy == 1
+    asking.cancel()
+    await settle()
+    assert asking.cancelled()
+    assert one.busy == 0
+
+
+async def test_all_who_wait_hear_why_a_model_cannot_be(lines):
+    asking = [asyncio.create_task(lines.acquire("a", 10)) for _ in range(2)]
+    await settle()
+    lines.refuse("a", "its server crashes")
+    for task in asking:
+        with pytest.raises(NoAnswerError, match="its server crashes"):
+            await task
+
+
+async def test_a_replica_that_drains_gets_nothing_more(lines):
+    one, two = replica("r1"), replica("r2")
+    lines.put(one)
+    lines.put(two)
+    one.draining = True
+    assert await lines.acquire("a", 10) is two
+    lines.drop(two)
+    with pytest.raises(NoAnswerError):
+        await lines.acquire("a", 0.0)
+
+
+async def test_somebody_hears_of_every_change_that_calls_for_a_decision():
+    heard: list[int] = []
+    lines = Lines(["a"], lambda: heard.append(1))
+    asking = asyncio.create_task(lines.acquire("a", 10))
+    await settle()
+    assert len(heard) == 1  # somebody waits
+    one = replica()
+    lines.put(one)
+    await asking
+    lines.release(one, 0.1)
+    assert len(heard) == 2  # a replica has nothing to do
+
+
+@given(st.lists(st.sampled_from(["ask", "leave", "end", "drop", "put"]), max_size=60))
+def test_no_slot_is_lost_or_given_out_twice(steps):
+    asyncio.run(_play(steps))
+
+
+async def _play(steps: list[str]) -> None:
+    lines, number = Lines(["a"]), 0
+    there: list[Replica] = []
+    asking: list[asyncio.Task[Replica]] = []
+    held: list[Replica] = []
+
+    def collect() -> None:
+        for task in [task for task in asking if task.done()]:
+            asking.remove(task)
+            if not task.cancelled():
+                held.append(task.result())
+
+    acts: dict[str, Callable[[], None]] = {
+        "ask": lambda: asking.append(asyncio.create_task(lines.acquire("a", 60))),
+        "leave": lambda: asking.pop(0).cancel() and None if asking else None,
+        "end": lambda: lines.release(held.pop(0), 0.1) if held else None,
+        "drop": lambda: lines.drop(there.pop(0)) if there else None,
+    }
+    for step in steps:
+        if step == "put":
+            number += 1
+            there.append(replica(f"r{number}", slots=1 + number % 3))
+            lines.put(there[-1])
+        else:
+            acts[step]()
+        await settle()
+        collect()
+        for one in there:
+            assert one.busy == held.count(one) <= one.slots
+        if asking:
+            assert not any(one.free for one in there)
+    for task in asking:
+        task.cancel()
+    await settle()
