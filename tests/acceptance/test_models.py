@@ -212,3 +212,30 @@ def servers(yard: TestYard, name: str) -> list[psutil.Process]:
             if str(SERVER) in line and str(replica["port"]) in line:
                 found.append(process)
     return found
+
+
+def test_gpuyard_llm_prints_the_answer_as_it_comes(models_yard: TestYard) -> None:
+    assert models_yard.ok("llm", "a", "one", "two") == "onetwo\n"
+    assert models_yard.json("llm", "a", "hi")["choices"][0]["message"]["content"] == "a: hi"
+    refused = models_yard.run("llm", "gpt-9", "hi")
+    assert (refused.returncode, "there is: a, b" in refused.stderr) == (3, True)
+
+
+def test_gpu_state_json_says_what_each_gpu_does(models_yard: TestYard) -> None:
+    path = models_yard.home.gpu_state
+    assert said(ask(models_yard, "a")) == "a: hello"
+    job = models_yard.submit(["sleep", "60"], resources={"gpus": 1})
+    models_yard.wait(job, "running")
+
+    def shown() -> Any:
+        gpus = json.loads(path.read_text())["gpus"] if path.exists() else {}
+        return gpus if {gpu["state"] for gpu in gpus.values()} == {"llm_ready", "script_busy"} else None
+
+    found = {gpu["state"]: gpu for gpu in wait_until(shown, 20, "the file to be true").values()}
+    resident, script = found["llm_ready"], found["script_busy"]
+    assert (resident["model"], resident["tasks_completed"]) == ("a", 1)
+    assert resident["port"] > 0
+    assert (script["task_id"], script["progress"]) == (job, None)
+    assert {gpu["uuid"] for gpu in found.values()} == {"GPU-simulated-0", "GPU-simulated-1"}
+    assert json.loads(path.read_text())["boot_times"]["b"] == 1
+    models_yard.ok("cancel", job)

@@ -7,6 +7,7 @@ async with gpuyard.AsyncClient() as yard:
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -122,6 +123,21 @@ class AsyncClient:
             for event in reader.feed(part):
                 yield event
 
+    async def chat(self, body: calls.Json) -> AsyncIterator[str]:
+        """Ask a model, in the form of OpenAI's chat request; its answer piece by piece."""
+        reader = LineReader()
+        async for part in self._stream(calls.chat(body, streamed=True)):
+            for line in reader.feed(part):
+                yield calls.piece_of(line)
+        for line in reader.close():
+            yield calls.piece_of(line)
+
+    async def ask(self, body: calls.Json) -> dict[str, Any]:
+        """As `chat`; the whole answer, in OpenAI's form."""
+        parts = [part async for part in self._stream(calls.chat(body, streamed=False))]
+        answer: dict[str, Any] = json.loads(b"".join(parts))
+        return answer
+
     def log_bytes(
         self, reference: str, *, lines: int | None = None, follow: bool = False, attempt: int | None = None
     ) -> AsyncIterator[bytes]:
@@ -147,6 +163,8 @@ class AsyncClient:
 
     async def _stream(self, stream: Stream) -> AsyncIterator[bytes]:
         wanted: dict[str, Any] = {"params": dict(stream.params), "headers": dict(stream.headers)}
+        if stream.body is not None:
+            wanted["content"] = content_of(stream.body)
         try:
             async with self._http.stream(
                 stream.method, self.address.url + stream.path, timeout=STREAM_TIMEOUT, **wanted

@@ -1,5 +1,6 @@
 """Every call the API has, once: what to send and how to read the answer. `Client` and `AsyncClient` only carry them."""
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,6 +46,7 @@ class Stream:
     params: Json = field(default_factory=dict[str, Any])
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     method: str = "GET"
+    body: Any = None
 
 
 def body_of(work: Work, fields: Json) -> dict[str, Any]:
@@ -160,6 +162,27 @@ def listing(noun: str) -> Call[list[dict[str, Any]]]:
 def tend_gpu(gpu: str, action: str) -> Call[str]:
     """`drain`, `undrain` or `release` a GPU; its UUID."""
     return Call("POST", f"/api/v1/gpus/{_segment(gpu)}/{action}", lambda a: str(a["uuid"]), done_once=True)
+
+
+def chat_body(model: str, prompt: str, max_tokens: int | None) -> dict[str, Any]:
+    """A chat request of one message, in OpenAI's form."""
+    body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": prompt}]}
+    return body | ({"max_tokens": max_tokens} if max_tokens else {})
+
+
+def chat(body: Json, *, streamed: bool) -> Stream:
+    """Ask a model; its answer as it comes, or whole. Loading the model may take minutes."""
+    return Stream("/v1/chat/completions", method="POST", body={**body, "stream": streamed})
+
+
+def piece_of(event: str) -> str:
+    """What a line of a streamed answer adds to it."""
+    data = event.removeprefix("data:").strip()
+    if not event.startswith("data:") or data == "[DONE]":
+        return ""
+    choices: list[dict[str, Any]] = json.loads(data).get("choices") or [{}]
+    delta: dict[str, Any] = choices[0].get("delta") or {}
+    return str(delta.get("content") or "")
 
 
 def tend_model(model: str, action: str) -> Call[str]:

@@ -20,6 +20,10 @@ def error_of(status: int, content: bytes) -> GpuyardError:
 
 
 def _from_document(body: dict[str, Any]) -> GpuyardError:
+    if isinstance(body.get("error"), dict):  # OpenAI's form, under /v1
+        said: dict[str, Any] = body["error"]
+        kind = errors.NotFoundError if said.get("code") == "model_not_found" else errors.RefusedError
+        return kind(f"{str(said.get('message')).rstrip('.')}.")
     code, detail = body.get("code", ""), str(body.get("detail", body))
     if code == InvalidInputError.code:
         faults = [Fault(f["field"], f["fault"], f.get("remedy", "")) for f in body.get("faults", [])]

@@ -7,6 +7,7 @@ with gpuyard.Client() as yard:
     print(job.refresh().state)
 """
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -108,6 +109,18 @@ class Client:
         for part in self._stream(calls.event_stream(after, job)):
             yield from reader.feed(part)
 
+    def chat(self, body: calls.Json) -> Iterator[str]:
+        """Ask a model, in the form of OpenAI's chat request; its answer piece by piece."""
+        reader = LineReader()
+        for part in self._stream(calls.chat(body, streamed=True)):
+            yield from map(calls.piece_of, reader.feed(part))
+        yield from map(calls.piece_of, reader.close())
+
+    def ask(self, body: calls.Json) -> dict[str, Any]:
+        """As `chat`; the whole answer, in OpenAI's form."""
+        answer: dict[str, Any] = json.loads(b"".join(self._stream(calls.chat(body, streamed=False))))
+        return answer
+
     def log_bytes(
         self, reference: str, *, lines: int | None = None, follow: bool = False, attempt: int | None = None
     ) -> Iterator[bytes]:
@@ -133,6 +146,8 @@ class Client:
 
     def _stream(self, stream: Stream) -> Iterator[bytes]:
         wanted: dict[str, Any] = {"params": dict(stream.params), "headers": dict(stream.headers)}
+        if stream.body is not None:
+            wanted["content"] = content_of(stream.body)
         try:
             with self._http.stream(
                 stream.method, self.address.url + stream.path, timeout=STREAM_TIMEOUT, **wanted

@@ -42,6 +42,11 @@ class Home:
         return self.root / "database"
 
     @property
+    def gpu_state(self) -> Path:
+        """What each GPU is doing, for other programs to read."""
+        return self.root / "gpu_state.json"
+
+    @property
     def lock(self) -> Path:
         """Held by the one server of this home."""
         return self.root / "server.lock"

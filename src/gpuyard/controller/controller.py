@@ -9,6 +9,7 @@ from typing import Any
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings
 from gpuyard.controller.core import Core
+from gpuyard.controller.gpu_state import GpuStateFile
 from gpuyard.controller.gpus import Gpus
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.logs import Logs
@@ -73,6 +74,10 @@ class Controller:
         for provider in self.providers.values():
             if isinstance(provider, OwnsNodes):
                 provider.reconnect()
+
+    def keep_gpu_state(self, path: Path) -> None:
+        """Keep the file `gpu_state.json` at `path` true from now on."""
+        self.core.spawn(GpuStateFile(self.core, self.residents, path).run(), "gpu-state")
 
     async def serve_agent(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """The link of an agent that came in by the server's door, to its end."""

@@ -14,7 +14,7 @@ from gpuyard.scheduler.fleet import Phase
 from gpuyard.scheduler.residency import place_model, victim
 from gpuyard.scheduler.switching import Move
 
-_GPU_STATES = {
+GPU_STATES = {
     Phase.BOOTING: GpuState.BOOTING_LLM,
     Phase.READY: GpuState.LLM_READY,
     Phase.BUSY: GpuState.LLM_BUSY,
@@ -33,7 +33,7 @@ class Models:
 
     def gpu_states(self) -> dict[str, GpuState]:
         """What each GPU with a resident is doing."""
-        return {resident.gpu: _GPU_STATES[resident.now_in] for resident in self._residents.live.values()}
+        return {resident.gpu: GPU_STATES[resident.now_in] for resident in self._residents.live.values()}
 
     def why_not(self, model: str) -> str | None:
         """Why a request for the model need not wait; None when it may."""

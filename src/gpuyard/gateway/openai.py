@@ -24,6 +24,18 @@ _HEADERS = {"content-type": "application/json", "accept-encoding": "identity"}
 _PATHS = ("chat/completions", "completions", "embeddings")
 
 
+_JSON = {"application/json": {"schema": {"type": "object"}}}
+_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The model's answer; with `stream`, as server-sent events.",
+          "content": {**_JSON, "text/event-stream": {}}},
+    400: {"description": "The request is none.", "content": _JSON},
+    404: {"description": "There is no such model.", "content": _JSON},
+    503: {"description": "The model cannot be loaded, or was not free in time.", "content": _JSON},
+}  # fmt: skip
+_BODY = {"requestBody": {"required": True, "content": {"application/json": {
+    "schema": {"type": "object", "required": ["model"], "properties": {"model": {"type": "string"}}}}}}}  # fmt: skip
+
+
 class Gateway:
     """`why_not(model)` says why a model cannot be loaded at all, or None."""
 
@@ -121,7 +133,8 @@ def make_router(gateway: Gateway) -> APIRouter:
             return await gateway.answer(path, request)
 
         ask.__doc__ = f"OpenAI's `{path}`, from a resident of the model."
-        router.add_api_route(f"/{path}", ask, methods=["POST"], name=path.replace("/", "_"), response_model=None)
+        router.add_api_route(f"/{path}", ask, methods=["POST"], name=path.replace("/", "_"), response_model=None,
+                             responses=_RESPONSES, openapi_extra=_BODY)  # fmt: skip
 
     for path in _PATHS:
         add(path)

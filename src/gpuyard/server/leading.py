@@ -41,6 +41,7 @@ class Leading:
         yard.controller.reports.on_progress = yard.stream.publish_progress
         if yard.election is None:
             await yard.controller.start()
+            yard.controller.keep_gpu_state(yard.home.gpu_state)
             yard.leads = True
             return
         self._join(yard.election)
@@ -84,6 +85,7 @@ class Leading:
             yard.controller.core.listeners.append(announcer.announce)
             self._spawn(announcer.run(), "announce")
             await yard.controller.start(epoch)
+            yard.controller.keep_gpu_state(yard.home.gpu_state)
         except Exception as error:
             log.exception("this server was to lead and cannot")
             yard.start_over(f"it cannot lead: {error}")
