@@ -1,37 +1,16 @@
 """A real Hugging Face Trainer, unmodified, in a folder of its own: progress, series, checkpoints that are folders."""
 
-import fcntl
-import hashlib
-import os
 import shutil
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
+from tests.support import huggingface
 from tests.support.yard import TestYard
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "huggingface"
-PACKAGES = ("torch==2.13.0", "transformers==5.23.0", "accelerate==1.15.0")
-
-
-@pytest.fixture(scope="session")
-def trainer_python() -> Path:
-    """The interpreter of an environment with the Trainer; built once (about a minute) and kept in the cache."""
-    cache = Path(os.environ.get("GPUYARD_CACHE") or "~/.cache/gpuyard").expanduser() / "tests"
-    key = hashlib.sha256(repr((PACKAGES, sys.version_info[:2])).encode()).hexdigest()[:12]
-    folder, done = cache / f"trainer-{key}", cache / f"trainer-{key}.complete"
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not done.exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-            subprocess.run([folder / "bin/pip", "install", "-q", *PACKAGES], check=True)
-            done.touch()
-    return folder / "bin" / "python"
+trainer_python = huggingface.trainer_python
 
 
 @pytest.mark.timeout(500)

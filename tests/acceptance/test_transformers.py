@@ -1,0 +1,73 @@
+"""Two real models on simulated GPUs: `transformers serve` on this machine's processor, asked by OpenAI's own client."""
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.acceptance.test_models import models
+from tests.support import huggingface
+from tests.support.wait import wait_until
+from tests.support.yard import TestYard, make_yard
+
+trainer_python = huggingface.trainer_python
+PROGRAMS = Path(__file__).parents[1] / "programs" / "tinymodel"
+OFFLINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+@pytest.fixture(scope="session")
+def tiny_model(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model that says nonsense."""
+    folder = tmp_path_factory.mktemp("tiny")
+    text = PROGRAMS.parents[2] / "README.md"
+    subprocess.run([trainer_python, PROGRAMS / "make.py", folder, text], check=True, env=OFFLINE, capture_output=True)
+    return folder
+
+
+def chat(python: Path, yard: TestYard, model: str) -> dict[str, Any]:
+    """What OpenAI's client gets."""
+    address = yard.address()
+    words = [python, PROGRAMS / "chat.py", address.url, address.token, model]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_models_share_gpus_with_scripts(trainer_python: Path, tiny_model: Path) -> None:
+    program = trainer_python.parent / "transformers"
+    hub = {"HF_HOME": str(tiny_model / "hub"), **OFFLINE}
+    sections = [
+        f'[models.{name}]\nengine = "transformers"\nsource = "{tiny_model}"\nprogram = "{program}"\nmemory_gb = 8\n'
+        f'boot_s = 20\nargs = ["--device", "cpu"]\n' + "environment = { "
+        + ", ".join(f'{key} = "{value}"' for key, value in hub.items()) + " }\n"
+        for name in ("small", "other")
+    ]  # fmt: skip
+    (tiny_model / "hub" / "hub").mkdir(parents=True)
+    with make_yard() as yard:
+        yard.home.create()
+        yard.home.settings.write_text("\n".join(sections))
+        yard.ok("up", "--simulate-gpus", "2x24")
+        first, second = chat(trainer_python, yard, "small"), chat(trainer_python, yard, "other")
+        assert first["models"] == ["other", "small"] or first["models"] == ["small", "other"]
+        assert first["whole"]
+        assert "".join(first["parts"]) == first["whole"] == second["whole"]  # the same weights, read greedily
+        assert {gpu["state"] for gpu in yard.json("gpus")["items"]} == {"llm_ready"}
+
+        script = yard.submit(["true"], resources={"gpus": 1})
+        assert yard.wait(script, timeout=100).state == "completed"  # a model made room
+        yard.ok("models", "pin", "small")
+        wait_until(lambda: models(yard)["small"]["state"] == "ready", 100, "it to be loaded again")
+        (replica,) = models(yard)["small"]["replicas"]
+        for process in psutil.process_iter(["cmdline"]):
+            if str(replica["port"]) in (process.info["cmdline"] or []) and "serve" in process.info["cmdline"]:
+                process.send_signal(signal.SIGKILL)
+        wait_until(lambda: models(yard)["small"]["replicas"] not in ([], [replica]), 60, "another server")
+        assert chat(trainer_python, yard, "small")["whole"] == first["whole"]
+        assert 1 < models(yard)["small"]["boot_s"] < 100

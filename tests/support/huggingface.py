@@ -1,0 +1,30 @@
+"""An environment with PyTorch and Hugging Face's programs, built once (about a minute) and kept in the cache."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGES = ("torch==2.13.0", "transformers[serving]==5.23.0", "accelerate==1.15.0", "openai==3.54.0")
+
+
+@pytest.fixture(scope="session")
+def trainer_python() -> Path:
+    """Its interpreter."""
+    cache = Path(os.environ.get("GPUYARD_CACHE") or "~/.cache/gpuyard").expanduser() / "tests"
+    key = hashlib.sha256(repr((PACKAGES, sys.version_info[:2])).encode()).hexdigest()[:12]
+    folder, done = cache / f"trainer-{key}", cache / f"trainer-{key}.complete"
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+            subprocess.run([folder / "bin/pip", "install", "-q", *PACKAGES], check=True)
+            done.touch()
+    return folder / "bin" / "python"
