@@ -239,3 +239,53 @@ def test_gpu_state_json_says_what_each_gpu_does(models_yard: TestYard) -> None:
     assert {gpu["uuid"] for gpu in found.values()} == {"GPU-simulated-0", "GPU-simulated-1"}
     assert json.loads(path.read_text())["boot_times"]["b"] == 1
     models_yard.ok("cancel", job)
+
+
+def test_a_prompt_is_a_job_that_is_answered_by_its_model(models_yard: TestYard) -> None:
+    task = {"task_id": "t-1", "task_class": "llm", "task_type": "generate", "prompt": "in a job"}
+    with models_yard.client() as client:
+        job = client.run({"prompt": "in a job", "model": "a"})
+        assert job.wait(60).state == "completed"
+        assert list(job.logs()) == ["a: in a job"]
+        assert job.info.gpus == []
+    (models_yard.work / "task.json").write_text(json.dumps(task))
+    refused = models_yard.run("submit", "task.json")
+    assert (refused.returncode, "name one of those configured" in refused.stderr) == (2, True)
+    unknown = models_yard.run("submit", "-", input=json.dumps({"prompt": "x", "model": "gpt-9"}))
+    assert (unknown.returncode, "no model 'gpt-9'" in unknown.stderr) == (2, True)
+    mine = models_yard.run("submit", "-", input=json.dumps({"kind": "model", "command": ["true"]}))
+    assert (mine.returncode, "gpuyard models" in mine.stderr) == (2, True)
+
+
+def test_a_prompts_job_outlives_the_server_it_asked(models_yard: TestYard) -> None:
+    models_yard.ok("models", "pin", "a")
+    assert said(ask(models_yard, "a")) == "a: hello"
+    with models_yard.client() as client:
+        job = client.run({"prompt": "sleep 2", "model": "a"}).id
+    models_yard.wait(job, "running")
+    wait_until(lambda: models(models_yard)["a"]["state"] == "busy", 20, "it to be asked")
+    models_yard.kill("server")
+    models_yard.ok("up")
+    assert models_yard.wait(job).state == "completed"
+    assert models_yard.ok("logs", job).strip() == "a: sleep 2"
+
+
+def test_the_documents_task_with_a_script(models_yard: TestYard) -> None:
+    script = models_yard.work / "embed.py"
+    script.write_text("import sys; print(sys.argv[1:])\n")
+    task = {"task_id": "t-2", "task_class": "script", "task_type": "embed", "script": "embed.py",
+            "script_args": {"model": "small"}, "priority": 5, "gpu_requirement": "any", "status": "queued",
+            "assigned_gpu": None}  # fmt: skip
+    (models_yard.work / "task.json").write_text(json.dumps(task))
+    first = models_yard.ok("submit", "task.json").strip()
+    assert models_yard.ok("submit", "task.json").strip() == first
+    assert models_yard.wait(first).state == "completed"
+    assert models_yard.ok("logs", first).strip() == "['--model', 'small']"
+    address = models_yard.address()
+    with httpx.Client(base_url=address.url, headers={"Authorization": f"Bearer {address.token}"}) as client:
+        shown = client.get(f"/api/v1/jobs/{first}/task").json()
+    assert (shown["task_id"], shown["status"], shown["task_type"]) == ("t-2", "complete", "embed")
+    assert shown["assigned_gpu"].startswith("GPU-simulated")
+    there = {**task, "task_id": "t-3", "gpu_requirement": "7"}
+    refused = models_yard.run("submit", "-", input=json.dumps({**there, "script": str(script)}))
+    assert (refused.returncode, "no GPU '7'" in refused.stderr) == (3, True)

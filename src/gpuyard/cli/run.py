@@ -199,6 +199,10 @@ def _at_home(body: dict[str, Any], folder: Path) -> dict[str, Any]:
     """A spec from a file means the folder the file lies in, unless it says otherwise."""
     from gpuyard.client.calls import at_home_here
 
+    if "task_class" in body or "task_id" in body:
+        script = body.get("script")
+        beside = isinstance(script, str) and (folder / script).is_file()
+        return {**body, "script": str(folder / str(script))} if beside else body
     workdir = body.get("workdir", "")
     at = {"workdir": str(folder / workdir)} if isinstance(workdir, str) else {}
     return body if "gpu_spec" in body or "timeout_minutes" in body else at_home_here({**body, **at})

@@ -90,14 +90,17 @@ def _items(answer: Any) -> list[Any]:
 def _keyed(bodies: Sequence[Any]) -> list[Any]:
     """`bodies`, each with an idempotency key where the caller gave none, so that a resent request makes no second job.
 
-    What is no table is left for the server to refuse.
+    A task's own id is its key. What is no table is left for the server to refuse.
     """
     sent = f"sent_{uuid4().hex}"
-    return [
-        {**body, "idempotency_key": f"{sent}_{number}"}
-        if isinstance(body, Mapping) and body.get("idempotency_key") is None else body  # pyright: ignore[reportUnknownMemberType]
-        for number, body in enumerate(bodies)
-    ]  # fmt: skip
+    return [{**body, "idempotency_key": f"{sent}_{n}"} if _lacks_key(body) else body for n, body in enumerate(bodies)]
+
+
+def _lacks_key(body: Any) -> bool:
+    if not isinstance(body, Mapping):
+        return False
+    given = cast("Json", body)
+    return "task_id" not in given and given.get("idempotency_key") is None
 
 
 def _submission(read: Callable[[Any], T], body: Any) -> Call[T]:

@@ -33,12 +33,13 @@ class Admission:
         providers: Mapping[str, GpuProviderInterface],
         find: Callable[[str], str],
         joined: asyncio.Event,
+        find_gpu: Callable[[str], str],
     ) -> None:
         self._core = core
         self._providers = providers
         self._find = find
         self._joined = joined
-        self._intake = Intake(core.tiers)
+        self._intake = Intake(core.tiers, core.settings.models, find_gpu)
         self._door = asyncio.Lock()
 
     async def accept(self, bodies: list[msgspec.Raw]) -> list[Prepared]:

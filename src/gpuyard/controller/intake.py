@@ -5,7 +5,7 @@ validated once and remembered; msgspec reads the rest. What it does not take goe
 every first of its kind, so that there is one validation and one wording of errors.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -18,6 +18,7 @@ from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobconfig import is_job_config, spec_from_config
 from gpuyard.domain.jobspec import MAX_DEPTH, JobKind, JobSpec
 from gpuyard.domain.shape import Shape
+from gpuyard.domain.tasks import FindGpu, is_task, spec_from_task
 from gpuyard.domain.tiers import Tier, Tiers
 from gpuyard.domain.validation import parse_spec
 
@@ -26,7 +27,7 @@ VARYING = frozenset({"name", "command", "labels", "depends_on", "idempotency_key
 # Enough for whatever clients send just now; a list of jobs that are all different must not fill the memory.
 _MAX_TEMPLATES = 256
 # These are part of the plan and arrive with their issues; until then a job that needs them is refused, not misread.
-_NOT_YET = {"script": "script workers", "prompt": "resident models", "image": "container providers"}
+_NOT_YET = {"script": "script workers", "image": "container providers"}
 _NO_LABELS = msgspec.Raw(b"{}")
 FindJob = Callable[[str], str | None]
 
@@ -126,8 +127,10 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class Intake:
     """Reads jobs, one by one; remembers the templates it met of late."""
 
-    def __init__(self, tiers: Tiers) -> None:
+    def __init__(self, tiers: Tiers, models: Collection[str] = (), find_gpu: FindGpu = str) -> None:
         self._tiers = tiers
+        self._models = models
+        self._find_gpu = find_gpu
         self._templates: dict[bytes, Template] = {}
 
     def read(self, body: msgspec.Raw) -> tuple[Prepared, Sequence[str]]:
@@ -149,10 +152,12 @@ class Intake:
     def _validate(self, raw: msgspec.Raw) -> tuple[JobSpec, list[str]]:
         with reading_json():
             body = msgspec.json.decode(raw)
-        spec, warnings = spec_from_config(body) if is_job_config(body) else (parse_spec(body), [])
+        spec, warnings = self._read_form(body)
         for field, what in _NOT_YET.items():
             if getattr(spec, field) and not is_job_config(body):
                 raise InvalidInputError.of(field, f"needs {what}, which this version does not have yet", "give command")
+        if spec.kind is JobKind.LLM:
+            spec = self._with_model(spec)
         if spec.kind is JobKind.MODEL:
             raise InvalidInputError.of("kind", "model is for gpuyard's own model servers", "see `gpuyard models`")
         if spec.image:
@@ -160,6 +165,25 @@ class Intake:
         if spec.resources.gpus.uuid:
             warnings.append("resources.gpus.uuid pins devices: the job waits for these even when others are free")
         return (with_tier(spec, self._tiers.get(spec.tier)) if spec.tier else spec), warnings
+
+    def _read_form(self, body: Any) -> tuple[JobSpec, list[str]]:
+        """A JobSpec, S2's JobConfig or S1's task."""
+        if is_task(body):
+            return spec_from_task(body, self._find_gpu)
+        return spec_from_config(body) if is_job_config(body) else (parse_spec(body), [])
+
+    def _with_model(self, spec: JobSpec) -> JobSpec:
+        """A prompt is for a model that is configured; where there is one only, it need not be named."""
+        known = ", ".join(self._models) or "none; add [models.NAME] to gpuyard.toml"
+        if spec.model is None and len(self._models) != 1:
+            raise InvalidInputError.of("model", "is missing", f"name one of those configured: {known}")
+        if spec.model is not None and spec.model not in self._models:
+            raise InvalidInputError.of("model", f"there is no model {spec.model!r}", f"configured are: {known}")
+        if spec.resources.gpus.count:
+            raise InvalidInputError.of(
+                "resources.gpus", "does not belong to a prompt: its model has the GPUs", "remove it"
+            )
+        return spec.model_copy(update={"model": spec.model or next(iter(self._models))})
 
 
 @contextmanager
@@ -174,9 +198,9 @@ def reading_json() -> Generator[None]:
 
 
 def _key(body: msgspec.Raw) -> bytes | None:
-    """What jobs of one template share, byte for byte; None for S2's form, whose fields mean other things."""
+    """What jobs of one template share, byte for byte; None for other forms, whose fields mean other things."""
     fields = _fields.decode(body)
-    if is_job_config(fields):
+    if is_job_config(fields) or is_task(fields):
         return None
     return msgspec.json.encode({name: value for name, value in fields.items() if name not in VARYING})
 

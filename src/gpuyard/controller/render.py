@@ -5,8 +5,9 @@ from functools import lru_cache
 from typing import Any
 
 from gpuyard.domain.jobconfig import GpuSpec, JobConfig
-from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.jobspec import JobKind, JobSpec
 from gpuyard.domain.shape import Shape
+from gpuyard.domain.wire import ASK
 from gpuyard.scheduler.view import LiveAttempt
 
 
@@ -38,10 +39,12 @@ def render(spec: JobSpec, shape: Shape, attempt: LiveAttempt, checkpoint: dict[s
         options["resume_sha256"] = checkpoint["sha256"]
         options["resume_name"] = checkpoint["path"].rsplit("/", 1)[-1]
         options["resume_directory"] = bool(checkpoint["directory"])
+    asks = spec.kind is JobKind.LLM
     return JobConfig(
         name=spec.name,
         image=spec.image,
-        command=spec.command,
+        command=(ASK, str(spec.model)) if asks else spec.command,
+        args_via_stdin=(spec.prompt or "").encode() if asks else None,
         gpu_spec=GpuSpec(gpu_type=need.gpus.gpu_class, gpu_count=need.gpus.count, memory_gb=need.gpus.memory_gb,
                          vcpus=need.cpus, ram_gb=need.memory_gb),
         environment=spec.environment,

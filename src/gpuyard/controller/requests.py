@@ -9,6 +9,7 @@ import msgspec
 from gpuyard.controller import moves
 from gpuyard.controller.admission import Admission
 from gpuyard.controller.core import SLICE, Core
+from gpuyard.controller.gpus import Gpus
 from gpuyard.controller.intake import Prepared
 from gpuyard.domain.errors import InvalidInputError, LedgerError, NotFoundError, ProviderError, RefusedError
 from gpuyard.domain.states import AttemptState, JobState
@@ -25,7 +26,8 @@ class Requests:
         self._core = core
         self._providers = providers
         self.joined = asyncio.Event()
-        self._admission = Admission(core, providers, self.find, self.joined)
+        gpus = Gpus(core, providers)
+        self._admission = Admission(core, providers, self.find, self.joined, lambda name: gpus.find(name).uuid)
 
     def find(self, reference: str) -> str:
         """The id of the job a person means: NotFoundError when none, InvalidInputError when several."""

@@ -4,14 +4,13 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import httpx
 
 from gpuyard.controller.intake import Prepared, Template
 from gpuyard.domain.jobspec import GpuRequest, JobKind, JobSpec, Resources
 from gpuyard.domain.models import ModelSpec, launch, warm_up
-from gpuyard.domain.shape import Shape
 from gpuyard.gateway.line import Replica
 from gpuyard.scheduler.fleet import Phase
 
@@ -116,15 +115,13 @@ def free_port() -> int:
 
 
 def server_job(model: str, spec: ModelSpec, gpu: str, port: int) -> Prepared:
-    """The job that runs the model's server on the GPU. It books no core: what it needs, it needs now and then."""
+    """The job that runs the model's server on the GPU."""
     start = launch(model, spec, port)
     job = JobSpec(
         name=f"model {model}", kind=JobKind.MODEL, command=start.command, environment=start.environment, model=model,
         resources=Resources(gpus=GpuRequest(count=1, uuid=(gpu,))), priority=5, provider_options={"port": port},
     )  # fmt: skip
-    template = Template.of(job, ())
-    shape = Shape.from_row({**template.shape_row, "cpus": 0.0})
-    return Prepared.of(replace(template, shape=shape, shape_row=shape.to_row()), job)
+    return Prepared.of(Template.of(job, ()), job)
 
 
 async def attend(resident: Resident, spec: ModelSpec, client: httpx.AsyncClient, ready: Callable[[], None]) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any
 
-from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.jobspec import JobKind, JobSpec
 
 _interned: dict["Shape", "Shape"] = {}
 
@@ -35,10 +35,13 @@ class Shape:
 
     @classmethod
     def of(cls, spec: JobSpec) -> "Shape":
-        """What `spec` books. A job that names no CPU count books one core; no memory books none."""
+        """What `spec` books. A job that names no CPU count books one core; no memory books none.
+
+        A model's server books no core, since it needs one now and then; a prompt waits for its answer most of the time.
+        """
         need, gpus = spec.resources, spec.resources.gpus
         return cls(
-            cpus=need.cpus if need.cpus is not None else 1.0,
+            cpus=need.cpus if need.cpus is not None else _CORES.get(spec.kind, 1.0),
             memory_gb=need.memory_gb or 0.0,
             nodes=need.nodes,
             gpus=gpus.count,
@@ -73,6 +76,7 @@ def _from_items(items: tuple[tuple[str, Any], ...]) -> Shape:
     return Shape(**dict(items)).interned()
 
 
+_CORES = {JobKind.MODEL: 0.0, JobKind.LLM: 0.1}
 _NEEDS = tuple(field.name for field in fields(Shape) if field.init)
 _DEFAULT = Shape()
 

@@ -14,6 +14,8 @@ import msgspec
 
 MAX_FRAME = 64 * 1024 * 1024
 SILENT_BEATS = 5
+# As the first word of a command: the node asks the model that the second one names what stands on standard input.
+ASK = "gpuyard:ask"
 _LENGTH = struct.Struct(">I")
 
 

@@ -131,9 +131,10 @@ class AttemptRun:
         start = self.start
         memory = int(start.memory_gb * (1 << 30)) if start.memory_gb else None
         limits = Limits(memory, start.cpus, self._around.settings.max_processes)
+        command = job_command(start, resume_from, self._around.home)
         return spawn(Launch(
-            start.attempt_id, job_command(start, resume_from), job_environment(start, self._around.node, resume_from),
-            self._workdir, self._watch.log.path, limits, start.stdin, reaper=self._around.reaper,
+            start.attempt_id, command, job_environment(start, self._around.node, resume_from), self._workdir,
+            self._watch.log.path, limits, start.stdin, reaper=self._around.reaper,
         ))  # fmt: skip
 
     def _note_started(self, process: Process, at: float) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -41,7 +42,9 @@ def _defaults(start: wire.Start) -> dict[str, str]:
     return values
 
 
-def job_command(start: wire.Start, resume_from: Path | None) -> tuple[str, ...]:
+def job_command(start: wire.Start, resume_from: Path | None, home: Path) -> tuple[str, ...]:
     """The command, with the resume arguments appended when there is a checkpoint to resume from."""
+    if start.command[0] == wire.ASK:
+        return (sys.executable, "-m", "gpuyard.node.ask", "--home", str(home), *start.command[1:])
     extra = [word.replace("{path}", str(resume_from)) for word in start.resume_args] if resume_from else []
     return (*start.command, *extra)

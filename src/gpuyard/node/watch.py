@@ -41,6 +41,7 @@ class Surroundings:
     successor: Callable[[wire.Start], wire.Start | None] = lambda _: None
     begin: Callable[[wire.Start], None] = lambda _: None
     reaper: int | None = None
+    home: Path = Path()
 
 
 class Watch:

@@ -14,7 +14,7 @@ parts = [
     for chunk in client.chat.completions.create(**asked, stream=True)
     if chunk.choices
 ]
-print(
+sys.stdout.write(
     json.dumps(
         {"models": [m.id for m in client.models.list()], "whole": whole.choices[0].message.content, "parts": parts}
     )

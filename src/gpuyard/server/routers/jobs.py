@@ -15,6 +15,7 @@ from gpuyard.controller.memory import MANY, settle_memory_soon
 from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.domain.jobs import Job
 from gpuyard.domain.states import JobState
+from gpuyard.domain.tasks import task_of
 from gpuyard.insight.series import downsample
 from gpuyard.server.body import read_bodies
 from gpuyard.server.openapi import json_body, one_of, text
@@ -107,6 +108,12 @@ def _one(yard: Yard, job_id: str, *, spec: bool = False) -> Job:
 async def show(reference: str, yard: TheYard) -> Job:
     """A job by id, by a unique ending of its id, or the newest of a name; with its spec."""
     return _one(yard, yard.controller.requests.find(reference), spec=True)
+
+
+@router.get("/{reference}/task")
+async def show_task(reference: str, yard: TheYard) -> dict[str, Any]:
+    """A job in the form of the seed document's task, schema v2."""
+    return task_of(_one(yard, yard.controller.requests.find(reference), spec=True))
 
 
 @router.post("/{reference}/cancel")

@@ -1,0 +1,135 @@
+"""Tasks: the seed document's form of a job (schema v2), accepted as it stands and shown in its own words."""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import PurePath
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.jobs import Job
+from gpuyard.domain.jobspec import JobSpec, Name
+from gpuyard.domain.states import JobState
+from gpuyard.domain.validation import parse_model, parse_spec
+
+FindGpu = Callable[[str], str]
+
+
+class TaskClass(StrEnum):
+    """A prompt for a model, or a script."""
+
+    LLM = "llm"
+    SCRIPT = "script"
+
+
+TYPES: Mapping[TaskClass, tuple[str, ...]] = {
+    TaskClass.LLM: ("parse", "transform", "generate", "execute", "decide"),
+    TaskClass.SCRIPT: ("transcribe", "embed", "process"),
+}
+STATUS: Mapping[JobState, str] = {
+    JobState.QUEUED: "queued",
+    JobState.ASSIGNED: "assigned",
+    JobState.RUNNING: "running",
+    JobState.UNKNOWN: "running",
+    JobState.COMPLETED: "complete",
+    JobState.FAILED: "failed",
+    JobState.CANCELLED: "failed",
+    JobState.TIMED_OUT: "failed",
+}
+_INTERPRETERS = {".py": "python3", ".sh": "sh"}
+
+
+class Task(BaseModel):
+    """A task. `status` and what follows it are gpuyard's to say: whatever is given there is passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task_id: Name
+    task_class: TaskClass
+    task_type: str
+    prompt: str | None = None
+    script: str | None = None
+    script_args: dict[str, Any] = Field(default_factory=dict)
+    priority: int = Field(default=3, ge=1, le=5)
+    gpu_requirement: str | int = "any"
+    estimated_duration_sec: float | None = Field(default=None, gt=0)
+    status: str | None = None
+    assigned_gpu: str | int | None = None
+    created_at: str | None = None
+    started_at: str | None = None
+    completed_at: str | None = None
+
+    @model_validator(mode="after")
+    def _type_matches_class(self) -> Self:
+        types = TYPES[self.task_class]
+        if self.task_type not in types:
+            raise ValueError(f"@task_type@{self.task_type!r} is no type of class {self.task_class}; "
+                             f"use {', '.join(types)}")  # fmt: skip
+        wanted, other = ("prompt", "script") if self.task_class is TaskClass.LLM else ("script", "prompt")
+        if not getattr(self, wanted):
+            raise ValueError(f"@{wanted}@is missing in a task of class {self.task_class}; give it")
+        if getattr(self, other):
+            raise ValueError(f"@{other}@does not belong in a task of class {self.task_class}; remove it")
+        if self.task_class is TaskClass.LLM and self.gpu_requirement == "none":
+            raise ValueError("@gpu_requirement@is none, and a task of class llm needs a GPU; write any")
+        return self
+
+
+def is_task(data: Any) -> bool:
+    """True when a submitted body is this form: only it has these keys."""
+    return isinstance(data, Mapping) and bool({"task_class", "task_id"} & set(data))  # pyright: ignore[reportUnknownArgumentType]
+
+
+def spec_from_task(data: Any, find_gpu: FindGpu) -> tuple[JobSpec, list[str]]:
+    """The JobSpec a task means, and warnings; `find_gpu` gives the UUID of a GPU by its index or UUID.
+
+    One task submitted twice is one job: its id is the idempotency key.
+    """
+    task = parse_model(Task, data)
+    body: dict[str, Any] = {
+        "name": task.task_id, "priority": task.priority, "estimated_duration_s": task.estimated_duration_sec,
+        "idempotency_key": task.task_id, "labels": {"task_class": task.task_class.value, "task_type": task.task_type},
+    }  # fmt: skip
+    if task.task_class is TaskClass.LLM:
+        pinned = task.gpu_requirement != "any"
+        notes = ["gpu_requirement was passed over: a prompt goes to any GPU on which its model is"] if pinned else []
+        return parse_spec({**body, "prompt": task.prompt}), notes
+    gpus: dict[str, Any] = {"count": 0} if task.gpu_requirement == "none" else {"count": 1}
+    if task.gpu_requirement not in ("any", "none"):
+        gpus["uuid"] = [find_gpu(str(task.gpu_requirement))]
+    return parse_spec({**body, "command": _command(task), "resources": {"gpus": gpus}}), []
+
+
+def _command(task: Task) -> list[str]:
+    """The script with its arguments as `--name value`, in their order."""
+    path = PurePath(task.script or "")
+    if not path.is_absolute():
+        fault = f"{task.script!r} is no registered script, and no absolute path"
+        raise InvalidInputError.of("script", fault, "give the script's whole path")
+    interpreter = _INTERPRETERS.get(path.suffix)
+    words = [*([interpreter] if interpreter else []), str(path)]
+    for name, value in task.script_args.items():
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return words
+
+
+def task_of(job: Job) -> dict[str, Any]:
+    """A job as a task: whatever form it was submitted in."""
+    spec = job.spec or {}
+    llm = bool(spec.get("prompt"))
+    return {
+        "task_id": job.name if "task_type" in job.labels else job.id,
+        "task_class": TaskClass.LLM if llm else TaskClass.SCRIPT,
+        "task_type": job.labels.get("task_type", "generate" if llm else "process"),
+        "prompt": spec.get("prompt"), "script": None if llm else " ".join(spec.get("command", ())),
+        "script_args": {}, "priority": job.priority, "gpu_requirement": "any" if llm or job.gpus else "none",
+        "estimated_duration_sec": spec.get("estimated_duration_s"), "status": STATUS[job.state],
+        "assigned_gpu": job.gpus[0] if job.gpus else None, "created_at": _iso(job.created_at),
+        "started_at": _iso(job.started_at), "completed_at": _iso(job.ended_at),
+    }  # fmt: skip
+
+
+def _iso(at: float | None) -> str | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
