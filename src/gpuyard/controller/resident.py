@@ -5,14 +5,16 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-
-import httpx
+from typing import TYPE_CHECKING
 
 from gpuyard.controller.intake import Prepared, Template
 from gpuyard.domain.jobspec import GpuRequest, JobKind, JobSpec, Resources
 from gpuyard.domain.models import ModelSpec, launch, warm_up
 from gpuyard.gateway.line import Replica
 from gpuyard.scheduler.fleet import Phase
+
+if TYPE_CHECKING:
+    import httpx
 
 # A server that is starting is asked this often; one that answers, this often, and so often in vain before it is ended.
 _BOOT_LOOK_S, _LOOK_S, _MISSES = 0.2, 5.0, 3
@@ -124,7 +126,7 @@ def server_job(model: str, spec: ModelSpec, gpu: str, port: int) -> Prepared:
     return Prepared.of(Template.of(job, ()), job)
 
 
-async def attend(resident: Resident, spec: ModelSpec, client: httpx.AsyncClient, ready: Callable[[], None]) -> None:
+async def attend(resident: Resident, spec: ModelSpec, client: "httpx.AsyncClient", ready: Callable[[], None]) -> None:
     """Wait until the server is healthy and warm, call `ready`, and see to it that it stays so; UnhealthyError."""
     start = launch(resident.model, spec, resident.port)
     await _until_healthy(resident, spec, client, start.health)
@@ -140,7 +142,7 @@ async def attend(resident: Resident, spec: ModelSpec, client: httpx.AsyncClient,
     raise UnhealthyError(f"it no longer answers {start.health}")
 
 
-async def _until_healthy(resident: Resident, spec: ModelSpec, client: httpx.AsyncClient, health: str) -> None:
+async def _until_healthy(resident: Resident, spec: ModelSpec, client: "httpx.AsyncClient", health: str) -> None:
     deadline = time.monotonic() + spec.boot_timeout_s
     while not await _is_healthy(resident, client, health):
         resident.booted_here = True
@@ -149,15 +151,19 @@ async def _until_healthy(resident: Resident, spec: ModelSpec, client: httpx.Asyn
         await asyncio.sleep(_BOOT_LOOK_S)
 
 
-async def _is_healthy(resident: Resident, client: httpx.AsyncClient, path: str) -> bool:
+async def _is_healthy(resident: Resident, client: "httpx.AsyncClient", path: str) -> bool:
+    import httpx
+
     try:
         return (await client.get(resident.url + path, timeout=_ANSWER_S)).is_success
     except httpx.HTTPError:
         return False
 
 
-async def _warm_up(resident: Resident, client: httpx.AsyncClient, served_name: str) -> None:
+async def _warm_up(resident: Resident, client: "httpx.AsyncClient", served_name: str) -> None:
     """One short request: it loads what is loaded lazily, and shows that the answers are answers."""
+    import httpx
+
     try:
         answer = await client.post(f"{resident.url}/v1/chat/completions", json=warm_up(served_name), timeout=_WARM_UP_S)
         body = answer.json()

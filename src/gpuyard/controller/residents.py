@@ -9,8 +9,8 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-import httpx
 import structlog
 
 from gpuyard.controller import moves
@@ -26,6 +26,9 @@ from gpuyard.scheduler.fleet import Resident as Standing
 from gpuyard.scheduler.rent import Cost
 from gpuyard.scheduler.residency import Action, Drain, Load, Lru, Residency, Run, Static, Threshold, Unload, place_model
 from gpuyard.scheduler.switching import Move, Switching
+
+if TYPE_CHECKING:
+    import httpx
 
 _POLICIES: Mapping[str, Callable[[], Residency]] = {
     "cost": Cost,
@@ -63,6 +66,8 @@ class Residents:
         """Find what is loaded, and begin to decide."""
         if not self.specs:
             return
+        import httpx  # late: a server without models needs no HTTP client
+
         self._client = httpx.AsyncClient(trust_env=False)
         wished = {row["name"]: row["pinned"] for row in self._core.queries.models()}
         self.pinned = {model for model, spec in self.specs.items() if wished.get(model, spec.pinned)}

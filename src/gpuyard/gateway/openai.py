@@ -9,13 +9,16 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-import httpx
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from gpuyard.gateway.line import Lines, NoAnswerError, Replica
+
+if TYPE_CHECKING:
+    import httpx
 
 _TRIES = 3
 _RETRY_AFTER_S = 30
@@ -43,12 +46,13 @@ class Gateway:
         self._lines = lines
         self._timeout_s = timeout_s
         self._why_not = why_not
-        timeout = httpx.Timeout(5.0, read=None, pool=None, write=None)
-        self._client = httpx.AsyncClient(trust_env=False, timeout=timeout, limits=httpx.Limits(max_connections=None))
 
-    async def close(self) -> None:
-        """Let go of the connections."""
-        await self._client.aclose()
+    @cached_property
+    def _client(self) -> "httpx.AsyncClient":
+        import httpx  # late: a server that is never asked for a model needs no HTTP client
+
+        timeout = httpx.Timeout(5.0, read=None, pool=None, write=None)
+        return httpx.AsyncClient(trust_env=False, timeout=timeout, limits=httpx.Limits(max_connections=None))
 
     def models(self) -> dict[str, Any]:
         """What can be asked for, as OpenAI lists it."""
@@ -83,6 +87,8 @@ class Gateway:
             return _error(503, str(error), "server_error", "no_answer", {"Retry-After": str(_RETRY_AFTER_S)})
 
     async def _ask(self, path: str, model: str, body: dict[str, Any]) -> Response:
+        import httpx
+
         replica = await self._lines.acquire(model, self._timeout_s)
         deadline, fault = time.monotonic() + self._timeout_s, ""
         for _ in range(_TRIES):
@@ -106,8 +112,10 @@ class Gateway:
         self._lines.release(replica, None)
         raise NoAnswerError(fault)
 
-    async def _pass(self, answer: httpx.Response, replica: Replica, began: float) -> AsyncIterator[bytes]:
+    async def _pass(self, answer: "httpx.Response", replica: Replica, began: float) -> AsyncIterator[bytes]:
         """The answer's bytes; the slot is free when they end, or when nobody reads them any more."""
+        import httpx
+
         took_s = None
         try:
             async for part in answer.aiter_raw():
