@@ -289,3 +289,14 @@ def test_the_documents_task_with_a_script(models_yard: TestYard) -> None:
     there = {**task, "task_id": "t-3", "gpu_requirement": "7"}
     refused = models_yard.run("submit", "-", input=json.dumps({**there, "script": str(script)}))
     assert (refused.returncode, "no GPU '7'" in refused.stderr) == (3, True)
+
+
+def test_a_script_that_needs_several_gpus_or_a_certain_one_gets_them(models_yard: TestYard) -> None:
+    """One GPU is free and the other has an idle model: that is not enough for a job of two, nor for one that pins."""
+    assert said(ask(models_yard, "a")) == "a: hello"
+    both = models_yard.submit(["true"], resources={"gpus": 2})
+    assert models_yard.wait(both).state == "completed"
+    assert said(ask(models_yard, "a")) == "a: hello"
+    (replica,) = models(models_yard)["a"]["replicas"]
+    pinned = models_yard.submit(["true"], resources={"gpus": {"count": 1, "uuid": [replica["gpu"]]}})
+    assert models_yard.wait(pinned).state == "completed"

@@ -7,7 +7,9 @@ from itertools import islice
 from gpuyard.controller.core import Core
 from gpuyard.controller.resident import Resident
 from gpuyard.domain.models import ModelSpec
+from gpuyard.domain.shape import Shape
 from gpuyard.gateway.line import Lines
+from gpuyard.scheduler.fitting import allowed, suitable
 from gpuyard.scheduler.fleet import Demand, Fleet, Gpu, Phase, Task
 from gpuyard.scheduler.fleet import Resident as Standing
 from gpuyard.scheduler.switching import Switching
@@ -37,13 +39,14 @@ class Sight:
         for resident in there:
             if resident.gpu in gpus:
                 gpus[resident.gpu].residents[resident.model] = _standing(resident, gpus[resident.gpu])
-        memory = {_SCRIPT: 0.0} | {model: spec.memory_gb for model, spec in self._specs.items()}
-        scripts = deque(self._scripts({resident.job_id for resident in there}, memory, now))
-        return Fleet(
-            gpus, memory, self._switching, pinned=frozenset(r.gpu for r in there if r.model in pinned),
-            demand={model: self._demand(model, model in tired) for model in self._specs}, scripts=scripts,
+        stays = frozenset(resident.gpu for resident in there if resident.model in pinned)
+        fleet = Fleet(
+            gpus, {_SCRIPT: 0.0} | {model: spec.memory_gb for model, spec in self._specs.items()}, self._switching,
+            pinned=stays, demand={model: self._demand(model, model in tired) for model in self._specs},
             scripts_moved_at=self._moved_at, scripts_ended=self._ended, scripts_took_s=self._took_s, whole=True,
         )  # fmt: skip
+        self._line_up(fleet, {resident.job_id for resident in there}, now)
+        return fleet
 
     def _see_scripts(self, gpus: Mapping[str, Gpu], homes: set[str], now: float) -> None:
         """What is booked and no resident's is a script's; one that is there no more has ended."""
@@ -60,15 +63,35 @@ class Sight:
                 self._moved_at, self._ended, self._took_s = now, self._ended + 1, self._took_s + now - since
         self._working = working
 
-    def _scripts(self, servers: set[str], memory: dict[str, float], now: float) -> list[Task]:
-        """The jobs that wait for a GPU, as far as they matter; `memory` learns what each needs."""
-        utc, found = self._core.clock(), list[Task]()
-        for job in islice(self._core.view.queue, _SCRIPTS):
-            if job.shape.gpus and job.id not in servers:
-                name = f"{_SCRIPT} of {job.shape.gpu_memory_gb:g} GB"
-                memory[name] = job.shape.gpu_memory_gb
-                found.append(Task(0, name, now - max(utc - job.created_at, 0.0)))
-        return sorted(found, key=lambda task: task.arrived_at)
+    def _line_up(self, fleet: Fleet, servers: set[str], now: float) -> None:
+        """Let the jobs that wait for GPUs stand in the fleet's line, once for each GPU they need.
+
+        The first of those that need several keeps what is free, as it does in the queue: nobody would start there, and
+        a policy that thought so would free no more.
+        """
+        view, utc, kept = self._core.view, self._core.clock(), False
+        waiting = [job for job in islice(view.queue, _SCRIPTS) if job.shape.gpus and job.id not in servers]
+        names: dict[Shape, str] = {}
+        for job in sorted(waiting, key=lambda job: (-job.priority, job.created_at)):
+            name = names.get(job.shape) or names.setdefault(job.shape, self._name(fleet, job.shape, len(names)))
+            if not fleet.only[name] - fleet.pinned:
+                continue  # nobody may make room for it
+            need, free = job.shape.gpus * job.shape.nodes, fleet.roomy(name)
+            if len(free) < need and need > 1 and not kept:
+                kept, need = True, need - len(free)
+                for gpu in free:
+                    gpu.reserved = True
+            task = Task(0, name, now - max(utc - job.created_at, 0.0))
+            fleet.scripts.extend([task] * need)
+
+    def _name(self, fleet: Fleet, shape: Shape, number: int) -> str:
+        """What the fleet calls scripts of this shape; it learns which GPUs will do for them."""
+        view, name = self._core.view, f"{_SCRIPT} {number}"
+        devices = [view.devices[uuid] for uuid in fleet.gpus]
+        will_do = [d.uuid for d in suitable(devices, shape) if allowed(view.node(d.node_id or ""), shape)]
+        fleet.memory_gb = {**fleet.memory_gb, name: shape.gpu_memory_gb}
+        fleet.only = {**fleet.only, name: frozenset(will_do)}
+        return name
 
     def _demand(self, model: str, tired: bool) -> Demand:
         line = self._lines.lines[model]

@@ -118,6 +118,8 @@ class Fleet:
     """When one last ended: the line moves."""
     scripts_ended: int = 0
     scripts_took_s: float = 0.0
+    only: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    """By script, the GPUs that will do; any, where it is not named."""
     whole: bool = False
     """A GPU holds one thing at a time, whatever its memory."""
     closed: bool = False
@@ -141,9 +143,13 @@ class Fleet:
         held = sum(self.memory_gb[r.model] for r in gpu.residents.values() if r.holds_memory)
         return gpu.memory_gb - held - (self.memory_gb[gpu.worker] if gpu.worker else 0.0)
 
+    def will_do(self, gpu: Gpu, name: str) -> bool:
+        """Whether the GPU is one of those that the script asks for."""
+        return name not in self.only or gpu.id in self.only[name]
+
     def has_room(self, gpu: Gpu, name: str) -> bool:
         """Whether a model or a script fits there now. A second worker never does."""
-        if gpu.reserved or (gpu.worker and (self.whole or name not in self.demand)):
+        if gpu.reserved or not self.will_do(gpu, name) or (gpu.worker and (self.whole or name not in self.demand)):
             return False
         if self.whole and any(resident.holds_memory for resident in gpu.residents.values()):
             return False

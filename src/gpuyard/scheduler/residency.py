@@ -87,7 +87,12 @@ def place_script(fleet: Fleet) -> Gpu | None:
 def makes_room(fleet: Fleet, resident: Resident, name: str) -> bool:
     """Whether the model or script would fit in the place of the resident, which may have to go."""
     gpu = resident.gpu
-    if gpu.id in fleet.pinned or gpu.reserved or (gpu.worker and name not in fleet.demand):
+    if (
+        gpu.id in fleet.pinned
+        or gpu.reserved
+        or not fleet.will_do(gpu, name)
+        or (gpu.worker and name not in fleet.demand)
+    ):
         return False
     if fleet.whole:
         return resident.model != name and gpu.memory_gb >= fleet.memory_gb[name]
