@@ -300,3 +300,19 @@ def test_a_script_that_needs_several_gpus_or_a_certain_one_gets_them(models_yard
     (replica,) = models(models_yard)["a"]["replicas"]
     pinned = models_yard.submit(["true"], resources={"gpus": {"count": 1, "uuid": [replica["gpu"]]}})
     assert models_yard.wait(pinned).state == "completed"
+
+
+def test_what_lives_on_a_brains_gpu_stays() -> None:
+    with make_yard() as yard:
+        yard.home.create()
+        roles = '[resource_manager.gpu_roles]\n0 = "brain_primary"\n1 = "worker_or_script"\n'
+        yard.home.settings.write_text(roles + model("a"))
+        yard.ok("up", "--simulate-gpus", "2x24")
+        assert said(ask(yard, "a")) == "a: hello"
+        (replica,) = models(yard)["a"]["replicas"]
+        assert replica["gpu"] == "GPU-simulated-0"
+        for _ in range(2):
+            assert yard.wait(yard.submit(["true"], resources={"gpus": 1})).state == "completed"
+        both = yard.submit(["true"], resources={"gpus": 2})
+        assert models(yard)["a"]["replicas"][0]["job_id"] == replica["job_id"]
+        assert yard.json("show", both)["state"] == "queued"

@@ -5,6 +5,7 @@ import re
 import tomllib
 from dataclasses import replace
 from decimal import Decimal
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -97,6 +98,45 @@ class ResidencySettings(_Section):
     timeout_s: Seconds = 600.0
 
 
+class Role(StrEnum):
+    """What a GPU is for. Models that live on a brain's GPU are never evicted."""
+
+    BRAIN_PRIMARY = "brain_primary"
+    BRAIN_SECONDARY = "brain_secondary"
+    WORKER_OR_SCRIPT = "worker_or_script"
+
+
+class EvictionSettings(_Section):
+    """When scripts evict, under the policy `threshold`; idle models go first in any case, and busy ones never."""
+
+    min_script_queue_for_evict: int = Field(default=5, ge=0)
+    prefer_idle_llm_eviction: Literal[True] = True
+    never_evict_brain: bool = True
+
+
+class ResourceManagerSettings(_Section):
+    """The seed document's own table. `gpu_count` is advice: what is found wins. `gpu_roles` are by index or UUID.
+
+    `boot_times` are seconds by model, until they are measured.
+    """
+
+    gpu_count: int | None = Field(default=None, ge=0)
+    gpu_roles: dict[str, Role] = Field(default_factory=dict[str, Role])
+    boot_times: dict[str, Period] = Field(default_factory=dict[str, Period])
+    eviction_policy: EvictionSettings = EvictionSettings()
+
+    def is_brain(self, index: int, uuid: str) -> bool:
+        """Whether what lives on this GPU stays there."""
+        role = self.gpu_roles.get(uuid) or self.gpu_roles.get(str(index), Role.WORKER_OR_SCRIPT)
+        return self.eviction_policy.never_evict_brain and role is not Role.WORKER_OR_SCRIPT
+
+
+class SpoolSettings(_Section):
+    """Tasks as files under `path` (see the guide on models); unset, there is no spool."""
+
+    path: Path | None = None
+
+
 class LedgerSettings(_Section):
     """`keep_events`: how many journal rows stay before the oldest are folded into a snapshot.
 
@@ -119,6 +159,8 @@ class Settings(BaseSettings):
     node: NodeSettings = NodeSettings()
     billing: BillingSettings = BillingSettings()
     ledger: LedgerSettings = LedgerSettings()
+    resource_manager: ResourceManagerSettings = ResourceManagerSettings()
+    spool: SpoolSettings = SpoolSettings()
     residency: ResidencySettings = ResidencySettings()
     models: dict[str, ModelSpec] = Field(default_factory=dict[str, ModelSpec])
     tiers: tuple[Tier, ...] = ()

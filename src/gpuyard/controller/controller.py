@@ -17,6 +17,7 @@ from gpuyard.controller.models import Models
 from gpuyard.controller.reports import Reports
 from gpuyard.controller.requests import Requests
 from gpuyard.controller.residents import Residents
+from gpuyard.controller.spool import Spool
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.providers import registry
 from gpuyard.providers.base import GpuProviderInterface, OwnsNodes
@@ -65,6 +66,8 @@ class Controller:
         for node_id in self.core.view.nodes:
             self.reports.watch_silence(node_id)
         self.residents.start()
+        if root := self.core.settings.spool.path:
+            self.core.spawn(Spool(root.expanduser(), self.core, self.requests, self.logs).run(), "spool")
         for provider in self.providers.values():
             await provider.start(self.reports)
         self.core.schedule()

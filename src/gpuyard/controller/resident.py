@@ -36,7 +36,8 @@ class Resident:
     """A model's server: its job, its GPU and its port. `since`: when its phase began, in monotonic seconds.
 
     `replica` is there from the moment it answers; `care` looks after it, and `fault` is what it found wrong. `leaving`:
-    it is to go once it has answered what it is at. `over` is set when it is gone.
+    it is to go once it has answered what it is at. `over` is set when it is gone. `booted_here`: it was not well at
+    first, so this server sees its boot.
     """
 
     model: str
@@ -130,15 +131,17 @@ async def attend(resident: Resident, spec: ModelSpec, client: "httpx.AsyncClient
     """Wait until the server is healthy and warm, call `ready`, and see to it that it stays so; UnhealthyError."""
     start = launch(resident.model, spec, resident.port)
     await _until_healthy(resident, spec, client, start.health)
-    if spec.warm_up:
+    if spec.warm_up and resident.booted_here:
         await _warm_up(resident, client, start.served_name)
     resident.replica = Replica(resident.job_id, resident.model, resident.url, start.served_name, spec.slots)
     resident.enter(Phase.READY)
     ready()
     misses = 0
     while misses < _MISSES:
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_BOOT_LOOK_S if resident.replica.suspended else _LOOK_S)
         misses = 0 if await _is_healthy(resident, client, start.health) else misses + 1
+        if not misses and resident.replica.suspended:
+            ready()
     raise UnhealthyError(f"it no longer answers {start.health}")
 
 

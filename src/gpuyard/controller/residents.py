@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from gpuyard.config.settings import Settings
 from gpuyard.controller import moves
 from gpuyard.controller.core import Core
 from gpuyard.controller.requests import Requests
@@ -30,11 +31,11 @@ from gpuyard.scheduler.switching import Move, Switching
 if TYPE_CHECKING:
     import httpx
 
-_POLICIES: Mapping[str, Callable[[], Residency]] = {
-    "cost": Cost,
-    "threshold": Threshold,
-    "lru": Lru,
-    "static": Static,
+_POLICIES: Mapping[str, Callable[[Settings], Residency]] = {
+    "cost": lambda _: Cost(),
+    "threshold": lambda s: Threshold(s.resource_manager.eviction_policy.min_script_queue_for_evict),
+    "lru": lambda _: Lru(),
+    "static": lambda _: Static(),
 }
 # What a policy decides in one go; more would be a fault of the policy's.
 _MOST_ACTIONS = 1000
@@ -52,9 +53,9 @@ class Residents:
         self.live: dict[str, Resident] = {}
         self.pinned: set[str] = set()
         self.failures: dict[str, Failure] = {model: Failure() for model in self.specs}
-        self.switching = Switching(_expected(self.specs))
+        self.switching = Switching(_expected(self.specs, core.settings.resource_manager.boot_times))
         self._sight = Sight(core, self.specs, self.lines, self.switching)
-        self._policy = _POLICIES[core.settings.residency.policy]()
+        self._policy = _POLICIES[core.settings.residency.policy](core.settings)
         self._alarm: asyncio.TimerHandle | None = None
         self._soon: asyncio.Handle | None = None
         self._client: httpx.AsyncClient | None = None
@@ -115,7 +116,7 @@ class Residents:
         """See who is gone, then do what the policy wants by now."""
         for resident in [r for r in self.live.values() if r.job_id not in self._core.view.jobs]:
             self._is_over(resident)
-        if self._leaving:
+        if self._leaving or not (self.live or self.pinned or any(line.waiting for line in self.lines.lines.values())):
             return
         for resident in [r for r in self.live.values() if r.may_leave]:
             self.unload(resident)
@@ -205,6 +206,7 @@ class Residents:
         assert resident.replica
         job = self._core.view.jobs.get(resident.job_id)
         if job and job.started_at and resident.booted_here:
+            resident.booted_here = False
             self.switching.took(resident.model, Move.BOOT, max(self._core.clock() - job.started_at, 0.0))
         self.lines.put(resident.replica)
         self._decide_soon()
@@ -232,7 +234,10 @@ class Residents:
             self.lines.refuse(resident.model, f"{resident.model} cannot be loaded: {failure.reason}")
 
 
-def _expected(specs: Mapping[str, ModelSpec]) -> dict[tuple[str, Move], float]:
+def _expected(specs: Mapping[str, ModelSpec], boot_times: Mapping[str, float]) -> dict[tuple[str, Move], float]:
     """What the settings say of times, until they are measured."""
-    moves_of = {Move.BOOT: "boot_s", Move.WAKE: "boot_s", Move.UNLOAD: "unload_s"}
-    return {(model, move): getattr(spec, name) for model, spec in specs.items() for move, name in moves_of.items()}
+    times: dict[tuple[str, Move], float] = {}
+    for model, spec in specs.items():
+        times[model, Move.BOOT] = times[model, Move.WAKE] = boot_times.get(model, spec.boot_s)
+        times[model, Move.UNLOAD] = spec.unload_s
+    return times

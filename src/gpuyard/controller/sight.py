@@ -39,7 +39,7 @@ class Sight:
         for resident in there:
             if resident.gpu in gpus:
                 gpus[resident.gpu].residents[resident.model] = _standing(resident, gpus[resident.gpu])
-        stays = frozenset(resident.gpu for resident in there if resident.model in pinned)
+        stays = frozenset(r.gpu for r in there if r.model in pinned or self._is_brain(r.gpu))
         fleet = Fleet(
             gpus, {_SCRIPT: 0.0} | {model: spec.memory_gb for model, spec in self._specs.items()}, self._switching,
             pinned=stays, demand={model: self._demand(model, model in tired) for model in self._specs},
@@ -47,6 +47,10 @@ class Sight:
         )  # fmt: skip
         self._line_up(fleet, {resident.job_id for resident in there}, now)
         return fleet
+
+    def _is_brain(self, uuid: str) -> bool:
+        device = self._core.view.devices.get(uuid)
+        return device is not None and self._core.settings.resource_manager.is_brain(device.index, uuid)
 
     def _see_scripts(self, gpus: Mapping[str, Gpu], homes: set[str], now: float) -> None:
         """What is booked and no resident's is a script's; one that is there no more has ended."""

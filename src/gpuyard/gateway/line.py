@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-_KEPT_S = 3600.0
+# So many of the newest arrivals tell the rate.
+_KEPT = 5000
 
 
 class NoAnswerError(Exception):
@@ -19,7 +20,10 @@ class NoAnswerError(Exception):
 
 @dataclass(slots=True, eq=False)
 class Replica:
-    """A model server that answers: at `url`, which calls the model `served_name`, `slots` requests at a time."""
+    """A model server that answers: at `url`, which calls the model `served_name`, `slots` requests at a time.
+
+    `draining`: it is to leave. `suspended`: a request could not reach it; whoever looks after it says when it is well.
+    """
 
     id: str
     model: str
@@ -28,13 +32,14 @@ class Replica:
     slots: int = 1
     busy: int = 0
     draining: bool = False
+    suspended: bool = False
     answered: int = 0
     used_at: float = field(default_factory=time.monotonic)
 
     @property
     def free(self) -> bool:
         """Whether it takes one more request."""
-        return not self.draining and self.busy < self.slots
+        return not self.draining and not self.suspended and self.busy < self.slots
 
 
 @dataclass(slots=True, eq=False)
@@ -50,7 +55,7 @@ class Line:
     """One model's: who waits in order, when the newest came, how long answers took, and who answers."""
 
     waiting: deque[Waiter] = field(default_factory=deque[Waiter])
-    arrivals: deque[float] = field(default_factory=deque[float])
+    arrivals: deque[float] = field(default_factory=lambda: deque[float](maxlen=_KEPT))
     replicas: dict[str, Replica] = field(default_factory=dict[str, Replica])
     answered: int = 0
     answering_s: float = 0.0
@@ -65,10 +70,8 @@ class Lines:
 
     async def acquire(self, model: str, timeout_s: float) -> Replica:
         """A slot of a replica of `model`, in the order of arrival; NoAnswerError after `timeout_s`."""
-        line, now = self.lines[model], time.monotonic()
-        line.arrivals.append(now)
-        while line.arrivals[0] < now - _KEPT_S:
-            line.arrivals.popleft()
+        line = self.lines[model]
+        line.arrivals.append(time.monotonic())
         return await self._next(line, model, timeout_s)
 
     async def again(self, model: str, timeout_s: float) -> Replica:
@@ -110,7 +113,8 @@ class Lines:
             self.changed()
 
     def put(self, replica: Replica) -> None:
-        """One more that answers."""
+        """One more that answers, or one that is well again."""
+        replica.suspended = False
         line = self.lines[replica.model]
         line.replicas[replica.id] = replica
         self._hand_out(line)

@@ -100,7 +100,7 @@ class Gateway:
                 answer = await self._client.send(question, stream=True)
             except httpx.HTTPError as error:
                 fault = f"{model} did not answer: {error or type(error).__name__}"
-                self._lines.drop(replica)
+                replica.suspended = True
                 self._lines.release(replica, None)
                 replica = await self._lines.again(model, max(deadline - time.monotonic(), 0.0))
                 continue

@@ -51,7 +51,6 @@ def ask(home: Home, model: str, prompt: str) -> int:
                 if error.code != 503:
                     sys.stderr.write(f"{model} does not answer: {said}\n")
                     return 1
-                sys.stderr.write(f"waiting: {said}\n")
                 pause = float(error.headers.get("Retry-After") or _AGAIN_S)
             except (URLError, OSError):
                 continue  # it is gone, or starts

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import takewhile
 
 from gpuyard.scheduler.switching import Move, Switching
 
@@ -99,7 +100,7 @@ class Demand:
 
     def rate(self, now: float, window_s: float) -> float:
         """Requests per second over the last `window_s` seconds."""
-        return sum(1 for at in reversed(self.arrivals) if at >= now - window_s) / window_s
+        return sum(1 for _ in takewhile(lambda at: at >= now - window_s, reversed(self.arrivals))) / window_s
 
 
 @dataclass(slots=True)

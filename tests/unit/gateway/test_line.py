@@ -130,3 +130,15 @@ async def _play(steps: list[str]) -> None:
     for task in asking:
         task.cancel()
     await settle()
+
+
+async def test_a_replica_that_could_not_be_reached_gets_nothing_until_it_is_well(lines):
+    one = replica()
+    lines.put(one)
+    assert await lines.acquire("a", 10) is one
+    one.suspended = True
+    lines.release(one, None)
+    with pytest.raises(NoAnswerError):
+        await lines.acquire("a", 0.0)
+    lines.put(one)
+    assert await lines.acquire("a", 10) is one

@@ -93,3 +93,14 @@ def test_while_nobody_takes_them_progress_is_dropped_and_nothing_else(monkeypatc
     assert len(reports) <= 101
     assert [body.pid for _, body in reports if isinstance(body, wire.Started)] == list(range(0, 1000, 50))
     assert [seq for seq, _ in reports] == sorted(seq for seq, _ in reports)
+
+
+def test_only_the_newest_look_at_the_gpus_waits():
+    box = Outbox()
+    for number in range(3):
+        box.put(wire.GpusSeen([wire.Gpu("GPU-a", 0, "T4", 15360, temperature_c=number)]))
+        box.put(started(number))
+    sent = asyncio.run(delivered(box))
+    assert [type(body).__name__ for _, body in sent] == ["Started", "Started", "GpusSeen", "Started"]
+    assert sent[2][1].gpus[0].temperature_c == 2
+    assert [seq for seq, _ in sent] == [2, 4, 5, 6]

@@ -1,0 +1,32 @@
+"""The seed document's table `[resource_manager]`."""
+
+import pytest
+from pydantic import ValidationError
+
+from gpuyard.config.settings import ResourceManagerSettings
+
+DOCUMENT = {
+    "gpu_count": 5,
+    "gpu_roles": {"0": "brain_primary", "1": "worker_or_script", "3": "brain_secondary"},
+    "boot_times": {"qwen2.5:14b": 160, "whisper:small.en": 5},
+    "eviction_policy": {"min_script_queue_for_evict": 5, "prefer_idle_llm_eviction": True, "never_evict_brain": True},
+}
+
+
+def test_the_documents_own_table_is_taken():
+    settings = ResourceManagerSettings.model_validate(DOCUMENT)
+    assert settings.boot_times["qwen2.5:14b"] == 160
+    assert [settings.is_brain(index, f"GPU-{index}") for index in range(4)] == [True, False, False, True]
+
+
+def test_a_role_may_be_given_by_uuid_and_a_brain_may_be_evicted_if_one_says_so():
+    by_uuid = ResourceManagerSettings.model_validate({"gpu_roles": {"GPU-a": "brain_primary"}})
+    assert by_uuid.is_brain(7, "GPU-a")
+    evicted = {**DOCUMENT, "eviction_policy": {"never_evict_brain": False}}
+    assert not ResourceManagerSettings.model_validate(evicted).is_brain(0, "GPU-0")
+
+
+@pytest.mark.parametrize("wrong", [{"gpu_roles": {"0": "boss"}}, {"boot_times": {"x": -1}}, {"gpu_counts": 5}])
+def test_what_is_wrong_is_refused(wrong):
+    with pytest.raises(ValidationError):
+        ResourceManagerSettings.model_validate(wrong)
