@@ -10,7 +10,6 @@ from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings
 from gpuyard.controller.core import Core
 from gpuyard.controller.gpu_state import GpuStateFile
-from gpuyard.controller.gpus import Gpus
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.logs import Logs
 from gpuyard.controller.models import Models
@@ -44,7 +43,7 @@ class Controller:
         self.requests = Requests(self.core, self.providers)
         self.launching = Launching(self.core, self.providers)
         self.reports = Reports(self.core, self.launching, self.requests, self.providers, blobs)
-        self.gpus = Gpus(self.core, self.providers)
+        self.gpus = self.requests.gpus
         self.logs = Logs(self.core, self.providers, news)
         self.residents = Residents(self.core, self.requests)
         self.models = Models(self.core, self.residents)

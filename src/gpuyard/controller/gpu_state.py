@@ -7,7 +7,6 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ from gpuyard.controller.core import Core
 from gpuyard.controller.models import GPU_STATES
 from gpuyard.controller.resident import Resident
 from gpuyard.controller.residents import Residents
-from gpuyard.domain.states import GpuState
+from gpuyard.domain.states import GpuState, gpu_state
+from gpuyard.domain.units import iso_time
 from gpuyard.scheduler.fleet import Phase
 from gpuyard.scheduler.nodes import Device
 from gpuyard.scheduler.switching import Move
@@ -71,18 +71,18 @@ class GpuStateFile:
         return {"gpus": gpus, "boot_times": {model: round(seconds, 1) for model, seconds in boots.items()}}
 
     def _entry(self, device: Device, resident: Resident | None, worker: LiveAttempt | None) -> dict[str, Any]:
-        if not device.usable:
-            state = GpuState.DRAINING if device.draining else GpuState(device.state)
-            return {"state": state, "uuid": device.uuid, "reason": device.problem}
-        if resident:
-            return {**self._of_resident(resident), "uuid": device.uuid}
-        if worker:
-            return {**self._of_script(worker), "uuid": device.uuid}
-        return {"state": GpuState.IDLE, "uuid": device.uuid}
+        of_model = GPU_STATES[resident.now_in] if resident else None
+        state = gpu_state(GpuState(device.state), of_model, busy=worker is not None, draining=device.draining)
+        entry = {"state": state, "uuid": device.uuid}
+        if state is of_model and resident:
+            return {**entry, **self._of_resident(resident)}
+        if state is GpuState.SCRIPT_BUSY and worker:
+            return {**entry, **self._of_script(worker)}
+        return entry if state is GpuState.IDLE else {**entry, "reason": device.problem}
 
     def _of_resident(self, resident: Resident) -> dict[str, Any]:
         began = self._core.clock() - (time.monotonic() - resident.since)
-        entry: dict[str, Any] = {"state": GPU_STATES[resident.now_in], "model": resident.model, "port": resident.port}
+        entry: dict[str, Any] = {"model": resident.model, "port": resident.port}
         if resident.phase is Phase.BOOTING:
             takes_s = self._residents.switching.seconds(resident.model, Move.BOOT)
             return {**entry, "started_boot": _iso(began), "expected_ready": _iso(began + takes_s)}
@@ -94,7 +94,7 @@ class GpuStateFile:
         seen: Mapping[str, Any] = self._core.progress.get(worker.job_id, {})
         step, total = seen.get("step"), seen.get("total")
         return {
-            "state": GpuState.SCRIPT_BUSY, "script": job.kind if job else None, "task_id": worker.job_id,
+            "script": job.kind if job else None, "task_id": worker.job_id,
             "since": _iso(worker.started_at or worker.created_at),
             "progress": round(step / total, 4) if step is not None and total else None,
         }  # fmt: skip
@@ -106,4 +106,4 @@ def _place(device: Device) -> tuple[str, int, str]:
 
 def _iso(at: float) -> str:
     """Whole seconds: an entry is written anew only when something has happened."""
-    return datetime.fromtimestamp(round(at), UTC).isoformat().replace("+00:00", "Z")
+    return iso_time(round(at))

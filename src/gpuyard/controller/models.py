@@ -54,7 +54,7 @@ class Models:
             raise NotFoundError(f"There is no model {model!r}.", f"Configured are: {known}.")
 
     async def load(self, model: str) -> None:
-        """Load the model now, where a GPU is free or an idle resident that is not pinned makes room."""
+        """Load the model now, where a GPU is free; RefusedError says who is idle on one that is not."""
         self._check(model)
         if reason := self.why_not(model):
             raise RefusedError(f"{reason}.", "Look at `gpuyard gpus` and `gpuyard models`.")

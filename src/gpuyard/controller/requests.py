@@ -26,8 +26,8 @@ class Requests:
         self._core = core
         self._providers = providers
         self.joined = asyncio.Event()
-        gpus = Gpus(core, providers)
-        self._admission = Admission(core, providers, self.find, self.joined, lambda name: gpus.find(name).uuid)
+        self.gpus = Gpus(core, providers)
+        self._admission = Admission(core, providers, self.find, self.joined, lambda name: self.gpus.find(name).uuid)
 
     def find(self, reference: str) -> str:
         """The id of the job a person means: NotFoundError when none, InvalidInputError when several."""

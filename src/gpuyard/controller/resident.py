@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 # A server that is starting is asked this often; one that answers, this often, and so often in vain before it is ended.
 _BOOT_LOOK_S, _LOOK_S, _MISSES = 0.2, 5.0, 3
 _ANSWER_S, _WARM_UP_S = 5.0, 600.0
-
-
 # After a server failed, the next is tried after so long, doubled each time; so many failures in a row are told.
 _AGAIN_S, _LONGEST_S, _TOLD = 1.0, 300.0, 3
 # One that has answered for so long was well: an end after that is the first of its kind.

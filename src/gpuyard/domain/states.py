@@ -87,6 +87,20 @@ class GpuState(StrEnum):
     QUARANTINED = "quarantined"
 
 
+def gpu_state(health: GpuState, resident: GpuState | None, *, busy: bool, draining: bool) -> GpuState:
+    """What a GPU is doing: its health comes first, then its work, then the wish that it should get no more.
+
+    `health` is `idle` for a well one; `resident` is what a model on it makes of it, if there is one.
+    """
+    if health is not GpuState.IDLE:
+        return health
+    if resident:
+        return resident
+    if busy:
+        return GpuState.SCRIPT_BUSY
+    return GpuState.DRAINING if draining else GpuState.IDLE
+
+
 _ANY_FAULT = frozenset({GpuState.OFFLINE, GpuState.QUARANTINED, GpuState.DRAINING})
 GPU_MOVES: Mapping[GpuState, frozenset[GpuState]] = {
     GpuState.IDLE: frozenset({GpuState.BOOTING_LLM, GpuState.BOOTING_SCRIPT, GpuState.SCRIPT_BUSY}) | _ANY_FAULT,

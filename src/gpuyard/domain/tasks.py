@@ -1,7 +1,6 @@
 """Tasks: the seed document's form of a job (schema v2), accepted as it stands and shown in its own words."""
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import PurePath
 from typing import Any, Self
@@ -12,6 +11,7 @@ from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.jobs import Job
 from gpuyard.domain.jobspec import JobSpec, Name
 from gpuyard.domain.states import JobState
+from gpuyard.domain.units import iso_time
 from gpuyard.domain.validation import parse_model, parse_spec
 
 FindGpu = Callable[[str], str]
@@ -132,4 +132,4 @@ def task_of(job: Job) -> dict[str, Any]:
 
 
 def _iso(at: float | None) -> str | None:
-    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
+    return None if at is None else iso_time(at)

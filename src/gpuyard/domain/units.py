@@ -2,6 +2,7 @@
 
 import math
 import re
+from datetime import UTC, datetime
 
 from gpuyard.domain.errors import quoted
 
@@ -73,3 +74,8 @@ def format_gb(value: float) -> str:
     if value < 1:
         return f"{value * 1024:.0f} MB"
     return f"{value:.4g} GB" if value < 1024 else f"{value / 1024:.3g} TB"
+
+
+def iso_time(at: float) -> str:
+    """A UTC time in ISO 8601, ending in Z."""
+    return datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")

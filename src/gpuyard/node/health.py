@@ -5,7 +5,6 @@ reports lasts for as long as it reports it.
 """
 
 import json
-import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -93,4 +92,4 @@ class Health:
             draft.write_text(json.dumps({"boot_id": self._boot_id, "quarantined": self._quarantined}))
             draft.replace(self._path)
         except OSError as error:
-            log.warning("the quarantine is not kept on disk", error=str(error), at=time.time())
+            log.warning("the quarantine is not kept on disk", error=str(error))

@@ -1,12 +1,11 @@
 """`/api/v1/gpus`, `/nodes`, `/providers`: what there is to run on."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter
 
 from gpuyard.domain.gpus import classify
-from gpuyard.domain.states import GpuState
+from gpuyard.domain.states import GpuState, gpu_state
 from gpuyard.server.yard import TheYard, Yard
 
 router = APIRouter(tags=["machines"])
@@ -19,25 +18,15 @@ async def list_gpus(yard: TheYard) -> dict[str, Any]:
     users, figures, loaded = _users(yard), yard.controller.gpus.figures(), yard.controller.models.gpu_states()
     items: list[dict[str, Any]] = []
     for row in yard.queries.gpus():
-        user, seen = users.get(row["uuid"]), figures.get(row["uuid"])
+        user, seen, draining = users.get(row["uuid"]), figures.get(row["uuid"]), bool(row["draining"])
+        state = gpu_state(GpuState(row["state"]), loaded.get(row["uuid"]), busy=user is not None, draining=draining)
         items.append({
             **row, "node": names.get(row["node_id"]), "gpu_class": classify(row["name"], row["memory_mb"]),
-            "state": _state(row, user, loaded), "draining": bool(row["draining"]), "job_id": user,
+            "state": state, "draining": draining, "job_id": user,
             "free_mb": seen and seen.free_mb, "temperature_c": seen and seen.temperature_c,
             "utilization": seen and seen.utilization,
         })  # fmt: skip
     return {"items": items, "next": None}
-
-
-def _state(row: Mapping[str, Any], user: str | None, loaded: Mapping[str, GpuState]) -> GpuState:
-    """What it is doing; its health comes first, then its work, then the wish that it should get no more."""
-    if row["state"] != GpuState.IDLE:
-        return GpuState(row["state"])
-    if row["uuid"] in loaded:
-        return loaded[row["uuid"]]
-    if user:
-        return GpuState.SCRIPT_BUSY
-    return GpuState.DRAINING if row["draining"] else GpuState.IDLE
 
 
 @router.post("/gpus/{gpu}/drain")
