@@ -1,5 +1,6 @@
 """Several servers on one PostgreSQL: all serve, one leads; whichever dies or is stopped, nothing is lost or doubled."""
 
+import json
 import os
 import signal
 import sys
@@ -45,6 +46,8 @@ def pair(address: str) -> Iterator[tuple[TestYard, TestYard]]:
         first.ok("up")
         second.ok("up")
         assert (leads(first), leads(second)) == (True, False)
+        # A server learns of another when it next reads the roll; stopped before that, its agent would know of none.
+        wait_until(lambda: peers(first) == peers(second) == 2, 30, "each home to know both servers")
         yield first, second
 
 
@@ -52,6 +55,11 @@ def about(yard: TestYard) -> dict:
     address = yard.address()
     headers = {"Authorization": f"Bearer {address.token}"}
     return httpx.get(f"{address.url}/api/v1/server", headers=headers, timeout=10).json()
+
+
+def peers(yard: TestYard) -> int:
+    path = yard.home.peers
+    return len(json.loads(path.read_text())["urls"]) if path.exists() else 0
 
 
 def leads(yard: TestYard) -> bool:
