@@ -58,7 +58,7 @@ def run(
     fields = _given(
         name=name, tier=tier, timeout_s=timeout, retry_count=retries, priority=priority, project=project,
         provider=provider, idempotency_key=idempotency_key, depends_on=after or None,
-        labels=_pairs("label", label or [], {}) or None,
+        labels=pairs_of("label", label or [], {}) or None,
         resources=_given(cpus=cpus, memory_gb=memory, gpus=gpu_request or None) or None,
         checkpoint=_given(path=checkpoint, signal=checkpoint_signal, grace_s=grace) or None,
         workdir=str(workdir.absolute()) if workdir else None,
@@ -127,7 +127,7 @@ def _body(command: Sequence[str], fields: dict[str, Any], env: Sequence[str]) ->
         words = ["python3", *words]
     if "name" not in fields:
         fields["name"] = base.get("name") or _name_of(words)
-    environment = shell_environment() | base.get("environment", {}) | _pairs("env", env, os.environ)
+    environment = shell_environment() | base.get("environment", {}) | pairs_of("env", env, os.environ)
     merged = _merge(base, fields)
     return {**merged, "command": words, "environment": environment}
 
@@ -184,7 +184,7 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _pairs(option: str, words: Sequence[str], defaults: Any) -> dict[str, str]:
+def pairs_of(option: str, words: Sequence[str], defaults: Any) -> dict[str, str]:
     """NAME=VALUE words as a mapping; a bare NAME takes its value from `defaults`."""
     pairs: dict[str, str] = {}
     for word in words:

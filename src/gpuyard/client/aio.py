@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from gpuyard.client import calls
+from gpuyard.client import calls, media
 from gpuyard.client.calls import Call, Stream, Work
 from gpuyard.client.connection import Address, find_server, look_again
 from gpuyard.client.light import unreachable
@@ -112,6 +112,18 @@ class AsyncClient:
     async def tiers(self) -> list[dict[str, Any]]:
         """Every tier."""
         return await self.call(calls.listing("tiers"))
+
+    async def batch(self, script: str, source: str, *, most: int | None = None, **fields: Any) -> dict[str, Any]:
+        """Submit `script` over the items of a folder, a glob, a manifest or a .zim; `fields` are a BatchSpec's."""
+
+        def found() -> list[media.Item]:
+            items = media.expand(script, source, most)
+            if media.is_media(script):
+                media.probe(items)
+            return items
+
+        items = await asyncio.to_thread(found)
+        return await self.call(calls.submit_batch(calls.batch_body(script, items, source, fields)))
 
     async def events(self, *, after: int | None = None, job: str | None = None) -> AsyncIterator[dict[str, Any]]:
         """The live stream of events after the number `after` (default: from now on).

@@ -68,9 +68,9 @@ def body_of(work: Work, fields: Json) -> dict[str, Any]:
 def at_home_here(body: Json) -> dict[str, Any]:
     """`body` with what it leaves open taken from here: the folder it runs in, and where programs are found.
 
-    S2's form says neither, so it is left as it stands.
+    S2's form and the seed document's task say neither, so they are left as they stand.
     """
-    if "gpu_spec" in body or "timeout_minutes" in body:
+    if {"gpu_spec", "timeout_minutes", "task_class"} & set(body):
         return dict(body)
     environment: Any = body.get("environment")
     if environment is None or isinstance(environment, dict):  # what is no table is the server's to refuse
@@ -191,6 +191,38 @@ def piece_of(event: str) -> str:
 def tend_model(model: str, action: str) -> Call[str]:
     """`load`, `unload`, `pin` or `unpin` a model; its name."""
     return Call("POST", f"/api/v1/models/{quote(model)}/{action}", lambda a: str(a["name"]), done_once=True)
+
+
+def batch_body(script: str, items: Sequence[Json], source: str, fields: Json) -> dict[str, Any]:
+    """The JSON to submit: the script over these items; `fields` are those of a BatchSpec.
+
+    Results come into a folder of the current one, and the script finds the programs that this process finds.
+    """
+    environment = shell_environment() | dict(fields.get("environment") or {})
+    key = f"sent_{uuid4().hex}"
+    return {"results": str(Path.cwd()), "idempotency_key": key, **fields, "script": script, "items": list(items),
+            "source": source, "environment": environment}  # fmt: skip
+
+
+def submit_batch(body: Json) -> Call[dict[str, Any]]:
+    """Queue a batch."""
+    return Call("POST", "/api/v1/batches", dict, body=body, done_once=True, submits=True)
+
+
+def estimate_batch(body: Json) -> Call[dict[str, Any]]:
+    """What a batch would take."""
+    return Call("POST", "/api/v1/estimate/batch", dict, body=body, done_once=True, submits=True)
+
+
+def batch(batch_id: str) -> Call[dict[str, Any]]:
+    """A batch with its items."""
+    return Call("GET", f"/api/v1/batches/{_segment(batch_id)}", dict)
+
+
+def tend_batch(batch_id: str, action: str, body: Json | None = None) -> Call[dict[str, Any]]:
+    """`cancel` or `retry` a batch."""
+    path = f"/api/v1/batches/{_segment(batch_id)}/{action}"
+    return Call("POST", path, dict, body=dict(body or {}), done_once=action == "cancel")
 
 
 def events(after: int, limit: int, reference: str | None) -> Call[list[dict[str, Any]]]:

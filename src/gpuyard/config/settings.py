@@ -22,6 +22,7 @@ from gpuyard.config.paths import Home
 from gpuyard.domain import units
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.models import ModelSpec
+from gpuyard.domain.scripts import ScriptSpec
 from gpuyard.domain.tiers import Tier
 from gpuyard.domain.validation import faults_of
 
@@ -114,6 +115,14 @@ class EvictionSettings(_Section):
     never_evict_brain: bool = True
 
 
+class BatchSettings(_Section):
+    """A batch of so many items or more has the GPUs for itself, unless it says otherwise; then what was loaded comes
+    back."""
+
+    auto_exclusive_threshold: int = Field(default=50, ge=1)
+    reload_llms_after_batch: bool = True
+
+
 class ResourceManagerSettings(_Section):
     """The seed document's own table. `gpu_count` is advice: what is found wins. `gpu_roles` are by index or UUID.
 
@@ -124,6 +133,7 @@ class ResourceManagerSettings(_Section):
     gpu_roles: dict[str, Role] = Field(default_factory=dict[str, Role])
     boot_times: dict[str, Period] = Field(default_factory=dict[str, Period])
     eviction_policy: EvictionSettings = EvictionSettings()
+    batch_settings: BatchSettings = BatchSettings()
 
     def is_brain(self, index: int, uuid: str) -> bool:
         """Whether what lives on this GPU stays there."""
@@ -163,6 +173,7 @@ class Settings(BaseSettings):
     spool: SpoolSettings = SpoolSettings()
     residency: ResidencySettings = ResidencySettings()
     models: dict[str, ModelSpec] = Field(default_factory=dict[str, ModelSpec])
+    scripts: dict[str, ScriptSpec] = Field(default_factory=dict[str, ScriptSpec])
     tiers: tuple[Tier, ...] = ()
 
     @classmethod

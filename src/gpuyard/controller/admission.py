@@ -39,7 +39,7 @@ class Admission:
         self._providers = providers
         self._find = find
         self._joined = joined
-        self._intake = Intake(core.tiers, core.settings.models, find_gpu)
+        self._intake = Intake(core.tiers, core.settings.models, find_gpu, core.scripts)
         self._door = asyncio.Lock()
 
     async def accept(self, bodies: list[msgspec.Raw]) -> list[Prepared]:

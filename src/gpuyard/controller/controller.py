@@ -8,6 +8,8 @@ from typing import Any
 
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings
+from gpuyard.controller.batch_requests import BatchRequests
+from gpuyard.controller.batches import Batches
 from gpuyard.controller.core import Core
 from gpuyard.controller.gpu_state import GpuStateFile
 from gpuyard.controller.launching import Launching
@@ -47,6 +49,8 @@ class Controller:
         self.logs = Logs(self.core, self.providers, news)
         self.residents = Residents(self.core, self.requests)
         self.models = Models(self.core, self.residents)
+        self._batches = Batches(self.core, self.requests, self.residents)
+        self.batches = BatchRequests(self.core, self.requests, self.residents, self._batches)
         self._make_providers = make_providers
 
     async def start(self, epoch: int | None = None) -> None:
@@ -65,14 +69,22 @@ class Controller:
         for node_id in self.core.view.nodes:
             self.reports.watch_silence(node_id)
         self.residents.start()
+        self._batches.start()
+        self.core.before_deciding = self._before_deciding
         if root := self.core.settings.spool.path:
             self.core.spawn(Spool(root.expanduser(), self.core, self.requests, self.logs).run(), "spool")
         for provider in self.providers.values():
             await provider.start(self.reports)
         self.core.schedule()
 
+    def _before_deciding(self) -> None:
+        """A batch moves models aside, so it speaks first."""
+        self._batches.tend()
+        self.residents.act()
+
     def _reconnect(self) -> None:
         """After a failed commit agents say Hello anew: what they have is then held against what the ledger has."""
+        self._batches.start()
         for provider in self.providers.values():
             if isinstance(provider, OwnsNodes):
                 provider.reconnect()
@@ -97,6 +109,8 @@ class Controller:
 
     async def close(self) -> None:
         """Let go of the providers, then write what is waiting. What runs, runs on."""
+        self.core.before_deciding = lambda: None
+        self._batches.close()
         await self.residents.close()
         for provider in self.providers.values():
             await provider.close()

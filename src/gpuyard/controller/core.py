@@ -19,6 +19,7 @@ from gpuyard.controller.recall import know_parents, recall
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.scripts import Scripts
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import JobState
 from gpuyard.domain.tiers import Tiers
@@ -48,6 +49,7 @@ class Core:
         self.settings = settings
         self.clock = clock
         self.tiers = Tiers(settings.tiers)
+        self.scripts = Scripts(settings.scripts)
         self.policy = Policy(
             order=Order(settings.scheduler.policy),
             ageing_s=settings.scheduler.ageing_s,

@@ -16,7 +16,8 @@ import msgspec
 from gpuyard.domain.errors import Fault, InvalidInputError
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobconfig import is_job_config, spec_from_config
-from gpuyard.domain.jobspec import MAX_DEPTH, JobKind, JobSpec
+from gpuyard.domain.jobspec import MAX_DEPTH, GpuRequest, JobKind, JobSpec
+from gpuyard.domain.scripts import Scripts
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.tasks import FindGpu, is_task, spec_from_task
 from gpuyard.domain.tiers import Tier, Tiers
@@ -27,7 +28,7 @@ VARYING = frozenset({"name", "command", "labels", "depends_on", "idempotency_key
 # Enough for whatever clients send just now; a list of jobs that are all different must not fill the memory.
 _MAX_TEMPLATES = 256
 # These are part of the plan and arrive with their issues; until then a job that needs them is refused, not misread.
-_NOT_YET = {"script": "script workers", "image": "container providers"}
+_NOT_YET = {"image": "container providers"}
 _NO_LABELS = msgspec.Raw(b"{}")
 FindJob = Callable[[str], str | None]
 
@@ -127,7 +128,10 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class Intake:
     """Reads jobs, one by one; remembers the templates it met of late."""
 
-    def __init__(self, tiers: Tiers, models: Collection[str] = (), find_gpu: FindGpu = str) -> None:
+    def __init__(
+        self, tiers: Tiers, models: Collection[str] = (), find_gpu: FindGpu = str, scripts: Scripts | None = None
+    ) -> None:
+        self._scripts = scripts or Scripts({})
         self._tiers = tiers
         self._models = models
         self._find_gpu = find_gpu
@@ -158,8 +162,12 @@ class Intake:
                 raise InvalidInputError.of(field, f"needs {what}, which this version does not have yet", "give command")
         if spec.kind is JobKind.LLM:
             spec = self._with_model(spec)
-        if spec.kind is JobKind.MODEL:
-            raise InvalidInputError.of("kind", "model is for gpuyard's own model servers", "see `gpuyard models`")
+        if spec.kind is JobKind.SCRIPT:
+            spec = self._with_script(spec)
+        if spec.kind in (JobKind.MODEL, JobKind.WORKER):
+            raise InvalidInputError.of(
+                "kind", f"{spec.kind} is for gpuyard's own jobs", "give command, script or prompt"
+            )
         if spec.image:
             warnings.append(f"image {spec.image} was ignored: the job runs as a process on this machine")
         if spec.resources.gpus.uuid:
@@ -169,7 +177,7 @@ class Intake:
     def _read_form(self, body: Any) -> tuple[JobSpec, list[str]]:
         """A JobSpec, S2's JobConfig or S1's task."""
         if is_task(body):
-            return spec_from_task(body, self._find_gpu)
+            return spec_from_task(body, self._find_gpu, self._scripts)
         return spec_from_config(body) if is_job_config(body) else (parse_spec(body), [])
 
     def _with_model(self, spec: JobSpec) -> JobSpec:
@@ -184,6 +192,17 @@ class Intake:
                 "resources.gpus", "does not belong to a prompt: its model has the GPUs", "remove it"
             )
         return spec.model_copy(update={"model": spec.model or next(iter(self._models))})
+
+    def _with_script(self, spec: JobSpec) -> JobSpec:
+        """A script is registered; it gets what it needs, unless the spec says what it gets."""
+        name = self._scripts.named(spec.script or "")
+        script = self._scripts[name]
+        options = {**spec.provider_options, "script": script.model_dump(mode="json", include={"file", "python"})}
+        update: dict[str, Any] = {"script": name, "args": {**script.args, **spec.args}, "provider_options": options}
+        if "gpus" not in spec.resources.model_fields_set:
+            gpus = GpuRequest(count=script.gpus, memory_gb=script.memory_gb if script.gpus else None)
+            update["resources"] = spec.resources.model_copy(update={"gpus": gpus})
+        return spec.model_copy(update=update)
 
 
 @contextmanager

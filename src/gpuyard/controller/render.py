@@ -7,7 +7,7 @@ from typing import Any
 from gpuyard.domain.jobconfig import GpuSpec, JobConfig
 from gpuyard.domain.jobspec import JobKind, JobSpec
 from gpuyard.domain.shape import Shape
-from gpuyard.domain.wire import ASK
+from gpuyard.domain.wire import ASK, SCRIPT
 from gpuyard.scheduler.view import LiveAttempt
 
 
@@ -15,6 +15,18 @@ from gpuyard.scheduler.view import LiveAttempt
 def _window(shape: Shape) -> str:
     """Equal for attempts of which one can take the place of another on a node."""
     return json.dumps(shape.to_row())
+
+
+def _work(spec: JobSpec) -> tuple[tuple[str, ...], bytes | None]:
+    """The command, and what stands on its standard input."""
+    match spec.kind:
+        case JobKind.LLM:
+            return (ASK, str(spec.model)), (spec.prompt or "").encode()
+        case JobKind.SCRIPT | JobKind.WORKER:
+            order = {**spec.provider_options.get("script", {}), "script": spec.script, "args": spec.args}
+            return (SCRIPT,), json.dumps(order).encode()
+        case _:
+            return spec.command, None
 
 
 def render(spec: JobSpec, shape: Shape, attempt: LiveAttempt, checkpoint: dict[str, Any] | None) -> JobConfig:
@@ -39,12 +51,12 @@ def render(spec: JobSpec, shape: Shape, attempt: LiveAttempt, checkpoint: dict[s
         options["resume_sha256"] = checkpoint["sha256"]
         options["resume_name"] = checkpoint["path"].rsplit("/", 1)[-1]
         options["resume_directory"] = bool(checkpoint["directory"])
-    asks = spec.kind is JobKind.LLM
+    command, stdin = _work(spec)
     return JobConfig(
         name=spec.name,
         image=spec.image,
-        command=(ASK, str(spec.model)) if asks else spec.command,
-        args_via_stdin=(spec.prompt or "").encode() if asks else None,
+        command=command,
+        args_via_stdin=stdin,
         gpu_spec=GpuSpec(gpu_type=need.gpus.gpu_class, gpu_count=need.gpus.count, memory_gb=need.gpus.memory_gb,
                          vcpus=need.cpus, ram_gb=need.memory_gb),
         environment=spec.environment,

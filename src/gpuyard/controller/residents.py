@@ -60,6 +60,8 @@ class Residents:
         self._soon: asyncio.Handle | None = None
         self._client: httpx.AsyncClient | None = None
         self._leaving = False
+        # An exclusive batch runs: nothing is loaded but what it brings back.
+        self.closed = False
 
     # --- life ---
 
@@ -79,11 +81,10 @@ class Residents:
                 self._attend(Resident(spec["model"], job_id, gpu, spec["provider_options"]["port"]))
             else:  # it is configured no more
                 self._core.spawn(self._requests.cancel(job_id), "unload")
-        self._core.before_deciding = self.act
 
     async def close(self) -> None:
         """Let go; the servers run on."""
-        self._core.before_deciding = lambda: None
+        self._leaving = True
         for handle in (self._alarm, self._soon):
             if handle:
                 handle.cancel()
@@ -116,7 +117,11 @@ class Residents:
         """See who is gone, then do what the policy wants by now."""
         for resident in [r for r in self.live.values() if r.job_id not in self._core.view.jobs]:
             self._is_over(resident)
-        if self._leaving or not (self.live or self.pinned or any(line.waiting for line in self.lines.lines.values())):
+        if (
+            self._leaving
+            or self._client is None
+            or not (self.live or self.pinned or any(line.waiting for line in self.lines.lines.values()))
+        ):
             return
         for resident in [r for r in self.live.values() if r.may_leave]:
             self.unload(resident)
@@ -134,13 +139,32 @@ class Residents:
 
     def fleet(self, now: float) -> Fleet:
         """What the policy sees at `now`."""
-        return self._sight.fleet(self.live.values(), self.pinned, self._tired(now), now)
+        fleet = self._sight.fleet(self.live.values(), self.pinned, self._tired(now), now)
+        fleet.closed = self.closed
+        return fleet
+
+    def would_load_on(self, gpu: str) -> bool:
+        """Whether the policy would put a model on this GPU if the script there left now."""
+        if self.closed or not any(line.waiting for line in self.lines.lines.values()):
+            return False
+        now = time.monotonic()
+        fleet = self.fleet(now)
+        fleet.gpus[gpu].worker = None
+        return isinstance(action := self._policy.act(fleet, now), Load) and action.gpu == gpu
+
+    def reload_s(self, model: str) -> float:
+        """How long it takes to be back."""
+        return self.switching.seconds(model, Move.BOOT) if model in self.specs else 0.0
+
+    def unload_s(self, model: str) -> float:
+        """How long it takes to leave."""
+        return self.switching.seconds(model, Move.UNLOAD) if model in self.specs else 0.0
 
     def _tired(self, now: float) -> set[str]:
         return {model for model, failure in self.failures.items() if failure.until > now}
 
     def _load_pinned(self, fleet: Fleet, now: float) -> None:
-        for model in sorted(self.pinned - self._tired(now)):
+        for model in sorted(() if self.closed else self.pinned - self._tired(now)):
             if not fleet.serving(model) and (gpu := place_model(fleet, model)):
                 self._do(Load(model, gpu.id), fleet, now)
 

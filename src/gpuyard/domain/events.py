@@ -22,6 +22,8 @@ class Table(StrEnum):
     NODES = "nodes"
     GPUS = "gpus"
     MODELS = "models"
+    BATCHES = "batches"
+    ITEMS = "items"
 
 
 class EventKind(StrEnum):
@@ -46,6 +48,14 @@ class EventKind(StrEnum):
     CHECKPOINT_PRUNED = "checkpoint.pruned"
     NODE_CHANGED = "node.changed"
     MODEL_CHANGED = "model.changed"
+    BATCH_SUBMITTED = "batch.submitted"
+    BATCH_CHANGED = "batch.changed"
+    BATCH_ENDED = "batch.ended"
+    ITEM_STARTED = "item.started"
+    ITEM_COMPLETED = "item.completed"
+    ITEM_FAILED = "item.failed"
+    ITEM_REQUEUED = "item.requeued"
+    ITEM_CANCELLED = "item.cancelled"
 
 
 class Change(msgspec.Struct, frozen=True):

@@ -26,13 +26,14 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 class JobKind(StrEnum):
     """`command`: a process or container; `script`: a registered script worker; `llm`: a prompt for a resident model.
 
-    `model`: the server of a resident model, which is a job that gpuyard itself submits.
+    `model`, the server of a resident model, and `worker`, which does a batch's items, are jobs of gpuyard's own.
     """
 
     COMMAND = "command"
     SCRIPT = "script"
     LLM = "llm"
     MODEL = "model"
+    WORKER = "worker"
 
 
 def _clean_text(value: str) -> str:
@@ -205,6 +206,7 @@ class JobSpec(_Part):
             JobKind.SCRIPT: "script",
             JobKind.LLM: "prompt",
             JobKind.MODEL: "command",
+            JobKind.WORKER: "script",
         }[self.kind]
         for field in ("command", "script", "prompt"):
             given = bool(getattr(self, field))

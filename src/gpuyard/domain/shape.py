@@ -41,7 +41,7 @@ class Shape:
         """
         need, gpus = spec.resources, spec.resources.gpus
         return cls(
-            cpus=need.cpus if need.cpus is not None else _CORES.get(spec.kind, 1.0),
+            cpus=need.cpus if need.cpus is not None else _cores(spec),
             memory_gb=need.memory_gb or 0.0,
             nodes=need.nodes,
             gpus=gpus.count,
@@ -77,6 +77,16 @@ def _from_items(items: tuple[tuple[str, Any], ...]) -> Shape:
 
 
 _CORES = {JobKind.MODEL: 0.0, JobKind.LLM: 0.1}
+_BESIDE_A_GPU = 0.1
+
+
+def _cores(spec: JobSpec) -> float:
+    """What is booked where a spec names no cores. A batch's worker on a GPU waits for that most of the time."""
+    if spec.kind is JobKind.WORKER and spec.resources.gpus.count:
+        return _BESIDE_A_GPU
+    return _CORES.get(spec.kind, 1.0)
+
+
 _NEEDS = tuple(field.name for field in fields(Shape) if field.init)
 _DEFAULT = Shape()
 

@@ -1,6 +1,6 @@
 """Tasks: the seed document's form of a job (schema v2), accepted as it stands and shown in its own words."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from enum import StrEnum
 from pathlib import PurePath
 from typing import Any, Self
@@ -82,8 +82,10 @@ def is_task(data: Any) -> bool:
     return isinstance(data, Mapping) and bool({"task_class", "task_id"} & set(data))  # pyright: ignore[reportUnknownArgumentType]
 
 
-def spec_from_task(data: Any, find_gpu: FindGpu) -> tuple[JobSpec, list[str]]:
+def spec_from_task(data: Any, find_gpu: FindGpu, scripts: Container[str] = ()) -> tuple[JobSpec, list[str]]:
     """The JobSpec a task means, and warnings; `find_gpu` gives the UUID of a GPU by its index or UUID.
+
+    `scripts` are those registered; any other is a program's path.
 
     One task submitted twice is one job: its id is the idempotency key.
     """
@@ -99,7 +101,10 @@ def spec_from_task(data: Any, find_gpu: FindGpu) -> tuple[JobSpec, list[str]]:
     gpus: dict[str, Any] = {"count": 0} if task.gpu_requirement == "none" else {"count": 1}
     if task.gpu_requirement not in ("any", "none"):
         gpus["uuid"] = [find_gpu(str(task.gpu_requirement))]
-    return parse_spec({**body, "command": _command(task), "resources": {"gpus": gpus}}), []
+    if not task.script or task.script not in scripts:
+        return parse_spec({**body, "command": _command(task), "resources": {"gpus": gpus}}), []
+    need = {} if task.gpu_requirement == "any" else {"resources": {"gpus": gpus}}  # else the script knows its own
+    return parse_spec({**body, "script": task.script, "args": task.script_args, **need}), []
 
 
 def _command(task: Task) -> list[str]:
@@ -123,8 +128,10 @@ def task_of(job: Job) -> dict[str, Any]:
         "task_id": job.name if "task_type" in job.labels else job.id,
         "task_class": TaskClass.LLM if llm else TaskClass.SCRIPT,
         "task_type": job.labels.get("task_type", "generate" if llm else "process"),
-        "prompt": spec.get("prompt"), "script": None if llm else " ".join(spec.get("command", ())),
-        "script_args": {}, "priority": job.priority, "gpu_requirement": "any" if llm or job.gpus else "none",
+        "prompt": spec.get("prompt"),
+        "script": None if llm else spec.get("script") or " ".join(spec.get("command", ())),
+        "script_args": {} if llm else spec.get("args", {}), "priority": job.priority,
+        "gpu_requirement": "any" if llm or job.gpus else "none",
         "estimated_duration_sec": spec.get("estimated_duration_s"), "status": STATUS[job.state],
         "assigned_gpu": job.gpus[0] if job.gpus else None, "created_at": _iso(job.created_at),
         "started_at": _iso(job.started_at), "completed_at": _iso(job.ended_at),

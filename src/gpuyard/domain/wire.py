@@ -16,6 +16,8 @@ MAX_FRAME = 64 * 1024 * 1024
 SILENT_BEATS = 5
 # As the first word of a command: the node asks the model that the second one names what stands on standard input.
 ASK = "gpuyard:ask"
+# Likewise: the node runs the script that standard input names (see `node/worker.py`).
+SCRIPT = "gpuyard:script"
 _LENGTH = struct.Struct(">I")
 
 

@@ -157,6 +157,50 @@ models = sa.Table(
     sa.Column("pinned", sa.Boolean),
 )
 
+batches = sa.Table(
+    "batches",
+    metadata,
+    sa.Column("id", TEXT, primary_key=True),
+    sa.Column("state", TEXT, index=True),
+    sa.Column("script", TEXT),
+    sa.Column("mode", TEXT),
+    sa.Column("source", TEXT),
+    sa.Column("results", TEXT),
+    sa.Column("args", sa.JSON),
+    sa.Column("environment", sa.JSON),
+    sa.Column("priority", INTEGER),
+    sa.Column("total", INTEGER),
+    sa.Column("reload", sa.JSON),
+    sa.Column("problem", TEXT),
+    sa.Column("digest", TEXT),
+    sa.Column("idempotency_key", TEXT, unique=True),
+    sa.Column("created_at", sa.Float),
+    sa.Column("began_at", sa.Float),
+    sa.Column("ended_at", sa.Float),
+)
+
+# The things that a batch is about. An id is its batch's with a number behind it.
+items = sa.Table(
+    "items",
+    metadata,
+    sa.Column("id", TEXT, primary_key=True),
+    sa.Column("batch_id", TEXT),
+    sa.Column("number", INTEGER),
+    sa.Column("state", TEXT),
+    sa.Column("path", TEXT),
+    sa.Column("entry", TEXT),
+    sa.Column("seconds", sa.Float),
+    sa.Column("args", sa.JSON),
+    sa.Column("attempts", INTEGER),
+    sa.Column("job_id", TEXT),
+    sa.Column("attempt_id", TEXT),
+    sa.Column("gpu", TEXT),
+    sa.Column("started_at", sa.Float),
+    sa.Column("ended_at", sa.Float),
+    sa.Column("reason", TEXT),
+    sa.Index("items_by_batch", "batch_id", "number"),
+)
+
 # Outside the journal: series are measurements, not state. The key makes a log that is read twice harmless.
 points = sa.Table(
     "points",
@@ -219,6 +263,8 @@ STATE_TABLES: Mapping[Table, sa.Table] = {
     Table.NODES: nodes,
     Table.GPUS: gpus,
     Table.MODELS: models,
+    Table.BATCHES: batches,
+    Table.ITEMS: items,
 }
 
 

@@ -46,5 +46,7 @@ def job_command(start: wire.Start, resume_from: Path | None, home: Path) -> tupl
     """The command, with the resume arguments appended when there is a checkpoint to resume from."""
     if start.command[0] == wire.ASK:
         return (sys.executable, "-m", "gpuyard.node.ask", "--home", str(home), *start.command[1:])
+    if start.command[0] == wire.SCRIPT:
+        return (sys.executable, "-m", "gpuyard.node.worker", "--home", str(home))
     extra = [word.replace("{path}", str(resume_from)) for word in start.resume_args] if resume_from else []
     return (*start.command, *extra)

@@ -1,5 +1,5 @@
 """The hyper-parameters; `--name=value` on the command line overrides one and says so."""
-# ruff: noqa: T201  (what a training program prints is the point of it)
+
 
 import sys
 

@@ -1,5 +1,5 @@
 """Trains the bigram model on its own source and prints what nanoGPT prints. It knows nothing of gpuyard."""
-# ruff: noqa: T201  (what a training program prints is the point of it)
+
 
 import json
 import random

@@ -73,7 +73,7 @@ def gpu(**fields: Any) -> dict[str, Any]:
         ({"command": [""]}, "command", "begins with an empty string", "the program to run"),
         ({"command": ["a", "b\0c"]}, "command.1", "holds a NUL byte", "remove it"),
         ({"prompt": "hello"}, "command", "does not belong in a job of kind llm", "give exactly prompt"),
-        ({"kind": "dance"}, "kind", "is 'dance'", "must be one of 'command', 'script', 'llm' or 'model'"),
+        ({"kind": "dance"}, "kind", "is 'dance'", "must be one of 'command', 'script', 'llm', 'model' or 'worker'"),
         ({"priority": 6}, "priority", "is 6", "must be at most 5"),
         ({"priority": 2.5}, "priority", "is 2.5", "must be a valid integer"),
         ({"retry_count": -1}, "retry_count", "is -1", "must be at least 0"),

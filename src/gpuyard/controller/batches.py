@@ -1,0 +1,325 @@
+"""Batches that are under way: workers come, take items and leave; models make room and come back.
+
+A worker is a job of kind `worker`, so that booking, logs, cost and survival of crashes are those of any job. Nothing is
+decided that does not follow from the ledger: a server that starts finds its batches and their workers there, and goes
+on from whatever step they had come to.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from gpuyard.controller import moves
+from gpuyard.controller.batch import Batch, Item, Worker
+from gpuyard.controller.core import Core
+from gpuyard.controller.intake import Prepared, Template
+from gpuyard.controller.requests import Requests
+from gpuyard.controller.residents import Residents
+from gpuyard.domain.batches import BatchState, ItemState
+from gpuyard.domain.errors import LedgerError
+from gpuyard.domain.events import Event
+from gpuyard.domain.jobspec import GpuRequest, JobKind, JobSpec, Resources
+from gpuyard.domain.scripts import ScriptSpec
+from gpuyard.domain.shape import Shape
+from gpuyard.domain.states import AttemptState
+from gpuyard.scheduler.batches import Place, next_item
+from gpuyard.scheduler.fitting import suitable
+from gpuyard.scheduler.fleet import Phase
+from gpuyard.scheduler.nodes import Device
+
+# So many workers in a row that did nothing end the batch.
+_GIVE_UP = 3
+# A worker that ended for one of these was ended by others.
+_NOT_ITS_FAULT = frozenset({"gpu_failed", "attempt_lost", "node_silent", "cancelled", "preempted"})
+log = structlog.get_logger(__name__)
+
+
+class Batches:
+    """All batches that are not over, by id."""
+
+    def __init__(self, core: Core, requests: Requests, residents: Residents) -> None:
+        self._core, self._requests, self._residents = core, requests, residents
+        self.live: dict[str, Batch] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+
+    # --- life ---
+
+    def start(self) -> None:
+        """Find what is under way; also after memory has run ahead of the ledger."""
+        queries = self._core.queries
+        self.live = {row["id"]: self.batch_of(row) for row in queries.live_batches()}
+        found = queries.live_of_kind(JobKind.WORKER)
+        for job_id, spec in queries.specs(found).items():
+            batch = self.live.get(spec["provider_options"]["script"]["batch"])
+            if batch:
+                batch.workers[job_id] = Worker(job_id, spec["provider_options"]["script"]["gpu"])
+            else:
+                self._core.spawn(self._requests.cancel(job_id), "call-back")
+
+    def batch_of(self, row: dict[str, Any]) -> Batch:
+        """A batch as the ledger has it."""
+        script = self._core.scripts[row["script"]] if row["script"] in self._core.scripts else ScriptSpec()
+        return Batch(row, script, [Item.of_row(item) for item in self._core.queries.items_of(row["id"])])
+
+    def close(self) -> None:
+        """Let go; the workers work on."""
+        if self._alarm:
+            self._alarm.cancel()
+
+    # --- tending: before each decision ---
+
+    def tend(self) -> None:
+        """See who is gone, send for workers, make room and bring back, and end what is over."""
+        if not self.live:
+            return
+        events: list[Event] = []
+        for batch in self.live.values():
+            events += self._notice(batch)
+        self._core.emit(events)
+        alone = next((batch for batch in self.live.values() if batch.exclusive and batch.row["began_at"]), None)
+        alone = alone or next((batch for batch in self.live.values() if batch.exclusive), None)
+        self._residents.closed = alone is not None
+        for batch in list(self.live.values()):
+            if alone in (None, batch) or not batch.script.gpus:
+                self._staff(batch)
+            else:
+                self._call_back(batch, len(batch.workers))
+            if batch.over and not batch.workers and self._is_restored(batch) and not batch.finishing:
+                batch.finishing = True
+                self._core.spawn(self._finish(batch), "batch-end")
+
+    def _notice(self, batch: Batch) -> Iterator[Event]:
+        """Workers whose jobs are over, and items whose workers are gone."""
+        view, now = self._core.view, self._core.clock()
+        for worker in [w for w in batch.workers.values() if w.job_id not in view.jobs]:
+            row = self._core.queries.job(worker.job_id) or {}
+            batch.worker_gone(worker, its_fault=(row.get("reason") or "none") not in _NOT_ITS_FAULT)
+            if batch.fruitless:
+                self._wake_at(batch.rests_until)
+        for item in [i for i in batch.running.values() if i.attempt_id not in view.attempts]:
+            yield batch.lost(item, "its worker was lost", now)
+        if batch.fruitless >= _GIVE_UP:
+            reason = batch.row["problem"] or "its workers end before they have done anything; see their logs"
+            for item in list(batch.queued.values()):
+                yield batch.failed(item, reason, now)
+
+    # --- workers ---
+
+    def _staff(self, batch: Batch) -> None:
+        if not batch.exclusive:
+            missing = min(len(batch.queued), self.room(batch)) - sum(1 for _ in self._waiting(batch))
+            busy = len(batch.workers) - sum(1 for _ in self._waiting(batch))
+            missing -= max(busy - max(self.room(batch) - len(batch.queued), 0), 0)
+            if missing < 0:
+                self._call_back(batch, -missing)
+            for _ in range(0 if self._rests(batch) else max(missing, 0)):
+                self._send_for(batch, None)
+            return
+        if not batch.row["began_at"]:
+            self._begin(batch)
+        for gpu in [device.uuid for device in self._ground(batch)]:
+            if not any(worker.gpu == gpu for worker in batch.workers.values()):
+                self._use_or_release(batch, gpu)
+        self._bring_back(batch)
+
+    def _waiting(self, batch: Batch) -> Iterator[Worker]:
+        """Its workers that no place has been found for."""
+        for worker in batch.workers.values():
+            job = self._core.view.jobs.get(worker.job_id)
+            if job and job.attempt_id is None and not worker.leaving:
+                yield worker
+
+    def _call_back(self, batch: Batch, most: int) -> None:
+        """End so many of those that wait."""
+        for worker in list(self._waiting(batch))[:most]:
+            worker.leaving = True
+            self._core.spawn(self._requests.cancel(worker.job_id), "call-back")
+
+    def room(self, batch: Batch) -> int:
+        """How many workers could work at once."""
+        view = self._core.view
+        if batch.script.gpus:
+            return len(self.devices(batch.script))
+        return max(int(sum(node.cpus for node in view.nodes.values() if node.online)), 1)
+
+    def devices(self, script: ScriptSpec) -> list[Device]:
+        """The GPUs that will do for a script."""
+        view = self._core.view
+        there = [d for d in view.devices.values() if d.usable and d.node_id and view.node(d.node_id).online]
+        return suitable(there, Shape(gpus=1, gpu_memory_gb=script.memory_gb or 0.0))
+
+    def _ground(self, batch: Batch) -> list[Device]:
+        """The GPUs that an exclusive batch has: all but those whose models never give way."""
+        kept = {r.gpu for r in self._residents.live.values() if r.model in self._residents.pinned}
+        manager = self._core.settings.resource_manager
+        return [d for d in self.devices(batch.script) if d.uuid not in kept and not manager.is_brain(d.index, d.uuid)]
+
+    def _rests(self, batch: Batch) -> bool:
+        return batch.fruitless >= _GIVE_UP or time.monotonic() < batch.rests_until
+
+    def _send_for(self, batch: Batch, gpu: str | None) -> None:
+        """Submit a worker's job."""
+        row, script = batch.row, batch.script
+        order = script.model_dump(mode="json", include={"file", "python"})
+        order |= {"batch": batch.id, "results": row["results"], "gpu": gpu}
+        request = GpuRequest(count=script.gpus, memory_gb=script.memory_gb if script.gpus else None,
+                             uuid=(gpu,) if gpu else ())  # fmt: skip
+        spec = JobSpec(
+            name=f"worker {batch.id}"[:200], kind=JobKind.WORKER, script=row["script"], priority=row["priority"],
+            args={**script.args, **row["args"]}, environment=row["environment"], resources=Resources(gpus=request),
+            provider_options={"script": order}, labels={"batch": batch.id},
+        )  # fmt: skip
+        job = Prepared.of(Template.of(spec, ()), spec)
+        self._core.emit([moves.submitted(job, self._core.clock())])
+        batch.workers[job.id] = Worker(job.id, gpu)
+
+    # --- an exclusive batch ---
+
+    def _begin(self, batch: Batch) -> None:
+        """Note what is to come back, before anything is moved."""
+        ground, reload = {device.uuid for device in self._ground(batch)}, dict[str, str]()
+        if self._core.settings.resource_manager.batch_settings.reload_llms_after_batch:
+            reload = {r.gpu: r.model for r in self._residents.live.values()
+                      if r.gpu in ground and r.phase is not Phase.UNLOADING}  # fmt: skip
+        self._core.emit([batch.changed(self._core.clock(), began_at=self._core.clock(), reload=reload)])
+
+    def _use_or_release(self, batch: Batch, gpu: str) -> None:
+        """Send for a worker on a GPU that has none, and let the models there leave; or do no more with it."""
+        stranded = not batch.workers and batch.queued  # the GPUs that were to do the rest are gone
+        if self._rests(batch) or (gpu in batch.released and not stranded):
+            return
+        if self.choose(batch, gpu) is None:
+            batch.released.add(gpu)
+            return
+        batch.released.discard(gpu)
+        for resident in self._residents.live.values():
+            if resident.gpu == gpu and not resident.leaving and resident.phase is not Phase.UNLOADING:
+                resident.leave()
+        self._send_for(batch, gpu)
+
+    def _bring_back(self, batch: Batch) -> None:
+        """Load what made room, one after another, on the GPUs that have run dry."""
+        if any(resident.phase is Phase.BOOTING for resident in self._residents.live.values()):
+            return
+        for gpu, model in batch.reload.items():
+            dry = gpu in batch.released or batch.over
+            if dry and not self._is_back(batch, gpu, model) and not self._is_occupied(gpu):
+                self._residents.load(model, gpu)
+                return
+
+    def _is_occupied(self, gpu: str) -> bool:
+        holders = (share for node in self._core.view.nodes.values() for share in node.bookings.values())
+        return any(gpu in share.gpu_uuids for share in holders)
+
+    def _is_back(self, batch: Batch, gpu: str, model: str) -> bool:
+        """Whether the model is there again, or never will be."""
+        if gpu not in {device.uuid for device in self._ground(batch)}:
+            return True  # the GPU is gone, or the model on it is pinned by now
+        failure = self._residents.failures.get(model)
+        if failure is None or failure.told:
+            return True  # configured no more, or of no use
+        return any(r.gpu == gpu and r.phase in (Phase.READY, Phase.BUSY) for r in self._residents.live.values())
+
+    def _is_restored(self, batch: Batch) -> bool:
+        """Whether all that made room is back; it says so when that begins."""
+        if all(self._is_back(batch, gpu, model) for gpu, model in batch.reload.items()):
+            return True
+        if batch.state is BatchState.RUNNING:
+            self._core.emit([batch.changed(self._core.clock(), state=BatchState.RELOADING.value)])
+        return False
+
+    async def _finish(self, batch: Batch) -> None:
+        """Write the index of its results, and end it."""
+        items = self._core.queries.items_of(batch.id)
+        try:
+            await self._core.committed()
+            items = self._core.queries.items_of(batch.id)
+            await asyncio.to_thread(write_index, batch.row, items)
+        except LedgerError:
+            return  # memory has been read anew, and with it this batch
+        except OSError as error:
+            log.warning("the index of a batch cannot be written", batch=batch.id, cause=str(error))
+        if self.live.get(batch.id) is batch:
+            if batch.over:
+                self._core.emit([batch.ended(self._core.clock())])
+                del self.live[batch.id]
+            batch.finishing = False
+            self._residents.closed = any(other.exclusive for other in self.live.values())
+            self._core.schedule()
+
+    # --- items ---
+
+    def choose(self, batch: Batch, gpu: str | None) -> Item | None:
+        """The item that a worker on this GPU does next; None when it is to leave."""
+        queued = list(batch.queued.values())
+        if not queued:
+            return None
+        durations = [batch.lasts(item) for item in queued]
+        if not batch.exclusive or gpu is None:
+            return queued[max(range(len(queued)), key=lambda n: (durations[n], -n))]
+        number = next_item(durations, self.places(batch, gpu), gpu)
+        return None if number is None else queued[number]
+
+    def places(self, batch: Batch, asking: str | None = None) -> list[Place]:
+        """Its GPUs from now on; whoever is `asking` is free."""
+        now, loads = self._core.clock(), self._residents.reload_s
+        at_work = {item.gpu: item for item in batch.running.values()}
+        found: list[Place] = []
+        for device in self._ground(batch) if batch.exclusive else self.devices(batch.script):
+            item, gpu = at_work.get(device.uuid), device.uuid
+            if gpu in batch.released and gpu != asking:
+                continue
+            known = any(worker.gpu == gpu for worker in batch.workers.values())
+            free_at = batch.left_s(item, now) if item else 0.0 if known or gpu == asking else batch.script.boot_s
+            model = batch.reload.get(gpu)
+            found.append(Place(gpu, free_at, loads(model) if model else 0.0))
+        return found
+
+    def may_stay(self, batch: Batch, attempt_id: str) -> bool:
+        """Whether a worker goes on: not when its GPU is taken from it, nor when a model is worth more there."""
+        attempt = self._core.view.attempts.get(attempt_id)
+        if attempt is None or attempt.state is AttemptState.ENDING:
+            return False
+        gpus = attempt.placements[0].gpu_uuids if attempt.placements else ()
+        if not gpus:
+            return True
+        device = self._core.view.devices.get(gpus[0])
+        if device is None or not device.usable:
+            return False
+        return batch.exclusive or not self._residents.would_load_on(gpus[0])
+
+    def _wake_at(self, at: float) -> None:
+        if self._alarm:
+            self._alarm.cancel()
+        delay = max(at - time.monotonic(), 0.05)
+        self._alarm = asyncio.get_running_loop().call_later(delay, self._core.schedule)
+
+
+def write_index(row: dict[str, Any], items: list[dict[str, Any]]) -> None:
+    """`index.json` in the folder of the results: what became of each item, and where that is."""
+    folder = Path(row["results"])
+    folder.mkdir(parents=True, exist_ok=True)
+    listed = [
+        {
+            "number": item["number"], "path": item["path"], "entry": item["entry"], "state": item["state"],
+            "result": _result(folder, item), "reason": item["reason"],
+            "duration": round(item["ended_at"] - item["started_at"], 3) if item["started_at"] else None,
+        }
+        for item in items
+    ]  # fmt: skip
+    draft = folder / "index.json.new"
+    draft.write_text(json.dumps({"batch_id": row["id"], "script": row["script"], "items": listed}, indent=1) + "\n")
+    draft.rename(folder / "index.json")
+
+
+def _result(folder: Path, item: dict[str, Any]) -> str | None:
+    """The result's file in the folder."""
+    if item["state"] != ItemState.COMPLETED:
+        return None
+    found = sorted(folder.glob(f"{item['number']:05}-*.json"))
+    return found[0].name if found else None

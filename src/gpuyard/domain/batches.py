@@ -1,0 +1,98 @@
+"""Batches: one script over many items, submitted as one."""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from gpuyard.domain.jobspec import Data, Name, Text
+
+MAX_ITEMS = 100_000
+ItemPath = Annotated[Text, StringConstraints(min_length=1, max_length=4096)]
+
+
+class BatchMode(StrEnum):
+    """`exclusive`: models make room on every GPU that is no brain's, until it is over. `shared`: beside them."""
+
+    EXCLUSIVE = "exclusive"
+    SHARED = "shared"
+
+
+class BatchState(StrEnum):
+    """`reloading`: its items are over, and models that made room for it are on their way back."""
+
+    RUNNING = "running"
+    RELOADING = "reloading"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+
+    @property
+    def terminal(self) -> bool:
+        """Nothing more happens."""
+        return self in (BatchState.COMPLETED, BatchState.CANCELLED)
+
+
+class ItemState(StrEnum):
+    """Where an item stands."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def terminal(self) -> bool:
+        """It will not run, unless somebody submits it again."""
+        return self not in (ItemState.QUEUED, ItemState.RUNNING)
+
+
+# The seed document's words.
+STATUS = {
+    ItemState.QUEUED: "queued",
+    ItemState.RUNNING: "running",
+    ItemState.COMPLETED: "complete",
+    ItemState.FAILED: "failed",
+    ItemState.CANCELLED: "failed",
+}
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ItemSpec(_Part):
+    """One item: a file, or the `entry` of an archive. `seconds` is how long its media play, where that is known."""
+
+    path: ItemPath
+    entry: ItemPath | None = None
+    seconds: float | None = Field(default=None, ge=0, le=366 * 86400)
+    args: Data = Field(default_factory=dict)
+
+
+class BatchSpec(_Part):
+    """What to do. `script`: its name, or a task's type. Without a `mode` the number of items decides.
+
+    `source` says where the items come from, `results` is the folder for what becomes of them (one is made in it for
+    this batch). The same `idempotency_key` is the same batch.
+    """
+
+    script: Name
+    items: tuple[ItemSpec, ...] = Field(min_length=1, max_length=MAX_ITEMS)
+    source: ItemPath
+    results: Annotated[ItemPath, StringConstraints(pattern="^/")]
+    mode: BatchMode | None = None
+    args: Data = Field(default_factory=dict)
+    environment: dict[str, Text] = Field(default_factory=dict[str, Text])
+    priority: int = Field(default=3, ge=1, le=5)
+    idempotency_key: Name | None = None
+
+
+def record(batch: dict[str, Any], items: list[dict[str, Any]]) -> dict[str, Any]:
+    """The seed document's record of a batch, from its rows."""
+    return {
+        "batch_id": batch["id"], "task_class": "script", "script": batch["script"], "total_items": batch["total"],
+        "completed": sum(1 for item in items if item["state"] == ItemState.COMPLETED), "gpu_mode": batch["mode"],
+        "items": [{"video_path": item["entry"] or item["path"], "status": STATUS[ItemState(item["state"])]}
+                  for item in items],
+    }  # fmt: skip

@@ -1,0 +1,73 @@
+"""Scripts: registered workers by name. They come with gpuyard, with an installed package, or from the settings.
+
+A package registers one by an entry point of the group `gpuyard.scripts`; `[scripts.NAME]` says what one needs.
+"""
+
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from gpuyard.domain import units
+from gpuyard.domain.errors import InvalidInputError
+
+ENTRY_POINTS = "gpuyard.scripts"
+Seconds = Annotated[float, BeforeValidator(units.seconds), Field(ge=0)]
+Gigabytes = Annotated[float, BeforeValidator(units.memory_gb), Field(gt=0)]
+
+
+class ScriptSpec(BaseModel):
+    """A script. `file`: its Python file, where it is neither gpuyard's nor a package's. `python`: the interpreter of
+    the environment that has what it imports (default: gpuyard's own).
+
+    `gpus` is 1, or 0 for one that needs none; `memory_gb`: what it takes of it. `args` are its arguments unless a task
+    gives others. `boot_s` and `exit_s` are what to expect of its start and end, `pace` its seconds of work for a second
+    of media and `item_s` for an item that is none, until they are measured.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    file: Path | None = None
+    python: Path | None = None
+    gpus: int = Field(default=1, ge=0, le=1)
+    memory_gb: Gigabytes | None = None
+    args: dict[str, Any] = Field(default_factory=dict)
+    boot_s: Seconds = 5.0
+    exit_s: Seconds = 1.0
+    pace: float = Field(default=0.075, gt=0)
+    item_s: Seconds = 10.0
+
+
+# Ten minutes of video take Whisper 45 s (the seed document's figure).
+BUILT_IN: Mapping[str, ScriptSpec] = {
+    "whisper_transcribe": ScriptSpec(),
+    "embed_768": ScriptSpec(boot_s=3.0, item_s=1.0),
+    "embed_1536": ScriptSpec(gpus=0, boot_s=0.5, item_s=1.0),
+    "extract_keyframes": ScriptSpec(gpus=0, boot_s=0.5, pace=0.02),
+}
+# What does a task of this type where no script is named. `process` may be anything.
+BY_TYPE: Mapping[str, str] = {"transcribe": "whisper_transcribe", "embed": "embed_768"}
+
+
+class Scripts:
+    """Every script there is. `configured` come from the settings and stand before others of their name."""
+
+    def __init__(self, configured: Mapping[str, ScriptSpec]) -> None:
+        packaged = {entry.name: ScriptSpec() for entry in entry_points(group=ENTRY_POINTS)}
+        self._known: dict[str, ScriptSpec] = {**packaged, **BUILT_IN, **configured}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._known
+
+    def __getitem__(self, name: str) -> ScriptSpec:
+        return self._known[name]
+
+    def named(self, name: str, field: str = "script") -> str:
+        """The script that a name or a task's type means; InvalidInputError lists those there are."""
+        found = BY_TYPE.get(name, name)
+        if found not in self._known:
+            known = ", ".join(sorted(self._known))
+            raise InvalidInputError.of(field, f"there is no script {name!r}", f"use one of {known}; or register it")
+        return found

@@ -1,0 +1,84 @@
+"""`/api/v1/batches`: one script over many items; `/api/v1/estimate/batch`: how long that would take."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpuyard.domain.batches import BatchMode, BatchSpec
+from gpuyard.domain.jobspec import Name
+from gpuyard.server.yard import TheYard
+
+router = APIRouter(prefix="/batches", tags=["batches"])
+estimates = APIRouter(prefix="/estimate", tags=["batches"])
+
+
+class Done(BaseModel):
+    """How an item went: `fault` says why it was not done, `crashed` that the script's process is gone."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    number: int
+    fault: str | None = None
+    crashed: bool = False
+
+
+class Take(BaseModel):
+    """A worker's word: who it is, how its last item went, or why its script cannot be loaded."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    attempt_id: Name
+    done: Done | None = None
+    fault: str | None = Field(default=None, max_length=10_000)
+
+
+class Again(BaseModel):
+    """How to do items again."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    mode: BatchMode | None = None
+
+
+@router.post("", status_code=201)
+async def submit_batch(yard: TheYard, batch: BatchSpec) -> dict[str, Any]:
+    """Queue a batch. A repeated idempotency key is the first batch again."""
+    return await yard.controller.batches.submit(batch)
+
+
+@estimates.post("/batch")
+async def estimate_batch(yard: TheYard, batch: BatchSpec) -> dict[str, Any]:
+    """What a batch would take from now on, and which GPU would do what; nothing is queued."""
+    return yard.controller.batches.estimate(batch)
+
+
+@router.get("")
+async def list_batches(yard: TheYard) -> dict[str, Any]:
+    """Every batch, the newest first."""
+    return {"items": yard.controller.batches.listing(), "next": None}
+
+
+@router.get("/{batch_id}")
+async def show_batch(yard: TheYard, batch_id: str) -> dict[str, Any]:
+    """One batch with its items."""
+    return yard.controller.batches.show(batch_id)
+
+
+@router.post("/{batch_id}/take")
+async def take_item(yard: TheYard, batch_id: str, take: Take) -> dict[str, Any]:
+    """For workers: say how the last item went and take the next; none means to leave."""
+    done = take.done.model_dump() if take.done else None
+    return {"item": await yard.controller.batches.take(batch_id, take.attempt_id, done, take.fault)}
+
+
+@router.post("/{batch_id}/cancel")
+async def cancel_batch(yard: TheYard, batch_id: str) -> dict[str, Any]:
+    """End a batch; models that made room for it come back."""
+    return await yard.controller.batches.cancel(batch_id)
+
+
+@router.post("/{batch_id}/retry")
+async def retry_batch(yard: TheYard, batch_id: str, again: Annotated[Again | None, Body()] = None) -> dict[str, Any]:
+    """Do the items again that failed or were cancelled."""
+    return await yard.controller.batches.retry(batch_id, again.mode if again else None)
