@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ("torch==2.13.0", "transformers[serving]==5.23.0", "accelerate==1.15.0", "openai==3.54.0")
+PACKAGES = (
+    "torch==2.13.0", "transformers[serving]==5.23.0", "accelerate==1.15.0", "openai==3.54.0", "av==18.1.0",
+    "sentence-transformers==6.2.0",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ on from whatever step they had come to.
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +52,8 @@ class Batches:
 
     def start(self) -> None:
         """Find what is under way; also after memory has run ahead of the ledger."""
-        queries = self._core.queries
+        queries, self._residents.closed = self._core.queries, False
+        self._residents.items_for = self.items_for
         self.live = {row["id"]: self.batch_of(row) for row in queries.live_batches()}
         found = queries.live_of_kind(JobKind.WORKER)
         for job_id, spec in queries.specs(found).items():
@@ -99,8 +101,6 @@ class Batches:
         for worker in [w for w in batch.workers.values() if w.job_id not in view.jobs]:
             row = self._core.queries.job(worker.job_id) or {}
             batch.worker_gone(worker, its_fault=(row.get("reason") or "none") not in _NOT_ITS_FAULT)
-            if batch.fruitless:
-                self._wake_at(batch.rests_until)
         for item in [i for i in batch.running.values() if i.attempt_id not in view.attempts]:
             yield batch.lost(item, "its worker was lost", now)
         if batch.fruitless >= _GIVE_UP:
@@ -111,21 +111,21 @@ class Batches:
     # --- workers ---
 
     def _staff(self, batch: Batch) -> None:
-        if not batch.exclusive:
-            missing = min(len(batch.queued), self.room(batch)) - sum(1 for _ in self._waiting(batch))
-            busy = len(batch.workers) - sum(1 for _ in self._waiting(batch))
-            missing -= max(busy - max(self.room(batch) - len(batch.queued), 0), 0)
-            if missing < 0:
-                self._call_back(batch, -missing)
-            for _ in range(0 if self._rests(batch) else max(missing, 0)):
-                self._send_for(batch, None)
+        if batch.exclusive:
+            self._staff_alone(batch)
             return
-        if not batch.row["began_at"]:
-            self._begin(batch)
-        for gpu in [device.uuid for device in self._ground(batch)]:
-            if not any(worker.gpu == gpu for worker in batch.workers.values()):
-                self._use_or_release(batch, gpu)
-        self._bring_back(batch)
+        useful = min(self.room(batch), len(batch.queued) + len(batch.running))
+        there = sum(1 for worker in batch.workers.values() if not worker.leaving)
+        if there > useful:
+            self._call_back(batch, there - useful)
+        elif useful > there and not self._rests(batch):
+            for _ in range(useful - there):
+                self._send_for(batch, None)
+
+    def items_for(self, job_id: str) -> int:
+        """How much work stands in line with this job: a shared batch's items are as many as wait for each worker."""
+        batch = next((b for b in self.live.values() if job_id in b.workers and not b.exclusive), None)
+        return math.ceil(len(batch.queued) / max(len(list(self._waiting(batch))), 1)) if batch else 1
 
     def _waiting(self, batch: Batch) -> Iterator[Worker]:
         """Its workers that no place has been found for."""
@@ -160,7 +160,11 @@ class Batches:
         return [d for d in self.devices(batch.script) if d.uuid not in kept and not manager.is_brain(d.index, d.uuid)]
 
     def _rests(self, batch: Batch) -> bool:
-        return batch.fruitless >= _GIVE_UP or time.monotonic() < batch.rests_until
+        """Whether no worker is sent for just now; it will be looked at again in time."""
+        if time.monotonic() < batch.rests_until:
+            self._wake_at(batch.rests_until)
+            return True
+        return batch.fruitless >= _GIVE_UP
 
     def _send_for(self, batch: Batch, gpu: str | None) -> None:
         """Submit a worker's job."""
@@ -179,6 +183,14 @@ class Batches:
         batch.workers[job.id] = Worker(job.id, gpu)
 
     # --- an exclusive batch ---
+
+    def _staff_alone(self, batch: Batch) -> None:
+        if not batch.row["began_at"]:
+            self._begin(batch)
+        for gpu in [device.uuid for device in self._ground(batch)]:
+            if not any(worker.gpu == gpu for worker in batch.workers.values()):
+                self._use_or_release(batch, gpu)
+        self._bring_back(batch)
 
     def _begin(self, batch: Batch) -> None:
         """Note what is to come back, before anything is moved."""
@@ -304,22 +316,16 @@ def write_index(row: dict[str, Any], items: list[dict[str, Any]]) -> None:
     """`index.json` in the folder of the results: what became of each item, and where that is."""
     folder = Path(row["results"])
     folder.mkdir(parents=True, exist_ok=True)
+    kept = {path.name.split("-")[0]: path.name for path in folder.glob("*-*.json")}
     listed = [
         {
             "number": item["number"], "path": item["path"], "entry": item["entry"], "state": item["state"],
-            "result": _result(folder, item), "reason": item["reason"],
+            "result": kept.get(f"{item['number']:05}") if item["state"] == ItemState.COMPLETED else None,
             "duration": round(item["ended_at"] - item["started_at"], 3) if item["started_at"] else None,
+            "reason": item["reason"],
         }
         for item in items
     ]  # fmt: skip
     draft = folder / "index.json.new"
     draft.write_text(json.dumps({"batch_id": row["id"], "script": row["script"], "items": listed}, indent=1) + "\n")
     draft.rename(folder / "index.json")
-
-
-def _result(folder: Path, item: dict[str, Any]) -> str | None:
-    """The result's file in the folder."""
-    if item["state"] != ItemState.COMPLETED:
-        return None
-    found = sorted(folder.glob(f"{item['number']:05}-*.json"))
-    return found[0].name if found else None

@@ -62,6 +62,8 @@ class Residents:
         self._leaving = False
         # An exclusive batch runs: nothing is loaded but what it brings back.
         self.closed = False
+        # How many scripts stand in line with a job that waits.
+        self.items_for: Callable[[str], int] = lambda _: 1
 
     # --- life ---
 
@@ -139,7 +141,7 @@ class Residents:
 
     def fleet(self, now: float) -> Fleet:
         """What the policy sees at `now`."""
-        fleet = self._sight.fleet(self.live.values(), self.pinned, self._tired(now), now)
+        fleet = self._sight.fleet(self.live.values(), self.pinned, self._tired(now), self.items_for, now)
         fleet.closed = self.closed
         return fleet
 

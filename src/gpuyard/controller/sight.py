@@ -1,7 +1,7 @@
 """Sight: the yard as a residency policy sees it. Times in it are monotonic seconds of this server."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 
 from gpuyard.controller.core import Core
@@ -30,8 +30,18 @@ class Sight:
         self._working: dict[str, tuple[str, float]] = {}  # by GPU, whose script is on it and since when
         self._moved_at, self._ended, self._took_s = 0.0, 0, 0.0
 
-    def fleet(self, residents: Iterable[Resident], pinned: set[str], tired: set[str], now: float) -> Fleet:
-        """All usable GPUs with what is on them. Nobody asks for models that are `tired`: they failed a moment ago."""
+    def fleet(
+        self,
+        residents: Iterable[Resident],
+        pinned: set[str],
+        tired: set[str],
+        items_for: Callable[[str], int],
+        now: float,
+    ) -> Fleet:
+        """All usable GPUs with what is on them. Nobody asks for models that are `tired`: they failed a moment ago.
+
+        `items_for(job_id)`: how many scripts stand in line with a job that waits.
+        """
         view, there = self._core.view, list(residents)
         gpus = {uuid: Gpu(uuid, device.memory_gb) for uuid, device in view.devices.items()
                 if device.usable and device.node_id and view.node(device.node_id).online}  # fmt: skip
@@ -45,7 +55,7 @@ class Sight:
             pinned=stays, demand={model: self._demand(model, model in tired) for model in self._specs},
             scripts_moved_at=self._moved_at, scripts_ended=self._ended, scripts_took_s=self._took_s, whole=True,
         )  # fmt: skip
-        self._line_up(fleet, {resident.job_id for resident in there}, now)
+        self._line_up(fleet, {resident.job_id for resident in there}, items_for, now)
         return fleet
 
     def _is_brain(self, uuid: str) -> bool:
@@ -67,7 +77,7 @@ class Sight:
                 self._moved_at, self._ended, self._took_s = now, self._ended + 1, self._took_s + now - since
         self._working = working
 
-    def _line_up(self, fleet: Fleet, servers: set[str], now: float) -> None:
+    def _line_up(self, fleet: Fleet, servers: set[str], items_for: Callable[[str], int], now: float) -> None:
         """Let the jobs that wait for GPUs stand in the fleet's line, once for each GPU they need.
 
         The first of those that need several keeps what is free, as it does in the queue: nobody would start there, and
@@ -86,7 +96,7 @@ class Sight:
                 for gpu in free:
                     gpu.reserved = True
             task = Task(0, name, now - max(utc - job.created_at, 0.0))
-            fleet.scripts.extend([task] * need)
+            fleet.scripts.extend([task] * (need if need > 1 else min(items_for(job.id), _SCRIPTS)))
 
     def _name(self, fleet: Fleet, shape: Shape, number: int) -> str:
         """What the fleet calls scripts of this shape; it learns which GPUs will do for them."""

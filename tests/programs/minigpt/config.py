@@ -1,6 +1,5 @@
 """The hyper-parameters; `--name=value` on the command line overrides one and says so."""
 
-
 import sys
 
 out_dir = "out-mini"

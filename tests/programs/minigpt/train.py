@@ -1,6 +1,5 @@
 """Trains the bigram model on its own source and prints what nanoGPT prints. It knows nothing of gpuyard."""
 
-
 import json
 import random
 import time

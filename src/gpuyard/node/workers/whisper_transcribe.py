@@ -5,6 +5,7 @@ The sound is read in parts of 30 seconds, the length that Whisper hears at once.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -54,20 +55,23 @@ def _parts(path: str) -> Iterator[tuple[float, Any, float]]:
         with av.open(path) as media:
             if not media.streams.audio:
                 raise ValueError("it has no sound")
-            length = (media.duration or 0) / 1e6
-            resampler = av.AudioResampler(format="flt", layout="mono", rate=_RATE)
-            held, start, most = np.zeros(0, np.float32), 0.0, _RATE * _PART_S
-            for frame in [*_frames(media), None]:  # None lets the resampler give the last of it
-                samples = [made.to_ndarray()[0] for made in resampler.resample(frame)]
-                held = np.concatenate([held, *samples])
-                while len(held) >= most:
-                    yield start, held[:most], length
-                    held, start = held[most:], start + _PART_S
-            if len(held):
-                yield start, held, length
+            length, start, held, count = (media.duration or 0) / 1e6, 0.0, [], 0
+            for samples in _sound(media, av.AudioResampler(format="flt", layout="mono", rate=_RATE)):
+                held.append(samples)
+                count += len(samples)
+                if count >= _RATE * _PART_S:
+                    whole = np.concatenate(held)
+                    yield start, whole[: _RATE * _PART_S], length
+                    held, start = [whole[_RATE * _PART_S :]], start + _PART_S
+                    count = len(held[0])
+            if count:
+                yield start, np.concatenate(held), length
     except FFmpegError as error:
         raise ValueError(f"it is no media that can be read: {error.strerror}") from None
 
 
-def _frames(media: Any) -> Iterator[Any]:
-    yield from media.decode(media.streams.audio[0])
+def _sound(media: Any, resampler: Any) -> Iterator[Any]:
+    """Samples as they come; at the end the resampler gives the last of them."""
+    for frame in chain(media.decode(media.streams.audio[0]), [None]):
+        for made in resampler.resample(frame):
+            yield made.to_ndarray()[0]
