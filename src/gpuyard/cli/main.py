@@ -6,7 +6,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from gpuyard.cli import batch, checkpoints, jobs, ledger, llm, machines, models, run, server, simulate, templates
+from gpuyard.cli import batch, checkpoints, jobs, ledger, llm, machines, models, run, server, simulate, templates, top
 from gpuyard.cli.entry import leave_quietly
 from gpuyard.domain.errors import GpuyardError
 
@@ -30,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=True,
 )
-for module in (run, jobs, batch, checkpoints, machines, models, llm, templates, simulate, ledger, server):
+for module in (run, jobs, batch, checkpoints, machines, top, models, llm, templates, simulate, ledger, server):
     module.register(app)
 
 

@@ -1,6 +1,7 @@
 """A batch that is under way: its items in memory, and the events that move them. Nothing here reads or writes."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -57,8 +58,8 @@ class Worker:
 class Batch:
     """A batch that is not over. `row` is its ledger row; `reload` says which model comes back on which GPU.
 
-    `released` are GPUs that do no more for it. `fruitless`: so many workers in a row have ended without an item done;
-    the next is tried at `rests_until` (monotonic seconds).
+    `released` are GPUs that do no more for it; `done_on` counts what each has done. `fruitless`: so many workers in a
+    row have ended without an item done; the next is tried at `rests_until` (monotonic seconds).
     """
 
     row: dict[str, Any]
@@ -69,6 +70,7 @@ class Batch:
     running: dict[int, Item] = field(default_factory=dict[int, Item])
     released: set[str] = field(default_factory=set[str])
     took: list[float] = field(default_factory=list[float])
+    done_on: Counter[str] = field(default_factory=Counter[str])
     fruitless: int = 0
     rests_until: float = 0.0
     finishing: bool = False
@@ -76,7 +78,7 @@ class Batch:
     def __post_init__(self) -> None:
         for item in self.items:
             self._file(item)
-            self._learn(item)
+            self._count(item)
 
     @property
     def id(self) -> str:
@@ -118,10 +120,13 @@ class Batch:
         """How much longer a running item will take."""
         return max(self.lasts(item) - (now - (item.started_at or now)), 0.0)
 
-    def _learn(self, item: Item) -> None:
-        """Remember how the time it took compares with what was expected."""
+    def _count(self, item: Item) -> None:
+        """One that is done counts for its GPU, and the time it took tells of those to come."""
+        if item.state is not ItemState.COMPLETED:
+            return
+        self.done_on[item.gpu or ""] += 1
         guess = self.script.item_s if item.seconds is None else item.seconds * self.script.pace
-        if item.state is ItemState.COMPLETED and item.started_at and item.ended_at and guess:
+        if item.started_at and item.ended_at and guess:
             self.took.append((item.ended_at - item.started_at) / guess)
 
     # --- moves ---
@@ -140,7 +145,7 @@ class Batch:
             if name in Item.__dataclass_fields__:
                 setattr(item, name, value)
         self._file(item)
-        self._learn(item)
+        self._count(item)
         if job_id:
             values["job_id"] = job_id
         values["state"] = item.state.value

@@ -193,6 +193,12 @@ class BatchRequests:
 
     # --- show ---
 
+    def waiting(self) -> int:
+        """How many scripts wait: jobs, and the items of batches in place of their workers."""
+        live = self._batches.live.values()
+        workers = sum(1 for batch in live for job_id in batch.workers if job_id in self._core.view.queue)
+        return len(self._core.view.queue) - workers + sum(len(batch.queued) for batch in live)
+
     def listing(self) -> list[dict[str, Any]]:
         """All batches, the newest first."""
         states = self._core.queries.item_counts()

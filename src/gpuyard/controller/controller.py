@@ -12,6 +12,7 @@ from gpuyard.controller.batch_requests import BatchRequests
 from gpuyard.controller.batches import Batches
 from gpuyard.controller.core import Core
 from gpuyard.controller.gpu_state import GpuStateFile
+from gpuyard.controller.gpu_work import GpuWork
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.logs import Logs
 from gpuyard.controller.models import Models
@@ -50,6 +51,7 @@ class Controller:
         self.residents = Residents(self.core, self.requests)
         self.models = Models(self.core, self.residents)
         self._batches = Batches(self.core, self.requests, self.residents)
+        self.gpu_work = GpuWork(self.core, self.residents, self._batches)
         self.batches = BatchRequests(self.core, self.requests, self.residents, self._batches)
         self._make_providers = make_providers
 
@@ -91,7 +93,7 @@ class Controller:
 
     def keep_gpu_state(self, path: Path) -> None:
         """Keep the file `gpu_state.json` at `path` true from now on."""
-        self.core.spawn(GpuStateFile(self.core, self.residents, path).run(), "gpu-state")
+        self.core.spawn(GpuStateFile(self.core, self.residents, self.gpu_work, path).run(), "gpu-state")
 
     async def serve_agent(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """The link of an agent that came in by the server's door, to its end."""

@@ -60,7 +60,9 @@ class Core:
         self.queries = ledger.queries
         self.writer = ledger.writer(self._publish, self._ran_ahead)
         self.listeners: list[Listener] = []
+        # By job, of those that run: how far each is, and its process on its node.
         self.progress: dict[str, Mapping[str, Any]] = {}
+        self.pids: dict[str, int] = {}
         # Jobs on their way to the ledger, by idempotency key.
         self.submitting: dict[str, Prepared] = {}
         self.on_intents: Callable[[list[str]], None] = lambda _: None

@@ -98,6 +98,7 @@ class Launching:
         heirs = self._heirs(job, current, outcome, successor)
         core.emit([moves.ended(job, current, outcome, moves.Retry(not_before), heirs)], linger=True)
         core.progress.pop(job.id, None)
+        core.pids.pop(job.id, None)
         heirs.pop(successor, None)
         if heirs:
             self.launch_soon(list(heirs))

@@ -31,10 +31,6 @@ class Models:
         self._core = core
         self._residents = residents
 
-    def gpu_states(self) -> dict[str, GpuState]:
-        """What each GPU with a resident is doing."""
-        return {resident.gpu: GPU_STATES[resident.now_in] for resident in self._residents.live.values()}
-
     def why_not(self, model: str) -> str | None:
         """Why a request for the model need not wait; None when it may."""
         failure = self._residents.failures[model]

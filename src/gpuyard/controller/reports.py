@@ -95,6 +95,8 @@ class Reports:
         for seen in hello.attempts:
             attempt = core.view.attempts.get(seen.attempt_id)
             job = core.view.jobs.get(attempt.job_id) if attempt else None
+            if job and seen.pid:
+                core.pids[job.id] = seen.pid
             if job and job.state is JobState.UNKNOWN:
                 core.emit([moves.unreachable(job, core.clock(), lost_sight=False)])
 
@@ -216,6 +218,7 @@ class Reports:
             return [(name, body.attempt_id)] if isinstance(body, wire.Ended) else []
         if isinstance(body, wire.Started):
             job = self._core.view.jobs[attempt.job_id]
+            self._core.pids[job.id] = body.pid
             if attempt.started_at is None:
                 self._core.emit([moves.started(job, attempt, body.at, body.limits)], linger=True)
         elif isinstance(body, wire.ProgressSeen):

@@ -49,11 +49,12 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An attempt the agent still holds: running, or ended and not yet forgotten."""
+    """An attempt the agent still holds: running, or ended and not yet forgotten. `pid` is 0 where there is none."""
 
     attempt_id: str
     token: int
     state: str
+    pid: int = 0
 
 
 class Hello(_Message, frozen=True):

@@ -166,7 +166,10 @@ class Agent:
         return working
 
     def _hello(self) -> wire.Hello:
-        attempts = [wire.Attempt(i, a.start.token, "running" if a.live else "ended") for i, a in self._attempts.items()]
+        attempts = [
+            wire.Attempt(i, a.start.token, "running" if a.live else "ended", a.process.pid if a.process else 0)
+            for i, a in self._attempts.items()
+        ]
         return wire.Hello(
             self._node_id, self._host.hostname, self._host.boot_id, self._host.cpus,
             round(self._host.memory_mb / 1024, 2), self._gpus.current, attempts, self._epoch, __version__,

@@ -1,30 +1,27 @@
-"""`/api/v1/gpus`, `/nodes`, `/providers`: what there is to run on."""
+"""`/api/v1/gpus`, `/nodes`, `/queues`, `/providers`: what there is to run on."""
 
 from typing import Any
 
 from fastapi import APIRouter
 
 from gpuyard.domain.gpus import classify
-from gpuyard.domain.states import GpuState, gpu_state
-from gpuyard.server.yard import TheYard, Yard
+from gpuyard.server.yard import TheYard
 
 router = APIRouter(tags=["machines"])
 
 
 @router.get("/gpus")
 async def list_gpus(yard: TheYard) -> dict[str, Any]:
-    """Every GPU: its class, its state and the job it runs."""
+    """Every GPU: its class, its state, and the model or script on it."""
     names = {row["id"]: row["name"] for row in yard.queries.nodes()}
-    users, figures, loaded = _users(yard), yard.controller.gpus.figures(), yard.controller.models.gpu_states()
+    figures, work = yard.controller.gpus.figures(), yard.controller.gpu_work.all()
     items: list[dict[str, Any]] = []
     for row in yard.queries.gpus():
-        user, seen, draining = users.get(row["uuid"]), figures.get(row["uuid"]), bool(row["draining"])
-        state = gpu_state(GpuState(row["state"]), loaded.get(row["uuid"]), busy=user is not None, draining=draining)
+        seen, at = figures.get(row["uuid"]), work.get(row["uuid"], {"job_id": None})
         items.append({
             **row, "node": names.get(row["node_id"]), "gpu_class": classify(row["name"], row["memory_mb"]),
-            "state": state, "draining": draining, "job_id": user,
-            "free_mb": seen and seen.free_mb, "temperature_c": seen and seen.temperature_c,
-            "utilization": seen and seen.utilization,
+            "draining": bool(row["draining"]), "free_mb": seen and seen.free_mb,
+            "temperature_c": seen and seen.temperature_c, "utilization": seen and seen.utilization, **at,
         })  # fmt: skip
     return {"items": items, "next": None}
 
@@ -47,12 +44,6 @@ async def release_gpu(yard: TheYard, gpu: str) -> dict[str, Any]:
     return {"uuid": await yard.controller.gpus.release(gpu)}
 
 
-def _users(yard: Yard) -> dict[str, str]:
-    """The job on each GPU that is taken."""
-    attempts = yard.controller.core.view.attempts.values()
-    return {uuid: a.job_id for a in attempts for place in a.placements for uuid in place.gpu_uuids}
-
-
 @router.get("/nodes")
 async def list_nodes(yard: TheYard) -> dict[str, Any]:
     """Every node: capacity, what is booked, whether its agent is connected."""
@@ -68,6 +59,14 @@ async def list_nodes(yard: TheYard) -> dict[str, Any]:
         gpus = sum(gpu["node_id"] == row["id"] for gpu in yard.queries.gpus())
         items.append({**row, "gpus": gpus, "booked": booked})
     return {"items": items, "next": None}
+
+
+@router.get("/queues")
+async def list_queues(yard: TheYard) -> dict[str, Any]:
+    """How many prompts wait for a model, and how many scripts for a GPU."""
+    lines = yard.controller.residents.lines.lines.values()
+    waiting = {"llm": sum(len(line.waiting) for line in lines), "script": yard.controller.batches.waiting()}
+    return {"items": [{"name": name, "waiting": count} for name, count in waiting.items()], "next": None}
 
 
 @router.get("/providers")

@@ -1,0 +1,73 @@
+"""`gpuyard top`: every GPU at a glance, live, with keys that act on the one that is chosen."""
+
+import sys
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpuyard.cli.dashboard import COLUMNS, Seen, foot, rows
+from gpuyard.cli.output import print_json, print_table, say
+from gpuyard.cli.session import connect
+from gpuyard.domain.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from gpuyard.client.sync import Client
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(top)
+
+
+def top(
+    once: Annotated[bool, typer.Option("--once", help="Print it and leave, as it does in a pipe.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="What it shows, as one JSON document.")] = False,
+) -> None:
+    """Show every GPU: the model or script on it, how far it is, and what waits. Keys are named below the table."""
+    with connect() as yard:
+        if as_json:
+            seen = look(yard)
+            print_json({"gpus": seen.gpus, "batches": seen.batches, "waiting": seen.waiting})
+        elif once or not sys.stdout.isatty():
+            _print(look(yard))
+        else:
+            _screen(yard)
+
+
+def look(yard: "Client") -> Seen:
+    """Ask the server."""
+    from gpuyard.client import calls
+
+    waiting = {queue["name"]: queue["waiting"] for queue in yard.call(calls.listing("queues"))}
+    gpus, batches = yard.call(calls.listing("gpus")), yard.call(calls.listing("batches"))
+    return Seen(gpus, batches, waiting, time.time())
+
+
+def _print(seen: Seen) -> None:
+    say(f"GPUYARD {datetime.fromtimestamp(seen.at).astimezone():%Y-%m-%d %H:%M:%S}")
+    print_table(COLUMNS, [row.cells for row in rows(seen)], empty="No GPUs here.")
+    say("\n".join(foot(seen)))
+
+
+def _screen(yard: "Client") -> None:
+    try:
+        from gpuyard.cli.screen import Top
+    except ImportError:
+        raise InvalidInputError.of(
+            "top", "needs Textual", "pip install 'gpuyard[top]', or `gpuyard top --once`"
+        ) from None
+
+    def act(action: str, target: Any) -> str:
+        from gpuyard.client import calls
+
+        if action == "cancel":
+            yard.call(calls.cancel(target))
+        elif action == "unload":
+            yard.call(calls.tend_model(target, "unload"))
+        else:
+            yard.call(calls.tend_gpu(target, action))
+        return f"{action}: {target}"
+
+    Top(lambda: look(yard), act).run()

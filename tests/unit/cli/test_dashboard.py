@@ -1,0 +1,118 @@
+"""What `gpuyard top` shows, and what its keys do."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gpuyard.cli.dashboard import COLUMNS, Seen, bar, foot, rows
+from gpuyard.cli.screen import Top
+from gpuyard.domain.errors import RefusedError
+
+NOW = 1000.0
+
+
+def gpu(index: int, state: str, **more: Any) -> dict[str, Any]:
+    return {"index": index, "uuid": f"GPU-{index}", "state": state, "memory_mb": 24576, "free_mb": 4096,
+            "temperature_c": 60, "utilization": index / 10, "node": "here", "problem": None, "job_id": None,
+            **more}  # fmt: skip
+
+
+GPUS = [
+    gpu(0, "llm_ready", model="qwen", idle_s=300, tasks_completed=23, job_id="job_m"),
+    gpu(1, "script_busy", script="whisper_transcribe", progress=0.45, eta_s=25, tasks_completed=2, job_id="job_s"),
+    gpu(2, "booting_llm", model="llama", expected_at=NOW + 90, since=NOW - 30, idle_s=None, job_id="job_b"),
+    gpu(3, "script_busy", script="train", since=NOW - 60, job_id="job_t"),
+    gpu(4, "quarantined", problem="Xid 79", utilization=None, temperature_c=None, free_mb=None),
+]
+BATCH = {
+    "batch_id": "whisper-talks", "gpu_mode": "exclusive", "completed": 3, "failed": 1, "total_items": 125,
+    "state": "running", "eta_s": 120, "ended_at": None,
+}  # fmt: skip
+SEEN = Seen(GPUS, [BATCH, {**BATCH, "batch_id": "old", "ended_at": 1.0}], {"llm": 2, "script": 122}, NOW)
+
+
+def test_each_gpu_says_what_it_is_at() -> None:
+    cells = [dict(zip(COLUMNS, row.cells, strict=True)) for row in rows(SEEN)]
+    assert [(c["STATE"], c["WORK"], c["HOW FAR"], c["TASKS"]) for c in cells] == [
+        ("LLM_READY", "qwen", "idle 5m00s", "23"),
+        ("SCRIPT_BUSY", "whisper_transcribe", "████░░░░░░  45% ETA 25s", "2"),
+        ("BOOTING_LLM", "llama", "ready in 1m30s", ""),
+        ("SCRIPT_BUSY", "train", "for 1m00s", ""),
+        ("QUARANTINED", "Xid 79", "", ""),
+    ]
+    assert (cells[0]["MEMORY"], cells[4]["MEMORY"], cells[4]["HEAT"]) == ("20.0/24 GB", "24 GB", "")
+
+
+def test_what_waits_and_the_batch_stand_below() -> None:
+    assert foot(SEEN) == [
+        "LLM queue: 2 waiting | script queue: 122 waiting | mode: BATCH (exclusive)",
+        "whisper-talks: ░░░░░░░░░░   3% 4/125, 1 failed running ETA 2m00s",
+    ]
+    assert foot(Seen([], [], {}, NOW)) == ["LLM queue: 0 waiting | script queue: 0 waiting | mode: NORMAL"]
+    assert [bar(part) for part in (0.0, 1.0)] == ["░░░░░░░░░░   0%", "██████████ 100%"]
+
+
+def test_rows_can_be_sorted_and_chosen() -> None:
+    assert [row.uuid for row in rows(SEEN, sort="LOAD")][:2] == ["GPU-3", "GPU-2"]
+    assert next(row.cells[1] for row in rows(SEEN, sort="STATE")) == "BOOTING_LLM"
+    assert [row.uuid for row in rows(SEEN, only="WHISPER")] == ["GPU-1"]
+
+
+class Yard:
+    """Stands for the server."""
+
+    def __init__(self) -> None:
+        self.did: list[tuple[str, str]] = []
+
+    def look(self) -> Seen:
+        return SEEN
+
+    def act(self, action: str, target: str) -> str:
+        if target == "job_t":
+            raise RefusedError("It cannot be.", "Wait.")
+        self.did.append((action, target))
+        return f"{action}: {target}"
+
+
+@pytest.mark.parametrize(
+    ("keys", "did", "said"),
+    [
+        (["d"], [], "press d again to drain GPU-0"),
+        (["d", "d"], [("drain", "GPU-0")], "drain: GPU-0"),
+        (["u", "u"], [("unload", "qwen")], "unload: qwen"),
+        (["down", "c", "c"], [("cancel", "job_s")], "cancel: job_s"),
+        (["down", "u"], [], "nothing to unload on GPU 1"),
+        (["d", "escape", "d"], [], "press d again"),
+        (["down", "down", "down", "c", "c"], [], "It cannot be."),
+    ],
+)
+def test_a_key_acts_when_it_is_pressed_twice(keys: list[str], did: list[tuple[str, str]], said: str) -> None:
+    yard = Yard()
+
+    async def play() -> str:
+        app = Top(yard.look, yard.act)
+        async with app.run_test(size=(120, 20)) as pilot:
+            await app.workers.wait_for_complete()
+            await pilot.press(*keys)
+            await app.workers.wait_for_complete()
+            await pilot.pause()
+            return str(app.query_one("#note").render())  # pyright: ignore
+
+    assert said in asyncio.run(play())
+    assert yard.did == did
+
+
+def test_the_screen_sorts_and_filters() -> None:
+    async def play() -> tuple[str, int]:
+        app = Top(lambda: SEEN, lambda _a, _t: "")
+        async with app.run_test(size=(120, 20)) as pilot:
+            await app.workers.wait_for_complete()
+            await pilot.press("s", "slash", *"train", "enter")
+            await pilot.pause()
+            return str(app.query_one("#head").render()), app.query_one("DataTable").row_count  # type: ignore[attr-defined]
+
+    head, count = asyncio.run(play())
+    assert "by STATE" in head
+    assert "only 'train'" in head
+    assert count == 1
