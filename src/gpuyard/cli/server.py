@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -37,6 +38,9 @@ def up(
         typer.Option(metavar="URL", help="Keep the ledger in this PostgreSQL database from now on; `sqlite`: in the "
                                          "home's own file; `-`: read the URL, which may hold a password, from stdin.")
     ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Its settings, TOML or JSON, in place of the home's own file.")
+    ] = None,
     simulate_gpus: Annotated[
         str | None,
         typer.Option(metavar="NxGB", help="Pretend that this machine has N GPUs of so many GB, to try things out.")
@@ -46,8 +50,10 @@ def up(
     """Start the server of this home, unless it runs already."""
     if database is not None:
         _use_database(sys.stdin.readline().strip() if database == "-" else database)
+    if config is not None:
+        _use_setting("GPUYARD_CONFIG", str(config.absolute()), "with the settings it has")
     if simulate_gpus is not None:
-        _simulate_gpus(simulate_gpus)
+        _use_setting("GPUYARD_NODE__SIMULATE_GPUS", simulate_gpus, "with the GPUs it has")
     if port is not None:
         os.environ["GPUYARD_SERVER__PORT"] = str(port)
     if foreground:
@@ -74,13 +80,14 @@ def _use_database(url: str) -> None:
     remember_database(home, url)
 
 
-def _simulate_gpus(gpus: str) -> None:
+def _use_setting(variable: str, value: str, has: str) -> None:
+    """Give the server that is to start a setting; what is wrong is told here, and not by one that does not start."""
     from gpuyard.config.paths import Home
     from gpuyard.config.settings import load_settings
 
-    _refuse_running("with the GPUs it has")
-    os.environ["GPUYARD_NODE__SIMULATE_GPUS"] = gpus
-    load_settings(Home.find())  # a word that is wrong is told here, and not by a server that does not start
+    _refuse_running(has)
+    os.environ[variable] = value
+    load_settings(Home.find())
 
 
 def _refuse_running(how: str) -> None:

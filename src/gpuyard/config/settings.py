@@ -1,5 +1,6 @@
 """Settings: `gpuyard.toml`, then the environment (`GPUYARD_SERVER__PORT=8400`), which wins."""
 
+import json
 import os
 import re
 import tomllib
@@ -12,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
+    JsonConfigSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
@@ -186,7 +188,8 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Explicit values, then the environment, then the file."""
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, _file)
+        source = JsonConfigSettingsSource if _file and _file.suffix == ".json" else TomlConfigSettingsSource
+        return init_settings, env_settings, source(settings_cls, _file)
 
 
 _file: Path | None = None
@@ -198,7 +201,7 @@ def load_settings(home: Home) -> Settings:
     _file = home.settings
     if os.environ.get("GPUYARD_CONFIG") and not _file.is_file():
         raise InvalidInputError.of(
-            "GPUYARD_CONFIG", f"names {_file}, which is no file", "name a TOML file, or unset it"
+            "GPUYARD_CONFIG", f"names {_file}, which is no file", "name a TOML or JSON file, or unset it"
         )
     try:
         return Settings()
@@ -208,8 +211,11 @@ def load_settings(home: Home) -> Settings:
     except SettingsError as error:
         name = re.sub(r'.*field "(\w+)".*', r"GPUYARD_\1", str(error)).upper()
         raise InvalidInputError.of(name, "is not JSON", "write a list or a section as JSON") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInputError.of(str(home.settings), f"is not valid TOML: {error}", "correct the file") from None
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        form = "JSON" if _file.suffix == ".json" else "TOML"
+        raise InvalidInputError.of(str(home.settings), f"is not valid {form}: {error}", "correct the file") from None
+    except (TypeError, AttributeError):  # JSON, and something else than an object
+        raise InvalidInputError.of(str(home.settings), "is no table of settings", "write a JSON object") from None
     except OSError as error:
         raise InvalidInputError.of(str(home.settings), f"cannot be read: {error.strerror}", "see its mode") from None
     finally:
