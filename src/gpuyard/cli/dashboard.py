@@ -49,13 +49,17 @@ def _row(gpu: Item, seen: Seen) -> Row:
     used = None if gpu.get("free_mb") is None else gpu["memory_mb"] - gpu["free_mb"]
     memory = format_gb(gpu["memory_mb"] / 1024)
     cells = (
-        str(gpu["index"]), gpu["state"].upper(), gpu.get("model") or gpu.get("script") or gpu.get("problem") or "",
+        str(gpu["index"]), gpu["state"].upper(), _work(gpu),
         _how_far(gpu, seen.at), "" if gpu.get("tasks_completed") is None else str(gpu["tasks_completed"]),
         memory if used is None else f"{used / 1024:.1f}/{memory}",
         "" if gpu.get("temperature_c") is None else f"{gpu['temperature_c']:g} °C",
         "" if load is None else f"{load:.0%}", gpu.get("node") or "",
     )  # fmt: skip
     return Row(gpu["uuid"], cells, gpu["state"], load or 0.0, gpu.get("model"), gpu.get("job_id"))
+
+
+def _work(gpu: Item) -> str:
+    return " + ".join(gpu.get("models") or ()) or gpu.get("script") or gpu.get("problem") or ""
 
 
 def _how_far(gpu: Item, now: float) -> str:

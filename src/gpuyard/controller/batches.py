@@ -197,7 +197,7 @@ class Batches:
         ground, reload = {device.uuid for device in self._ground(batch)}, dict[str, str]()
         if self._core.settings.resource_manager.batch_settings.reload_llms_after_batch:
             reload = {r.gpu: r.model for r in self._residents.live.values()
-                      if r.gpu in ground and r.phase is not Phase.UNLOADING}  # fmt: skip
+                      if r.gpu in ground and r.awake and r.phase is not Phase.UNLOADING}  # fmt: skip
         self._core.emit([batch.changed(self._core.clock(), began_at=self._core.clock(), reload=reload)])
 
     def _use_or_release(self, batch: Batch, gpu: str) -> None:
@@ -210,7 +210,12 @@ class Batches:
             return
         batch.released.discard(gpu)
         for resident in self._residents.live.values():
-            if resident.gpu == gpu and not resident.leaving and resident.phase is not Phase.UNLOADING:
+            if (
+                resident.gpu == gpu
+                and resident.awake
+                and not resident.leaving
+                and resident.phase is not Phase.UNLOADING
+            ):
                 resident.leave()
         self._send_for(batch, gpu)
 

@@ -21,6 +21,8 @@ from gpuyard.scheduler.switching import Move
 from gpuyard.scheduler.view import LiveAttempt
 
 Work = dict[str, Any]
+# The most active of several models on a GPU says what the GPU does.
+_MOST_ACTIVE = (Phase.BUSY, Phase.READY, Phase.BOOTING, Phase.UNLOADING, Phase.ASLEEP)
 
 
 class GpuWork:
@@ -34,9 +36,11 @@ class GpuWork:
         """By UUID: its `state`, and who is on it since when and how far."""
         view = self._core.view
         holders = {uuid: a for a in view.attempts.values() for place in a.placements for uuid in place.gpu_uuids}
-        residents = {resident.gpu: resident for resident in self._residents.live.values()}
+        residents: dict[str, list[Resident]] = {}
+        for resident in sorted(self._residents.live.values(), key=lambda r: _MOST_ACTIVE.index(r.now_in)):
+            residents.setdefault(resident.gpu, []).append(resident)
         self._learn_titles({attempt.job_id for attempt in holders.values()})
-        return {uuid: self._at(device, residents.get(uuid), holders.get(uuid))
+        return {uuid: self._at(device, residents.get(uuid, []), holders.get(uuid))
                 for uuid, device in view.devices.items() if device.node_id}  # fmt: skip
 
     def _learn_titles(self, job_ids: set[str]) -> None:
@@ -46,13 +50,17 @@ class GpuWork:
         for job_id, spec in (self._core.queries.specs(new) if new else {}).items():
             self._titles[job_id] = str(spec.get("script") or spec.get("name") or spec.get("kind") or JobKind.COMMAND)
 
-    def _at(self, device: Device, resident: Resident | None, holder: LiveAttempt | None) -> Work:
+    def _at(self, device: Device, residents: list[Resident], holder: LiveAttempt | None) -> Work:
+        """The most active of its models says what it does; one that sleeps says so only where nothing else is."""
+        awake = [resident for resident in residents if resident.awake]
+        resident = next(iter(awake or ([] if holder else residents)), None)
         of_model = GPU_STATES[resident.now_in] if resident else None
         state = gpu_state(GpuState(device.state), of_model, busy=holder is not None, draining=device.draining)
         job_id = holder.job_id if holder else None
         work: Work = {"state": state, "job_id": job_id, "pid": self._core.pids.get(job_id or "")}
-        if resident and holder and holder.job_id == resident.job_id:
-            return {**work, **self._of_resident(resident)}
+        if resident:
+            work |= {"job_id": resident.job_id, "pid": self._core.pids.get(resident.job_id)}
+            return {**work, **self._of_resident(resident), "models": [r.model for r in residents]}
         return {**work, **self._of_script(holder, device.uuid)} if holder else work
 
     def _of_resident(self, resident: Resident) -> Work:

@@ -165,9 +165,8 @@ class Intake:
         if spec.kind is JobKind.SCRIPT:
             spec = self._with_script(spec)
         if spec.kind in (JobKind.MODEL, JobKind.WORKER):
-            raise InvalidInputError.of(
-                "kind", f"{spec.kind} is for gpuyard's own jobs", "give command, script or prompt"
-            )
+            remedy = "give command, script or prompt; see `gpuyard models` and `gpuyard batch`"
+            raise InvalidInputError.of("kind", f"{spec.kind} is for gpuyard's own jobs", remedy)
         if spec.image:
             warnings.append(f"image {spec.image} was ignored: the job runs as a process on this machine")
         if spec.resources.gpus.uuid:

@@ -19,9 +19,10 @@ GPU_STATES = {
     Phase.READY: GpuState.LLM_READY,
     Phase.BUSY: GpuState.LLM_BUSY,
     Phase.UNLOADING: GpuState.UNLOADING,
+    Phase.ASLEEP: GpuState.ASLEEP,
 }
 # The most active of a model's replicas says where the model stands.
-_MOST_ACTIVE = (Phase.BUSY, Phase.READY, Phase.BOOTING, Phase.UNLOADING)
+_MOST_ACTIVE = (Phase.BUSY, Phase.READY, Phase.BOOTING, Phase.UNLOADING, Phase.ASLEEP)
 
 
 class Models:
@@ -72,7 +73,7 @@ class Models:
         await self.pin(model, pinned=False)
         for resident in self._residents.live.values():
             if resident.model == model:
-                resident.leave()
+                resident.leave(for_good=True)
         self._core.schedule()
         await self._core.committed()
 
@@ -102,7 +103,7 @@ class Models:
             "state": "failing" if failing and not there else state, "pinned": model in residents.pinned,
             "waiting": len(line.waiting), "answered": line.answered,
             "boot_s": residents.switching.seconds(model, Move.BOOT), "replicas": [_replica(r) for r in there],
-            "problem": failure.reason if failing else self.why_not(model),
+            "problem": failure.reason or self.why_not(model),
         }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ Each checks the table of legal moves first, so an event that breaks it can never
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, overload
@@ -143,6 +143,14 @@ def started(job: LiveJob, attempt: LiveAttempt, at: float, limits: Mapping[str, 
     changes = (Change(Table.ATTEMPTS, attempt.id, values), Change(Table.JOBS, job.id, changed))
     info = {"state": JobState.RUNNING, "attempt_id": attempt.id, "node": attempt.node_id}
     return Event(EventKind.ATTEMPT_STARTED, at, changes, job.id, info)
+
+
+def moved(attempt: LiveAttempt, gpu_uuids: Sequence[str], now: float) -> Event:
+    """What the attempt books of its node's GPUs has changed: a model server went to sleep, or is to wake."""
+    places = [replace(place, gpu_uuids=tuple(gpu_uuids)) for place in attempt.placements]
+    change = Change(Table.ATTEMPTS, attempt.id, {"placements": [place.to_row() for place in places]})
+    info = {"attempt_id": attempt.id, "gpus": list(gpu_uuids)}
+    return Event(EventKind.ATTEMPT_MOVED, now, (change,), attempt.job_id, info)
 
 
 def ending(attempt: LiveAttempt, reason: str, now: float, for_job: str | None = None) -> Event:

@@ -38,6 +38,7 @@ def render(spec: JobSpec, shape: Shape, attempt: LiveAttempt, checkpoint: dict[s
         "job_id": attempt.job_id,
         "node_id": place.node_id,
         "gpu_uuids": list(place.gpu_uuids),
+        "shares_gpus": spec.kind is JobKind.MODEL,
         "workdir": spec.workdir,
         "max_silence_s": spec.max_silence_s,
         # Set here in any case, so that a spec's own options can never stand for them.
@@ -47,6 +48,8 @@ def render(spec: JobSpec, shape: Shape, attempt: LiveAttempt, checkpoint: dict[s
         "window": _window(shape),
         "ahead": place.ahead,
     }
+    if spec.kind is JobKind.MODEL:  # beside another model on its GPU it books nothing, and uses it all the same
+        options["gpu_uuids"] = [spec.provider_options["gpu"]]
     if checkpoint:
         options["resume_sha256"] = checkpoint["sha256"]
         options["resume_name"] = checkpoint["path"].rsplit("/", 1)[-1]

@@ -34,8 +34,8 @@ class Resident:
     """A model's server: its job, its GPU and its port. `since`: when its phase began, in monotonic seconds.
 
     `replica` is there from the moment it answers; `care` looks after it, and `fault` is what it found wrong. `leaving`:
-    it is to go once it has answered what it is at. `over` is set when it is gone. `booted_here`: it was not well at
-    first, so this server sees its boot.
+    it is to go once it has answered what it is at (`for_good`: though it could sleep). `over` is set when it is gone.
+    `booted_here`: it was not well at first, so this server sees its boot.
     """
 
     model: str
@@ -48,6 +48,7 @@ class Resident:
     care: asyncio.Task[None] | None = None
     fault: str = ""
     leaving: bool = False
+    for_good: bool = False
     over: asyncio.Event = field(default_factory=asyncio.Event)
     booted_here: bool = False
 
@@ -61,15 +62,21 @@ class Resident:
         if self.replica:
             self.replica.draining = True
 
-    def leave(self) -> None:
-        """It is to go as soon as it has nothing to do."""
-        self.leaving = self.phase is not Phase.UNLOADING
+    def leave(self, *, for_good: bool = False) -> None:
+        """It is to go as soon as it has nothing to do: to sleep, if it can and is not wanted gone `for_good`."""
+        self.leaving = self.phase is not Phase.UNLOADING and (for_good or self.phase is not Phase.ASLEEP)
+        self.for_good = for_good
         self.drain()
 
     @property
     def may_leave(self) -> bool:
         """Whether it was asked to go and has nothing to do."""
         return self.leaving and self.phase is not Phase.UNLOADING and not (self.replica and self.replica.busy)
+
+    @property
+    def awake(self) -> bool:
+        """It holds memory of its GPU."""
+        return self.phase is not Phase.ASLEEP
 
     def let_go(self) -> None:
         """Look after it no longer."""
@@ -115,24 +122,31 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def server_job(model: str, spec: ModelSpec, gpu: str, port: int) -> Prepared:
-    """The job that runs the model's server on the GPU."""
+def server_job(model: str, spec: ModelSpec, gpu: str, port: int, *, beside: bool) -> Prepared:
+    """The job that runs the model's server on the GPU, which it books unless it comes `beside` another model there."""
     start = launch(model, spec, port)
+    gpus = GpuRequest(count=0) if beside else GpuRequest(count=1, uuid=(gpu,))
     job = JobSpec(
         name=f"model {model}", kind=JobKind.MODEL, command=start.command, environment=start.environment, model=model,
-        resources=Resources(gpus=GpuRequest(count=1, uuid=(gpu,))), priority=5, provider_options={"port": port},
+        resources=Resources(gpus=gpus), priority=5, provider_options={"port": port, "gpu": gpu},
     )  # fmt: skip
     return Prepared.of(Template.of(job, ()), job)
 
 
 async def attend(resident: Resident, spec: ModelSpec, client: "httpx.AsyncClient", ready: Callable[[], None]) -> None:
-    """Wait until the server is healthy and warm, call `ready`, and see to it that it stays so; UnhealthyError."""
+    """Wait until the server is healthy and warm, call `ready`, and see to it that it stays so; UnhealthyError.
+
+    One that is found asleep stays so.
+    """
     start = launch(resident.model, spec, resident.port)
     await _until_healthy(resident, spec, client, start.health)
-    if spec.warm_up and resident.booted_here:
-        await _warm_up(resident, client, start.served_name)
     resident.replica = Replica(resident.job_id, resident.model, resident.url, start.served_name, spec.slots)
-    resident.enter(Phase.READY)
+    if start.asleep and not resident.booted_here and await _is_asleep(resident, client, start.asleep):
+        resident.enter(Phase.ASLEEP)
+    else:
+        if spec.warm_up and resident.booted_here:
+            await _warm_up(resident, client, start.served_name)
+        resident.enter(Phase.READY)
     ready()
     misses = 0
     while misses < _MISSES:
@@ -141,6 +155,30 @@ async def attend(resident: Resident, spec: ModelSpec, client: "httpx.AsyncClient
         if not misses and resident.replica.suspended:
             ready()
     raise UnhealthyError(f"it no longer answers {start.health}")
+
+
+async def turn(resident: Resident, spec: ModelSpec, client: "httpx.AsyncClient", *, to_sleep: bool) -> None:
+    """Put the server to sleep, or wake it; UnhealthyError when it does not do as it is told."""
+    import httpx
+
+    start = launch(resident.model, spec, resident.port)
+    path = start.sleep if to_sleep else start.wake
+    try:
+        answer = await client.post(resident.url + path, timeout=spec.boot_timeout_s)
+        if not answer.is_success or await _is_asleep(resident, client, start.asleep) is not to_sleep:
+            raise UnhealthyError(f"{path} answered {answer.status_code} and did not do it: {answer.text[:200]!r}")
+    except httpx.HTTPError as error:
+        raise UnhealthyError(f"it does not answer {path}: {error or type(error).__name__}") from None
+
+
+async def _is_asleep(resident: Resident, client: "httpx.AsyncClient", path: str) -> bool:
+    import httpx
+
+    try:
+        answer = await client.get(resident.url + path, timeout=_ANSWER_S)
+        return bool(answer.json()["is_sleeping"])
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        raise UnhealthyError(f"it does not say at {path} whether it sleeps") from None
 
 
 async def _until_healthy(resident: Resident, spec: ModelSpec, client: "httpx.AsyncClient", health: str) -> None:

@@ -17,16 +17,18 @@ from gpuyard.config.settings import Settings
 from gpuyard.controller import moves
 from gpuyard.controller.core import Core
 from gpuyard.controller.requests import Requests
-from gpuyard.controller.resident import Failure, Resident, UnhealthyError, attend, free_port, server_job
+from gpuyard.controller.resident import Failure, Resident, UnhealthyError, attend, free_port, server_job, turn
 from gpuyard.controller.sight import Sight
 from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.models import ModelSpec
+from gpuyard.domain.states import AttemptState
 from gpuyard.gateway.line import Lines
 from gpuyard.scheduler.fleet import Fleet, Phase
 from gpuyard.scheduler.fleet import Resident as Standing
 from gpuyard.scheduler.rent import Cost
 from gpuyard.scheduler.residency import Action, Drain, Load, Lru, Residency, Run, Static, Threshold, Unload, place_model
 from gpuyard.scheduler.switching import Move, Switching
+from gpuyard.scheduler.view import LiveAttempt
 
 if TYPE_CHECKING:
     import httpx
@@ -54,7 +56,7 @@ class Residents:
         self.pinned: set[str] = set()
         self.failures: dict[str, Failure] = {model: Failure() for model in self.specs}
         self.switching = Switching(_expected(self.specs, core.settings.resource_manager.boot_times))
-        self._sight = Sight(core, self.specs, self.lines, self.switching)
+        self._sight = Sight(core, self.specs, self.lines, self.switching, self._measured)
         self._policy = _POLICIES[core.settings.residency.policy](core.settings)
         self._alarm: asyncio.TimerHandle | None = None
         self._soon: asyncio.Handle | None = None
@@ -79,8 +81,8 @@ class Residents:
         found = self._core.queries.live_of_kind(JobKind.MODEL)
         for job_id, spec in self._core.queries.specs(found).items():
             if spec["model"] in self.specs:
-                (gpu,) = spec["resources"]["gpus"]["uuid"]
-                self._attend(Resident(spec["model"], job_id, gpu, spec["provider_options"]["port"]))
+                options = spec["provider_options"]
+                self._attend(Resident(spec["model"], job_id, options["gpu"], options["port"]))
             else:  # it is configured no more
                 self._core.spawn(self._requests.cancel(job_id), "unload")
 
@@ -126,7 +128,8 @@ class Residents:
         ):
             return
         for resident in [r for r in self.live.values() if r.may_leave]:
-            self.unload(resident)
+            self.put_aside(resident)
+        self._keep_hold()
         now = time.monotonic()
         fleet = self.fleet(now)
         self._load_pinned(fleet, now)
@@ -145,6 +148,10 @@ class Residents:
         fleet.closed = self.closed
         return fleet
 
+    def _measured(self) -> dict[str, float]:
+        """Gigabytes free by GPU, as last seen."""
+        return {uuid: seen.free_mb / 1024 for uuid, seen in self._requests.gpus.figures().items() if seen.free_mb}
+
     def would_load_on(self, gpu: str) -> bool:
         """Whether the policy would put a model on this GPU if the script there left now."""
         if self.closed or not any(line.waiting for line in self.lines.lines.values()):
@@ -156,7 +163,9 @@ class Residents:
 
     def reload_s(self, model: str) -> float:
         """How long it takes to be back."""
-        return self.switching.seconds(model, Move.BOOT) if model in self.specs else 0.0
+        if model not in self.specs:
+            return 0.0
+        return self.switching.seconds(model, Move.WAKE if self.specs[model].sleeps else Move.BOOT)
 
     def unload_s(self, model: str) -> float:
         """How long it takes to leave."""
@@ -177,7 +186,7 @@ class Residents:
                 self.load(model, gpu)
                 fleet.gpus[gpu].residents[model] = Standing(model, fleet.gpus[gpu], Phase.BOOTING, now)
             case Unload(model, gpu):
-                self.unload(self._at(model, gpu))
+                self.put_aside(self._at(model, gpu))
                 fleet.gpus[gpu].residents[model].phase = Phase.UNLOADING
             case Drain(model, gpu):
                 self._at(model, gpu).drain()
@@ -202,11 +211,73 @@ class Residents:
     # --- loading and unloading ---
 
     def load(self, model: str, gpu: str) -> None:
-        """Start the model's server on the GPU."""
+        """Start the model's server on the GPU, or wake the one that sleeps there."""
+        sleeper = next((r for r in self.live.values() if (r.model, r.gpu, r.awake) == (model, gpu, False)), None)
+        if sleeper:
+            sleeper.enter(Phase.BOOTING)
+            sleeper.leaving = False
+            self._keep_hold()
+            self._core.spawn(self._turn(sleeper, to_sleep=False), f"wake-{model}")
+            return
         port = free_port()
-        job = server_job(model, self.specs[model], gpu, port)
+        beside = any(r.gpu == gpu and r.awake and self._attempt(r) for r in self.live.values())
+        job = server_job(model, self.specs[model], gpu, port, beside=beside)
         self._core.emit([moves.submitted(job, self._core.clock())])
         self._attend(Resident(model, job.id, gpu, port))
+
+    def put_aside(self, resident: Resident) -> None:
+        """Put it to sleep if it can, or unload it: it holds no memory of its GPU then."""
+        if resident.for_good or not self.specs[resident.model].sleeps or not resident.awake:
+            self.unload(resident)
+            return
+        resident.leaving = False
+        resident.enter(Phase.UNLOADING)
+        if resident.replica:
+            self.lines.drop(resident.replica)
+        self._core.spawn(self._turn(resident, to_sleep=True), f"sleep-{resident.model}")
+
+    async def _turn(self, resident: Resident, *, to_sleep: bool) -> None:
+        """Put it to sleep or wake it; a server that does not do as it is told is ended."""
+        assert self._client
+        try:
+            await self._core.committed()  # before it wakes, its GPU is its own
+            await turn(resident, self.specs[resident.model], self._client, to_sleep=to_sleep)
+        except UnhealthyError as error:
+            resident.fault = str(error)
+            resident.enter(Phase.BOOTING)  # so that its end counts as a failure
+            await self._requests.cancel(resident.job_id)
+            return
+        self.switching.took(resident.model, Move.UNLOAD if to_sleep else Move.WAKE, time.monotonic() - resident.since)
+        resident.enter(Phase.ASLEEP if to_sleep else Phase.READY)
+        if resident.replica and not to_sleep:
+            resident.replica.draining, resident.replica.used_at = False, time.monotonic()
+            self.lines.put(resident.replica)
+        self._core.schedule()
+
+    # --- who books a GPU that several models may be on ---
+
+    def _attempt(self, resident: Resident) -> LiveAttempt | None:
+        job = self._core.view.jobs.get(resident.job_id)
+        return self._core.view.attempts.get(job.attempt_id or "") if job else None
+
+    def _keep_hold(self) -> None:
+        """See to it that a GPU with models awake on it is booked by one of them, and one without by none."""
+        view, now = self._core.view, self._core.clock()
+        holders = {uuid: a.id for a in view.attempts.values() for place in a.placements for uuid in place.gpu_uuids}
+        there = [(resident, attempt) for resident in self.live.values() if (attempt := self._attempt(resident))]
+        for resident, attempt in there:
+            if not resident.awake and holders.get(resident.gpu) == attempt.id:
+                self._core.emit([moves.moved(attempt, (), now)])
+                del holders[resident.gpu]
+        ours = {attempt.id for _, attempt in there}
+        for resident, attempt in there:
+            if not resident.awake or attempt.state is AttemptState.ENDING:
+                continue
+            holder = holders.setdefault(resident.gpu, attempt.id)
+            if holder == attempt.id and not any(resident.gpu in place.gpu_uuids for place in attempt.placements):
+                self._core.emit([moves.moved(attempt, (resident.gpu,), now)])
+            elif holder not in ours and resident.phase is not Phase.UNLOADING:
+                self.unload(resident)  # somebody else was given the GPU: what is booked counts
 
     def unload(self, resident: Resident) -> None:
         """End its server."""
@@ -234,7 +305,9 @@ class Residents:
         if job and job.started_at and resident.booted_here:
             resident.booted_here = False
             self.switching.took(resident.model, Move.BOOT, max(self._core.clock() - job.started_at, 0.0))
-        self.lines.put(resident.replica)
+        self.failures[resident.model].reason = ""
+        if resident.awake:
+            self.lines.put(resident.replica)
         self._decide_soon()
 
     def _silence(self, resident: Resident) -> None:
@@ -264,6 +337,7 @@ def _expected(specs: Mapping[str, ModelSpec], boot_times: Mapping[str, float]) -
     """What the settings say of times, until they are measured."""
     times: dict[tuple[str, Move], float] = {}
     for model, spec in specs.items():
-        times[model, Move.BOOT] = times[model, Move.WAKE] = boot_times.get(model, spec.boot_s)
+        times[model, Move.BOOT] = boot_times.get(model, spec.boot_s)
+        times[model, Move.WAKE] = spec.wake_s
         times[model, Move.UNLOAD] = spec.unload_s
     return times

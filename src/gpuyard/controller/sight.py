@@ -20,13 +20,25 @@ _SCRIPT = "script"
 
 
 class Sight:
-    """Makes a fleet of the view, and learns meanwhile how long scripts keep a GPU."""
+    """Makes a fleet of the view, and learns meanwhile how long scripts keep a GPU.
 
-    def __init__(self, core: Core, specs: Mapping[str, ModelSpec], lines: Lines, switching: Switching) -> None:
+    `measured()` says how much of each GPU's memory is free (gigabytes), where somebody can tell.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        specs: Mapping[str, ModelSpec],
+        lines: Lines,
+        switching: Switching,
+        measured: Callable[[], Mapping[str, float]],
+    ) -> None:
         self._core = core
+        self._measured = measured
         self._specs = specs
         self._lines = lines
         self._switching = switching
+        self._sleepers = frozenset(model for model, spec in specs.items() if spec.sleeps)
         self._working: dict[str, tuple[str, float]] = {}  # by GPU, whose script is on it and since when
         self._moved_at, self._ended, self._took_s = 0.0, 0, 0.0
 
@@ -43,16 +55,18 @@ class Sight:
         `items_for(job_id)`: how many scripts stand in line with a job that waits.
         """
         view, there = self._core.view, list(residents)
-        gpus = {uuid: Gpu(uuid, device.memory_gb) for uuid, device in view.devices.items()
+        free = self._measured()
+        gpus = {uuid: Gpu(uuid, device.memory_gb, measured_gb=free.get(uuid)) for uuid, device in view.devices.items()
                 if device.usable and device.node_id and view.node(device.node_id).online}  # fmt: skip
-        self._see_scripts(gpus, {resident.gpu for resident in there}, now)
+        self._see_scripts(gpus, {resident.gpu for resident in there if resident.awake}, now)
         for resident in there:
             if resident.gpu in gpus:
                 gpus[resident.gpu].residents[resident.model] = _standing(resident, gpus[resident.gpu])
         stays = frozenset(r.gpu for r in there if r.model in pinned or self._is_brain(r.gpu))
         fleet = Fleet(
             gpus, {_SCRIPT: 0.0} | {model: spec.memory_gb for model, spec in self._specs.items()}, self._switching,
-            pinned=stays, demand={model: self._demand(model, model in tired) for model in self._specs},
+            sleepers=self._sleepers, pinned=stays,
+            demand={model: self._demand(model, model in tired) for model in self._specs},
             scripts_moved_at=self._moved_at, scripts_ended=self._ended, scripts_took_s=self._took_s, whole=True,
         )  # fmt: skip
         self._line_up(fleet, {resident.job_id for resident in there}, items_for, now)

@@ -44,6 +44,7 @@ class EventKind(StrEnum):
     ATTEMPT_SENT = "attempt.sent"
     ATTEMPT_STARTED = "attempt.started"
     ATTEMPT_ENDING = "attempt.ending"
+    ATTEMPT_MOVED = "attempt.moved"
     CHECKPOINT_SAVED = "checkpoint.saved"
     CHECKPOINT_PRUNED = "checkpoint.pruned"
     NODE_CHANGED = "node.changed"

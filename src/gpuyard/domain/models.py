@@ -31,6 +31,10 @@ class ModelSpec(BaseModel):
     to expect before anything was measured; a server that is not healthy after `boot_timeout_s` is given up. `program`:
     where the engine's program is, if not on the PATH. `args`: more words for it. `pinned`: it is
     always loaded and never evicted.
+
+    One that can sleep holds no GPU memory meanwhile and wakes in about `wake_s`: vLLM with a `sleep_level` (1: its
+    weights go to the host's memory; 2: they are read anew), a `command` with the paths `sleep`, `wake` and `asleep`,
+    the last of which answers {"is_sleeping": true} or false.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -49,6 +53,11 @@ class ModelSpec(BaseModel):
     health: str = Field(default="/health", pattern="^/")
     warm_up: bool = True
     pinned: bool = False
+    wake_s: Seconds = 6.0
+    sleep_level: int = Field(default=0, ge=0, le=2)
+    sleep: str | None = Field(default=None, pattern="^/")
+    wake: str | None = Field(default=None, pattern="^/")
+    asleep: str | None = Field(default=None, pattern="^/")
 
     @model_validator(mode="after")
     def _command_belongs_to_its_engine(self) -> Self:
@@ -59,14 +68,34 @@ class ModelSpec(BaseModel):
             raise ValueError("@command@does not say {port} anywhere; the server must listen on the port it is given")
         return self
 
+    @model_validator(mode="after")
+    def _sleep_belongs_to_its_engine(self) -> Self:
+        if self.sleep_level and self.engine is not Engine.VLLM:
+            raise ValueError("@sleep_level@is vLLM's; give sleep, wake and asleep for the engine command")
+        paths = [self.sleep, self.wake, self.asleep]
+        if any(paths) and (self.engine is not Engine.COMMAND or not all(paths)):
+            raise ValueError("@sleep@belongs together with wake and asleep, for the engine command; give all three")
+        return self
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether its server can be put to sleep."""
+        return bool(self.sleep_level or self.sleep)
+
 
 class Launch(BaseModel):
-    """How to start a model's server, how to see that it is well, and what it calls the model."""
+    """How to start a model's server, how to see that it is well, and what it calls the model.
+
+    `sleep`, `wake` (to POST) and `asleep` (to GET) are its paths, empty where it cannot sleep.
+    """
 
     command: tuple[str, ...]
     environment: dict[str, str]
     health: str
     served_name: str
+    sleep: str = ""
+    wake: str = ""
+    asleep: str = ""
 
 
 def launch(name: str, spec: ModelSpec, port: int) -> Launch:
@@ -83,7 +112,12 @@ def _transformers(name: str, spec: ModelSpec, port: int) -> Launch:
 def _vllm(name: str, spec: ModelSpec, port: int) -> Launch:
     words = (spec.program or "vllm", "serve", spec.source or name, "--host", "127.0.0.1", "--port", str(port),
              "--served-model-name", name, *spec.args)  # fmt: skip
-    return Launch(command=words, environment={**spec.environment}, health="/health", served_name=name)
+    if not spec.sleep_level:
+        return Launch(command=words, environment={**spec.environment}, health="/health", served_name=name)
+    # Its sleep has to be asked for twice: the paths exist in its development mode only.
+    environment = {"VLLM_SERVER_DEV_MODE": "1", **spec.environment}
+    return Launch(command=(*words, "--enable-sleep-mode"), environment=environment, health="/health", served_name=name,
+                  sleep=f"/sleep?level={spec.sleep_level}", wake="/wake_up", asleep="/is_sleeping")  # fmt: skip
 
 
 def _ollama(name: str, spec: ModelSpec, port: int) -> Launch:
@@ -94,7 +128,8 @@ def _ollama(name: str, spec: ModelSpec, port: int) -> Launch:
 
 def _command(name: str, spec: ModelSpec, port: int) -> Launch:
     words = tuple(word.replace("{port}", str(port)) for word in (*spec.command, *spec.args))
-    return Launch(command=words, environment={**spec.environment}, health=spec.health, served_name=spec.source or name)
+    return Launch(command=words, environment={**spec.environment}, health=spec.health, served_name=spec.source or name,
+                  sleep=spec.sleep or "", wake=spec.wake or "", asleep=spec.asleep or "")  # fmt: skip
 
 
 _ENGINES: Mapping[Engine, Callable[[str, ModelSpec, int], Launch]] = {

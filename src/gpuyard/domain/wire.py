@@ -185,6 +185,7 @@ class Start(_Message, frozen=True):
     """Run this. Repeated with the same attempt id it changes nothing.
 
     `window` is equal for attempts that can take each other's place; one sent `ahead` waits until one of them ends.
+    `shares_gpus`: others may be on its GPUs, or it may sleep beside them; the server keeps account of who is when.
     """
 
     attempt_id: str
@@ -210,6 +211,7 @@ class Start(_Message, frozen=True):
     resume_args: list[str] = []
     window: str = ""
     ahead: bool = False
+    shares_gpus: bool = False
 
 
 class Stop(_Message, frozen=True):

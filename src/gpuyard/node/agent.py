@@ -224,7 +224,8 @@ class Agent:
             message = f"the agent's journal cannot be written: {error}"
             self._outbox.put(wire.Ended(start.attempt_id, time.time(), None, reason="spawn_failed", message=message))
             return
-        taken = {uuid for other in self._attempts.values() if other.live and other is not attempt
+        taken = {uuid for other in self._attempts.values()
+                 if other.live and other is not attempt and not other.start.shares_gpus
                  for uuid in other.start.gpu_uuids} & set(start.gpu_uuids)  # fmt: skip
         if taken:
             message = f"GPU {', '.join(sorted(taken))} is in use by another attempt"

@@ -13,6 +13,9 @@ from itertools import takewhile
 
 from gpuyard.scheduler.switching import Move, Switching
 
+DRIVER_GB = 1.0
+"""A GPU counts with its nominal memory, and shows somewhat less when it is empty."""
+
 
 class Phase(StrEnum):
     """Where a resident stands. `asleep`: its server lives and holds no GPU memory; it wakes faster than it boots."""
@@ -51,13 +54,17 @@ class Resident:
 
 @dataclass(slots=True, eq=False)
 class Gpu:
-    """A GPU. `worker`: the script whose worker boots, runs or leaves on it; `reserved`: kept free for a batch."""
+    """A GPU. `worker`: the script whose worker boots, runs or leaves on it; `reserved`: kept free for a batch.
+
+    `measured_gb`: so much of its memory is free by its own account, where it can tell.
+    """
 
     id: str
     memory_gb: float
     residents: dict[str, Resident] = field(default_factory=dict[str, Resident])
     worker: str | None = None
     reserved: bool = False
+    measured_gb: float | None = None
 
     def resident(self, model: str) -> Resident | None:
         """The model on this GPU, asleep or not."""
@@ -122,7 +129,7 @@ class Fleet:
     only: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     """By script, the GPUs that will do; any, where it is not named."""
     whole: bool = False
-    """A GPU holds one thing at a time, whatever its memory."""
+    """A script has its GPU to itself; only models share one."""
     closed: bool = False
     """An exclusive batch runs: requests wait, and nothing is loaded for them."""
 
@@ -140,9 +147,14 @@ class Fleet:
         return [resident for resident in self.residents() if resident.phase is Phase.READY]
 
     def free_gb(self, gpu: Gpu) -> float:
-        """What nobody holds of the GPU's memory."""
+        """What nobody holds of the GPU's memory, by what is booked and by what was measured."""
         held = sum(self.memory_gb[r.model] for r in gpu.residents.values() if r.holds_memory)
-        return gpu.memory_gb - held - (self.memory_gb[gpu.worker] if gpu.worker else 0.0)
+        free = gpu.memory_gb - held - (self.memory_gb[gpu.worker] if gpu.worker else 0.0)
+        return free if gpu.measured_gb is None else min(free, gpu.measured_gb + DRIVER_GB)
+
+    def holders(self, gpu: Gpu) -> list[Resident]:
+        """The models that hold memory there."""
+        return [resident for resident in gpu.residents.values() if resident.holds_memory]
 
     def will_do(self, gpu: Gpu, name: str) -> bool:
         """Whether the GPU is one of those that the script asks for."""
@@ -150,10 +162,11 @@ class Fleet:
 
     def has_room(self, gpu: Gpu, name: str) -> bool:
         """Whether a model or a script fits there now. A second worker never does."""
-        if gpu.reserved or not self.will_do(gpu, name) or (gpu.worker and (self.whole or name not in self.demand)):
+        script = name not in self.demand
+        if gpu.reserved or not self.will_do(gpu, name) or (gpu.worker and (self.whole or script)):
             return False
-        if self.whole and any(resident.holds_memory for resident in gpu.residents.values()):
-            return False
+        if self.whole and script:
+            return not self.holders(gpu) and self.memory_gb[name] <= gpu.memory_gb
         return self.memory_gb[name] <= self.free_gb(gpu)
 
     def roomy(self, name: str) -> list[Gpu]:

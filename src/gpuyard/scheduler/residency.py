@@ -94,15 +94,29 @@ def makes_room(fleet: Fleet, resident: Resident, name: str) -> bool:
         or (gpu.worker and name not in fleet.demand)
     ):
         return False
-    if fleet.whole:
-        return resident.model != name and gpu.memory_gb >= fleet.memory_gb[name]
-    return resident.model != name and fleet.free_gb(gpu) + fleet.memory_gb[resident.model] >= fleet.memory_gb[name]
+    if resident.model == name:
+        return False
+    if fleet.whole and all(other is resident or _may_follow(other, name) for other in fleet.holders(gpu)):
+        return gpu.memory_gb >= fleet.memory_gb[name]
+    script_alone = fleet.whole and name not in fleet.demand
+    return not script_alone and fleet.free_gb(gpu) + fleet.memory_gb[resident.model] >= fleet.memory_gb[name]
+
+
+def _may_follow(other: Resident, name: str) -> bool:
+    """Whether another resident of the same GPU can go as well, one after the other."""
+    return other.model != name and (other.phase in (Phase.READY, Phase.UNLOADING) or other.draining)
 
 
 def victim(fleet: Fleet, room_for: str) -> Resident | None:
     """Who gives way so that a model or script finds room."""
     found = [resident for resident in fleet.ready() if makes_room(fleet, resident, room_for)]
-    return min(found, key=lambda r: (not r.draining, fleet.reload_s(r.model), r.used_at), default=None)
+    alone = fleet.whole and room_for not in fleet.demand
+
+    def loss_s(resident: Resident) -> float:
+        going = fleet.holders(resident.gpu) if alone else [resident]
+        return sum(fleet.reload_s(other.model) for other in going)
+
+    return min(found, key=lambda r: (not r.draining, loss_s(r), r.used_at), default=None)
 
 
 def thirsty(fleet: Fleet) -> list[str]:

@@ -1,29 +1,41 @@
 """A small OpenAI-compatible model server: it repeats the last message, word by word. Its faults are asked for by flags.
 
-`--boot S`: healthy after S seconds; `--crash`: ends at once; `--deaf`: never healthy; `--garbage`: answers no JSON.
+`--boot S`: healthy after S seconds; `--crash`: ends at once; `--deaf`: never healthy; `--garbage`: answers no JSON;
+`--awake`: it does not sleep when it is told to. `/sleep`, `/wake_up` and `/is_sleeping` are as in vLLM.
 A message `sleep N` takes N seconds to answer; streamed, it says a word every 0.1 s.
 """
 
 import argparse
 import json
 import sys
+import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 def make_handler(words: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
     began = time.monotonic()
+    asleep = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
+            if self.path == "/is_sleeping":
+                self._send(200, json.dumps({"is_sleeping": asleep.is_set()}).encode())
+                return
             well = self.path == "/health" and not words.deaf and time.monotonic() - began >= words.boot
             self._send(200 if well else 503, b"{}")
 
         def do_POST(self) -> None:
+            if self.path in ("/sleep", "/wake_up"):
+                (asleep.set if self.path == "/sleep" and not words.awake else asleep.clear)()
+                self._send(200, b"{}")
+                return
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            if words.garbage:
+            if asleep.is_set():
+                self._send(500, b'{"error": {"message": "I am asleep"}}')
+            elif words.garbage:
                 self._send(200, b"<html>")
             elif body["model"] != words.name:
                 self._send(404, json.dumps({"error": {"message": f"no model {body['model']}"}}).encode())
@@ -73,7 +85,7 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--boot", type=float, default=0.0)
-    for flag in ("crash", "deaf", "garbage"):
+    for flag in ("crash", "deaf", "garbage", "awake"):
         parser.add_argument(f"--{flag}", action="store_true")
     words = parser.parse_args()
     if words.crash:

@@ -19,9 +19,18 @@ def gpu(index: int, state: str, **more: Any) -> dict[str, Any]:
 
 
 GPUS = [
-    gpu(0, "llm_ready", model="qwen", idle_s=300, tasks_completed=23, job_id="job_m"),
+    gpu(0, "llm_ready", model="qwen", models=["qwen"], idle_s=300, tasks_completed=23, job_id="job_m"),
     gpu(1, "script_busy", script="whisper_transcribe", progress=0.45, eta_s=25, tasks_completed=2, job_id="job_s"),
-    gpu(2, "booting_llm", model="llama", expected_at=NOW + 90, since=NOW - 30, idle_s=None, job_id="job_b"),
+    gpu(
+        2,
+        "booting_llm",
+        model="llama",
+        models=["llama", "phi"],
+        expected_at=NOW + 90,
+        since=NOW - 30,
+        idle_s=None,
+        job_id="job_b",
+    ),
     gpu(3, "script_busy", script="train", since=NOW - 60, job_id="job_t"),
     gpu(4, "quarantined", problem="Xid 79", utilization=None, temperature_c=None, free_mb=None),
 ]
@@ -37,7 +46,7 @@ def test_each_gpu_says_what_it_is_at() -> None:
     assert [(c["STATE"], c["WORK"], c["HOW FAR"], c["TASKS"]) for c in cells] == [
         ("LLM_READY", "qwen", "idle 5m00s", "23"),
         ("SCRIPT_BUSY", "whisper_transcribe", "████░░░░░░  45% ETA 25s", "2"),
-        ("BOOTING_LLM", "llama", "ready in 1m30s", ""),
+        ("BOOTING_LLM", "llama + phi", "ready in 1m30s", ""),
         ("SCRIPT_BUSY", "train", "for 1m00s", ""),
         ("QUARANTINED", "Xid 79", "", ""),
     ]
