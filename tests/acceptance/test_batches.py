@@ -324,6 +324,27 @@ def test_a_cancelled_batch_gives_the_models_their_gpus_back(yard: TestYard) -> N
     assert (refused.returncode, "is over" in refused.stderr) == (4, True)
 
 
+def test_a_server_that_is_stopped_ends_its_batches_or_leaves_them_to_the_next(yard: TestYard) -> None:
+    load_models(yard)
+    source = write(yard.work / "in", **{f"i{n}": str(n) for n in range(7)})
+    batch = submit(yard, source, "--exclusive", "--arg", f"gate={yard.work}/go")
+    wait_until(lambda: len([w for w in log_of(yard) if w[0] == "start"]) == 3, 30, "three items")
+    refused = yard.run("down")
+    assert (refused.returncode, "3 jobs are running" in refused.stderr) == (4, True)
+    yard.ok("down", "--running", "leave")
+    (yard.work / "go").touch()
+    yard.ok("up")
+    assert ended(yard, batch)["completed"] == 7
+    (yard.work / "go").unlink()
+    again = submit(yard, source, "--exclusive", "--arg", f"gate={yard.work}/go")
+    wait_until(lambda: len([w for w in log_of(yard) if w[0] == "start"]) == 10, 30, "three more")
+    yard.ok("down", "--running", "cancel")
+    yard.ok("up")
+    found = show(yard, again)
+    assert (found["state"], found["completed"], found["counts"]["cancelled"]) == ("cancelled", 0, 7)
+    assert set(states(yard).values()) == {"absent"}
+
+
 def test_a_shared_batch_leaves_room_for_a_model_that_is_asked_for(yard: TestYard) -> None:
     source = write(yard.work / "in", **{f"i{n:02}": str(n) for n in range(30)})
     batch = submit(yard, source, "--shared", "--arg", f"gate={yard.work}/go")

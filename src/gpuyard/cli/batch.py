@@ -236,7 +236,7 @@ def _watch(yard: "Client", batch_id: str) -> dict[str, Any]:
 
     from gpuyard.client import calls
 
-    found = yard.call(calls.batch(batch_id))
+    found = yard.call(calls.batch(batch_id, items=False))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[words]}"))
     screen = console(stderr=True)
     with Progress(*columns, console=screen, transient=True, disable=not sys.stderr.isatty()) as bar:
@@ -247,8 +247,8 @@ def _watch(yard: "Client", batch_id: str) -> dict[str, Any]:
             bar.update(task, completed=found["completed"] + found["failed"], words=" · ".join(shown))
             time.sleep(_LOOK_S)
             with suppress(UnreachableError):  # a server that is away for a moment
-                found = yard.call(calls.batch(batch_id))
-    return found
+                found = yard.call(calls.batch(batch_id, items=False))
+    return yard.call(calls.batch(batch_id))
 
 
 # --- cancel and retry ---

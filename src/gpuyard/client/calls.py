@@ -214,9 +214,9 @@ def estimate_batch(body: Json) -> Call[dict[str, Any]]:
     return Call("POST", "/api/v1/estimate/batch", dict, body=body, done_once=True, submits=True)
 
 
-def batch(batch_id: str) -> Call[dict[str, Any]]:
-    """A batch with its items."""
-    return Call("GET", f"/api/v1/batches/{_segment(batch_id)}", dict)
+def batch(batch_id: str, *, items: bool = True) -> Call[dict[str, Any]]:
+    """A batch, with its items or without."""
+    return Call("GET", f"/api/v1/batches/{_segment(batch_id)}", dict, {} if items else {"items": False})
 
 
 def tend_batch(batch_id: str, action: str, body: Json | None = None) -> Call[dict[str, Any]]:

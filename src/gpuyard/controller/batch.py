@@ -1,5 +1,6 @@
 """A batch that is under way: its items in memory, and the events that move them. Nothing here reads or writes."""
 
+import heapq
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -74,8 +75,12 @@ class Batch:
     fruitless: int = 0
     rests_until: float = 0.0
     finishing: bool = False
+    _slowness: float = 1.0
+    _by_length: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
 
     def __post_init__(self) -> None:
+        if self.took:
+            self._slowness = median(self.took[-_LEARNED_FROM:])
         for item in self.items:
             self._file(item)
             self._count(item)
@@ -113,8 +118,16 @@ class Batch:
 
     def lasts(self, item: Item) -> float:
         """How long it will take: by how long its media play, and how long items took so far."""
-        guess = self.script.item_s if item.seconds is None else item.seconds * self.script.pace
-        return guess * (median(self.took[-_LEARNED_FROM:]) if self.took else 1.0)
+        return self._guess_s(item) * self._slowness
+
+    def _guess_s(self, item: Item) -> float:
+        return self.script.item_s if item.seconds is None else item.seconds * self.script.pace
+
+    def longest(self) -> Item | None:
+        """The longest of those that wait."""
+        while self._by_length and self._by_length[0][1] not in self.queued:
+            heapq.heappop(self._by_length)
+        return self.queued[self._by_length[0][1]] if self._by_length else None
 
     def left_s(self, item: Item, now: float) -> float:
         """How much longer a running item will take."""
@@ -125,9 +138,10 @@ class Batch:
         if item.state is not ItemState.COMPLETED:
             return
         self.done_on[item.gpu or ""] += 1
-        guess = self.script.item_s if item.seconds is None else item.seconds * self.script.pace
+        guess = self._guess_s(item)
         if item.started_at and item.ended_at and guess:
             self.took.append((item.ended_at - item.started_at) / guess)
+            self._slowness = median(self.took[-_LEARNED_FROM:])
 
     # --- moves ---
 
@@ -136,6 +150,7 @@ class Batch:
         self.running.pop(item.number, None)
         if item.state is ItemState.QUEUED:
             self.queued[item.number] = item
+            heapq.heappush(self._by_length, (-self._guess_s(item), item.number))
         elif item.state is ItemState.RUNNING:
             self.running[item.number] = item
 

@@ -16,6 +16,9 @@ from gpuyard.domain.errors import NotFoundError, RefusedError
 from gpuyard.domain.events import Event
 from gpuyard.scheduler.batches import Leg, Place, course
 
+# A plan for more items than these takes longer than it is worth to whoever only looks.
+_PLANNED = 1000
+
 
 class BatchRequests:
     """Requests about batches, carried out on the core."""
@@ -99,6 +102,13 @@ class BatchRequests:
         waiting = [batch.lasts(item) for item in batch.queued.values()]
         return course(waiting, [Place(p.gpu, p.free_at + unload_s, p.load_s) for p in places], batch.script.exit_s)
 
+    def _eta_s(self, batch: Batch) -> float | None:
+        """When its last model is back; of a long batch that is far from over, about when its last item is done."""
+        if len(batch.queued) <= _PLANNED:
+            return max((leg.over_at for leg in self._course(batch)), default=None)
+        gpus = len(self._batches.places(batch)) if batch.script.gpus else self._batches.room(batch)
+        return sum(map(batch.lasts, batch.queued.values())) / gpus if gpus else None
+
     def _plan(self, legs: list[Leg], unload_s: float, batch: Batch) -> dict[str, Any]:
         used = [leg for leg in legs if leg.items]
         index = {uuid: device.index for uuid, device in self._core.view.devices.items()}
@@ -171,6 +181,14 @@ class BatchRequests:
         await self._core.committed()
         return self.show(batch_id)
 
+    def abandon(self) -> None:
+        """End every batch, and bring nothing back: the server stops, and was asked to cancel what runs."""
+        now = self._core.clock()
+        for batch in list(self._batches.live.values()):
+            left = [*batch.queued.values(), *batch.running.values()]
+            self._core.emit([*(batch.cancelled(item, now) for item in left), batch.ended(now)])
+            del self._batches.live[batch.id]
+
     async def retry(self, batch_id: str, mode: BatchMode | None) -> dict[str, Any]:
         """Queue the items again that failed or were cancelled; the others stay as they are. RefusedError if none."""
         row, now = self._row(batch_id), self._core.clock()
@@ -204,6 +222,10 @@ class BatchRequests:
         states = self._core.queries.item_counts()
         return [self._shown(row, states.get(row["id"], {})) for row in self._core.queries.batches()]
 
+    def glance(self, batch_id: str) -> dict[str, Any]:
+        """One batch without its items."""
+        return self._shown(self._row(batch_id), self._core.queries.item_counts(batch_id).get(batch_id, {}))
+
     def show(self, batch_id: str) -> dict[str, Any]:
         """One batch with its items: the seed document's record, and more."""
         row, items = self._row(batch_id), self._core.queries.items_of(batch_id)
@@ -216,14 +238,13 @@ class BatchRequests:
 
     def _shown(self, row: dict[str, Any], states: dict[str, int]) -> dict[str, Any]:
         live = self._batches.live.get(row["id"])
-        ends = [leg.over_at for leg in self._course(live)] if live else []
         shown = {name: row[name] for name in ("script", "source", "results", "state", "problem", "created_at",
                                               "began_at", "ended_at")}  # fmt: skip
         return {
             "batch_id": row["id"], "gpu_mode": row["mode"], "total_items": row["total"], **shown,
             "completed": states.get("completed", 0), "failed": states.get("failed", 0),
             "counts": {state.value: states.get(state.value, 0) for state in ItemState},
-            "workers": len(live.workers) if live else 0, "eta_s": max(ends, default=None),
+            "workers": len(live.workers) if live else 0, "eta_s": self._eta_s(live) if live else None,
         }  # fmt: skip
 
 

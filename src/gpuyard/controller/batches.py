@@ -28,7 +28,7 @@ from gpuyard.domain.jobspec import GpuRequest, JobKind, JobSpec, Resources
 from gpuyard.domain.scripts import ScriptSpec
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import AttemptState
-from gpuyard.scheduler.batches import Place, next_item
+from gpuyard.scheduler.batches import FAR_FROM_OVER, Place, next_item
 from gpuyard.scheduler.fitting import suitable
 from gpuyard.scheduler.fleet import Phase
 from gpuyard.scheduler.nodes import Device
@@ -273,13 +273,13 @@ class Batches:
 
     def choose(self, batch: Batch, gpu: str | None) -> Item | None:
         """The item that a worker on this GPU does next; None when it is to leave."""
-        queued = list(batch.queued.values())
-        if not queued:
-            return None
-        durations = [batch.lasts(item) for item in queued]
         if not batch.exclusive or gpu is None:
-            return queued[max(range(len(queued)), key=lambda n: (durations[n], -n))]
-        number = next_item(durations, self.places(batch, gpu), gpu)
+            return batch.longest()
+        places = self.places(batch, gpu)
+        if len(batch.queued) > FAR_FROM_OVER * len(places):
+            return batch.longest()
+        queued = list(batch.queued.values())
+        number = next_item([batch.lasts(item) for item in queued], places, gpu)
         return None if number is None else queued[number]
 
     def places(self, batch: Batch, asking: str | None = None) -> list[Place]:

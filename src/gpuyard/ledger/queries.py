@@ -296,9 +296,11 @@ class Queries:
         """A batch's items in order."""
         return self._rows(sa.select(items).where(items.c.batch_id == batch_id).order_by(items.c.number))
 
-    def item_counts(self) -> dict[str, dict[str, int]]:
-        """By batch, how many items are in each state."""
+    def item_counts(self, batch_id: str | None = None) -> dict[str, dict[str, int]]:
+        """By batch (or of one), how many items are in each state."""
         counted = sa.select(items.c.batch_id, items.c.state, sa.func.count().label("count"))
+        if batch_id is not None:
+            counted = counted.where(items.c.batch_id == batch_id)
         found: dict[str, dict[str, int]] = {}
         for row in self._rows(counted.group_by(items.c.batch_id, items.c.state)):
             found.setdefault(row["batch_id"], {})[row["state"]] = row["count"]

@@ -7,8 +7,8 @@ time afterwards, the GPUs are to run dry one after the other, so that each load 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# With so many items a GPU still to come, the longest of them is as good as any plan.
-_FAR_FROM_OVER = 8
+FAR_FROM_OVER = 8
+"""With so many items a GPU still to come, the longest of them is as good as any plan."""
 
 
 def longest_first(durations: Sequence[float], free_at: Sequence[float], tails: Sequence[float]) -> list[list[int]]:
@@ -59,7 +59,7 @@ def next_item(durations: Sequence[float], places: Sequence[Place], gpu: str) -> 
     """Which of the items that are left `gpu` does next; None when it is best that it does no more."""
     if not durations:
         return None
-    if len(durations) > _FAR_FROM_OVER * len(places):
+    if len(durations) > FAR_FROM_OVER * len(places):
         return max(range(len(durations)), key=lambda item: (durations[item], -item))
     mine = next(number for number, place in enumerate(places) if place.gpu == gpu)
     items = longest_first(durations, [place.free_at for place in places], _tails(places))[mine]

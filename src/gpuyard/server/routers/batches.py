@@ -60,9 +60,10 @@ async def list_batches(yard: TheYard) -> dict[str, Any]:
 
 
 @router.get("/{batch_id}")
-async def show_batch(yard: TheYard, batch_id: str) -> dict[str, Any]:
-    """One batch with its items."""
-    return yard.controller.batches.show(batch_id)
+async def show_batch(yard: TheYard, batch_id: str, items: bool = True) -> dict[str, Any]:
+    """One batch, with its items or without."""
+    found = yard.controller.batches
+    return found.show(batch_id) if items else found.glance(batch_id)
 
 
 @router.post("/{batch_id}/take")

@@ -71,6 +71,7 @@ async def stop(yard: TheYard, running: Annotated[Running, Body(embed=True)] = Ru
             "Choose: leave them running (the next start adopts them) or cancel them.",
         )
     if running is Running.CANCEL:
+        yard.controller.batches.abandon()
         await yard.controller.requests.cancel_all()
         await _until_ended(yard)
     if running is not Running.LEAVE:
