@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from gpuyard.controller.intake import Prepared, Template
 from gpuyard.domain.jobspec import GpuRequest, JobKind, JobSpec, Resources
 from gpuyard.domain.models import ModelSpec, launch, warm_up
+from gpuyard.domain.states import check_move
 from gpuyard.gateway.line import Replica
-from gpuyard.scheduler.fleet import Phase
+from gpuyard.scheduler.fleet import PHASE_MOVES, Phase
 
 if TYPE_CHECKING:
     import httpx
@@ -84,7 +85,8 @@ class Resident:
             self.care.cancel()
 
     def enter(self, phase: Phase) -> None:
-        """It is in this phase from now on."""
+        """It is in this phase from now on; IllegalMoveError."""
+        check_move(PHASE_MOVES, f"model {self.model}", self.phase, phase)
         self.phase, self.since = phase, time.monotonic()
 
     @property

@@ -244,7 +244,6 @@ class Residents:
             await turn(resident, self.specs[resident.model], self._client, to_sleep=to_sleep)
         except UnhealthyError as error:
             resident.fault = str(error)
-            resident.enter(Phase.BOOTING)  # so that its end counts as a failure
             await self._requests.cancel(resident.job_id)
             return
         self.switching.took(resident.model, Move.UNLOAD if to_sleep else Move.WAKE, time.monotonic() - resident.since)
@@ -321,7 +320,7 @@ class Residents:
         del self.live[resident.job_id]
         self._silence(resident)
         resident.over.set()
-        if resident.phase is Phase.UNLOADING:
+        if resident.phase is Phase.UNLOADING and not resident.fault:
             self.switching.took(resident.model, Move.UNLOAD, time.monotonic() - resident.since)
             return
         row = self._core.queries.job(resident.job_id) or {}

@@ -118,7 +118,7 @@ GPU_MOVES: Mapping[GpuState, frozenset[GpuState]] = {
     GpuState.QUARANTINED: frozenset({GpuState.COOLING, GpuState.IDLE, GpuState.OFFLINE}),
 }
 
-State = TypeVar("State", JobState, AttemptState, GpuState)
+State = TypeVar("State", bound=StrEnum)
 
 
 def check_move(moves: Mapping[State, frozenset[State]], what: str, old: State, new: State) -> None:

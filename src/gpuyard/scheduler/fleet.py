@@ -27,6 +27,16 @@ class Phase(StrEnum):
     ASLEEP = "asleep"
 
 
+PHASE_MOVES: Mapping[Phase, frozenset[Phase]] = {
+    Phase.BOOTING: frozenset({Phase.READY, Phase.ASLEEP, Phase.UNLOADING}),
+    Phase.READY: frozenset({Phase.BUSY, Phase.UNLOADING}),
+    Phase.BUSY: frozenset({Phase.READY, Phase.UNLOADING}),
+    Phase.UNLOADING: frozenset({Phase.ASLEEP}),
+    Phase.ASLEEP: frozenset({Phase.BOOTING, Phase.UNLOADING}),
+}
+"""What may become of a resident; besides, its server may be gone at any time. A server found asleep never was ready."""
+
+
 @dataclass(slots=True, eq=False)
 class Resident:
     """A model on a GPU. `since`: when its phase began; `used_at`: when it last ended a task or became ready.

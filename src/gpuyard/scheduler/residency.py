@@ -61,6 +61,10 @@ class Residency(Protocol):
         ...
 
 
+# Under `threshold` who has waited for so many reloads of the one that is to go is late.
+_LATE = 10.0
+
+
 # --- what all policies do alike ---
 
 
@@ -131,6 +135,19 @@ def booting(fleet: Fleet, model: str) -> int:
     return sum(1 for resident in fleet.residents(model) if resident.phase is Phase.BOOTING)
 
 
+def room_for_model(fleet: Fleet, patience: float, now: float) -> tuple[Unload | None, float]:
+    """An idle model makes room for one that somebody waits for and that is nowhere, and when it would.
+
+    Not before the request has waited for `patience` times the reload of the one that goes.
+    """
+    for model in [] if fleet.closed or fleet.leaving() else thirsty(fleet):
+        gone = None if fleet.serving(model) else victim(fleet, model)
+        if gone:
+            due = fleet.demand[model].waiting[0].arrived_at + patience * fleet.reload_s(gone.model)
+            return (Unload(gone.model, gone.gpu.id), due) if now >= due else (None, due)
+    return None, math.inf
+
+
 def load_at_once(fleet: Fleet) -> Load | None:
     """A load for a request that none is under way for, where there is room."""
     for model in [] if fleet.closed else thirsty(fleet):
@@ -147,7 +164,8 @@ def load_at_once(fleet: Fleet) -> Load | None:
 class Threshold:
     """The seed document's rules: a request boots a model on an idle GPU; scripts evict by the length of their line.
 
-    A script that has waited for ten times the victim's boot evicts as well: a short line must not wait for ever.
+    A script that has waited for ten times the victim's boot evicts as well: a short line must not wait for ever. So
+    does a request whose model is nowhere.
     """
 
     min_scripts: int = 5
@@ -161,17 +179,17 @@ class Threshold:
         if gpu := place_script(fleet):
             return Run(gpu.id)
         queued = len(fleet.scripts) - fleet.leaving()
-        if queued <= 0:
-            return None
-        gone = victim(fleet, fleet.scripts[0].name)
+        gone = victim(fleet, fleet.scripts[0].name) if queued > 0 else None
         if gone and self._must_go(fleet, gone, queued, now):
             return Unload(gone.model, gone.gpu.id)
-        return None
+        unload, due = room_for_model(fleet, _LATE, now)
+        self.wake_at = min(self.wake_at, due) if unload is None else self.wake_at
+        return unload
 
     def _must_go(self, fleet: Fleet, gone: Resident, queued: int, now: float) -> bool:
         idle = len([r for r in fleet.ready() if r.gpu.id not in fleet.pinned])
         asked = any(demand.waiting for demand in fleet.demand.values())
-        due = fleet.scripts[0].arrived_at + 10 * fleet.reload_s(gone.model)
+        due = fleet.scripts[0].arrived_at + _LATE * fleet.reload_s(gone.model)
         if queued > self.min_scripts or (queued > 20 and not asked) or queued * SCRIPT_S / idle > 120:
             return True
         if fleet.leaving() == 0:
@@ -192,10 +210,9 @@ class Lru:
             return load
         if gpu := place_script(fleet):
             return Run(gpu.id)
-        if len(fleet.scripts) <= fleet.leaving():
-            return None
-        gone = victim(fleet, fleet.scripts[0].name)
-        return Unload(gone.model, gone.gpu.id) if gone else None
+        if len(fleet.scripts) > fleet.leaving() and (gone := victim(fleet, fleet.scripts[0].name)):
+            return Unload(gone.model, gone.gpu.id)
+        return room_for_model(fleet, 0.0, now)[0]
 
 
 @dataclass(slots=True)
