@@ -23,6 +23,7 @@ def settings(*, gpus: int = 1, models: str = "") -> str:
     """gpuyard.toml with the script `steps` and models of one simulated GPU each."""
     words = [sys.executable, str(PROGRAMS / "chat" / "server.py")]
     sections = [f'[scripts.steps]\nfile = "{PROGRAMS}/scripts/steps.py"\ngpus = {gpus}\nboot_s = 0.1\nitem_s = 60\n']
+    sections.append(f'[scripts.huge]\nfile = "{PROGRAMS}/scripts/steps.py"\nmemory_gb = 80\n')
     for name in models:
         command = json.dumps([*words, name, "--port", "{port}"])
         sections.append(f"[models.{name}]\ncommand = {command}\nmemory_gb = 20\nboot_s = 1\n")
@@ -162,6 +163,36 @@ def test_a_batch_submitted_twice_with_one_key_is_one_batch(yard: TestYard) -> No
     assert (other.returncode, "was used for another batch" in other.stderr) == (4, True)
     assert len(yard.json("batch")["items"]) == 1
     ended(yard, first)
+
+
+def test_batches_submitted_at_once_have_names_of_their_own(yard: TestYard) -> None:
+    source = write(yard.work / "in", one="1")
+    found: list[str] = []
+
+    def send() -> None:
+        with yard.client() as client:
+            made = client.batch("steps", str(source), args={"log": f"{yard.work}/log"}, results=str(yard.work))
+            found.append(made["batch_id"])
+
+    threads = [threading.Thread(target=send) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(set(found)) == 6
+    assert [ended(yard, batch)["completed"] for batch in found] == [1] * 6
+
+
+def test_a_batch_for_which_there_is_no_gpu_says_so_and_holds_nobody_up(yard: TestYard) -> None:
+    source = write(yard.work / "in", one="1")
+    big = yard.ok("batch", "submit", "huge", str(source), "-d").strip()
+    assert show(yard, big)["problem"] == "no GPU with 80 GB is there for it; see `gpuyard gpus`"
+    alone = yard.ok("batch", "submit", "huge", str(source), "--exclusive", "-d").strip()
+    assert ask(yard, "a") == "a: hello"
+    assert ended(yard, submit(yard, source))["completed"] == 1
+    for batch in (big, alone):
+        yard.ok("batch", "cancel", batch)
+        assert ended(yard, batch)["state"] == "cancelled"
 
 
 # --- media and archives ---

@@ -47,12 +47,14 @@ class Item:
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """A job that does the batch's items. `gpu` is where it is pinned to; `leaving`: it was called back."""
+    """A job that does the batch's items. `gpu` is where it is pinned to; `leaving`: it was called back; `over`: its job
+    has ended."""
 
     job_id: str
     gpu: str | None = None
     completed: int = 0
     leaving: bool = False
+    over: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -211,7 +213,7 @@ class Batch:
 
     def worker_gone(self, worker: Worker, *, its_fault: bool) -> None:
         """A worker's job is over."""
-        del self.workers[worker.job_id]
+        self.workers.pop(worker.job_id, None)
         if worker.completed or not its_fault:
             self.fruitless = 0
             return

@@ -1,5 +1,6 @@
 """What people and workers ask of batches: submit, estimate, take an item, cancel, try again, show."""
 
+import asyncio
 import hashlib
 import re
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ class BatchRequests:
 
     def __init__(self, core: Core, requests: Requests, residents: Residents, batches: Batches) -> None:
         self._core, self._requests, self._residents, self._batches = core, requests, residents, batches
+        self._door = asyncio.Lock()
 
     # --- submit ---
 
@@ -32,6 +34,10 @@ class BatchRequests:
         """Queue a batch; a repeated key is the first batch again, unless it was another one (RefusedError)."""
         script = self._core.scripts.named(spec.script)
         digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()
+        async with self._door:  # behind it no name and no key comes into use twice
+            return await self._submit(spec, script, digest)
+
+    async def _submit(self, spec: BatchSpec, script: str, digest: str) -> dict[str, Any]:
         if spec.idempotency_key and (known := self._core.queries.batch_by_key(spec.idempotency_key)):
             if known["digest"] != digest:
                 raise RefusedError(
@@ -240,11 +246,14 @@ class BatchRequests:
         live = self._batches.live.get(row["id"])
         shown = {name: row[name] for name in ("script", "source", "results", "state", "problem", "created_at",
                                               "began_at", "ended_at")}  # fmt: skip
+        if live and not shown["problem"]:
+            shown["problem"] = self._batches.why_not(live)
         return {
             "batch_id": row["id"], "gpu_mode": row["mode"], "total_items": row["total"], **shown,
             "completed": states.get("completed", 0), "failed": states.get("failed", 0),
             "counts": {state.value: states.get(state.value, 0) for state in ItemState},
-            "workers": len(live.workers) if live else 0, "eta_s": self._eta_s(live) if live else None,
+            "workers": sum(not worker.over for worker in live.workers.values()) if live else 0,
+            "eta_s": self._eta_s(live) if live else None,
         }  # fmt: skip
 
 

@@ -27,7 +27,8 @@ from gpuyard.domain.events import Event
 from gpuyard.domain.jobspec import GpuRequest, JobKind, JobSpec, Resources
 from gpuyard.domain.scripts import ScriptSpec
 from gpuyard.domain.shape import Shape
-from gpuyard.domain.states import AttemptState
+from gpuyard.domain.states import AttemptState, JobState
+from gpuyard.domain.units import format_gb
 from gpuyard.scheduler.batches import FAR_FROM_OVER, Place, next_item
 from gpuyard.scheduler.fitting import suitable
 from gpuyard.scheduler.fleet import Phase
@@ -83,8 +84,9 @@ class Batches:
         for batch in self.live.values():
             events += self._notice(batch)
         self._core.emit(events)
-        alone = next((batch for batch in self.live.values() if batch.exclusive and batch.row["began_at"]), None)
-        alone = alone or next((batch for batch in self.live.values() if batch.exclusive), None)
+        # One that has no GPU to come to holds nobody up.
+        exclusive = [batch for batch in self.live.values() if batch.exclusive and self._ground(batch)]
+        alone = min(exclusive, key=lambda batch: batch.row["began_at"] is None, default=None)
         self._residents.closed = alone is not None
         for batch in list(self.live.values()):
             if alone in (None, batch) or not batch.script.gpus:
@@ -98,15 +100,26 @@ class Batches:
     def _notice(self, batch: Batch) -> Iterator[Event]:
         """Workers whose jobs are over, and items whose workers are gone."""
         view, now = self._core.view, self._core.clock()
-        for worker in [w for w in batch.workers.values() if w.job_id not in view.jobs]:
-            row = self._core.queries.job(worker.job_id) or {}
-            batch.worker_gone(worker, its_fault=(row.get("reason") or "none") not in _NOT_ITS_FAULT)
+        for worker in [w for w in batch.workers.values() if w.job_id not in view.jobs and not w.over]:
+            worker.over = True
+            self._core.spawn(self._see_off(batch, worker), "see-off")
         for item in [i for i in batch.running.values() if i.attempt_id not in view.attempts]:
             yield batch.lost(item, "its worker was lost", now)
         if batch.fruitless >= _GIVE_UP:
             reason = batch.row["problem"] or "its workers end before they have done anything; see their logs"
             for item in list(batch.queued.values()):
                 yield batch.failed(item, reason, now)
+
+    async def _see_off(self, batch: Batch, worker: Worker) -> None:
+        """Learn how a worker ended, which its row says once it is written."""
+        try:
+            await self._core.committed()
+            row = self._core.queries.job(worker.job_id) or {}
+        except LedgerError:
+            return  # memory has been read anew, and with it this batch
+        failed = row.get("state") == JobState.FAILED and row.get("reason") not in _NOT_ITS_FAULT
+        batch.worker_gone(worker, its_fault=failed)
+        self._core.schedule()
 
     # --- workers ---
 
@@ -158,6 +171,17 @@ class Batches:
         kept = {r.gpu for r in self._residents.live.values() if r.model in self._residents.pinned}
         manager = self._core.settings.resource_manager
         return [d for d in self.devices(batch.script) if d.uuid not in kept and not manager.is_brain(d.index, d.uuid)]
+
+    def why_not(self, batch: Batch) -> str | None:
+        """Why nothing of it can run just now; None where something may."""
+        if batch.over or not batch.script.gpus:
+            return None
+        if not self.devices(batch.script):
+            need = f" with {format_gb(batch.script.memory_gb)}" if batch.script.memory_gb else ""
+            return f"no GPU{need} is there for it; see `gpuyard gpus`"
+        if batch.exclusive and not self._ground(batch):
+            return "every GPU is a brain's, or has a pinned model; unpin one, or submit it with --shared"
+        return None
 
     def _rests(self, batch: Batch) -> bool:
         """Whether no worker is sent for just now; it will be looked at again in time."""

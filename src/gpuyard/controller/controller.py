@@ -95,6 +95,11 @@ class Controller:
         """Keep the file `gpu_state.json` at `path` true from now on."""
         self.core.spawn(GpuStateFile(self.core, self.residents, self.gpu_work, path).run(), "gpu-state")
 
+    @property
+    def idle(self) -> bool:
+        """Nothing runs, and nothing is left to do."""
+        return not self.core.view.jobs and not self._batches.live
+
     async def serve_agent(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """The link of an agent that came in by the server's door, to its end."""
         for provider in self.providers.values():

@@ -77,7 +77,7 @@ async def _housekeeping(yard: Yard) -> None:
     while True:
         await asyncio.sleep(_HOUSEKEEPING_S)
         idle_exit_s = yard.settings.server.idle_exit_s
-        if core.view.jobs or yard.election:  # a server that others count on does not leave by itself
+        if not yard.controller.idle or yard.election:  # a server that others count on does not leave by itself
             yard.used_at = time.monotonic()
         elif idle_exit_s and time.monotonic() - yard.used_at > idle_exit_s:
             log.info("leaving: idle", seconds=idle_exit_s)
