@@ -171,7 +171,7 @@ def _tell(found: dict[str, Any]) -> None:
     total = "no GPU here will do" if found["total_s"] is None else f"about {format_duration(found['total_s'])}{known}"
     say(f"{found['items']} items for {found['script']}, {found['mode']}: {total}")
     rows = [("none" if leg["gpu"] is None else leg["gpu"], leg["items"], format_duration(leg["begins_s"]),
-             format_duration(leg["dry_s"]), leg["reload"],
+             format_duration(leg["dry_s"]), ", ".join(leg["reload"]),
              format_duration(leg["over_s"]) if leg["reload"] else None) for leg in found["plan"]]  # fmt: skip
     if found["plan"]:
         print_table(("GPU", "ITEMS", "FROM", "UNTIL", "THEN LOADS", "READY"), rows, empty="")

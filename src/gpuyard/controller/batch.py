@@ -42,7 +42,8 @@ class Item:
 
     def order(self) -> dict[str, Any]:
         """What a worker is told."""
-        return {"id": self.id, "number": self.number, "path": self.path, "entry": self.entry, "args": self.args}
+        return {"id": self.id, "number": self.number, "attempts": self.attempts, "path": self.path,
+                "entry": self.entry, "args": self.args}  # fmt: skip
 
 
 @dataclass(slots=True, eq=False)
@@ -103,7 +104,7 @@ class Batch:
         return self.row["mode"] == BatchMode.EXCLUSIVE and self.script.gpus > 0
 
     @property
-    def reload(self) -> dict[str, str]:
+    def reload(self) -> dict[str, list[str]]:
         """Models by the GPU on which they come back."""
         return self.row["reload"] or {}
 

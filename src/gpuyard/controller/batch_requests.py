@@ -89,9 +89,10 @@ class BatchRequests:
         batch = Batch(row, self._core.scripts[name], items, took=self._experience(name))
         unload_s = 0.0
         if batch.exclusive:
-            reload = {r.gpu: r.model for r in self._residents.live.values()}
-            row["reload"] = reload
-            unload_s = max(map(self._residents.unload_s, reload.values()), default=0.0)
+            reload = row["reload"] = dict[str, list[str]]()
+            for resident in self._residents.live.values():
+                reload.setdefault(resident.gpu, []).append(resident.model)
+            unload_s = max((self._residents.unload_s(r.model) for r in self._residents.live.values()), default=0.0)
         legs = self._course(batch, unload_s)
         return {"script": name, "mode": mode.value, "items": len(items), "pace_known": bool(batch.took),
                 "work_s": sum(map(batch.lasts, items)), **self._plan(legs, unload_s, batch)}  # fmt: skip
@@ -123,7 +124,7 @@ class BatchRequests:
             "boot_s": batch.script.boot_s, "dry_s": max((leg.dry_at for leg in used), default=None),
             "plan": [{"gpu": index.get(leg.gpu), "uuid": leg.gpu or None, "items": leg.items,
                       "begins_s": leg.begins_at, "dry_s": leg.dry_at, "over_s": leg.over_at,
-                      "reload": batch.reload.get(leg.gpu)} for leg in used],
+                      "reload": batch.reload.get(leg.gpu, [])} for leg in used],
         }  # fmt: skip
 
     # --- a worker's word ---
@@ -143,8 +144,8 @@ class BatchRequests:
             await core.committed()
             return None
         held = batch.of(attempt_id)
-        if done and held and held.number == done["number"]:
-            events.append(_settled(batch, held, done, now))
+        if done and held and (held.number, held.attempts) == (done["number"], done["attempts"]):
+            core.emit([_settled(batch, held, done, now)])  # at once: what follows may fail
             worker.completed += 1
             batch.fruitless, held = 0, None
         if held is None and self._batches.may_stay(batch, attempt_id):

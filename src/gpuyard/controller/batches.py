@@ -89,13 +89,20 @@ class Batches:
         alone = min(exclusive, key=lambda batch: batch.row["began_at"] is None, default=None)
         self._residents.closed = alone is not None
         for batch in list(self.live.values()):
-            if alone in (None, batch) or not batch.script.gpus:
-                self._staff(batch)
-            else:
-                self._call_back(batch, len(batch.workers))
-            if batch.over and not batch.workers and self._is_restored(batch) and not batch.finishing:
-                batch.finishing = True
-                self._core.spawn(self._finish(batch), "batch-end")
+            try:
+                self._tend(batch, alone)
+            except Exception as error:
+                log.exception("a batch cannot be tended", batch=batch.id)
+                batch.row["problem"] = f"a fault of gpuyard's own: {error}; see the server's log"
+
+    def _tend(self, batch: Batch, alone: Batch | None) -> None:
+        if alone in (None, batch) or not batch.script.gpus:
+            self._staff(batch)
+        else:
+            self._call_back(batch, len(batch.workers))
+        if batch.over and not batch.workers and self._is_restored(batch) and not batch.finishing:
+            batch.finishing = True
+            self._core.spawn(self._finish(batch), "batch-end")
 
     def _notice(self, batch: Batch) -> Iterator[Event]:
         """Workers whose jobs are over, and items whose workers are gone."""
@@ -105,7 +112,7 @@ class Batches:
             self._core.spawn(self._see_off(batch, worker), "see-off")
         for item in [i for i in batch.running.values() if i.attempt_id not in view.attempts]:
             yield batch.lost(item, "its worker was lost", now)
-        if batch.fruitless >= _GIVE_UP:
+        if batch.fruitless >= _GIVE_UP and not batch.running:
             reason = batch.row["problem"] or "its workers end before they have done anything; see their logs"
             for item in list(batch.queued.values()):
                 yield batch.failed(item, reason, now)
@@ -116,7 +123,7 @@ class Batches:
             await self._core.committed()
             row = self._core.queries.job(worker.job_id) or {}
         except LedgerError:
-            return  # memory has been read anew, and with it this batch
+            row = {}  # if memory was read anew, this batch with it
         failed = row.get("state") == JobState.FAILED and row.get("reason") not in _NOT_ITS_FAULT
         batch.worker_gone(worker, its_fault=failed)
         self._core.schedule()
@@ -150,8 +157,11 @@ class Batches:
     def _call_back(self, batch: Batch, most: int) -> None:
         """End so many of those that wait."""
         for worker in list(self._waiting(batch))[:most]:
-            worker.leaving = True
-            self._core.spawn(self._requests.cancel(worker.job_id), "call-back")
+            self._call_back_one(worker)
+
+    def _call_back_one(self, worker: Worker) -> None:
+        worker.leaving = True
+        self._core.spawn(self._requests.cancel(worker.job_id), "call-back")
 
     def room(self, batch: Batch) -> int:
         """How many workers could work at once."""
@@ -209,19 +219,40 @@ class Batches:
     # --- an exclusive batch ---
 
     def _staff_alone(self, batch: Batch) -> None:
+        ground = [device.uuid for device in self._ground(batch)]
         if not batch.row["began_at"]:
+            if not ground or self._is_blind():
+                return
             self._begin(batch)
-        for gpu in [device.uuid for device in self._ground(batch)]:
+        for worker in list(self._waiting(batch)):
+            if batch.over or worker.gpu not in ground:
+                self._call_back_one(worker)
+            else:
+                self._clear(worker.gpu)
+        for gpu in ground:
             if not any(worker.gpu == gpu for worker in batch.workers.values()):
                 self._use_or_release(batch, gpu)
         self._bring_back(batch)
 
+    def _is_blind(self) -> bool:
+        """Whether a node with models on it has not said what it has: this server, or its agent, has just started."""
+        view = self._core.view
+        homes = {view.devices[r.gpu].node_id for r in self._residents.live.values() if r.gpu in view.devices}
+        return any(not view.node(home).online for home in homes if home)
+
+    def _clear(self, gpu: str | None) -> None:
+        """Models that are awake on a GPU leave it once they have answered what they are at."""
+        for resident in self._residents.live.values():
+            if resident.gpu == gpu and resident.awake and not resident.leaving:
+                resident.leave()
+
     def _begin(self, batch: Batch) -> None:
         """Note what is to come back, before anything is moved."""
-        ground, reload = {device.uuid for device in self._ground(batch)}, dict[str, str]()
+        ground, reload = {device.uuid for device in self._ground(batch)}, dict[str, list[str]]()
         if self._core.settings.resource_manager.batch_settings.reload_llms_after_batch:
-            reload = {r.gpu: r.model for r in self._residents.live.values()
-                      if r.gpu in ground and r.awake and r.phase is not Phase.UNLOADING}  # fmt: skip
+            for resident in self._residents.live.values():
+                if resident.gpu in ground and resident.awake and resident.phase is not Phase.UNLOADING:
+                    reload.setdefault(resident.gpu, []).append(resident.model)
         self._core.emit([batch.changed(self._core.clock(), began_at=self._core.clock(), reload=reload)])
 
     def _use_or_release(self, batch: Batch, gpu: str) -> None:
@@ -233,42 +264,50 @@ class Batches:
             batch.released.add(gpu)
             return
         batch.released.discard(gpu)
-        for resident in self._residents.live.values():
-            if (
-                resident.gpu == gpu
-                and resident.awake
-                and not resident.leaving
-                and resident.phase is not Phase.UNLOADING
-            ):
-                resident.leave()
+        self._clear(gpu)
         self._send_for(batch, gpu)
 
     def _bring_back(self, batch: Batch) -> None:
         """Load what made room, one after another, on the GPUs that have run dry."""
         if any(resident.phase is Phase.BOOTING for resident in self._residents.live.values()):
             return
-        for gpu, model in batch.reload.items():
-            dry = gpu in batch.released or batch.over
-            if dry and not self._is_back(batch, gpu, model) and not self._is_occupied(gpu):
-                self._residents.load(model, gpu)
-                return
+        for gpu, models in batch.reload.items():
+            if gpu not in batch.released and not batch.over:
+                continue
+            for model in models:
+                failure = self._residents.failures.get(model)
+                if failure and time.monotonic() < failure.until:
+                    self._wake_at(failure.until)
+                elif not self._is_back(batch, gpu, model) and not self._is_taken(gpu):
+                    self._residents.load(model, gpu)
+                    return
 
-    def _is_occupied(self, gpu: str) -> bool:
-        holders = (share for node in self._core.view.nodes.values() for share in node.bookings.values())
-        return any(gpu in share.gpu_uuids for share in holders)
+    def _is_taken(self, gpu: str) -> bool:
+        """Whether the GPU is booked by anybody but models."""
+        models = self._residents.live
+        return any(gpu in share.gpu_uuids and attempt.job_id not in models
+                   for attempt in self._core.view.attempts.values() for share in attempt.placements)  # fmt: skip
 
     def _is_back(self, batch: Batch, gpu: str, model: str) -> bool:
-        """Whether the model is there again, or never will be."""
+        """Whether the model is there again, or nothing is to be waited for."""
+        device = self._core.view.devices.get(gpu)
+        if device is None or device.node_id is None:
+            return True  # the GPU is gone
+        if not self._core.view.node(device.node_id).online:
+            return False  # its node will say
         if gpu not in {device.uuid for device in self._ground(batch)}:
-            return True  # the GPU is gone, or the model on it is pinned by now
+            return True  # it is out of use, or the model on it is pinned by now
         failure = self._residents.failures.get(model)
-        if failure is None or failure.told:
+        if failure is None or (failure.told and time.monotonic() < failure.until):
             return True  # configured no more, or of no use
-        return any(r.gpu == gpu and r.phase in (Phase.READY, Phase.BUSY) for r in self._residents.live.values())
+        if batch.over and not batch.workers and self._is_taken(gpu):
+            return True  # somebody else was given the GPU: the model comes when it is asked for
+        phases = (Phase.READY, Phase.BUSY)
+        return any((r.gpu, r.model) == (gpu, model) and r.phase in phases for r in self._residents.live.values())
 
     def _is_restored(self, batch: Batch) -> bool:
         """Whether all that made room is back; it says so when that begins."""
-        if all(self._is_back(batch, gpu, model) for gpu, model in batch.reload.items()):
+        if all(self._is_back(batch, gpu, model) for gpu, models in batch.reload.items() for model in models):
             return True
         if batch.state is BatchState.RUNNING:
             self._core.emit([batch.changed(self._core.clock(), state=BatchState.RELOADING.value)])
@@ -276,13 +315,13 @@ class Batches:
 
     async def _finish(self, batch: Batch) -> None:
         """Write the index of its results, and end it."""
-        items = self._core.queries.items_of(batch.id)
         try:
             await self._core.committed()
             items = self._core.queries.items_of(batch.id)
             await asyncio.to_thread(write_index, batch.row, items)
         except LedgerError:
-            return  # memory has been read anew, and with it this batch
+            batch.finishing = False  # looked at again with the next decision
+            return
         except OSError as error:
             log.warning("the index of a batch cannot be written", batch=batch.id, cause=str(error))
         if self.live.get(batch.id) is batch:
@@ -300,7 +339,8 @@ class Batches:
         if not batch.exclusive or gpu is None:
             return batch.longest()
         places = self.places(batch, gpu)
-        if len(batch.queued) > FAR_FROM_OVER * len(places):
+        here = any(place.gpu == gpu for place in places)
+        if not here or len(batch.queued) > FAR_FROM_OVER * len(places):
             return batch.longest()
         queued = list(batch.queued.values())
         number = next_item([batch.lasts(item) for item in queued], places, gpu)
@@ -310,15 +350,17 @@ class Batches:
         """Its GPUs from now on; whoever is `asking` is free."""
         now, loads = self._core.clock(), self._residents.reload_s
         at_work = {item.gpu: item for item in batch.running.values()}
+        waiting = {worker.gpu for worker in self._waiting(batch)}
         found: list[Place] = []
         for device in self._ground(batch) if batch.exclusive else self.devices(batch.script):
             item, gpu = at_work.get(device.uuid), device.uuid
             if gpu in batch.released and gpu != asking:
                 continue
+            if gpu in waiting and gpu != asking:
+                continue  # its turn may come late, or never
             known = any(worker.gpu == gpu for worker in batch.workers.values())
             free_at = batch.left_s(item, now) if item else 0.0 if known or gpu == asking else batch.script.boot_s
-            model = batch.reload.get(gpu)
-            found.append(Place(gpu, free_at, loads(model) if model else 0.0))
+            found.append(Place(gpu, free_at, sum(map(loads, batch.reload.get(gpu, ())))))
         return found
 
     def may_stay(self, batch: Batch, attempt_id: str) -> bool:
@@ -332,7 +374,7 @@ class Batches:
         device = self._core.view.devices.get(gpus[0])
         if device is None or not device.usable:
             return False
-        return batch.exclusive or not self._residents.would_load_on(gpus[0])
+        return batch.exclusive or not (self._residents.closed or self._residents.would_load_on(gpus[0]))
 
     def _wake_at(self, at: float) -> None:
         if self._alarm:

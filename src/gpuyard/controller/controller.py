@@ -86,6 +86,7 @@ class Controller:
 
     def _reconnect(self) -> None:
         """After a failed commit agents say Hello anew: what they have is then held against what the ledger has."""
+        self.residents.find()
         self._batches.start()
         for provider in self.providers.values():
             if isinstance(provider, OwnsNodes):

@@ -5,6 +5,7 @@ Keys are the GPUs' indices (with the node's name in front where several nodes ha
 
 import asyncio
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import structlog
 from gpuyard.controller.core import Core
 from gpuyard.controller.gpu_work import GpuWork, Work
 from gpuyard.controller.residents import Residents
+from gpuyard.domain.errors import LedgerError
 from gpuyard.domain.states import GpuState
 from gpuyard.domain.units import iso_time
 from gpuyard.scheduler.nodes import Device
@@ -36,7 +38,8 @@ class GpuStateFile:
         """Keep it true for ever, on a yard that has GPUs."""
         while True:
             if self._core.view.devices:
-                self.write()
+                with suppress(LedgerError):  # a database that is away keeps the old one
+                    self.write()
             await asyncio.sleep(_EVERY_S)
 
     def write(self) -> None:

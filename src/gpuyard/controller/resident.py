@@ -35,7 +35,8 @@ class Resident:
     """A model's server: its job, its GPU and its port. `since`: when its phase began, in monotonic seconds.
 
     `replica` is there from the moment it answers; `care` looks after it, and `fault` is what it found wrong. `leaving`:
-    it is to go once it has answered what it is at (`for_good`: though it could sleep). `over` is set when it is gone.
+    it is to go once it has answered what it is at (`for_good`: though it could sleep). `turning`: it is
+    just being put to sleep or woken. `over` is set when it is gone.
     `booted_here`: it was not well at first, so this server sees its boot.
     """
 
@@ -50,6 +51,7 @@ class Resident:
     fault: str = ""
     leaving: bool = False
     for_good: bool = False
+    turning: bool = False
     over: asyncio.Event = field(default_factory=asyncio.Event)
     booted_here: bool = False
 
@@ -72,7 +74,8 @@ class Resident:
     @property
     def may_leave(self) -> bool:
         """Whether it was asked to go and has nothing to do."""
-        return self.leaving and self.phase is not Phase.UNLOADING and not (self.replica and self.replica.busy)
+        ready = not self.turning and not (self.replica and self.replica.busy)
+        return self.leaving and self.phase is not Phase.UNLOADING and ready
 
     @property
     def awake(self) -> bool:
@@ -144,7 +147,10 @@ async def attend(resident: Resident, spec: ModelSpec, client: "httpx.AsyncClient
     await _until_healthy(resident, spec, client, start.health)
     resident.replica = Replica(resident.job_id, resident.model, resident.url, start.served_name, spec.slots)
     if start.asleep and not resident.booted_here and await _is_asleep(resident, client, start.asleep):
-        resident.enter(Phase.ASLEEP)
+        if resident.phase is not Phase.ASLEEP:
+            resident.enter(Phase.ASLEEP)
+    elif resident.phase is Phase.ASLEEP:
+        raise UnhealthyError("it is awake on a GPU that somebody else was given")
     else:
         if spec.warm_up and resident.booted_here:
             await _warm_up(resident, client, start.served_name)

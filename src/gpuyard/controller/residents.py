@@ -8,7 +8,7 @@ and leaves by the cancel of its job. Nothing is kept but in the ledger: a server
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 import structlog
@@ -78,11 +78,23 @@ class Residents:
         self._client = httpx.AsyncClient(trust_env=False)
         wished = {row["name"]: row["pinned"] for row in self._core.queries.models()}
         self.pinned = {model for model, spec in self.specs.items() if wished.get(model, spec.pinned)}
+        self.find()
+
+    def find(self) -> None:
+        """Find what is loaded; also after memory has run ahead of the ledger, when nothing of it is to be believed."""
+        if not self._client:
+            return
+        for resident in self.live.values():
+            self._silence(resident)
+        self.live.clear()
         found = self._core.queries.live_of_kind(JobKind.MODEL)
         for job_id, spec in self._core.queries.specs(found).items():
             if spec["model"] in self.specs:
                 options = spec["provider_options"]
-                self._attend(Resident(spec["model"], job_id, options["gpu"], options["port"]))
+                resident = Resident(spec["model"], job_id, options["gpu"], options["port"])
+                if self.specs[resident.model].sleeps and self._is_others(resident.gpu, found):
+                    resident.phase = Phase.ASLEEP  # it must be: somebody else has its GPU
+                self._attend(resident)
             else:  # it is configured no more
                 self._core.spawn(self._requests.cancel(job_id), "unload")
 
@@ -158,6 +170,8 @@ class Residents:
             return False
         now = time.monotonic()
         fleet = self.fleet(now)
+        if gpu not in fleet.gpus:
+            return False
         fleet.gpus[gpu].worker = None
         return isinstance(action := self._policy.act(fleet, now), Load) and action.gpu == gpu
 
@@ -227,7 +241,8 @@ class Residents:
 
     def put_aside(self, resident: Resident) -> None:
         """Put it to sleep if it can, or unload it: it holds no memory of its GPU then."""
-        if resident.for_good or not self.specs[resident.model].sleeps or not resident.awake:
+        may_sleep = self.specs[resident.model].sleeps and resident.phase is Phase.READY
+        if resident.for_good or not may_sleep:
             self.unload(resident)
             return
         resident.leaving = False
@@ -239,6 +254,7 @@ class Residents:
     async def _turn(self, resident: Resident, *, to_sleep: bool) -> None:
         """Put it to sleep or wake it; a server that does not do as it is told is ended."""
         assert self._client
+        resident.turning = True
         try:
             await self._core.committed()  # before it wakes, its GPU is its own
             await turn(resident, self.specs[resident.model], self._client, to_sleep=to_sleep)
@@ -246,6 +262,10 @@ class Residents:
             resident.fault = str(error)
             await self._requests.cancel(resident.job_id)
             return
+        finally:
+            resident.turning = False
+        if self.live.get(resident.job_id) is not resident:
+            return  # memory was read anew, and it with it
         self.switching.took(resident.model, Move.UNLOAD if to_sleep else Move.WAKE, time.monotonic() - resident.since)
         resident.enter(Phase.ASLEEP if to_sleep else Phase.READY)
         if resident.replica and not to_sleep:
@@ -258,6 +278,11 @@ class Residents:
     def _attempt(self, resident: Resident) -> LiveAttempt | None:
         job = self._core.view.jobs.get(resident.job_id)
         return self._core.view.attempts.get(job.attempt_id or "") if job else None
+
+    def _is_others(self, gpu: str, models: Collection[str]) -> bool:
+        """Whether the GPU is booked by a job that is none of these."""
+        return any(gpu in share.gpu_uuids and attempt.job_id not in models
+                   for attempt in self._core.view.attempts.values() for share in attempt.placements)  # fmt: skip
 
     def _keep_hold(self) -> None:
         """See to it that a GPU with models awake on it is booked by one of them, and one without by none."""

@@ -1,11 +1,11 @@
 """Batches: one script over many items, submitted as one."""
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from gpuyard.domain.jobspec import Data, Name, Text
+from gpuyard.domain.jobspec import Data, Name, Text, check_environment
 
 MAX_ITEMS = 100_000
 ItemPath = Annotated[Text, StringConstraints(min_length=1, max_length=4096)]
@@ -86,6 +86,11 @@ class BatchSpec(_Part):
     environment: dict[str, Text] = Field(default_factory=dict[str, Text])
     priority: int = Field(default=3, ge=1, le=5)
     idempotency_key: Name | None = None
+
+    @model_validator(mode="after")
+    def _environment_is_legal(self) -> Self:
+        check_environment(self.environment)
+        return self
 
 
 def record(batch: dict[str, Any], items: list[dict[str, Any]]) -> dict[str, Any]:

@@ -155,6 +155,20 @@ class Allowed(_Part):
     regions: tuple[Name, ...] = ()
 
 
+def check_environment(environment: Iterable[str]) -> None:
+    """ValueError that names the field, for a variable that no job may be given."""
+    for name in environment:
+        if not _ENV_NAME.fullmatch(name):
+            raise ValueError(f"@environment@{quoted(name)} is not a variable name; use letters, digits and _")
+        if name == "CUDA_VISIBLE_DEVICES":
+            raise ValueError(
+                "@environment.CUDA_VISIBLE_DEVICES@belongs to the scheduler, which sets it to the GPUs you get; "
+                "remove it and ask with resources.gpus"
+            )
+        if name.startswith("GPUYARD_"):
+            raise ValueError(f"@environment.{name}@is set by gpuyard itself; choose another name")
+
+
 class JobSpec(_Part):
     """A unit of work. Give one of `command`, `script` or `prompt`; `kind` follows from it."""
 
@@ -219,14 +233,5 @@ class JobSpec(_Part):
 
     @model_validator(mode="after")
     def _environment_is_legal(self) -> Self:
-        for name in self.environment:
-            if not _ENV_NAME.fullmatch(name):
-                raise ValueError(f"@environment@{quoted(name)} is not a variable name; use letters, digits and _")
-            if name == "CUDA_VISIBLE_DEVICES":
-                raise ValueError(
-                    "@environment.CUDA_VISIBLE_DEVICES@belongs to the scheduler, which sets it to the GPUs you get; "
-                    "remove it and ask with resources.gpus"
-                )
-            if name.startswith("GPUYARD_"):
-                raise ValueError(f"@environment.{name}@is set by gpuyard itself; choose another name")
+        check_environment(self.environment)
         return self

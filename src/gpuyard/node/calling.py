@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
@@ -33,21 +34,24 @@ def servers(home: Home) -> Iterator[tuple[str, str]]:
             continue
 
 
-def call(home: Home, path: str, body: Any) -> Any:
-    """POST `body` and give the answer, both JSON. One that says 503 is asked again when it wants to be."""
+def call(home: Home, path: str, body: Any, timeout_s: float = _LONGEST_S, *, stubborn: bool = False) -> Any:
+    """POST `body` and give the answer, both JSON. One that says 503 is asked again when it wants to be.
+
+    `stubborn`: whatever is not the caller's own fault (4xx) is asked again.
+    """
     data = json.dumps(body).encode()
     while True:
         pause = _AGAIN_S
         for url, token in servers(home):
             headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
             try:
-                with _open(Request(url + path, data, headers), timeout=_LONGEST_S) as answer:
+                with _open(Request(url + path, data, headers), timeout=timeout_s) as answer:
                     return json.load(answer)
             except HTTPError as error:
                 said = error.read().decode(errors="replace")
-                if error.code != 503:
+                if error.code != 503 and not (stubborn and error.code >= 500):
                     raise CallRefusedError(said) from None
                 pause = float(error.headers.get("Retry-After") or _AGAIN_S)
-            except (URLError, OSError):
+            except (URLError, OSError, HTTPException, ValueError):
                 continue  # it is gone, or starts
         time.sleep(pause)

@@ -61,7 +61,7 @@ def main() -> int:
     lines = iter(sys.stdin.readline, "")
 
     def say(**message: Any) -> None:
-        said.write(json.dumps(message) + "\n")
+        said.write(json.dumps(message, allow_nan="progress" in message) + "\n")
         said.flush()
 
     try:

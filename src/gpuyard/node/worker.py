@@ -7,13 +7,14 @@ that what it breaks is no more than its item, and in whatever environment has wh
 
 import argparse
 import json
+import math
 import os
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
@@ -25,6 +26,9 @@ _RUNNER = Path(__file__).with_name("runner.py")
 # So often a bar is worth a line.
 _SHOWN_EVERY_S = 0.5
 _LEAVE_S = 10.0
+_FRESH_AFTER = 2
+# A call that waits for longer than this is made again: it is safe to repeat.
+_ANSWER_S = 60.0
 
 
 class ScriptError(Exception):
@@ -43,20 +47,29 @@ class Runner:
         self._python = str(order.get("python") or sys.executable)
         self._args: dict[str, Any] = order.get("args") or {}
         self._process: subprocess.Popen[str] | None = None
+        self._faults = 0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         """No more items: the script leaves."""
-        if self._process:
-            assert self._process.stdin
-            self._process.stdin.close()
-            try:
-                self._process.wait(_LEAVE_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        self.stop()
+
+    def stop(self) -> None:
+        """End the process; the next item is done by a fresh one."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+        try:
+            process.wait(_LEAVE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self._said.close()
 
     def load(self) -> None:
         """See to it that the script is loaded; ScriptError when it cannot be."""
@@ -72,13 +85,28 @@ class Runner:
         finally:
             os.close(theirs)
         self._said = os.fdopen(ours)
-        self._give({"args": self._args})
-        self._hear()
+        try:
+            self._give({"args": self._args})
+            self._hear()
+        except CrashError:
+            raise
+        except ScriptError as error:
+            self.stop()
+            raise CrashError(str(error)) from None
 
     def run(self, args: Mapping[str, Any], folder: Path) -> Any:
         """Do an item and give its output; ScriptError."""
         self._give({"args": {**self._args, **args}, "folder": str(folder)})
-        return self._hear()
+        try:
+            output, self._faults = self._hear(), 0
+        except ScriptError:
+            # One that goes wrong again and again may be the process's fault: CUDA's errors stay with it.
+            self._faults += 1
+            if self._faults >= _FRESH_AFTER:
+                self.stop()
+                self._faults = 0
+            raise
+        return output
 
     def _give(self, message: object) -> None:
         assert self._process
@@ -93,19 +121,22 @@ class Runner:
         """What it says in the end; meanwhile its progress is shown."""
         shown_at = 0.0
         for line in self._said:
-            message = json.loads(line)
+            try:
+                message = json.loads(line)
+            except ValueError:
+                break  # it was killed while it wrote
             if "fault" in message:
                 raise ScriptError(message["fault"])
             if "progress" not in message:
                 return message.get("output")
-            if time.monotonic() - shown_at > _SHOWN_EVERY_S:
+            if math.isfinite(message["progress"]) and time.monotonic() - shown_at > _SHOWN_EVERY_S:
                 shown_at = time.monotonic()
                 _show(message["progress"])
         return self._crashed()
 
     def _crashed(self) -> None:
         assert self._process
-        self._process.kill()
+        self._process.kill()  # if it still is there
         code, self._process = self._process.wait(), None
         self._said.close()
         raise CrashError(f"its process ended with signal {-code}" if code < 0 else f"its process left with code {code}")
@@ -164,7 +195,7 @@ def do_item(runner: Runner, item: Mapping[str, Any], results: Path) -> dict[str,
     except OSError as error:
         fault = f"its result cannot be kept: {error}"
     print(f"{item['id']}: {fault or 'done'}", flush=True)  # noqa: T201
-    return {"number": item["number"], "fault": fault, "crashed": crashed}
+    return {"number": item["number"], "attempts": item["attempts"], "fault": fault, "crashed": crashed}
 
 
 def work_off(home: Home, order: Mapping[str, Any], attempt_id: str) -> int:
@@ -174,9 +205,9 @@ def work_off(home: Home, order: Mapping[str, Any], attempt_id: str) -> int:
         try:
             runner.load()
         except ScriptError as error:
-            call(home, path, {"attempt_id": attempt_id, "fault": str(error)})
+            call(home, path, {"attempt_id": attempt_id, "fault": str(error)}, _ANSWER_S, stubborn=True)
             return _fail(f"{order['script']} cannot be loaded: {error}")
-        while item := call(home, path, {"attempt_id": attempt_id, "done": done})["item"]:
+        while item := call(home, path, {"attempt_id": attempt_id, "done": done}, _ANSWER_S, stubborn=True)["item"]:
             done = do_item(runner, item, Path(order["results"]))
     return 0
 

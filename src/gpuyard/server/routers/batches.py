@@ -14,11 +14,14 @@ estimates = APIRouter(prefix="/estimate", tags=["batches"])
 
 
 class Done(BaseModel):
-    """How an item went: `fault` says why it was not done, `crashed` that the script's process is gone."""
+    """How an item went, at which of its attempts: `fault` says why it was not done, `crashed` that the script's process
+    is gone.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     number: int
+    attempts: int = 1
     fault: str | None = None
     crashed: bool = False
 
