@@ -44,7 +44,7 @@ def test_two_models_share_gpus_with_scripts(trainer_python: Path, tiny_model: Pa
     program = trainer_python.parent / "transformers"
     hub = {"HF_HOME": str(tiny_model / "hub"), **OFFLINE}
     sections = [
-        f'[models.{name}]\nengine = "transformers"\nsource = "{tiny_model}"\nprogram = "{program}"\nmemory_gb = 8\n'
+        f'[models.{name}]\nengine = "transformers"\nsource = "{tiny_model}"\nprogram = "{program}"\nmemory_gb = 16\n'
         f'boot_s = 20\nargs = ["--device", "cpu"]\n' + "environment = { "
         + ", ".join(f'{key} = "{value}"' for key, value in hub.items()) + " }\n"
         for name in ("small", "other")
