@@ -278,15 +278,9 @@ class Batches:
                 failure = self._residents.failures.get(model)
                 if failure and time.monotonic() < failure.until:
                     self._wake_at(failure.until)
-                elif not self._is_back(batch, gpu, model) and not self._is_taken(gpu):
+                elif not self._is_back(batch, gpu, model) and not self._residents.is_others(gpu, self._residents.live):
                     self._residents.load(model, gpu)
                     return
-
-    def _is_taken(self, gpu: str) -> bool:
-        """Whether the GPU is booked by anybody but models."""
-        models = self._residents.live
-        return any(gpu in share.gpu_uuids and attempt.job_id not in models
-                   for attempt in self._core.view.attempts.values() for share in attempt.placements)  # fmt: skip
 
     def _is_back(self, batch: Batch, gpu: str, model: str) -> bool:
         """Whether the model is there again, or nothing is to be waited for."""
@@ -300,7 +294,7 @@ class Batches:
         failure = self._residents.failures.get(model)
         if failure is None or (failure.told and time.monotonic() < failure.until):
             return True  # configured no more, or of no use
-        if batch.over and not batch.workers and self._is_taken(gpu):
+        if batch.over and not batch.workers and self._residents.is_others(gpu, self._residents.live):
             return True  # somebody else was given the GPU: the model comes when it is asked for
         phases = (Phase.READY, Phase.BUSY)
         return any((r.gpu, r.model) == (gpu, model) and r.phase in phases for r in self._residents.live.values())

@@ -92,7 +92,7 @@ class Residents:
             if spec["model"] in self.specs:
                 options = spec["provider_options"]
                 resident = Resident(spec["model"], job_id, options["gpu"], options["port"])
-                if self.specs[resident.model].sleeps and self._is_others(resident.gpu, found):
+                if self.specs[resident.model].sleeps and self.is_others(resident.gpu, found):
                     resident.phase = Phase.ASLEEP  # it must be: somebody else has its GPU
                 self._attend(resident)
             else:  # it is configured no more
@@ -279,7 +279,7 @@ class Residents:
         job = self._core.view.jobs.get(resident.job_id)
         return self._core.view.attempts.get(job.attempt_id or "") if job else None
 
-    def _is_others(self, gpu: str, models: Collection[str]) -> bool:
+    def is_others(self, gpu: str, models: Collection[str]) -> bool:
         """Whether the GPU is booked by a job that is none of these."""
         return any(gpu in share.gpu_uuids and attempt.job_id not in models
                    for attempt in self._core.view.attempts.values() for share in attempt.placements)  # fmt: skip
