@@ -59,7 +59,10 @@ def _row(gpu: Item, seen: Seen) -> Row:
 
 
 def _work(gpu: Item) -> str:
-    return " + ".join(gpu.get("models") or ()) or gpu.get("script") or gpu.get("problem") or ""
+    models = " + ".join(gpu.get("models") or ())
+    if models and gpu.get("paired_with"):
+        models += f" (paired w/{','.join(map(str, gpu['paired_with']))})"
+    return models or gpu.get("script") or gpu.get("problem") or ""
 
 
 def _how_far(gpu: Item, now: float) -> str:

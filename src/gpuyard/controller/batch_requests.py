@@ -91,7 +91,8 @@ class BatchRequests:
         if batch.exclusive:
             reload = row["reload"] = dict[str, list[str]]()
             for resident in self._residents.live.values():
-                reload.setdefault(resident.gpu, []).append(resident.model)
+                for gpu in resident.gpus:
+                    reload.setdefault(gpu, []).append(resident.model)
             unload_s = max((self._residents.unload_s(r.model) for r in self._residents.live.values()), default=0.0)
         legs = self._course(batch, unload_s)
         return {"script": name, "mode": mode.value, "items": len(items), "pace_known": bool(batch.took),

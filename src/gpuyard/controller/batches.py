@@ -178,9 +178,12 @@ class Batches:
 
     def _ground(self, batch: Batch) -> list[Device]:
         """The GPUs that an exclusive batch has: all but those whose models never give way."""
-        kept = {r.gpu for r in self._residents.live.values() if r.model in self._residents.pinned}
         manager = self._core.settings.resource_manager
-        return [d for d in self.devices(batch.script) if d.uuid not in kept and not manager.is_brain(d.index, d.uuid)]
+        brains = {d.uuid for d in self._core.view.devices.values() if manager.is_brain(d.index, d.uuid)}
+        for resident in self._residents.live.values():
+            if resident.model in self._residents.pinned or not brains.isdisjoint(resident.gpus):
+                brains.update(resident.gpus)  # it never gives way, on none of its GPUs
+        return [device for device in self.devices(batch.script) if device.uuid not in brains]
 
     def why_not(self, batch: Batch) -> str | None:
         """Why nothing of it can run just now; None where something may."""
@@ -237,13 +240,14 @@ class Batches:
     def _is_blind(self) -> bool:
         """Whether a node with models on it has not said what it has: this server, or its agent, has just started."""
         view = self._core.view
-        homes = {view.devices[r.gpu].node_id for r in self._residents.live.values() if r.gpu in view.devices}
+        there = [gpu for resident in self._residents.live.values() for gpu in resident.gpus]
+        homes = {view.devices[gpu].node_id for gpu in there if gpu in view.devices}
         return any(not view.node(home).online for home in homes if home)
 
     def _clear(self, gpu: str | None) -> None:
         """Models that are awake on a GPU leave it once they have answered what they are at."""
         for resident in self._residents.live.values():
-            if resident.gpu == gpu and resident.awake and not resident.leaving:
+            if gpu in resident.gpus and resident.awake and not resident.leaving:
                 resident.leave()
 
     def _begin(self, batch: Batch) -> None:
@@ -251,8 +255,9 @@ class Batches:
         ground, reload = {device.uuid for device in self._ground(batch)}, dict[str, list[str]]()
         if self._core.settings.resource_manager.batch_settings.reload_llms_after_batch:
             for resident in self._residents.live.values():
-                if resident.gpu in ground and resident.awake and resident.phase is not Phase.UNLOADING:
-                    reload.setdefault(resident.gpu, []).append(resident.model)
+                if ground.issuperset(resident.gpus) and resident.awake and resident.phase is not Phase.UNLOADING:
+                    for gpu in resident.gpus:
+                        reload.setdefault(gpu, []).append(resident.model)
         self._core.emit([batch.changed(self._core.clock(), began_at=self._core.clock(), reload=reload)])
 
     def _use_or_release(self, batch: Batch, gpu: str) -> None:
@@ -271,37 +276,48 @@ class Batches:
         """Load what made room, one after another, on the GPUs that have run dry."""
         if any(resident.phase is Phase.BOOTING for resident in self._residents.live.values()):
             return
-        for gpu, models in batch.reload.items():
-            if gpu not in batch.released and not batch.over:
+        for model, gpus in self._homes(batch):
+            if not batch.over and not batch.released.issuperset(gpus):
                 continue
-            for model in models:
-                failure = self._residents.failures.get(model)
-                if failure and time.monotonic() < failure.until:
-                    self._wake_at(failure.until)
-                elif not self._is_back(batch, gpu, model) and not self._residents.is_others(gpu, self._residents.live):
-                    self._residents.load(model, gpu)
-                    return
+            failure = self._residents.failures.get(model)
+            if failure and time.monotonic() < failure.until:
+                self._wake_at(failure.until)
+            elif not self._is_back(batch, gpus, model) and not self._residents.is_others(gpus, self._residents.live):
+                self._residents.load(model, gpus)
+                return
 
-    def _is_back(self, batch: Batch, gpu: str, model: str) -> bool:
+    def _homes(self, batch: Batch) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """The models that made room, each with its GPUs."""
+        gangs: dict[str, list[str]] = {}
+        for gpu, models in batch.reload.items():
+            for model in models:
+                spec = self._residents.specs.get(model)
+                gang = gangs.setdefault(model, [])
+                gang.append(gpu)
+                if len(gang) == (spec.gpus if spec else 1):
+                    yield model, tuple(gangs.pop(model))
+
+    def _is_back(self, batch: Batch, gpus: tuple[str, ...], model: str) -> bool:
         """Whether the model is there again, or nothing is to be waited for."""
-        device = self._core.view.devices.get(gpu)
-        if device is None or device.node_id is None:
+        view = self._core.view
+        homes = [view.devices[gpu].node_id if gpu in view.devices else None for gpu in gpus]
+        if not all(homes):
             return True  # the GPU is gone
-        if not self._core.view.node(device.node_id).online:
+        if not all(view.node(home).online for home in homes if home):
             return False  # its node will say
-        if gpu not in {device.uuid for device in self._ground(batch)}:
+        if not {device.uuid for device in self._ground(batch)}.issuperset(gpus):
             return True  # it is out of use, or the model on it is pinned by now
         failure = self._residents.failures.get(model)
         if failure is None or (failure.told and time.monotonic() < failure.until):
             return True  # configured no more, or of no use
-        if batch.over and not batch.workers and self._residents.is_others(gpu, self._residents.live):
+        if batch.over and not batch.workers and self._residents.is_others(gpus, self._residents.live):
             return True  # somebody else was given the GPU: the model comes when it is asked for
         phases = (Phase.READY, Phase.BUSY)
-        return any((r.gpu, r.model) == (gpu, model) and r.phase in phases for r in self._residents.live.values())
+        return any((r.gpus, r.model) == (gpus, model) and r.phase in phases for r in self._residents.live.values())
 
     def _is_restored(self, batch: Batch) -> bool:
         """Whether all that made room is back; it says so when that begins."""
-        if all(self._is_back(batch, gpu, model) for gpu, models in batch.reload.items() for model in models):
+        if all(self._is_back(batch, gpus, model) for model, gpus in self._homes(batch)):
             return True
         if batch.state is BatchState.RUNNING:
             self._core.emit([batch.changed(self._core.clock(), state=BatchState.RELOADING.value)])

@@ -38,7 +38,8 @@ class GpuWork:
         holders = {uuid: a for a in view.attempts.values() for place in a.placements for uuid in place.gpu_uuids}
         residents: dict[str, list[Resident]] = {}
         for resident in sorted(self._residents.live.values(), key=lambda r: _MOST_ACTIVE.index(r.now_in)):
-            residents.setdefault(resident.gpu, []).append(resident)
+            for gpu in resident.gpus:
+                residents.setdefault(gpu, []).append(resident)
         self._learn_titles({attempt.job_id for attempt in holders.values()})
         return {uuid: self._at(device, residents.get(uuid, []), holders.get(uuid))
                 for uuid, device in view.devices.items() if device.node_id}  # fmt: skip
@@ -52,6 +53,10 @@ class GpuWork:
 
     def _at(self, device: Device, residents: list[Resident], holder: LiveAttempt | None) -> Work:
         """The most active of its models says what it does; one that sleeps says so only where nothing else is."""
+        jobs = self._core.view.jobs
+        # One that needs several GPUs waits where somebody else still is.
+        coming = {r.job_id for r in residents if holder and (job := jobs.get(r.job_id)) and job.attempt_id is None}
+        residents = [resident for resident in residents if resident.job_id not in coming]
         awake = [resident for resident in residents if resident.awake]
         resident = next(iter(awake or ([] if holder else residents)), None)
         of_model = GPU_STATES[resident.now_in] if resident else None
@@ -60,7 +65,8 @@ class GpuWork:
         work: Work = {"state": state, "job_id": job_id, "pid": self._core.pids.get(job_id or "")}
         if resident:
             work |= {"job_id": resident.job_id, "pid": self._core.pids.get(resident.job_id)}
-            return {**work, **self._of_resident(resident), "models": [r.model for r in residents]}
+            pair = [self._core.view.devices[gpu].index for gpu in resident.gpus if gpu != device.uuid]
+            return {**work, **self._of_resident(resident), "models": [r.model for r in residents], "paired_with": pair}
         return {**work, **self._of_script(holder, device.uuid)} if holder else work
 
     def _of_resident(self, resident: Resident) -> Work:

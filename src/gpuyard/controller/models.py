@@ -1,6 +1,7 @@
 """What people and programs ask of models: which there are, and to load, unload or pin one."""
 
 import time
+from collections import Counter
 from typing import Any
 
 from gpuyard.controller.core import Core
@@ -11,7 +12,7 @@ from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.states import GpuState
 from gpuyard.domain.units import format_gb
 from gpuyard.scheduler.fleet import Phase
-from gpuyard.scheduler.residency import place_model, victim
+from gpuyard.scheduler.residency import place_model, team_for
 from gpuyard.scheduler.switching import Move
 
 GPU_STATES = {
@@ -38,11 +39,15 @@ class Models:
         if failure.told and failure.until > time.monotonic():
             return f"{model} cannot be loaded: {failure.reason}"
         devices = [device for device in self._core.view.devices.values() if device.node_id]
-        need = self._residents.specs[model].memory_gb
-        largest = max((device.memory_gb for device in devices), default=0.0)
-        if need > largest and any(node.online for node in self._core.view.nodes.values()):
+        spec, largest = self._residents.specs[model], max((device.memory_gb for device in devices), default=0.0)
+        if not any(node.online for node in self._core.view.nodes.values()):
+            return None
+        if spec.memory_gb > largest:
             there = f"the largest here has {format_gb(largest)}" if devices else "there is none here"
-            return f"{model} needs a GPU with {format_gb(need)}; {there}"
+            return f"{model} needs a GPU with {format_gb(spec.memory_gb)}; {there}"
+        together = Counter(device.node_id for device in devices if device.memory_gb >= spec.memory_gb)
+        if spec.gpus > (most := max(together.values())):
+            return f"{model} needs {spec.gpus} GPUs with {format_gb(spec.memory_gb)} on one machine; the most is {most}"
         return None
 
     def _check(self, model: str) -> None:
@@ -57,13 +62,13 @@ class Models:
             raise RefusedError(f"{reason}.", "Look at `gpuyard gpus` and `gpuyard models`.")
         fleet = self._residents.fleet(time.monotonic())
         if not fleet.serving(model):
-            if gpu := place_model(fleet, model):
-                self._residents.load(model, gpu.id)
-            elif gone := victim(fleet, model):
-                said = f"{gone.model} is idle on GPU {gone.gpu.id}"
-                raise RefusedError(f"No GPU is free for {model}.", f"{said}: unload that first.")
+            if gpus := place_model(fleet, model):
+                self._residents.load(model, tuple(gpu.id for gpu in gpus))
+            elif idle := [r for gpu in team_for(fleet, model) for r in fleet.holders(gpu) if r.phase is Phase.READY]:
+                said = " and ".join(sorted({f"{r.model} is idle on GPU {r.gpu.id}" for r in idle}))
+                raise RefusedError(f"No place is free for {model}.", f"{said}: unload that first.")
             else:
-                raise RefusedError(f"No GPU is free for {model}.", "Requests for it stand in line until one is.")
+                raise RefusedError(f"No place is free for {model}.", "Requests for it stand in line until one is.")
         self._core.schedule()
         await self._core.committed()
 
@@ -99,7 +104,7 @@ class Models:
         state = next((phase.value for phase in _MOST_ACTIVE if any(r.now_in is phase for r in there)), "absent")
         failing = failure.until > time.monotonic()
         return {
-            "name": model, "engine": spec.engine.value, "memory_gb": spec.memory_gb,
+            "name": model, "engine": spec.engine.value, "memory_gb": spec.memory_gb, "gpus": spec.gpus,
             "state": "failing" if failing and not there else state, "pinned": model in residents.pinned,
             "waiting": len(line.waiting), "answered": line.answered,
             "boot_s": residents.switching.seconds(model, Move.BOOT), "replicas": [_replica(r) for r in there],
@@ -110,7 +115,7 @@ class Models:
 def _replica(resident: Resident) -> dict[str, Any]:
     now, replica = time.monotonic(), resident.replica
     return {
-        "gpu": resident.gpu, "job_id": resident.job_id, "state": resident.now_in.value, "port": resident.port,
-        "for_s": now - resident.since, "answered": replica.answered if replica else 0,
+        "gpu": resident.gpu, "gpus": list(resident.gpus), "job_id": resident.job_id, "state": resident.now_in.value,
+        "port": resident.port, "for_s": now - resident.since, "answered": replica.answered if replica else 0,
         "idle_s": now - replica.used_at if replica and not replica.busy else None,
     }  # fmt: skip

@@ -49,7 +49,7 @@ def render(spec: JobSpec, shape: Shape, attempt: LiveAttempt, checkpoint: dict[s
         "ahead": place.ahead,
     }
     if spec.kind is JobKind.MODEL:  # beside another model on its GPU it books nothing, and uses it all the same
-        options["gpu_uuids"] = [spec.provider_options["gpu"]]
+        options["gpu_uuids"] = spec.provider_options["gpus"]
     if checkpoint:
         options["resume_sha256"] = checkpoint["sha256"]
         options["resume_name"] = checkpoint["path"].rsplit("/", 1)[-1]

@@ -32,7 +32,7 @@ class UnhealthyError(Exception):
 
 @dataclass(slots=True, eq=False)
 class Resident:
-    """A model's server: its job, its GPU and its port. `since`: when its phase began, in monotonic seconds.
+    """A model's server: its job, its GPUs and its port. `since`: when its phase began, in monotonic seconds.
 
     `replica` is there from the moment it answers; `care` looks after it, and `fault` is what it found wrong. `leaving`:
     it is to go once it has answered what it is at (`for_good`: though it could sleep). `turning`: it is
@@ -42,7 +42,7 @@ class Resident:
 
     model: str
     job_id: str
-    gpu: str
+    gpus: tuple[str, ...]
     port: int
     phase: Phase = Phase.BOOTING
     since: float = field(default_factory=time.monotonic)
@@ -54,6 +54,11 @@ class Resident:
     turning: bool = False
     over: asyncio.Event = field(default_factory=asyncio.Event)
     booted_here: bool = False
+
+    @property
+    def gpu(self) -> str:
+        """The first of its GPUs; most have one."""
+        return self.gpus[0]
 
     @property
     def url(self) -> str:
@@ -127,13 +132,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def server_job(model: str, spec: ModelSpec, gpu: str, port: int, *, beside: bool) -> Prepared:
-    """The job that runs the model's server on the GPU, which it books unless it comes `beside` another model there."""
+def server_job(model: str, spec: ModelSpec, gpus: tuple[str, ...], port: int, *, beside: bool) -> Prepared:
+    """The job that runs the model's server on the GPUs, which it books unless it comes `beside` another model there."""
     start = launch(model, spec, port)
-    gpus = GpuRequest(count=0) if beside else GpuRequest(count=1, uuid=(gpu,))
+    request = GpuRequest(count=0) if beside else GpuRequest(count=len(gpus), uuid=gpus)
     job = JobSpec(
         name=f"model {model}", kind=JobKind.MODEL, command=start.command, environment=start.environment, model=model,
-        resources=Resources(gpus=gpus), priority=5, provider_options={"port": port, "gpu": gpu},
+        resources=Resources(gpus=request), priority=5, provider_options={"port": port, "gpus": list(gpus)},
     )  # fmt: skip
     return Prepared.of(Template.of(job, ()), job)
 

@@ -21,12 +21,24 @@ from gpuyard.controller.resident import Failure, Resident, UnhealthyError, atten
 from gpuyard.controller.sight import Sight
 from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.models import ModelSpec
+from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import AttemptState
 from gpuyard.gateway.line import Lines
 from gpuyard.scheduler.fleet import Fleet, Phase
-from gpuyard.scheduler.fleet import Resident as Standing
 from gpuyard.scheduler.rent import Cost
-from gpuyard.scheduler.residency import Action, Drain, Load, Lru, Residency, Run, Static, Threshold, Unload, place_model
+from gpuyard.scheduler.residency import (
+    Action,
+    Drain,
+    Load,
+    Lru,
+    Residency,
+    Run,
+    Static,
+    Threshold,
+    Unload,
+    place_model,
+    way_for,
+)
 from gpuyard.scheduler.switching import Move, Switching
 from gpuyard.scheduler.view import LiveAttempt
 
@@ -91,10 +103,11 @@ class Residents:
         for job_id, spec in self._core.queries.specs(found).items():
             if spec["model"] in self.specs:
                 options = spec["provider_options"]
-                resident = Resident(spec["model"], job_id, options["gpu"], options["port"])
-                if self.specs[resident.model].sleeps and self.is_others(resident.gpu, found):
+                resident = Resident(spec["model"], job_id, tuple(options["gpus"]), options["port"])
+                if self.specs[resident.model].sleeps and self.is_others(resident.gpus, found):
                     resident.phase = Phase.ASLEEP  # it must be: somebody else has its GPU
                 self._attend(resident)
+                self._keep_places(job_id, resident.gpus)
             else:  # it is configured no more
                 self._core.spawn(self._requests.cancel(job_id), "unload")
 
@@ -144,6 +157,7 @@ class Residents:
         self._keep_hold()
         now = time.monotonic()
         fleet = self.fleet(now)
+        self._let_go_of_lost(fleet)
         self._load_pinned(fleet, now)
         for _ in range(_MOST_ACTIONS):
             action = self._policy.act(fleet, now)
@@ -153,6 +167,21 @@ class Residents:
         else:
             log.error("the policy has no end of wishes", policy=type(self._policy).__name__)
         self._set_alarm(now)
+
+    def _let_go_of_lost(self, fleet: Fleet) -> None:
+        """Servers that wait for a GPU that is out of use would wait for ever."""
+        for resident in self.live.values():
+            waits = self._core.view.jobs[resident.job_id].attempt_id is None
+            lost = any(gpu not in fleet.gpus and self._is_known(gpu) for gpu in resident.gpus)
+            if waits and lost and resident.phase is not Phase.UNLOADING:
+                self.unload(resident)
+                for gpu in fleet.gpus.values():
+                    gpu.residents.pop(resident.model, None)
+
+    def _is_known(self, gpu: str) -> bool:
+        """Whether its node has said what has become of it."""
+        device = self._core.view.devices.get(gpu)
+        return device is None or device.node_id is None or self._core.view.node(device.node_id).online
 
     def fleet(self, now: float) -> Fleet:
         """What the policy sees at `now`."""
@@ -173,7 +202,7 @@ class Residents:
         if gpu not in fleet.gpus:
             return False
         fleet.gpus[gpu].worker = None
-        return isinstance(action := self._policy.act(fleet, now), Load) and action.gpu == gpu
+        return isinstance(action := self._policy.act(fleet, now), Load) and gpu in action.gpus
 
     def reload_s(self, model: str) -> float:
         """How long it takes to be back."""
@@ -190,15 +219,19 @@ class Residents:
 
     def _load_pinned(self, fleet: Fleet, now: float) -> None:
         for model in sorted(() if self.closed else self.pinned - self._tired(now)):
-            if not fleet.serving(model) and (gpu := place_model(fleet, model)):
-                self._do(Load(model, gpu.id), fleet, now)
+            while not fleet.serving(model):
+                gpus = place_model(fleet, model)
+                step = Load.on(model, gpus) if gpus else way_for(fleet, model)[0]
+                if step is None:
+                    break
+                self._do(step, fleet, now)
 
     def _do(self, action: Action, fleet: Fleet, now: float) -> None:
         """Carry it out, and let the fleet stand as if it were done."""
         match action:
-            case Load(model, gpu):
-                self.load(model, gpu)
-                fleet.gpus[gpu].residents[model] = Standing(model, fleet.gpus[gpu], Phase.BOOTING, now)
+            case Load(model, gpus):
+                self.load(model, gpus)
+                fleet.settle(model, gpus, now)
             case Unload(model, gpu):
                 self.put_aside(self._at(model, gpu))
                 fleet.gpus[gpu].residents[model].phase = Phase.UNLOADING
@@ -209,7 +242,7 @@ class Residents:
                 fleet.gpus[gpu].worker = fleet.scripts.popleft().name
 
     def _at(self, model: str, gpu: str) -> Resident:
-        return next(r for r in self.live.values() if (r.model, r.gpu) == (model, gpu))
+        return next(r for r in self.live.values() if r.model == model and gpu in r.gpus)
 
     def _set_alarm(self, now: float) -> None:
         wanted = self.pinned | {model for model, line in self.lines.lines.items() if line.waiting}
@@ -224,9 +257,12 @@ class Residents:
 
     # --- loading and unloading ---
 
-    def load(self, model: str, gpu: str) -> None:
-        """Start the model's server on the GPU, or wake the one that sleeps there."""
-        sleeper = next((r for r in self.live.values() if (r.model, r.gpu, r.awake) == (model, gpu, False)), None)
+    def load(self, model: str, gpus: tuple[str, ...]) -> None:
+        """Start the model's server on the GPUs, or wake the one that sleeps there.
+
+        A server on several is a job that waits until whoever is there has left.
+        """
+        sleeper = next((r for r in self.live.values() if (r.model, r.gpus, r.awake) == (model, gpus, False)), None)
         if sleeper:
             sleeper.enter(Phase.BOOTING)
             sleeper.leaving = False
@@ -234,10 +270,22 @@ class Residents:
             self._core.spawn(self._turn(sleeper, to_sleep=False), f"wake-{model}")
             return
         port = free_port()
-        beside = any(r.gpu == gpu and r.awake and self._attempt(r) for r in self.live.values())
-        job = server_job(model, self.specs[model], gpu, port, beside=beside)
+        beside = len(gpus) == 1 and any(r.gpus == gpus and r.awake and self._attempt(r) for r in self.live.values())
+        job = server_job(model, self.specs[model], gpus, port, beside=beside)
         self._core.emit([moves.submitted(job, self._core.clock())])
-        self._attend(Resident(model, job.id, gpu, port))
+        self._attend(Resident(model, job.id, gpus, port))
+        self._keep_places(job.id, gpus)
+
+    def _keep_places(self, job_id: str, gpus: tuple[str, ...]) -> None:
+        """What is freed of the GPUs of a model that needs several is kept for it."""
+        view = self._core.view
+        job, nodes = view.jobs[job_id], {device.node_id for gpu in gpus if (device := view.devices.get(gpu))}
+        there = {
+            a.id for a in view.attempts.values() for place in a.placements if not {*gpus}.isdisjoint(place.gpu_uuids)
+        }
+        if len(gpus) > 1 and job.attempt_id is None and there and (node := next(iter(nodes), None)):
+            place = Placement(node, gpus, job.shape.cpus, job.shape.memory_gb)
+            view.promise(job_id, (place,), frozenset(there))
 
     def put_aside(self, resident: Resident) -> None:
         """Put it to sleep if it can, or unload it: it holds no memory of its GPU then."""
@@ -279,10 +327,11 @@ class Residents:
         job = self._core.view.jobs.get(resident.job_id)
         return self._core.view.attempts.get(job.attempt_id or "") if job else None
 
-    def is_others(self, gpu: str, models: Collection[str]) -> bool:
-        """Whether the GPU is booked by a job that is none of these."""
-        return any(gpu in share.gpu_uuids and attempt.job_id not in models
-                   for attempt in self._core.view.attempts.values() for share in attempt.placements)  # fmt: skip
+    def is_others(self, gpus: Collection[str], models: Collection[str]) -> bool:
+        """Whether one of the GPUs is booked by a job that is none of these."""
+        return any(uuid in gpus and attempt.job_id not in models
+                   for attempt in self._core.view.attempts.values()
+                   for share in attempt.placements for uuid in share.gpu_uuids)  # fmt: skip
 
     def _keep_hold(self) -> None:
         """See to it that a GPU with models awake on it is booked by one of them, and one without by none."""
@@ -292,10 +341,10 @@ class Residents:
         for resident, attempt in there:
             if not resident.awake and holders.get(resident.gpu) == attempt.id:
                 self._core.emit([moves.moved(attempt, (), now)])
-                del holders[resident.gpu]
+                del holders[resident.gpu]  # who sleeps has one
         ours = {attempt.id for _, attempt in there}
         for resident, attempt in there:
-            if not resident.awake or attempt.state is AttemptState.ENDING:
+            if not resident.awake or len(resident.gpus) > 1 or attempt.state is AttemptState.ENDING:
                 continue
             holder = holders.setdefault(resident.gpu, attempt.id)
             if holder == attempt.id and not any(resident.gpu in place.gpu_uuids for place in attempt.placements):

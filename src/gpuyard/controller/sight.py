@@ -1,7 +1,7 @@
 """Sight: the yard as a residency policy sees it. Times in it are monotonic seconds of this server."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
 from gpuyard.controller.core import Core
@@ -39,6 +39,7 @@ class Sight:
         self._lines = lines
         self._switching = switching
         self._sleepers = frozenset(model for model, spec in specs.items() if spec.sleeps)
+        self._gangs = {model: spec.gpus for model, spec in specs.items() if spec.gpus > 1}
         self._working: dict[str, tuple[str, float]] = {}  # by GPU, whose script is on it and since when
         self._moved_at, self._ended, self._took_s = 0.0, 0, 0.0
 
@@ -56,16 +57,17 @@ class Sight:
         """
         view, there = self._core.view, list(residents)
         free = self._measured()
-        gpus = {uuid: Gpu(uuid, device.memory_gb, measured_gb=free.get(uuid)) for uuid, device in view.devices.items()
+        gpus = {uuid: Gpu(uuid, device.memory_gb, measured_gb=free.get(uuid), node=device.node_id)
+                for uuid, device in view.devices.items()
                 if device.usable and device.node_id and view.node(device.node_id).online}  # fmt: skip
-        self._see_scripts(gpus, {resident.gpu for resident in there if resident.awake}, now)
+        self._see_scripts(gpus, {gpu for resident in there if resident.awake for gpu in resident.gpus}, now)
         for resident in there:
-            if resident.gpu in gpus:
-                gpus[resident.gpu].residents[resident.model] = _standing(resident, gpus[resident.gpu])
-        stays = frozenset(r.gpu for r in there if r.model in pinned or self._is_brain(r.gpu))
+            for gpu in (homes := [gpus[gpu] for gpu in resident.gpus if gpu in gpus]):
+                gpu.residents[resident.model] = homes[0].resident(resident.model) or _standing(resident, homes)
+        stays = frozenset(gpu for r in there for gpu in r.gpus if r.model in pinned or self._is_brain(gpu))
         fleet = Fleet(
             gpus, {_SCRIPT: 0.0} | {model: spec.memory_gb for model, spec in self._specs.items()}, self._switching,
-            sleepers=self._sleepers, pinned=stays,
+            sleepers=self._sleepers, gangs=self._gangs, pinned=stays,
             demand={model: self._demand(model, model in tired) for model in self._specs},
             scripts_moved_at=self._moved_at, scripts_ended=self._ended, scripts_took_s=self._took_s, whole=True,
         )  # fmt: skip
@@ -127,8 +129,9 @@ class Sight:
         return Demand(waiting, line.arrivals, line.answered, line.answering_s)
 
 
-def _standing(resident: Resident, gpu: Gpu) -> Standing:
+def _standing(resident: Resident, homes: Sequence[Gpu]) -> Standing:
     replica = resident.replica
     phase = Phase.BUSY if resident.phase is Phase.READY and replica and replica.busy else resident.phase
     used_at = replica.used_at if replica else resident.since
-    return Standing(resident.model, gpu, phase, resident.since, used_at, draining=bool(replica and replica.draining))
+    return Standing(resident.model, homes[0], phase, resident.since, used_at, others=tuple(homes[1:]),
+                    draining=bool(replica and replica.draining))  # fmt: skip

@@ -16,7 +16,7 @@ Gigabytes = Annotated[float, BeforeValidator(units.memory_gb), Field(gt=0)]
 
 
 class Engine(StrEnum):
-    """What serves a model. `command` is any other program: `command` starts it, with `{port}` in its words."""
+    """What serves a model. `command` is any other program, started with `{port}` and perhaps `{gpus}` in its words."""
 
     TRANSFORMERS = "transformers"
     VLLM = "vllm"
@@ -27,10 +27,10 @@ class Engine(StrEnum):
 class ModelSpec(BaseModel):
     """A model. `source`: a folder, or what the engine calls it (default: the model's name).
 
-    `memory_gb`: what it takes of a GPU. `slots`: how many requests it answers at once. `boot_s` and `unload_s` are what
-    to expect before anything was measured; a server that is not healthy after `boot_timeout_s` is given up. `program`:
-    where the engine's program is, if not on the PATH. `args`: more words for it. `pinned`: it is
-    always loaded and never evicted.
+    `memory_gb`: what it takes of a GPU, or of each where it is split over `gpus` of one machine. `slots`: how many
+    requests it answers at once. `boot_s` and `unload_s` are what to expect before anything was measured; a server that
+    is not healthy after `boot_timeout_s` is given up. `program`: where the engine's program is, if not on the PATH.
+    `args`: more words for it. `pinned`: it is always loaded and never evicted.
 
     One that can sleep holds no GPU memory meanwhile and wakes in about `wake_s`: vLLM with a `sleep_level` (1: its
     weights go to the host's memory; 2: they are read anew), a `command` with the paths `sleep`, `wake` and `asleep`,
@@ -42,6 +42,7 @@ class ModelSpec(BaseModel):
     engine: Engine = Engine.COMMAND
     source: str | None = None
     memory_gb: Gigabytes
+    gpus: int = Field(default=1, ge=1, le=64)
     slots: int = Field(default=1, ge=1, le=10_000)
     boot_s: Seconds = 120.0
     unload_s: Seconds = 5.0
@@ -75,6 +76,12 @@ class ModelSpec(BaseModel):
         paths = [self.sleep, self.wake, self.asleep]
         if any(paths) and (self.engine is not Engine.COMMAND or not all(paths)):
             raise ValueError("@sleep@belongs together with wake and asleep, for the engine command; give all three")
+        return self
+
+    @model_validator(mode="after")
+    def _one_gpu_to_sleep_on(self) -> Self:
+        if self.gpus > 1 and self.sleeps:
+            raise ValueError("@gpus@is more than one for a model that sleeps; give one of the two, not both")
         return self
 
     @property
@@ -111,7 +118,7 @@ def _transformers(name: str, spec: ModelSpec, port: int) -> Launch:
 
 def _vllm(name: str, spec: ModelSpec, port: int) -> Launch:
     words = (spec.program or "vllm", "serve", spec.source or name, "--host", "127.0.0.1", "--port", str(port),
-             "--served-model-name", name, *spec.args)  # fmt: skip
+             "--served-model-name", name, *_split(spec), *spec.args)  # fmt: skip
     if not spec.sleep_level:
         return Launch(command=words, environment={**spec.environment}, health="/health", served_name=name)
     # Its sleep has to be asked for twice: the paths exist in its development mode only.
@@ -120,14 +127,20 @@ def _vllm(name: str, spec: ModelSpec, port: int) -> Launch:
                   sleep=f"/sleep?level={spec.sleep_level}", wake="/wake_up", asleep="/is_sleeping")  # fmt: skip
 
 
+def _split(spec: ModelSpec) -> tuple[str, ...]:
+    return ("--tensor-parallel-size", str(spec.gpus)) if spec.gpus > 1 else ()
+
+
 def _ollama(name: str, spec: ModelSpec, port: int) -> Launch:
-    environment = {"OLLAMA_HOST": f"127.0.0.1:{port}", "OLLAMA_KEEP_ALIVE": "-1", **spec.environment}
+    spread = {"OLLAMA_SCHED_SPREAD": "1"} if spec.gpus > 1 else {}
+    environment = {"OLLAMA_HOST": f"127.0.0.1:{port}", "OLLAMA_KEEP_ALIVE": "-1", **spread, **spec.environment}
     words = (spec.program or "ollama", "serve", *spec.args)
     return Launch(command=words, environment=environment, health="/", served_name=spec.source or name)
 
 
 def _command(name: str, spec: ModelSpec, port: int) -> Launch:
-    words = tuple(word.replace("{port}", str(port)) for word in (*spec.command, *spec.args))
+    words = tuple(word.replace("{port}", str(port)).replace("{gpus}", str(spec.gpus))
+                  for word in (*spec.command, *spec.args))  # fmt: skip
     return Launch(command=words, environment={**spec.environment}, health=spec.health, served_name=spec.source or name,
                   sleep=spec.sleep or "", wake=spec.wake or "", asleep=spec.asleep or "")  # fmt: skip
 

@@ -1,12 +1,13 @@
 """The fleet: GPUs, the models resident on them and who waits for both, as the residency policies see them.
 
-A GPU holds residents (model servers) and at most one script worker, as far as its memory goes. Tasks of class `llm` go
-to a resident of their model, one at a time; tasks of class `script` to a worker of their script. Times are seconds of
+A GPU holds residents (model servers) and at most one script worker, as far as its memory goes. A model of several GPUs
+is a gang: it has all of them or none, on one node and to itself. Tasks of class `llm` go to a resident of their model,
+one at a time; tasks of class `script` to a worker of their script. Times are seconds of
 one clock; nothing here reads how long a task will take.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import takewhile
@@ -41,7 +42,8 @@ PHASE_MOVES: Mapping[Phase, frozenset[Phase]] = {
 class Resident:
     """A model on a GPU. `since`: when its phase began; `used_at`: when it last ended a task or became ready.
 
-    `draining`: it is given no more requests, since it is to leave.
+    `draining`: it is given no more requests, since it is to leave. `others`: the rest of its GPUs; it stands on each,
+    and boots when all are its own.
     """
 
     model: str
@@ -50,6 +52,12 @@ class Resident:
     since: float
     used_at: float = 0.0
     draining: bool = False
+    others: tuple["Gpu", ...] = ()
+
+    @property
+    def gpus(self) -> tuple["Gpu", ...]:
+        """All it is on."""
+        return (self.gpu, *self.others)
 
     @property
     def holds_memory(self) -> bool:
@@ -75,6 +83,7 @@ class Gpu:
     worker: str | None = None
     reserved: bool = False
     measured_gb: float | None = None
+    node: str = ""
 
     def resident(self, model: str) -> Resident | None:
         """The model on this GPU, asleep or not."""
@@ -122,7 +131,10 @@ class Demand:
 
 @dataclass(slots=True)
 class Fleet:
-    """All of it. `memory_gb` says what a model or a script needs on a GPU; `switching` how long moving them takes."""
+    """All of it. `memory_gb` says what a model or a script needs on a GPU; `switching` how long moving them takes.
+
+    `gangs`: the models that need several GPUs, and how many.
+    """
 
     gpus: dict[str, Gpu]
     memory_gb: Mapping[str, float]
@@ -140,13 +152,29 @@ class Fleet:
     """By script, the GPUs that will do; any, where it is not named."""
     whole: bool = False
     """A script has its GPU to itself; only models share one."""
+    gangs: Mapping[str, int] = field(default_factory=dict[str, int])
     closed: bool = False
     """An exclusive batch runs: requests wait, and nothing is loaded for them."""
 
     def residents(self, model: str | None = None) -> Iterator[Resident]:
         """All residents, or those of one model."""
         for gpu in self.gpus.values():
-            yield from (gpu.residents.values() if model is None else filter(None, [gpu.resident(model)]))
+            there = gpu.residents.values() if model is None else filter(None, [gpu.resident(model)])
+            yield from (resident for resident in there if resident.gpu is gpu)
+
+    def settle(self, model: str, gpus: Sequence[str], now: float) -> Resident:
+        """The model begins to boot on these GPUs, or to wake where it sleeps."""
+        first, *others = (self.gpus[gpu] for gpu in gpus)
+        resident = first.resident(model) or Resident(model, first, Phase.BOOTING, now, others=tuple(others))
+        resident.phase, resident.since = Phase.BOOTING, now
+        for gpu in resident.gpus:
+            gpu.residents[model] = resident
+        return resident
+
+    def remove(self, resident: Resident) -> None:
+        """Its server is gone."""
+        for gpu in resident.gpus:
+            gpu.residents.pop(resident.model, None)
 
     def serving(self, model: str) -> list[Resident]:
         """Those that answer requests for the model, or will."""
@@ -175,7 +203,7 @@ class Fleet:
         script = name not in self.demand
         if gpu.reserved or not self.will_do(gpu, name) or (gpu.worker and (self.whole or script)):
             return False
-        if self.whole and script:
+        if (self.whole and script) or name in self.gangs or any(r.others for r in self.holders(gpu)):
             return not self.holders(gpu) and self.memory_gb[name] <= gpu.memory_gb
         return self.memory_gb[name] <= self.free_gb(gpu)
 

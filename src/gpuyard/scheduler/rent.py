@@ -19,9 +19,12 @@ from gpuyard.scheduler.residency import (
     Run,
     Unload,
     booting,
+    gather,
+    in_the_way,
     makes_room,
     place_model,
     place_script,
+    team_for,
     victim,
 )
 from gpuyard.scheduler.switching import Move
@@ -83,13 +86,15 @@ class Cost:
     def act(self, fleet: Fleet, now: float) -> Action | None:
         """First who is worth another GPU, then scripts, then who must make room for either."""
         self.wake_at = math.inf
+        if step := in_the_way(fleet):
+            return step
         if self._is_late(fleet, now) and (gpu := place_script(fleet)):
             return Run(gpu.id)
         homeless: list[str] = []
         for model in [] if fleet.closed else sorted(fleet.demand, key=lambda name: _waits_since(fleet.demand[name])):
             if self._wants_more(fleet, model, now):
-                if gpu := place_model(fleet, model):
-                    return Load(model, gpu.id)
+                if gpus := place_model(fleet, model):
+                    return Load.on(model, gpus)
                 homeless.append(model)
         if gpu := place_script(fleet):
             return Run(gpu.id)
@@ -115,6 +120,8 @@ class Cost:
 
     def _make_room(self, fleet: Fleet, task: Task, now: float) -> Action | None:
         """For the first of its kind, of which none moves: in time, somebody else has to go."""
+        if task.name in fleet.gangs:
+            return self._gather(fleet, task, now)
         if fleet.leaving():
             return None
         gone, since = victim(fleet, task.name), _stands_since(fleet, task)
@@ -126,6 +133,16 @@ class Cost:
                 and now >= since + _late_s(fleet, resident.model)]  # fmt: skip
         found = min(late, key=lambda resident: (fleet.reload_s(resident.model), resident.gpu.id), default=None)
         return Drain(found.model, found.gpu.id) if found else None
+
+    def _gather(self, fleet: Fleet, task: Task, now: float) -> Action | None:
+        """For a model of several GPUs: idle ones go as for any model, whoever is at work when it is late."""
+        team = team_for(fleet, task.name)
+        there = [resident for gpu in team for resident in fleet.holders(gpu)]
+        if any(gpu.worker for gpu in team) or any(resident.phase is Phase.BUSY for resident in there):
+            wait = _late_s(fleet, task.name)
+        else:
+            wait = max((self._first_wait_s(fleet, resident) for resident in there), default=0.0)
+        return gather(fleet, task.name, team) if now >= task.arrived_at + wait else None
 
     def _first_wait_s(self, fleet: Fleet, gone: Resident) -> float:
         """How long a request waits before an idle resident of another model goes; one that has twins goes at once."""
@@ -197,4 +214,4 @@ def _late_s(fleet: Fleet, model: str) -> float:
 
 def _leaves_one(fleet: Fleet) -> bool:
     """Whether with one model more there is still a GPU for scripts: they would stand still for a whole reload."""
-    return sum(1 for resident in fleet.residents() if resident.serves) < max(1, len(fleet.gpus) - 1)
+    return sum(len(resident.gpus) for resident in fleet.residents() if resident.serves) < max(1, len(fleet.gpus) - 1)

@@ -6,7 +6,9 @@ first the one that is back soonest, then the one that was idle longest.
 """
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from typing import Protocol
 
 from gpuyard.scheduler.fleet import Fleet, Gpu, Phase, Resident
@@ -19,10 +21,18 @@ SCRIPT_S = 45.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Boot the model on the GPU, or wake it where it sleeps there."""
+    """Boot the model on the GPU, or wake it where it sleeps there.
+
+    A model of several gets them as soon as whoever is there has left.
+    """
 
     model: str
-    gpu: str
+    gpus: tuple[str, ...]
+
+    @classmethod
+    def on(cls, model: str, gpus: Iterable[Gpu]) -> "Load":
+        """The model on these."""
+        return cls(model, tuple(gpu.id for gpu in gpus))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +84,21 @@ def load_s(fleet: Fleet, model: str, gpu: Gpu) -> float:
     return fleet.switching.seconds(model, Move.WAKE if there else Move.BOOT)
 
 
-def place_model(fleet: Fleet, model: str) -> Gpu | None:
-    """Where the model is ready soonest; the fullest of equal ones."""
+def place_model(fleet: Fleet, model: str) -> tuple[Gpu, ...]:
+    """Where the model is ready soonest; the fullest of equal ones. Nothing, where it has no room."""
     found = [gpu for gpu in fleet.roomy(model) if (there := gpu.resident(model)) is None or not there.holds_memory]
-    return min(found, key=lambda gpu: (load_s(fleet, model, gpu), fleet.free_gb(gpu)), default=None)
+    found.sort(key=lambda gpu: (load_s(fleet, model, gpu), fleet.free_gb(gpu)))
+    return next(_teams(fleet, model, found), ())
+
+
+def _teams(fleet: Fleet, model: str, gpus: Iterable[Gpu]) -> Iterator[tuple[Gpu, ...]]:
+    """The first of these GPUs on each node, as many as the model needs."""
+    need, nodes = fleet.gangs.get(model, 1), dict[str, list[Gpu]]()
+    for gpu in gpus:
+        nodes.setdefault(gpu.node, []).append(gpu)
+    for there in nodes.values():
+        if len(there) >= need:
+            yield tuple(there[:need])
 
 
 def place_script(fleet: Fleet) -> Gpu | None:
@@ -90,15 +111,18 @@ def place_script(fleet: Fleet) -> Gpu | None:
 
 def makes_room(fleet: Fleet, resident: Resident, name: str) -> bool:
     """Whether the model or script would fit in the place of the resident, which may have to go."""
-    gpu = resident.gpu
-    if (
-        gpu.id in fleet.pinned
-        or gpu.reserved
-        or not fleet.will_do(gpu, name)
-        or (gpu.worker and name not in fleet.demand)
-    ):
+    if resident.model == name or name in fleet.gangs or not stays_not(fleet, resident):
         return False
-    if resident.model == name:
+    return any(_has_room_without(fleet, resident, gpu, name) for gpu in resident.gpus)
+
+
+def stays_not(fleet: Fleet, resident: Resident) -> bool:
+    """Whether it may be asked to leave."""
+    return not any(gpu.id in fleet.pinned or gpu.reserved for gpu in resident.gpus)
+
+
+def _has_room_without(fleet: Fleet, resident: Resident, gpu: Gpu, name: str) -> bool:
+    if not fleet.will_do(gpu, name) or (gpu.worker and name not in fleet.demand):
         return False
     if fleet.whole and all(other is resident or _may_follow(other, name) for other in fleet.holders(gpu)):
         return gpu.memory_gb >= fleet.memory_gb[name]
@@ -117,7 +141,7 @@ def victim(fleet: Fleet, room_for: str) -> Resident | None:
     alone = fleet.whole and room_for not in fleet.demand
 
     def loss_s(resident: Resident) -> float:
-        going = fleet.holders(resident.gpu) if alone else [resident]
+        going = fleet.holders(resident.gpu) if alone and not resident.others else [resident]
         return sum(fleet.reload_s(other.model) for other in going)
 
     return min(found, key=lambda r: (not r.draining, loss_s(r), r.used_at), default=None)
@@ -135,25 +159,74 @@ def booting(fleet: Fleet, model: str) -> int:
     return sum(1 for resident in fleet.residents(model) if resident.phase is Phase.BOOTING)
 
 
-def room_for_model(fleet: Fleet, patience: float, now: float) -> tuple[Unload | None, float]:
+def room_for_model(fleet: Fleet, patience: float, now: float) -> tuple[Action | None, float]:
     """An idle model makes room for one that somebody waits for and that is nowhere, and when it would.
 
     Not before the request has waited for `patience` times the reload of the one that goes.
     """
-    for model in [] if fleet.closed or fleet.leaving() else thirsty(fleet):
-        gone = None if fleet.serving(model) else victim(fleet, model)
-        if gone:
-            due = fleet.demand[model].waiting[0].arrived_at + patience * fleet.reload_s(gone.model)
-            return (Unload(gone.model, gone.gpu.id), due) if now >= due else (None, due)
+    for model in [] if fleet.closed else thirsty(fleet):
+        step, loss_s = (None, 0.0) if fleet.serving(model) else way_for(fleet, model)
+        if step:
+            due = fleet.demand[model].waiting[0].arrived_at + patience * loss_s
+            return (step, due) if now >= due else (None, due)
     return None, math.inf
+
+
+def way_for(fleet: Fleet, model: str) -> tuple[Action | None, float]:
+    """The next step to a place for the model, and how long it takes whoever leaves it to be back."""
+    if model in fleet.gangs:
+        team = team_for(fleet, model)
+        return gather(fleet, model, team), max((fleet.reload_s(r.model) for gpu in team for r in fleet.holders(gpu)),
+                                               default=fleet.reload_s(model))  # fmt: skip
+    gone = None if fleet.leaving() else victim(fleet, model)
+    return (Unload(gone.model, gone.gpu.id), fleet.reload_s(gone.model)) if gone else (None, 0.0)
+
+
+# --- models of several GPUs ---
+
+
+def team_for(fleet: Fleet, model: str) -> tuple[Gpu, ...]:
+    """The GPUs of one node that are cleared for the model at the least loss; none, where that cannot be."""
+
+    def loss(gpu: Gpu) -> tuple[bool, float]:
+        staying = [r for r in fleet.holders(gpu) if r.phase is not Phase.UNLOADING and not r.draining]
+        at_work = gpu.worker is not None or any(r.phase is Phase.BUSY for r in staying)
+        return at_work, sum(fleet.reload_s(r.model) for r in staying)
+
+    def may_be_cleared(gpu: Gpu) -> bool:
+        free = gpu.id not in fleet.pinned and not gpu.reserved and fleet.memory_gb[model] <= gpu.memory_gb
+        return free and all(r.model != model and r.phase is not Phase.BOOTING and stays_not(fleet, r)
+                            for r in fleet.holders(gpu))  # fmt: skip
+
+    found = sorted(filter(may_be_cleared, fleet.gpus.values()), key=loss)
+    return min(_teams(fleet, model, found), key=lambda team: sorted(map(loss, team), reverse=True), default=())
+
+
+def gather(fleet: Fleet, model: str, team: Sequence[Gpu]) -> Action | None:
+    """The next step to load the model on all of these: whoever is there leaves, and then the places are its own."""
+    for there in (resident for gpu in team for resident in fleet.holders(gpu)):
+        if there.phase is Phase.READY:
+            return Unload(there.model, there.gpu.id)
+        if there.phase is Phase.BUSY and not there.draining:
+            return Drain(there.model, there.gpu.id)
+    return Load.on(model, team) if team else None
+
+
+def in_the_way(fleet: Fleet) -> Unload | None:
+    """Somebody who was to leave, or on whose GPU a model of several waits for the rest, and has nothing more to do."""
+    for resident in fleet.ready():
+        others = (other for gpu in resident.gpus for other in fleet.holders(gpu))
+        if resident.draining or any(other.others and other.phase is Phase.BOOTING for other in others):
+            return Unload(resident.model, resident.gpu.id)
+    return None
 
 
 def load_at_once(fleet: Fleet) -> Load | None:
     """A load for a request that none is under way for, where there is room."""
     for model in [] if fleet.closed else thirsty(fleet):
-        gpu = place_model(fleet, model)
-        if gpu and booting(fleet, model) < len(fleet.demand[model].waiting):
-            return Load(model, gpu.id)
+        gpus = place_model(fleet, model)
+        if gpus and booting(fleet, model) < len(fleet.demand[model].waiting):
+            return Load.on(model, gpus)
     return None
 
 
@@ -174,17 +247,17 @@ class Threshold:
     def act(self, fleet: Fleet, now: float) -> Action | None:
         """Requests first, then scripts."""
         self.wake_at = math.inf
-        if load := load_at_once(fleet):
-            return load
+        if action := in_the_way(fleet) or load_at_once(fleet):
+            return action
         if gpu := place_script(fleet):
             return Run(gpu.id)
         queued = len(fleet.scripts) - fleet.leaving()
         gone = victim(fleet, fleet.scripts[0].name) if queued > 0 else None
         if gone and self._must_go(fleet, gone, queued, now):
             return Unload(gone.model, gone.gpu.id)
-        unload, due = room_for_model(fleet, _LATE, now)
-        self.wake_at = min(self.wake_at, due) if unload is None else self.wake_at
-        return unload
+        step, due = room_for_model(fleet, _LATE, now)
+        self.wake_at = min(self.wake_at, due) if step is None else self.wake_at
+        return step
 
     def _must_go(self, fleet: Fleet, gone: Resident, queued: int, now: float) -> bool:
         idle = len([r for r in fleet.ready() if r.gpu.id not in fleet.pinned])
@@ -206,8 +279,8 @@ class Lru:
 
     def act(self, fleet: Fleet, now: float) -> Action | None:
         """Requests first, then scripts."""
-        if load := load_at_once(fleet):
-            return load
+        if action := in_the_way(fleet) or load_at_once(fleet):
+            return action
         if gpu := place_script(fleet):
             return Run(gpu.id)
         if len(fleet.scripts) > fleet.leaving() and (gone := victim(fleet, fleet.scripts[0].name)):
@@ -225,11 +298,10 @@ class Static:
         """Fill the models' half when asked, run scripts on the other."""
         gpus = list(fleet.gpus.values())
         half = math.ceil(len(gpus) / 2) if fleet.demand else 0
-        models = sorted(fleet.demand)
-        for place, gpu in enumerate(gpus[:half]):
-            model = models[place % len(models)]
-            if not fleet.closed and fleet.demand[model].waiting and not gpu.residents and fleet.has_room(gpu, model):
-                return Load(model, gpu.id)
+        for model, team in _in_turn(fleet, gpus[:half]):
+            free = not any(gpu.residents for gpu in team) and all(fleet.has_room(gpu, model) for gpu in team)
+            if not fleet.closed and fleet.demand[model].waiting and free:
+                return Load.on(model, team)
         if fleet.scripts:
             for gpu in gpus[half:]:
                 if fleet.has_room(gpu, fleet.scripts[0].name):
@@ -238,3 +310,14 @@ class Static:
                     if there.phase is Phase.READY and gpu.id not in fleet.pinned:
                         return Unload(there.model, gpu.id)
         return None
+
+
+def _in_turn(fleet: Fleet, gpus: Iterable[Gpu]) -> Iterator[tuple[str, tuple[Gpu, ...]]]:
+    """The GPUs dealt to the models, to each as many as it needs, until they run out."""
+    left = iter(gpus)
+    for model in cycle(sorted(fleet.demand)):
+        team = tuple(islice(left, fleet.gangs.get(model, 1)))
+        if len(team) < fleet.gangs.get(model, 1):
+            return
+        if len({gpu.node for gpu in team}) == 1:
+            yield model, team

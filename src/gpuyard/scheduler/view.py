@@ -76,7 +76,7 @@ Action = Start | Fail | Preempt
 
 @dataclass(slots=True)
 class Promise:
-    """Places that are being freed for a job by preempting `attempts`; kept until it starts or nothing is freed."""
+    """Places that `attempts` are leaving for a job; kept until it starts or nothing is freed."""
 
     placements: tuple[Placement, ...]
     attempts: frozenset[str]
@@ -182,6 +182,11 @@ class View:
         self.leaving.discard(action.attempt_id)
         self.victims.changed.add(action.attempt_id)
         self.break_promise(action.for_job)
+
+    def promise(self, job_id: str, placements: tuple[Placement, ...], attempts: frozenset[str]) -> None:
+        """Keep these places for the job as they are freed; `attempts` are those that leave them."""
+        self.revision += 1
+        self.promises[job_id] = Promise(placements, attempts)
 
     def break_promise(self, job_id: str) -> None:
         """The job needs no room made any more; nothing changes when it has no promise."""

@@ -199,8 +199,8 @@ class _Play:
 
     def _do(self, action: Action) -> None:
         match action:
-            case Load(model, gpu):
-                self._load(model, self._fleet.gpus[gpu])
+            case Load(model, gpus):
+                self._load(model, self._fleet.gpus[gpus[0]])
             case Unload(model, gpu):
                 self._unload(self._fleet.gpus[gpu].residents[model])
             case Drain(model, gpu):

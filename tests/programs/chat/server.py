@@ -2,11 +2,12 @@
 
 `--boot S`: healthy after S seconds; `--crash`: ends at once; `--deaf`: never healthy; `--garbage`: answers no JSON;
 `--awake`: it does not sleep when it is told to. `/sleep`, `/wake_up` and `/is_sleeping` are as in vLLM.
-A message `sleep N` takes N seconds to answer; streamed, it says a word every 0.1 s.
+It says on which GPUs it is. A message `sleep N` takes N seconds to answer; streamed, it says a word every 0.1 s.
 """
 
 import argparse
 import json
+import os
 import sys
 import threading
 import time
@@ -88,6 +89,7 @@ def main() -> None:
     for flag in ("crash", "deaf", "garbage", "awake"):
         parser.add_argument(f"--{flag}", action="store_true")
     words = parser.parse_args()
+    print("on", os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
     if words.crash:
         sys.exit("out of memory, or some such")
     ThreadingHTTPServer(("127.0.0.1", words.port), make_handler(words)).serve_forever()

@@ -20,7 +20,8 @@ from gpuyard.scheduler.rent import Cost
 from gpuyard.scheduler.residency import Drain, Load, Lru, Run, Threshold, Unload
 from gpuyard.scheduler.switching import Move, Switching
 
-MODELS = {"small": 8.0, "other": 8.0, "large": 20.0}
+MODELS = {"small": 8.0, "other": 8.0, "large": 20.0, "gang": 10.0}
+GANGS = {"gang": 2}
 SCRIPT = "script"
 SLEEPER = "other"
 BOOT_S, WAKE_S, UNLOAD_S = 60.0, 5.0, 5.0
@@ -37,19 +38,30 @@ class Yard(RuleBasedStateMachine):
     def open(self, count: int, pinned: bool) -> None:
         times = {(name, move): {Move.BOOT: BOOT_S, Move.WAKE: WAKE_S}.get(move, UNLOAD_S)
                  for name in (*MODELS, SCRIPT) for move in Move}  # fmt: skip
-        gpus = {f"g{n}": Gpu(f"g{n}", 24.0) for n in range(count)}
+        gpus = {f"g{n}": self.gpu(n) for n in range(count)}
         self.now, self.served, self.asked = 0.0, 0, 0
         self.fleet = Fleet(gpus, {**MODELS, SCRIPT: 0.0}, Switching(times), frozenset({SLEEPER}), whole=True,
                            pinned=frozenset({"g0"}) if pinned and count > 1 else frozenset(),
-                           demand={model: Demand() for model in MODELS})  # fmt: skip
+                           demand={model: Demand() for model in MODELS}, gangs=GANGS)  # fmt: skip
+        for number, pair in enumerate(((0, 1), (2, 3))):
+            if count > pair[1] and not (number == 0 and self.fleet.pinned):
+                break
+        else:  # there is no room for two
+            del self.fleet.demand["gang"]
+        self.waiting: list[Resident] = []
         self.lost: dict[str, Gpu] = {}
         self.actor = self.policy()
+
+    def gpu(self, number: int) -> Gpu:
+        return Gpu(f"g{number}", 24.0, node=f"n{number // 2}")
 
     # --- events ---
 
     @rule(model=st.sampled_from(sorted(MODELS)), seconds=st.floats(0, 300))
     def request(self, model: str, seconds: float) -> None:
         self.pass_time(seconds)
+        if model not in self.fleet.demand:
+            return
         self.asked += 1
         self.fleet.demand[model].arrived(Task(self.asked, model, self.now), 5000)
         self.act()
@@ -75,8 +87,7 @@ class Yard(RuleBasedStateMachine):
     def a_server_crashes(self, choice: int) -> None:
         there = list(self.fleet.residents())
         gone = there[choice % len(there)]
-        self.give_back(gone)
-        del gone.gpu.residents[gone.model]
+        self.is_gone(gone)
         self.act()
 
     @precondition(lambda self: len(self.fleet.gpus) > 1)
@@ -84,11 +95,11 @@ class Yard(RuleBasedStateMachine):
     def a_gpu_is_lost(self, choice: int) -> None:
         """What was on it is gone; the script runs again."""
         gpu = self.fleet.gpus.pop(sorted(self.fleet.gpus)[choice % len(self.fleet.gpus)])
-        for resident in gpu.residents.values():
-            self.give_back(resident)
+        for resident in list(gpu.residents.values()):
+            self.is_gone(resident)
         if gpu.worker:
             self.fleet.scripts.appendleft(Task(0, SCRIPT, self.now))
-        self.lost[gpu.id] = Gpu(gpu.id, 24.0)
+        self.lost[gpu.id] = self.gpu(int(gpu.id[1:]))
         self.act()
 
     @precondition(lambda self: self.lost)
@@ -108,8 +119,9 @@ class Yard(RuleBasedStateMachine):
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
 
-    def give_back(self, resident: Resident) -> None:
+    def is_gone(self, resident: Resident) -> None:
         """Its request is asked anew."""
+        self.fleet.remove(resident)
         if resident.phase is Phase.BUSY:
             self.fleet.demand[resident.model].waiting.appendleft(Task(0, resident.model, self.now))
 
@@ -121,11 +133,19 @@ class Yard(RuleBasedStateMachine):
         """What may end next."""
         ends: list[Any] = [lambda g=gpu: self.script_ends(g) for gpu in self.fleet.gpus.values() if gpu.worker]
         for resident in self.fleet.residents():
-            if resident.phase is Phase.BOOTING or resident.phase is Phase.BUSY:
+            if resident.phase is Phase.BUSY or (resident.phase is Phase.BOOTING and self.has_begun(resident)):
                 ends.append(lambda r=resident: self.becomes_ready(r))
             elif resident.phase is Phase.UNLOADING:
                 ends.append(lambda r=resident: self.has_left(r))
         return ends
+
+    def has_begun(self, resident: Resident) -> bool:
+        """Whether its GPUs are its own by now: then it boots."""
+        if resident in self.waiting and not any(
+            gpu.worker or [r for r in self.fleet.holders(gpu) if r is not resident] for gpu in resident.gpus
+        ):
+            self.waiting.remove(resident)
+        return resident not in self.waiting
 
     def becomes_ready(self, resident: Resident) -> None:
         if resident.phase is Phase.BUSY:
@@ -133,15 +153,13 @@ class Yard(RuleBasedStateMachine):
             self.fleet.demand[resident.model].ended(10.0)
         self.enter(resident, Phase.READY)
         resident.used_at = self.now
-        if resident.draining:
-            self.enter(resident, Phase.UNLOADING)
 
     def has_left(self, resident: Resident) -> None:
         if resident.model in self.fleet.sleepers:
             self.enter(resident, Phase.ASLEEP)
             resident.draining = False
         else:
-            del resident.gpu.residents[resident.model]
+            self.fleet.remove(resident)
 
     def script_ends(self, gpu: Gpu) -> None:
         gpu.worker = None
@@ -169,14 +187,16 @@ class Yard(RuleBasedStateMachine):
     def do(self, action: Any) -> None:
         fleet = self.fleet
         match action:
-            case Load(model, gpu_id):
-                gpu = fleet.gpus[gpu_id]
-                assert fleet.has_room(gpu, model)
-                there = gpu.resident(model)
-                if there:
-                    self.enter(there, Phase.BOOTING)
-                else:
-                    gpu.residents[model] = Resident(model, gpu, Phase.BOOTING, self.now)
+            case Load(model, gpus):
+                assert len(gpus) == GANGS.get(model, 1)
+                assert len({fleet.gpus[gpu].node for gpu in gpus}) == 1
+                if there := fleet.gpus[gpus[0]].resident(model):
+                    assert Phase.BOOTING in PHASE_MOVES[there.phase]
+                room = all(fleet.has_room(fleet.gpus[gpu], model) for gpu in gpus)
+                assert room or model in GANGS
+                there = fleet.settle(model, gpus, self.now)
+                if not room:
+                    self.waiting.append(there)
             case Unload(model, gpu_id):
                 there = fleet.gpus[gpu_id].residents[model]
                 assert gpu_id not in fleet.pinned
@@ -195,7 +215,8 @@ class Yard(RuleBasedStateMachine):
     @invariant()
     def nothing_is_overbooked(self) -> None:
         for gpu in self.fleet.gpus.values() if hasattr(self, "fleet") else ():
-            held = [r for r in gpu.residents.values() if r.holds_memory]
+            held = [r for r in gpu.residents.values() if r.holds_memory and self.has_begun(r)]
+            assert len(held) == 1 or not any(resident.others for resident in held), "a gang has its GPUs to itself"
             assert sum(MODELS[resident.model] for resident in held) <= gpu.memory_gb
             assert not (gpu.worker and held), "a script has its GPU to itself"
 

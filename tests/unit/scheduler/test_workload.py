@@ -156,7 +156,7 @@ class Watched:
             assert fleet.free_gb(gpu) >= 0, f"{gpu.id} holds more than it has"
         action = self.inner.act(fleet, now)
         match action:
-            case Load(model, gpu):
+            case Load(model, (gpu,)):
                 there = fleet.gpus[gpu].resident(model)
                 assert there is None or there.phase is Phase.ASLEEP
                 assert fleet.has_room(fleet.gpus[gpu], model)
