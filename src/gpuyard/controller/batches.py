@@ -282,7 +282,7 @@ class Batches:
             failure = self._residents.failures.get(model)
             if failure and time.monotonic() < failure.until:
                 self._wake_at(failure.until)
-            elif not self._is_back(batch, gpus, model) and not self._residents.is_others(gpus, self._residents.live):
+            elif not self._is_back(batch, gpus, model) and not self._residents.is_others(gpus):
                 self._residents.load(model, gpus)
                 return
 
@@ -310,7 +310,7 @@ class Batches:
         failure = self._residents.failures.get(model)
         if failure is None or (failure.told and time.monotonic() < failure.until):
             return True  # configured no more, or of no use
-        if batch.over and not batch.workers and self._residents.is_others(gpus, self._residents.live):
+        if batch.over and not batch.workers and self._residents.is_others(gpus):
             return True  # somebody else was given the GPU: the model comes when it is asked for
         phases = (Phase.READY, Phase.BUSY)
         return any((r.gpus, r.model) == (gpus, model) and r.phase in phases for r in self._residents.live.values())

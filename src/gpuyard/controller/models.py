@@ -107,7 +107,9 @@ class Models:
             "name": model, "engine": spec.engine.value, "memory_gb": spec.memory_gb, "gpus": spec.gpus,
             "state": "failing" if failing and not there else state, "pinned": model in residents.pinned,
             "waiting": len(line.waiting), "answered": line.answered,
-            "boot_s": residents.switching.seconds(model, Move.BOOT), "replicas": [_replica(r) for r in there],
+            "boot_s": residents.switching.seconds(model, Move.BOOT),
+            "boot_p90_s": residents.switching.seconds(model, Move.BOOT, quantile=0.9),
+            "replicas": [_replica(r) for r in there],
             "problem": failure.reason or self.why_not(model),
         }  # fmt: skip
 

@@ -16,13 +16,13 @@ import structlog
 from gpuyard.config.settings import Settings
 from gpuyard.controller import moves
 from gpuyard.controller.core import Core
+from gpuyard.controller.experience import Experience
+from gpuyard.controller.holds import Holds
 from gpuyard.controller.requests import Requests
 from gpuyard.controller.resident import Failure, Resident, UnhealthyError, attend, free_port, server_job, turn
 from gpuyard.controller.sight import Sight
 from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.models import ModelSpec
-from gpuyard.domain.shape import Placement
-from gpuyard.domain.states import AttemptState
 from gpuyard.gateway.line import Lines
 from gpuyard.scheduler.fleet import Fleet, Phase
 from gpuyard.scheduler.rent import Cost
@@ -40,7 +40,6 @@ from gpuyard.scheduler.residency import (
     way_for,
 )
 from gpuyard.scheduler.switching import Move, Switching
-from gpuyard.scheduler.view import LiveAttempt
 
 if TYPE_CHECKING:
     import httpx
@@ -67,8 +66,10 @@ class Residents:
         self.live: dict[str, Resident] = {}
         self.pinned: set[str] = set()
         self.failures: dict[str, Failure] = {model: Failure() for model in self.specs}
-        self.switching = Switching(_expected(self.specs, core.settings.resource_manager.boot_times))
-        self._sight = Sight(core, self.specs, self.lines, self.switching, self._measured)
+        self.experience = Experience(core, self.specs)
+        self.lines.asked = self.experience.asked
+        self._holds = Holds(core)
+        self._sight = Sight(core, self.specs, self.lines, self.experience, self._measured)
         self._policy = _POLICIES[core.settings.residency.policy](core.settings)
         self._alarm: asyncio.TimerHandle | None = None
         self._soon: asyncio.Handle | None = None
@@ -89,6 +90,7 @@ class Residents:
 
         self._client = httpx.AsyncClient(trust_env=False)
         wished = {row["name"]: row["pinned"] for row in self._core.queries.models()}
+        self.experience.recall()
         self.pinned = {model for model, spec in self.specs.items() if wished.get(model, spec.pinned)}
         self.find()
 
@@ -104,10 +106,10 @@ class Residents:
             if spec["model"] in self.specs:
                 options = spec["provider_options"]
                 resident = Resident(spec["model"], job_id, tuple(options["gpus"]), options["port"])
-                if self.specs[resident.model].sleeps and self.is_others(resident.gpus, found):
+                if self.specs[resident.model].sleeps and self._holds.is_others(resident.gpus, found):
                     resident.phase = Phase.ASLEEP  # it must be: somebody else has its GPU
                 self._attend(resident)
-                self._keep_places(job_id, resident.gpus)
+                self._holds.promise(job_id, resident.gpus)
             else:  # it is configured no more
                 self._core.spawn(self._requests.cancel(job_id), "unload")
 
@@ -149,12 +151,12 @@ class Residents:
         if (
             self._leaving
             or self._client is None
-            or not (self.live or self.pinned or any(line.waiting for line in self.lines.lines.values()))
+            or not (self.live or self.pinned or self._is_asked() or self.experience.expected())
         ):
             return
         for resident in [r for r in self.live.values() if r.may_leave]:
             self.put_aside(resident)
-        self._keep_hold()
+        self._keep_holds()
         now = time.monotonic()
         fleet = self.fleet(now)
         self._let_go_of_lost(fleet)
@@ -167,6 +169,9 @@ class Residents:
         else:
             log.error("the policy has no end of wishes", policy=type(self._policy).__name__)
         self._set_alarm(now)
+
+    def _is_asked(self) -> bool:
+        return any(line.waiting for line in self.lines.lines.values())
 
     def _let_go_of_lost(self, fleet: Fleet) -> None:
         """Servers that wait for a GPU that is out of use would wait for ever."""
@@ -195,7 +200,7 @@ class Residents:
 
     def would_load_on(self, gpu: str) -> bool:
         """Whether the policy would put a model on this GPU if the script there left now."""
-        if self.closed or not any(line.waiting for line in self.lines.lines.values()):
+        if self.closed or not self._is_asked():
             return False
         now = time.monotonic()
         fleet = self.fleet(now)
@@ -204,11 +209,23 @@ class Residents:
         fleet.gpus[gpu].worker = None
         return isinstance(action := self._policy.act(fleet, now), Load) and gpu in action.gpus
 
+    @property
+    def switching(self) -> Switching:
+        """How long models take to move."""
+        return self.experience.switching
+
+    def _keep_holds(self) -> None:
+        self._holds.keep(self.live.values(), self.unload)
+
+    def is_others(self, gpus: Collection[str]) -> bool:
+        """Whether one of the GPUs is booked by anybody but models."""
+        return self._holds.is_others(gpus, self.live)
+
     def reload_s(self, model: str) -> float:
         """How long it takes to be back."""
         if model not in self.specs:
             return 0.0
-        return self.switching.seconds(model, Move.WAKE if self.specs[model].sleeps else Move.BOOT)
+        return self.switching.seconds(model, Move.WAKE if self.specs[model].sleeps else Move.REBOOT)
 
     def unload_s(self, model: str) -> float:
         """How long it takes to leave."""
@@ -266,26 +283,17 @@ class Residents:
         if sleeper:
             sleeper.enter(Phase.BOOTING)
             sleeper.leaving = False
-            self._keep_hold()
+            self._keep_holds()
             self._core.spawn(self._turn(sleeper, to_sleep=False), f"wake-{model}")
             return
         port = free_port()
-        beside = len(gpus) == 1 and any(r.gpus == gpus and r.awake and self._attempt(r) for r in self.live.values())
+        beside = len(gpus) == 1 and any(
+            r.gpus == gpus and r.awake and self._holds.attempt(r) for r in self.live.values()
+        )
         job = server_job(model, self.specs[model], gpus, port, beside=beside)
         self._core.emit([moves.submitted(job, self._core.clock())])
         self._attend(Resident(model, job.id, gpus, port))
-        self._keep_places(job.id, gpus)
-
-    def _keep_places(self, job_id: str, gpus: tuple[str, ...]) -> None:
-        """What is freed of the GPUs of a model that needs several is kept for it."""
-        view = self._core.view
-        job, nodes = view.jobs[job_id], {device.node_id for gpu in gpus if (device := view.devices.get(gpu))}
-        there = {
-            a.id for a in view.attempts.values() for place in a.placements if not {*gpus}.isdisjoint(place.gpu_uuids)
-        }
-        if len(gpus) > 1 and job.attempt_id is None and there and (node := next(iter(nodes), None)):
-            place = Placement(node, gpus, job.shape.cpus, job.shape.memory_gb)
-            view.promise(job_id, (place,), frozenset(there))
+        self._holds.promise(job.id, gpus)
 
     def put_aside(self, resident: Resident) -> None:
         """Put it to sleep if it can, or unload it: it holds no memory of its GPU then."""
@@ -314,43 +322,13 @@ class Residents:
             resident.turning = False
         if self.live.get(resident.job_id) is not resident:
             return  # memory was read anew, and it with it
-        self.switching.took(resident.model, Move.UNLOAD if to_sleep else Move.WAKE, time.monotonic() - resident.since)
+        move, seconds = Move.UNLOAD if to_sleep else Move.WAKE, time.monotonic() - resident.since
+        self.experience.took(resident.model, move, seconds, resident.gpu)
         resident.enter(Phase.ASLEEP if to_sleep else Phase.READY)
         if resident.replica and not to_sleep:
             resident.replica.draining, resident.replica.used_at = False, time.monotonic()
             self.lines.put(resident.replica)
         self._core.schedule()
-
-    # --- who books a GPU that several models may be on ---
-
-    def _attempt(self, resident: Resident) -> LiveAttempt | None:
-        job = self._core.view.jobs.get(resident.job_id)
-        return self._core.view.attempts.get(job.attempt_id or "") if job else None
-
-    def is_others(self, gpus: Collection[str], models: Collection[str]) -> bool:
-        """Whether one of the GPUs is booked by a job that is none of these."""
-        return any(uuid in gpus and attempt.job_id not in models
-                   for attempt in self._core.view.attempts.values()
-                   for share in attempt.placements for uuid in share.gpu_uuids)  # fmt: skip
-
-    def _keep_hold(self) -> None:
-        """See to it that a GPU with models awake on it is booked by one of them, and one without by none."""
-        view, now = self._core.view, self._core.clock()
-        holders = {uuid: a.id for a in view.attempts.values() for place in a.placements for uuid in place.gpu_uuids}
-        there = [(resident, attempt) for resident in self.live.values() if (attempt := self._attempt(resident))]
-        for resident, attempt in there:
-            if not resident.awake and holders.get(resident.gpu) == attempt.id:
-                self._core.emit([moves.moved(attempt, (), now)])
-                del holders[resident.gpu]  # who sleeps has one
-        ours = {attempt.id for _, attempt in there}
-        for resident, attempt in there:
-            if not resident.awake or len(resident.gpus) > 1 or attempt.state is AttemptState.ENDING:
-                continue
-            holder = holders.setdefault(resident.gpu, attempt.id)
-            if holder == attempt.id and not any(resident.gpu in place.gpu_uuids for place in attempt.placements):
-                self._core.emit([moves.moved(attempt, (resident.gpu,), now)])
-            elif holder not in ours and resident.phase is not Phase.UNLOADING:
-                self.unload(resident)  # somebody else was given the GPU: what is booked counts
 
     def unload(self, resident: Resident) -> None:
         """End its server."""
@@ -377,7 +355,8 @@ class Residents:
         job = self._core.view.jobs.get(resident.job_id)
         if job and job.started_at and resident.booted_here:
             resident.booted_here = False
-            self.switching.took(resident.model, Move.BOOT, max(self._core.clock() - job.started_at, 0.0))
+            self.experience.booted(resident.model, resident.gpu, max(self._core.clock() - job.started_at, 0.0))
+        self.experience.is_loaded(resident.model, resident.gpu)
         self.failures[resident.model].reason = ""
         if resident.awake:
             self.lines.put(resident.replica)
@@ -395,7 +374,7 @@ class Residents:
         self._silence(resident)
         resident.over.set()
         if resident.phase is Phase.UNLOADING and not resident.fault:
-            self.switching.took(resident.model, Move.UNLOAD, time.monotonic() - resident.since)
+            self.experience.took(resident.model, Move.UNLOAD, time.monotonic() - resident.since, resident.gpu)
             return
         row = self._core.queries.job(resident.job_id) or {}
         why = resident.fault or f"its server ended ({row.get('reason') or row.get('state') or 'unknown'})"
@@ -404,13 +383,3 @@ class Residents:
         log.warning("a model server failed", model=resident.model, cause=why, times=failure.count)
         if failure.told:
             self.lines.refuse(resident.model, f"{resident.model} cannot be loaded: {failure.reason}")
-
-
-def _expected(specs: Mapping[str, ModelSpec], boot_times: Mapping[str, float]) -> dict[tuple[str, Move], float]:
-    """What the settings say of times, until they are measured."""
-    times: dict[tuple[str, Move], float] = {}
-    for model, spec in specs.items():
-        times[model, Move.BOOT] = boot_times.get(model, spec.boot_s)
-        times[model, Move.WAKE] = spec.wake_s
-        times[model, Move.UNLOAD] = spec.unload_s
-    return times

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
 from gpuyard.controller.core import Core
+from gpuyard.controller.experience import Experience
 from gpuyard.controller.resident import Resident
 from gpuyard.domain.models import ModelSpec
 from gpuyard.domain.shape import Shape
@@ -12,7 +13,6 @@ from gpuyard.gateway.line import Lines
 from gpuyard.scheduler.fitting import allowed, suitable
 from gpuyard.scheduler.fleet import Demand, Fleet, Gpu, Phase, Task
 from gpuyard.scheduler.fleet import Resident as Standing
-from gpuyard.scheduler.switching import Switching
 
 # So many waiting scripts tell a policy all it needs.
 _SCRIPTS = 2000
@@ -30,14 +30,14 @@ class Sight:
         core: Core,
         specs: Mapping[str, ModelSpec],
         lines: Lines,
-        switching: Switching,
+        experience: Experience,
         measured: Callable[[], Mapping[str, float]],
     ) -> None:
         self._core = core
         self._measured = measured
         self._specs = specs
         self._lines = lines
-        self._switching = switching
+        self._experience = experience
         self._sleepers = frozenset(model for model, spec in specs.items() if spec.sleeps)
         self._gangs = {model: spec.gpus for model, spec in specs.items() if spec.gpus > 1}
         self._working: dict[str, tuple[str, float]] = {}  # by GPU, whose script is on it and since when
@@ -57,7 +57,8 @@ class Sight:
         """
         view, there = self._core.view, list(residents)
         free = self._measured()
-        gpus = {uuid: Gpu(uuid, device.memory_gb, measured_gb=free.get(uuid), node=device.node_id)
+        gpus = {uuid: Gpu(uuid, device.memory_gb, measured_gb=free.get(uuid), node=device.node_id,
+                          kind=self._experience.kind(uuid))
                 for uuid, device in view.devices.items()
                 if device.usable and device.node_id and view.node(device.node_id).online}  # fmt: skip
         self._see_scripts(gpus, {gpu for resident in there if resident.awake for gpu in resident.gpus}, now)
@@ -66,7 +67,9 @@ class Sight:
                 gpu.residents[resident.model] = homes[0].resident(resident.model) or _standing(resident, homes)
         stays = frozenset(gpu for r in there for gpu in r.gpus if r.model in pinned or self._is_brain(gpu))
         fleet = Fleet(
-            gpus, {_SCRIPT: 0.0} | {model: spec.memory_gb for model, spec in self._specs.items()}, self._switching,
+            gpus, {_SCRIPT: 0.0} | {model: spec.memory_gb for model, spec in self._specs.items()},
+            self._experience.switching, warm=self._experience.warm,
+            expected={m: times for m, times in self._experience.expected().items() if m not in tired},
             sleepers=self._sleepers, gangs=self._gangs, pinned=stays,
             demand={model: self._demand(model, model in tired) for model in self._specs},
             scripts_moved_at=self._moved_at, scripts_ended=self._ended, scripts_took_s=self._took_s, whole=True,

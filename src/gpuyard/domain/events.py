@@ -24,6 +24,8 @@ class Table(StrEnum):
     MODELS = "models"
     BATCHES = "batches"
     ITEMS = "items"
+    TIMINGS = "timings"
+    HABITS = "habits"
 
 
 class EventKind(StrEnum):
@@ -49,6 +51,8 @@ class EventKind(StrEnum):
     CHECKPOINT_PRUNED = "checkpoint.pruned"
     NODE_CHANGED = "node.changed"
     MODEL_CHANGED = "model.changed"
+    MODEL_TIMED = "model.timed"
+    MODEL_ASKED = "model.asked"
     BATCH_SUBMITTED = "batch.submitted"
     BATCH_CHANGED = "batch.changed"
     BATCH_ENDED = "batch.ended"

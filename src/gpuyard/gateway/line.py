@@ -62,16 +62,20 @@ class Line:
 
 
 class Lines:
-    """All models' lines. `changed` is called when somebody came who has to wait, and when a replica became idle."""
+    """All models' lines. `changed` is called when somebody came who has to wait, and when a replica became idle;
+    `asked` for each request.
+    """
 
     def __init__(self, models: Mapping[str, object], changed: Callable[[], None] = lambda: None) -> None:
         self.lines: dict[str, Line] = {model: Line() for model in models}
         self.changed = changed
+        self.asked: Callable[[str], None] = lambda _: None
 
     async def acquire(self, model: str, timeout_s: float) -> Replica:
         """A slot of a replica of `model`, in the order of arrival; NoAnswerError after `timeout_s`."""
         line = self.lines[model]
         line.arrivals.append(time.monotonic())
+        self.asked(model)
         return await self._next(line, model, timeout_s)
 
     async def again(self, model: str, timeout_s: float) -> Replica:

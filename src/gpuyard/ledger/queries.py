@@ -17,6 +17,7 @@ from gpuyard.ledger.tables import (
     checkpoints,
     events,
     gpus,
+    habits,
     items,
     jobs,
     lease,
@@ -25,6 +26,7 @@ from gpuyard.ledger.tables import (
     points,
     progress,
     specs,
+    timings,
 )
 
 Row = dict[str, Any]
@@ -267,6 +269,14 @@ class Queries:
     def models(self) -> list[Row]:
         """What was wished of models."""
         return self._rows(sa.select(models))
+
+    def timings(self) -> list[Row]:
+        """How long models took to move, the oldest first."""
+        return self._rows(sa.select(timings).order_by(timings.c.at))
+
+    def habits(self) -> list[Row]:
+        """When models are asked for."""
+        return self._rows(sa.select(habits))
 
     # --- batches ---
 

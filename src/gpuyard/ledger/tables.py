@@ -157,6 +157,29 @@ models = sa.Table(
     sa.Column("pinned", sa.Boolean),
 )
 
+# How long models took to move: the newest of each kind, over which later ones are written.
+timings = sa.Table(
+    "timings",
+    metadata,
+    sa.Column("id", TEXT, primary_key=True),
+    sa.Column("name", TEXT),
+    sa.Column("move", TEXT),
+    sa.Column("gpu_class", TEXT),
+    sa.Column("seconds", sa.Float),
+    sa.Column("at", sa.Float),
+)
+
+# At what time of day models are asked for.
+habits = sa.Table(
+    "habits",
+    metadata,
+    sa.Column("id", TEXT, primary_key=True),
+    sa.Column("model", TEXT),
+    sa.Column("slot", INTEGER),
+    sa.Column("day", INTEGER),
+    sa.Column("share", sa.Float),
+)
+
 batches = sa.Table(
     "batches",
     metadata,
@@ -265,6 +288,8 @@ STATE_TABLES: Mapping[Table, sa.Table] = {
     Table.MODELS: models,
     Table.BATCHES: batches,
     Table.ITEMS: items,
+    Table.TIMINGS: timings,
+    Table.HABITS: habits,
 }
 
 

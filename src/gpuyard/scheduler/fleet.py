@@ -7,7 +7,7 @@ one clock; nothing here reads how long a task will take.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import takewhile
@@ -74,7 +74,7 @@ class Resident:
 class Gpu:
     """A GPU. `worker`: the script whose worker boots, runs or leaves on it; `reserved`: kept free for a batch.
 
-    `measured_gb`: so much of its memory is free by its own account, where it can tell.
+    `kind`: its class; `measured_gb`: so much of its memory is free by its own account, where it can tell.
     """
 
     id: str
@@ -84,6 +84,7 @@ class Gpu:
     reserved: bool = False
     measured_gb: float | None = None
     node: str = ""
+    kind: str = ""
 
     def resident(self, model: str) -> Resident | None:
         """The model on this GPU, asleep or not."""
@@ -133,7 +134,8 @@ class Demand:
 class Fleet:
     """All of it. `memory_gb` says what a model or a script needs on a GPU; `switching` how long moving them takes.
 
-    `gangs`: the models that need several GPUs, and how many.
+    `gangs`: the models that need several GPUs, and how many. `warm`: the nodes on which a model was loaded before.
+    `expected`: from when until when a model is likely to be asked for, by what was seen on other days.
     """
 
     gpus: dict[str, Gpu]
@@ -153,6 +155,8 @@ class Fleet:
     whole: bool = False
     """A script has its GPU to itself; only models share one."""
     gangs: Mapping[str, int] = field(default_factory=dict[str, int])
+    warm: Mapping[str, Set[str]] = field(default_factory=dict[str, Set[str]])
+    expected: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
     closed: bool = False
     """An exclusive batch runs: requests wait, and nothing is loaded for them."""
 
@@ -217,7 +221,13 @@ class Fleet:
 
     def reload_s(self, model: str) -> float:
         """How long the model takes to be back, once it has left a GPU."""
-        return self.switching.seconds(model, Move.WAKE if model in self.sleepers else Move.BOOT)
+        return self.switching.seconds(model, Move.WAKE if model in self.sleepers else Move.REBOOT)
+
+    def load_s(self, model: str, gpu: Gpu) -> float:
+        """How long the model takes until it is ready there."""
+        warm = gpu.node in self.warm.get(model, ())
+        move = Move.WAKE if gpu.resident(model) else Move.REBOOT if warm else Move.BOOT
+        return self.switching.seconds(model, move, gpu.kind)
 
     def script_mean_s(self, guess_s: float) -> float:
         """How long a script runs; `guess_s` counts as much as three of them."""

@@ -34,6 +34,9 @@ FIRST_WAIT_S = 24.0
 LATE = 10.0
 """Who has waited for so many boots, while nothing of its kind moves, gets the place of somebody at work."""
 
+FORESIGHT_S = 60.0
+"""A model that is expected is ready so long before."""
+
 
 @dataclass(frozen=True, slots=True)
 class Patience:
@@ -106,8 +109,22 @@ class Cost:
         for task in stuck:
             if action := self._make_room(fleet, task, now):
                 return action
+        if action := self._foresee(fleet, now):
+            return action
         if fleet.demand and (fleet.scripts or any(demand.waiting for demand in fleet.demand.values())):
-            self.wake_at = now + min(self._of(fleet, model).look for model in fleet.demand)
+            look = now + min(self._of(fleet, model).look for model in fleet.demand)
+            self.wake_at = min(self.wake_at, look)
+        return None
+
+    def _foresee(self, fleet: Fleet, now: float) -> Load | None:
+        """A model that is likely to be asked for soon is loaded where nobody else needs the GPU."""
+        for model, (begin, end) in sorted(fleet.expected.items()) if not fleet.closed else ():
+            gpus = () if fleet.scripts or fleet.serving(model) else place_model(fleet, model)
+            due = begin - max((fleet.load_s(model, gpu) for gpu in gpus), default=0.0) - FORESIGHT_S
+            if gpus and due <= now < end:
+                return Load.on(model, gpus)
+            if gpus and now < due:
+                self.wake_at = min(self.wake_at, due)
         return None
 
     def _is_late(self, fleet: Fleet, now: float) -> bool:

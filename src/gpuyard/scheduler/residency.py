@@ -12,7 +12,6 @@ from itertools import cycle, islice
 from typing import Protocol
 
 from gpuyard.scheduler.fleet import Fleet, Gpu, Phase, Resident
-from gpuyard.scheduler.switching import Move
 
 # Before anything was measured: the seed document's figures for a short answer and a ten-minute video.
 ANSWER_S = 15.0
@@ -78,16 +77,10 @@ _LATE = 10.0
 # --- what all policies do alike ---
 
 
-def load_s(fleet: Fleet, model: str, gpu: Gpu) -> float:
-    """How long the model takes until it is ready there."""
-    there = gpu.resident(model)
-    return fleet.switching.seconds(model, Move.WAKE if there else Move.BOOT)
-
-
 def place_model(fleet: Fleet, model: str) -> tuple[Gpu, ...]:
     """Where the model is ready soonest; the fullest of equal ones. Nothing, where it has no room."""
     found = [gpu for gpu in fleet.roomy(model) if (there := gpu.resident(model)) is None or not there.holds_memory]
-    found.sort(key=lambda gpu: (load_s(fleet, model, gpu), fleet.free_gb(gpu)))
+    found.sort(key=lambda gpu: (fleet.load_s(model, gpu), fleet.free_gb(gpu)))
     return next(_teams(fleet, model, found), ())
 
 

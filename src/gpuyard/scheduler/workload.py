@@ -13,6 +13,7 @@ from typing import Any
 
 from gpuyard.scheduler.batches import in_turn, longest_first, serial_tails
 from gpuyard.scheduler.fleet import Demand, Fleet, Gpu, Phase, Resident, Task
+from gpuyard.scheduler.habits import Habits
 from gpuyard.scheduler.rent import Cost
 from gpuyard.scheduler.residency import Action, Drain, Load, Lru, Residency, Run, Static, Threshold, Unload
 from gpuyard.scheduler.simulate import percentile
@@ -140,6 +141,7 @@ class _Play:
         self._pending: list[_Batch] = []
         self._loading, self._loads_in_line = 0, list[tuple[str, Gpu]]()
         self._out = Outcome(policy)
+        self._habits = Habits()
         self._open = 0
         self._fleet = self._make_fleet()
 
@@ -192,6 +194,8 @@ class _Play:
             self._answer()
             for batch in self._running:
                 self._clear_the_way(batch)
+            next_times = {model: self._habits.expected(model, self._now) for model in self._fleet.demand}
+            self._fleet.expected = {model: times for model, times in next_times.items() if times}
             action = self._policy.act(self._fleet, self._now)
             if action is None:
                 return
@@ -218,6 +222,7 @@ class _Play:
         self._durations[task.id] = arrival.duration_s
         if arrival.name in self._work.models:
             self._fleet.demand[arrival.name].arrived(task, _KEPT_S)
+            self._habits.asked(arrival.name, self._now)
         else:
             self._fleet.scripts.append(task)
 
