@@ -1,9 +1,12 @@
 """GPUs end to end, with a fake NVML under the unmodified binding: who gets which device, and what the job sees."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.support import amd
 from tests.support.nvml import FakeGpus
 from tests.support.nvml.fixtures import fake_gpus, nvml_library  # noqa: F401  (fixtures)
 from tests.support.wait import wait_until
@@ -228,3 +231,42 @@ def test_gpus_can_be_simulated_for_trying_things_out() -> None:
         assert "24 GB" in yard.ok("gpus")
         again = yard.run("up", "--simulate-gpus", "3x24")
         assert (again.returncode, "gpuyard down" in again.stderr) == (4, True)
+
+
+# --- other kinds of GPUs ---
+
+
+def test_instances_of_a_divided_gpu_are_gpus_of_their_own(fake_gpus: FakeGpus) -> None:  # noqa: F811
+    """Each runs its own job; an error of one is not the other's, one of the whole card is both's."""
+    fake_gpus.add(A)
+    fake_gpus.add_mig(A, "MIG-a")
+    fake_gpus.add_mig(A, "MIG-b")
+    with make_yard(**fake_gpus.env(), GPUYARD_NODE__DISCOVERY_S="0.2") as yard:
+        yard.ok("up")
+        wait_until(lambda: set(gpus(yard)) == {"MIG-a", "MIG-b"}, 20, "the instances")
+        jobs = [yard.submit(["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"], resources={"gpus": 1}) for _ in range(2)]
+        assert {yard.wait(job).state for job in jobs} == {"completed"}
+
+        def quarantined(instance: int | None, *uuids: str) -> bool:
+            fake_gpus.xid(A, 79, instance)  # one that comes before somebody listens is not heard
+            return {uuid for uuid, gpu in gpus(yard).items() if gpu["state"] == "quarantined"} == set(uuids)
+
+        wait_until(lambda: quarantined(2, "MIG-b"), 20, "the instance to be quarantined")
+        wait_until(lambda: quarantined(None, "MIG-a", "MIG-b"), 20, "both to be quarantined")
+        fake_gpus.lose(A)
+        yard.ok("gpus", "--release", "MIG-a")
+        wait_until(lambda: gpus(yard)["MIG-a"]["state"] == "offline", 20, "the loss to be seen")
+
+
+def test_amds_gpus_run_jobs_which_know_them_by_their_names(tmp_path: Path) -> None:
+    state = tmp_path / "amd.json"
+    state.write_text(json.dumps({"gpus": [amd.BUSY, amd.PLAIN]}))
+    with make_yard(**amd.environment(state), GPUYARD_NODE__DISCOVERY_S="0.2") as yard:
+        yard.ok("up")
+        wait_until(lambda: len(yard.json("gpus")["items"]) == 2, 20, "the GPUs")
+        job = yard.submit(["sh", "-c", "echo $ROCR_VISIBLE_DEVICES"], resources={"gpus": {"count": 1, "memory_gb": 60}})
+        assert yard.wait(job).state == "completed"
+        assert yard.ok("logs", job).strip() == amd.BUSY["uuid"]
+        state.write_text(json.dumps({"gpus": [{**amd.BUSY, "ecc": 2}, amd.PLAIN]}))
+        states = lambda: [gpu["state"] for gpu in yard.json("gpus")["items"]]  # noqa: E731
+        wait_until(lambda: states() == ["quarantined", "idle"], 30, "the memory errors to be seen")

@@ -1,1 +1,1 @@
-"""What a host has: its GPUs (NVML, or `nvidia-smi` where NVML fails), processors, memory and identity."""
+"""What a host has: its GPUs (by NVML, `nvidia-smi` or AMD's library), processors, memory and identity."""

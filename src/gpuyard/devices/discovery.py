@@ -1,7 +1,8 @@
 """Which GPUs this host has now, from the best source it offers.
 
-NVIDIA only: AMD GPUs are not read yet. Made to be called again and again by a long-lived process: each call starts
-afresh and leaves nothing open, so GPUs that were added, removed, lost or brought back show up at the next one.
+NVIDIA's by NVML or `nvidia-smi`, AMD's by `amdsmi` where that is installed. Made to be called again and again by a
+long-lived process: each call starts afresh and leaves nothing open, so GPUs that were added, removed, lost or brought
+back show up at the next one.
 """
 
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from gpuyard.devices.gpu import GpuReading, LostGpu, SourceFailedError, SourceMi
 class Discovery:
     """The GPUs of this host, by driver index. `lost` are there and cannot be used; the others are not touched by that.
 
-    `source` is "nvml", "nvidia-smi" or "none". `problem` says why the GPUs could not be read and what to do; it is
-    None where they could, and on a host that has neither source.
+    `source` is "nvml", "nvidia-smi", "amdsmi" or "none". `problem` says why the GPUs could not be read and what to do;
+    it is None where they could, and on a host that has no source.
     """
 
     gpus: tuple[GpuReading, ...]
@@ -27,10 +28,11 @@ class Discovery:
 
 def discover(smi_timeout_s: float = smi.TIMEOUT_S) -> Discovery:
     """Read all GPUs. Blocks for as long as the driver does (`nvidia-smi` at most `smi_timeout_s` and a second)."""
-    from gpuyard.devices import nvml  # late: nvidia-ml-py takes 20 ms to import
+    from gpuyard.devices import amd, nvml  # late: nvidia-ml-py takes 20 ms to import
 
     problems: list[str] = []
-    sources = (("nvml", nvml.read_gpus), ("nvidia-smi", partial(smi.read_gpus, smi_timeout_s)))
+    smi_gpus = partial(smi.read_gpus, smi_timeout_s)
+    sources = (("nvml", nvml.read_gpus), ("nvidia-smi", smi_gpus), ("amdsmi", amd.read_gpus))
     for source, read in sources:
         try:
             return _discovery(read(), source)

@@ -17,7 +17,8 @@ class GpuReading:
 
     Memory is in MiB, rounded down, as the driver reports it. `compute_capability` is like "8.0", "" if unknown.
     `temperature_c` is in °C, `utilization` from 0 to 1 over the driver's last sample period, `power_w` in watts; each
-    is None where the GPU or the source does not tell it. A MIG instance (`mig`) has its parent's index and temperature.
+    is None where the GPU or the source does not tell it. A MIG instance (`mig`) has its parent's index and temperature,
+    `parent` is that GPU's UUID and `instance` its number there.
     `processes` is empty where the source does not tell it.
 
     Health, as far as it is told: `ecc_uncorrected` errors since the driver was loaded, whether memory rows wait for a
@@ -42,6 +43,8 @@ class GpuReading:
     remap_failed: bool = False
     recovery: str | None = None
     slowdown_c: int | None = None
+    parent: str = ""
+    instance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,8 @@ def _read_gpu(handle: Any, physical: Any, index: int, driver: str) -> GpuReading
             power_w=None if milliwatts is None else milliwatts / 1000,
             processes=_processes(handle),
             mig=handle is not physical,
+            parent="" if handle is physical else pynvml.nvmlDeviceGetUUID(physical),
+            instance=None if handle is physical else _told(pynvml.nvmlDeviceGetGpuInstanceId, handle),
             ecc_uncorrected=_told(pynvml.nvmlDeviceGetTotalEccErrors, physical, ecc, volatile),
             remap_pending=bool(pending),
             remap_failed=bool(failed),

@@ -2,7 +2,8 @@
 
 A process of its own, because NVML has to stay open for it, and one that has NVML open sees no GPU come or go; it
 ends with its standard input. One thread a GPU waits for that GPU's events, so that one whose wait fails is known by
-name: `{"uuid": …, "failed": "why"}`, and `"failed": null` when it can be heard again.
+name: `{"uuid": …, "failed": "why"}`, and `"failed": null` when it can be heard again. An error is
+`{"uuid": …, "xid": 79, "instance": N}`, where N is the MIG instance it is about, or none that there is.
 """
 
 import json
@@ -42,7 +43,7 @@ def _hear(uuid: str) -> None:
             except pynvml.NVMLError_Timeout:
                 continue
             if event.eventType == xid:
-                _say(uuid=uuid, xid=int(event.eventData))
+                _say(uuid=uuid, xid=int(event.eventData), instance=int(event.gpuInstanceId))
     finally:
         pynvml.nvmlEventSetFree(events)
 

@@ -18,6 +18,7 @@ def job_environment(start: wire.Start, node: str, resume_from: Path | None) -> d
     own = {
         "CUDA_VISIBLE_DEVICES": ",".join(start.gpu_uuids),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "ROCR_VISIBLE_DEVICES": ",".join(start.gpu_uuids),  # the same for AMD's
         "GPUYARD_JOB_ID": start.job_id,
         "GPUYARD_ATTEMPT_ID": start.attempt_id,
         "GPUYARD_ATTEMPT": str(start.token),

@@ -44,6 +44,7 @@ class GpuWatch:
         self._failed = failed
         self._blamed = blamed
         self._xids = XidListener(self._heard)
+        self._instances: dict[str, GpuReading] = {}  # MIG's, by UUID
         self._look_now = asyncio.Event()
         self._missing: dict[str, int] = {}
         self.current: list[wire.Gpu] = []
@@ -58,7 +59,9 @@ class GpuWatch:
         self.current = [self._health.judge(gpu, time.monotonic()) for gpu in gpus]
         self.problem = found.problem or unknown
         if found.source == "nvml":
-            self._xids.listen_to([gpu.uuid for gpu in self.current if "MIG" not in gpu.name])
+            self._instances = {gpu.uuid: gpu for gpu in found.gpus if gpu.parent}
+            whole = [self._instances[g.uuid].parent if g.uuid in self._instances else g.uuid for g in self.current]
+            self._xids.listen_to(list(dict.fromkeys(whole)))
         if not found.problem:
             self._tell_failed({gpu.uuid for gpu in known})
         return (_identity(self.current), self.problem) != before
@@ -93,13 +96,19 @@ class GpuWatch:
         self._look_now.set()
 
     def _heard(self, words: Mapping[str, Any]) -> None:
-        uuid = words["uuid"]
-        if "xid" not in words:
-            self._health.unwatched(uuid, words["failed"])
-        elif self._health.xid(uuid, words["xid"]):
-            self._blamed(uuid, f"the driver reported {xid_text(words['xid'])} on its GPU")
-            return
-        self._look_now.set()
+        for uuid in self._concerned(words["uuid"], words.get("instance")):
+            if "xid" not in words:
+                self._health.unwatched(uuid, words["failed"])
+            elif self._health.xid(uuid, words["xid"]):
+                self._blamed(uuid, f"the driver reported {xid_text(words['xid'])} on its GPU")
+                continue
+            self._look_now.set()
+
+    def _concerned(self, uuid: str, instance: int | None) -> list[str]:
+        """The GPU itself; of one that is divided, the instance that is named, or all."""
+        parts = [part for part in self._instances.values() if part.parent == uuid]
+        named = [part.uuid for part in parts if part.instance == instance]
+        return named or [part.uuid for part in parts] or [uuid]
 
 
 def _identity(gpus: list[wire.Gpu]) -> list[tuple[str, int, str, str | None]]:
@@ -118,8 +127,8 @@ def _merge(found: Discovery, before: list[wire.Gpu]) -> tuple[list[wire.Gpu], st
     unknown: list[str] = []
     for lost in found.lost:
         known = [g for g in before if g.uuid not in gpus and (g.uuid == lost.uuid or g.index == lost.index)]
-        if known:
-            gpus[known[0].uuid] = _offline(known[0], lost.reason)
+        if known:  # several, where MIG divides it
+            gpus |= {gpu.uuid: _offline(gpu, lost.reason) for gpu in known}
         elif lost.uuid:
             gpus[lost.uuid] = _offline(wire.Gpu(lost.uuid, lost.index or 0, "", 0), lost.reason)
         else:

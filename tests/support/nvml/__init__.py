@@ -33,6 +33,7 @@ _KEYS = {
     "lost",
     "slowdown",
     "recovery",
+    "instance",
 }
 
 
@@ -89,7 +90,8 @@ class FakeGpus:
         """Turn MIG mode on for the GPU `parent` and add an instance to it."""
         self._values[parent]["mig_mode"] = 1
         self._gpus[parent].append(uuid)
-        self._add(uuid, {"name": name, "memory_mb": memory_mb, "memory_used_mb": 0})
+        number = len(self._gpus[parent])
+        self._add(uuid, {"name": name, "memory_mb": memory_mb, "memory_used_mb": 0, "instance": number})
 
     def remove(self, uuid: str) -> None:
         """Take a GPU, and its instances, out of the host."""
@@ -120,9 +122,9 @@ class FakeGpus:
         lines.append(("error", f"{function} {code}"))
         self._write()
 
-    def xid(self, uuid: str, number: int) -> None:
-        """Let the driver report an Xid error of a GPU, to whoever listens by then."""
-        self._extra[uuid].append(("xid", str(number)))
+    def xid(self, uuid: str, number: int, instance: int | None = None) -> None:
+        """Let the driver report an Xid error of a GPU, or of an instance on it, to whoever listens by then."""
+        self._extra[uuid].append(("xid", f"{number}" if instance is None else f"{number} {instance}"))
         self._write()
 
     def env(self) -> dict[str, str]:

@@ -353,12 +353,12 @@ int nvmlDeviceGetFieldValues(Device device, int count, Field *fields) {
     return SUCCESS;
 }
 
-/* Events: lines "xid CODE"; a set hears those that were added after the GPU was registered in it. */
+/* Events: lines "xid CODE [INSTANCE]"; a set hears those that were added after the GPU was registered in it. */
 
-static unsigned xids(const char *at, unsigned which, u64 *code) {
+static unsigned xids(const char *at, unsigned which, u64 *code, unsigned *instance) {
     unsigned count = 0;
     for (const char *value = find(at, "xid"); value; value = find(next_line(value), "xid"))
-        if (count++ == which) *code = strtoull(value, NULL, 10);
+        if (count++ == which && sscanf(value, "%llu %u", code, instance) < 2) *instance = ~0u;
     return count;
 }
 
@@ -381,9 +381,10 @@ int nvmlEventSetFree(EventSet set) {
 int nvmlDeviceRegisterEvents(Device device, u64 types, EventSet set) {
     const char *at;
     u64 ignored;
+    unsigned instance;
     int code = enter_device(device, __func__, &at, 0);
     if (code) return code;
-    set->device = device, set->heard = xids(at, ~0u, &ignored);
+    set->device = device, set->heard = xids(at, ~0u, &ignored, &instance);
     return types == 8 ? SUCCESS : INVALID_ARGUMENT;
 }
 
@@ -392,10 +393,11 @@ int nvmlEventSetWait_v2(EventSet set, Event *event, unsigned timeout_ms) {
     for (unsigned waited = 0; waited <= timeout_ms; waited += 10) {
         const char *at;
         u64 xid = 0;
+        unsigned instance = ~0u;
         int code = enter_device(set->device, __func__, &at, 0);
         if (code) return code;
-        if (xids(at, set->heard, &xid) > set->heard) {
-            Event found = {set->device, 8, xid, ~0u, ~0u};
+        if (xids(at, set->heard, &xid, &instance) > set->heard) {
+            Event found = {set->device, 8, xid, instance, ~0u};
             return set->heard++, *event = found, SUCCESS;
         }
         nanosleep(&pause, NULL);
@@ -403,7 +405,11 @@ int nvmlEventSetWait_v2(EventSet set, Event *event, unsigned timeout_ms) {
     return TIMEOUT;
 }
 
-/* MIG: a line "mig_mode 1", and the "mig" sections under the GPU. */
+/* MIG: a line "mig_mode 1", and the "mig" sections under the GPU, each with a line "instance N". */
+
+int nvmlDeviceGetGpuInstanceId(Device device, unsigned *id) {
+    return read_number(device, __func__, "instance", 1, id);
+}
 
 int nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending) {
     int code = read_number(device, __func__, "mig_mode", 1, current);
