@@ -46,3 +46,12 @@ def test_what_there_is_not_is_refused(module: str, noun: str) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert f"there is no {noun} nosuch" in done.stderr
+
+
+def test_cost_is_near_the_best_there_is_on_small_instances() -> None:
+    command = [sys.executable, "-m", "benchmarks.optimum", "40"]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=True).stdout
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in told.splitlines()[2:]]
+    mine = {row[0]: (float(row[2]), float(row[3])) for row in rows if row[1] == "cost"}
+    assert {name: mean <= 1.10 for name, (mean, _) in mine.items()} == {"40 batches": True, "40 mixes": True}
+    assert 1 <= mine["40 batches"][1] <= 1.25
