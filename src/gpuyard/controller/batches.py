@@ -25,7 +25,7 @@ from gpuyard.domain.batches import BatchState, ItemState
 from gpuyard.domain.errors import LedgerError
 from gpuyard.domain.events import Event
 from gpuyard.domain.jobspec import GpuRequest, JobKind, JobSpec, Resources
-from gpuyard.domain.scripts import ScriptSpec
+from gpuyard.domain.scripts import WORKER_FIELDS, ScriptSpec
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.domain.units import format_gb
@@ -206,7 +206,7 @@ class Batches:
     def _send_for(self, batch: Batch, gpu: str | None) -> None:
         """Submit a worker's job."""
         row, script = batch.row, batch.script
-        order = script.model_dump(mode="json", include={"file", "python"})
+        order = script.model_dump(mode="json", include=WORKER_FIELDS)
         order |= {"batch": batch.id, "results": row["results"], "gpu": gpu}
         request = GpuRequest(count=script.gpus, memory_gb=script.memory_gb if script.gpus else None,
                              uuid=(gpu,) if gpu else ())  # fmt: skip

@@ -17,7 +17,7 @@ from gpuyard.domain.errors import Fault, InvalidInputError
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobconfig import is_job_config, spec_from_config
 from gpuyard.domain.jobspec import MAX_DEPTH, GpuRequest, JobKind, JobSpec
-from gpuyard.domain.scripts import Scripts
+from gpuyard.domain.scripts import WORKER_FIELDS, Scripts
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.tasks import FindGpu, is_task, spec_from_task
 from gpuyard.domain.tiers import Tier, Tiers
@@ -196,7 +196,7 @@ class Intake:
         """A script is registered; it gets what it needs, unless the spec says what it gets."""
         name = self._scripts.named(spec.script or "")
         script = self._scripts[name]
-        options = {**spec.provider_options, "script": script.model_dump(mode="json", include={"file", "python"})}
+        options = {**spec.provider_options, "script": script.model_dump(mode="json", include=WORKER_FIELDS)}
         update: dict[str, Any] = {"script": name, "args": {**script.args, **spec.args}, "provider_options": options}
         if "gpus" not in spec.resources.model_fields_set:
             gpus = GpuRequest(count=script.gpus, memory_gb=script.memory_gb if script.gpus else None)

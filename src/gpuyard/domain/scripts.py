@@ -24,7 +24,8 @@ class ScriptSpec(BaseModel):
 
     `gpus` is 1, or 0 for one that needs none; `memory_gb`: what it takes of it. `args` are its arguments unless a task
     gives others. `boot_s` and `exit_s` are what to expect of its start and end, `pace` its seconds of work for a second
-    of media and `item_s` for an item that is none, until they are measured.
+    of media and `item_s` for an item that is none, until they are measured. One that writes nothing and shows no
+    progress for `silent_s` is stuck and is ended (0: never).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -38,7 +39,11 @@ class ScriptSpec(BaseModel):
     exit_s: Seconds = 1.0
     pace: float = Field(default=0.075, gt=0)
     item_s: Seconds = 10.0
+    silent_s: Seconds = 1200.0
 
+
+WORKER_FIELDS = {"file", "python", "silent_s"}
+"""What a worker is told of its script."""
 
 # Ten minutes of video take Whisper 45 s (the seed document's figure).
 BUILT_IN: Mapping[str, ScriptSpec] = {

@@ -59,7 +59,7 @@ class Agent:
         self._window = Window()
         self._around = Surroundings(
             self._journal, self._blobs, settings, self._host.hostname, self._outbox.put, lambda: self._gpus.current,
-            self._window.successor, self._begin, own_keeper() or None, home.root,
+            self._window.successor, self._begin, own_keeper() or None, home.root, self._gpus.until_clear,
         )  # fmt: skip
         self._node_id = _node_id(home.node / "id")
         self._attempts: dict[str, AttemptRun] = {}

@@ -368,6 +368,8 @@ class AttemptRun:
     async def _conclude(self, ended: wire.Ended) -> None:
         if self.process and not self.process.left_nothing():
             await asyncio.to_thread(self._end_the_rest, self.process)
+        if self.start.gpu_uuids and self._around.until_clear:
+            await self._around.until_clear(self.start.gpu_uuids)
         # Who comes next is journaled with the end: whichever agent reports that reports both. The place of one that
         # had to make way is for the one it made way for.
         successor = self._around.successor(self.start) if ended.stopped != "preempted" else None

@@ -7,10 +7,11 @@ library leaves running programs alone).
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
+import psutil
 from msgspec.structs import replace
 
 from gpuyard.devices.discovery import Discovery
@@ -23,6 +24,8 @@ from gpuyard.node.xids import XidListener
 
 # A GPU that is lost at one look may have been asked at a bad moment.
 _LOOKS = 2
+# How long memory of processes that are gone may stay taken before the GPU is given on all the same.
+_CLEAR_S, _CLEAR_LOOK_S = 30.0, 0.1
 _DEAD = frozenset({GpuState.OFFLINE.value, GpuState.QUARANTINED.value})
 
 
@@ -47,6 +50,7 @@ class GpuWatch:
         self._instances: dict[str, GpuReading] = {}  # MIG's, by UUID
         self._look_now = asyncio.Event()
         self._missing: dict[str, int] = {}
+        self._computing: set[int] = set()  # the processes on any GPU that were alive at some look
         self.current: list[wire.Gpu] = []
         self.problem: str | None = None
 
@@ -55,6 +59,8 @@ class GpuWatch:
         # In a thread: a driver in trouble can take seconds to answer.
         found = await asyncio.to_thread(self._discover)
         before, known = (_identity(self.current), self.problem), self.current
+        listed = {process.pid for gpu in found.gpus for process in gpu.processes}
+        self._computing = {pid for pid in listed if pid in self._computing or _lives(pid)}
         gpus, unknown = _merge(found, known)
         self.current = [self._health.judge(gpu, time.monotonic()) for gpu in gpus]
         self.problem = found.problem or unknown
@@ -89,6 +95,16 @@ class GpuWatch:
                     self._send(wire.GpusSeen(self.current, self.problem))
         finally:
             listening.cancel()
+
+    async def until_clear(self, uuids: Collection[str]) -> None:
+        """Wait until no process that is gone still holds memory of these GPUs: the driver takes a moment to free it."""
+        deadline = time.monotonic() + _CLEAR_S
+        while self._computing and time.monotonic() < deadline:
+            found = await asyncio.to_thread(self._discover)
+            there = {p.pid for gpu in found.gpus if gpu.uuid in uuids for p in gpu.processes}
+            if not any(pid in self._computing and not _lives(pid) for pid in there):
+                return
+            await asyncio.sleep(_CLEAR_LOOK_S)
 
     def release(self, uuids: list[str]) -> None:
         """Somebody has seen to these GPUs."""
@@ -147,3 +163,11 @@ def _on_wire(reading: GpuReading, was_hot: bool) -> wire.Gpu:
         reading.driver_version, reading.memory_free_mb, reading.temperature_c, reading.utilization,
         fault.reason if fault else None, (fault.state if fault else GpuState.IDLE).value,
     )  # fmt: skip
+
+
+def _lives(pid: int) -> bool:
+    """Whether it runs; one that has ended may stand in the table until somebody has asked how."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

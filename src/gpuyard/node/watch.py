@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +26,8 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What an attempt needs of its agent. `send` queues a report; `gpus` is what the last look at them found.
+    """What an attempt needs of its agent. `send` queues a report; `gpus` is what the last look at them found, and
+    `until_clear` returns when the memory of some is free of processes that are gone.
 
     `successor` gives the attempt that takes the place of one that has ended, and `begin` starts it. `reaper`: see
     `Launch`.
@@ -42,6 +43,7 @@ class Surroundings:
     begin: Callable[[wire.Start], None] = lambda _: None
     reaper: int | None = None
     home: Path = Path()
+    until_clear: Callable[[Collection[str]], Awaitable[None]] | None = None
 
 
 class Watch:

@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
@@ -27,6 +28,8 @@ _RUNNER = Path(__file__).with_name("runner.py")
 _SHOWN_EVERY_S = 0.5
 _LEAVE_S = 10.0
 _FRESH_AFTER = 2
+# A script that is stuck is asked to leave first. So often it is looked whether it has written something.
+_STUCK_GRACE_S, _LOOK_S = 120.0, 1.0
 # A call that waits for longer than this is made again: it is safe to repeat.
 _ANSWER_S = 60.0
 
@@ -48,6 +51,8 @@ class Runner:
         self._args: dict[str, Any] = order.get("args") or {}
         self._process: subprocess.Popen[str] | None = None
         self._faults = 0
+        self._silent_s = float(order.get("silent_s") or 0) or math.inf
+        self._stuck, self._heard = False, 0  # it was ended for being stuck; how often it has said something
 
     def __enter__(self) -> Self:
         return self
@@ -120,26 +125,61 @@ class Runner:
     def _hear(self) -> Any:
         """What it says in the end; meanwhile its progress is shown."""
         shown_at = 0.0
-        for line in self._said:
-            try:
-                message = json.loads(line)
-            except ValueError:
-                break  # it was killed while it wrote
-            if "fault" in message:
-                raise ScriptError(message["fault"])
-            if "progress" not in message:
-                return message.get("output")
-            if math.isfinite(message["progress"]) and time.monotonic() - shown_at > _SHOWN_EVERY_S:
-                shown_at = time.monotonic()
-                _show(message["progress"])
+        with self._watched():
+            for line in self._said:
+                self._heard += 1
+                try:
+                    message = json.loads(line)
+                except ValueError:
+                    break  # it was killed while it wrote
+                if "fault" in message:
+                    raise ScriptError(message["fault"])
+                if "progress" not in message:
+                    return message.get("output")
+                if math.isfinite(message["progress"]) and time.monotonic() - shown_at > _SHOWN_EVERY_S:
+                    shown_at = time.monotonic()
+                    _show(message["progress"])
         return self._crashed()
+
+    @contextmanager
+    def _watched(self) -> Generator[None]:
+        over = threading.Event()
+        watching = threading.Thread(target=self._end_when_stuck, args=(over,), daemon=True)
+        watching.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watching.join()
+
+    def _end_when_stuck(self, over: threading.Event) -> None:
+        """End the process when it has neither said nor written anything for too long."""
+        process, seen, since = self._process, (_written(), self._heard), time.monotonic()
+        assert process
+        while not over.wait(_LOOK_S):
+            if (now := (_written(), self._heard)) != seen:
+                seen, since = now, time.monotonic()
+            elif time.monotonic() - since > self._silent_s:
+                self._stuck = True
+                process.terminate()
+                if not over.wait(_STUCK_GRACE_S):
+                    process.kill()
+                return
 
     def _crashed(self) -> None:
         assert self._process
         self._process.kill()  # if it still is there
         code, self._process = self._process.wait(), None
         self._said.close()
+        if self._stuck:
+            self._stuck = False
+            raise CrashError(f"it was stuck: it wrote nothing and showed no progress for {self._silent_s:g} s")
         raise CrashError(f"its process ended with signal {-code}" if code < 0 else f"its process left with code {code}")
+
+
+def _written() -> int:
+    """How much has been written to the log, which is standard output of both processes."""
+    return os.fstat(1).st_size
 
 
 def _show(part: float) -> None:

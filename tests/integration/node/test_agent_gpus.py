@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+import psutil
 import pytest
 
 from gpuyard.domain import wire
@@ -131,3 +132,20 @@ def test_a_gpu_is_never_given_to_two_attempts(node):
     node.ended(first)
     third = node.start("print('three')", **placed)
     assert node.ended(third).exit_code == 0
+
+
+def test_a_gpu_is_free_when_its_memory_is(node, fake_gpus):
+    """The driver takes a moment to give back what a process had: until then its attempt is not over."""
+    job = node.start("import os; print(os.getpid(), flush=True); import time; time.sleep(1000)",
+                     node_id=node.linked().node_id, gpu_uuids=["GPU-a"])  # fmt: skip
+    pid = int(wait_for(lambda: node.output(job), "its number"))
+    fake_gpus.run("GPU-a", pid, 9000)
+    fake_gpus.set("GPU-a", memory_used_mb=9000)
+    seen(node, lambda report: report.gpus[0].free_mb < 32000)
+    node.stop(job)
+    wait_for(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, "its program to be gone")
+    looks = len(node.sink.of(wire.GpusSeen))
+    wait_for(lambda: len(node.sink.of(wire.GpusSeen)) >= looks + 5, "five more looks")
+    assert not node.sink.of(wire.Ended, job)
+    fake_gpus.leave("GPU-a", pid)
+    assert node.ended(job).stopped == "cancelled"

@@ -115,6 +115,12 @@ class FakeGpus:
         self._extra[uuid].append(("process", f"{pid}" if memory_mb is None else f"{pid} {memory_mb}"))
         self._write()
 
+    def leave(self, uuid: str, pid: int) -> None:
+        """Show the process no more."""
+        lines = self._extra[uuid]
+        lines[:] = [line for line in lines if line[0] != "process" or line[1].split()[0] != str(pid)]
+        self._write()
+
     def fail(self, function: str, code: int, uuid: str | None = None) -> None:
         """Let an NVML function answer an error code, for one GPU or for the whole driver; 0 heals it."""
         lines = self._driver if uuid is None else self._extra[uuid]

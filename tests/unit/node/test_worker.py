@@ -10,7 +10,7 @@ import pytest
 from gpuyard.node.worker import CrashError, Runner, ScriptError, do_item
 
 SCRIPT = """
-import os
+import os, time
 def load(args):
     if args.get("fail"):
         raise RuntimeError("no weights\\nand more")
@@ -21,6 +21,12 @@ def load(args):
             raise ValueError("it says so")
         if what == "crash":
             os._exit(3)
+        if what == "stuck":
+            time.sleep(600)
+        if what == "talks":
+            for _ in range(20):
+                time.sleep(0.1)
+                progress(0.5)
         if what == "nan":
             return float("nan")
         return {"pid": os.getpid(), "path": what}
@@ -95,3 +101,14 @@ def test_an_archive_that_is_none_fails_its_item(runner: Runner, tmp_path: Path, 
     (tmp_path / "x.zim").write_bytes(b"no archive")
     done = do_item(runner, item(str(tmp_path / "x.zim"), entry=entry), tmp_path)
     assert f"{entry} cannot be read from" in done["fault"]
+
+
+def test_one_that_is_stuck_is_ended_and_the_next_is_done(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuyard.node.worker._LOOK_S", 0.05)
+    with Runner({"script": "mine", "file": str(script), "silent_s": 0.5}) as runner:
+        done = do_item(runner, item("stuck"), tmp_path)
+        assert done["crashed"]
+        assert done["fault"] == "it was stuck: it wrote nothing and showed no progress for 0.5 s"
+        assert do_item(runner, item("talks"), tmp_path)["fault"] is None, "it shows progress for two seconds"
