@@ -4,12 +4,17 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from statistics import mean
 from typing import Any
+
+from benchmarks.kind import workload
+from gpuyard.scheduler.workload import play as play_workload
 
 DATA = Path(__file__).parent / "data"
 TRACES = (("philly_like_1000", 16), ("philly_like_2000", 112))
 POLICIES = ("fcfs", "backfill", "gittins")
 RESIDENCY = ("threshold", "lru", "static", "cost")
+OTHERS = 12
 BATCHES = ("round_robin", "cost")
 
 
@@ -40,11 +45,30 @@ def main() -> None:
             told = rules if policy == "threshold" else simulated(path, policy)
             print(f"| {path.stem} | {policy} | {beside(told, rules, 'llm', 'p95_s')} "
                   f"| {beside(told, rules, 'script', 'mean_s')} | {told['loads']} |")  # fmt: skip
+    for wake_s in (None, 6.0):
+        others(wake_s)
     print("\n| batch | policy | until the last model is back |\n|---|---|---|")
     for path in sorted((DATA / "workloads").glob("s1*.json")):
         for policy in BATCHES:
             (batch,) = simulated(path, policy)["batches"]
             print(f"| {path.stem} | {policy} | {batch['makespan_s']:,.0f} s |")
+
+
+def others(wake_s: float | None) -> None:
+    """The means of the same ratios over workloads of the same kind, made by seed."""
+    ratios: dict[str, list[tuple[float, ...]]] = {policy: [] for policy in ("lru", "cost")}
+    for seed in range(OTHERS):
+        made = workload(seed, wake_s)
+        rules = play_workload(made, "threshold").summary()
+        for policy, found in ratios.items():
+            told = play_workload(made, policy).summary()
+            figures = (("llm", "p95_s"), ("script", "mean_s"))
+            both = [told[kind][figure] / rules[kind][figure] for kind, figure in figures]
+            found.append((*both, told["loads"] / rules["loads"]))
+    name = f"{OTHERS} others, {'boots of 120 s' if wake_s is None else f'wakes of {wake_s:g} s'}"
+    for policy, found in ratios.items():
+        p95, script, loads = (mean(values) for values in zip(*found, strict=True))
+        print(f"| {name} | {policy} | | {p95:.2f} | | {script:.2f} | {loads:.2f} × |")
 
 
 def simulated(path: Path, policy: str) -> dict[str, Any]:

@@ -42,15 +42,17 @@ FORESIGHT_S = 60.0
 class Patience:
     """What a reload of so many seconds makes of the policy; all in seconds but for `caution`.
 
-    `reload`: that. `window`: over which the rate of requests is taken that may need more GPUs; `calm`: that needs
-    fewer, and `caution` how much more than that rate those who stay must be able to answer. `backlog`: in what time a
-    line of requests should be served. `quiet`: after such a silence requests are over for now. `last`: how long the
-    last resident of a model stays for nothing. `wait`: requests that would wait longer are worth another GPU; `spare`:
-    an idle one. `press`: scripts that would wait longer than that press. `look`: how often to look again.
+    `reload`: that. `window`: over which the rate of requests is taken that may need more GPUs, and `eager` what part of
+    them is believed to last; `calm`: over which that is taken that needs fewer, and `caution` how much more than that
+    rate those who stay must be able to answer. `backlog`: in what time a line of requests should be served. `quiet`:
+    after such a silence requests are over for now. `last`: how long the last resident of a model stays for nothing.
+    `wait`: requests that would wait longer are worth another GPU; `spare`: an idle one. `press`: scripts press that
+    would wait longer than that; `nudge`: in such a silence. `look`: how often to look again.
     """
 
     reload: float
     window: float
+    eager: float
     calm: float
     caution: float
     backlog: float
@@ -58,6 +60,7 @@ class Patience:
     last: float
     wait: float
     press: float
+    nudge: float
     spare: float
     look: float
 
@@ -66,15 +69,17 @@ class Patience:
         """Found by search over workloads of the kinds that `benchmarks.policies` plays."""
         return cls(
             reload=reload,
-            window=max(reload / 4, 20.0),
-            calm=max(reload, 20.0),
-            caution=min(0.4 + reload / 130, 1.3),
-            backlog=max(reload, 20.0),
-            quiet=max(reload / 3, 30.0),
+            window=30.0,
+            eager=min(0.3 + reload / 170, 1.0),
+            calm=46.0 + 0.62 * reload,
+            caution=min(0.78 + reload / 230, 1.3),
+            backlog=35.0 + 0.7 * reload,
+            quiet=17.0 + reload / 5.2,
             last=4 * max(reload - ANSWER_S, 0.0),
-            wait=max(30.0 - reload / 8, 15.0),
-            press=4 * reload,
-            spare=max(reload / 2, 10.0),
+            wait=15.0,
+            press=253.0 + 1.9 * reload,
+            nudge=4 * reload,
+            spare=max(reload / 2, 9.0),
             look=max(reload / 24, 1.0),
         )
 
@@ -179,7 +184,7 @@ class Cost:
             return False  # each has one that is on its way
         load = demand.rate(now, patience.window) * answer_s
         work = len(demand.waiting) * answer_s
-        need = math.ceil(load + work / patience.backlog - 1e-9)
+        need = math.ceil(load * patience.eager + work / patience.backlog - 1e-9)
         if serving == 0:
             waited = sum(now - task.arrived_at for task in demand.waiting)
             return not fleet.scripts or need >= 2 or waited >= min(FIRST_WAIT_S, patience.reload)
@@ -203,14 +208,14 @@ class Cost:
             return None
         demand, patience = fleet.demand[gone.model], self._of(fleet, gone.model)
         workers = sum(1 for gpu in fleet.gpus.values() if gpu.worker) + fleet.leaving()
-        pressed = queued * fleet.script_mean_s(SCRIPT_S) > patience.press * workers
+        silent = not demand.waiting and now - (demand.arrivals[-1] if demand.arrivals else -math.inf) > patience.quiet
+        pressed = queued * fleet.script_mean_s(SCRIPT_S) > (patience.nudge if silent else patience.press) * workers
         if not pressed or self._wants_more(fleet, gone.model, now):
             return None
         serving = len(fleet.serving(gone.model))
         if serving == 1:
             idle = now - gone.used_at >= patience.last
             return gone if idle and demand.rate(now, patience.calm) * demand.mean_s(ANSWER_S) < 0.5 else None
-        silent = not demand.waiting and now - (demand.arrivals[-1] if demand.arrivals else -math.inf) > patience.quiet
         load = demand.rate(now, patience.calm) * demand.mean_s(ANSWER_S) * patience.caution
         load += len(demand.waiting) * demand.mean_s(ANSWER_S) / patience.backlog
         return gone if silent or load <= serving - 1 else None
