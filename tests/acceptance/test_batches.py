@@ -318,6 +318,21 @@ def test_an_exclusive_batch_has_the_gpus_and_then_the_models_come_back(yard: Tes
     assert answers == ["a: hello"]
 
 
+def test_round_robin_deals_the_items_out_in_order() -> None:
+    with make_yard() as made:
+        made.home.create()
+        made.home.settings.write_text(settings() + '[residency]\npolicy = "round_robin"\n')
+        made.ok("up", "--simulate-gpus", "3x24")
+        wait_until(lambda: len(made.json("gpus")["items"]) == 3, 20, "the GPUs")
+        source = write(made.work / "in", **{f"i{n}": str(n) for n in range(1, 9)})
+        assert ended(made, submit(made, source, "--exclusive"))["completed"] == 8
+        by_gpu: dict[str, list[str]] = {}
+        for what, name, _, gpu in log_of(made):
+            if what == "start":
+                by_gpu.setdefault(gpu, []).append(name)
+        assert sorted(by_gpu.values()) == [["i1", "i4", "i7"], ["i2", "i5", "i8"], ["i3", "i6"]]
+
+
 @pytest.mark.parametrize("step", ["draining", "running", "reloading"])
 def test_an_exclusive_batch_survives_a_killed_server_at_every_step(yard: TestYard, step: str) -> None:
     load_models(yard)

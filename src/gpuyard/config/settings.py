@@ -97,7 +97,7 @@ class ResidencySettings(_Section):
     A request for a model waits at most `timeout_s`.
     """
 
-    policy: Literal["cost", "threshold", "lru", "static"] = "cost"
+    policy: Literal["cost", "threshold", "round_robin", "lru", "static"] = "cost"
     timeout_s: Seconds = 600.0
 
 

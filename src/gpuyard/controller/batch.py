@@ -126,6 +126,10 @@ class Batch:
     def _guess_s(self, item: Item) -> float:
         return self.script.item_s if item.seconds is None else item.seconds * self.script.pace
 
+    def first(self) -> Item | None:
+        """The first of those that wait."""
+        return self.queued[min(self.queued)] if self.queued else None
+
     def longest(self) -> Item | None:
         """The longest of those that wait."""
         while self._by_length and self._by_length[0][1] not in self.queued:

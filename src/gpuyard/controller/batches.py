@@ -6,22 +6,21 @@ on from whatever step they had come to.
 """
 
 import asyncio
-import json
 import math
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import structlog
 
 from gpuyard.controller import moves
 from gpuyard.controller.batch import Batch, Item, Worker
+from gpuyard.controller.batch_index import write_index
 from gpuyard.controller.core import Core
 from gpuyard.controller.intake import Prepared, Template
 from gpuyard.controller.requests import Requests
 from gpuyard.controller.residents import Residents
-from gpuyard.domain.batches import BatchState, ItemState
+from gpuyard.domain.batches import BatchState
 from gpuyard.domain.errors import LedgerError
 from gpuyard.domain.events import Event
 from gpuyard.domain.jobspec import GpuRequest, JobKind, JobSpec, Resources
@@ -346,8 +345,11 @@ class Batches:
 
     def choose(self, batch: Batch, gpu: str | None) -> Item | None:
         """The item that a worker on this GPU does next; None when it is to leave."""
+        in_order = self._core.settings.residency.policy == "round_robin"
         if not batch.exclusive or gpu is None:
-            return batch.longest()
+            return batch.first() if in_order else batch.longest()
+        if in_order:
+            return self._in_turn(batch, gpu)
         places = self.places(batch, gpu)
         here = any(place.gpu == gpu for place in places)
         if not here or len(batch.queued) > FAR_FROM_OVER * len(places):
@@ -355,6 +357,14 @@ class Batches:
         queued = list(batch.queued.values())
         number = next_item([batch.lasts(item) for item in queued], places, gpu)
         return None if number is None else queued[number]
+
+    def _in_turn(self, batch: Batch, gpu: str) -> Item | None:
+        """The next item of this GPU's share: of three the first has items 1, 4, 7 and so on."""
+        ground = [device.uuid for device in sorted(self._ground(batch), key=lambda device: (device.index, device.uuid))]
+        if gpu not in ground:
+            return None
+        mine = (item for item in batch.queued.values() if (item.number - 1) % len(ground) == ground.index(gpu))
+        return min(mine, key=lambda item: item.number, default=None)
 
     def places(self, batch: Batch, asking: str | None = None) -> list[Place]:
         """Its GPUs from now on; whoever is `asking` is free."""
@@ -391,22 +401,3 @@ class Batches:
             self._alarm.cancel()
         delay = max(at - time.monotonic(), 0.05)
         self._alarm = asyncio.get_running_loop().call_later(delay, self._core.schedule)
-
-
-def write_index(row: dict[str, Any], items: list[dict[str, Any]]) -> None:
-    """`index.json` in the folder of the results: what became of each item, and where that is."""
-    folder = Path(row["results"])
-    folder.mkdir(parents=True, exist_ok=True)
-    kept = {path.name.split("-")[0]: path.name for path in folder.glob("*-*.json")}
-    listed = [
-        {
-            "number": item["number"], "path": item["path"], "entry": item["entry"], "state": item["state"],
-            "result": kept.get(f"{item['number']:05}") if item["state"] == ItemState.COMPLETED else None,
-            "duration": round(item["ended_at"] - item["started_at"], 3) if item["started_at"] else None,
-            "reason": item["reason"],
-        }
-        for item in items
-    ]  # fmt: skip
-    draft = folder / "index.json.new"
-    draft.write_text(json.dumps({"batch_id": row["id"], "script": row["script"], "items": listed}, indent=1) + "\n")
-    draft.rename(folder / "index.json")

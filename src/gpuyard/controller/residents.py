@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 _POLICIES: Mapping[str, Callable[[Settings], Residency]] = {
     "cost": lambda _: Cost(),
     "threshold": lambda s: Threshold(s.resource_manager.eviction_policy.min_script_queue_for_evict),
+    # How it deals out batches is `batches`' concern.
+    "round_robin": lambda s: Threshold(s.resource_manager.eviction_policy.min_script_queue_for_evict),
     "lru": lambda _: Lru(),
     "static": lambda _: Static(),
 }
