@@ -168,3 +168,25 @@ def test_unloaded_by_hand_it_is_gone(sleepy: TestYard) -> None:
         sleepy.ok("models", "unload", name)
     wait_until(lambda: states(sleepy, *"ab") == ["absent", "absent"], 20, "both to be gone")
     wait_until(lambda: gpu(sleepy)["state"] == "idle", 20, "the GPU to be free")
+
+
+def test_ollama_lets_go_of_its_model_and_takes_it_up_again() -> None:
+    server = SERVER.parents[1] / "ollama" / "ollama.py"
+    words = {"engine": "ollama", "source": "qwen", "memory_gb": 20, "boot_s": 1, "sleep_level": 1, "wake_s": 1}
+    with make_yard(GPUYARD_SCHEDULER__RETRY_BASE_S="0.1") as yard:
+        program = yard.work / "ollama"
+        program.write_text(f"#!/bin/sh\n[ $1 = serve ] && exec {sys.executable} {server}\n")
+        program.chmod(0o755)
+        fields = {**words, "program": str(program)}
+        yard.home.create()
+        yard.home.settings.write_text("[models.q]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in fields.items()))
+        yard.ok("up", "--simulate-gpus", "1x24")
+        wait_until(lambda: yard.json("gpus")["items"], 20, "the GPU")
+        assert said(ask(yard, "q")) == "qwen: hello"
+        server_job = models(yard)["q"]["replicas"][0]["job_id"]
+        waiting = yard.submit(["sleep", "60"], resources={"gpus": 1, "cpus": 0.1})
+        yard.wait(waiting, "running")
+        assert states(yard, "q") == ["asleep"]
+        yard.ok("cancel", waiting)
+        assert said(ask(yard, "q")) == "qwen: hello"
+        assert models(yard)["q"]["replicas"][0]["job_id"] == server_job, "it is the same server"

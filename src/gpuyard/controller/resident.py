@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpuyard.controller.intake import Prepared, Template
 from gpuyard.domain.jobspec import GpuRequest, JobKind, JobSpec, Resources
-from gpuyard.domain.models import ModelSpec, launch, warm_up
+from gpuyard.domain.models import Launch, ModelSpec, launch, warm_up
 from gpuyard.domain.states import check_move
 from gpuyard.gateway.line import Replica
 from gpuyard.scheduler.fleet import PHASE_MOVES, Phase
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # A server that is starting is asked this often; one that answers, this often, and so often in vain before it is ended.
 _BOOT_LOOK_S, _LOOK_S, _MISSES = 0.2, 5.0, 3
-_ANSWER_S, _WARM_UP_S = 5.0, 600.0
+_ANSWER_S, _WARM_UP_S, _TURNED_S = 5.0, 600.0, 5.0
 # After a server failed, the next is tried after so long, doubled each time; so many failures in a row are told.
 _AGAIN_S, _LONGEST_S, _TOLD = 1.0, 300.0, 3
 # One that has answered for so long was well: an end after that is the first of its kind.
@@ -151,7 +151,7 @@ async def attend(resident: Resident, spec: ModelSpec, client: "httpx.AsyncClient
     start = launch(resident.model, spec, resident.port)
     await _until_healthy(resident, spec, client, start.health)
     resident.replica = Replica(resident.job_id, resident.model, resident.url, start.served_name, spec.slots)
-    if start.asleep and not resident.booted_here and await _is_asleep(resident, client, start.asleep):
+    if start.asleep and not resident.booted_here and await _is_asleep(resident, client, start):
         if resident.phase is not Phase.ASLEEP:
             resident.enter(Phase.ASLEEP)
     elif resident.phase is Phase.ASLEEP:
@@ -175,23 +175,30 @@ async def turn(resident: Resident, spec: ModelSpec, client: "httpx.AsyncClient",
     import httpx
 
     start = launch(resident.model, spec, resident.port)
-    path = start.sleep if to_sleep else start.wake
+    path, body = (start.sleep, start.sleep_body) if to_sleep else (start.wake, start.wake_body)
     try:
-        answer = await client.post(resident.url + path, timeout=spec.boot_timeout_s)
-        if not answer.is_success or await _is_asleep(resident, client, start.asleep) is not to_sleep:
-            raise UnhealthyError(f"{path} answered {answer.status_code} and did not do it: {answer.text[:200]!r}")
+        answer = await client.post(resident.url + path, json=body or None, timeout=spec.boot_timeout_s)
+        deadline = time.monotonic() + _TURNED_S  # some answer before they have done it
+        while answer.is_success and await _is_asleep(resident, client, start) is not to_sleep:
+            if time.monotonic() > deadline:
+                break
+            await asyncio.sleep(_BOOT_LOOK_S)
+        else:
+            if answer.is_success:
+                return
     except httpx.HTTPError as error:
         raise UnhealthyError(f"it does not answer {path}: {error or type(error).__name__}") from None
+    raise UnhealthyError(f"{path} answered {answer.status_code} and did not do it: {answer.text[:200]!r}")
 
 
-async def _is_asleep(resident: Resident, client: "httpx.AsyncClient", path: str) -> bool:
+async def _is_asleep(resident: Resident, client: "httpx.AsyncClient", start: Launch) -> bool:
     import httpx
 
     try:
-        answer = await client.get(resident.url + path, timeout=_ANSWER_S)
-        return bool(answer.json()["is_sleeping"])
+        answer = await client.get(resident.url + start.asleep, timeout=_ANSWER_S)
+        return start.sleeping(answer.json())
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
-        raise UnhealthyError(f"it does not say at {path} whether it sleeps") from None
+        raise UnhealthyError(f"it does not say at {start.asleep} whether it sleeps") from None
 
 
 async def _until_healthy(resident: Resident, spec: ModelSpec, client: "httpx.AsyncClient", health: str) -> None:

@@ -33,8 +33,8 @@ class ModelSpec(BaseModel):
     `args`: more words for it. `pinned`: it is always loaded and never evicted.
 
     One that can sleep holds no GPU memory meanwhile and wakes in about `wake_s`: vLLM with a `sleep_level` (1: its
-    weights go to the host's memory; 2: they are read anew), a `command` with the paths `sleep`, `wake` and `asleep`,
-    the last of which answers {"is_sleeping": true} or false.
+    weights go to the host's memory; 2: they are read anew), Ollama with level 1 (it unloads them), a `command` with the
+    paths `sleep`, `wake` and `asleep`, the last of which answers {"is_sleeping": true} or false.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -71,8 +71,9 @@ class ModelSpec(BaseModel):
 
     @model_validator(mode="after")
     def _sleep_belongs_to_its_engine(self) -> Self:
-        if self.sleep_level and self.engine is not Engine.VLLM:
-            raise ValueError("@sleep_level@is vLLM's; give sleep, wake and asleep for the engine command")
+        if self.sleep_level > {Engine.VLLM: 2, Engine.OLLAMA: 1}.get(self.engine, 0):
+            cure = "for the engine command give sleep, wake and asleep"
+            raise ValueError(f"@sleep_level@is vLLM's (1 or 2) and Ollama's (1); {cure}")
         paths = [self.sleep, self.wake, self.asleep]
         if any(paths) and (self.engine is not Engine.COMMAND or not all(paths)):
             raise ValueError("@sleep@belongs together with wake and asleep, for the engine command; give all three")
@@ -93,7 +94,7 @@ class ModelSpec(BaseModel):
 class Launch(BaseModel):
     """How to start a model's server, how to see that it is well, and what it calls the model.
 
-    `sleep`, `wake` (to POST) and `asleep` (to GET) are its paths, empty where it cannot sleep.
+    `sleep`, `wake` (to POST, with these bodies) and `asleep` (to GET) are its paths, empty where it cannot sleep.
     """
 
     command: tuple[str, ...]
@@ -103,6 +104,15 @@ class Launch(BaseModel):
     sleep: str = ""
     wake: str = ""
     asleep: str = ""
+    sleep_body: dict[str, Any] = Field(default_factory=dict)
+    wake_body: dict[str, Any] = Field(default_factory=dict)
+
+    def sleeping(self, answer: dict[str, Any]) -> bool:
+        """What the server's answer at `asleep` means: it says so, or lists what is loaded; KeyError, TypeError."""
+        if "models" not in answer:
+            return bool(answer["is_sleeping"])
+        names = {self.served_name, f"{self.served_name}:latest"}
+        return not any(loaded["name"] in names for loaded in answer["models"])
 
 
 def launch(name: str, spec: ModelSpec, port: int) -> Launch:
@@ -134,8 +144,14 @@ def _split(spec: ModelSpec) -> tuple[str, ...]:
 def _ollama(name: str, spec: ModelSpec, port: int) -> Launch:
     spread = {"OLLAMA_SCHED_SPREAD": "1"} if spec.gpus > 1 else {}
     environment = {"OLLAMA_HOST": f"127.0.0.1:{port}", "OLLAMA_KEEP_ALIVE": "-1", **spread, **spec.environment}
-    words = (spec.program or "ollama", "serve", *spec.args)
-    return Launch(command=words, environment=environment, health="/", served_name=spec.source or name)
+    words, source = (spec.program or "ollama", "serve", *spec.args), spec.source or name
+    start = Launch(command=words, environment=environment, health="/", served_name=source)
+    if not spec.sleep_level:
+        return start
+    # A request without a prompt loads a model, or lets go of it at once.
+    sleep, wake = {"model": source, "keep_alive": 0}, {"model": source, "keep_alive": -1}
+    return start.model_copy(update={"sleep": "/api/generate", "wake": "/api/generate", "asleep": "/api/ps",
+                                    "sleep_body": sleep, "wake_body": wake})  # fmt: skip
 
 
 def _command(name: str, spec: ModelSpec, port: int) -> Launch:

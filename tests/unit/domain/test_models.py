@@ -33,6 +33,7 @@ def test_any_server_sleeps_that_has_the_paths():
         ({**OWN, "sleep": "/sleep"}, "belongs together with wake and asleep"),
         ({**OWN, **SLEEP, "sleep": "sleep"}, "should match pattern"),
         ({**OWN, "sleep_level": 1}, "is vLLM's"),
+        ({"engine": "ollama", "memory_gb": 8, "sleep_level": 2}, r"Ollama's \(1\)"),
         ({"engine": "vllm", "memory_gb": 8, "sleep_level": 3}, "less than or equal to 2"),
         ({"engine": "vllm", "memory_gb": 8, **SLEEP}, "for the engine command"),
     ],
