@@ -1,14 +1,14 @@
 """Models over several GPUs, among models and scripts on one: simulated GPUs, real servers."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.acceptance.test_batches import ended, settings, submit, write
-from tests.acceptance.test_models import ask, models, said
+from tests.acceptance.test_models import ask, models, openai, said
 from tests.acceptance.test_sharing import PATHS, script, section, states, yard_of
 from tests.support.wait import wait_until
 from tests.support.yard import TestYard
@@ -59,25 +59,41 @@ def test_two_small_ones_make_room_for_a_wide_one_and_it_for_them(gangs: TestYard
         assert states(gangs, *"ab", "wide") == ["absent", "absent", "ready"]
 
 
+def busy(yard: TestYard) -> Path:
+    """A script is at work until this file is there."""
+    gate = yard.work / "go"
+    first = script(yard, "sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.05; done")
+    yard.wait(first, "running")
+    return gate
+
+
 def test_what_is_freed_is_kept_until_it_has_all(gangs: TestYard) -> None:
-    """A script is at work on one GPU; the other stays empty, though there are others for it."""
-    gate = gangs.work / "go"
-    command = ["sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.05; done"]
-    first = script(gangs, *command)
-    gangs.wait(first, "running")
-    with ThreadPoolExecutor() as pool:
-        answer = pool.submit(ask, gangs, "wide")
-        wait_until(lambda: states(gangs, "wide") == ["booting"], 30, "it to get its places")
-        others = [script(gangs) for _ in range(3)]
-        gangs.kill("server")
-        gangs.ok("up")
-        wait_until(lambda: gpu_states(gangs) == ["booting_llm", "script_busy"], 30, "the agent to be there again")
-        assert {gangs.job(job).state for job in others} == {"queued"}
-        assert gangs.json("show", replica(gangs, "wide")["job_id"])["state"] == "queued"
-        gate.touch()
-        answer.exception(60)  # the server that was asked is gone
+    """A script is at work on one GPU; the other stays empty, though there are others for it, also after a crash."""
+    gate = busy(gangs)
+    gangs.ok("models", "pin", "wide")
+    wait_until(lambda: states(gangs, "wide") == ["booting"], 30, "it to get its places")
+    others = [script(gangs) for _ in range(3)]
+    gangs.kill("server")
+    gangs.ok("up")
+    wait_until(lambda: gpu_states(gangs) == ["booting_llm", "script_busy"], 30, "the agent to be there again")
+    assert {gangs.job(job).state for job in others} == {"queued"}
+    assert gangs.json("show", replica(gangs, "wide")["job_id"])["state"] == "queued"
+    gate.touch()
     assert said(ask(gangs, "wide")) == "wide: hello"
+    gangs.ok("models", "unload", "wide")
     assert {gangs.wait(job).state for job in others} == {"completed"}
+
+
+def test_nothing_is_kept_for_a_model_that_nobody_waits_for_any_more(gangs: TestYard) -> None:
+    gate = busy(gangs)
+    with pytest.raises(httpx.ReadTimeout), openai(gangs) as client:
+        body = {"model": "wide", "messages": [{"role": "user", "content": "hello"}]}
+        client.post("/chat/completions", json=body, timeout=4)
+    assert gangs.wait(script(gangs)).state == "completed", "on the GPU that was kept"
+    wait_until(lambda: states(gangs, "wide") == ["absent"], 30, "it to be let go")
+    assert models(gangs)["wide"]["problem"] is None
+    gate.touch()
+    assert said(ask(gangs, "wide")) == "wide: hello"
 
 
 def test_more_gpus_than_a_machine_has_are_refused(gangs: TestYard) -> None:

@@ -254,7 +254,8 @@ class Batches:
         ground, reload = {device.uuid for device in self._ground(batch)}, dict[str, list[str]]()
         if self._core.settings.resource_manager.batch_settings.reload_llms_after_batch:
             for resident in self._residents.live.values():
-                if ground.issuperset(resident.gpus) and resident.awake and resident.phase is not Phase.UNLOADING:
+                going = resident.phase is Phase.UNLOADING or (resident.replica and resident.replica.draining)
+                if ground.issuperset(resident.gpus) and resident.awake and not going:
                     for gpu in resident.gpus:
                         reload.setdefault(gpu, []).append(resident.model)
         self._core.emit([batch.changed(self._core.clock(), began_at=self._core.clock(), reload=reload)])

@@ -21,6 +21,7 @@ class Experience:
         self.switching = Switching(_expected(specs, core.settings.resource_manager.boot_times))
         self.warm: dict[str, set[str]] = {model: set() for model in specs}
         self._habits = Habits()
+        self._dismissed: dict[str, float] = {}  # by model, until when it is not expected (UTC): it was sent away
 
     def recall(self) -> None:
         """Read what earlier servers have learned."""
@@ -54,8 +55,14 @@ class Experience:
         """From when until when each model is next expected, where it is (monotonic seconds)."""
         utc = self._core.clock()
         ahead = time.monotonic() - utc
-        found = {model: self._habits.expected(model, utc) for model in self._specs}
+        there = [model for model in self._specs if self._dismissed.get(model, 0.0) <= utc]
+        found = {model: self._habits.expected(model, utc) for model in there}
         return {model: (times[0] + ahead, times[1] + ahead) for model, times in found.items() if times}
+
+    def dismiss(self, model: str) -> None:
+        """Somebody unloads it: it is not expected again for as long as it is just now."""
+        times = self._habits.expected(model, self._core.clock())
+        self._dismissed[model] = times[1] if times else 0.0
 
     def kind(self, gpu: str) -> str:
         """The class of a GPU, for what is learned about it; its name where it is of none."""

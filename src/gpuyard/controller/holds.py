@@ -6,7 +6,6 @@ from gpuyard.controller import moves
 from gpuyard.controller.core import Core
 from gpuyard.controller.resident import Resident
 from gpuyard.domain.shape import Placement
-from gpuyard.domain.states import AttemptState
 from gpuyard.scheduler.fleet import Phase
 from gpuyard.scheduler.view import LiveAttempt
 
@@ -39,7 +38,7 @@ class Holds:
                 del holders[resident.gpu]  # who sleeps has one
         ours = {attempt.id for _, attempt in there}
         for resident, attempt in there:
-            if not resident.awake or len(resident.gpus) > 1 or attempt.state is AttemptState.ENDING:
+            if not resident.awake or len(resident.gpus) > 1:
                 continue
             holder = holders.setdefault(resident.gpu, attempt.id)
             if holder == attempt.id and not any(resident.gpu in place.gpu_uuids for place in attempt.placements):
@@ -47,12 +46,15 @@ class Holds:
             elif holder not in ours and resident.phase is not Phase.UNLOADING:
                 unload(resident)  # somebody else was given the GPU: what is booked counts
 
-    def promise(self, job_id: str, gpus: tuple[str, ...]) -> None:
+    def promise(self, job_id: str, gpus: tuple[str, ...], residents: Iterable[Resident]) -> None:
         """What is freed of the GPUs of a model that needs several is kept for it."""
         view = self._core.view
         job, node = view.jobs[job_id], next((d.node_id for gpu in gpus if (d := view.devices.get(gpu))), None)
         there = {attempt.id for attempt in view.attempts.values() for place in attempt.placements
                  if not {*gpus}.isdisjoint(place.gpu_uuids)}  # fmt: skip
+        # One of several on a GPU books it, and hands it on to another when it goes.
+        there |= {attempt.id for resident in residents
+                  if not {*gpus}.isdisjoint(resident.gpus) and (attempt := self.attempt(resident))}  # fmt: skip
         if len(gpus) > 1 and job.attempt_id is None and there and node:
             place = Placement(node, gpus, job.shape.cpus, job.shape.memory_gb)
             view.promise(job_id, (place,), frozenset(there))

@@ -76,6 +76,7 @@ class Models:
         """Unload every replica of the model once it has answered what it is at; it is pinned no more."""
         self._check(model)
         await self.pin(model, pinned=False)
+        self._residents.experience.dismiss(model)
         for resident in self._residents.live.values():
             if resident.model == model:
                 resident.leave(for_good=True)

@@ -4,6 +4,7 @@ import json
 from functools import lru_cache
 from typing import Any
 
+from gpuyard.controller.resident import gpus_of
 from gpuyard.domain.jobconfig import GpuSpec, JobConfig
 from gpuyard.domain.jobspec import JobKind, JobSpec
 from gpuyard.domain.shape import Shape
@@ -49,7 +50,7 @@ def render(spec: JobSpec, shape: Shape, attempt: LiveAttempt, checkpoint: dict[s
         "ahead": place.ahead,
     }
     if spec.kind is JobKind.MODEL:  # beside another model on its GPU it books nothing, and uses it all the same
-        options["gpu_uuids"] = spec.provider_options["gpus"]
+        options["gpu_uuids"] = list(gpus_of(spec.provider_options))
     if checkpoint:
         options["resume_sha256"] = checkpoint["sha256"]
         options["resume_name"] = checkpoint["path"].rsplit("/", 1)[-1]

@@ -3,9 +3,9 @@
 import asyncio
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuyard.controller.intake import Prepared, Template
 from gpuyard.domain.jobspec import GpuRequest, JobKind, JobSpec, Resources
@@ -141,6 +141,11 @@ def server_job(model: str, spec: ModelSpec, gpus: tuple[str, ...], port: int, *,
         resources=Resources(gpus=request), priority=5, provider_options={"port": port, "gpus": list(gpus)},
     )  # fmt: skip
     return Prepared.of(Template.of(job, ()), job)
+
+
+def gpus_of(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The GPUs that are in a server's `provider_options`; one before models could have several."""
+    return tuple(options.get("gpus") or [options["gpu"]])
 
 
 async def attend(resident: Resident, spec: ModelSpec, client: "httpx.AsyncClient", ready: Callable[[], None]) -> None:

@@ -19,7 +19,7 @@ from gpuyard.controller.core import Core
 from gpuyard.controller.experience import Experience
 from gpuyard.controller.holds import Holds
 from gpuyard.controller.requests import Requests
-from gpuyard.controller.resident import Failure, Resident, UnhealthyError, attend, free_port, server_job, turn
+from gpuyard.controller.resident import Failure, Resident, UnhealthyError, attend, free_port, gpus_of, server_job, turn
 from gpuyard.controller.sight import Sight
 from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.models import ModelSpec
@@ -55,6 +55,7 @@ _POLICIES: Mapping[str, Callable[[Settings], Residency]] = {
 # What a policy decides in one go; more would be a fault of the policy's.
 _MOST_ACTIONS = 1000
 _LEAVE_S = 30.0
+_START_LOOK_S = 0.1
 log = structlog.get_logger(__name__)
 
 
@@ -107,11 +108,11 @@ class Residents:
         for job_id, spec in self._core.queries.specs(found).items():
             if spec["model"] in self.specs:
                 options = spec["provider_options"]
-                resident = Resident(spec["model"], job_id, tuple(options["gpus"]), options["port"])
+                resident = Resident(spec["model"], job_id, gpus_of(options), options["port"])
                 if self.specs[resident.model].sleeps and self._holds.is_others(resident.gpus, found):
                     resident.phase = Phase.ASLEEP  # it must be: somebody else has its GPU
                 self._attend(resident)
-                self._holds.promise(job_id, resident.gpus)
+                self._holds.promise(job_id, resident.gpus, self.live.values())
             else:  # it is configured no more
                 self._core.spawn(self._requests.cancel(job_id), "unload")
 
@@ -176,14 +177,23 @@ class Residents:
         return any(line.waiting for line in self.lines.lines.values())
 
     def _let_go_of_lost(self, fleet: Fleet) -> None:
-        """Servers that wait for a GPU that is out of use would wait for ever."""
+        """Servers that wait for a GPU that is out of use would wait for ever; others wait for nobody."""
         for resident in self.live.values():
-            waits = self._core.view.jobs[resident.job_id].attempt_id is None
             lost = any(gpu not in fleet.gpus and self._is_known(gpu) for gpu in resident.gpus)
-            if waits and lost and resident.phase is not Phase.UNLOADING:
+            if self._waits(resident) and (lost or self._is_in_vain(resident)):
                 self.unload(resident)
                 for gpu in fleet.gpus.values():
                     gpu.residents.pop(resident.model, None)
+
+    def _waits(self, resident: Resident) -> bool:
+        """Whether its server is yet to be started."""
+        job = self._core.view.jobs.get(resident.job_id)
+        return job is not None and job.attempt_id is None and resident.phase is Phase.BOOTING
+
+    def _is_in_vain(self, resident: Resident) -> bool:
+        """Whether places are kept for a model that nobody asks for any more."""
+        promised = resident.job_id in self._core.view.promises
+        return promised and resident.model not in self.pinned and not self.lines.lines[resident.model].waiting
 
     def _is_known(self, gpu: str) -> bool:
         """Whether its node has said what has become of it."""
@@ -202,10 +212,13 @@ class Residents:
 
     def would_load_on(self, gpu: str) -> bool:
         """Whether the policy would put a model on this GPU if the script there left now."""
+        if any(gpu in resident.gpus and self._waits(resident) for resident in self.live.values()):
+            return True  # it waits for the rest of its GPUs
         if self.closed or not self._is_asked():
             return False
         now = time.monotonic()
         fleet = self.fleet(now)
+        fleet.expected = {}  # nobody who works leaves for what may come
         if gpu not in fleet.gpus:
             return False
         fleet.gpus[gpu].worker = None
@@ -295,7 +308,7 @@ class Residents:
         job = server_job(model, self.specs[model], gpus, port, beside=beside)
         self._core.emit([moves.submitted(job, self._core.clock())])
         self._attend(Resident(model, job.id, gpus, port))
-        self._holds.promise(job.id, gpus)
+        self._holds.promise(job.id, gpus, self.live.values())
 
     def put_aside(self, resident: Resident) -> None:
         """Put it to sleep if it can, or unload it: it holds no memory of its GPU then."""
@@ -344,6 +357,9 @@ class Residents:
 
     async def _care(self, resident: Resident) -> None:
         assert self._client
+        # A model of several GPUs may wait for long, and is not late by that.
+        while self._waits(resident):  # noqa: ASYNC110  (any commit may be the one)
+            await asyncio.sleep(_START_LOOK_S)
         try:
             await attend(resident, self.specs[resident.model], self._client, lambda: self._is_ready(resident))
         except UnhealthyError as error:

@@ -136,5 +136,6 @@ def _standing(resident: Resident, homes: Sequence[Gpu]) -> Standing:
     replica = resident.replica
     phase = Phase.BUSY if resident.phase is Phase.READY and replica and replica.busy else resident.phase
     used_at = replica.used_at if replica else resident.since
+    leaving = resident.phase is Phase.READY and replica is not None and replica.draining
     return Standing(resident.model, homes[0], phase, resident.since, used_at, others=tuple(homes[1:]),
-                    draining=bool(replica and replica.draining))  # fmt: skip
+                    draining=leaving)  # fmt: skip

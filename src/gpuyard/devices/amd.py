@@ -11,6 +11,8 @@ from typing import Any
 from gpuyard.devices.gpu import GpuProcess, GpuReading, LostGpu, SourceFailedError, SourceMissingError
 
 _MIB = 1 << 20
+# Answers that say "this card or version does not tell you"; any other error says that the GPU is in trouble.
+_UNTOLD = ("NOT_SUPPORTED", "NOT_YET_IMPLEMENTED", "NO_PERM", "NO_DATA", "UNEXPECTED_DATA")
 _REMEDY = "run `amd-smi list`, and look for `amdgpu` in the kernel's log (`dmesg`)"
 
 
@@ -87,7 +89,8 @@ def _value(smi: Any, read: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return read(*arguments)
     except smi.AmdSmiLibraryException as error:
-        if error.get_error_code() != smi.amdsmi_wrapper.AMDSMI_STATUS_NOT_SUPPORTED:
+        untold = (getattr(smi.amdsmi_wrapper, f"AMDSMI_STATUS_{name}", None) for name in _UNTOLD)
+        if error.get_error_code() not in untold:
             raise
         return None
 

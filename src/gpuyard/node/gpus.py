@@ -50,6 +50,7 @@ class GpuWatch:
         self._instances: dict[str, GpuReading] = {}  # MIG's, by UUID
         self._look_now = asyncio.Event()
         self._missing: dict[str, int] = {}
+        self._reading: asyncio.Future[Discovery] | None = None
         self._computing: set[int] = set()  # the processes on any GPU that were alive at some look
         self.current: list[wire.Gpu] = []
         self.problem: str | None = None
@@ -65,7 +66,10 @@ class GpuWatch:
         self.current = [self._health.judge(gpu, time.monotonic()) for gpu in gpus]
         self.problem = found.problem or unknown
         if found.source == "nvml":
-            self._instances = {gpu.uuid: gpu for gpu in found.gpus if gpu.parent}
+            # Those of a card that is lost just now are still known by what they were.
+            here = {gpu.uuid for gpu in self.current}
+            self._instances = {uuid: gpu for uuid, gpu in self._instances.items() if uuid in here}
+            self._instances |= {gpu.uuid: gpu for gpu in found.gpus if gpu.parent}
             whole = [self._instances[g.uuid].parent if g.uuid in self._instances else g.uuid for g in self.current]
             self._xids.listen_to(list(dict.fromkeys(whole)))
         if not found.problem:
@@ -100,7 +104,12 @@ class GpuWatch:
         """Wait until no process that is gone still holds memory of these GPUs: the driver takes a moment to free it."""
         deadline = time.monotonic() + _CLEAR_S
         while self._computing and time.monotonic() < deadline:
-            found = await asyncio.to_thread(self._discover)
+            if self._reading is None or self._reading.done():  # one at a time: a driver in trouble keeps its thread
+                self._reading = asyncio.ensure_future(asyncio.to_thread(self._discover))
+            done, _ = await asyncio.wait([self._reading], timeout=deadline - time.monotonic())
+            if not done or self._reading.exception():
+                return
+            found = self._reading.result()
             there = {p.pid for gpu in found.gpus if gpu.uuid in uuids for p in gpu.processes}
             if not any(pid in self._computing and not _lives(pid) for pid in there):
                 return
@@ -171,3 +180,5 @@ def _lives(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+    except psutil.AccessDenied:  # another user's, on a host that hides those
+        return True

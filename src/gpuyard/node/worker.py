@@ -10,11 +10,12 @@ import json
 import math
 import os
 import re
+import select
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -74,7 +75,7 @@ class Runner:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        self._said.close()
+        os.close(self._said)
 
     def load(self) -> None:
         """See to it that the script is loaded; ScriptError when it cannot be."""
@@ -89,7 +90,7 @@ class Runner:
             raise ScriptError(f"{self._python} cannot be run: {error.strerror}") from None
         finally:
             os.close(theirs)
-        self._said = os.fdopen(ours)
+        self._said = ours
         try:
             self._give({"args": self._args})
             self._hear()
@@ -126,7 +127,7 @@ class Runner:
         """What it says in the end; meanwhile its progress is shown."""
         shown_at = 0.0
         with self._watched():
-            for line in self._said:
+            for line in self._lines():
                 self._heard += 1
                 try:
                     message = json.loads(line)
@@ -140,6 +141,19 @@ class Runner:
                     shown_at = time.monotonic()
                     _show(message["progress"])
         return self._crashed()
+
+    def _lines(self) -> Iterator[bytes]:
+        """What it says, line by line, until it is gone; its own children may hold the pipe for longer."""
+        process, rest = self._process, b""
+        assert process
+        while True:
+            if select.select([self._said], [], [], _LOOK_S)[0]:
+                if not (heard := os.read(self._said, 1 << 16)):
+                    return
+                *lines, rest = (rest + heard).split(b"\n")
+                yield from lines
+            elif process.poll() is not None:
+                return
 
     @contextmanager
     def _watched(self) -> Generator[None]:
@@ -170,7 +184,7 @@ class Runner:
         assert self._process
         self._process.kill()  # if it still is there
         code, self._process = self._process.wait(), None
-        self._said.close()
+        os.close(self._said)
         if self._stuck:
             self._stuck = False
             raise CrashError(f"it was stuck: it wrote nothing and showed no progress for {self._silent_s:g} s")

@@ -170,7 +170,7 @@ class Fleet:
         """The model begins to boot on these GPUs, or to wake where it sleeps."""
         first, *others = (self.gpus[gpu] for gpu in gpus)
         resident = first.resident(model) or Resident(model, first, Phase.BOOTING, now, others=tuple(others))
-        resident.phase, resident.since = Phase.BOOTING, now
+        resident.phase, resident.since, resident.draining = Phase.BOOTING, now, False
         for gpu in resident.gpus:
             gpu.residents[model] = resident
         return resident
@@ -207,8 +207,10 @@ class Fleet:
         script = name not in self.demand
         if gpu.reserved or not self.will_do(gpu, name) or (gpu.worker and (self.whole or script)):
             return False
-        if (self.whole and script) or name in self.gangs or any(r.others for r in self.holders(gpu)):
+        if self.whole and script:
             return not self.holders(gpu) and self.memory_gb[name] <= gpu.memory_gb
+        if self.holders(gpu) and (name in self.gangs or any(r.model in self.gangs for r in self.holders(gpu))):
+            return False
         return self.memory_gb[name] <= self.free_gb(gpu)
 
     def roomy(self, name: str) -> list[Gpu]:

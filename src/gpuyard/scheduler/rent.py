@@ -12,6 +12,7 @@ from functools import partial
 from gpuyard.scheduler.fleet import Demand, Fleet, Phase, Resident, Task
 from gpuyard.scheduler.residency import (
     ANSWER_S,
+    GATHER_S,
     SCRIPT_S,
     Action,
     Drain,
@@ -161,7 +162,7 @@ class Cost:
         team = team_for(fleet, task.name)
         there = [resident for gpu in team for resident in fleet.holders(gpu)]
         if any(gpu.worker for gpu in team) or any(resident.phase is Phase.BUSY for resident in there):
-            wait = _late_s(fleet, task.name)
+            wait = min(_late_s(fleet, task.name), GATHER_S)
         else:
             wait = max((self._first_wait_s(fleet, resident) for resident in there), default=0.0)
         return gather(fleet, task.name, team) if now >= task.arrived_at + wait else None

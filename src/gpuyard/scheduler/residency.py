@@ -72,6 +72,8 @@ class Residency(Protocol):
 
 # Under `threshold` who has waited for so many reloads of the one that is to go is late.
 _LATE = 10.0
+GATHER_S = 120.0
+"""A model of several GPUs gets those of others at work after so long at most: well before its requests give up."""
 
 
 # --- what all policies do alike ---
@@ -160,7 +162,8 @@ def room_for_model(fleet: Fleet, patience: float, now: float) -> tuple[Action | 
     for model in [] if fleet.closed else thirsty(fleet):
         step, loss_s = (None, 0.0) if fleet.serving(model) else way_for(fleet, model)
         if step:
-            due = fleet.demand[model].waiting[0].arrived_at + patience * loss_s
+            wait_s = min(patience * loss_s, GATHER_S) if model in fleet.gangs else patience * loss_s
+            due = fleet.demand[model].waiting[0].arrived_at + wait_s
             return (step, due) if now >= due else (None, due)
     return None, math.inf
 
@@ -205,12 +208,15 @@ def gather(fleet: Fleet, model: str, team: Sequence[Gpu]) -> Action | None:
     return Load.on(model, team) if team else None
 
 
-def in_the_way(fleet: Fleet) -> Unload | None:
-    """Somebody who was to leave, or on whose GPU a model of several waits for the rest, and has nothing more to do."""
-    for resident in fleet.ready():
-        others = (other for gpu in resident.gpus for other in fleet.holders(gpu))
-        if resident.draining or any(other.others and other.phase is Phase.BOOTING for other in others):
+def in_the_way(fleet: Fleet) -> Unload | Drain | None:
+    """Somebody who was to leave and has nothing more to do, or is where a model of several GPUs waits for the rest."""
+    for resident in fleet.residents():
+        others = (other for gpu in resident.gpus for other in fleet.holders(gpu) if other is not resident)
+        gang = any(other.model in fleet.gangs and other.phase is Phase.BOOTING for other in others)
+        if resident.phase is Phase.READY and (resident.draining or gang):
             return Unload(resident.model, resident.gpu.id)
+        if resident.phase is Phase.BUSY and gang and not resident.draining:
+            return Drain(resident.model, resident.gpu.id)
     return None
 
 
@@ -289,6 +295,8 @@ class Static:
 
     def act(self, fleet: Fleet, now: float) -> Action | None:
         """Fill the models' half when asked, run scripts on the other."""
+        if step := in_the_way(fleet):
+            return step
         gpus = list(fleet.gpus.values())
         half = math.ceil(len(gpus) / 2) if fleet.demand else 0
         for model, team in _in_turn(fleet, gpus[:half]):

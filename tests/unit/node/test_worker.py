@@ -1,6 +1,7 @@
 """A script in its process: what it breaks is its own item, and the next one is done."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,13 @@ def load(args):
             os._exit(3)
         if what == "stuck":
             time.sleep(600)
+        if what.startswith("forks "):
+            child = os.fork()
+            if child == 0:
+                time.sleep(600)
+            with open(what[6:], "w") as file:
+                file.write(str(child))
+            os._exit(3)
         if what == "talks":
             for _ in range(20):
                 time.sleep(0.1)
@@ -112,3 +120,10 @@ def test_one_that_is_stuck_is_ended_and_the_next_is_done(
         assert done["crashed"]
         assert done["fault"] == "it was stuck: it wrote nothing and showed no progress for 0.5 s"
         assert do_item(runner, item("talks"), tmp_path)["fault"] is None, "it shows progress for two seconds"
+
+
+def test_one_whose_children_live_on_is_gone_all_the_same(runner: Runner, tmp_path: Path) -> None:
+    done = do_item(runner, item(f"forks {tmp_path}/child"), tmp_path)
+    child = int((tmp_path / "child").read_text())
+    assert done["fault"] == "its process left with code 3"
+    os.kill(child, 9)  # it still is there
