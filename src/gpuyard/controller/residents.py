@@ -182,8 +182,9 @@ class Residents:
             lost = any(gpu not in fleet.gpus and self._is_known(gpu) for gpu in resident.gpus)
             if self._waits(resident) and (lost or self._is_in_vain(resident)):
                 self.unload(resident)
-                for gpu in fleet.gpus.values():
-                    gpu.residents.pop(resident.model, None)
+                for gpu in resident.gpus:
+                    if gpu in fleet.gpus:
+                        fleet.gpus[gpu].residents.pop(resident.model, None)
 
     def _waits(self, resident: Resident) -> bool:
         """Whether its server is yet to be started."""

@@ -5,7 +5,6 @@ newest days counting most. A model is expected in slots with a share of at least
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 SLOT_S = 900.0
@@ -71,7 +70,3 @@ class Habits:
     def _is_expected(self, model: str, slot: int) -> bool:
         habit = self._known[model].get(slot % SLOTS)
         return habit is not None and habit.share_on(slot // SLOTS) >= EXPECTED
-
-    def __iter__(self) -> Iterator[Habit]:
-        for slots in self._known.values():
-            yield from slots.values()

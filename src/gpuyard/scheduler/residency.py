@@ -212,7 +212,9 @@ def in_the_way(fleet: Fleet) -> Unload | Drain | None:
     """Somebody who was to leave and has nothing more to do, or is where a model of several GPUs waits for the rest."""
     for resident in fleet.residents():
         others = (other for gpu in resident.gpus for other in fleet.holders(gpu) if other is not resident)
-        gang = any(other.model in fleet.gangs and other.phase is Phase.BOOTING for other in others)
+        gang = bool(fleet.gangs) and any(
+            other.model in fleet.gangs and other.phase is Phase.BOOTING for other in others
+        )
         if resident.phase is Phase.READY and (resident.draining or gang):
             return Unload(resident.model, resident.gpu.id)
         if resident.phase is Phase.BUSY and gang and not resident.draining:

@@ -263,11 +263,8 @@ class _Play:
     # --- models ---
 
     def _load(self, model: str, gpu: Gpu) -> None:
-        resident = gpu.resident(model)
-        asleep = resident is not None
-        if resident is None:
-            resident = gpu.residents[model] = Resident(model, gpu, Phase.BOOTING, self._now)
-        resident.phase, resident.since = Phase.BOOTING, self._now
+        asleep = gpu.resident(model) is not None
+        resident = self._fleet.settle(model, (gpu.id,), self._now)
         if not asleep:
             self._out.loads += 1
             if self._work.serial_loads and self._loading:
@@ -299,7 +296,7 @@ class _Play:
         if resident.model in self._fleet.sleepers:
             resident.phase, resident.since = Phase.ASLEEP, self._now
         else:
-            del resident.gpu.residents[resident.model]
+            self._fleet.remove(resident)
 
     # --- batches ---
 
