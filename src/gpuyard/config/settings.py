@@ -8,7 +8,7 @@ from dataclasses import replace
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_settings import (
@@ -177,6 +177,7 @@ class Settings(BaseSettings):
     models: dict[str, ModelSpec] = Field(default_factory=dict[str, ModelSpec])
     scripts: dict[str, ScriptSpec] = Field(default_factory=dict[str, ScriptSpec])
     tiers: tuple[Tier, ...] = ()
+    providers: dict[str, dict[str, Any]] = Field(default_factory=dict[str, dict[str, Any]])
 
     @classmethod
     def settings_customise_sources(

@@ -39,7 +39,8 @@ class Admission:
         self._providers = providers
         self._find = find
         self._joined = joined
-        self._intake = Intake(core.tiers, core.settings.models, find_gpu, core.scripts)
+        self._intake = Intake(core.tiers, core.settings.models, find_gpu, core.scripts,
+                              lambda: any(provider.containers for provider in providers.values()))  # fmt: skip
         self._door = asyncio.Lock()
 
     async def accept(self, bodies: list[msgspec.Raw]) -> list[Prepared]:
@@ -107,7 +108,7 @@ class Admission:
             known = ", ".join(self._providers)
             raise InvalidInputError.of("provider", f"there is no provider {name!r}", f"configured here: {known}")
         start = (name, program, template.workdir, template.path)
-        if start not in seen:
+        if start not in seen and not template.shape.image:  # what is in an image cannot be looked at from here
             await self._providers[name].check(program, template.workdir, template.path)
             seen.add(start)
 

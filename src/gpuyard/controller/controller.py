@@ -11,10 +11,12 @@ from gpuyard.config.settings import Settings
 from gpuyard.controller.batch_requests import BatchRequests
 from gpuyard.controller.batches import Batches
 from gpuyard.controller.core import Core
+from gpuyard.controller.engines import Engines
 from gpuyard.controller.gpu_state import GpuStateFile
 from gpuyard.controller.gpu_work import GpuWork
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.logs import Logs
+from gpuyard.controller.mirror import Mirrors
 from gpuyard.controller.models import Models
 from gpuyard.controller.reports import Reports
 from gpuyard.controller.requests import Requests
@@ -47,7 +49,9 @@ class Controller:
         self.launching = Launching(self.core, self.providers)
         self.reports = Reports(self.core, self.launching, self.requests, self.providers, blobs)
         self.gpus = self.requests.gpus
-        self.logs = Logs(self.core, self.providers, news)
+        mirrors = Mirrors(self.core, self.reports, self.providers, blobs, blobs.root.parent / "logs" / "attempts")
+        self.logs = Logs(self.core, self.providers, news, mirrors.path)
+        self._engines = Engines(self.core, self.launching, self.requests, self.providers, mirrors)
         self.residents = Residents(self.core, self.requests)
         self.models = Models(self.core, self.residents)
         self._batches = Batches(self.core, self.requests, self.residents)
@@ -77,6 +81,9 @@ class Controller:
             self.core.spawn(Spool(root.expanduser(), self.core, self.requests, self.logs).run(), "spool")
         for provider in self.providers.values():
             await provider.start(self.reports)
+        if "docker" in self.providers:
+            self.core.view.meet({}, {"local": "docker"})
+        self._engines.start()
         self.core.schedule()
 
     def _before_deciding(self) -> None:
@@ -131,12 +138,17 @@ async def keep_local_node(home: Home) -> None:
 
 
 def local_providers(home: Path, settings: Settings) -> MakeProviders:
-    """The providers of an embedded server: this machine."""
+    """The providers of an embedded server: this machine, and those that the settings name."""
 
     def make(epoch: int) -> Mapping[str, GpuProviderInterface]:
         config: dict[str, Any] = {"home": str(home), "epoch": epoch, "heartbeat_s": settings.node.heartbeat_s}
         if settings.billing.local_price_per_hour is not None:
             config["price_per_hour"] = settings.billing.local_price_per_hour
-        return {"local": registry.load("local", config)}
+        others = {
+            name: registry.load(name, {"home": str(home), **section})
+            for name, section in settings.providers.items()
+            if section.get("enabled", True)
+        }
+        return {"local": registry.load("local", config), **others}
 
     return make

@@ -19,6 +19,7 @@ from gpuyard.controller.recall import know_parents, recall
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.offers import Offer
 from gpuyard.domain.scripts import Scripts
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import JobState
@@ -26,6 +27,7 @@ from gpuyard.domain.tiers import Tiers
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.scheduler.claims import claims
 from gpuyard.scheduler.decide import decide
+from gpuyard.scheduler.fitting import provider_for
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.observe import PREEMPTED, observe
 from gpuyard.scheduler.policy import Order, Policy
@@ -182,17 +184,29 @@ class Core:
 
     def _intend(self, job: LiveJob, placements: tuple[Placement, ...]) -> str:
         attempt_id = new_id("attempt")
-        provider = self.view.nodes[placements[0].node_id].provider
-        price = self._prices.get((job.shape, job.tier))
-        if price is None:
-            billing = self.settings.billing
-            price = list_price(job.shape, job.tier, self.tiers, billing.local_price_per_hour, billing.currency)
-            self._prices[job.shape, job.tier] = price
+        offer = self.view.engines.offer(placements[0].offer)
+        provider = offer.provider if offer else provider_for(self.view.nodes[placements[0].node_id], job.shape)
+        price = self._offered(offer, job) if offer else self._listed(job)
         intent = moves.intended(job, attempt_id, token=job.attempts + 1, epoch=self.epoch, provider=provider,
                                 reference=attempt_id if provider in self.claiming else None,
                                 placements=placements, price=price, now=self.clock())  # fmt: skip
         self.emit([intent])
         return attempt_id
+
+    def _listed(self, job: LiveJob) -> Price:
+        """The list price on our own nodes."""
+        price = self._prices.get((job.shape, job.tier))
+        if price is None:
+            billing = self.settings.billing
+            price = list_price(job.shape, job.tier, self.tiers, billing.local_price_per_hour, billing.currency)
+            self._prices[job.shape, job.tier] = price
+        return price
+
+    def _offered(self, offer: Offer, job: LiveJob) -> Price:
+        """The offer's own price for as many nodes, or the list price where it names none."""
+        if offer.price_per_hour is None:
+            return self._listed(job)
+        return Price(offer.price_per_hour * job.shape.nodes, offer.currency, "offer", job.tier or "")
 
     def _set_alarm(self, wake_at: float | None) -> None:
         if self._alarm:
@@ -206,7 +220,9 @@ class Core:
 
     def reload(self) -> None:
         """Forget everything and recall what is live in the ledger."""
+        known = self.view.engines
         self.view, self.submitting = recall(self.queries, self.clock()), {}
+        self.view.meet(known.known, known.containers)
 
     def know_parents(self, job_ids: set[str]) -> bool:
         """Tell the view of parents that are already over; False while the end of one is on its way to the ledger."""

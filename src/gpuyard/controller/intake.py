@@ -27,8 +27,6 @@ MAX_JOBS = 100_000
 VARYING = frozenset({"name", "command", "labels", "depends_on", "idempotency_key"})
 # Enough for whatever clients send just now; a list of jobs that are all different must not fill the memory.
 _MAX_TEMPLATES = 256
-# These are part of the plan and arrive with their issues; until then a job that needs them is refused, not misread.
-_NOT_YET = {"image": "container providers"}
 _NO_LABELS = msgspec.Raw(b"{}")
 FindJob = Callable[[str], str | None]
 
@@ -129,8 +127,10 @@ class Intake:
     """Reads jobs, one by one; remembers the templates it met of late."""
 
     def __init__(
-        self, tiers: Tiers, models: Collection[str] = (), find_gpu: FindGpu = str, scripts: Scripts | None = None
-    ) -> None:
+        self, tiers: Tiers, models: Collection[str] = (), find_gpu: FindGpu = str, scripts: Scripts | None = None,
+        runs_containers: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
+        self._runs_containers = runs_containers
         self._scripts = scripts or Scripts({})
         self._tiers = tiers
         self._models = models
@@ -157,9 +157,12 @@ class Intake:
         with reading_json():
             body = msgspec.json.decode(raw)
         spec, warnings = self._read_form(body)
-        for field, what in _NOT_YET.items():
-            if getattr(spec, field) and not is_job_config(body):
-                raise InvalidInputError.of(field, f"needs {what}, which this version does not have yet", "give command")
+        if spec.image and not self._runs_containers():
+            if not is_job_config(body):
+                remedy = "add [providers.docker] to gpuyard.toml, or leave the image out"
+                raise InvalidInputError.of("image", f"is {spec.image}, and nothing here runs containers", remedy)
+            warnings.append(f"image {spec.image} was ignored: the job runs as a process on this machine")
+            spec = spec.model_copy(update={"image": None})
         if spec.kind is JobKind.LLM:
             spec = self._with_model(spec)
         if spec.kind is JobKind.SCRIPT:
@@ -167,8 +170,6 @@ class Intake:
         if spec.kind in (JobKind.MODEL, JobKind.WORKER):
             remedy = "give command, script or prompt; see `gpuyard models` and `gpuyard batch`"
             raise InvalidInputError.of("kind", f"{spec.kind} is for gpuyard's own jobs", remedy)
-        if spec.image:
-            warnings.append(f"image {spec.image} was ignored: the job runs as a process on this machine")
         if spec.resources.gpus.uuid:
             warnings.append("resources.gpus.uuid pins devices: the job waits for these even when others are free")
         return (with_tier(spec, self._tiers.get(spec.tier)) if spec.tier else spec), warnings

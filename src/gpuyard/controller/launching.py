@@ -11,16 +11,18 @@ import structlog
 from gpuyard.controller import moves
 from gpuyard.controller.core import Core
 from gpuyard.controller.render import render
-from gpuyard.domain.errors import LedgerError, ProviderError
+from gpuyard.domain.errors import InsufficientResourcesError, LedgerError, ProviderError
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.states import AttemptState
-from gpuyard.providers.base import GpuProviderInterface, OwnsNodes
+from gpuyard.providers.base import TRANSIENT, GpuProviderInterface, OwnsNodes, Queues
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.policy import backoff_s
 from gpuyard.scheduler.view import LiveAttempt
 
 # A claim is meant to wait for some hundredths of a second.
 _CLAIM_S = 2.0
+# An offer that had nothing left is asked again after so long.
+_OFFER_BACKOFF_S = 60.0
 log = structlog.get_logger(__name__)
 
 
@@ -31,6 +33,9 @@ class Launching:
         self._core = core
         self._providers = providers
         self._claims: asyncio.TimerHandle | None = None
+        self._limits: dict[str, asyncio.Semaphore] = {}
+        # Attempts whose submission has not been answered.
+        self.under_way: set[str] = set()
 
     def launch_soon(self, attempt_ids: Sequence[str]) -> None:
         """Launch as soon as everything emitted so far is committed."""
@@ -50,9 +55,32 @@ class Launching:
         for attempt_id in attempt_ids:
             # Looked up anew: while the one before it was submitted, this one may have been cancelled.
             attempt = self._core.view.attempts.get(attempt_id)
-            if attempt and _startable(attempt) and attempt.job_id in specs:
-                await self._submit(attempt, _read_spec(specs[attempt.job_id]))
+            if attempt is None or not _startable(attempt) or attempt.job_id not in specs:
+                continue
+            provider, spec = self._providers[attempt.provider], _read_spec(specs[attempt.job_id])
+            if isinstance(provider, Queues):
+                self._submit_beside(attempt, spec, provider)
+            else:
+                await self._submit(attempt, spec)
         self._watch_claims()
+
+    def _submit_beside(self, attempt: LiveAttempt, spec: JobSpec, provider: Queues) -> None:
+        """An engine takes its time to answer, and several questions at once."""
+        if attempt.id in self.under_way:
+            return
+        self.under_way.add(attempt.id)
+        limit = self._limits.setdefault(attempt.provider, asyncio.Semaphore(provider.concurrency))
+
+        async def submit() -> None:
+            try:
+                async with limit:
+                    current = self._core.view.attempts.get(attempt.id)
+                    if current and _startable(current):
+                        await self._submit(current, spec)
+            finally:
+                self.under_way.discard(attempt.id)
+
+        self._core.spawn(submit(), "submit")
 
     async def _submit(self, attempt: LiveAttempt, spec: JobSpec) -> None:
         core = self._core
@@ -61,9 +89,13 @@ class Launching:
         try:
             config = render(spec, job.shape, attempt, checkpoint)
             reference = await self._providers[attempt.provider].submit_job(config)
+        except InsufficientResourcesError as error:
+            self._had_nothing(attempt, error)
+            return
         except ProviderError as error:
-            # Not connected: the intent stands and is sent when the node's agent says Hello.
-            if error.error_code != "NOT_CONNECTED":
+            # It may have arrived or not: the intent stands, and is sent again when the node's agent says Hello, or
+            # once its engine has been asked for it.
+            if error.error_code not in TRANSIENT:
                 self.settle(attempt, moves.Outcome(core.clock(), reason="submit_failed", message=str(error)))
                 core.schedule()
             return
@@ -72,6 +104,16 @@ class Launching:
         if news and current and current.state is AttemptState.INTENDED:
             resumed_from = checkpoint["id"] if checkpoint else None
             core.emit([moves.sent(current, reference, resumed_from, core.clock())], linger=True)
+
+    def _had_nothing(self, attempt: LiveAttempt, error: InsufficientResourcesError) -> None:
+        """What was offered is gone: the job goes back into the line, and this offer is left alone for a while."""
+        core = self._core
+        if attempt.offer:
+            core.view.engines.put_off[attempt.offer] = core.clock() + _OFFER_BACKOFF_S
+            self.settle(attempt, moves.Outcome(core.clock(), stopped="revoked", message=str(error)))
+        else:
+            self.settle(attempt, moves.Outcome(core.clock(), reason="submit_failed", message=str(error)))
+        core.schedule()
 
     def _checkpoint(self, job_id: str, wanted: str | None) -> dict[str, Any] | None:
         """The checkpoint row to resume from: the newest kept one, or the one named."""

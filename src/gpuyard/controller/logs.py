@@ -1,6 +1,9 @@
 """A job's output as one stream, over its attempts."""
 
+import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from gpuyard.controller.core import Core
@@ -9,19 +12,23 @@ from gpuyard.domain.states import JobState
 from gpuyard.providers.base import GpuProviderInterface, StreamsLogs
 
 _LOOK_AGAIN_S = 5.0
+_PART = 1 << 20
 Row = dict[str, Any]
 
 
 class Logs:
-    """Output of jobs. `news(timeout_s)` returns when something happened, or after the timeout."""
+    """Output of jobs. `news(timeout_s)` returns when something happened, or after the timeout; `kept(attempt_id)` is
+    where the output of one lies that ran on an engine."""
 
     def __init__(
         self,
         core: Core,
         providers: Mapping[str, GpuProviderInterface],
         news: Callable[[float], Awaitable[object]],
+        kept: Callable[[str], Path],
     ) -> None:
         self._core = core
+        self._kept = kept
         self._providers = providers
         self._news = news
 
@@ -62,14 +69,22 @@ class Logs:
         return found[0]
 
     async def _of_attempt(self, attempt: Row, lines: int | None, follow: bool) -> AsyncIterator[bytes]:
-        provider = self._providers[attempt["provider"]]
+        provider = self._providers.get(attempt["provider"])
+        kept = self._kept(attempt["id"])
+        if kept.exists() and attempt["id"] not in self._core.view.attempts:
+            async for part in _read_file(kept, lines):
+                yield part
+            return
+        if provider is None:
+            return
+        reference = attempt["provider_ref"] or attempt["id"]
         if not isinstance(provider, StreamsLogs):
-            yield (await provider.get_job_logs(attempt["provider_ref"], lines)).encode()
+            yield (await provider.get_job_logs(reference, lines)).encode()
             return
         sent = 0
         while True:
             try:
-                async for part in provider.stream_logs(attempt["id"], lines=lines, follow=follow):
+                async for part in provider.stream_logs(reference, lines=lines, follow=follow):
                     sent += len(part)
                     yield part
                 return
@@ -81,3 +96,13 @@ class Logs:
                 if not follow or sent:
                     raise
             await self._news(_LOOK_AGAIN_S)
+
+
+async def _read_file(path: Path, lines: int | None) -> AsyncIterator[bytes]:
+    """A file that is complete, or its last lines."""
+    with path.open("rb") as file:
+        if lines is not None:
+            yield b"".join(deque(file, lines))
+            return
+        while part := await asyncio.to_thread(file.read, _PART):
+            yield part

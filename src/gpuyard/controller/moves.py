@@ -129,9 +129,29 @@ def sent(attempt: LiveAttempt, reference: str, resumed_from: str | None, now: fl
     return Event(EventKind.ATTEMPT_SENT, now, (Change(Table.ATTEMPTS, attempt.id, values),), attempt.job_id, info)
 
 
-def started(job: LiveJob, attempt: LiveAttempt, at: float, limits: Mapping[str, str]) -> Event:
-    """The attempt's process runs since `at`."""
+def found(attempt: LiveAttempt, reference: str, now: float) -> Event:
+    """The provider has an attempt whose submission was never answered, and calls it `reference`."""
+    values = {"provider_ref": reference}
+    if attempt.state is AttemptState.INTENDED:
+        values["state"] = AttemptState.SENT.value
+    info = {"attempt_id": attempt.id, "resumed_from": None}
+    return Event(EventKind.ATTEMPT_SENT, now, (Change(Table.ATTEMPTS, attempt.id, values),), attempt.job_id, info)
+
+
+def pending(attempt: LiveAttempt, now: float) -> Event:
+    """The provider has it in its own queue."""
+    check_move(ATTEMPT_MOVES, f"attempt {attempt.id}", attempt.state, AttemptState.PENDING)
+    change = Change(Table.ATTEMPTS, attempt.id, {"state": AttemptState.PENDING.value})
+    return Event(EventKind.ATTEMPT_PENDING, now, (change,), attempt.job_id, {"attempt_id": attempt.id})
+
+
+def started(
+    job: LiveJob, attempt: LiveAttempt, at: float, limits: Mapping[str, str], places: Places | None = None
+) -> Event:
+    """The attempt's process runs since `at`; `places` is where, when somebody else chose it."""
     values: dict[str, Any] = {"started_at": at, "limits": dict(limits)}
+    if places is not None:
+        values["placements"] = [place.to_row() for place in places]
     if attempt.state is not AttemptState.ENDING:
         check_move(ATTEMPT_MOVES, f"attempt {attempt.id}", attempt.state, AttemptState.RUNNING)
         values["state"] = AttemptState.RUNNING.value
@@ -141,7 +161,7 @@ def started(job: LiveJob, attempt: LiveAttempt, at: float, limits: Mapping[str, 
     if job.started_at is None:
         changed["started_at"] = at
     changes = (Change(Table.ATTEMPTS, attempt.id, values), Change(Table.JOBS, job.id, changed))
-    info = {"state": JobState.RUNNING, "attempt_id": attempt.id, "node": attempt.node_id}
+    info = {"state": JobState.RUNNING, "attempt_id": attempt.id, "node": (places or attempt.placements)[0].node_id}
     return Event(EventKind.ATTEMPT_STARTED, at, changes, job.id, info)
 
 

@@ -48,6 +48,8 @@ def render(spec: JobSpec, shape: Shape, attempt: LiveAttempt, checkpoint: dict[s
         "resume_directory": False,
         "window": _window(shape),
         "ahead": place.ahead,
+        "offer": place.offer,
+        "nodes": shape.nodes,
     }
     if spec.kind is JobKind.MODEL:  # beside another model on its GPU it books nothing, and uses it all the same
         options["gpu_uuids"] = list(gpus_of(spec.provider_options))

@@ -105,7 +105,7 @@ class Reports:
         core = self._core
         there = {attempt.attempt_id: attempt for attempt in hello.attempts}
         # Sorted out at once: while the work below waits for something, attempts start and end.
-        known = core.view.attempts_on(hello.node_id)
+        known = self._of_agent(hello.node_id)
         missing = [a for a in known if a.id not in there]
         unsent = [a.id for a in missing if a.state in (AttemptState.INTENDED, AttemptState.SENT)]
         # The Start of one that never ran may be on its way on this very link: the Stop behind it settles it either way.
@@ -127,6 +127,11 @@ class Reports:
         except ProviderError:
             return  # the link broke; with its next Hello all of this is looked at again
         core.schedule()
+
+    def _of_agent(self, node_id: str) -> list[LiveAttempt]:
+        """The attempts that the node's agent runs; containers on it are an engine's."""
+        found = self._core.view.attempts_on(node_id)
+        return [a for a in found if isinstance(self._providers.get(a.provider), OwnsNodes)]
 
     async def _drop(self, provider_name: str, hello: wire.Hello, settled: Sequence[str]) -> None:
         """Have the node end and forget attempts that are over in the ledger."""
@@ -170,11 +175,11 @@ class Reports:
         core = self._core
         await asyncio.sleep(UNKNOWN_AFTER_S)
         waited = UNKNOWN_AFTER_S
-        for attempt in core.view.attempts_on(node_id):
+        for attempt in self._of_agent(node_id):
             job = core.view.jobs[attempt.job_id]
             if job.state is JobState.RUNNING:
                 core.emit([moves.unreachable(job, core.clock(), lost_sight=True)])
-        attempts = core.view.attempts_on(node_id)
+        attempts = self._of_agent(node_id)
         specs = core.queries.specs({attempt.job_id for attempt in attempts})
         limits = {a.id: core.read_spec(specs[a.job_id]).max_silence_s for a in attempts}
         graces = {a.id: core.read_spec(specs[a.job_id]).checkpoint.grace_s for a in attempts}
@@ -222,11 +227,11 @@ class Reports:
             if attempt.started_at is None:
                 self._core.emit([moves.started(job, attempt, body.at, body.limits)], linger=True)
         elif isinstance(body, wire.ProgressSeen):
-            self._progress(attempt, body)
+            self.progressed(body)
         elif isinstance(body, wire.UsageSeen):
             self._points(attempt, body.points)
         elif isinstance(body, wire.CheckpointSaved):
-            self._checkpoint(attempt, body)
+            self.checkpoint(attempt, body)
         else:
             self._ended(attempt, body)
             return [(attempt.provider, attempt.id)]
@@ -238,8 +243,16 @@ class Reports:
                                 body.message, body.usage, body.limits, lost)  # fmt: skip
         self._launching.settle(attempt, outcome, body.successor)
 
-    def _progress(self, attempt: LiveAttempt, body: wire.ProgressSeen) -> None:
+    def clock(self) -> float:
+        """The server's time, UTC seconds."""
+        return self._core.clock()
+
+    def progressed(self, body: wire.ProgressSeen) -> None:
+        """What the output of an attempt tells; of one that is over it says nothing new."""
         core = self._core
+        attempt = core.view.attempts.get(body.attempt_id)
+        if attempt is None:
+            return
         core.progress[attempt.job_id] = body.progress
         core.writer.put_progress(attempt.job_id, body.progress)
         self._points(attempt, body.points)
@@ -250,7 +263,8 @@ class Reports:
         ids = {"attempt_id": attempt.id, "job_id": attempt.job_id}
         self._core.writer.put_points([{**ids, **msgspec.structs.asdict(point)} for point in points])
 
-    def _checkpoint(self, attempt: LiveAttempt, body: wire.CheckpointSaved) -> None:
+    def checkpoint(self, attempt: LiveAttempt, body: wire.CheckpointSaved) -> None:
+        """A checkpoint of the attempt is in the blob store."""
         core = self._core
         if core.queries.has_checkpoint(attempt.id, body.path, body.sha256, body.at):
             return  # told again, because the acknowledgement was lost

@@ -11,9 +11,16 @@ from gpuyard.controller.admission import Admission
 from gpuyard.controller.core import SLICE, Core
 from gpuyard.controller.gpus import Gpus
 from gpuyard.controller.intake import Prepared
-from gpuyard.domain.errors import InvalidInputError, LedgerError, NotFoundError, ProviderError, RefusedError
+from gpuyard.domain.errors import (
+    InvalidInputError,
+    JobNotFoundError,
+    LedgerError,
+    NotFoundError,
+    ProviderError,
+    RefusedError,
+)
 from gpuyard.domain.states import AttemptState, JobState
-from gpuyard.providers.base import GpuProviderInterface, OwnsNodes
+from gpuyard.providers.base import TRANSIENT, GpuProviderInterface, OwnsNodes, Queues
 from gpuyard.scheduler.observe import PREEMPTED
 from gpuyard.scheduler.view import LiveAttempt
 from gpuyard.scheduler.why import Why, why
@@ -92,10 +99,14 @@ class Requests:
         try:
             if isinstance(provider, OwnsNodes):
                 await provider.stop_attempt(attempt.node_id, attempt.id, reason, checkpoint=reason == PREEMPTED)
+            elif isinstance(provider, Queues) and attempt.provider_ref:
+                await provider.stop_job(attempt.provider_ref, checkpoint=reason == PREEMPTED)
             elif attempt.provider_ref:
                 await provider.cancel_job(attempt.provider_ref)
+        except JobNotFoundError:
+            return  # it is over, or never arrived; whoever looks after it finds out which
         except ProviderError as error:
-            if error.error_code != "NOT_CONNECTED":
+            if error.error_code not in TRANSIENT:
                 raise
 
     def preempt(self, attempt: LiveAttempt) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -395,10 +395,17 @@ class Residents:
         if resident.phase is Phase.UNLOADING and not resident.fault:
             self.experience.took(resident.model, Move.UNLOAD, time.monotonic() - resident.since, resident.gpu)
             return
-        row = self._core.queries.job(resident.job_id) or {}
-        why = resident.fault or f"its server ended ({row.get('reason') or row.get('state') or 'unknown'})"
+        why = resident.fault or _how_it_ended(self._core.queries.job(resident.job_id) or {})
         failure = self.failures[resident.model]
         failure.again(f"{why}; `gpuyard logs {resident.job_id[-8:]}` shows what it said", resident)
         log.warning("a model server failed", model=resident.model, cause=why, times=failure.count)
         if failure.told:
             self.lines.refuse(resident.model, f"{resident.model} cannot be loaded: {failure.reason}")
+
+
+def _how_it_ended(row: Mapping[str, Any]) -> str:
+    """What the ledger says of a server's job; its end may not be in there yet."""
+    if not row.get("ended_at"):
+        return "its server ended"
+    left = row["exit_code"]
+    return f"its server ended ({row['reason'] or row['state']}{'' if left is None else f' {left}'})"

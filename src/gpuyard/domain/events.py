@@ -44,6 +44,7 @@ class EventKind(StrEnum):
     """Sent on the stream only, never in the journal: progress is kept as series."""
     ATTEMPT_INTENDED = "attempt.intended"
     ATTEMPT_SENT = "attempt.sent"
+    ATTEMPT_PENDING = "attempt.pending"
     ATTEMPT_STARTED = "attempt.started"
     ATTEMPT_ENDING = "attempt.ending"
     ATTEMPT_MOVED = "attempt.moved"

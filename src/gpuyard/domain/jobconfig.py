@@ -66,7 +66,11 @@ class JobStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What a provider says of a job. Times are UTC seconds; `exit_code` is None until the job ended by itself."""
+    """What a provider says of a job. Times are UTC seconds; `exit_code` is None until the job ended by itself.
+
+    `reason` is one word for programs: why it waits, in the engine's own word, or why it ended (`timed_out`,
+    `preempted`, `node_lost`, `out_of_memory`, …). `node` and `gpus` are where it runs, in the engine's words.
+    """
 
     job_id: str
     status: JobStatus
@@ -76,6 +80,9 @@ class JobResult:
     logs: str | None = None
     exit_code: int | None = None
     error_message: str | None = None
+    reason: str = ""
+    node: str = ""
+    gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,10 @@ _interned: dict["Shape", "Shape"] = {}
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Needs per node: `cpus` cores, `memory_gb`, `gpus` devices with at least so much; `nodes` of them at once."""
+    """Needs per node: `cpus` cores, `memory_gb`, `gpus` devices with at least so much; `nodes` of them at once.
+
+    `image`: it runs in a container. `owned`: it runs only where an agent of ours is.
+    """
 
     cpus: float = 1.0
     memory_gb: float = 0.0
@@ -24,6 +27,8 @@ class Shape:
     gpu_uuids: tuple[str, ...] = ()
     provider: str = ""
     providers: tuple[str, ...] = ()
+    image: bool = False
+    owned: bool = False
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -51,6 +56,8 @@ class Shape:
             gpu_uuids=tuple(sorted(gpus.uuid)),
             provider=spec.provider or "",
             providers=tuple(sorted(spec.allowed.providers)),
+            image=spec.image is not None,
+            owned=spec.kind is not JobKind.COMMAND,
         ).interned()
 
     def interned(self) -> "Shape":
@@ -96,6 +103,7 @@ class Placement:
     """One node's share of an attempt: the GPUs by UUID, the cores and the gigabytes booked there.
 
     `ahead`: nothing is booked; the attempt waits on the node for the place of another that ends there.
+    `offer`: the attempt is sent to an engine that places it itself, and `node_id` is what the engine says later.
     """
 
     node_id: str
@@ -103,14 +111,18 @@ class Placement:
     cpus: float = 0.0
     memory_gb: float = 0.0
     ahead: bool = False
+    offer: str = ""
 
     def to_row(self) -> dict[str, Any]:
         """As JSON-able data."""
         row: dict[str, Any] = {"node_id": self.node_id, "gpu_uuids": list(self.gpu_uuids),
                                "cpus": self.cpus, "memory_gb": self.memory_gb}  # fmt: skip
+        if self.offer:
+            row["offer"] = self.offer
         return {**row, "ahead": True} if self.ahead else row
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> "Placement":
         """The inverse of `to_row`."""
-        return cls(row["node_id"], tuple(row["gpu_uuids"]), row["cpus"], row["memory_gb"], row.get("ahead", False))
+        return cls(row["node_id"], tuple(row["gpu_uuids"]), row["cpus"], row["memory_gb"], row.get("ahead", False),
+                   row.get("offer", ""))  # fmt: skip

@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from gpuyard.domain import wire
-from gpuyard.storage.blobs import Blob, BlobStore
+from gpuyard.storage.blobs import BlobStore
 
 _STEP = re.compile(r"(?:step|iter|ckpt|checkpoint|epoch)[-_=]?(\d+)", re.IGNORECASE)
 _STEP_DIGITS = 15  # a longer number in a name is a date or a hash, and no database would take it
@@ -104,7 +104,7 @@ class CheckpointWatcher:
     def _take(self, name: str, look: _Look) -> wire.CheckpointSaved | None:
         path = self._workdir / name
         try:
-            blob = self._copy(path)
+            blob = self._blobs.put_path(path)
         except FileNotFoundError:
             return None  # the program rotates its checkpoints and has removed this one
         except OSError as error:
@@ -125,12 +125,6 @@ class CheckpointWatcher:
         return wire.CheckpointSaved(
             self._start.attempt_id, shown, blob.sha256, blob.size, time.time(), step, look.folder
         )
-
-    def _copy(self, path: Path) -> Blob:
-        if path.is_dir():
-            return self._blobs.put_directory(path)
-        with path.open("rb") as file:
-            return self._blobs.put(file)
 
 
 def _look(path: Path) -> _Look | None:

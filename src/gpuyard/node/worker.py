@@ -1,7 +1,7 @@
 """A script's worker: `python -m gpuyard.node.worker --home HOME` does the work that stands on standard input.
 
 Either one item, whose result it prints, or those of a batch: then it takes one after another from the server until
-there are none, and the script stays loaded meanwhile. The script runs in a process of its own (`node/runner.py`), so
+there are none, and the script stays loaded meanwhile. The script runs in a process of its own (`node/items.py`), so
 that what it breaks is no more than its item, and in whatever environment has what it imports.
 """
 
@@ -24,7 +24,7 @@ from typing import Any, Self
 from gpuyard.config.paths import Home
 from gpuyard.node.calling import CallRefusedError, call
 
-_RUNNER = Path(__file__).with_name("runner.py")
+_RUNNER = Path(__file__).with_name("items.py")
 # So often a bar is worth a line.
 _SHOWN_EVERY_S = 0.5
 _LEAVE_S = 10.0

@@ -7,16 +7,24 @@ whose reply was lost is found again (`FindsAttempts`) and never made twice.
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from gpuyard.domain import wire
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult
+from gpuyard.domain.offers import Offer
+
+TRANSIENT = frozenset({"NOT_CONNECTED", "TIMEOUT", "THROTTLED"})
+"""Codes of a ProviderError after which a call may have been carried out or not, and is worth another try."""
 
 
 class GpuProviderInterface(ABC):
     """Where attempts run. `job_id` is always the provider's own reference, as `submit_job` returned it."""
 
     PROVIDER_NAME: ClassVar[str]
+    containers: ClassVar[bool] = False
+    """Whether it runs jobs that name an image."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
@@ -98,6 +106,54 @@ class FindsAttempts(Protocol):
     async def find_by_attempt(self, attempt_id: str) -> str | None:
         """The provider's reference, or None when the submission never arrived."""
         ...
+
+
+@runtime_checkable
+class Queues(Protocol):
+    """A provider that places jobs itself and tells nothing unless asked: it is polled.
+
+    `concurrency`: how many submissions may be under way at once. `poll_s`: how often to ask.
+    """
+
+    concurrency: int
+    poll_s: float
+
+    async def poll_jobs(self, job_ids: Sequence[str]) -> Mapping[str, JobResult]:
+        """Where each of these is, with as few questions as can be; what it does not know is left out."""
+        ...
+
+    async def offers(self) -> Sequence[Offer]:
+        """What it can supply; the ids are `PROVIDER_NAME/…`."""
+        ...
+
+    async def stop_job(self, job_id: str, *, checkpoint: bool) -> bool:
+        """`cancel_job`, with the job's checkpoint signal and its grace first if asked."""
+        ...
+
+    async def forget_job(self, job_id: str) -> None:
+        """Its end and its output are in safe hands: what it left may go."""
+        ...
+
+
+@runtime_checkable
+class SavesCheckpoints(Protocol):
+    """A provider that can hand over the checkpoints a job has written."""
+
+    async def checkpoints(self, job_id: str) -> Sequence["SavedFile"]:
+        """What it has saved so far, oldest first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SavedFile:
+    """A checkpoint where it was written: `path` is relative to the job's folder, `at` UTC seconds, and `where` the
+    file or folder that holds it."""
+
+    path: str
+    step: int | None
+    at: float
+    where: Path
+    directory: bool = False
 
 
 @runtime_checkable

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Set
 
 from gpuyard.domain.shape import Shape
+from gpuyard.scheduler.fitting import provider_for
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.ranking import Ranking
@@ -47,7 +48,7 @@ def _room(view: View, shape: Shape, providers: Set[str]) -> str | None:
     best, most = None, 0
     for node_id, site in view.sites.of(shape).items():
         node = view.nodes[node_id]
-        if node.state == "online" and node.provider in providers:
+        if node.state == "online" and provider_for(node, shape) in providers:
             room = _window(len(site.running), seconds) - len(site.ahead)
             if room > most:
                 best, most = node_id, room

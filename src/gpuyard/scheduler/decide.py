@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from gpuyard.domain.shape import Placement, Shape
+from gpuyard.scheduler.engines import Dispatch
 from gpuyard.scheduler.fitting import allowed, fit
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node
@@ -95,9 +96,23 @@ class _Line:
             self._start_first()
         else:
             self._start_any()
+        if view.engines.known:
+            self._send()
         view.index.freed.clear()
         view.queue.seen()
         return self._started
+
+    def _send(self) -> None:
+        """Send who found no room here to an engine that has some."""
+        view = self._view
+        waiting = {key: view.attempts[key].job_id for key in view.engines.waiting if key in view.attempts}
+        dispatch = Dispatch(view.engines, view.jobs, waiting, self._now)
+        for _, lane in list(view.queue.line):
+            while (job := view.queue.head(lane)) and job.id not in view.promises:
+                placements = dispatch.place(job.shape)
+                if placements is None:
+                    break
+                self._take(job, placements)
 
     def _keep_promises(self) -> None:
         """Start the jobs for which room was made; hold what is still being freed for the others."""

@@ -11,11 +11,18 @@ SLACK = 1e-6
 """Cores or gigabytes: sums of decimal fractions are not exact, and ten times 0.1 must fit into 1."""
 
 
+def provider_for(node: Node, shape: Shape) -> str:
+    """Which provider would run a share on `node`: its own, or the one of its containers; empty when the job allows
+    neither."""
+    wished = shape.provider or (node.containers if shape.image else node.provider)
+    if wished not in (node.provider, node.containers) or (shape.image and wished != node.containers):
+        return ""
+    return wished if not shape.providers or wished in shape.providers else ""
+
+
 def allowed(node: Node, shape: Shape) -> bool:
-    """True when the job lets itself be placed with the node's provider."""
-    if shape.provider and node.provider != shape.provider:
-        return False
-    return not shape.providers or node.provider in shape.providers
+    """True when the job lets itself be placed with a provider of the node."""
+    return bool(provider_for(node, shape))
 
 
 def suitable(devices: Iterable[Device], shape: Shape) -> list[Device]:

@@ -108,7 +108,7 @@ class NodeIndex:
         if known is not None and known[0] is node.whole:
             return known[1]  # `whole` is made anew whenever the hardware may have changed
         kinds = tuple((device.memory_gb, device.capability, device.gpu_class) for device in node.whole.devices)
-        hardware = (node.provider, node.cpus, node.memory_gb, kinds)
+        hardware = (f"{node.provider} {node.containers}", node.cpus, node.memory_gb, kinds)
         group = self._groups.get(hardware)
         if group is None:
             group = self._groups[hardware] = Group(_model(node), len(set(kinds)) <= 1)
@@ -132,7 +132,7 @@ def _uuids(space: Space) -> set[str]:
 
 def _model(node: Node) -> Node:
     """A copy of the node as it is when empty."""
-    return Node(node.id, provider=node.provider, state="online", whole=node.whole)
+    return Node(node.id, provider=node.provider, containers=node.containers, state="online", whole=node.whole)
 
 
 def _could(group: Group, shape: Shape) -> bool:

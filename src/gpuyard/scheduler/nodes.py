@@ -82,12 +82,14 @@ NOTHING = Space(0.0, 0.0, ())
 class Node:
     """A host. `bookings` are the shares held on it, by attempt id, or by job id while a start is only decided.
 
-    `whole` is the room when nothing is booked, `free` the room now; neither counts unusable devices.
+    `whole` is the room when nothing is booked, `free` the room now; neither counts unusable devices. `containers` is
+    the provider that runs containers here, empty when none does.
     """
 
     id: str
     name: str = ""
     provider: str = ""
+    containers: str = ""
     state: str = "unknown"
     reason: str | None = "has not reported yet"
     cpus: float = 0.0

@@ -22,6 +22,7 @@ _JOB_COLUMNS = ("priority", "created_at", "not_before", "timeout_s", "preemptibl
                 "attempt_id", "retry_count", "failures", "cancel_requested", "resume_from")  # fmt: skip
 PREEMPTED = "preempted"
 """The reason of an attempt that was stopped for another job."""
+_WAITING = frozenset({AttemptState.INTENDED, AttemptState.SENT, AttemptState.PENDING})
 _ATTEMPT_COLUMNS = ("token", "started_at", "number", "provider", "provider_ref", "price_per_hour")
 _NODE_COLUMNS = ("name", "provider", "state", "reason", "cpus", "memory_gb")
 _GPU_COLUMNS = ("node_id", "index", "name", "memory_mb", "compute_capability", "state", "problem", "draining")
@@ -67,7 +68,7 @@ def _job(view: View, job_id: str, row: Row) -> None:
         labels = msgspec.json.decode(labels) if isinstance(labels, msgspec.Raw) else labels
         job.kind = view.learning.type_of(row.get("name") or "", labels)
     if "timeout_s" in row and (attempt := view.attempts.get(job.attempt_id or "")):
-        view.ends.changed.update(share.node_id for share in attempt.placements)
+        view.ends.changed.update(share.node_id for share in attempt.placements if not share.offer)
     if state is JobState.QUEUED and job_id not in view.tentative:
         view.file(job)
     if view.ended.pop(job_id, None):
@@ -130,7 +131,7 @@ def _attempt(view: View, attempt_id: str, row: Row) -> None:
         if (job := view.jobs.get(attempt.job_id)) and job.preemptible:
             view.victims.add(attempt, job.kind)
     attempt.state = state
-    view.ends.changed.update(share.node_id for share in attempt.placements)
+    view.ends.changed.update(share.node_id for share in attempt.placements if not share.offer)
     if not state.live:
         _attempt_over(view, attempt, row)
         return
@@ -142,13 +143,15 @@ def _attempt(view: View, attempt_id: str, row: Row) -> None:
         attempt.placements = tuple(Placement.from_row(share) for share in row["placements"])
         view.book(attempt_id, attempt.placements)
         job = view.jobs.get(attempt.job_id)
-        if job and len(attempt.placements) == 1:
+        if job and len(attempt.placements) == 1 and not attempt.offer:
             view.sites.enter(attempt_id, job.shape, attempt.node_id, ahead=attempt.ahead)
+    if attempt.offer and state not in _WAITING:
+        view.engines.leave(attempt_id)
 
 
 def _leave_site(view: View, attempt: LiveAttempt, row: Row) -> None:
     job = view.jobs.get(attempt.job_id)
-    if job is None or len(attempt.placements) != 1:
+    if job is None or len(attempt.placements) != 1 or attempt.offer:
         return
     view.sites.leave(attempt.id, job.shape, attempt.node_id)
     began = row.get("started_at") or attempt.started_at

@@ -4,14 +4,18 @@ A reason says what the node lacks and is read after its name: "box has 2 GPUs, 4
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from gpuyard.domain.offers import Offer
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.units import format_gb
+from gpuyard.scheduler.engines import allows, lacks
 from gpuyard.scheduler.fitting import SLACK, allowed, fit, suitable
 from gpuyard.scheduler.nodes import Node, Space
 from gpuyard.scheduler.view import View
+
+_MOST_OFFERS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +55,30 @@ def impossible(view: View, shape: Shape) -> Impossible | None:
     """
     nodes = [node for node in view.nodes.values() if allowed(node, shape)]
     able = sum(fit(node.capacity, shape) is not None for node in nodes)
-    if not nodes or able >= shape.nodes:
+    offers = [offer for _, offer in view.engines.offers() if allows(offer, shape)]
+    if able >= shape.nodes or any(not lacks(offer, shape) for offer in offers) or not (nodes or offers):
         return None
+    if not nodes:
+        best = max(offers, key=lambda offer: (not lacks(offer, shape), -len(lacks(offer, shape)), offer.gpus, offer.id))
+        return Impossible(f"nothing offered can hold it: {best.id} {', '.join(lacks(best, shape))}", offered(offers))
     if able:
         reason = f"it asks for {shape.nodes} nodes at once, and only {able} of those known can take a share"
     else:
         best = _largest(nodes, shape)
         reason = f"no known node can hold it: {best.title} {', '.join(_lacks(best, shape, best.capacity))}"
     return Impossible(reason, largest(view, shape))
+
+
+def offered(offers: Sequence[Offer]) -> str:
+    """What there is, in words, the largest first."""
+    best = sorted(offers, key=lambda offer: (-offer.gpus, -offer.gpu_gb, -offer.nodes, offer.id))[:_MOST_OFFERS]
+    return "on offer are: " + "; ".join(describe_offer(offer) for offer in best)
+
+
+def describe_offer(offer: Offer) -> str:
+    """`slurm/gpu/a100: 4 nodes, each with 2 × a100, 64 cores, 512 GB`."""
+    gpus = f"{offer.gpus} × {offer.gpu or 'GPU'}, " if offer.gpus else ""
+    return f"{offer.id}: {count(offer.nodes, 'node')} with {gpus}{offer.cpus:g} cores, {format_gb(offer.memory_gb)}"
 
 
 def largest(view: View, shape: Shape) -> str:

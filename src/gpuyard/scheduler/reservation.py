@@ -93,6 +93,8 @@ class Reservations:
         """`job` starts on `placements`: what it holds longer than until a reservation's time is no longer to spare."""
         end = self.surely_ends(job.id)
         for share in placements:
+            if share.offer:
+                continue
             self._rooms.pop(share.node_id, None)
             for reservation in self.made:
                 if outlasts(end, reservation.at) and share.node_id in reservation.spare:

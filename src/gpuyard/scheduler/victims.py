@@ -111,7 +111,8 @@ class Victims:
             self._stale.pop(attempt_id, None)
             self._forget(attempt_id)
             attempt = self._attempts.get(attempt_id)
-            if attempt is not None and attempt.state is AttemptState.RUNNING:
+            # What an engine has placed gives no room on a node of ours.
+            if attempt is not None and attempt.state is AttemptState.RUNNING and not attempt.placements[0].offer:
                 self._file(_appraised(attempt, jobs[attempt.job_id], ranking, policy, now))
         self.changed.clear()
 

@@ -2,12 +2,13 @@
 acts on it. It is the fold of events (`observe`) plus what is only decided yet."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.scheduler.ends import Ends
+from gpuyard.scheduler.engines import Engine, Engines
 from gpuyard.scheduler.index import NodeIndex
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.learning import Learning
@@ -38,6 +39,11 @@ class LiveAttempt:
     def node_id(self) -> str:
         """Its first node: the one its agent's reports come from."""
         return self.placements[0].node_id if self.placements else ""
+
+    @property
+    def offer(self) -> str:
+        """What it was sent to, where an engine places it and not we; else empty."""
+        return self.placements[0].offer if self.placements else ""
 
     @property
     def ahead(self) -> bool:
@@ -113,6 +119,7 @@ class View:
     learning: Learning = field(default_factory=Learning)
     index: NodeIndex = field(default_factory=NodeIndex)
     ends: Ends = field(default_factory=Ends)
+    engines: Engines = field(default_factory=Engines)
     revision: int = 0
     settled: tuple[int, Policy, float, float | None] | None = None
 
@@ -196,6 +203,9 @@ class View:
     def book(self, holder: str, placements: Iterable[Placement]) -> None:
         """Let `holder` (an attempt, or a job whose start is tentative) hold these shares."""
         for share in placements:
+            if share.offer:
+                self.engines.send(holder, share.offer)
+                continue
             node = self.node(share.node_id)
             node.book(holder, share)
             self._changed(node)
@@ -203,6 +213,10 @@ class View:
     def unbook(self, holder: str, placements: Iterable[Placement]) -> None:
         """Free what `holder` holds; nothing changes the second time."""
         for share in placements:
+            if share.offer:
+                self.engines.leave(holder)
+                self.revision += 1
+                continue
             node = self.node(share.node_id)
             if holder in node.bookings:
                 node.unbook(holder)
@@ -210,8 +224,18 @@ class View:
 
     def rebuild(self, node: Node) -> None:
         """The node's own figures, its state or its devices have changed."""
+        node.containers = self.engines.containers.get(node.provider, "")
         node.rebuild()
         self._changed(node)
+
+    def meet(self, engines: Mapping[str, Engine], containers: Mapping[str, str]) -> None:
+        """These engines queue, and these providers run containers on the nodes of those."""
+        self.revision += 1
+        self.engines.known.update(engines)
+        if containers != self.engines.containers:
+            self.engines.containers = dict(containers)
+            for node in self.nodes.values():
+                self.rebuild(node)
 
     def _changed(self, node: Node) -> None:
         self.index.update(node)

@@ -65,6 +65,13 @@ class BlobStore:
             self._keep(temporary, blob)
         return blob
 
+    def put_path(self, path: Path) -> Blob:
+        """Store a file, or a directory as `put_directory` does."""
+        if path.is_dir():
+            return self.put_directory(path)
+        with path.open("rb") as file:
+            return self.put(file)
+
     def open(self, sha256: str) -> IO[bytes]:
         """The blob's bytes; FileNotFoundError when it is not there."""
         return self.path(sha256).open("rb")

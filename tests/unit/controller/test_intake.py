@@ -84,10 +84,10 @@ def test_one_key_for_two_jobs_is_refused():
     ("body", "field"),
     [(job(image="pytorch:latest"), "image")],
 )
-def test_what_comes_later_is_refused_and_not_misread(body, field):
+def test_what_cannot_be_done_here_is_refused_and_not_misread(body, field):
     (fault,) = refused(body).faults
     assert fault.field == field
-    assert "this version does not have yet" in fault.fault
+    assert "nothing here runs containers" in fault.fault
 
 
 def test_an_s2_config_is_taken_with_warnings():

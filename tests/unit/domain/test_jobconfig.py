@@ -26,7 +26,7 @@ def test_the_documents_example_becomes_a_spec():
     assert (spec.timeout_s, spec.retry_count) == (3600, 3)
     assert spec.volumes == {"/data": "/host/data"}
     assert spec.environment == {"EPOCHS": "10"}
-    assert Shape.of(spec) == Shape(cpus=12, memory_gb=48, gpus=1, gpu_memory_gb=40, gpu_class="a100")
+    assert Shape.of(spec) == Shape(cpus=12, memory_gb=48, gpus=1, gpu_memory_gb=40, gpu_class="a100", image=True)
     (warning,) = warnings
     assert "CUDA_VISIBLE_DEVICES was dropped" in warning
 

@@ -1,0 +1,240 @@
+"""Engines: attempts that run where no agent of ours is. Each provider that queues is asked in turns how they are.
+
+What it says becomes the same moves as an agent's reports. A provider that does not answer has lost nothing: its
+attempts stand as they are, nothing new is sent there, and it is asked again.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import structlog
+
+from gpuyard.controller import moves
+from gpuyard.controller.core import Core
+from gpuyard.controller.launching import Launching
+from gpuyard.controller.mirror import Mirrors
+from gpuyard.controller.requests import Requests
+from gpuyard.domain.errors import LedgerError, ProviderError
+from gpuyard.domain.jobconfig import JobResult, JobStatus
+from gpuyard.domain.states import AttemptState, JobState
+from gpuyard.providers.base import FindsAttempts, GpuProviderInterface, Queues
+from gpuyard.scheduler.engines import Engine
+from gpuyard.scheduler.observe import PREEMPTED
+from gpuyard.scheduler.view import LiveAttempt
+
+_OFFERS_S = 60.0
+_SLOWEST = 32
+"""A provider in trouble is asked so many times less often at the most."""
+_UNKNOWN_AFTER_S = 30.0
+"""An engine may not know a job for a moment after it came or went; one that it does not know for this long is lost."""
+_OUR_STOPS = frozenset({"timed_out", "cancelled", PREEMPTED})
+log = structlog.get_logger(__name__)
+
+
+class Engines:
+    """The providers that queue, and their attempts."""
+
+    def __init__(
+        self,
+        core: Core,
+        launching: Launching,
+        requests: Requests,
+        providers: Mapping[str, GpuProviderInterface],
+        mirrors: Mirrors,
+    ) -> None:
+        self._core = core
+        self._launching = launching
+        self._requests = requests
+        self._providers = providers
+        self._mirrors = mirrors
+        self._told: set[str] = set()
+        self._settling: set[str] = set()
+        self._missing: dict[str, float] = {}
+        self._offered_at: dict[str, float] = {}
+        self._asked: dict[str, asyncio.Event] = {}
+
+    def start(self) -> None:
+        """Begin to ask. Until a provider has answered nothing is sent there."""
+        for name, provider in self._providers.items():
+            if isinstance(provider, Queues):
+                self._core.view.meet({name: Engine(name, problem="has not answered yet")}, {})
+                self._core.spawn(self._tend(name, provider), f"engine-{name}")
+
+    async def _tend(self, name: str, provider: Queues) -> None:
+        trouble = 0
+        while True:
+            try:
+                await self._look(name, provider)
+                trouble = 0
+            except (ProviderError, OSError, TimeoutError) as error:
+                trouble += 1
+                self._is_away(name, str(error) or type(error).__name__)
+            except LedgerError:
+                pass  # memory has been read anew; so is the engine with the next look
+            await asyncio.sleep(provider.poll_s * min(1 << trouble, _SLOWEST))
+
+    def _is_away(self, name: str, why: str) -> None:
+        engine = self._core.view.engines.known[name]
+        if not engine.problem:
+            log.warning("a provider does not answer", provider=name, error=why)
+        engine.problem = f"does not answer: {why}"
+        self._core.view.revision += 1
+
+    async def _look(self, name: str, provider: Queues) -> None:
+        """One look at everything of one provider's."""
+        view = self._core.view
+        if time.monotonic() - self._offered_at.get(name, -_OFFERS_S) >= _OFFERS_S or view.engines.known[name].problem:
+            await self._hear_offers(name, provider)
+        mine = [attempt for attempt in view.attempts.values() if attempt.provider == name]
+        for attempt in mine:
+            if attempt.provider_ref is None and attempt.id not in self._launching.under_way:
+                await self._recover(attempt)
+        live = {a.provider_ref: a for a in mine if a.provider_ref and a.id not in self._settling}
+        if not live:
+            return
+        results = await provider.poll_jobs(list(live))
+        changed = False
+        for reference, attempt in live.items():
+            current = self._core.view.attempts.get(attempt.id)
+            if current is not None:
+                changed |= self._learn(current, results.get(reference))
+        if changed:
+            self._core.schedule()
+
+    async def _hear_offers(self, name: str, provider: Queues) -> None:
+        offers = await provider.offers()
+        self._offered_at[name] = time.monotonic()
+        engine = self._core.view.engines.known[name]
+        news = {offer.id: offer for offer in offers}
+        if engine.problem or engine.offers != news:
+            engine.problem, engine.offers = "", news
+            self._core.view.revision += 1
+            self._requests.joined.set()
+            self._core.schedule()
+
+    # --- attempts of which it is not known whether they arrived ---
+
+    async def _recover(self, attempt: LiveAttempt) -> None:
+        """The server before was killed, or the answer was lost: look whether it is there before it is sent again."""
+        provider = self._providers[attempt.provider]
+        found = await provider.find_by_attempt(attempt.id) if isinstance(provider, FindsAttempts) else None
+        current = self._core.view.attempts.get(attempt.id)
+        if current is None or current.provider_ref is not None:
+            return
+        if found is not None:
+            self._core.emit([moves.found(current, found, self._core.clock())])
+        elif current.state is AttemptState.ENDING:
+            outcome = moves.Outcome(self._core.clock(), stopped=self._why_ending(current))
+            self._launching.settle(current, outcome)
+            self._core.schedule()
+        else:
+            await self._launching.launch([current.id])
+
+    # --- what a provider says ---
+
+    def _learn(self, attempt: LiveAttempt, result: JobResult | None) -> bool:
+        """Take one answer in; True when a decision may follow from it."""
+        if result is None or result.status is JobStatus.UNKNOWN:
+            return self._misses(attempt, result)
+        self._missing.pop(attempt.id, None)
+        if result.status not in (JobStatus.PENDING, JobStatus.RUNNING):
+            self._settling.add(attempt.id)
+            self._core.spawn(self._settle(attempt, result), "settle")
+            return False
+        if attempt.state is AttemptState.ENDING and attempt.id not in self._told:
+            self._told.add(attempt.id)
+            self._core.spawn(self._tell_again(attempt), "stop")
+        return self._runs(attempt, result) if result.status is JobStatus.RUNNING else self._waits(attempt, result)
+
+    def _waits(self, attempt: LiveAttempt, result: JobResult) -> bool:
+        self._core.view.engines.reasons[attempt.id] = result.error_message or result.reason
+        if attempt.state is AttemptState.SENT:
+            self._core.emit([moves.pending(attempt, self._core.clock())], linger=True)
+        return False
+
+    def _runs(self, attempt: LiveAttempt, result: JobResult) -> bool:
+        core = self._core
+        job = core.view.jobs[attempt.job_id]
+        if attempt.started_at is None:
+            at = result.started_at or core.clock()
+            places = None
+            if attempt.offer:
+                places = tuple(replace(share, node_id=result.node, gpu_uuids=result.gpus)
+                               for share in attempt.placements)  # fmt: skip
+            core.emit([moves.started(job, attempt, at, {}, places)], linger=True)
+            self._mirrors.follow(attempt)
+            return True
+        if job.state is JobState.UNKNOWN:
+            core.emit([moves.unreachable(job, core.clock(), lost_sight=False)])
+        self._mirrors.follow(attempt)
+        return False
+
+    def _misses(self, attempt: LiveAttempt, result: JobResult | None) -> bool:
+        """The engine does not know the attempt: right after it came or went that means nothing yet."""
+        since = self._missing.setdefault(attempt.id, time.monotonic())
+        if time.monotonic() - since < _UNKNOWN_AFTER_S:
+            return False
+        del self._missing[attempt.id]
+        said = result.error_message if result else None
+        outcome = moves.Outcome(
+            self._core.clock(), attempt.started_at, reason="attempt_lost", lost=True,
+            stopped=self._why_ending(attempt) if attempt.state is AttemptState.ENDING else "",
+            message=said or f"{attempt.provider} no longer knows this attempt ({attempt.provider_ref})",
+        )  # fmt: skip
+        self._launching.settle(attempt, outcome)
+        return True
+
+    async def _settle(self, attempt: LiveAttempt, result: JobResult) -> None:
+        """The attempt is over: bring in what it left, record its end, then let the provider forget it."""
+        core = self._core
+        try:
+            kept = await self._mirrors.finish(attempt)
+            current = core.view.attempts.get(attempt.id)
+            if current is not None:
+                self._launching.settle(current, self._outcome(current, result))
+                core.schedule()
+            await core.committed()
+            provider = self._providers[attempt.provider]
+            if kept and isinstance(provider, Queues) and attempt.provider_ref:
+                with suppress(ProviderError, OSError, TimeoutError):
+                    await provider.forget_job(attempt.provider_ref)
+        except LedgerError:
+            return  # memory has been read anew; the next look finds the same end
+        finally:
+            self._settling.discard(attempt.id)
+            self._told.discard(attempt.id)
+
+    def _outcome(self, attempt: LiveAttempt, result: JobResult) -> moves.Outcome:
+        """A provider's words as an agent's: who ended it tells whether it is tried again."""
+        stopped = result.reason if result.reason in _OUR_STOPS else ""
+        if result.status is JobStatus.CANCELLED or (attempt.state is AttemptState.ENDING and not stopped):
+            # Nobody here asked for that: somebody took it off the engine, so it goes back into the line.
+            stopped = self._why_ending(attempt) if attempt.state is AttemptState.ENDING else PREEMPTED
+        began = result.started_at or attempt.started_at
+        at = max(result.completed_at or self._core.clock(), began or 0.0)
+        reason = "" if stopped or result.status is JobStatus.COMPLETED else result.reason
+        code = result.exit_code
+        number = -code if code is not None and code < 0 else None
+        return moves.Outcome(
+            at, began, code if number is None else None, number, reason=reason, stopped=stopped,
+            message=result.error_message or "", lost=reason in ("node_lost", "exit_status_lost"),
+        )  # fmt: skip
+
+    def _why_ending(self, attempt: LiveAttempt) -> str:
+        return "cancelled" if self._core.view.jobs[attempt.job_id].cancel_requested else PREEMPTED
+
+    async def _tell_again(self, attempt: LiveAttempt) -> None:
+        """It is to end, and whoever wanted that may have been killed before the provider heard of it."""
+        try:
+            await self._requests.stop(attempt, self._why_ending(attempt))
+        except ProviderError as error:
+            log.warning("a provider could not end an attempt, will try again", attempt=attempt.id, error=str(error))
+            self._told.discard(attempt.id)
+
+
+def problems(engines: Mapping[str, Engine]) -> Sequence[str]:
+    """What is wrong with engines, for people."""
+    return [f"{name} {engine.problem}" for name, engine in sorted(engines.items()) if engine.problem]

@@ -1,0 +1,150 @@
+"""Mirrors: the output of attempts on engines, followed as it is written and kept here, and what it tells of progress.
+
+An engine forgets a job soon after its end, and what it printed with it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO
+
+import structlog
+
+from gpuyard.controller.core import Core
+from gpuyard.controller.reports import Reports
+from gpuyard.domain import wire
+from gpuyard.domain.errors import ProviderError
+from gpuyard.insight.progress import Point, ProgressReader
+from gpuyard.providers.base import GpuProviderInterface, SavesCheckpoints, StreamsLogs
+from gpuyard.scheduler.view import LiveAttempt
+from gpuyard.storage.blobs import BlobStore
+
+_AGAIN_S = 2.0
+_LAST_S = 60.0
+_POINTS = 5_000
+_STEP_S = 0.5
+log = structlog.get_logger(__name__)
+
+
+class Mirrors:
+    """One mirror for each attempt that runs on an engine; the logs lie in `folder`."""
+
+    def __init__(
+        self,
+        core: Core,
+        reports: Reports,
+        providers: Mapping[str, GpuProviderInterface],
+        blobs: BlobStore,
+        folder: Path,
+    ) -> None:
+        self._core = core
+        self._reports = reports
+        self._providers = providers
+        self._blobs = blobs
+        self._folder = folder
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._saved: dict[str, float] = {}
+
+    def path(self, attempt_id: str) -> Path:
+        """Where the output of an attempt is kept."""
+        return self._folder / f"{attempt_id}.log"
+
+    def follow(self, attempt: LiveAttempt) -> None:
+        """Follow it from now on; nothing changes when it is followed."""
+        if attempt.id not in self._running:
+            self._running[attempt.id] = self._core.spawn(self._follow(attempt), "mirror")
+            self._core.spawn(self._collect(attempt), "collect")
+
+    async def finish(self, attempt: LiveAttempt) -> bool:
+        """The attempt is over: read its output to the end. True when all it left is here."""
+        self.follow(attempt)
+        task = self._running[attempt.id]
+        done, _ = await asyncio.wait([task], timeout=_LAST_S)
+        task.cancel()
+        del self._running[attempt.id]
+        kept = await self._take_checkpoints(attempt)
+        return bool(done) and kept
+
+    async def _follow(self, attempt: LiveAttempt) -> None:
+        """Read from the start what is not here yet, again whenever the stream breaks."""
+        provider, reference = self._providers[attempt.provider], attempt.provider_ref or ""
+        if not isinstance(provider, StreamsLogs):
+            return
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        reader = _Reader(attempt.id, self._reports)
+        while True:
+            try:
+                with self.path(attempt.id).open("ab") as file:
+                    await reader.read(provider.stream_logs(reference, lines=None, follow=True), file)
+                return
+            except ProviderError as error:
+                if error.error_code == "JOB_NOT_FOUND":
+                    return
+            except OSError as error:
+                log.warning("the output of an attempt could not be kept", attempt=attempt.id, error=str(error))
+                return
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _collect(self, attempt: LiveAttempt) -> None:
+        while attempt.id in self._running:
+            await self._take_checkpoints(attempt)
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _take_checkpoints(self, attempt: LiveAttempt) -> bool:
+        """Bring new checkpoints into the blob store."""
+        provider = self._providers[attempt.provider]
+        if not isinstance(provider, SavesCheckpoints):
+            return True
+        try:
+            for item in await provider.checkpoints(attempt.provider_ref or ""):
+                if item.at <= self._saved.get(attempt.id, 0.0):
+                    continue
+                blob = await asyncio.to_thread(self._blobs.put_path, item.where)
+                self._saved[attempt.id] = item.at
+                self._reports.checkpoint(attempt, wire.CheckpointSaved(
+                    attempt.id, item.path, blob.sha256, blob.size, item.at, item.step, item.directory
+                ))  # fmt: skip
+        except (ProviderError, OSError) as error:
+            log.warning("checkpoints could not be fetched", attempt=attempt.id, error=str(error))
+            return False
+        return True
+
+
+class _Reader:
+    """What one attempt's output tells, however often it is read again from its start."""
+
+    def __init__(self, attempt_id: str, reports: Reports) -> None:
+        self._id = attempt_id
+        self._reports = reports
+        self._progress = ProgressReader()
+        self._seen = 0
+        self._told = 0.0
+
+    async def read(self, stream: AsyncIterator[bytes], file: IO[bytes]) -> None:
+        """Append to `file` what it lacks, and report progress on the way."""
+        kept, offset = file.tell(), 0
+        loop = asyncio.get_running_loop()
+        points: list[Point] = []
+        async for part in stream:
+            fresh = part[max(kept - offset, 0) :]
+            new = part[max(self._seen - offset, 0) :]
+            offset += len(part)
+            if fresh:
+                file.write(fresh)
+                file.flush()
+            if new:
+                self._seen = offset
+                points += self._progress.feed(new, self._reports.clock())
+            if points and loop.time() - self._told >= _STEP_S:
+                self._tell(points)
+                points, self._told = [], loop.time()
+        self._tell([*points, *self._progress.finish(self._reports.clock())])
+
+    def _tell(self, points: list[Point]) -> None:
+        progress = asdict(self._progress.progress)
+        for first in range(0, len(points), _POINTS):
+            part = [wire.Point(p.name, p.n, p.step, p.value, p.at) for p in points[first : first + _POINTS]]
+            self._reports.progressed(wire.ProgressSeen(self._id, progress, part))
+        if not points and any(progress.values()):
+            self._reports.progressed(wire.ProgressSeen(self._id, progress))

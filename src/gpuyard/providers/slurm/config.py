@@ -1,0 +1,49 @@
+"""What `[providers.slurm]` may say."""
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpuyard.domain.validation import parse_model
+
+
+class GpuType(BaseModel):
+    """What a type of GPU in this cluster's `gres` is: Slurm knows its name and no more."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    memory_gb: float = Field(default=0.0, ge=0)
+    price_per_hour: Decimal | None = Field(default=None, ge=0)
+
+
+class SlurmConfig(BaseModel):
+    """`spool`: a folder that the nodes share with the host that submits. `host`: a login node to reach over ssh; unset,
+    this host submits. `environment` is given to Slurm's commands, `sbatch_options` to each `sbatch`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    home: str
+    enabled: bool = True
+    spool: str | None = None
+    host: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    python: str = "python3"
+    environment: dict[str, str] = Field(default_factory=dict)
+    sbatch_options: tuple[str, ...] = ()
+    gpus: dict[str, GpuType] = Field(default_factory=dict[str, GpuType])
+    price_per_hour: Decimal = Field(default=Decimal(0), ge=0)
+    currency: str = "USD"
+    max_pending: int = Field(default=8, ge=1)
+    concurrency: int = Field(default=8, ge=1)
+    poll_s: float = Field(default=2.0, gt=0)
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> "SlurmConfig":
+        """InvalidInputError names the field that is wrong."""
+        return parse_model(cls, dict(config))

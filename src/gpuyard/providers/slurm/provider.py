@@ -1,0 +1,420 @@
+"""The provider `slurm`. A job of Slurm's runs `node/runner.py` on a folder that its nodes and this host share.
+
+Slurm says where a job is; how it ended, when, and what it printed, the runner leaves in the folder. So it works
+without accounting, and an exit code is never guessed.
+"""
+
+import asyncio
+import json
+import shlex
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, ClassVar
+
+from gpuyard.domain.errors import InsufficientResourcesError, JobNotFoundError, ProviderError
+from gpuyard.domain.ids import new_id
+from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult, JobStatus
+from gpuyard.domain.offers import Offer
+from gpuyard.providers.base import GpuProviderInterface, SavedFile
+from gpuyard.providers.folder import AttemptFolder, ended, order_of, read_json
+from gpuyard.providers.slurm import text
+from gpuyard.providers.slurm.config import SlurmConfig
+from gpuyard.providers.slurm.site import Answer, LocalSite, Site, SshSite
+from gpuyard.providers.slurm.text import Row
+from gpuyard.providers.together import Together
+from gpuyard.storage.blobs import BlobStore
+
+_FOLLOW_S = 0.2
+_LOOK_S = 5.0
+_PART = 1 << 20
+# After its grace a job that was told to leave is taken off by force.
+_FORCE_S = 15.0
+_TIME_MARGIN_S = 60.0
+
+
+class SlurmProvider(GpuProviderInterface):
+    """Jobs on a Slurm cluster. `config`: see `SlurmConfig`."""
+
+    PROVIDER_NAME: ClassVar[str] = "slurm"
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        self.settings = SlurmConfig.read(config)
+        self.concurrency, self.poll_s = self.settings.concurrency, self.settings.poll_s
+        self._spool = Path(self.settings.spool or Path(self.settings.home) / "slurm").expanduser()
+        self._blobs = BlobStore(Path(self.settings.home) / "blobs")
+        self._site = self._make_site()
+        self._attempts: dict[str, str] = {}
+        self._submitting: dict[str, asyncio.Task[str]] = {}
+        self._turn = asyncio.Semaphore(self.settings.concurrency)
+        self._queue = Together(self._ask_queue)
+        self._hardware = Together(self._ask_hardware)
+        self._force_at: dict[str, float] = {}
+        self._accounting = True
+        self._limits: dict[str, float | None] = {}
+
+    def _make_site(self) -> Site:
+        environment = {**self.settings.environment, "SLURM_TIME_FORMAT": "%s"}
+        if self.settings.host is None:
+            return LocalSite(environment)
+        return SshSite(self.settings.host, Path(self.settings.home) / "ssh", environment)
+
+    async def _slurm(self, *command: str, stdin: bytes = b"") -> Answer:
+        """A command of Slurm's; ProviderError when Slurm cannot be reached."""
+        async with self._turn:
+            answer = await self._site.run(command, stdin)
+        if answer.code and text.lost_way(answer.err):
+            raise ProviderError(f"Slurm does not answer: {answer.err.strip()}", self.PROVIDER_NAME, "NOT_CONNECTED")
+        return answer
+
+    def _folder(self, attempt_id: str) -> AttemptFolder:
+        return AttemptFolder(self._spool, attempt_id)
+
+    # --- submitting ---
+
+    async def submit_job(self, job_config: JobConfig) -> str:
+        """Lay the order down, then `sbatch`; an attempt that is there already is not submitted again."""
+        attempt_id = job_config.attempt_id or new_id("attempt")
+        under_way = self._submitting.get(attempt_id)
+        if under_way is None:
+            config = job_config.model_copy(update={"attempt_id": attempt_id})
+            under_way = self._submitting[attempt_id] = asyncio.create_task(self._submit(config, attempt_id))
+            under_way.add_done_callback(lambda _: self._submitting.pop(attempt_id, None))
+        return await asyncio.shield(under_way)
+
+    async def _submit(self, job_config: JobConfig, attempt_id: str) -> str:
+        known = await self.find_by_attempt(attempt_id)
+        if known is not None:
+            return known
+        folder = self._folder(attempt_id)
+        gang = int(job_config.provider_options.get("nodes") or 1) > 1
+        launcher = self._launcher(folder, job_config) if gang else ()
+        if not self._limits:
+            await self._hardware()
+        order = order_of(job_config, await self._lay_checkpoint(folder, job_config), launcher)
+        await self._site.write(folder.files(order, job_config.args_via_stdin))
+        script = f"#!/bin/sh\nexec {shlex.join([self.settings.python, str(folder.runner), str(folder.path)])}\n"
+        answer = await self._slurm("sbatch", *self._options(job_config, folder), stdin=script.encode())
+        if answer.code:
+            raise self._refusal(answer.err, job_config)
+        job_id = answer.out.strip().split(";")[0]
+        await self._remember(job_id, attempt_id)
+        return job_id
+
+    def _launcher(self, folder: AttemptFolder, config: JobConfig) -> tuple[str, ...]:
+        cpus = [f"--cpus-per-task={int(config.gpu_spec.vcpus)}"] if config.gpu_spec.vcpus else []
+        return ("srun", "--export=ALL", "--kill-on-bad-exit=1", "--ntasks-per-node=1", *cpus,
+                self.settings.python, str(folder.runner), str(folder.path), "--share")  # fmt: skip
+
+    def _options(self, config: JobConfig, folder: AttemptFolder) -> list[str]:
+        options = {**config.provider_options}
+        chosen = str(options.get("offer", "")).split("/")
+        partition = str(options.get("partition") or (chosen[1] if len(chosen) > 1 else self.settings.partition or ""))
+        kind = (config.gpu_spec.gpu_type and self._gres(config.gpu_spec.gpu_type)) or (chosen[2] if chosen[2:] else "")
+        named = {"partition": partition, "account": options.get("account") or self.settings.account,
+                 "qos": options.get("qos") or self.settings.qos,
+                 "constraint": options.get("constraint") or self.settings.constraint}  # fmt: skip
+        return [
+            "--parsable", f"--job-name={config.name}", f"--comment={config.attempt_id}", "--export=PATH,HOME,USER,LANG",
+            f"--output={folder.path}/slurm.out", "--open-mode=append", "--chdir=/", "--no-kill=off",
+            *text.limits(config, config.grace_s + _TIME_MARGIN_S, self._limits.get(partition)),
+            *text.gpu_option(kind, config.gpu_spec.gpu_count),
+            *(f"--{name}={value}" for name, value in named.items() if value), *self.settings.sbatch_options,
+            *(f"--signal=B:USR1@{int(config.grace_s + _TIME_MARGIN_S)}" for _ in range(1) if config.checkpoint.signal),
+        ]  # fmt: skip
+
+    def _gres(self, gpu_type: str) -> str:
+        """The site's own name for a type of GPU."""
+        names = self.settings.gpus
+        return next((name for name in names if name.lower() == gpu_type.lower()), gpu_type.lower())
+
+    async def _lay_checkpoint(self, folder: AttemptFolder, config: JobConfig) -> Path | None:
+        options = config.provider_options
+        if not options.get("resume_sha256"):
+            return None
+        target = folder.resume / str(options.get("resume_name") or "checkpoint")
+        directory = bool(options.get("resume_directory"))
+        try:
+            await asyncio.to_thread(self._blobs.restore, options["resume_sha256"], target, directory=directory)
+        except OSError as error:
+            raise ProviderError(f"The checkpoint cannot be read: {error}.", self.PROVIDER_NAME, "BAD_RESUME") from None
+        return target
+
+    def _refusal(self, said: str, config: JobConfig) -> ProviderError:
+        why, resources = text.refused(said)
+        if resources:
+            return InsufficientResourcesError(f"Slurm: {why}", self.PROVIDER_NAME, config.gpu_spec)
+        return ProviderError(f"Slurm refused the job: {why}", self.PROVIDER_NAME, "REFUSED")
+
+    async def _remember(self, job_id: str, attempt_id: str) -> None:
+        """Slurm forgets a job minutes after its end; whose it was stands in the spool."""
+        self._attempts[job_id] = attempt_id
+        names = {self._by_job(job_id): attempt_id.encode(), self._folder(attempt_id).job: job_id.encode()}
+        await self._site.write(names)
+
+    def _by_job(self, job_id: str) -> Path:
+        return self._spool / "by-job" / job_id
+
+    async def find_by_attempt(self, attempt_id: str) -> str | None:
+        """The job whose comment is the attempt; one that came twice runs once, whichever is first."""
+        folder = self._folder(attempt_id)
+        there = await self._site.read_all([folder.job, folder.order])
+        if not there:
+            return None  # every submission begins with its folder
+        if folder.job in there:
+            return there[folder.job].decode()
+        found = [row for row in await self._queue() if row.attempt_id == attempt_id]
+        if not found:
+            return None
+        job_id = min(found, key=lambda row: int(row.job_id)).job_id
+        await self._remember(job_id, attempt_id)
+        for row in found:
+            if row.job_id != job_id:
+                await self._slurm("scancel", row.job_id)
+        return job_id
+
+    # --- asking ---
+
+    async def _ask_queue(self) -> list[Row]:
+        answer = await self._slurm("squeue", "-h", "-t", "all", "--me", "-o", text.QUEUE_FORMAT)
+        if answer.code:
+            raise ProviderError(f"squeue: {answer.err.strip()}", self.PROVIDER_NAME, "NOT_CONNECTED")
+        return text.read_queue(answer.out)
+
+    async def poll_jobs(self, job_ids: Sequence[str]) -> Mapping[str, JobResult]:
+        """One `squeue` for all; what has left it is looked up in the accounts, where there are any."""
+        rows = {row.job_id: row for row in await self._queue()}
+        await self._learn_attempts(job_ids, rows)
+        known = [job_id for job_id in job_ids if job_id in self._attempts]
+        files = await self._files(job_id for job_id in known if not _waits(rows.get(job_id)))
+        gone = [i for i in known if i not in rows and self._folder(self._attempts[i]).exit not in files]
+        rows |= {row.job_id: row for row in await self._accounts(gone)}
+        found = {job_id: self._result(job_id, rows.get(job_id), files) for job_id in known}
+        await self._take_off(rows, found)
+        return {job_id: result for job_id, result in found.items() if result is not None}
+
+    async def _learn_attempts(self, job_ids: Sequence[str], rows: Mapping[str, Row]) -> None:
+        """Which attempt each job is, from Slurm or from the spool."""
+        unknown = [job_id for job_id in job_ids if job_id not in self._attempts and job_id.isdigit()]
+        self._attempts |= {i: rows[i].attempt_id for i in unknown if i in rows and rows[i].attempt_id}
+        paths = {self._by_job(job_id): job_id for job_id in unknown if job_id not in self._attempts}
+        if paths:
+            told = await self._site.read_all(list(paths))
+            self._attempts |= {paths[path]: attempt_id.decode() for path, attempt_id in told.items()}
+
+    async def _files(self, job_ids: Iterable[str]) -> Mapping[Path, bytes]:
+        folders = [self._folder(self._attempts[job_id]) for job_id in job_ids]
+        paths = [path for f in folders for path in (f.exit, f.started, f.stop, f.again)]
+        return await self._site.read_all(paths) if paths else {}
+
+    async def _accounts(self, job_ids: Sequence[str]) -> list[Row]:
+        if not job_ids:
+            return []
+        if self._accounting:
+            answer = await self._slurm("sacct", "-n", "-P", "-X", "-j", ",".join(job_ids), "-o", text.ACCOUNT_FORMAT)
+            if not answer.code:
+                return text.read_accounts(answer.out)
+            self._accounting = "disabled" not in answer.err and "dbd" not in answer.err.lower()
+        answers = [await self._slurm("scontrol", "show", "job", "-o", job_id) for job_id in job_ids]
+        return [row for answer in answers if not answer.code and (row := text.read_job(answer.out))]
+
+    def _result(self, job_id: str, row: Row | None, files: Mapping[Path, bytes]) -> JobResult | None:
+        """What both say of a job; None when neither knows it."""
+        folder = self._folder(self._attempts[job_id])
+        if folder.exit in files:
+            return ended(job_id, read_json(files[folder.exit]))
+        began, told = read_json(files.get(folder.started)), read_json(files.get(folder.stop))
+        if row is None:
+            return None
+        base = JobResult(job_id, row.status, started_at=began.get("at"), node=text.hosts(row.nodes))
+        if folder.again in files or (began and row.status is JobStatus.PENDING):
+            message = f"Slurm took it off its node and queued it again ({text.say_reason(row.reason) or row.state})"
+            return replace(base, status=JobStatus.FAILED, reason="preempted", error_message=message,
+                           completed_at=time.time())  # fmt: skip
+        if row.status is JobStatus.PENDING:
+            return replace(base, reason=row.reason, error_message=text.say_reason(row.reason) or None)
+        if row.status is JobStatus.RUNNING:
+            running = JobStatus.RUNNING if began else JobStatus.PENDING
+            return replace(base, status=running, gpus=tuple(began.get("gpus", ())), node=began.get("host", base.node))
+        return _ended_by_slurm(base, row, str(told.get("reason") or ""))
+
+    async def _take_off(self, rows: Mapping[str, Row], found: Mapping[str, JobResult | None]) -> None:
+        """What Slurm has queued again must not start; what was told to leave and has not is ended by force."""
+        for job_id, result in found.items():
+            row = rows.get(job_id)
+            live = row is not None and row.status in (JobStatus.PENDING, JobStatus.RUNNING)
+            over = result is not None and result.status not in (JobStatus.PENDING, JobStatus.RUNNING)
+            again = live and over and result is not None and result.reason == "preempted"
+            overdue = live and not over and time.monotonic() >= self._force_at.get(job_id, float("inf"))
+            if again or overdue:
+                await self._slurm("scancel", job_id)
+            if over or row is None:
+                self._force_at.pop(job_id, None)
+
+    async def get_job_status(self, job_id: str) -> JobResult:
+        """See GpuProviderInterface."""
+        result = (await self.poll_jobs([job_id])).get(job_id)
+        if result is None:
+            raise JobNotFoundError(job_id, self.PROVIDER_NAME)
+        return result
+
+    # --- ending ---
+
+    async def cancel_job(self, job_id: str) -> bool:
+        """TERM, its grace, KILL."""
+        return await self._stop(job_id, "cancelled", checkpoint=False)
+
+    async def stop_job(self, job_id: str, *, checkpoint: bool) -> bool:
+        """See Queues."""
+        return await self._stop(job_id, "preempted" if checkpoint else "cancelled", checkpoint=checkpoint)
+
+    async def _stop(self, job_id: str, reason: str, *, checkpoint: bool) -> bool:
+        result = await self.get_job_status(job_id)
+        if result.status not in (JobStatus.PENDING, JobStatus.RUNNING):
+            return False
+        folder = self._folder(self._attempts[job_id])
+        files = await self._site.read_all([folder.stop, folder.order])
+        told = read_json(files.get(folder.stop))
+        if not told or (told["reason"] != "cancelled" and reason == "cancelled"):
+            await self._site.write({folder.stop: json.dumps({"reason": reason, "checkpoint": checkpoint}).encode()})
+        if result.status is JobStatus.PENDING:
+            await self._slurm("scancel", job_id)
+            return True
+        await self._slurm("scancel", "--signal=USR1", "--batch", job_id)
+        grace_s = float(read_json(files.get(folder.order)).get("grace_s") or 0.0)
+        self._force_at.setdefault(job_id, time.monotonic() + 2 * grace_s + _FORCE_S)
+        return True
+
+    async def forget_job(self, job_id: str) -> None:
+        """Remove its folder."""
+        attempt_id = self._attempts.pop(job_id, None)
+        if attempt_id:
+            await self._site.remove(self._folder(attempt_id).path)
+            await self._site.remove(self._by_job(job_id))
+
+    # --- output and checkpoints ---
+
+    async def _known(self, job_id: str) -> AttemptFolder:
+        if job_id not in self._attempts:
+            await self.get_job_status(job_id)
+        return self._folder(self._attempts[job_id])
+
+    async def get_job_logs(self, job_id: str, lines: int | None = None) -> str:
+        """See GpuProviderInterface."""
+        parts = [part async for part in self.stream_logs(job_id, lines=lines, follow=False)]
+        return b"".join(parts).decode(errors="replace")
+
+    async def stream_logs(self, job_id: str, *, lines: int | None, follow: bool) -> AsyncIterator[bytes]:
+        """See StreamsLogs. The log is one file, of which what is new is read."""
+        folder = await self._known(job_id)
+        offset, end, looked = 0, False, time.monotonic()
+        if lines is not None:
+            data = await self._site.read(folder.log) or b""
+            tail = b"".join(data.splitlines(keepends=True)[-lines:]) if lines else b""
+            offset = len(data)
+            if tail:
+                yield tail
+            if not follow:
+                return
+        size = None if follow else await self._size(folder.log)
+        while size is None or offset < size:
+            part = await self._site.read(folder.log, offset, _PART if size is None else min(_PART, size - offset))
+            if part:
+                offset += len(part)
+                yield part
+            elif end or not follow:
+                return
+            else:
+                await asyncio.sleep(_FOLLOW_S)
+                end = bool(await self._site.read_all([folder.exit]))
+                if not end and time.monotonic() - looked >= _LOOK_S:
+                    looked = time.monotonic()
+                    state = (await self.get_job_status(job_id)).status
+                    end = state not in (JobStatus.PENDING, JobStatus.RUNNING)
+
+    async def _size(self, path: Path) -> int:
+        answer = await self._site.run(("wc", "-c", str(path)))
+        return int(answer.out.split()[0]) if not answer.code else 0
+
+    async def checkpoints(self, job_id: str) -> Sequence[SavedFile]:
+        """See SavesCheckpoints."""
+        folder = await self._known(job_id)
+        listed = await self._site.read(folder.checkpoints)
+        items: list[dict[str, Any]] = json.loads(listed) if listed else []
+        return [SavedFile(item["path"], item["step"], item["at"], folder.path / "checkpoints" / item["file"],
+                          bool(item["directory"])) for item in items]  # fmt: skip
+
+    # --- supply ---
+
+    async def _ask_hardware(self) -> list[text.Hardware]:
+        words = ("-p", self.settings.partition) if self.settings.partition else ()
+        answer = await self._slurm("sinfo", "-h", "-o", text.NODES_FORMAT, *words)
+        if answer.code:
+            raise ProviderError(f"sinfo: {answer.err.strip()}", self.PROVIDER_NAME, "NOT_CONNECTED")
+        found = text.read_hardware(answer.out)
+        named = [(item.partition, item.limit_s) for item in found]
+        self._limits = dict([*named, *(("", item.limit_s) for item in found if item.default)])
+        return found
+
+    async def offers(self) -> Sequence[Offer]:
+        """One for each partition and kind of node."""
+        return [self._offer(item) for item in await self._hardware()]
+
+    def _offer(self, item: text.Hardware) -> Offer:
+        known = self.settings.gpus.get(item.gpu)
+        per_gpu = known.price_per_hour if known else None
+        price = None if per_gpu is None else per_gpu * item.gpus
+        kind = f"/{item.gpu or 'gpu'}" if item.gpus else ""
+        return Offer(
+            f"slurm/{item.partition}{kind}", "slurm", item.gpu, item.gpus, known.memory_gb if known else 0.0, "",
+            item.cpus, item.memory_gb, item.nodes, price_per_hour=price, currency=self.settings.currency,
+            price_source="gpuyard.toml" if price is not None else "", problem=item.why_down,
+        )  # fmt: skip
+
+    async def list_available_gpus(self) -> list[GpuSpec]:
+        """See GpuProviderInterface."""
+        return [
+            GpuSpec(gpu_type=offer.gpu or "gpu", gpu_count=offer.gpus, memory_gb=offer.gpu_gb or 1,
+                    vcpus=offer.cpus, ram_gb=offer.memory_gb or None)
+            for offer in await self.offers() if offer.gpus and not offer.problem
+        ]  # fmt: skip
+
+    async def get_cost_info(self, job_id: str) -> CostInfo:
+        """Seconds at the configured price of its GPUs; without one it costs nothing."""
+        result = await self.get_job_status(job_id)
+        seconds = (result.completed_at or time.time()) - result.started_at if result.started_at else 0.0
+        total = self.settings.price_per_hour * Decimal(str(seconds)) / 3600
+        return CostInfo(job_id, total, self.settings.currency, {"compute": total})
+
+    async def health_check(self) -> dict[str, Any]:
+        """Healthy while the controller answers and some node is up."""
+        try:
+            found = await self._hardware()
+        except ProviderError as error:
+            return {"status": "unhealthy", "message": str(error)}
+        up = sum(item.up for item in found)
+        return {"status": "healthy" if up else "unhealthy", "nodes": up, "message": f"{up} nodes can be used",
+                "accounting": self._accounting}  # fmt: skip
+
+
+def _waits(row: Row | None) -> bool:
+    """True for one that has never run, so that its folder holds nothing new."""
+    return row is not None and row.status is JobStatus.PENDING and row.reason not in ("", "BeginTime")
+
+
+def _ended_by_slurm(base: JobResult, row: Row, told: str) -> JobResult:
+    """Slurm says that it is over, and the runner has left no word: it was never started, or killed itself."""
+    done = row.ended_at or time.time()
+    if row.status is JobStatus.COMPLETED:
+        return replace(base, status=JobStatus.UNKNOWN, error_message="it ended, and left no exit code")
+    reason = text.ENDS.get(row.state, "")
+    if reason == "cancelled":
+        if told == "cancelled":
+            return replace(base, status=JobStatus.CANCELLED, reason="cancelled", completed_at=done)
+        reason = "preempted"
+    said = "timed out" if reason == "timed_out" else f"Slurm: {row.state}"
+    return replace(base, status=JobStatus.FAILED, reason=reason, completed_at=done, error_message=said,
+                   exit_code=row.exit_code if not reason else None)  # fmt: skip

@@ -1,0 +1,181 @@
+"""Where Slurm's commands run and its shared files lie: this host, or a login node over ssh.
+
+Over ssh one connection is kept open for all (a control master of the system's own `ssh`), so its configuration, keys
+and jump hosts hold here too.
+"""
+
+import asyncio
+import io
+import os
+import shlex
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from gpuyard.domain.errors import ProviderError
+
+_CALL_S = 60.0
+# Of ssh itself: no connection.
+_SSH_FAILED = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How a command ended, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Site(Protocol):
+    """A host that can submit. Errors of the way there are ProviderErrors with the codes NOT_CONNECTED and TIMEOUT."""
+
+    async def run(self, command: Sequence[str], stdin: bytes = b"") -> Answer:
+        """Run a command to its end."""
+        ...
+
+    async def read(self, path: Path, offset: int = 0, limit: int = -1) -> bytes | None:
+        """A file from `offset` on, at most `limit` bytes; None when there is none."""
+        ...
+
+    async def read_all(self, paths: Sequence[Path]) -> Mapping[Path, bytes]:
+        """Those of these small files that are there."""
+        ...
+
+    async def write(self, files: Mapping[Path, bytes]) -> None:
+        """Make these files, private to their owner, and the folders they are in."""
+        ...
+
+    async def remove(self, folder: Path) -> None:
+        """Remove a folder with all that is in it; nothing changes when it is gone."""
+        ...
+
+
+async def call(command: Sequence[str], stdin: bytes, environment: Mapping[str, str]) -> tuple[int, bytes, bytes]:
+    """Run a program of this host; ProviderError when it is not there or does not come back."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **environment},
+        )  # fmt: skip
+    except FileNotFoundError:
+        message = f"The program {command[0]} is not on this host. Install it, or set `host` to a login node."
+        raise ProviderError(message, "slurm", "NOT_INSTALLED") from None
+    try:
+        out, err = await asyncio.wait_for(process.communicate(stdin), _CALL_S)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise ProviderError(f"{command[0]} did not answer within {_CALL_S:g} s.", "slurm", "TIMEOUT") from None
+    except asyncio.CancelledError:
+        process.kill()
+        raise
+    return process.returncode or 0, out, err
+
+
+class LocalSite:
+    """This very host: a login node, or a workstation that can submit."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+
+    async def run(self, command: Sequence[str], stdin: bytes = b"") -> Answer:
+        """See Site."""
+        code, out, err = await call(command, stdin, self._environment)
+        return Answer(code, out.decode(errors="replace"), err.decode(errors="replace"))
+
+    async def read(self, path: Path, offset: int = 0, limit: int = -1) -> bytes | None:
+        """See Site."""
+        return await asyncio.to_thread(_read, path, offset, limit)
+
+    async def read_all(self, paths: Sequence[Path]) -> Mapping[Path, bytes]:
+        """See Site."""
+        found = await asyncio.to_thread(lambda: [(path, _read(path, 0, -1)) for path in paths])
+        return {path: data for path, data in found if data is not None}
+
+    async def write(self, files: Mapping[Path, bytes]) -> None:
+        """See Site."""
+        await asyncio.to_thread(_write, files)
+
+    async def remove(self, folder: Path) -> None:
+        """See Site."""
+        await call(("rm", "-rf", "--", str(folder)), b"", {})
+
+
+class SshSite:
+    """A login node. `host` is what one gives to `ssh`; `control` is a folder for the connection's socket."""
+
+    def __init__(self, host: str, control: Path, environment: Mapping[str, str]) -> None:
+        self._host = host
+        self._environment = environment
+        self._options = (
+            "-o", "BatchMode=yes", "-o", "ControlMaster=auto", "-o", "ControlPersist=120",
+            "-o", f"ControlPath={control}/%C", "-o", "ServerAliveInterval=15",
+        )  # fmt: skip
+
+    async def _ssh(self, command: Sequence[str], stdin: bytes = b"") -> tuple[int, bytes, bytes]:
+        names = [f"{name}={value}" for name, value in self._environment.items()]
+        words = ("ssh", *self._options, self._host, "--", shlex.join(["env", *names, *command]))
+        code, out, err = await call(words, stdin, {})
+        if code == _SSH_FAILED:
+            said = err.decode(errors="replace").strip().splitlines()
+            raise ProviderError(f"ssh to {self._host}: {said[-1] if said else 'failed'}", "slurm", "NOT_CONNECTED")
+        return code, out, err
+
+    async def run(self, command: Sequence[str], stdin: bytes = b"") -> Answer:
+        """See Site."""
+        code, out, err = await self._ssh(command, stdin)
+        return Answer(code, out.decode(errors="replace"), err.decode(errors="replace"))
+
+    async def read(self, path: Path, offset: int = 0, limit: int = -1) -> bytes | None:
+        """See Site."""
+        head = f" | head -c {limit}" if limit >= 0 else ""
+        script = f'[ -f "$1" ] || exit 3; tail -c "+$2" -- "$1"{head}'
+        code, out, _ = await self._ssh(("sh", "-c", script, "sh", str(path), str(offset + 1)))
+        return out if code == 0 else None
+
+    async def read_all(self, paths: Sequence[Path]) -> Mapping[Path, bytes]:
+        """See Site. One tar for all, so that it is one question however many there are."""
+        script = "tar --ignore-failed-read -P -cf - --null -T - 2>/dev/null || true"
+        _, out, _ = await self._ssh(("sh", "-c", script), b"".join(os.fsencode(path) + b"\0" for path in paths))
+        with tarfile.open(fileobj=io.BytesIO(out)) as archive:
+            found = [(Path(item.name), archive.extractfile(item)) for item in archive]
+            return {path: file.read() for path, file in found if file}
+
+    async def write(self, files: Mapping[Path, bytes]) -> None:
+        """See Site."""
+        data = io.BytesIO()
+        with tarfile.open(fileobj=data, mode="w") as archive:
+            for path, content in files.items():
+                item = tarfile.TarInfo(str(path))
+                item.size, item.mode = len(content), 0o600
+                archive.addfile(item, io.BytesIO(content))
+        code, _, err = await self._ssh(("sh", "-c", "umask 077; tar -P -xf -"), data.getvalue())
+        if code:
+            raise ProviderError(f"{self._host}: {err.decode(errors='replace').strip()}", "slurm", "SPOOL")
+
+    async def remove(self, folder: Path) -> None:
+        """See Site."""
+        await self._ssh(("rm", "-rf", "--", str(folder)))
+
+
+def _read(path: Path, offset: int, limit: int) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(limit)
+    except FileNotFoundError:
+        return None
+
+
+def _write(files: Mapping[Path, bytes]) -> None:
+    for path, content in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        Path(temporary).replace(path)

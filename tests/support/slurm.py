@@ -1,0 +1,184 @@
+"""A real Slurm cluster on this host for tests: one controller, four nodes with two GPUs each that are not there."""
+
+import getpass
+import grp
+import os
+import secrets
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.wait import wait_until
+
+NEEDED = "Slurm is not installed: apt-get install slurm-wlm munge"
+_CONF = """
+ClusterName=lab
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+CredType=cred/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+ReturnToService=2
+SlurmdParameters=config_overrides
+SlurmdTimeout=15
+KillWait=3
+MinJobAge=300
+MaxJobCount=5000
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+GresTypes=gpu
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=0
+StateSaveLocation={folder}/state
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdSpoolDir={folder}/spool/%n
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmdLogFile={folder}/slurmd-%n.log
+SchedulerParameters=sched_min_interval=10000,batch_sched_delay=0,bf_interval=1
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+{accounting}
+NodeName=node[1-4] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{ports[1]}] CPUs=4 RealMemory=4000 Gres=gpu:a100:2
+PartitionName=gpu Nodes=node[1-4] Default=YES MaxTime=60 PriorityTier=10
+PartitionName=low Nodes=node[1-4] MaxTime=60 PriorityTier=1
+PartitionName=short Nodes=node1 MaxTime=1 PriorityTier=10
+"""
+
+
+class SlurmCluster:
+    """A cluster in a folder of its own. `start` and `stop` may be called again and again."""
+
+    nodes = ("node1", "node2", "node3", "node4")
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="gpuyard-slurm-"))
+        self.folder.chmod(0o755)
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._write()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What Slurm's commands need to find this cluster."""
+        return {"SLURM_CONF": str(self.folder / "slurm.conf")}
+
+    def _write(self, accounting: str = "AccountingStorageType=accounting_storage/none") -> None:
+        host = socket.gethostname().split(".")[0]
+        first = _free_ports(5)
+        ports = (first, f"{first + 1}-{first + 4}")
+        values = {"host": host, "folder": self.folder, "user": getpass.getuser(), "ports": ports}
+        (self.folder / "slurm.conf").write_text(_CONF.format(**values, accounting=accounting))
+        (self.folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
+        devices = self.folder / "dev"
+        devices.mkdir(exist_ok=True)
+        for number in range(2):
+            os.mknod(devices / f"nvidia{number}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        (self.folder / "gres.conf").write_text(
+            f"AutoDetect=off\nNodeName=node[1-4] Name=gpu Type=a100 File={devices}/nvidia[0-1] Flags=nvidia_gpu_env\n"
+        )
+
+    def start(self) -> None:
+        """Start all of it and wait until the nodes can be used."""
+        munge = self.folder / "munge"
+        munge.mkdir(exist_ok=True, mode=0o755)
+        if not (munge / "key").exists():
+            (munge / "key").write_bytes(secrets.token_bytes(64))
+            (munge / "key").chmod(0o600)
+        words = [f"--{name}={munge}/{file}" for name, file in (("socket", "socket"), ("key-file", "key"),
+                 ("pid-file", "pid"), ("log-file", "log"), ("seed-file", "seed"))]  # fmt: skip
+        self._spawn("munged", ["--foreground", "--force", *words])
+        wait_until((munge / "socket").exists, 20, "munged")
+        self.start_controller()
+        for node in self.nodes:
+            self.start_node(node)
+        wait_until(lambda: self.state().count("idle") == len(self.nodes), 60, "the nodes to be idle")
+
+    def start_controller(self) -> None:
+        """Start slurmctld."""
+        self._spawn("slurmctld", ["-D", "-i"])
+
+    def start_node(self, node: str) -> None:
+        """Start a node's slurmd."""
+        (self.folder / "spool" / node).mkdir(parents=True, exist_ok=True)
+        self._spawn("slurmd", ["-D", "-N", node], name=node)
+
+    def kill(self, name: str) -> None:
+        """kill -9: `slurmctld`, or a node by its name with all that runs on it."""
+        process = self._processes.pop(name)
+        process.kill()
+        process.wait()
+
+    def state(self) -> list[str]:
+        """The nodes' states."""
+        return self.call("sinfo", "-h", "-p", "gpu", "-N", "-o", "%t").split()
+
+    def call(self, *command: str, check: bool = True) -> str:
+        """What a command of Slurm's writes."""
+        done = subprocess.run(command, env={**os.environ, **self.environment}, capture_output=True, text=True,
+                              check=False, timeout=60)  # fmt: skip
+        assert not check or done.returncode == 0, done.stderr
+        return done.stdout
+
+    def _spawn(self, program: str, arguments: Sequence[str], name: str = "") -> None:
+        with (self.folder / f"{name or program}.out").open("ab") as log:
+            self._processes[name or program] = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", shutil.which(program) or f"/usr/sbin/{program}", *arguments],
+                env={**os.environ, **self.environment}, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    def stop(self) -> None:
+        """End everything, and the jobs."""
+        with suppress(AssertionError, subprocess.TimeoutExpired):
+            self.call("scancel", "--me", check=False)
+        for process in self._processes.values():
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        self._processes.clear()
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                if str(self.folder).encode() in path.read_bytes():
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+
+
+def _free_ports(count: int) -> int:
+    """The first of so many ports in a row that nobody listens on."""
+    for first in range(21000 + secrets.randbelow(8000), 32000, count):
+        with suppress(OSError):
+            for port in range(first, first + count):
+                with socket.socket() as door:
+                    door.bind(("127.0.0.1", port))
+            return first
+    raise OSError("no free ports")
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[SlurmCluster]:
+    """A cluster without accounting."""
+    if not all(shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin") for name in ("slurmctld", "slurmd", "munged")):
+        if os.environ.get("CI") == "true":
+            pytest.fail(NEEDED)
+        pytest.skip(NEEDED)
+    if os.geteuid():
+        pytest.skip("Slurm's daemons are started as root")
+    assert grp.getgrgid(0)
+    cluster = SlurmCluster()
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(cluster.folder, ignore_errors=True)
