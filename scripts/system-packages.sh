@@ -2,6 +2,7 @@
 # Brings the system packages that the tests use. What cannot be installed here is named; its tests then skip.
 set -euo pipefail
 cd "$(dirname "$0")"
+missing=()
 
 # The fake NVML library and the fault-injecting shims are small C programs.
 if ! echo '#include <stdio.h>' | gcc -fsyntax-only -x c - 2>/dev/null; then
@@ -10,4 +11,11 @@ fi
 
 if ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null && ! command -v postgres >/dev/null; then
     ./apt-install.sh postgresql || true
+fi
+
+for package in slurm-wlm:slurmctld munge:munged docker.io:dockerd runc:runc iptables:iptables debootstrap:debootstrap; do
+    PATH=$PATH:/usr/sbin command -v "${package#*:}" >/dev/null || missing+=("${package%%:*}")
+done
+if ((${#missing[@]})); then
+    ./apt-install.sh "${missing[@]}" || true
 fi

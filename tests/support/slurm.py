@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support.wait import wait_until
@@ -121,6 +122,17 @@ class SlurmCluster:
         process.kill()
         process.wait()
 
+    def kill_with_all(self, node: str) -> None:
+        """A node dies: its slurmd, the steps and whatever they run are gone at once."""
+        daemon = self._processes.pop(node)
+        below = psutil.Process(daemon.pid).children(recursive=True)
+        mine = [p for p in psutil.process_iter() if _environment(p).get("SLURMD_NODENAME") == node]
+        steps = {step for p in mine for step in p.parents() if step.name().startswith("slurmstepd")}
+        for process in [*below, *steps, *mine, psutil.Process(daemon.pid)]:
+            with suppress(psutil.Error):
+                process.kill()
+        daemon.wait()
+
     def state(self) -> list[str]:
         """The nodes' states."""
         return self.call("sinfo", "-h", "-p", "gpu", "-N", "-o", "%t").split()
@@ -152,6 +164,13 @@ class SlurmCluster:
             with suppress(OSError):
                 if str(self.folder).encode() in path.read_bytes():
                     os.kill(int(path.parent.name), signal.SIGKILL)
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except psutil.Error:
+        return {}
 
 
 def _free_ports(count: int) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from gpuyard.controller.reports import Reports
 from gpuyard.controller.requests import Requests
 from gpuyard.controller.residents import Residents
 from gpuyard.controller.spool import Spool
+from gpuyard.domain.errors import InvalidInputError
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.providers import registry
 from gpuyard.providers.base import GpuProviderInterface, OwnsNodes
@@ -138,17 +140,27 @@ async def keep_local_node(home: Home) -> None:
 
 
 def local_providers(home: Path, settings: Settings) -> MakeProviders:
-    """The providers of an embedded server: this machine, and those that the settings name."""
+    """The providers of an embedded server: this machine, and those that the settings name.
+
+    InvalidInputError names the setting that is wrong.
+    """
+
+    others = {name: _load(name, {"home": str(home), **section})
+              for name, section in settings.providers.items() if section.get("enabled", True)}  # fmt: skip
 
     def make(epoch: int) -> Mapping[str, GpuProviderInterface]:
         config: dict[str, Any] = {"home": str(home), "epoch": epoch, "heartbeat_s": settings.node.heartbeat_s}
         if settings.billing.local_price_per_hour is not None:
             config["price_per_hour"] = settings.billing.local_price_per_hour
-        others = {
-            name: registry.load(name, {"home": str(home), **section})
-            for name, section in settings.providers.items()
-            if section.get("enabled", True)
-        }
         return {"local": registry.load("local", config), **others}
 
     return make
+
+
+def _load(name: str, config: Mapping[str, Any]) -> GpuProviderInterface:
+    try:
+        return registry.load(name, config)
+    except InvalidInputError as error:
+        faults = [replace(f, field="providers" if f.field == "provider" else f"providers.{name}.{f.field}")
+                  for f in error.faults]  # fmt: skip
+        raise InvalidInputError(faults) from None

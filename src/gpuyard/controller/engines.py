@@ -74,6 +74,10 @@ class Engines:
                 self._is_away(name, str(error) or type(error).__name__)
             except LedgerError:
                 pass  # memory has been read anew; so is the engine with the next look
+            except Exception as error:
+                trouble += 1
+                log.exception("looking after a provider's jobs failed, will try again", provider=name)
+                self._is_away(name, f"{type(error).__name__}: {error}")
             await asyncio.sleep(provider.poll_s * min(1 << trouble, _SLOWEST))
 
     def _is_away(self, name: str, why: str) -> None:
@@ -157,20 +161,23 @@ class Engines:
 
     def _runs(self, attempt: LiveAttempt, result: JobResult) -> bool:
         core = self._core
-        job = core.view.jobs[attempt.job_id]
         if attempt.started_at is None:
-            at = result.started_at or core.clock()
-            places = None
-            if attempt.offer:
-                places = tuple(replace(share, node_id=result.node, gpu_uuids=result.gpus)
-                               for share in attempt.placements)  # fmt: skip
-            core.emit([moves.started(job, attempt, at, {}, places)], linger=True)
+            self._begins(attempt, result)
             self._mirrors.follow(attempt)
             return True
+        job = core.view.jobs[attempt.job_id]
         if job.state is JobState.UNKNOWN:
             core.emit([moves.unreachable(job, core.clock(), lost_sight=False)])
         self._mirrors.follow(attempt)
         return False
+
+    def _begins(self, attempt: LiveAttempt, result: JobResult) -> None:
+        """It runs; on an engine's own nodes where that says."""
+        core = self._core
+        places = tuple(replace(share, node_id=result.node, gpu_uuids=result.gpus) for share in attempt.placements)
+        at = result.started_at or core.clock()
+        job = core.view.jobs[attempt.job_id]
+        core.emit([moves.started(job, attempt, at, {}, places if attempt.offer else None)], linger=True)
 
     def _misses(self, attempt: LiveAttempt, result: JobResult | None) -> bool:
         """The engine does not know the attempt: right after it came or went that means nothing yet."""
@@ -192,6 +199,9 @@ class Engines:
         core = self._core
         try:
             kept = await self._mirrors.finish(attempt)
+            current = core.view.attempts.get(attempt.id)
+            if current is not None and current.started_at is None and result.started_at is not None:
+                self._begins(current, result)  # it came and went between two looks
             current = core.view.attempts.get(attempt.id)
             if current is not None:
                 self._launching.settle(current, self._outcome(current, result))

@@ -77,12 +77,14 @@ class Logs:
             return
         if provider is None:
             return
-        reference = attempt["provider_ref"] or attempt["id"]
         if not isinstance(provider, StreamsLogs):
-            yield (await provider.get_job_logs(reference, lines)).encode()
+            yield (await provider.get_job_logs(attempt["provider_ref"], lines)).encode()
             return
         sent = 0
         while True:
+            # What an engine calls it is not known before it has answered.
+            known = self._core.view.attempts.get(attempt["id"])
+            reference = (known and known.provider_ref) or attempt["provider_ref"] or attempt["id"]
             try:
                 async for part in provider.stream_logs(reference, lines=lines, follow=follow):
                     sent += len(part)

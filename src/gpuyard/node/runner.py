@@ -194,8 +194,8 @@ def run(folder: Path) -> int:
         return 0
     _write(folder / "started.json", {"at": began, "host": _host(), "gpus": _gpus(order)})
     follow(job, checkpoints, folder)
-    end = {"exit_code": job.code, "reason": job.stopped, "started_at": began, "ended_at": time.time()}
-    _write(folder / "exit.json", end)
+    _write(folder / "exit.json", {"exit_code": job.code, "reason": job.stopped, "started_at": began,
+                                  "ended_at": time.time(), "host": _host(), "gpus": _gpus(order)})  # fmt: skip
     return 0
 
 

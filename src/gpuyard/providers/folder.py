@@ -120,4 +120,5 @@ def ended(job_id: str, end: Mapping[str, Any]) -> JobResult:
     status = JobStatus.COMPLETED if code == 0 and not reason else _STOPPED.get(reason, JobStatus.FAILED)
     message = end.get("message") or {"timed_out": "timed out"}.get(reason) or (reason or None)
     return JobResult(job_id, status, started_at=end.get("started_at"), completed_at=end.get("ended_at"),
-                     exit_code=code, error_message=message, reason=reason)  # fmt: skip
+                     exit_code=code, error_message=message, reason=reason, node=str(end.get("host") or ""),
+                     gpus=tuple(end.get("gpus") or ()))  # fmt: skip

@@ -58,15 +58,17 @@ def impossible(view: View, shape: Shape) -> Impossible | None:
     offers = [offer for _, offer in view.engines.offers() if allows(offer, shape)]
     if able >= shape.nodes or any(not lacks(offer, shape) for offer in offers) or not (nodes or offers):
         return None
-    if not nodes:
-        best = max(offers, key=lambda offer: (not lacks(offer, shape), -len(lacks(offer, shape)), offer.gpus, offer.id))
-        return Impossible(f"nothing offered can hold it: {best.id} {', '.join(lacks(best, shape))}", offered(offers))
+    found: list[str] = []
     if able:
-        reason = f"it asks for {shape.nodes} nodes at once, and only {able} of those known can take a share"
-    else:
+        found.append(f"it asks for {shape.nodes} nodes at once, and only {able} of those known can take a share")
+    elif nodes:
         best = _largest(nodes, shape)
-        reason = f"no known node can hold it: {best.title} {', '.join(_lacks(best, shape, best.capacity))}"
-    return Impossible(reason, largest(view, shape))
+        found.append(f"no known node can hold it: {best.title} {', '.join(_lacks(best, shape, best.capacity))}")
+    if offers:
+        nearest = min(offers, key=lambda offer: (len(lacks(offer, shape)), -offer.gpus, offer.id))
+        found.append(f"nothing offered can hold it: {nearest.id} {', '.join(lacks(nearest, shape))}")
+    there = [*([largest(view, shape)] if nodes else []), *([offered(offers)] if offers else [])]
+    return Impossible("; ".join(found), "; ".join(there))
 
 
 def offered(offers: Sequence[Offer]) -> str:

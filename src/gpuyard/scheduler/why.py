@@ -9,6 +9,7 @@ from operator import attrgetter
 from gpuyard.domain.states import JobState
 from gpuyard.domain.units import format_duration
 from gpuyard.scheduler.advice import smaller_requests
+from gpuyard.scheduler.engines import lacks as unfit
 from gpuyard.scheduler.fitting import allowed, fit, suitable
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node
@@ -17,7 +18,7 @@ from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.ranking import Ranking
 from gpuyard.scheduler.refusal import count, describe, impossible, reasons
 from gpuyard.scheduler.reservation import Reservation, Reservations, outlasts
-from gpuyard.scheduler.view import Promise, Start, View
+from gpuyard.scheduler.view import LiveAttempt, Promise, Start, View
 
 WHOLE: SpaceOf = attrgetter("whole")
 MOST_NAMED = 3
@@ -62,12 +63,15 @@ def why(view: View, job_id: str, now: float, policy: Policy) -> Why | None:
     It looks at all jobs to find the position, so it is for people's questions and not for decisions.
     """
     job = view.jobs.get(job_id)
+    attempt = view.attempts.get(job.attempt_id or "") if job else None
+    if attempt and attempt.id in view.engines.waiting:
+        return _at_engine(view, attempt)
     if job is None or job.state is not JobState.QUEUED:
         return None
     view.wake(now, policy.retry_max_s)
     action = view.tentative.get(job_id)
     if isinstance(action, Start):
-        names = ", ".join(view.node(share.node_id).title for share in action.placements)
+        names = ", ".join(share.offer or view.node(share.node_id).title for share in action.placements)
         return Why(f"It is being started on {names}.", "starting", "it has been placed", 0.0)
     if job.waits_for:
         return _dependency(view, job)
@@ -77,6 +81,17 @@ def why(view: View, job_id: str, now: float, policy: Policy) -> Why | None:
         return _backoff(job, now)
     answer = _Line(view, job, now, policy).answer()
     return replace(answer, summary=f"It was preempted. {answer.summary}") if job.preemptions else answer
+
+
+def _at_engine(view: View, attempt: LiveAttempt) -> Why:
+    """It waits in the queue of an engine, which says why in its own words."""
+    engine, said = view.engines.known.get(attempt.provider), view.engines.reasons.get(attempt.id)
+    if engine and engine.problem:
+        summary = f"It was sent to {attempt.offer or attempt.provider}, which {engine.problem}."
+        return Why(summary, "engine", "when it answers again is not known")
+    told = f": {said}" if said else "; nothing has been said of it yet"
+    summary = f"It waits in the queue of {attempt.provider} ({attempt.provider_ref or 'being submitted'}){told}."
+    return Why(summary, "engine", f"{attempt.provider} decides when it starts")
 
 
 def _dependency(view: View, job: LiveJob) -> Why:
@@ -147,6 +162,8 @@ class _Line:
     def _no_room(self) -> Why:
         shape, online = self.job.shape, [node for node in self.view.nodes.values() if node.online]
         if not any(allowed(node, shape) for node in online):
+            if self.view.engines.able(shape):
+                return self._held_back()
             summary = "No node that it may use is online." if self.view.nodes else "No node is known yet."
             return Why(summary, "no_nodes", "when a node comes is not known", would_help=tuple(self._repairs()))
         if len(candidates(self.view, shape, WHOLE)) >= shape.nodes:
@@ -157,6 +174,13 @@ class _Line:
         summary = f"The nodes online cannot hold it: it needs {describe(shape)}."
         help_ = (*self._repairs(), *(item.text for item in advice), *([never.largest] if never else []))
         return Why(summary, constraint, "nothing online can hold it", would_help=help_)
+
+    def _held_back(self) -> Why:
+        """Only engines can run it, and they are not given more for the moment."""
+        engines = self.view.engines
+        told = [f"{offer.id} {engines.obstacle(engine, offer, self.now) or 'has as many waiting as it is given'}"
+                for engine, offer in engines.able(self.job.shape)]  # fmt: skip
+        return Why(f"It is held back here: {'; '.join(told[:MOST_NAMED])}.", "engine", "when room comes is not known")
 
     def _in_use(self) -> Why:
         """It would fit if less were booked."""
@@ -231,6 +255,12 @@ class _Line:
             lacks = reasons(node, self.job.shape, node.free)
             would = allowed(node, self.job.shape) and fit(node.capacity, self.job.shape) is not None
             yield NodeVerdict(node.id, node.title, not lacks, would, lacks)
+        engines = self.view.engines
+        for engine, offer in engines.offers():
+            found = unfit(offer, self.job.shape)
+            obstacle = engines.obstacle(engine, offer, self.now)
+            told = [*found, *([obstacle] if obstacle else [])] or ["has as many waiting as it is given"]
+            yield NodeVerdict(offer.id, offer.id, fits_now=False, would_fit_empty=not found, reasons=tuple(told))
 
     def _nodes(self) -> list[Node]:
         return sorted(self.view.nodes.values(), key=lambda node: (node.title, node.id))

@@ -59,14 +59,14 @@ async def call(command: Sequence[str], stdin: bytes, environment: Mapping[str, s
     """Run a program of this host; ProviderError when it is not there or does not come back."""
     try:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, **environment},
+            *command, stdin=asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, **environment},
         )  # fmt: skip
     except FileNotFoundError:
         message = f"The program {command[0]} is not on this host. Install it, or set `host` to a login node."
         raise ProviderError(message, "slurm", "NOT_INSTALLED") from None
     try:
-        out, err = await asyncio.wait_for(process.communicate(stdin), _CALL_S)
+        out, err = await asyncio.wait_for(process.communicate(stdin or None), _CALL_S)
     except TimeoutError:
         process.kill()
         await process.wait()

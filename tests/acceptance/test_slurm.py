@@ -1,0 +1,180 @@
+"""A yard in front of a real Slurm cluster: the same job as here, the same words, and what others do to its jobs."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.slurm import SlurmCluster, slurm
+from tests.support.wait import wait_until
+from tests.support.yard import TestYard, make_yard
+
+__all__ = ["slurm"]
+# Counts on from its checkpoint, and saves now and then: whoever takes a job off kills it without asking.
+COUNTER = """
+import os, sys, time
+start = int(open(os.environ["GPUYARD_RESUME_FROM"]).read()) if "GPUYARD_RESUME_FROM" in os.environ else 0
+print("from", start, flush=True)
+step = start
+def save():
+    with open("new", "w") as file:
+        file.write(str(step))
+    os.rename("new", "step-last.txt")
+while not os.path.exists(sys.argv[1]):
+    step += 1
+    print(f"step {step}", flush=True)
+    if step % 20 == 0:
+        save()
+    time.sleep(0.1)
+print("done at", step)
+"""
+
+
+def settings(cluster: SlurmCluster, **more: object) -> str:
+    """[providers.slurm] for the cluster."""
+    environment = ", ".join(f'{name} = "{value}"' for name, value in cluster.environment.items())
+    lines = ["[providers.slurm]", f"environment = {{ {environment} }}", "poll_s = 0.3"]
+    return "\n".join([*lines, *(f"{name} = {json.dumps(value)}" for name, value in more.items())]) + "\n"
+
+
+@pytest.fixture
+def yard(slurm: SlurmCluster) -> Iterator[TestYard]:
+    with make_yard(GPUYARD_SCHEDULER__RETRY_BASE_S="0.1") as made:
+        made.home.create()
+        made.home.settings.write_text(settings(slurm))
+        made.ok("up")
+        yield made
+        slurm.call("scancel", "--me", check=False)
+
+
+def reference(yard: TestYard, job: str) -> str:
+    """Slurm's number of a job that has been submitted to it."""
+    wait_until(lambda: yard.json("show", job)["provider_ref"], 30, "the submission")
+    return yard.json("show", job)["provider_ref"]
+
+
+def test_one_spec_runs_unchanged_here_and_there(yard: TestYard) -> None:
+    spec = {"name": "same", "command": ["sh", "-c", "echo one; echo step 3: loss 1.5 >&2; exit 3"], "timeout_s": 60}
+    path = yard.work / "spec.json"
+    shown = {}
+    for provider in ("local", "slurm"):
+        path.write_text(json.dumps({**spec, "provider": provider, "workdir": str(yard.work)}))
+        job = yard.ok("submit", str(path)).split()[-1]
+        yard.wait(job)
+        assert yard.ok("logs", job) == "one\nstep 3: loss 1.5\n"
+        shown[provider] = yard.json("show", job)
+    here, there = shown["local"], shown["slurm"]
+    assert set(here) == set(there)
+    for same in ("state", "reason", "exit_code", "name", "kind", "warnings"):
+        assert here[same] == there[same], same
+    assert there["progress"]["step"] == here["progress"]["step"] == 3
+    assert there["provider"] == "slurm"
+    assert there["node"].startswith("node")
+
+
+def test_a_job_that_finds_no_gpu_here_is_sent_there(yard: TestYard) -> None:
+    done = yard.run("run", "--gpus", "2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES on $SLURMD_NODENAME")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("0,1 on node")
+    refused = yard.run("run", "--gpus", "8", "--", "true")
+    assert refused.returncode == 125
+    assert "slurm/gpu/a100 has 2 GPUs a node, 8 needed" in refused.stderr
+
+
+@pytest.mark.parametrize("disturbance", ["scancel", "requeue"])
+def test_a_job_that_somebody_takes_off_goes_on_from_its_checkpoint(
+    yard: TestYard, slurm: SlurmCluster, disturbance: str
+) -> None:  # fmt: skip
+    enough = yard.work / "enough"
+    (yard.work / "counter.py").write_text(COUNTER)
+    words = ["--checkpoint", "step-*.txt", "--", "python3", "counter.py", str(enough)]
+    job = yard.ok("run", "-d", "--provider", "slurm", *words).strip()
+    wait_until(lambda: yard.json("show", job)["checkpoints"], 60, "a checkpoint")
+    command = ("scancel",) if disturbance == "scancel" else ("scontrol", "requeue")
+    slurm.call(*command, reference(yard, job))
+    wait_until(lambda: len(yard.json("show", job)["attempts"]) == 2, 60, "another attempt")
+    wait_until(lambda: "from" in yard.run("logs", job).stdout, 60, "it to run again")
+    enough.touch()
+    found = yard.wait(job)
+    assert found.state == "completed"
+    first, second = yard.json("show", job)["attempts"]
+    assert first["reason"] == "preempted"
+    assert second["resumed_from"]
+    began = int(yard.ok("logs", job).split()[1])
+    assert began >= 20, "it should not have started from the beginning"
+
+
+def test_a_killed_server_finds_its_jobs_again(yard: TestYard) -> None:
+    enough = yard.work / "enough"
+    waits = f"echo here; while [ ! -e {enough} ]; do sleep 0.1; done; echo done"
+    jobs = [yard.ok("run", "-d", "--provider", "slurm", "--", "sh", "-c", waits).strip() for _ in range(3)]
+    reference(yard, jobs[0])
+    yard.kill("server")
+    enough.touch()
+    yard.ok("up")
+    for job in jobs:
+        assert yard.wait(job).state == "completed"
+        assert yard.ok("logs", job) == "here\ndone\n"
+        assert len(yard.json("show", job)["attempts"]) == 1
+
+
+def test_what_waits_there_says_why_in_the_engines_words(yard: TestYard, slurm: SlurmCluster) -> None:
+    jobs = [yard.ok("run", "-d", "--gpus", "2", "--", "sleep", "600").strip() for _ in range(5)]
+    waiting = jobs[-1]
+    wait_until(lambda: "waits in the queue of slurm" in yard.run("why", waiting).stdout, 60, "it to wait")
+    slurm.call("scontrol", "hold", reference(yard, waiting))
+    wait_until(lambda: "JobHeld" in yard.run("why", waiting).stdout, 30, "the reason")
+    assert slurm.call("squeue", "-h", "-j", reference(yard, waiting), "-o", "%r").strip() in yard.ok("why", waiting)
+    yard.ok("cancel", waiting)
+    assert yard.wait(waiting).state == "cancelled"
+    for job in jobs:
+        yard.ok("cancel", job)
+        assert yard.wait(job).state == "cancelled"
+    wait_until(lambda: not slurm.call("squeue", "-h").strip(), 60, "Slurm's queue to be empty")
+
+
+def test_what_people_write_never_becomes_a_command(yard: TestYard) -> None:
+    awkward = ["two words", "it's", 'a "b"', "$(touch hacked)", "`touch hacked`", "a\nb", "; touch hacked", "--x=*", ""]
+    code = "import json, sys; print(json.dumps(sys.argv[1:]))"
+    body = {"name": "x'; touch hacked; '", "command": ["python3", "-c", code, *awkward], "provider": "slurm",
+            "workdir": str(yard.work), "environment": {"ODD": "$(touch hacked)\n'\""}}  # fmt: skip
+    path = yard.work / "a job's; spec.json"
+    path.write_text(json.dumps(body))
+    job = yard.ok("submit", str(path)).split()[-1]
+    assert yard.wait(job).state == "completed"
+    assert json.loads(yard.ok("logs", job)) == awkward
+    assert not list(Path(yard.work).glob("hacked*"))
+    assert not list(Path.cwd().glob("hacked*"))
+
+
+def test_a_gang_is_released_as_one_when_a_node_dies(yard: TestYard, slurm: SlurmCluster) -> None:
+    enough = yard.work / "enough"
+    waits = f"echo rank $NODE_RANK of $NNODES; while [ ! -e {enough} ]; do sleep 0.1; done"
+    body = {"name": "gang", "command": ["sh", "-c", waits], "provider": "slurm", "workdir": str(yard.work),
+            "retry_count": 1, "resources": {"nodes": 2, "gpus": 2}}  # fmt: skip
+    (yard.work / "gang.json").write_text(json.dumps(body))
+    job = yard.ok("submit", str(yard.work / "gang.json")).split()[-1]
+    wait_until(lambda: yard.run("logs", job).stdout.count("rank") == 2, 60, "both shares")
+    assert sorted(yard.ok("logs", job).splitlines()) == ["rank 0 of 2", "rank 1 of 2"]
+    host = yard.json("show", job)["node"]
+    other = "node2" if host == "node1" else "node1"
+    slurm.kill_with_all(other)
+    try:
+        wait_until(lambda: len(yard.json("show", job)["attempts"]) == 2, 100, "another attempt")
+        enough.touch()
+        assert yard.wait(job, timeout=100).state == "completed"
+        assert len(yard.json("show", job)["attempts"]) == 2
+    finally:
+        slurm.start_node(other)
+
+
+def test_wrong_settings_are_named(slurm: SlurmCluster) -> None:
+    with make_yard() as made:
+        made.home.create()
+        made.home.settings.write_text(settings(slurm, partitoin="gpu"))
+        done = made.run("up")
+        assert done.returncode != 0
+        assert "providers.slurm.partitoin" in done.stderr
+        made.home.settings.write_text("[providers.slrum]\n")
+        assert "there is no provider 'slrum'" in made.run("up").stderr
