@@ -113,8 +113,9 @@ def _agent(home: Home) -> Finding:
         return Finding("agent", True, "not running; starts with the server")
     try:
         with connect(start=False) as yard:
-            (health,) = yard.call(calls.listing("providers"))
+            found = yard.call(calls.listing("providers"))
     except GpuyardError as error:
         return Finding("agent", False, str(error), f"see {home.logs / 'server.log'}")
+    health = next(item for item in found if item["name"] == "local")
     ok = health["status"] == "healthy"
     return Finding("agent", ok, health["status"], "" if ok else f"see {home.logs / 'node.log'}")

@@ -1,4 +1,4 @@
-"""`gpuyard gpus, nodes, tiers, providers`: what there is to run on, and at what price."""
+"""`gpuyard gpus, nodes, tiers, providers, offers`: what there is to run on, and at what price."""
 
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ from gpuyard.domain.units import format_duration, format_gb
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (gpus, nodes, tiers, providers):
+    for command in (gpus, nodes, tiers, providers, offers):
         app.command()(command)
 
 
@@ -94,5 +94,19 @@ def providers(as_json: AsJson = False) -> None:
     if as_json:
         print_page(found)
         return
-    rows = [(p["name"], p["status"], p.get("nodes"), p.get("message")) for p in found]
-    print_table(("PROVIDER", "STATUS", "NODES", "MESSAGE"), rows, empty="No providers.")
+    rows = [(p["name"], p["status"], p.get("nodes"), p["running"], p["waiting"], p.get("message")) for p in found]
+    print_table(("PROVIDER", "STATUS", "NODES", "RUNNING", "WAITING", "MESSAGE"), rows, empty="No providers.")
+
+
+def offers(as_json: AsJson = False) -> None:
+    """List what engines offer beyond this machine: GPUs, sizes, prices."""
+    found = _listing("offers")
+    if as_json:
+        print_page(found)
+        return
+    rows = [(o["id"], f"{o['gpus']} × {o['gpu'] or 'GPU'}" if o["gpus"] else None,
+             f"{o['gpu_memory_gb']:g} GB" if o["gpu_memory_gb"] else None, f"{o['cpus']:g}", f"{o['memory_gb']:.4g} GB",
+             o["nodes"], o["price_per_hour"] and f"{o['price_per_hour']} {o['currency']}", o["problem"])
+            for o in found]  # fmt: skip
+    columns = ("OFFER", "GPUS", "EACH", "CORES", "MEMORY", "NODES", "PER HOUR", "NOTE")
+    print_table(columns, rows, empty="No offers: no engine such as Slurm is configured.")

@@ -6,9 +6,11 @@ attempts stand as they are, nothing new is sent there, and it is asked again.
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import structlog
 
@@ -26,6 +28,7 @@ from gpuyard.scheduler.observe import PREEMPTED
 from gpuyard.scheduler.view import LiveAttempt
 
 _OFFERS_S = 60.0
+_HEALTH_S = 15.0
 _SLOWEST = 32
 """A provider in trouble is asked so many times less often at the most."""
 _UNKNOWN_AFTER_S = 30.0
@@ -60,7 +63,7 @@ class Engines:
         """Begin to ask. Until a provider has answered nothing is sent there."""
         for name, provider in self._providers.items():
             if isinstance(provider, Queues):
-                self._core.view.meet({name: Engine(name, problem="has not answered yet")}, {})
+                self._core.view.meet({name: Engine(name, problem="has not answered yet")})
                 self._core.spawn(self._tend(name, provider), f"engine-{name}")
 
     async def _tend(self, name: str, provider: Queues) -> None:
@@ -79,6 +82,15 @@ class Engines:
                 log.exception("looking after a provider's jobs failed, will try again", provider=name)
                 self._is_away(name, f"{type(error).__name__}: {error}")
             await asyncio.sleep(provider.poll_s * min(1 << trouble, _SLOWEST))
+
+    async def listing(self) -> list[dict[str, Any]]:
+        """Every provider, its health, and how many attempts wait and run there."""
+        found = await asyncio.gather(*map(_health, self._providers.values()))
+        view = self._core.view
+        waiting = Counter(view.attempts[key].provider for key in view.engines.waiting if key in view.attempts)
+        live = Counter(attempt.provider for attempt in view.attempts.values())
+        return [{"name": name, **health, "waiting": waiting[name], "running": live[name] - waiting[name]}
+                for name, health in zip(self._providers, found, strict=True)]  # fmt: skip
 
     def _is_away(self, name: str, why: str) -> None:
         engine = self._core.view.engines.known[name]
@@ -245,6 +257,9 @@ class Engines:
             self._told.discard(attempt.id)
 
 
-def problems(engines: Mapping[str, Engine]) -> Sequence[str]:
-    """What is wrong with engines, for people."""
-    return [f"{name} {engine.problem}" for name, engine in sorted(engines.items()) if engine.problem]
+async def _health(provider: GpuProviderInterface) -> dict[str, Any]:
+    """One that does not answer holds the others up for some seconds at the most."""
+    try:
+        return await asyncio.wait_for(provider.health_check(), _HEALTH_S)
+    except TimeoutError:
+        return {"status": "unhealthy", "message": f"it did not answer within {_HEALTH_S:g} s"}

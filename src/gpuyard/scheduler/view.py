@@ -4,6 +4,7 @@ acts on it. It is the fold of events (`observe`) plus what is only decided yet."
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import AttemptState, JobState
@@ -228,14 +229,13 @@ class View:
         node.rebuild()
         self._changed(node)
 
-    def meet(self, engines: Mapping[str, Engine], containers: Mapping[str, str]) -> None:
-        """These engines queue, and these providers run containers on the nodes of those."""
+    def meet(self, engines: Mapping[str, Engine], containers: Mapping[str, str] = MappingProxyType({})) -> None:
+        """These engines queue, too; and by a provider of nodes, the one that runs containers on them."""
         self.revision += 1
         self.engines.known.update(engines)
-        if containers != self.engines.containers:
-            self.engines.containers = dict(containers)
-            for node in self.nodes.values():
-                self.rebuild(node)
+        self.engines.containers.update(containers)
+        for node in self.nodes.values():
+            self.rebuild(node)
 
     def _changed(self, node: Node) -> None:
         self.index.update(node)

@@ -1,5 +1,6 @@
-"""`/api/v1/gpus`, `/nodes`, `/queues`, `/providers`: what there is to run on."""
+"""`/api/v1/gpus`, `/nodes`, `/queues`, `/providers`, `/offers`: what there is to run on."""
 
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter
@@ -71,6 +72,16 @@ async def list_queues(yard: TheYard) -> dict[str, Any]:
 
 @router.get("/providers")
 async def list_providers(yard: TheYard) -> dict[str, Any]:
-    """The configured providers and their health."""
-    items = [{"name": name, **await provider.health_check()} for name, provider in yard.controller.providers.items()]
+    """The configured providers, their health, and how many attempts wait and run there."""
+    return {"items": await yard.controller.engines.listing(), "next": None}
+
+
+@router.get("/offers")
+async def list_offers(yard: TheYard) -> dict[str, Any]:
+    """What engines offer: GPUs, sizes, prices, and why one cannot be had at the moment."""
+    core = yard.controller.core
+    engines, now = core.view.engines, core.clock()
+    items = [{**asdict(offer), "price_per_hour": offer.price_per_hour and str(offer.price_per_hour),
+              "gpu_memory_gb": offer.gpu_gb, "problem": engines.obstacle(engine, offer, now) or None}
+             for engine, offer in engines.offers()]  # fmt: skip
     return {"items": items, "next": None}

@@ -1,0 +1,105 @@
+"""A yard with a real Docker daemon: jobs that name an image run in containers, on the GPUs the scheduler gives them."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.dockerd import IMAGE, Dockerd, dockerd
+from tests.support.nvml import FakeGpus
+from tests.support.nvml.fixtures import fake_gpus, nvml_library
+from tests.support.wait import wait_until
+from tests.support.yard import TestYard, make_yard
+
+__all__ = ["dockerd", "fake_gpus", "nvml_library"]
+
+
+@pytest.fixture
+def yard(dockerd: Dockerd, fake_gpus: FakeGpus) -> Iterator[TestYard]:
+    """Two GPUs, and Docker."""
+    for name in ("GPU-a", "GPU-b"):
+        fake_gpus.add(name, name="NVIDIA A100-SXM4-40GB", memory_mb=40960, cc="8.0")
+    with make_yard(GPUYARD_SCHEDULER__RETRY_BASE_S="0.1", **fake_gpus.env()) as made:
+        made.home.create()
+        made.home.settings.write_text(f'[providers.docker]\nhost = "{dockerd.host}"\npoll_s = 0.2\n')
+        made.ok("up")
+        wait_until(lambda: len(made.json("gpus")["items"]) == 2, 20, "the GPUs")
+        yield made
+
+
+def submit(yard: TestYard, *command: str, **fields: object) -> str:
+    path = yard.work / "spec.json"
+    body = {"name": "boxed", "command": list(command), "image": IMAGE, "workdir": str(yard.work), **fields}
+    path.write_text(json.dumps(body))
+    return yard.ok("submit", str(path)).split()[-1]
+
+
+def test_a_job_with_an_image_runs_in_a_container_on_its_gpus(yard: TestYard) -> None:
+    (yard.work / "here.txt").write_text("from the working directory\n")
+    code = (
+        "cat here.txt; cat /etc/debian_version >/dev/null; echo GPUs $CUDA_VISIBLE_DEVICES; echo step 4: loss 0.5;"
+        " echo made > out.txt; touch /etc/x || echo the image is read only; exit 3"
+    )
+    job = submit(yard, "sh", "-c", code, resources={"gpus": 1, "cpus": 0.5, "memory_gb": 0.25})
+    yard.wait(job)
+    log = yard.ok("logs", job)
+    assert log.startswith("from the working directory\nGPUs GPU-")
+    assert "the image is read only" in log
+    shown = yard.json("show", job)
+    assert (shown["state"], shown["exit_code"], shown["provider"]) == ("failed", 3, "docker")
+    assert shown["gpus"][0] in log
+    assert shown["progress"]["step"] == 4
+    assert (yard.work / "out.txt").read_text() == "made\n"
+
+
+def test_containers_and_processes_share_the_gpus_of_a_host(yard: TestYard) -> None:
+    boxed = submit(yard, "sleep", "600", resources={"gpus": 2})
+    yard.wait(boxed, "running")
+    plain = yard.ok("run", "-d", "--gpus", "1", "--", "true").strip()
+    assert "in use" in yard.ok("why", plain)
+    yard.ok("cancel", boxed)
+    assert yard.wait(boxed).state == "cancelled"
+    assert yard.wait(plain).state == "completed"
+
+
+def test_what_ends_a_container_is_told_apart(yard: TestYard) -> None:
+    eats = "x = bytearray(1 << 30); print(len(x))"
+    jobs = {
+        "out_of_memory": submit(yard, "python3", "-c", eats, resources={"memory_gb": 0.1}),
+        "timed_out": submit(yard, "sleep", "600", timeout_s=1),
+        "command_not_found": submit(yard, "no-such-program"),
+        "submit_failed": submit(yard, "true", image="127.0.0.1:9/no/such:image"),
+    }
+    for reason, job in jobs.items():
+        yard.wait(job)
+        shown = yard.json("show", job)
+        assert shown["reason"] == reason, shown
+    message = yard.json("show", jobs["submit_failed"])["attempts"][0]["message"]
+    assert "127.0.0.1:9/no/such:image cannot be pulled" in message
+
+
+def test_containers_outlive_gpuyard_and_their_daemon(yard: TestYard, dockerd: Dockerd) -> None:
+    enough = yard.work / "enough"
+    waits = f"echo here; while [ ! -e {enough} ]; do sleep 0.1; done; echo done"
+    jobs = [submit(yard, "sh", "-c", waits, resources={"gpus": 1}) for _ in range(2)]
+    for job in jobs:
+        yard.wait(job, "running")
+    yard.kill("server")
+    dockerd.stop(kill=True)
+    yard.ok("up")
+    wait_until(lambda: "unhealthy" in yard.run("providers").stdout, 30, "the daemon to be missed")
+    dockerd.start()
+    enough.touch()
+    for job in jobs:
+        assert yard.wait(job).state == "completed"
+        assert yard.ok("logs", job) == "here\ndone\n"
+        assert len(yard.json("show", job)["attempts"]) == 1
+    assert not dockerd.call("ps", "-aq", "--filter", f"label=gpuyard.home={yard.home.root}").stdout.strip()
+
+
+def test_without_docker_an_image_is_refused() -> None:
+    with make_yard() as made:
+        (made.work / "spec.json").write_text(json.dumps({"command": ["true"], "image": "debian:12"}))
+        done = made.run("submit", str(made.work / "spec.json"))
+        assert done.returncode == 4 or done.returncode == 2, done
+        assert "nothing here runs containers" in done.stderr

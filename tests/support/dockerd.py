@@ -1,0 +1,107 @@
+"""A real Docker daemon for tests, in a folder of its own, with one small image that has a shell and Python."""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.wait import wait_until
+
+NEEDED = "Docker is not installed: apt-get install docker.io iptables runc debootstrap"
+IMAGE = "gpuyard-tests:1"
+# What asks for GPUs is satisfied by a hook of this name; there are none here.
+_HOOK = "#!/bin/sh\nexit 0\n"
+
+
+class Dockerd:
+    """The daemon; `start` and `stop` may be called again and again."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="gpuyard-docker-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        hook = self.folder / "bin" / "nvidia-container-runtime-hook"
+        hook.parent.mkdir()
+        hook.write_text(_HOOK)
+        hook.chmod(0o755)
+
+    @property
+    def host(self) -> str:
+        """Its address."""
+        return f"unix://{self.folder}/d.sock"
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        path = f"{self.folder}/bin:{os.environ['PATH']}:/usr/sbin:/sbin"
+        words = ["dockerd", "--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec",
+                 "-H", self.host, "-p", f"{self.folder}/d.pid", "--live-restore"]  # fmt: skip
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(["setpriv", "--pdeathsig", "TERM", *words], stdout=log, stderr=log,
+                                             env={**os.environ, "PATH": path})  # fmt: skip
+        wait_until(lambda: self.call("version", check=False).returncode == 0, 60, "dockerd")
+
+    def stop(self, *, kill: bool = False) -> None:
+        """End it; what runs in containers runs on."""
+        if self._process:
+            self._process.kill() if kill else self._process.terminate()
+            self._process.wait(30)
+            self._process = None
+            (self.folder / "d.pid").unlink(missing_ok=True)
+
+    def call(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """The `docker` command."""
+        return subprocess.run(["docker", "-H", self.host, *words], capture_output=True, text=True, check=check)
+
+    def remove(self) -> None:
+        """End everything, the containers first."""
+        ids = self.call("ps", "-aq", check=False).stdout.split()
+        if ids:
+            self.call("rm", "-f", *ids, check=False)
+        self.stop()
+        for mount in sorted(_mounts(self.folder), reverse=True):
+            subprocess.run(["umount", "-l", mount], check=False, capture_output=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _mounts(below: Path) -> list[str]:
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    return [words[1] for line in lines if (words := line.split())[1].startswith(str(below))]
+
+
+def _image() -> Path:
+    """A Debian with Python as a tar, made once (under a minute) and kept in the cache."""
+    cache = Path(os.environ.get("GPUYARD_CACHE") or "~/.cache/gpuyard").expanduser() / "tests"
+    cache.mkdir(parents=True, exist_ok=True)
+    image = cache / "bookworm-python3.tar"
+    with (cache / "image.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not image.exists():
+            with tempfile.TemporaryDirectory(dir=cache) as folder:
+                words = ["debootstrap", "--variant=minbase", "--include=python3", "bookworm", f"{folder}/root"]
+                subprocess.run(words, check=True, capture_output=True)
+                subprocess.run(["tar", "-C", f"{folder}/root", "-cf", f"{folder}/tar", "."], check=True)
+                Path(f"{folder}/tar").rename(image)
+    return image
+
+
+@pytest.fixture(scope="session")
+def dockerd() -> Iterator[Dockerd]:
+    """A daemon with IMAGE in it."""
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    if os.geteuid() or not all(shutil.which(name, path=path) for name in ("dockerd", "debootstrap", "runc")):
+        if os.environ.get("CI") == "true":
+            pytest.fail(NEEDED)
+        pytest.skip(NEEDED)
+    daemon = Dockerd()
+    try:
+        daemon.start()
+        with _image().open("rb") as file:
+            subprocess.run(["docker", "-H", daemon.host, "import", "-", IMAGE], stdin=file, check=True,
+                           capture_output=True)  # fmt: skip
+        yield daemon
+    finally:
+        daemon.remove()
