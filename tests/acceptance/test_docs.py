@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.dockerd import IMAGE, Dockerd, dockerd
+from tests.support.slurm import SlurmCluster, slurm
 from tests.support.yard import TestYard
+
+__all__ = ["dockerd", "slurm"]
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "docs/getting-started.md", *sorted((ROOT / "docs/guides").glob("*.md"))]
@@ -27,10 +31,23 @@ def commands(page: Path) -> str:
     return "\n".join(line[2:] for line in lines if line[2:] not in SETUP)
 
 
+def engine_of(page: Path, request: pytest.FixtureRequest) -> dict[str, str]:
+    """What its commands need to find the engine that the page is about."""
+    if page.stem == "slurm":
+        cluster: SlurmCluster = request.getfixturevalue("slurm")
+        return cluster.environment
+    if page.stem == "docker":
+        daemon: Dockerd = request.getfixturevalue("dockerd")
+        daemon.call("tag", IMAGE, "python:3.11-slim")  # what the page names; there is no registry here
+        return {"DOCKER_HOST": daemon.host}
+    return {}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 @pytest.mark.timeout(400)
-def test_every_command_of_the_page_runs(page: Path, yard: TestYard) -> None:
-    environment = yard.environment | {"PATH": f"{Path(sys.executable).parent}:{yard.environment['PATH']}"}
+def test_every_command_of_the_page_runs(page: Path, yard: TestYard, request: pytest.FixtureRequest) -> None:
+    engine = engine_of(page, request)
+    environment = yard.environment | engine | {"PATH": f"{Path(sys.executable).parent}:{yard.environment['PATH']}"}
     script = f"set -eux -o pipefail\n{commands(page)}\n"
     done = subprocess.run(["bash", "-c", script], cwd=yard.work, env=environment, capture_output=True, text=True,
                           timeout=390, check=False)  # fmt: skip

@@ -34,6 +34,8 @@ def run(
     gpu_class: Annotated[str | None, typer.Option(help="Each of this class, such as A100.")] = None,
     cpus: Annotated[float | None, typer.Option(help="CPU cores; also the limit.")] = None,
     memory: Annotated[str | None, typer.Option(help="Memory, such as 8GB; also the limit.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="So many machines at once; all figures are per machine.")] = None,
+    image: Annotated[str | None, typer.Option(help="Run it in a container of this image.")] = None,
     tier: Annotated[str | None, typer.Option(help="A named size instead; see `gpuyard tiers`.")] = None,
     timeout: Annotated[str | None, typer.Option(help="End it after so long, such as 2h.")] = None,
     retries: Annotated[int | None, typer.Option(help="Try again so often when it fails.")] = None,
@@ -56,10 +58,10 @@ def run(
     if gpu_request and gpus is None:
         gpu_request["count"] = 1
     fields = _given(
-        name=name, tier=tier, timeout_s=timeout, retry_count=retries, priority=priority, project=project,
+        name=name, image=image, tier=tier, timeout_s=timeout, retry_count=retries, priority=priority, project=project,
         provider=provider, idempotency_key=idempotency_key, depends_on=after or None,
         labels=pairs_of("label", label or [], {}) or None,
-        resources=_given(cpus=cpus, memory_gb=memory, gpus=gpu_request or None) or None,
+        resources=_given(cpus=cpus, memory_gb=memory, nodes=nodes, gpus=gpu_request or None) or None,
         checkpoint=_given(path=checkpoint, signal=checkpoint_signal, grace_s=grace) or None,
         workdir=str(workdir.absolute()) if workdir else None,
     )  # fmt: skip
@@ -78,6 +80,8 @@ def _note_misplaced(command: Sequence[str]) -> None:
         "--memory",
         "--tier",
         "--timeout",
+        "--nodes",
+        "--image",
         "--detach",
         "-d",
     }

@@ -106,7 +106,9 @@ class Engines:
             await self._hear_offers(name, provider)
         mine = [attempt for attempt in view.attempts.values() if attempt.provider == name]
         for attempt in mine:
-            if attempt.provider_ref is None and attempt.id not in self._launching.under_way:
+            if attempt.id in self._launching.under_way:
+                view.engines.reasons[attempt.id] = provider.doing.get(attempt.id, "it is being submitted")
+            elif attempt.provider_ref is None:
                 await self._recover(attempt)
         live = {a.provider_ref: a for a in mine if a.provider_ref and a.id not in self._settling}
         if not live:

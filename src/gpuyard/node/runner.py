@@ -144,7 +144,7 @@ class Checkpoints:
             return
         self._due = time.monotonic() + _SCAN_S
         looks = self._looks()
-        for name in sorted(looks, key=lambda each: looks[each]):
+        for name in sorted(looks, key=lambda each: (looks[each][0], each)):
             quiet = not (self._base / name).is_dir() or time.time() - looks[name][0] >= _FOLDER_QUIET_S
             settled = last or (quiet and self._last.get(name) == looks[name])
             if settled and self._taken.get(name) != looks[name]:
@@ -227,7 +227,7 @@ def follow(job: Job, checkpoints: Optional[Checkpoints], folder: Path) -> None:
         if told is not None and told.si_signo in _LEAVE:
             job.leave(*_why(folder))
     job.kill()
-    while _descendants(os.getpid()):
+    while _children():
         _reap_orphans(0)
         job.kill()
         time.sleep(0.01)

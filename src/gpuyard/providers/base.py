@@ -112,11 +112,13 @@ class FindsAttempts(Protocol):
 class Queues(Protocol):
     """A provider that places jobs itself and tells nothing unless asked: it is polled.
 
-    `concurrency`: how many submissions may be under way at once. `poll_s`: how often to ask.
+    `concurrency`: how many submissions may be under way at once. `poll_s`: how often to ask. `doing`: by attempt, what
+    a submission that is under way is at, for people.
     """
 
     concurrency: int
     poll_s: float
+    doing: Mapping[str, str]
 
     async def poll_jobs(self, job_ids: Sequence[str]) -> Mapping[str, JobResult]:
         """Where each of these is, with as few questions as can be; what it does not know is left out."""

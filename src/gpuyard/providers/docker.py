@@ -96,8 +96,9 @@ class DockerProvider(GpuProviderInterface):
         self._pulls: dict[str, asyncio.Task[None]] = {}
         self._turns: dict[str, asyncio.Lock] = {}
         self._seen_at = time.time()
+        self._pulled: dict[str, str] = {}
         self._listed = Together(self._list)
-        self.doing: dict[str, str] = {}
+        self.doing: Mapping[str, str] = self._pulled
 
     # --- the daemon ---
 
@@ -150,7 +151,7 @@ class DockerProvider(GpuProviderInterface):
                 await self._have_image(job_config, attempt_id)
                 return await self._started(await self._create(name, attempt_id, job_config))
             finally:
-                self.doing.pop(attempt_id, None)
+                self._pulled.pop(attempt_id, None)
                 self._turns.pop(attempt_id, None)
 
     def _refuse_too_much(self, config: JobConfig) -> None:
@@ -173,7 +174,7 @@ class DockerProvider(GpuProviderInterface):
 
     async def _pull(self, image: str, attempt_id: str) -> None:
         daemon = await self._daemon()
-        self.doing[attempt_id] = f"the image {image} is being pulled"
+        self._pulled[attempt_id] = f"the image {image} is being pulled"
 
         def pull() -> None:
             sizes: dict[str, tuple[int, int]] = {}
@@ -184,7 +185,7 @@ class DockerProvider(GpuProviderInterface):
                 if detail.get("total"):
                     sizes[line["id"]] = (detail["current"], detail["total"])
                     done, total = (sum(part) for part in zip(*sizes.values(), strict=True))
-                    self.doing[attempt_id] = f"the image {image} is being pulled: {100 * done // total} %"
+                    self._pulled[attempt_id] = f"the image {image} is being pulled: {100 * done // total} %"
 
         try:
             await self._call(pull)

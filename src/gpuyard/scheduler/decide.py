@@ -59,8 +59,8 @@ def decide(view: View, now: float, policy: Policy) -> Decision:
     behind = view.queue.behind or (bool(view.queue.line) and view.victims.behind)
     preempted = [] if behind else Preemption(view, now, policy, ranking).plan()
     actions = (*failed, *started, *preempted)
-    waiting = view.victims.next_change() if view.queue.line else None
-    wake_at = _soonest(view.delayed.first(), view.queue.next_ageing(), waiting, now if behind else None)
+    waiting = [view.victims.next_change(), view.engines.next_try(now)] if view.queue.line else []
+    wake_at = _soonest(view.delayed.first(), view.queue.next_ageing(), *waiting, now if behind else None)
     view.settled = None if actions else (view.revision, policy, now, wake_at)
     return Decision(actions, wake_at)
 

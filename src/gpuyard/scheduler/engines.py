@@ -64,6 +64,11 @@ class Engines:
         engine = self.known.get(offer_id.partition("/")[0])
         return engine.offers.get(offer_id) if engine else None
 
+    def next_try(self, now: float) -> float | None:
+        """When (UTC seconds) an offer that had nothing left is next asked again; None if none waits for that."""
+        self.put_off = {offer: until for offer, until in self.put_off.items() if until > now}
+        return min(self.put_off.values(), default=None)
+
     def able(self, shape: Shape) -> list[tuple[Engine, Offer]]:
         """The offers that suit the shape, whether or not anything can be sent there now."""
         return [(engine, offer) for engine, offer in self.offers() if not lacks(offer, shape)]

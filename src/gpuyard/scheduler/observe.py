@@ -145,7 +145,7 @@ def _attempt(view: View, attempt_id: str, row: Row) -> None:
         job = view.jobs.get(attempt.job_id)
         if job and len(attempt.placements) == 1 and not attempt.offer:
             view.sites.enter(attempt_id, job.shape, attempt.node_id, ahead=attempt.ahead)
-    if attempt.offer and state not in _WAITING:
+    if state not in _WAITING:
         view.engines.leave(attempt_id)
 
 
@@ -162,6 +162,7 @@ def _leave_site(view: View, attempt: LiveAttempt, row: Row) -> None:
 def _attempt_over(view: View, attempt: LiveAttempt, row: Row) -> None:
     del view.attempts[attempt.id]
     view.leaving.discard(attempt.id)
+    view.engines.leave(attempt.id)
     job = view.jobs.get(attempt.job_id)
     view.victims.remove(attempt.id, job.kind if job else "")
     began, ended = row.get("started_at", attempt.started_at), row.get("ended_at")

@@ -236,6 +236,8 @@ class View:
         self.engines.containers.update(containers)
         for node in self.nodes.values():
             self.rebuild(node)
+        self.queue.reopen(self.queue.closed)
+        self.queue.shuffled = True
 
     def _changed(self, node: Node) -> None:
         self.index.update(node)

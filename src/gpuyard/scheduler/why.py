@@ -64,7 +64,7 @@ def why(view: View, job_id: str, now: float, policy: Policy) -> Why | None:
     """
     job = view.jobs.get(job_id)
     attempt = view.attempts.get(job.attempt_id or "") if job else None
-    if attempt and attempt.id in view.engines.waiting:
+    if attempt and (attempt.id in view.engines.waiting or attempt.id in view.engines.reasons):
         return _at_engine(view, attempt)
     if job is None or job.state is not JobState.QUEUED:
         return None
@@ -89,8 +89,11 @@ def _at_engine(view: View, attempt: LiveAttempt) -> Why:
     if engine and engine.problem:
         summary = f"It was sent to {attempt.offer or attempt.provider}, which {engine.problem}."
         return Why(summary, "engine", "when it answers again is not known")
+    if attempt.provider_ref is None:
+        return Why(f"It is on its way to {attempt.provider}: {said or 'it is being submitted'}.", "starting",
+                   "how long that takes is not known")  # fmt: skip
     told = f": {said}" if said else "; nothing has been said of it yet"
-    summary = f"It waits in the queue of {attempt.provider} ({attempt.provider_ref or 'being submitted'}){told}."
+    summary = f"It waits in the queue of {attempt.provider} ({attempt.provider_ref}){told}."
     return Why(summary, "engine", f"{attempt.provider} decides when it starts")
 
 
@@ -161,9 +164,9 @@ class _Line:
 
     def _no_room(self) -> Why:
         shape, online = self.job.shape, [node for node in self.view.nodes.values() if node.online]
+        if self.view.engines.able(shape) and len(candidates(self.view, shape, WHOLE)) < shape.nodes:
+            return self._held_back()
         if not any(allowed(node, shape) for node in online):
-            if self.view.engines.able(shape):
-                return self._held_back()
             summary = "No node that it may use is online." if self.view.nodes else "No node is known yet."
             return Why(summary, "no_nodes", "when a node comes is not known", would_help=tuple(self._repairs()))
         if len(candidates(self.view, shape, WHOLE)) >= shape.nodes:

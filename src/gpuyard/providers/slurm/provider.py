@@ -47,6 +47,7 @@ class SlurmProvider(GpuProviderInterface):
         self._spool = Path(self.settings.spool or Path(self.settings.home) / "slurm").expanduser()
         self._blobs = BlobStore(Path(self.settings.home) / "blobs")
         self._site = self._make_site()
+        self.doing: Mapping[str, str] = {}
         self._attempts: dict[str, str] = {}
         self._submitting: dict[str, asyncio.Task[str]] = {}
         self._turn = asyncio.Semaphore(self.settings.concurrency)

@@ -1,0 +1,89 @@
+"""What Slurm's commands print, read."""
+
+import pytest
+
+from gpuyard.domain.jobconfig import GpuSpec, JobConfig, JobStatus
+from gpuyard.providers.slurm import text
+
+
+def test_the_queue_is_read_whatever_the_reason_holds():
+    lines = "12|RUNNING|1700000000|node[1-2]|attempt_a|None\n13|PENDING|N/A||attempt_b|Resources|odd\nnonsense\n"
+    running, pending = text.read_queue(lines)
+    assert (running.status, running.started_at, running.nodes) == (JobStatus.RUNNING, 1700000000, "node[1-2]")
+    assert (pending.status, pending.attempt_id, pending.reason) == (JobStatus.PENDING, "attempt_b", "Resources|odd")
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [("CONFIGURING", JobStatus.PENDING), ("COMPLETING", JobStatus.RUNNING), ("COMPLETED", JobStatus.COMPLETED),
+     ("NODE_FAIL", JobStatus.FAILED), ("SOMETHING_NEW", JobStatus.UNKNOWN)],
+)  # fmt: skip
+def test_states(state, status):
+    assert text.Row("1", state).status is status
+
+
+def test_accounts_and_single_jobs_are_read():
+    (row,) = text.read_accounts("7|CANCELLED by 0|1700000000|1700000009|0:15|node1\nbroken|line\n")
+    assert (row.state, row.ended_at, row.exit_code, row.signal) == ("CANCELLED", 1700000009, 0, 15)
+    row = text.read_job("JobId=9 JobName=a b JobState=FAILED Reason=NonZeroExitCode ExitCode=3:0 NodeList=node2\n")
+    assert (row.job_id, row.state, row.exit_code) == ("9", "FAILED", 3)
+    assert text.read_job("slurm_load_jobs error: Invalid job id specified") is None
+
+
+def test_nodes_alike_of_a_partition_are_one():
+    found = text.read_hardware(
+        "gpu*|3|64|512000|gpu:a100:4(S:0-1)|mix|2-00:00:00\ngpu*|1|64|512000|gpu:a100:4(S:0-1)|down*|2-00:00:00\n"
+        "cpu|2|32+|128000+|(null)|drain|infinite\nbad line\n"
+    )
+    gpu, cpu = found
+    assert (gpu.partition, gpu.default, gpu.nodes, gpu.up, gpu.gpu, gpu.gpus) == ("gpu", True, 4, 3, "a100", 4)
+    assert (gpu.limit_s, gpu.why_down) == (2 * 86400, "")
+    assert (cpu.up, cpu.limit_s, cpu.why_down, cpu.gpus) == (0, None, "all its nodes are drain", 0)
+
+
+@pytest.mark.parametrize(
+    ("gres", "found"),
+    [("gpu:a100:2(S:0-1)", ("a100", 2)), ("gpu:4", ("", 4)), ("tmp:1,gpu:v100:1,gpu:v100:1", ("v100", 2)),
+     ("gpu:a100:2,gpu:v100:2", ("", 4)), ("(null)", ("", 0)), ("", ("", 0))],
+)  # fmt: skip
+def test_gres(gres, found):
+    assert text.read_gres(gres) == found
+
+
+@pytest.mark.parametrize(
+    ("minutes", "most_s", "option"),
+    [(10, None, "--time=12"), (10, 3600, "--time=12"), (60, 3600, "--time=60"), (61, 3600, "--time=63")],
+)
+def test_slurms_own_limit_leaves_time_to_save_where_the_partition_allows_it(minutes, most_s, option):
+    config = JobConfig(name="j", command=("true",), timeout_minutes=minutes)
+    assert option in text.limits(config, 90, most_s)
+
+
+def test_what_a_job_needs_becomes_options():
+    config = JobConfig(name="j", command=("true",), gpu_spec=GpuSpec(gpu_count=2, vcpus=2.5, ram_gb=1.5),
+                       provider_options={"nodes": 3})  # fmt: skip
+    assert text.limits(config, 0, None) == ["--nodes=3", "--ntasks-per-node=1", "--cpus-per-task=3", "--mem=1536M"]
+    assert text.gpu_option("a100", 2) == ["--gres=gpu:a100:2"]
+    assert text.gpu_option("", 1) == ["--gres=gpu:1"]
+    assert text.gpu_option("a100", 0) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "why", "resources"),
+    [
+        ("sbatch: error: Batch job submission failed: Requested node configuration is not available",
+         "Requested node configuration is not available", True),
+        ("sbatch: error: invalid partition specified: nope\nsbatch: error: Batch job submission failed: Invalid "
+         "partition name specified", "Invalid partition name specified", False),
+        ("", "sbatch failed", False),
+    ],
+)  # fmt: skip
+def test_refusals(said, why, resources):
+    assert text.refused(said) == (why, resources)
+
+
+def test_slurm_itself_out_of_reach_is_told_from_a_refusal():
+    assert text.lost_way("squeue: error: Unable to contact slurm controller (connect failure)")
+    assert not text.lost_way("sbatch: error: Invalid account")
+    assert text.say_reason("Priority") == "Priority: others come before it"
+    assert text.say_reason("SomethingNew") == "SomethingNew"

@@ -1,0 +1,142 @@
+"""Who is sent to an engine, how many, and what is said of those who are not."""
+
+from decimal import Decimal
+
+import pytest
+
+from gpuyard.domain.offers import Offer
+from gpuyard.domain.shape import Shape
+from gpuyard.scheduler.decide import decide
+from gpuyard.scheduler.engines import Engine, lacks
+from gpuyard.scheduler.refusal import impossible
+from tests.unit.scheduler.world import World
+
+A100 = Offer("slurm/gpu/a100", "slurm", "a100", 4, cpus=64, memory_gb=512, nodes=2)
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.node("here", cpus=8, gpus=1)
+    world.view.meet({"slurm": Engine("slurm", max_pending=2, offers={A100.id: A100})})
+    return world
+
+
+def offers(started) -> list[str]:
+    return [places[0].offer or places[0].node_id for places in started.values()]
+
+
+def test_whoever_finds_room_here_stays_and_the_next_is_sent(world):
+    for _ in range(2):
+        world.submit(gpus=1)
+    assert offers(world.decide()) == ["here", "slurm/gpu/a100"]
+
+
+def test_so_many_of_a_shape_wait_there_and_no_more(world):
+    jobs = [world.submit(gpus=2) for _ in range(5)]
+    assert list(world.decide(run=False)) == jobs[:2]
+    assert world.decide(run=False) == {}
+    assert list(world.decide(run=False)) == []
+    world.run(jobs[0])
+    assert list(world.decide(run=False)) == [jobs[2]], "one runs now, so that another may wait"
+    other = world.submit(gpus=4)
+    assert list(world.decide(run=False)) == [other], "each shape has its own count"
+    world.end(jobs[1], state="cancelled")
+    assert list(world.decide(run=False)) == [jobs[3]]
+
+
+def test_what_is_only_decided_counts_as_waiting(world):
+    for _ in range(3):
+        world.submit(gpus=2)
+    assert len(decide(world.view, world.now, world.policy).actions) == 2
+    assert decide(world.view, world.now, world.policy).actions == ()
+
+
+def test_an_urgent_job_is_sent_first(world):
+    low = [world.submit(gpus=2, priority=1) for _ in range(2)]
+    high = [world.submit(gpus=2, priority=5) for _ in range(2)]
+    assert set(world.decide(run=False)) == set(high)
+    assert low[0] in world.view.queue
+
+
+def test_an_offer_that_had_nothing_is_asked_again_when_its_time_has_come(world):
+    job = world.submit(gpus=2)
+    world.view.engines.put_off[A100.id] = world.now + 60
+    assert world.wake_at() == world.now + 60
+    assert "had nothing left" in world.why(job).summary
+    world.now += 60
+    assert world.decide(run=False).keys() == {job}
+
+
+def test_nothing_is_sent_to_an_engine_in_trouble(world):
+    job = world.submit(gpus=2)
+    world.view.engines.known["slurm"].problem = "does not answer: timeout"
+    world.view.revision += 1
+    assert world.decide() == {}
+    assert "slurm/gpu/a100 does not answer: timeout" in world.why(job).summary
+
+
+def test_why_tells_what_the_engine_says(world):
+    job = world.submit(gpus=2)
+    world.decide(run=False)
+    attempt = world.view.attempts[f"attempt_{job}"]
+    attempt.provider, attempt.provider_ref = "slurm", "17"
+    world.view.jobs[job].attempt_id = attempt.id
+    world.view.engines.reasons[attempt.id] = "Priority: others come before it"
+    answer = world.why(job)
+    assert answer.summary == "It waits in the queue of slurm (17): Priority: others come before it."
+    assert answer.constraint == "engine"
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        (Shape(gpus=5), "has 4 GPUs a node, 5 needed"),
+        (Shape(gpus=1, nodes=3), "has 2 nodes, 3 needed"),
+        (Shape(gpus=1, gpu_class="h100"), "has a100, h100 needed"),
+        (Shape(gpus=1, gpu_class="a100-80gb"), "has a100, a100-80gb needed"),
+        (Shape(gpus=1, gpu_memory_gb=80), "has GPUs with 40 GB of memory, 80 GB needed"),
+        (Shape(gpus=1, gpu_capability="9.0"), "does not have compute capability 9.0"),
+        (Shape(gpus=1, gpu_uuids=("GPU-1",)), "cannot be asked for certain GPUs"),
+        (Shape(cpus=65), "has 64 cores a node, 65 needed"),
+        (Shape(memory_gb=513), "has 512 GB of memory a node, 513 GB needed"),
+        (Shape(image=True), "runs no containers"),
+        (Shape(owned=True), "runs no jobs of this kind: they need an agent of gpuyard"),
+        (Shape(provider="local"), "belongs to provider slurm; the job names local"),
+        (Shape(providers=("kubernetes",)), "belongs to provider slurm, which the job does not allow"),
+    ],
+)
+def test_what_an_offer_lacks(shape, said):
+    assert lacks(A100, shape) == [said]
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [Shape(), Shape(gpus=4, nodes=2), Shape(gpus=1, gpu_class="a100"), Shape(gpus=1, gpu_memory_gb=40),
+     Shape(gpus=1, gpu_capability="8.0"), Shape(provider="slurm"), Shape(providers=("local", "slurm"))],
+)  # fmt: skip
+def test_what_an_offer_has(shape):
+    assert lacks(A100, shape) == []
+
+
+def test_what_an_offer_says_of_its_gpus_counts_before_the_catalogue():
+    offer = Offer("x/y", "x", "a100", 1, gpu_memory_gb=80, price_per_hour=Decimal(2))
+    assert lacks(offer, Shape(gpus=1, gpu_class="a100-80gb", gpu_memory_gb=80)) == []
+    assert lacks(Offer("x/z", "x", "gizmo", 1), Shape(gpus=1, gpu_memory_gb=1)) == [
+        "has GPUs with an unknown amount of memory, 1 GB needed"
+    ]
+
+
+def test_what_fits_nowhere_is_impossible_and_says_what_there_is(world):
+    assert impossible(world.view, Shape(gpus=4)) is None
+    verdict = impossible(world.view, Shape(gpus=8))
+    assert "here has 1 GPU, 8 needed; nothing offered can hold it: slurm/gpu/a100 has 4 GPUs a node" in verdict.reason
+    assert "on offer are: slurm/gpu/a100: 2 nodes with 4 × a100, 64 cores, 512 GB" in verdict.largest
+
+
+def test_containers_run_where_something_runs_containers(world):
+    boxed = world.submit(image=True)
+    assert world.decide() == {}
+    world.view.meet({}, {"local": "docker"})
+    assert offers(world.decide()) == ["here"]
+    assert boxed in world.view.jobs
