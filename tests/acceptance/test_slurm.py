@@ -1,6 +1,7 @@
 """A yard in front of a real Slurm cluster: the same job as here, the same words, and what others do to its jobs."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,6 +118,32 @@ def test_a_killed_server_finds_its_jobs_again(yard: TestYard) -> None:
         assert yard.wait(job).state == "completed"
         assert yard.ok("logs", job) == "here\ndone\n"
         assert len(yard.json("show", job)["attempts"]) == 1
+
+
+@pytest.mark.parametrize("fault", ["the reply is lost", "the server is killed", "it hangs", "it was never asked"])
+def test_a_submission_that_was_never_answered_is_one_job(slurm: SlurmCluster, tmp_path: Path, fault: str) -> None:
+    """`sbatch` is carried out (or not), and what it says never comes back; the next one is as it should be."""
+    first, reached = tmp_path / "first", tmp_path / "reached"
+    ends = {"the reply is lost": f"touch {reached}; echo 'sbatch: error: Zero Bytes were transmitted or received' >&2",
+            "it was never asked": f"touch {reached}; echo 'error: Unable to contact slurm controller' >&2"}  # fmt: skip
+    after = ends.get(fault, f"touch {reached}; exec sleep 600")
+    real = "" if fault == "it was never asked" else '/usr/bin/sbatch "$@" >/dev/null;'
+    (tmp_path / "sbatch").write_text(f"#!/bin/sh\nif mkdir {first} 2>/dev/null; then {real} {after}; exit 1; fi\n"
+                                     'exec /usr/bin/sbatch "$@"\n')  # fmt: skip
+    (tmp_path / "sbatch").chmod(0o755)
+    with make_yard(PATH=f"{tmp_path}:{os.environ['PATH']}") as yard:
+        yard.home.create()
+        yard.home.settings.write_text(settings(slurm, timeout_s=2))
+        yard.ok("up")
+        job = yard.ok("run", "-d", "--provider", "slurm", "--", "sh", "-c", "echo ran >> ran; echo done").strip()
+        wait_until(reached.exists, 30, "the submission")
+        if fault == "the server is killed":
+            yard.kill("server")
+            yard.ok("up")
+        assert yard.wait(job).state == "completed"
+        assert len(yard.json("show", job)["attempts"]) == 1
+        assert (yard.work / "ran").read_text() == "ran\n"
+        assert yard.ok("logs", job) == "done\n"
 
 
 def test_what_waits_there_says_why_in_the_engines_words(yard: TestYard, slurm: SlurmCluster) -> None:

@@ -1,5 +1,6 @@
 """The provider `slurm` on a real cluster of four nodes."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,8 +11,9 @@ from gpuyard.providers.conformance import CASES, Subject
 from gpuyard.providers.conformance.subject import Case
 from gpuyard.providers.slurm.provider import SlurmProvider
 from tests.support.slurm import SlurmCluster, slurm
+from tests.support.sshd import Sshd, sshd
 
-__all__ = ["slurm"]
+__all__ = ["slurm", "sshd"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -24,3 +26,30 @@ def test_conformance(case: Case, slurm: SlurmCluster, tmp_path: Path) -> None:
         await provider.close()
 
     case.run(subject)
+
+
+_OVER_SSH = {
+    "completes", "exit_codes", "unknown_id", "arguments", "environment", "stdin", "log", "last_lines", "follow",
+    "big_log", "cancel_while_running", "same_attempt_once", "lost_reply", "timeout", "health",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.name in _OVER_SSH], ids=str)
+def test_conformance_over_ssh(case: Case, slurm: SlurmCluster, sshd: Sshd, tmp_path: Path) -> None:
+    @asynccontextmanager
+    async def subject() -> AsyncIterator[Subject]:
+        provider = SlurmProvider({
+            "home": str(tmp_path), "poll_s": 0.2, "environment": slurm.environment, "price_per_hour": 3600,
+            "host": "login", "ssh_options": sshd.options,
+        })  # fmt: skip
+        yield Subject(provider, missing_workdir={"workdir": "/no/such/folder"}, pause_s=0.2)
+        await provider.close()
+
+    case.run(subject)
+
+
+def test_a_login_node_that_is_not_there_is_said_so(sshd: Sshd, tmp_path: Path) -> None:
+    provider = SlurmProvider({"home": str(tmp_path), "host": "nowhere.invalid", "ssh_options": sshd.options})
+    health = asyncio.run(provider.health_check())
+    assert health["status"] == "unhealthy"
+    assert health["message"].startswith("ssh to nowhere.invalid: ")

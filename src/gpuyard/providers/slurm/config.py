@@ -20,7 +20,8 @@ class GpuType(BaseModel):
 
 class SlurmConfig(BaseModel):
     """`spool`: a folder that the nodes share with the host that submits. `host`: a login node to reach over ssh; unset,
-    this host submits. `environment` is given to Slurm's commands, `sbatch_options` to each `sbatch`.
+    this host submits. `environment` is given to Slurm's commands, `sbatch_options` to each `sbatch`. A command that
+    has not answered after `timeout_s` is given up.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -29,6 +30,7 @@ class SlurmConfig(BaseModel):
     enabled: bool = True
     spool: str | None = None
     host: str | None = None
+    ssh_options: tuple[str, ...] = ()
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
@@ -42,6 +44,7 @@ class SlurmConfig(BaseModel):
     max_pending: int = Field(default=8, ge=1)
     concurrency: int = Field(default=8, ge=1)
     poll_s: float = Field(default=2.0, gt=0)
+    timeout_s: float = Field(default=60.0, gt=0)
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> "SlurmConfig":

@@ -60,8 +60,8 @@ class SlurmProvider(GpuProviderInterface):
     def _make_site(self) -> Site:
         environment = {**self.settings.environment, "SLURM_TIME_FORMAT": "%s"}
         if self.settings.host is None:
-            return LocalSite(environment)
-        return SshSite(self.settings.host, Path(self.settings.home) / "ssh", environment)
+            return LocalSite(environment, self.settings.timeout_s)
+        return SshSite(self.settings.host, self.settings.ssh_options, environment, self.settings.timeout_s)
 
     async def _slurm(self, *command: str, stdin: bytes = b"") -> Answer:
         """A command of Slurm's; ProviderError when Slurm cannot be reached."""
@@ -262,6 +262,10 @@ class SlurmProvider(GpuProviderInterface):
             raise JobNotFoundError(job_id, self.PROVIDER_NAME)
         return result
 
+    async def close(self) -> None:
+        """Let go of the connection to the login node."""
+        await self._site.close()
+
     # --- ending ---
 
     async def cancel_job(self, job_id: str) -> bool:
@@ -341,7 +345,9 @@ class SlurmProvider(GpuProviderInterface):
         return int(answer.out.split()[0]) if not answer.code else 0
 
     async def checkpoints(self, job_id: str) -> Sequence[SavedFile]:
-        """See SavesCheckpoints."""
+        """See SavesCheckpoints. Over ssh they stay where they are: large files do not go through a login node."""
+        if self.settings.host is not None:
+            return []
         folder = await self._known(job_id)
         listed = await self._site.read(folder.checkpoints)
         items: list[dict[str, Any]] = json.loads(listed) if listed else []

@@ -8,16 +8,17 @@ import asyncio
 import io
 import os
 import shlex
+import shutil
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from gpuyard.domain.errors import ProviderError
 
-_CALL_S = 60.0
 # Of ssh itself: no connection.
 _SSH_FAILED = 255
 
@@ -54,8 +55,14 @@ class Site(Protocol):
         """Remove a folder with all that is in it; nothing changes when it is gone."""
         ...
 
+    async def close(self) -> None:
+        """Let go of connections."""
+        ...
 
-async def call(command: Sequence[str], stdin: bytes, environment: Mapping[str, str]) -> tuple[int, bytes, bytes]:
+
+async def call(
+    command: Sequence[str], stdin: bytes, environment: Mapping[str, str], timeout_s: float
+) -> tuple[int, bytes, bytes]:
     """Run a program of this host; ProviderError when it is not there or does not come back."""
     try:
         process = await asyncio.create_subprocess_exec(
@@ -66,11 +73,11 @@ async def call(command: Sequence[str], stdin: bytes, environment: Mapping[str, s
         message = f"The program {command[0]} is not on this host. Install it, or set `host` to a login node."
         raise ProviderError(message, "slurm", "NOT_INSTALLED") from None
     try:
-        out, err = await asyncio.wait_for(process.communicate(stdin or None), _CALL_S)
+        out, err = await asyncio.wait_for(process.communicate(stdin or None), timeout_s)
     except TimeoutError:
         process.kill()
         await process.wait()
-        raise ProviderError(f"{command[0]} did not answer within {_CALL_S:g} s.", "slurm", "TIMEOUT") from None
+        raise ProviderError(f"{command[0]} did not answer within {timeout_s:g} s.", "slurm", "TIMEOUT") from None
     except asyncio.CancelledError:
         process.kill()
         raise
@@ -80,12 +87,13 @@ async def call(command: Sequence[str], stdin: bytes, environment: Mapping[str, s
 class LocalSite:
     """This very host: a login node, or a workstation that can submit."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], timeout_s: float) -> None:
         self._environment = environment
+        self._timeout_s = timeout_s
 
     async def run(self, command: Sequence[str], stdin: bytes = b"") -> Answer:
         """See Site."""
-        code, out, err = await call(command, stdin, self._environment)
+        code, out, err = await call(command, stdin, self._environment, self._timeout_s)
         return Answer(code, out.decode(errors="replace"), err.decode(errors="replace"))
 
     async def read(self, path: Path, offset: int = 0, limit: int = -1) -> bytes | None:
@@ -103,24 +111,31 @@ class LocalSite:
 
     async def remove(self, folder: Path) -> None:
         """See Site."""
-        await call(("rm", "-rf", "--", str(folder)), b"", {})
+        await call(("rm", "-rf", "--", str(folder)), b"", {}, self._timeout_s)
+
+    async def close(self) -> None:
+        """See Site."""
+        return
 
 
 class SshSite:
-    """A login node. `host` is what one gives to `ssh`; `control` is a folder for the connection's socket."""
+    """A login node. `host` is what one gives to `ssh`."""
 
-    def __init__(self, host: str, control: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, host: str, options: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> None:
         self._host = host
+        self._timeout_s = timeout_s
         self._environment = environment
+        # Not in gpuyard's home: a socket's path may have some hundred letters, and ssh adds sixty of its own.
+        self._control = tempfile.mkdtemp(prefix="gpuyard-ssh-")
         self._options = (
-            "-o", "BatchMode=yes", "-o", "ControlMaster=auto", "-o", "ControlPersist=120",
-            "-o", f"ControlPath={control}/%C", "-o", "ServerAliveInterval=15",
+            *options, "-o", "BatchMode=yes", "-o", "ControlMaster=auto", "-o", "ControlPersist=120",
+            "-o", f"ControlPath={self._control}/%C", "-o", "ServerAliveInterval=15",
         )  # fmt: skip
 
     async def _ssh(self, command: Sequence[str], stdin: bytes = b"") -> tuple[int, bytes, bytes]:
         names = [f"{name}={value}" for name, value in self._environment.items()]
         words = ("ssh", *self._options, self._host, "--", shlex.join(["env", *names, *command]))
-        code, out, err = await call(words, stdin, {})
+        code, out, err = await call(words, stdin, {}, self._timeout_s)
         if code == _SSH_FAILED:
             said = err.decode(errors="replace").strip().splitlines()
             raise ProviderError(f"ssh to {self._host}: {said[-1] if said else 'failed'}", "slurm", "NOT_CONNECTED")
@@ -161,6 +176,12 @@ class SshSite:
     async def remove(self, folder: Path) -> None:
         """See Site."""
         await self._ssh(("rm", "-rf", "--", str(folder)))
+
+    async def close(self) -> None:
+        """See Site."""
+        with suppress(ProviderError):
+            await call(("ssh", *self._options, "-O", "exit", self._host), b"", {}, self._timeout_s)
+        shutil.rmtree(self._control, ignore_errors=True)
 
 
 def _read(path: Path, offset: int, limit: int) -> bytes | None:
