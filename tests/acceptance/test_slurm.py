@@ -196,6 +196,22 @@ def test_a_gang_is_released_as_one_when_a_node_dies(yard: TestYard, slurm: Slurm
         slurm.start_node(other)
 
 
+@pytest.mark.parametrize("name", ["USR1", "USR2"])
+def test_every_share_of_a_gang_gets_the_checkpoint_signal_and_runs_on(yard: TestYard, name: str) -> None:
+    code = (
+        "import os, signal, sys, time\n"
+        f"signal.signal(signal.SIG{name}, lambda *_: open('saved-' + os.environ['NODE_RANK'], 'w').write('x'))\n"
+        "while not (os.path.exists('saved-0') and os.path.exists('saved-1')): time.sleep(0.1)\n"
+        "print('done')"
+    )
+    body = {"name": "gang", "command": ["python3", "-c", code], "provider": "slurm", "workdir": str(yard.work),
+            "resources": {"nodes": 2}, "checkpoint": {"signal": name, "every_s": 1}}  # fmt: skip
+    (yard.work / "gang.json").write_text(json.dumps(body))
+    job = yard.ok("submit", str(yard.work / "gang.json")).split()[-1]
+    assert yard.wait(job).state == "completed"
+    assert yard.ok("logs", job) == "done\ndone\n"
+
+
 def test_wrong_settings_are_named(slurm: SlurmCluster) -> None:
     with make_yard() as made:
         made.home.create()

@@ -53,7 +53,7 @@ class Controller:
         self.gpus = self.requests.gpus
         mirrors = Mirrors(self.core, self.reports, self.providers, blobs, blobs.root.parent / "logs" / "attempts")
         self.logs = Logs(self.core, self.providers, news, mirrors.path)
-        self.engines = Engines(self.core, self.launching, self.requests, self.providers, mirrors)
+        self.engines = Engines(self.core, self.launching, self.requests, self.providers, mirrors, {"local": "docker"})
         self.residents = Residents(self.core, self.requests)
         self.models = Models(self.core, self.residents)
         self._batches = Batches(self.core, self.requests, self.residents)
@@ -83,8 +83,6 @@ class Controller:
             self.core.spawn(Spool(root.expanduser(), self.core, self.requests, self.logs).run(), "spool")
         for provider in self.providers.values():
             await provider.start(self.reports)
-        if "docker" in self.providers:
-            self.core.view.meet({}, {"local": "docker"})
         self.engines.start()
         self.core.schedule()
 

@@ -7,6 +7,7 @@ When a commit fails, memory has run ahead of the truth: it is thrown away and re
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import structlog
@@ -206,7 +207,8 @@ class Core:
         """The offer's own price for as many nodes, or the list price where it names none."""
         if offer.price_per_hour is None:
             return self._listed(job)
-        return Price(offer.price_per_hour * job.shape.nodes, offer.currency, "offer", job.tier or "")
+        part = Decimal(job.shape.gpus) / offer.gpus if offer.divisible and offer.gpus else Decimal(1)
+        return Price(offer.price_per_hour * part * job.shape.nodes, offer.currency, "offer", job.tier or "")
 
     def _set_alarm(self, wake_at: float | None) -> None:
         if self._alarm:

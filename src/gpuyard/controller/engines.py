@@ -29,10 +29,14 @@ from gpuyard.scheduler.view import LiveAttempt
 
 _OFFERS_S = 60.0
 _HEALTH_S = 15.0
+_STRANGERS_S = 2.0
+_TELL_S = 20.0
+"""One that is to end and still lives is told again after so long: the first word may have been lost."""
 _SLOWEST = 32
 """A provider in trouble is asked so many times less often at the most."""
 _UNKNOWN_AFTER_S = 30.0
 """An engine may not know a job for a moment after it came or went; one that it does not know for this long is lost."""
+_LOST = frozenset({"node_lost", "exit_status_lost", "attempt_lost"})
 _OUR_STOPS = frozenset({"timed_out", "cancelled", PREEMPTED})
 log = structlog.get_logger(__name__)
 
@@ -47,13 +51,16 @@ class Engines:
         requests: Requests,
         providers: Mapping[str, GpuProviderInterface],
         mirrors: Mirrors,
+        containers: Mapping[str, str],
     ) -> None:
+        """`containers`: by provider of nodes, the one that runs containers on them."""
+        self._containers = containers
         self._core = core
         self._launching = launching
         self._requests = requests
         self._providers = providers
         self._mirrors = mirrors
-        self._told: set[str] = set()
+        self._told: dict[str, float] = {}
         self._settling: set[str] = set()
         self._missing: dict[str, float] = {}
         self._offered_at: dict[str, float] = {}
@@ -61,10 +68,28 @@ class Engines:
 
     def start(self) -> None:
         """Begin to ask. Until a provider has answered nothing is sent there."""
+        self._core.spawn(self._tend_strangers(), "strangers")
         for name, provider in self._providers.items():
             if isinstance(provider, Queues):
-                self._core.view.meet({name: Engine(name, problem="has not answered yet")})
+                engine = Engine(name, provider.max_pending, problem="has not answered yet")
+                self._core.view.meet({name: engine})
                 self._core.spawn(self._tend(name, provider), f"engine-{name}")
+
+    async def _tend_strangers(self) -> None:
+        """Attempts of providers that the settings have no more: nobody can ask after them, and who cancels them has
+        done what can be done."""
+        while True:
+            for attempt in list(self._core.view.attempts.values()):
+                if attempt.provider in self._providers:
+                    continue
+                self._core.view.engines.reasons[attempt.id] = "this provider is not configured any more"
+                if attempt.state is AttemptState.ENDING:
+                    message = f"provider {attempt.provider} is not configured any more"
+                    outcome = moves.Outcome(self._core.clock(), attempt.started_at, reason="attempt_lost", lost=True,
+                                            stopped=self._why_ending(attempt), message=message)  # fmt: skip
+                    self._launching.settle(attempt, outcome)
+                    self._core.schedule()
+            await asyncio.sleep(_STRANGERS_S)
 
     async def _tend(self, name: str, provider: Queues) -> None:
         trouble = 0
@@ -97,7 +122,15 @@ class Engines:
         if not engine.problem:
             log.warning("a provider does not answer", provider=name, error=why)
         engine.problem = f"does not answer: {why}"
-        self._core.view.revision += 1
+        self._carries(name, well=False)
+
+    def _carries(self, name: str, *, well: bool) -> None:
+        """The provider runs containers on our nodes, or cannot at the moment."""
+        view = self._core.view
+        view.revision += 1
+        for nodes, carrier in self._containers.items():
+            if carrier == name and (nodes in view.engines.containers) != well:
+                view.carry(nodes, carrier if well else "")
 
     async def _look(self, name: str, provider: Queues) -> None:
         """One look at everything of one provider's."""
@@ -129,7 +162,7 @@ class Engines:
         news = {offer.id: offer for offer in offers}
         if engine.problem or engine.offers != news:
             engine.problem, engine.offers = "", news
-            self._core.view.revision += 1
+            self._carries(name, well=True)
             self._requests.joined.set()
             self._core.schedule()
 
@@ -140,8 +173,8 @@ class Engines:
         provider = self._providers[attempt.provider]
         found = await provider.find_by_attempt(attempt.id) if isinstance(provider, FindsAttempts) else None
         current = self._core.view.attempts.get(attempt.id)
-        if current is None or current.provider_ref is not None:
-            return
+        if current is None or current.provider_ref is not None or attempt.id in self._launching.under_way:
+            return  # while it was asked, somebody has begun to submit it
         if found is not None:
             self._core.emit([moves.found(current, found, self._core.clock())])
         elif current.state is AttemptState.ENDING:
@@ -162,8 +195,8 @@ class Engines:
             self._settling.add(attempt.id)
             self._core.spawn(self._settle(attempt, result), "settle")
             return False
-        if attempt.state is AttemptState.ENDING and attempt.id not in self._told:
-            self._told.add(attempt.id)
+        if attempt.state is AttemptState.ENDING and time.monotonic() - self._told.get(attempt.id, -_TELL_S) >= _TELL_S:
+            self._told[attempt.id] = time.monotonic()
             self._core.spawn(self._tell_again(attempt), "stop")
         return self._runs(attempt, result) if result.status is JobStatus.RUNNING else self._waits(attempt, result)
 
@@ -200,13 +233,11 @@ class Engines:
             return False
         del self._missing[attempt.id]
         said = result.error_message if result else None
-        outcome = moves.Outcome(
-            self._core.clock(), attempt.started_at, reason="attempt_lost", lost=True,
-            stopped=self._why_ending(attempt) if attempt.state is AttemptState.ENDING else "",
-            message=said or f"{attempt.provider} no longer knows this attempt ({attempt.provider_ref})",
-        )  # fmt: skip
-        self._launching.settle(attempt, outcome)
-        return True
+        message = said or f"{attempt.provider} no longer knows this attempt ({attempt.provider_ref})"
+        lost = JobResult(attempt.provider_ref or "", JobStatus.FAILED, reason="attempt_lost", error_message=message)
+        self._settling.add(attempt.id)
+        self._core.spawn(self._settle(attempt, lost), "settle")
+        return False
 
     async def _settle(self, attempt: LiveAttempt, result: JobResult) -> None:
         """The attempt is over: bring in what it left, record its end, then let the provider forget it."""
@@ -229,12 +260,13 @@ class Engines:
             return  # memory has been read anew; the next look finds the same end
         finally:
             self._settling.discard(attempt.id)
-            self._told.discard(attempt.id)
+            self._told.pop(attempt.id, None)
 
     def _outcome(self, attempt: LiveAttempt, result: JobResult) -> moves.Outcome:
         """A provider's words as an agent's: who ended it tells whether it is tried again."""
         stopped = result.reason if result.reason in _OUR_STOPS else ""
-        if result.status is JobStatus.CANCELLED or (attempt.state is AttemptState.ENDING and not stopped):
+        clean = result.status is JobStatus.COMPLETED  # it did before it was told, and what is done is done
+        if result.status is JobStatus.CANCELLED or (attempt.state is AttemptState.ENDING and not stopped and not clean):
             # Nobody here asked for that: somebody took it off the engine, so it goes back into the line.
             stopped = self._why_ending(attempt) if attempt.state is AttemptState.ENDING else PREEMPTED
         began = result.started_at or attempt.started_at
@@ -244,7 +276,7 @@ class Engines:
         number = -code if code is not None and code < 0 else None
         return moves.Outcome(
             at, began, code if number is None else None, number, reason=reason, stopped=stopped,
-            message=result.error_message or "", lost=reason in ("node_lost", "exit_status_lost"),
+            message=result.error_message or "", lost=reason in _LOST,
         )  # fmt: skip
 
     def _why_ending(self, attempt: LiveAttempt) -> str:
@@ -256,7 +288,7 @@ class Engines:
             await self._requests.stop(attempt, self._why_ending(attempt))
         except ProviderError as error:
             log.warning("a provider could not end an attempt, will try again", attempt=attempt.id, error=str(error))
-            self._told.discard(attempt.id)
+            self._told.pop(attempt.id, None)
 
 
 async def _health(provider: GpuProviderInterface) -> dict[str, Any]:

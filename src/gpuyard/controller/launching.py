@@ -57,7 +57,9 @@ class Launching:
             attempt = self._core.view.attempts.get(attempt_id)
             if attempt is None or not _startable(attempt) or attempt.job_id not in specs:
                 continue
-            provider, spec = self._providers[attempt.provider], _read_spec(specs[attempt.job_id])
+            provider, spec = self._providers.get(attempt.provider), _read_spec(specs[attempt.job_id])
+            if provider is None:
+                continue  # the settings have it no more
             if isinstance(provider, Queues):
                 self._submit_beside(attempt, spec, provider)
             else:
@@ -98,6 +100,12 @@ class Launching:
             if error.error_code not in TRANSIENT:
                 self.settle(attempt, moves.Outcome(core.clock(), reason="submit_failed", message=str(error)))
                 core.schedule()
+            return
+        except Exception as error:
+            log.exception("a submission failed", provider=attempt.provider, attempt=attempt.id)
+            message = f"{attempt.provider}: {type(error).__name__}: {error}"
+            self.settle(attempt, moves.Outcome(core.clock(), reason="submit_failed", message=message))
+            core.schedule()
             return
         current = core.view.attempts.get(attempt.id)
         news = reference != attempt.provider_ref or checkpoint
@@ -158,7 +166,8 @@ class Launching:
         named = view.attempts.get(successor)
         if named:
             heirs[successor], free = free, named.placements
-        online = view.node(attempt.node_id).state == "online"
+        node = view.nodes.get(attempt.node_id)
+        online = node is not None and node.state == "online"
         if online and outcome.stopped != "preempted" and not any(share.ahead for share in free):
             site = view.sites.of(job.shape).get(attempt.node_id)
             waiting = [i for i in (site.ahead if site else ()) if i != successor and _startable(view.attempts[i])]

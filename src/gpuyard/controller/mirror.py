@@ -14,7 +14,8 @@ import structlog
 from gpuyard.controller.core import Core
 from gpuyard.controller.reports import Reports
 from gpuyard.domain import wire
-from gpuyard.domain.errors import ProviderError
+from gpuyard.domain.errors import JobNotFoundError, LedgerError, ProviderError
+from gpuyard.domain.jobconfig import JobStatus
 from gpuyard.insight.progress import Point, ProgressReader
 from gpuyard.providers.base import GpuProviderInterface, SavesCheckpoints, StreamsLogs
 from gpuyard.scheduler.view import LiveAttempt
@@ -44,7 +45,9 @@ class Mirrors:
         self._blobs = blobs
         self._folder = folder
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._whole: set[str] = set()
         self._saved: dict[str, float] = {}
+        self._turns: dict[str, asyncio.Lock] = {}
 
     def path(self, attempt_id: str) -> Path:
         """Where the output of an attempt is kept."""
@@ -60,16 +63,21 @@ class Mirrors:
         """The attempt is over: read its output to the end. True when all it left is here."""
         self.follow(attempt)
         task = self._running[attempt.id]
-        done, _ = await asyncio.wait([task], timeout=_LAST_S)
+        await asyncio.wait([task], timeout=_LAST_S)
         task.cancel()
-        del self._running[attempt.id]
+        self._running.pop(attempt.id, None)
         kept = await self._take_checkpoints(attempt)
-        return bool(done) and kept
+        self._turns.pop(attempt.id, None)
+        self._saved.pop(attempt.id, None)
+        whole = attempt.id in self._whole
+        self._whole.discard(attempt.id)
+        return whole and kept
 
     async def _follow(self, attempt: LiveAttempt) -> None:
         """Read from the start what is not here yet, again whenever the stream breaks."""
         provider, reference = self._providers[attempt.provider], attempt.provider_ref or ""
         if not isinstance(provider, StreamsLogs):
+            self._whole.add(attempt.id)
             return
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         reader = _Reader(attempt.id, self._reports)
@@ -77,13 +85,16 @@ class Mirrors:
             try:
                 with self.path(attempt.id).open("ab") as file:
                     await reader.read(provider.stream_logs(reference, lines=None, follow=True), file)
+                state = (await provider.get_job_status(reference)).status
+                if state not in (JobStatus.PENDING, JobStatus.RUNNING):
+                    self._whole.add(attempt.id)
+                    return  # else the stream was cut: the engine was started anew, say
+            except JobNotFoundError:
+                self._whole.add(attempt.id)
                 return
-            except ProviderError as error:
-                if error.error_code == "JOB_NOT_FOUND":
-                    return
-            except OSError as error:
-                log.warning("the output of an attempt could not be kept", attempt=attempt.id, error=str(error))
-                return
+            except Exception as error:  # noqa: BLE001  whatever it is, the next try may do
+                log.warning("the output of an attempt cannot be kept, will try again", attempt=attempt.id,
+                            error=str(error))  # fmt: skip
             await asyncio.sleep(_AGAIN_S)
 
     async def _collect(self, attempt: LiveAttempt) -> None:
@@ -96,16 +107,21 @@ class Mirrors:
         provider = self._providers[attempt.provider]
         if not isinstance(provider, SavesCheckpoints):
             return True
+        async with self._turns.setdefault(attempt.id, asyncio.Lock()):
+            return await self._take_new(attempt, provider)
+
+    async def _take_new(self, attempt: LiveAttempt, provider: SavesCheckpoints) -> bool:
         try:
             for item in await provider.checkpoints(attempt.provider_ref or ""):
                 if item.at <= self._saved.get(attempt.id, 0.0):
                     continue
                 blob = await asyncio.to_thread(self._blobs.put_path, item.where)
-                self._saved[attempt.id] = item.at
                 self._reports.checkpoint(attempt, wire.CheckpointSaved(
                     attempt.id, item.path, blob.sha256, blob.size, item.at, item.step, item.directory
                 ))  # fmt: skip
-        except (ProviderError, OSError) as error:
+                await self._core.committed()
+                self._saved[attempt.id] = item.at
+        except (ProviderError, LedgerError, OSError) as error:
             log.warning("checkpoints could not be fetched", attempt=attempt.id, error=str(error))
             return False
         return True

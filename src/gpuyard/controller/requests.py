@@ -95,13 +95,13 @@ class Requests:
 
     async def stop(self, attempt: LiveAttempt, reason: str) -> None:
         """Tell the provider; when it cannot be reached now, it is told when its node links up again."""
-        provider = self._providers[attempt.provider]
+        provider = self._providers.get(attempt.provider)
         try:
             if isinstance(provider, OwnsNodes):
                 await provider.stop_attempt(attempt.node_id, attempt.id, reason, checkpoint=reason == PREEMPTED)
             elif isinstance(provider, Queues) and attempt.provider_ref:
                 await provider.stop_job(attempt.provider_ref, checkpoint=reason == PREEMPTED)
-            elif attempt.provider_ref:
+            elif provider and attempt.provider_ref:
                 await provider.cancel_job(attempt.provider_ref)
         except JobNotFoundError:
             return  # it is over, or never arrived; whoever looks after it finds out which

@@ -12,8 +12,8 @@ class Offer:
 
     `id` is `PROVIDER/…` and stays the same from one look to the next. `containers` and `processes`: whether it runs
     jobs with an image, and without one. `price_per_hour` is of one node, None where nobody names a price;
-    `price_source` says who named it and when. `wait_s` is how long a job is expected to wait there, None when unknown.
-    `problem`: why it cannot be had at the moment.
+    `price_source` says who named it and when; of a `divisible` node a job pays its part of the GPUs. `wait_s` is how
+    long a job is expected to wait there, None when unknown. `problem`: why it cannot be had at the moment.
     """
 
     id: str
@@ -32,6 +32,7 @@ class Offer:
     price_per_hour: Decimal | None = None
     currency: str = "USD"
     price_source: str = ""
+    divisible: bool = False
     wait_s: float | None = None
     problem: str = ""
 

@@ -24,10 +24,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 _SUBREAPER = 36
 _TERM_GRACE_S = 10.0
+# An engine's warning may come so much before its limit, beside the grace.
+_EARLY_S = 150.0
 _SCAN_S = 1.0
 _FOLDER_QUIET_S = 2.0
 _KEPT = 3
@@ -86,7 +88,7 @@ class Job:
         self.stopped = reason
         now, name = time.monotonic(), self.checkpoint.get("signal")
         if kindly and name:
-            self._send(_number(name))
+            self.send(_number(name))
             self._term_at = now + float(self.order.get("grace_s") or 0.0)
         else:
             self._term_at = now
@@ -99,12 +101,19 @@ class Job:
             self.leave("timed_out")
         if name and every and not self.stopped and now - self._asked >= every:
             self._asked = now
-            self._send(_number(name))
+            self.send(_number(name))
         if self._term_at is not None and now >= self._term_at:
-            self._send(signal.SIGTERM)
+            self.send(signal.SIGTERM)
             self._term_at, self._kill_at = None, now + min(float(self.order.get("grace_s") or 0.0), _TERM_GRACE_S)
         if self._kill_at is not None and now >= self._kill_at:
             self.kill()
+
+    @property
+    def near_its_limit(self) -> bool:
+        """Whether the engine would end it about now in any case."""
+        limit = self.order.get("limit_s")
+        lead = float(self.order.get("grace_s") or 0.0) + _EARLY_S
+        return bool(limit) and time.monotonic() - self._began >= float(limit or 0.0) - lead
 
     def next_s(self) -> float:
         """How long nothing is to be done, in seconds."""
@@ -113,11 +122,12 @@ class Job:
     def kill(self) -> None:
         """End it and all that it started."""
         assert self._process is not None
-        self._send(signal.SIGKILL)
+        self.send(signal.SIGKILL)
         for pid in _descendants(os.getpid()):
             _kill(pid, signal.SIGKILL)
 
-    def _send(self, number: int) -> None:
+    def send(self, number: int) -> None:
+        """A signal to all of its group."""
         assert self._process is not None
         try:
             os.killpg(self._process.pid, number)
@@ -162,11 +172,14 @@ class Checkpoints:
     def _take(self, name: str, look: Tuple[float, int]) -> None:
         source, number = self._base / name, self._number
         target = _made(self._folder / "checkpoints") / "{:06d}-{}".format(number, source.name)
+        _remove(target)
         try:
             (shutil.copytree if source.is_dir() else shutil.copy2)(str(source), str(target))
+            whole = _look(source) == look
         except (OSError, shutil.Error):
-            return  # rotated away, or no room: the next scan tries again
-        if _look(source) != look:
+            whole = False  # rotated away, or no room: the next scan tries again
+        if not whole:
+            _remove(target)
             return
         self._number += 1
         self._taken[name] = look
@@ -206,26 +219,36 @@ def share(folder: Path) -> int:
     order["checkpoint"] = dict(_checkpoint(order), path=None, every_s=None)
     order["timeout_s"], order["stdin"] = None, False
     order["environment"] = dict(order["environment"], **_gang())
+    asks = _checkpoint(order).get("signal")
+    passed: Set[int] = {_number(asks)} if asks else set()
+    signal.pthread_sigmask(signal.SIG_BLOCK, passed)
     job = Job(order, None)
     try:
         job.start(folder)
     except (OSError, ValueError) as error:
         sys.stderr.write("{}\n".format(_failed(error, order, 0.0)["message"]))
         return 127
-    follow(job, None, folder)
+    follow(job, None, folder, passed)
     return job.code if job.code >= 0 else 128 - job.code
 
 
-def follow(job: Job, checkpoints: Optional[Checkpoints], folder: Path) -> None:
-    """See the job to its end, and leave nothing of it behind."""
-    waited = {signal.SIGCHLD, *_LEAVE}
+def follow(job: Job, checkpoints: Optional[Checkpoints], folder: Path, passed: Optional[Set[int]] = None) -> None:
+    """See the job to its end, and leave nothing of it behind. A share of a gang passes signals on (`passed`), and
+    leaves only by TERM: what else there is to decide, the first runner does."""
+    waited = {signal.SIGCHLD, *_LEAVE, *(passed or ())}
     while not job.over():
         job.tend()
         if checkpoints:
             checkpoints.scan()
         told = signal.sigtimedwait(waited, job.next_s())
-        if told is not None and told.si_signo in _LEAVE:
-            job.leave(*_why(folder))
+        if told is None or told.si_signo == signal.SIGCHLD:
+            continue
+        if passed is None:
+            job.leave(*_why(folder, job))
+        elif told.si_signo in passed:
+            job.send(told.si_signo)
+        elif told.si_signo != signal.SIGUSR1:
+            job.leave("passed on", False)
     job.kill()
     while _children():
         _reap_orphans(0)
@@ -240,13 +263,17 @@ def _checkpoint(order: Dict[str, Any]) -> Dict[str, Any]:
     return found
 
 
-def _why(folder: Path) -> Tuple[str, bool]:
-    """Why it is to end, and whether it may save before: what the provider left a word of, or somebody else's doing."""
+def _why(folder: Path, job: Job) -> Tuple[str, bool]:
+    """Why it is to end, and whether it may save before: what the provider left a word of, or somebody else's doing.
+
+    The engine's own limit is a timeout, unless all it cuts short is a program that can go on from what it saves now.
+    """
     try:
         said = json.loads((folder / "stop.json").read_text())
         return str(said["reason"]), bool(said["checkpoint"])
     except (OSError, ValueError, KeyError):
-        return "preempted", True
+        goes_on = job.checkpoint.get("signal") and not job.order.get("timeout_s")
+        return ("timed_out" if job.near_its_limit and not goes_on else "preempted"), True
 
 
 def _claim(folder: Path) -> bool:
@@ -254,7 +281,7 @@ def _claim(folder: Path) -> bool:
     try:
         os.close(os.open(str(folder / "claim"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
-        _write(folder / "again.json", {"at": time.time()})
+        _write(folder / "again.json", {"at": time.time(), "job": os.environ.get("SLURM_JOB_ID")})
         return False
     return True
 

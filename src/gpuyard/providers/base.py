@@ -112,11 +112,13 @@ class FindsAttempts(Protocol):
 class Queues(Protocol):
     """A provider that places jobs itself and tells nothing unless asked: it is polled.
 
-    `concurrency`: how many submissions may be under way at once. `poll_s`: how often to ask. `doing`: by attempt, what
+    `concurrency`: how many submissions may be under way at once. `max_pending`: how many attempts of a shape may wait
+    there. `poll_s`: how often to ask. `doing`: by attempt, what
     a submission that is under way is at, for people.
     """
 
     concurrency: int
+    max_pending: int
     poll_s: float
     doing: Mapping[str, str]
 

@@ -9,6 +9,7 @@ has to outlive gpuyard is in its labels. The daemon keeps it, its output and its
 import asyncio
 import json
 import os
+import shutil
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ import docker
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container
-from docker.types import DeviceRequest, Mount
+from docker.types import DeviceRequest, LogConfig, Mount
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpuyard.domain.errors import InsufficientResourcesError, JobNotFoundError, ProviderError
@@ -65,6 +66,7 @@ class DockerConfig(BaseModel):
     max_processes: int = Field(default=8192, ge=1)
     price_per_hour: Decimal = Field(default=Decimal(0), ge=0)
     currency: str = "USD"
+    max_pending: int = Field(default=8, ge=1)
     concurrency: int = Field(default=8, ge=1)
     poll_s: float = Field(default=1.0, gt=0)
 
@@ -88,6 +90,7 @@ class DockerProvider(GpuProviderInterface):
         super().__init__(config)
         self.settings = parse_model(DockerConfig, dict(config))
         self.concurrency, self.poll_s = self.settings.concurrency, self.settings.poll_s
+        self.max_pending = self.settings.max_pending
         self._folder = Path(self.settings.home) / "docker"
         self._blobs = BlobStore(Path(self.settings.home) / "blobs")
         self._client: docker.DockerClient | None = None
@@ -95,7 +98,7 @@ class DockerProvider(GpuProviderInterface):
         self._saved_at: dict[str, float] = {}
         self._pulls: dict[str, asyncio.Task[None]] = {}
         self._turns: dict[str, asyncio.Lock] = {}
-        self._seen_at = time.time()
+        self._seen_at, self._was_away = time.time(), False
         self._pulled: dict[str, str] = {}
         self._listed = Together(self._list)
         self.doing: Mapping[str, str] = self._pulled
@@ -107,13 +110,13 @@ class DockerProvider(GpuProviderInterface):
         try:
             return await asyncio.to_thread(work, *arguments, **named)
         except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
-            self._client = None
+            self._client, self._was_away = None, True
             message = f"Docker's daemon does not answer: {error}"
             raise ProviderError(message, self.PROVIDER_NAME, "NOT_CONNECTED") from None
         except (APIError, ImageNotFound):
             raise
         except DockerException as error:
-            self._client = None
+            self._client, self._was_away = None, True
             message = f"Docker cannot be used: {error}. Is the daemon running, and may you use it?"
             raise ProviderError(message, self.PROVIDER_NAME, "NOT_CONNECTED") from None
 
@@ -131,11 +134,16 @@ class DockerProvider(GpuProviderInterface):
             return await self._call(daemon.containers.get, job_id)
         except NotFound:
             raise JobNotFoundError(job_id, self.PROVIDER_NAME) from None
+        except APIError as error:
+            raise _trouble(error) from None
 
     async def _list(self) -> list[Any]:
         daemon = await self._daemon()
-        found = await self._call(daemon.api.containers, all=True, filters={"label": f"{_HOME}={self.settings.home}"})
-        return list(found)
+        wanted = {"label": f"{_HOME}={self.settings.home}"}
+        try:
+            return list(await self._call(daemon.api.containers, all=True, filters=wanted))
+        except APIError as error:
+            raise _trouble(error) from None
 
     # --- submitting ---
 
@@ -171,6 +179,10 @@ class DockerProvider(GpuProviderInterface):
                 pull = self._pulls[image] = asyncio.create_task(self._pull(image, attempt_id))
                 pull.add_done_callback(lambda _: self._pulls.pop(image, None))
             await asyncio.shield(pull)
+        except APIError as error:
+            raise ProviderError(
+                f"The image {image}: {error.explanation or error}", self.PROVIDER_NAME, "NO_IMAGE"
+            ) from None
 
     async def _pull(self, image: str, attempt_id: str) -> None:
         daemon = await self._daemon()
@@ -234,6 +246,7 @@ class DockerProvider(GpuProviderInterface):
             "security_opt": ["no-new-privileges"],
             "user": f"{os.getuid()}:{os.getgid()}",
             "network_mode": self.settings.network,
+            "log_config": LogConfig(type="json-file", config={"max-size": "1000g"}),
             "init": True,  # whoever is process 1 himself ignores TERM, and cannot even be killed by his own hand
         }
 
@@ -298,7 +311,7 @@ class DockerProvider(GpuProviderInterface):
                 with suppress(JobNotFoundError):
                     container = await self._find(job_id)
                     found[job_id] = await self._look(container)
-        self._seen_at = time.time()
+        self._seen_at, self._was_away = time.time(), False
         return found
 
     async def get_job_status(self, job_id: str) -> JobResult:
@@ -309,7 +322,9 @@ class DockerProvider(GpuProviderInterface):
         await self._tend(container)
         result = self._result(container)
         if result.exit_code in _SHELL_SAYS and not result.reason:
-            said = (await self._call(lambda: bytes(container.logs(tail=1)))).decode(errors="replace").strip()
+            said = ""
+            with suppress(APIError):
+                said = (await self._call(lambda: bytes(container.logs(tail=1)))).decode(errors="replace").strip()
             if said.startswith("sh: "):
                 reason = _SHELL_SAYS[result.exit_code]
                 return replace(result, reason=reason, error_message=said.removeprefix("sh: ").partition(": ")[2])
@@ -337,14 +352,11 @@ class DockerProvider(GpuProviderInterface):
             status = JobStatus.CANCELLED if stop.reason == "cancelled" else JobStatus.FAILED
             said = "timed out" if stop.reason == "timed_out" else stop.reason
             return replace(result, status=status, reason=stop.reason, error_message=said)
-        if code in _GONE and self._was_away(done):
+        # It ended while nobody could ask: with the daemon, whose end takes its containers along.
+        if code in _GONE and self._was_away and done is not None and done >= self._seen_at:
             return replace(result, status=JobStatus.FAILED, reason="preempted", error_message="Docker was restarted")
         return replace(result, status=JobStatus.FAILED if code else JobStatus.COMPLETED,
                        error_message=f"exit code {code}" if code else None)  # fmt: skip
-
-    def _was_away(self, ended_at: float | None) -> bool:
-        """It ended while nobody could ask: with the daemon, whose end takes its containers along."""
-        return ended_at is not None and self._client is None and ended_at >= self._seen_at
 
     # --- ending ---
 
@@ -416,7 +428,7 @@ class DockerProvider(GpuProviderInterface):
         container = await self._find(job_id)
         attempt_id = container.labels[_ATTEMPT]
         await self._call(container.remove, force=True)
-        await asyncio.to_thread(_remove, self._folder / attempt_id)
+        await asyncio.to_thread(shutil.rmtree, self._folder / attempt_id, ignore_errors=True)
         self._stops.pop(job_id, None)
         self._saved_at.pop(job_id, None)
 
@@ -478,6 +490,11 @@ class DockerProvider(GpuProviderInterface):
             self._client.close()
 
 
+def _trouble(error: APIError) -> ProviderError:
+    """The daemon answers, and cannot do it now."""
+    return ProviderError(f"Docker: {error.explanation or error}", "docker", "TIMEOUT")
+
+
 def _image(config: JobConfig) -> str:
     if not config.image:
         raise ProviderError("The job names no image.", "docker", "NO_IMAGE")
@@ -516,29 +533,38 @@ def _time(text: str) -> float | None:
     return datetime.fromisoformat(f"{whole}+00:00").timestamp() + float(f"0.{fraction or 0}")
 
 
-def _remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 async def _in_thread(source: Iterator[bytes]) -> AsyncIterator[bytes]:
     """A blocking iterator, read in a thread of its own for as long as anybody listens."""
-    loop, parts = asyncio.get_running_loop(), asyncio.Queue[bytes | None](64)
+    loop, parts = asyncio.get_running_loop(), asyncio.Queue[bytes | ProviderError | None](64)
+    left = threading.Event()
 
-    def put(part: bytes | None) -> None:
-        asyncio.run_coroutine_threadsafe(parts.put(part), loop).result()
+    def put(part: bytes | ProviderError | None) -> None:
+        done = asyncio.run_coroutine_threadsafe(parts.put(part), loop)
+        while not left.is_set():
+            with suppress(TimeoutError):
+                done.result(1.0)
+                return
+        done.cancel()
 
     def read() -> None:
-        with suppress(Exception):  # the stream was closed under it, or the loop is gone
+        end: ProviderError | None = None
+        try:
             for part in source:
                 put(part)
-            put(None)
+                if left.is_set():
+                    return
+        except Exception as error:  # noqa: BLE001  whatever it is, the listener has to hear of it
+            end = ProviderError(f"The output broke off: {error}", "docker", "NOT_CONNECTED")
+        with suppress(RuntimeError):  # the loop is gone
+            put(end)
 
     threading.Thread(target=read, name="docker-log", daemon=True).start()
     try:
         while (part := await parts.get()) is not None:
+            if isinstance(part, ProviderError):
+                raise part
             yield part
     finally:
+        left.set()
         with suppress(Exception):
             source.close()  # pyright: ignore[reportAttributeAccessIssue]

@@ -57,6 +57,11 @@ class AttemptFolder:
         return self.path / "stop.json"
 
     @property
+    def messages(self) -> Path:
+        """What the engine and the runner themselves had to say; usually nothing."""
+        return self.path / "slurm.out"
+
+    @property
     def again(self) -> Path:
         """There when the engine has started it a second time."""
         return self.path / "again.json"

@@ -56,7 +56,9 @@ def impossible(view: View, shape: Shape) -> Impossible | None:
     nodes = [node for node in view.nodes.values() if allowed(node, shape)]
     able = sum(fit(node.capacity, shape) is not None for node in nodes)
     offers = [offer for _, offer in view.engines.offers() if allows(offer, shape)]
-    if able >= shape.nodes or any(not lacks(offer, shape) for offer in offers) or not (nodes or offers):
+    # What has not answered yet may have it.
+    unknown = any(engine.problem and not engine.offers for engine in view.engines.known.values()) and not shape.owned
+    if unknown or able >= shape.nodes or any(not lacks(offer, shape) for offer in offers) or not (nodes or offers):
         return None
     found: list[str] = []
     if able:

@@ -4,7 +4,6 @@ acts on it. It is the fold of events (`observe`) plus what is only decided yet."
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import AttemptState, JobState
@@ -229,11 +228,18 @@ class View:
         node.rebuild()
         self._changed(node)
 
-    def meet(self, engines: Mapping[str, Engine], containers: Mapping[str, str] = MappingProxyType({})) -> None:
+    def carry(self, nodes: str, carrier: str) -> None:
+        """The provider `carrier` runs containers on the nodes of provider `nodes`; empty: nobody does."""
+        containers = dict(self.engines.containers)
+        containers.pop(nodes, None)
+        self.meet({}, {**containers, nodes: carrier} if carrier else containers)
+
+    def meet(self, engines: Mapping[str, Engine], containers: Mapping[str, str] | None = None) -> None:
         """These engines queue, too; and by a provider of nodes, the one that runs containers on them."""
         self.revision += 1
         self.engines.known.update(engines)
-        self.engines.containers.update(containers)
+        if containers is not None:
+            self.engines.containers = dict(containers)
         for node in self.nodes.values():
             self.rebuild(node)
         self.queue.reopen(self.queue.closed)

@@ -87,3 +87,18 @@ def test_slurm_itself_out_of_reach_is_told_from_a_refusal():
     assert not text.lost_way("sbatch: error: Invalid account")
     assert text.say_reason("Priority") == "Priority: others come before it"
     assert text.say_reason("SomethingNew") == "SomethingNew"
+
+
+def test_nodes_that_differ_have_names_that_differ_and_keep_them():
+    found = text.read_hardware("gpu|1|64|1024000|gpu:a100:8|idle|infinite\ngpu|1|32|512000|gpu:a100:4|idle|infinite\n"
+                               "cpu|4|16|64000|(null)|idle|infinite\nbig|1|8|32000|gpu:4|idle|infinite\n")  # fmt: skip
+    assert list(text.named(found)) == ["gpu/a100x8-64c-1000g", "gpu/a100x4-32c-500g", "cpu", "big/gpu"]
+
+
+@pytest.mark.parametrize(("said", "resources"), [
+    ("sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job violates "
+     "accounting/QOS policy (job submit limit, user's size and/or time limits)", True),
+    ("sbatch: error: Batch job submission failed: Invalid account", False),
+])  # fmt: skip
+def test_a_limit_on_how_many_may_wait_is_not_the_jobs_fault(said, resources):
+    assert text.refused(said)[1] is resources

@@ -32,7 +32,10 @@ _LOOK_S = 5.0
 _PART = 1 << 20
 # After its grace a job that was told to leave is taken off by force.
 _FORCE_S = 15.0
-_TIME_MARGIN_S = 60.0
+# Slurm's own limit comes so long after ours and the grace, and its warning so long before its limit: it may send that
+# a minute early.
+_TIME_MARGIN_S = 240.0
+_WARNING_S = 60.0
 
 
 class SlurmProvider(GpuProviderInterface):
@@ -44,6 +47,7 @@ class SlurmProvider(GpuProviderInterface):
         super().__init__(config)
         self.settings = SlurmConfig.read(config)
         self.concurrency, self.poll_s = self.settings.concurrency, self.settings.poll_s
+        self.max_pending = self.settings.max_pending
         self._spool = Path(self.settings.spool or Path(self.settings.home) / "slurm").expanduser()
         self._blobs = BlobStore(Path(self.settings.home) / "blobs")
         self._site = self._make_site()
@@ -56,6 +60,7 @@ class SlurmProvider(GpuProviderInterface):
         self._force_at: dict[str, float] = {}
         self._accounting = True
         self._limits: dict[str, float | None] = {}
+        self._offered: dict[str, text.Hardware] = {}
 
     def _make_site(self) -> Site:
         environment = {**self.settings.environment, "SLURM_TIME_FORMAT": "%s"}
@@ -96,6 +101,7 @@ class SlurmProvider(GpuProviderInterface):
         if not self._limits:
             await self._hardware()
         order = order_of(job_config, await self._lay_checkpoint(folder, job_config), launcher)
+        order["limit_s"] = self._limit_s(job_config)
         await self._site.write(folder.files(order, job_config.args_via_stdin))
         script = f"#!/bin/sh\nexec {shlex.join([self.settings.python, str(folder.runner), str(folder.path)])}\n"
         answer = await self._slurm("sbatch", *self._options(job_config, folder), stdin=script.encode())
@@ -110,27 +116,36 @@ class SlurmProvider(GpuProviderInterface):
         return ("srun", "--export=ALL", "--kill-on-bad-exit=1", "--ntasks-per-node=1", *cpus,
                 self.settings.python, str(folder.runner), str(folder.path), "--share")  # fmt: skip
 
+    def _limit_s(self, config: JobConfig) -> float | None:
+        """When Slurm will end it, in seconds from its start; None when it will not."""
+        most_s = self._limits.get(self._partition(config))
+        return text.limit_s(config, config.grace_s + _TIME_MARGIN_S, most_s) or most_s
+
+    def _partition(self, config: JobConfig) -> str:
+        options = config.provider_options
+        item = self._offered.get(str(options.get("offer", "")))
+        return str(options.get("partition") or (item.partition if item else self.settings.partition or ""))
+
     def _options(self, config: JobConfig, folder: AttemptFolder) -> list[str]:
-        options = {**config.provider_options}
-        chosen = str(options.get("offer", "")).split("/")
-        partition = str(options.get("partition") or (chosen[1] if len(chosen) > 1 else self.settings.partition or ""))
-        kind = (config.gpu_spec.gpu_type and self._gres(config.gpu_spec.gpu_type)) or (chosen[2] if chosen[2:] else "")
+        options, partition = config.provider_options, self._partition(config)
+        item = self._offered.get(str(options.get("offer", "")))
+        kind = item.gpu if item else self._gres(config.gpu_spec.gpu_type or "")
         named = {"partition": partition, "account": options.get("account") or self.settings.account,
                  "qos": options.get("qos") or self.settings.qos,
                  "constraint": options.get("constraint") or self.settings.constraint}  # fmt: skip
         return [
             "--parsable", f"--job-name={config.name}", f"--comment={config.attempt_id}", "--export=PATH,HOME,USER,LANG",
-            f"--output={folder.path}/slurm.out", "--open-mode=append", "--chdir=/", "--no-kill=off",
+            f"--output={folder.messages}", "--open-mode=append", "--chdir=/", "--no-kill=off",
             *text.limits(config, config.grace_s + _TIME_MARGIN_S, self._limits.get(partition)),
             *text.gpu_option(kind, config.gpu_spec.gpu_count),
             *(f"--{name}={value}" for name, value in named.items() if value), *self.settings.sbatch_options,
-            *(f"--signal=B:USR1@{int(config.grace_s + _TIME_MARGIN_S)}" for _ in range(1) if config.checkpoint.signal),
+            *([f"--signal=B:USR1@{int(config.grace_s + _WARNING_S)}"] if config.checkpoint.signal else []),
         ]  # fmt: skip
 
     def _gres(self, gpu_type: str) -> str:
-        """The site's own name for a type of GPU."""
-        names = self.settings.gpus
-        return next((name for name in names if name.lower() == gpu_type.lower()), gpu_type.lower())
+        """The site's own name for a type of GPU; empty where it has none, and any will do."""
+        names = {item.gpu for item in self._offered.values()} | self.settings.gpus.keys()
+        return next((name for name in sorted(names) if name.lower() == gpu_type.lower()), gpu_type.lower())
 
     async def _lay_checkpoint(self, folder: AttemptFolder, config: JobConfig) -> Path | None:
         options = config.provider_options
@@ -208,7 +223,7 @@ class SlurmProvider(GpuProviderInterface):
 
     async def _files(self, job_ids: Iterable[str]) -> Mapping[Path, bytes]:
         folders = [self._folder(self._attempts[job_id]) for job_id in job_ids]
-        paths = [path for f in folders for path in (f.exit, f.started, f.stop, f.again)]
+        paths = [path for f in folders for path in (f.exit, f.started, f.stop, f.again, f.messages)]
         return await self._site.read_all(paths) if paths else {}
 
     async def _accounts(self, job_ids: Sequence[str]) -> list[Row]:
@@ -231,7 +246,8 @@ class SlurmProvider(GpuProviderInterface):
         if row is None:
             return None
         base = JobResult(job_id, row.status, started_at=began.get("at"), node=text.hosts(row.nodes))
-        if folder.again in files or (began and row.status is JobStatus.PENDING):
+        again = read_json(files.get(folder.again)).get("job") == job_id
+        if again or (began and row.status is JobStatus.PENDING):
             message = f"Slurm took it off its node and queued it again ({text.say_reason(row.reason) or row.state})"
             return replace(base, status=JobStatus.FAILED, reason="preempted", error_message=message,
                            completed_at=time.time())  # fmt: skip
@@ -240,7 +256,8 @@ class SlurmProvider(GpuProviderInterface):
         if row.status is JobStatus.RUNNING:
             running = JobStatus.RUNNING if began else JobStatus.PENDING
             return replace(base, status=running, gpus=tuple(began.get("gpus", ())), node=began.get("host", base.node))
-        return _ended_by_slurm(base, row, str(told.get("reason") or ""))
+        said = files.get(folder.messages, b"").decode(errors="replace").strip()
+        return _ended_by_slurm(base, row, str(told.get("reason") or ""), said[-500:])
 
     async def _take_off(self, rows: Mapping[str, Row], found: Mapping[str, JobResult | None]) -> None:
         """What Slurm has queued again must not start; what was told to leave and has not is ended by force."""
@@ -285,12 +302,12 @@ class SlurmProvider(GpuProviderInterface):
         told = read_json(files.get(folder.stop))
         if not told or (told["reason"] != "cancelled" and reason == "cancelled"):
             await self._site.write({folder.stop: json.dumps({"reason": reason, "checkpoint": checkpoint}).encode()})
-        if result.status is JobStatus.PENDING:
-            await self._slurm("scancel", job_id)
-            return True
-        await self._slurm("scancel", "--signal=USR1", "--batch", job_id)
         grace_s = float(read_json(files.get(folder.order)).get("grace_s") or 0.0)
         self._force_at.setdefault(job_id, time.monotonic() + 2 * grace_s + _FORCE_S)
+        kindly = ("--signal=USR1", "--batch") if result.status is JobStatus.RUNNING else ()
+        answer = await self._slurm("scancel", *kindly, job_id)
+        if answer.code and not kindly:
+            raise ProviderError(f"scancel: {answer.err.strip()}", self.PROVIDER_NAME, "TIMEOUT")
         return True
 
     async def forget_job(self, job_id: str) -> None:
@@ -358,27 +375,28 @@ class SlurmProvider(GpuProviderInterface):
 
     async def _ask_hardware(self) -> list[text.Hardware]:
         words = ("-p", self.settings.partition) if self.settings.partition else ()
-        answer = await self._slurm("sinfo", "-h", "-o", text.NODES_FORMAT, *words)
+        answer = await self._slurm("sinfo", "-h", "-e", "-o", text.NODES_FORMAT, *words)
         if answer.code:
             raise ProviderError(f"sinfo: {answer.err.strip()}", self.PROVIDER_NAME, "NOT_CONNECTED")
         found = text.read_hardware(answer.out)
+        self._offered = {f"slurm/{name}": item for name, item in text.named(found).items()}
         named = [(item.partition, item.limit_s) for item in found]
         self._limits = dict([*named, *(("", item.limit_s) for item in found if item.default)])
         return found
 
     async def offers(self) -> Sequence[Offer]:
         """One for each partition and kind of node."""
-        return [self._offer(item) for item in await self._hardware()]
+        await self._hardware()
+        return [self._offer(offer_id, item) for offer_id, item in self._offered.items()]
 
-    def _offer(self, item: text.Hardware) -> Offer:
+    def _offer(self, offer_id: str, item: text.Hardware) -> Offer:
         known = self.settings.gpus.get(item.gpu)
         per_gpu = known.price_per_hour if known else None
         price = None if per_gpu is None else per_gpu * item.gpus
-        kind = f"/{item.gpu or 'gpu'}" if item.gpus else ""
         return Offer(
-            f"slurm/{item.partition}{kind}", "slurm", item.gpu, item.gpus, known.memory_gb if known else 0.0, "",
+            offer_id, "slurm", item.gpu, item.gpus, known.memory_gb if known else 0.0, "",
             item.cpus, item.memory_gb, item.nodes, price_per_hour=price, currency=self.settings.currency,
-            price_source="gpuyard.toml" if price is not None else "", problem=item.why_down,
+            price_source="gpuyard.toml" if price is not None else "", divisible=True, problem=item.why_down,
         )  # fmt: skip
 
     async def list_available_gpus(self) -> list[GpuSpec]:
@@ -412,7 +430,7 @@ def _waits(row: Row | None) -> bool:
     return row is not None and row.status is JobStatus.PENDING and row.reason not in ("", "BeginTime")
 
 
-def _ended_by_slurm(base: JobResult, row: Row, told: str) -> JobResult:
+def _ended_by_slurm(base: JobResult, row: Row, told: str, said: str) -> JobResult:
     """Slurm says that it is over, and the runner has left no word: it was never started, or killed itself."""
     done = row.ended_at or time.time()
     if row.status is JobStatus.COMPLETED:
@@ -422,6 +440,8 @@ def _ended_by_slurm(base: JobResult, row: Row, told: str) -> JobResult:
         if told == "cancelled":
             return replace(base, status=JobStatus.CANCELLED, reason="cancelled", completed_at=done)
         reason = "preempted"
-    said = "timed out" if reason == "timed_out" else f"Slurm: {row.state}"
-    return replace(base, status=JobStatus.FAILED, reason=reason, completed_at=done, error_message=said,
-                   exit_code=row.exit_code if not reason else None)  # fmt: skip
+    message = "timed out" if reason == "timed_out" else f"Slurm: {row.state}{f': {said}' if said else ''}"
+    code = -row.signal if row.signal else row.exit_code
+    # The runner itself leaves with 0: any other end of it says nothing of the job's own.
+    return replace(base, status=JobStatus.FAILED, reason=reason or "exit_status_lost", completed_at=done,
+                   error_message=message, exit_code=None if reason or not code else code)  # fmt: skip

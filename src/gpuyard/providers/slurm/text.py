@@ -132,6 +132,14 @@ def read_hardware(text: str) -> list[Hardware]:
     return list(found.values())
 
 
+def named(found: list[Hardware]) -> dict[str, Hardware]:
+    """Each under a name that says what it is: the partition and its GPUs, and more only where that is not enough."""
+    short = [f"{item.partition}/{item.gpu or 'gpu'}" if item.gpus else item.partition for item in found]
+    long = [f"{name}x{item.gpus}-{item.cpus}c-{item.memory_gb:.0f}g" for name, item in zip(short, found, strict=True)]
+    names = [name if short.count(name) == 1 else more for name, more in zip(short, long, strict=True)]
+    return dict(zip(names, found, strict=True))
+
+
 def read_gres(text: str) -> tuple[str, int]:
     """`gpu:a100:2(S:0-1),tmp:1` as the type and number of GPUs: `("a100", 2)`."""
     total, kinds = 0, set[str]()
@@ -160,12 +168,16 @@ def limits(config: JobConfig, margin_s: float, most_s: float | None) -> list[str
         options.append(f"--cpus-per-task={math.ceil(need.vcpus)}")
     if need.ram_gb:
         options.append(f"--mem={math.ceil(need.ram_gb * 1024)}M")
-    if config.timeout_minutes:
-        limit_s = config.timeout_minutes * 60
-        if most_s is None or limit_s > most_s:
-            most_s = limit_s + margin_s
-        options.append(f"--time={math.ceil(min(limit_s + margin_s, most_s) / 60)}")
-    return options
+    limit = limit_s(config, margin_s, most_s)
+    return options if limit is None else [*options, f"--time={math.ceil(limit / 60)}"]
+
+
+def limit_s(config: JobConfig, margin_s: float, most_s: float | None) -> float | None:
+    """Slurm's own limit for a job that has one, in seconds; see `limits`."""
+    if not config.timeout_minutes:
+        return None
+    wanted_s = config.timeout_minutes * 60
+    return wanted_s + margin_s if most_s is None or wanted_s > most_s else min(wanted_s + margin_s, most_s)
 
 
 def gpu_option(kind: str, count: int) -> list[str]:
@@ -180,9 +192,11 @@ def refused(said: str) -> tuple[str, bool]:
     return text, any(re.search(pattern, said) for pattern in _NO_SUCH_RESOURCES)
 
 
-_NO_SUCH_RESOURCES = (r"node configuration is not available", r"More processors requested", r"Invalid generic resource",
-                      r"Node count specification invalid", r"Memory specification can not be satisfied",
-                      r"Requested nodes are busy", r"Too many nodes|too many nodes")  # fmt: skip
+_NO_SUCH_RESOURCES = (
+    r"MaxSubmit|job submit limit", r"node configuration is not available", r"More processors requested",
+    r"Invalid generic resource", r"Node count specification invalid", r"Memory specification can not be satisfied",
+    r"Requested nodes are busy", r"[Tt]oo many nodes",
+)  # fmt: skip
 
 
 def lost_way(said: str) -> bool:
