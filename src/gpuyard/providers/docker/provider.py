@@ -7,15 +7,11 @@ has to outlive gpuyard is in its labels. The daemon keeps it, its output and its
 # docker-py has no types.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import asyncio
-import json
-import os
 import shutil
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -24,8 +20,6 @@ import docker
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container
-from docker.types import DeviceRequest, LogConfig, Mount
-from pydantic import BaseModel, ConfigDict, Field
 
 from gpuyard.domain.errors import InsufficientResourcesError, JobNotFoundError, ProviderError
 from gpuyard.domain.ids import new_id
@@ -33,42 +27,27 @@ from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult, Jo
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.validation import parse_model
 from gpuyard.providers.base import GpuProviderInterface
+from gpuyard.providers.docker.config import DockerConfig
+from gpuyard.providers.docker.container import (
+    ATTEMPT,
+    HOME,
+    Blueprint,
+    instant,
+    is_live,
+    limits_of,
+    reference_of,
+    state_of,
+)
+from gpuyard.providers.docker.stream import in_thread
 from gpuyard.providers.together import Together
 from gpuyard.storage.blobs import BlobStore
 
-_ATTEMPT, _HOME, _LIMITS = "gpuyard.attempt", "gpuyard.home", "gpuyard.limits"
 _TERM_GRACE_S = 10.0
-# One output, in order, whatever the program writes where; and its standard input from a file.
-_SHELL = ("/bin/sh", "-c", 'exec "$@" 2>&1', "sh")
-_SHELL_STDIN = ("/bin/sh", "-c", 'exec "$@" 2>&1 </gpuyard/stdin', "sh")
 _SHELL_SAYS = {126: "not_executable", 127: "command_not_found"}
 """Exit codes of a shell that could not start the program, and said why."""
 _GONE = frozenset({137, 143, 255})
 """Exit codes of what a daemon that stops takes with it."""
 Result = TypeVar("Result")
-
-
-class DockerConfig(BaseModel):
-    """What `[providers.docker]` may say. `host`: the daemon's address, by default as the `docker` command finds it.
-
-    `workspace` is a folder of this host that each container sees as `/workspace`. `writable_root` lets jobs change the
-    image's files.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    home: str
-    enabled: bool = True
-    host: str | None = None
-    workspace: str | None = None
-    writable_root: bool = False
-    network: str = "bridge"
-    max_processes: int = Field(default=8192, ge=1)
-    price_per_hour: Decimal = Field(default=Decimal(0), ge=0)
-    currency: str = "USD"
-    max_pending: int = Field(default=8, ge=1)
-    concurrency: int = Field(default=8, ge=1)
-    poll_s: float = Field(default=1.0, gt=0)
 
 
 @dataclass(slots=True)
@@ -92,9 +71,10 @@ class DockerProvider(GpuProviderInterface):
         self.concurrency, self.poll_s = self.settings.concurrency, self.settings.poll_s
         self.max_pending = self.settings.max_pending
         self._folder = Path(self.settings.home) / "docker"
-        self._blobs = BlobStore(Path(self.settings.home) / "blobs")
+        self._blueprint = Blueprint(self.settings, self._folder, BlobStore(Path(self.settings.home) / "blobs"))
         self._client: docker.DockerClient | None = None
         self._stops: dict[str, _Stop] = {}
+        self._seeing_out: set[asyncio.Task[None]] = set()
         self._saved_at: dict[str, float] = {}
         self._pulls: dict[str, asyncio.Task[None]] = {}
         self._turns: dict[str, asyncio.Lock] = {}
@@ -139,7 +119,7 @@ class DockerProvider(GpuProviderInterface):
 
     async def _list(self) -> list[Any]:
         daemon = await self._daemon()
-        wanted = {"label": f"{_HOME}={self.settings.home}"}
+        wanted = {"label": f"{HOME}={self.settings.home}"}
         try:
             return list(await self._call(daemon.api.containers, all=True, filters=wanted))
         except APIError as error:
@@ -190,7 +170,7 @@ class DockerProvider(GpuProviderInterface):
 
         def pull() -> None:
             sizes: dict[str, tuple[int, int]] = {}
-            for line in daemon.api.pull(*_reference(image), stream=True, decode=True):
+            for line in daemon.api.pull(*reference_of(image), stream=True, decode=True):
                 if "error" in line:
                     raise APIError(line["error"])
                 detail = line.get("progressDetail") or {}
@@ -208,7 +188,7 @@ class DockerProvider(GpuProviderInterface):
     async def _create(self, name: str, attempt_id: str, config: JobConfig) -> Container:
         daemon = await self._daemon()
         try:
-            values = await asyncio.to_thread(self._values, attempt_id, config)
+            values = await asyncio.to_thread(self._blueprint.values, attempt_id, config)
             return await self._call(daemon.containers.create, _image(config), name=name, **values)
         except APIError as error:
             if error.status_code == 409:  # somebody was quicker: a server that was thought dead
@@ -218,76 +198,9 @@ class DockerProvider(GpuProviderInterface):
         except OSError as error:
             raise ProviderError(f"Its files cannot be laid out: {error}", self.PROVIDER_NAME, "REFUSED") from None
 
-    def _values(self, attempt_id: str, config: JobConfig) -> dict[str, Any]:
-        """What the daemon is told, in the terms of docker-py."""
-        need, options = config.gpu_spec, config.provider_options
-        uuids: list[str] = list(options.get("gpu_uuids") or ()) if need.gpu_count else []
-        private = self._folder / attempt_id
-        private.mkdir(parents=True, exist_ok=True, mode=0o700)
-        workdir = options.get("workdir") or "/gpuyard/work"
-        mounts, resume_from = self._mounts(private, config)
-        extra = [word.replace("{path}", resume_from) for word in config.checkpoint.resume_args] if resume_from else []
-        limits = {"timeout_s": config.timeout_minutes * 60 if config.timeout_minutes else None,
-                  "grace_s": config.grace_s, "signal": config.checkpoint.signal,
-                  "every_s": config.checkpoint.every_s}  # fmt: skip
-        return {
-            "entrypoint": list(_SHELL if config.args_via_stdin is None else _SHELL_STDIN),
-            "command": [*config.command, *extra],
-            "environment": self._environment(config, uuids, resume_from),
-            "working_dir": workdir,
-            "mounts": mounts,
-            "labels": {_ATTEMPT: attempt_id, _HOME: self.settings.home, _LIMITS: json.dumps(limits)},
-            "device_requests": [DeviceRequest(device_ids=uuids, capabilities=[["gpu"]])] if uuids else None,
-            "mem_limit": int(need.ram_gb * (1 << 30)) if need.ram_gb else None,
-            "nano_cpus": int(need.vcpus * 1e9) if need.vcpus else None,
-            "pids_limit": self.settings.max_processes,
-            "read_only": not self.settings.writable_root,
-            "tmpfs": {"/tmp": ""},
-            "security_opt": ["no-new-privileges"],
-            "user": f"{os.getuid()}:{os.getgid()}",
-            "network_mode": self.settings.network,
-            "log_config": LogConfig(type="json-file", config={"max-size": "1000g"}),
-            "init": True,  # whoever is process 1 himself ignores TERM, and cannot even be killed by his own hand
-        }
-
-    def _mounts(self, private: Path, config: JobConfig) -> tuple[list[Mount], str]:
-        """The folders it sees, and where its checkpoint to resume from lies."""
-        options = config.provider_options
-        mounts = [Mount(inside, outside, type="bind") for inside, outside in config.volumes.items()]
-        if options.get("workdir"):
-            mounts.append(Mount(options["workdir"], options["workdir"], type="bind"))
-        else:
-            (private / "work").mkdir(exist_ok=True)
-            mounts.append(Mount("/gpuyard/work", str(private / "work"), type="bind"))
-        if self.settings.workspace:
-            mounts.append(Mount("/workspace", self.settings.workspace, type="bind"))
-        if config.args_via_stdin is not None:
-            (private / "stdin").write_bytes(config.args_via_stdin)
-            mounts.append(Mount("/gpuyard/stdin", str(private / "stdin"), type="bind", read_only=True))
-        if not options.get("resume_sha256"):
-            return mounts, ""
-        name = str(options.get("resume_name") or "checkpoint")
-        directory = bool(options.get("resume_directory"))
-        self._blobs.restore(options["resume_sha256"], private / "resume" / name, directory=directory)
-        mounts.append(Mount("/gpuyard/resume", str(private / "resume"), type="bind"))
-        return mounts, f"/gpuyard/resume/{name}"
-
-    def _environment(self, config: JobConfig, uuids: Sequence[str], resume_from: str) -> dict[str, str]:
-        """The host's PATH and HOME mean nothing in an image."""
-        given = {name: value for name, value in config.environment.items() if name != "PATH"}
-        ours = {
-            "CUDA_VISIBLE_DEVICES": ",".join(uuids),
-            "NVIDIA_VISIBLE_DEVICES": ",".join(uuids) or "void",
-            "GPUYARD_JOB_ID": str(config.provider_options.get("job_id", "")),
-            "GPUYARD_ATTEMPT_ID": config.attempt_id or "",
-            "GPUYARD_ATTEMPT": str(config.token),
-            **({"GPUYARD_RESUME_FROM": resume_from} if resume_from else {}),
-        }
-        return {"PYTHONUNBUFFERED": "1", "HOME": "/tmp", **given, **ours}
-
     async def _started(self, container: Container) -> str:
         """Start it unless it has been; why it cannot be stays with the container."""
-        if container.status == "created" and not _state(container)["Error"]:
+        if container.status == "created" and not state_of(container)["Error"]:
             with suppress(APIError):
                 await self._call(container.start)
         return str(container.name)
@@ -331,9 +244,9 @@ class DockerProvider(GpuProviderInterface):
         return result
 
     def _result(self, container: Container) -> JobResult:
-        state, name = _state(container), str(container.name)
-        began, done = _time(state["StartedAt"]), _time(state["FinishedAt"])
-        result = JobResult(name, JobStatus.RUNNING, _time(container.attrs["Created"]), began)
+        state, name = state_of(container), str(container.name)
+        began, done = instant(state["StartedAt"]), instant(state["FinishedAt"])
+        result = JobResult(name, JobStatus.RUNNING, instant(container.attrs["Created"]), began)
         if container.status in ("running", "paused", "restarting"):
             return result
         if container.status == "created" and not state["Error"]:
@@ -376,7 +289,7 @@ class DockerProvider(GpuProviderInterface):
         return True
 
     async def _begin_stop(self, container: Container, reason: str, *, kindly: bool) -> None:
-        name, limits = str(container.name), _limits(container)
+        name, limits = str(container.name), limits_of(container)
         known = self._stops.get(name)
         if known is not None:
             known.reason = reason if reason == "cancelled" else known.reason
@@ -388,20 +301,22 @@ class DockerProvider(GpuProviderInterface):
         if asked:
             await self._signal(container, limits["signal"])
         await self._tend(container)
-        asyncio.create_task(self._see_out(name))  # noqa: RUF006  it holds itself by the loop until the end
+        task = asyncio.create_task(self._see_out(name))
+        self._seeing_out.add(task)
+        task.add_done_callback(self._seeing_out.discard)
 
     async def _see_out(self, name: str) -> None:
         """Whoever is on its way out is not left alone until it is gone."""
         with suppress(ProviderError):
-            while _live(container := await self._find(name)):
+            while is_live(container := await self._find(name)):
                 await self._tend(container)
                 await asyncio.sleep(0.1)
 
     async def _tend(self, container: Container) -> None:
         """What the time calls for: its timeout, a checkpoint, TERM, KILL."""
-        if not _live(container):
+        if not is_live(container):
             return
-        name, limits, now = str(container.name), _limits(container), time.monotonic()
+        name, limits, now = str(container.name), limits_of(container), time.monotonic()
         stop = self._stops.get(name)
         if stop is not None:
             if now >= stop.kill_at:
@@ -410,7 +325,7 @@ class DockerProvider(GpuProviderInterface):
                 stop.term_at = stop.kill_at
                 await self._signal(container, "TERM")
             return
-        began = _time(_state(container)["StartedAt"]) or time.time()
+        began = instant(state_of(container)["StartedAt"]) or time.time()
         if limits["timeout_s"] and time.time() - began >= limits["timeout_s"]:
             await self._begin_stop(container, "timed_out", kindly=True)
         elif limits["signal"] and limits["every_s"]:
@@ -426,7 +341,7 @@ class DockerProvider(GpuProviderInterface):
     async def forget_job(self, job_id: str) -> None:
         """Remove the container and its folder."""
         container = await self._find(job_id)
-        attempt_id = container.labels[_ATTEMPT]
+        attempt_id = container.labels[ATTEMPT]
         await self._call(container.remove, force=True)
         await asyncio.to_thread(shutil.rmtree, self._folder / attempt_id, ignore_errors=True)
         self._stops.pop(job_id, None)
@@ -440,7 +355,7 @@ class DockerProvider(GpuProviderInterface):
         if lines == 0:
             return ""
         # Of one that never stops writing, all there is now is everything until now.
-        until = time.time() if lines is None and _live(container) else None
+        until = time.time() if lines is None and is_live(container) else None
         tail: Any = "all" if lines is None else lines
         data: bytes = await self._call(container.logs, tail=tail, until=until)
         return data.decode(errors="replace")
@@ -453,7 +368,7 @@ class DockerProvider(GpuProviderInterface):
             return
         tail = "all" if lines is None else lines
         source = await self._call(container.logs, stream=True, follow=True, tail=tail)
-        async for part in _in_thread(source):
+        async for part in in_thread(source):
             yield part
 
     # --- supply ---
@@ -499,72 +414,3 @@ def _image(config: JobConfig) -> str:
     if not config.image:
         raise ProviderError("The job names no image.", "docker", "NO_IMAGE")
     return config.image
-
-
-def _reference(image: str) -> tuple[str, str]:
-    """Repository and tag; without a tag Docker would pull all there are."""
-    name, _, digest = image.partition("@")
-    if digest:
-        return name, digest
-    head, _, last = image.rpartition("/")
-    repository, _, tag = last.partition(":")
-    return f"{head}/{repository}" if head else repository, tag or "latest"
-
-
-def _state(container: Container) -> dict[str, Any]:
-    found: dict[str, Any] = container.attrs["State"]
-    return found
-
-
-def _live(container: Container) -> bool:
-    return container.status in ("running", "paused", "restarting")
-
-
-def _limits(container: Container) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(container.labels[_LIMITS])
-    return found
-
-
-def _time(text: str) -> float | None:
-    """Docker's times have nanoseconds, and the year 1 stands for never."""
-    if text.startswith("0001"):
-        return None
-    whole, _, fraction = text.rstrip("Z").partition(".")
-    return datetime.fromisoformat(f"{whole}+00:00").timestamp() + float(f"0.{fraction or 0}")
-
-
-async def _in_thread(source: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """A blocking iterator, read in a thread of its own for as long as anybody listens."""
-    loop, parts = asyncio.get_running_loop(), asyncio.Queue[bytes | ProviderError | None](64)
-    left = threading.Event()
-
-    def put(part: bytes | ProviderError | None) -> None:
-        done = asyncio.run_coroutine_threadsafe(parts.put(part), loop)
-        while not left.is_set():
-            with suppress(TimeoutError):
-                done.result(1.0)
-                return
-        done.cancel()
-
-    def read() -> None:
-        end: ProviderError | None = None
-        try:
-            for part in source:
-                put(part)
-                if left.is_set():
-                    return
-        except Exception as error:  # noqa: BLE001  whatever it is, the listener has to hear of it
-            end = ProviderError(f"The output broke off: {error}", "docker", "NOT_CONNECTED")
-        with suppress(RuntimeError):  # the loop is gone
-            put(end)
-
-    threading.Thread(target=read, name="docker-log", daemon=True).start()
-    try:
-        while (part := await parts.get()) is not None:
-            if isinstance(part, ProviderError):
-                raise part
-            yield part
-    finally:
-        left.set()
-        with suppress(Exception):
-            source.close()  # pyright: ignore[reportAttributeAccessIssue]

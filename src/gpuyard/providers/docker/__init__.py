@@ -1,0 +1,1 @@
+"""Docker: jobs that name an image run in containers on this host."""

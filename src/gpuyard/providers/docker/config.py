@@ -1,0 +1,28 @@
+"""What `[providers.docker]` may say."""
+
+from decimal import Decimal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class DockerConfig(BaseModel):
+    """What `[providers.docker]` may say. `host`: the daemon's address, by default as the `docker` command finds it.
+
+    `workspace` is a folder of this host that each container sees as `/workspace`. `writable_root` lets jobs change the
+    image's files.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    home: str
+    enabled: bool = True
+    host: str | None = None
+    workspace: str | None = None
+    writable_root: bool = False
+    network: str = "bridge"
+    max_processes: int = Field(default=8192, ge=1)
+    price_per_hour: Decimal = Field(default=Decimal(0), ge=0)
+    currency: str = "USD"
+    max_pending: int = Field(default=8, ge=1)
+    concurrency: int = Field(default=8, ge=1)
+    poll_s: float = Field(default=1.0, gt=0)
