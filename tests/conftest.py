@@ -2,9 +2,12 @@
 
 import signal
 
+from tests.support.dockerd import dockerd
 from tests.support.postgres import postgres
+from tests.support.slurm import slurm
+from tests.support.sshd import sshd
 
-__all__ = ["postgres"]
+__all__ = ["dockerd", "postgres", "slurm", "sshd"]
 
 # Tests that run in the background of a shell ignore Ctrl-C, and so would every program they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.dockerd import IMAGE, Dockerd, dockerd
+from tests.support.dockerd import IMAGE, Dockerd
 from tests.support.nvml import FakeGpus
 from tests.support.nvml.fixtures import fake_gpus, nvml_library
 from tests.support.wait import wait_until
 from tests.support.yard import TestYard, make_yard
 
-__all__ = ["dockerd", "fake_gpus", "nvml_library"]
+__all__ = ["fake_gpus", "nvml_library"]
 
 
 @pytest.fixture

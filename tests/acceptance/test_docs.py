@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dockerd import IMAGE, Dockerd, dockerd
-from tests.support.slurm import SlurmCluster, slurm
+from tests.support.dockerd import IMAGE, Dockerd
+from tests.support.slurm import SlurmCluster
 from tests.support.yard import TestYard
-
-__all__ = ["dockerd", "slurm"]
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "docs/getting-started.md", *sorted((ROOT / "docs/guides").glob("*.md"))]

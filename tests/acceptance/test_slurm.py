@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.slurm import SlurmCluster, slurm
+from tests.support.slurm import SlurmCluster
 from tests.support.wait import wait_until
 from tests.support.yard import TestYard, make_yard
 
-__all__ = ["slurm"]
 # Counts on from its checkpoint, and saves now and then: whoever takes a job off kills it without asking.
 COUNTER = """
 import os, sys, time

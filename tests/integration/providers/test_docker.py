@@ -9,9 +9,7 @@ import pytest
 from gpuyard.providers.conformance import CASES, Subject
 from gpuyard.providers.conformance.subject import Case
 from gpuyard.providers.docker.provider import DockerProvider
-from tests.support.dockerd import IMAGE, Dockerd, dockerd
-
-__all__ = ["dockerd"]
+from tests.support.dockerd import IMAGE, Dockerd
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

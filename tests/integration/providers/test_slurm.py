@@ -10,10 +10,8 @@ import pytest
 from gpuyard.providers.conformance import CASES, Subject
 from gpuyard.providers.conformance.subject import Case
 from gpuyard.providers.slurm.provider import SlurmProvider
-from tests.support.slurm import SlurmCluster, slurm
-from tests.support.sshd import Sshd, sshd
-
-__all__ = ["slurm", "sshd"]
+from tests.support.slurm import SlurmCluster
+from tests.support.sshd import Sshd
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
