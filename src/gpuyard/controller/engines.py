@@ -68,23 +68,25 @@ class Engines:
 
     def start(self) -> None:
         """Begin to ask. Until a provider has answered nothing is sent there."""
-        self._core.spawn(self._tend_strangers(), "strangers")
+        if self._strangers():
+            self._core.spawn(self._tend_strangers(), "strangers")
         for name, provider in self._providers.items():
             if isinstance(provider, Queues):
                 engine = Engine(name, provider.max_pending, problem="has not answered yet")
                 self._core.view.meet({name: engine})
                 self._core.spawn(self._tend(name, provider), f"engine-{name}")
 
+    def _strangers(self) -> list[LiveAttempt]:
+        """Attempts of providers that the settings have no more: nobody can ask after them."""
+        return [a for a in self._core.view.attempts.values() if a.provider not in self._providers]
+
     async def _tend_strangers(self) -> None:
-        """Attempts of providers that the settings have no more: nobody can ask after them, and who cancels them has
-        done what can be done."""
-        while True:
-            for attempt in list(self._core.view.attempts.values()):
-                if attempt.provider in self._providers:
-                    continue
-                self._core.view.engines.reasons[attempt.id] = "this provider is not configured any more"
+        """Say so to whoever asks why; and when one is cancelled, that is all that can be done."""
+        while strangers := self._strangers():
+            for attempt in strangers:
+                message = f"provider {attempt.provider} is not configured any more"
+                self._core.view.engines.reasons[attempt.id] = message
                 if attempt.state is AttemptState.ENDING:
-                    message = f"provider {attempt.provider} is not configured any more"
                     outcome = moves.Outcome(self._core.clock(), attempt.started_at, reason="attempt_lost", lost=True,
                                             stopped=self._why_ending(attempt), message=message)  # fmt: skip
                     self._launching.settle(attempt, outcome)
