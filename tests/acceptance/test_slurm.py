@@ -119,6 +119,18 @@ def test_a_killed_server_finds_its_jobs_again(yard: TestYard) -> None:
         assert len(yard.json("show", job)["attempts"]) == 1
 
 
+def test_a_job_whose_provider_is_not_configured_any_more_can_be_cancelled(yard: TestYard) -> None:
+    job = yard.ok("run", "-d", "--provider", "slurm", "--", "sleep", "600").strip()
+    yard.wait(job, "running")
+    yard.kill("server")
+    yard.home.settings.write_text("")
+    yard.ok("up")
+    assert yard.job(job).state == "running"
+    yard.ok("cancel", job)
+    assert yard.wait(job).state == "cancelled"
+    assert "not configured any more" in yard.json("show", job)["attempts"][0]["message"]
+
+
 @pytest.mark.parametrize("fault", ["the reply is lost", "the server is killed", "it hangs", "it was never asked"])
 def test_a_submission_that_was_never_answered_is_one_job(slurm: SlurmCluster, tmp_path: Path, fault: str) -> None:
     """`sbatch` is carried out (or not), and what it says never comes back; the next one is as it should be."""
