@@ -21,7 +21,7 @@ from gpuyard.controller.mirror import Mirrors
 from gpuyard.controller.requests import Requests
 from gpuyard.domain.errors import LedgerError, ProviderError
 from gpuyard.domain.jobconfig import JobResult, JobStatus
-from gpuyard.domain.states import AttemptState, JobState
+from gpuyard.domain.states import AttemptState
 from gpuyard.providers.base import FindsAttempts, GpuProviderInterface, Queues
 from gpuyard.scheduler.engines import Engine
 from gpuyard.scheduler.observe import PREEMPTED
@@ -64,7 +64,6 @@ class Engines:
         self._settling: set[str] = set()
         self._missing: dict[str, float] = {}
         self._offered_at: dict[str, float] = {}
-        self._asked: dict[str, asyncio.Event] = {}
 
     def start(self) -> None:
         """Begin to ask. Until a provider has answered nothing is sent there."""
@@ -88,7 +87,7 @@ class Engines:
                 self._core.view.engines.reasons[attempt.id] = message
                 if attempt.state is AttemptState.ENDING:
                     outcome = moves.Outcome(self._core.clock(), attempt.started_at, reason="attempt_lost", lost=True,
-                                            stopped=self._why_ending(attempt), message=message)  # fmt: skip
+                                            stopped=self._requests.why_ending(attempt), message=message)  # fmt: skip
                     self._launching.settle(attempt, outcome)
                     self._core.schedule()
             await asyncio.sleep(_STRANGERS_S)
@@ -180,7 +179,7 @@ class Engines:
         if found is not None:
             self._core.emit([moves.found(current, found, self._core.clock())])
         elif current.state is AttemptState.ENDING:
-            outcome = moves.Outcome(self._core.clock(), stopped=self._why_ending(current))
+            outcome = moves.Outcome(self._core.clock(), stopped=self._requests.why_ending(current))
             self._launching.settle(current, outcome)
             self._core.schedule()
         else:
@@ -209,16 +208,11 @@ class Engines:
         return False
 
     def _runs(self, attempt: LiveAttempt, result: JobResult) -> bool:
-        core = self._core
-        if attempt.started_at is None:
+        is_news = attempt.started_at is None
+        if is_news:
             self._begins(attempt, result)
-            self._mirrors.follow(attempt)
-            return True
-        job = core.view.jobs[attempt.job_id]
-        if job.state is JobState.UNKNOWN:
-            core.emit([moves.unreachable(job, core.clock(), lost_sight=False)])
         self._mirrors.follow(attempt)
-        return False
+        return is_news
 
     def _begins(self, attempt: LiveAttempt, result: JobResult) -> None:
         """It runs; on an engine's own nodes where that says."""
@@ -270,7 +264,7 @@ class Engines:
         clean = result.status is JobStatus.COMPLETED  # it did before it was told, and what is done is done
         if result.status is JobStatus.CANCELLED or (attempt.state is AttemptState.ENDING and not stopped and not clean):
             # Nobody here asked for that: somebody took it off the engine, so it goes back into the line.
-            stopped = self._why_ending(attempt) if attempt.state is AttemptState.ENDING else PREEMPTED
+            stopped = self._requests.why_ending(attempt) if attempt.state is AttemptState.ENDING else PREEMPTED
         began = result.started_at or attempt.started_at
         at = max(result.completed_at or self._core.clock(), began or 0.0)
         reason = "" if stopped or result.status is JobStatus.COMPLETED else result.reason
@@ -281,13 +275,10 @@ class Engines:
             message=result.error_message or "", lost=reason in _LOST,
         )  # fmt: skip
 
-    def _why_ending(self, attempt: LiveAttempt) -> str:
-        return "cancelled" if self._core.view.jobs[attempt.job_id].cancel_requested else PREEMPTED
-
     async def _tell_again(self, attempt: LiveAttempt) -> None:
         """It is to end, and whoever wanted that may have been killed before the provider heard of it."""
         try:
-            await self._requests.stop(attempt, self._why_ending(attempt))
+            await self._requests.stop(attempt, self._requests.why_ending(attempt))
         except ProviderError as error:
             log.warning("a provider could not end an attempt, will try again", attempt=attempt.id, error=str(error))
             self._told.pop(attempt.id, None)

@@ -71,7 +71,7 @@ class Logs:
     async def _of_attempt(self, attempt: Row, lines: int | None, follow: bool) -> AsyncIterator[bytes]:
         provider = self._providers.get(attempt["provider"])
         kept = self._kept(attempt["id"])
-        if kept.exists() and attempt["id"] not in self._core.view.attempts:
+        if attempt["id"] not in self._core.view.attempts and kept.exists():
             async for part in _read_file(kept, lines):
                 yield part
             return

@@ -23,7 +23,6 @@ from gpuyard.storage.blobs import BlobStore
 
 _AGAIN_S = 2.0
 _LAST_S = 60.0
-_POINTS = 5_000
 _STEP_S = 0.5
 log = structlog.get_logger(__name__)
 
@@ -159,8 +158,6 @@ class _Reader:
 
     def _tell(self, points: list[Point]) -> None:
         progress = asdict(self._progress.progress)
-        for first in range(0, len(points), _POINTS):
-            part = [wire.Point(p.name, p.n, p.step, p.value, p.at) for p in points[first : first + _POINTS]]
-            self._reports.progressed(wire.ProgressSeen(self._id, progress, part))
-        if not points and any(progress.values()):
-            self._reports.progressed(wire.ProgressSeen(self._id, progress))
+        if points or any(progress.values()):
+            told = [wire.Point(point.name, point.n, point.step, point.value, point.at) for point in points]
+            self._reports.progressed(wire.ProgressSeen(self._id, progress, told))

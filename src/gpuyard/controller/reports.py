@@ -17,7 +17,6 @@ from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.providers.base import GpuProviderInterface, OwnsNodes
-from gpuyard.scheduler.observe import PREEMPTED
 from gpuyard.scheduler.view import LiveAttempt
 from gpuyard.storage.blobs import BlobStore
 
@@ -115,7 +114,7 @@ class Reports:
             if attempt.id not in unsent and attempt not in ending:
                 self._vanished(attempt, hello)
         for attempt in ending:
-            await self._requests.stop(attempt, self._why_ending(attempt))
+            await self._requests.stop(attempt, self._requests.why_ending(attempt))
         await self._launching.launch(unsent)
         try:
             await core.committed()
@@ -148,14 +147,10 @@ class Reports:
         """The ledger has it running, the node does not: it died with a reboot, or the agent's folder was lost."""
         outcome = moves.Outcome(
             self._core.clock(), started_at=attempt.started_at, reason="attempt_lost", lost=True,
-            stopped=self._why_ending(attempt) if attempt.state is AttemptState.ENDING else "",
+            stopped=self._requests.why_ending(attempt) if attempt.state is AttemptState.ENDING else "",
             message=f"node {hello.name} no longer knows this attempt; it was rebooted, or its agent's folder removed",
         )  # fmt: skip
         self._launching.settle(attempt, outcome)
-
-    def _why_ending(self, attempt: LiveAttempt) -> str:
-        """Why an attempt is being stopped: its owner's wish comes before another job's need."""
-        return "cancelled" if self._core.view.jobs[attempt.job_id].cancel_requested else PREEMPTED
 
     async def node_left(self, node_id: str) -> None:
         """The link broke. Bookings hold; nothing new is placed there; what runs is believed to run on."""

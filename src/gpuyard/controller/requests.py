@@ -109,6 +109,10 @@ class Requests:
             if error.error_code not in TRANSIENT:
                 raise
 
+    def why_ending(self, attempt: LiveAttempt) -> str:
+        """Why an attempt is being stopped: its owner's wish comes before another job's need."""
+        return "cancelled" if self._core.view.jobs[attempt.job_id].cancel_requested else PREEMPTED
+
     def preempt(self, attempt: LiveAttempt) -> None:
         """Ask an attempt to save its work and leave, once the ledger says so."""
         self._core.spawn(self._preempt(attempt), "preempt")

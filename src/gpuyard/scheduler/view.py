@@ -238,8 +238,9 @@ class View:
         """These engines queue, too; and by a provider of nodes, the one that runs containers on them."""
         self.revision += 1
         self.engines.known.update(engines)
-        if containers is not None:
-            self.engines.containers = dict(containers)
+        if containers is None or containers == self.engines.containers:
+            return
+        self.engines.containers = dict(containers)
         for node in self.nodes.values():
             self.rebuild(node)
         self.queue.reopen(self.queue.closed)

@@ -23,6 +23,5 @@ class DockerConfig(BaseModel):
     max_processes: int = Field(default=8192, ge=1)
     price_per_hour: Decimal = Field(default=Decimal(0), ge=0)
     currency: str = "USD"
-    max_pending: int = Field(default=8, ge=1)
     concurrency: int = Field(default=8, ge=1)
     poll_s: float = Field(default=1.0, gt=0)

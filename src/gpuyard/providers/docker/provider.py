@@ -30,7 +30,6 @@ from gpuyard.providers.base import GpuProviderInterface
 from gpuyard.providers.docker.config import DockerConfig
 from gpuyard.providers.docker.container import (
     ATTEMPT,
-    HOME,
     Blueprint,
     instant,
     is_live,
@@ -39,7 +38,6 @@ from gpuyard.providers.docker.container import (
     state_of,
 )
 from gpuyard.providers.docker.stream import in_thread
-from gpuyard.providers.together import Together
 from gpuyard.storage.blobs import BlobStore
 
 _TERM_GRACE_S = 10.0
@@ -64,12 +62,12 @@ class DockerProvider(GpuProviderInterface):
 
     PROVIDER_NAME: ClassVar[str] = "docker"
     containers: ClassVar[bool] = True
+    max_pending: int = 0  # it has no line of its own
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         self.settings = parse_model(DockerConfig, dict(config))
         self.concurrency, self.poll_s = self.settings.concurrency, self.settings.poll_s
-        self.max_pending = self.settings.max_pending
         self._folder = Path(self.settings.home) / "docker"
         self._blueprint = Blueprint(self.settings, self._folder, BlobStore(Path(self.settings.home) / "blobs"))
         self._client: docker.DockerClient | None = None
@@ -80,7 +78,6 @@ class DockerProvider(GpuProviderInterface):
         self._turns: dict[str, asyncio.Lock] = {}
         self._seen_at, self._was_away = time.time(), False
         self._pulled: dict[str, str] = {}
-        self._listed = Together(self._list)
         self.doing: Mapping[str, str] = self._pulled
 
     # --- the daemon ---
@@ -114,14 +111,6 @@ class DockerProvider(GpuProviderInterface):
             return await self._call(daemon.containers.get, job_id)
         except NotFound:
             raise JobNotFoundError(job_id, self.PROVIDER_NAME) from None
-        except APIError as error:
-            raise _trouble(error) from None
-
-    async def _list(self) -> list[Any]:
-        daemon = await self._daemon()
-        wanted = {"label": f"{HOME}={self.settings.home}"}
-        try:
-            return list(await self._call(daemon.api.containers, all=True, filters=wanted))
         except APIError as error:
             raise _trouble(error) from None
 
@@ -216,14 +205,11 @@ class DockerProvider(GpuProviderInterface):
     # --- asking ---
 
     async def poll_jobs(self, job_ids: Sequence[str]) -> Mapping[str, JobResult]:
-        """One list for all, and one more question for each that has begun or ended since."""
-        there = {item["Names"][0].lstrip("/"): item for item in await self._listed() if item.get("Names")}
+        """One after another: the daemon is on this host, and its list does not say how a container ended."""
         found: dict[str, JobResult] = {}
         for job_id in job_ids:
-            if job_id in there:
-                with suppress(JobNotFoundError):
-                    container = await self._find(job_id)
-                    found[job_id] = await self._look(container)
+            with suppress(JobNotFoundError):
+                found[job_id] = await self.get_job_status(job_id)
         self._seen_at, self._was_away = time.time(), False
         return found
 
