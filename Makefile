@@ -1,6 +1,6 @@
 # Every target sets up what it needs; with nothing to do it is quiet. ARGS reaches pytest, ruff's fixes stay with you.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit lint bench bench-peers soak seeds lock clean
+.PHONY: help setup demo test unit lint bench bench-peers soak seeds images lock clean
 
 PYTHON := .venv/bin/python
 SEEDS ?= 10000
@@ -45,6 +45,9 @@ soak: setup ## jobs under kill -9: MINUTES=10, or ROUNDS=500 of kills; DATABASE=
 
 seeds: setup ## simulated storms in virtual time: SEEDS=10000 of them
 	@$(PYTHON) -m tests.simulation --seeds 0:$(SEEDS)
+
+images: setup ## build the container images (ARGS="--registry REG --push" sends them; --help tells more)
+	@$(PYTHON) deploy/images/build $(ARGS)
 
 lock: setup ## resolve pyproject.toml into the lock files (ARGS=--upgrade takes newer versions)
 	@scripts/lock.sh $(ARGS)

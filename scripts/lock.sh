@@ -9,9 +9,10 @@ compile() {
         --generate-hashes --no-emit-index-url --no-emit-find-links "$@"
 }
 compile --output-file requirements.lock "$@"
+compile --output-file requirements-server.lock --extra kubernetes --extra docker --extra s3 --constraint requirements.lock "$@"
 compile --output-file requirements-dev.lock --extra dev --constraint requirements.lock "$@"
 
-if grep -nE '://|^--' requirements.lock requirements-dev.lock; then
+if grep -nE '://|^--' requirements.lock requirements-server.lock requirements-dev.lock; then
     echo "lock: the lines above hold an address or an option; lock files must not." >&2
     exit 1
 fi
