@@ -1,36 +1,110 @@
-"""The blob store: bytes under their SHA-256. Today a local directory; an S3 bucket is a second class of this shape.
+"""The blob store: bytes under their SHA-256, in a directory (`BlobStore`) or in a bucket (`bucket.BucketStore`).
 
-A blob is copied and hashed in one pass into a temporary file, synced, then renamed: it is there whole or not at all.
+A blob is copied and hashed in one pass into a temporary file and then moved to its name: it is there whole or not at
+all. Stores are used from threads.
 """
 
-import hashlib
-import io
 import os
 import re
+import shutil
 import tarfile
 import tempfile
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, Protocol
+from urllib.parse import unquote
 
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
+from gpuyard.domain.errors import InvalidInputError, quoted
+from gpuyard.storage.archive import beside, pack, replace, unpack
+from gpuyard.storage.streams import CHUNK, Blob, HashedFile
 
-_CHUNK = 1 << 20
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_BUCKETS = ("s3", "gs", "az")
 
 
-@dataclass(frozen=True, slots=True)
-class Blob:
-    """A stored blob: its SHA-256 in hex and its size in bytes."""
+class Blobs(Protocol):
+    """A place for blobs. What fails is an OSError; a name that is no SHA-256 in hex is a ValueError."""
 
-    sha256: str
-    size: int
+    def has(self, sha256: str) -> bool:
+        """Is the blob there?"""
+        ...
+
+    def put(self, source: IO[bytes]) -> Blob:
+        """Store everything `source` holds; OSError (disk full) leaves nothing behind."""
+        ...
+
+    def put_directory(self, directory: Path) -> Blob:
+        """Store a directory as an uncompressed tar with sorted names and nothing of owners or times."""
+        ...
+
+    def put_path(self, path: Path) -> Blob:
+        """Store a file, or a directory as `put_directory` does."""
+        ...
+
+    def open(self, sha256: str) -> IO[bytes]:
+        """The blob's bytes as they are, unverified; FileNotFoundError when it is not there."""
+        ...
+
+    def restore(self, sha256: str, target: Path, *, directory: bool) -> None:
+        """Write the blob out as `target`, in place of what is there: a file of its own, or a directory.
+
+        OSError when that cannot be, and `target` is as it was: the blob is gone (FileNotFoundError) or damaged (it does
+        not hash to its name), the disk is full, or a link in the directory leads out of it.
+        """
+        ...
+
+    def delete(self, sha256: str) -> None:
+        """Remove a blob; one that is gone already is fine."""
+        ...
+
+    def sweep(self) -> None:
+        """Remove what a killed process left half-written; call it when nothing is being stored."""
+        ...
 
 
-class BlobStore:
+class Store(ABC):
+    """What every store does alike; where a blob's bytes go is the subclass's."""
+
+    @abstractmethod
+    def open(self, sha256: str) -> IO[bytes]: ...
+
+    @abstractmethod
+    def _incoming(self) -> AbstractContextManager[IO[bytes]]:
+        """An empty temporary file, gone at the end unless it was kept."""
+
+    @abstractmethod
+    def _keep(self, file: IO[bytes], blob: Blob) -> None:
+        """Make the content of `file`, which is `blob`, the blob of its name, in one step."""
+
+    def put(self, source: IO[bytes]) -> Blob:
+        return self._save(lambda file: shutil.copyfileobj(source, file, CHUNK))
+
+    def put_directory(self, directory: Path) -> Blob:
+        return self._save(lambda file: pack(directory, file))
+
+    def put_path(self, path: Path) -> Blob:
+        if path.is_dir():
+            return self.put_directory(path)
+        with path.open("rb") as file:
+            return self.put(file)
+
+    def restore(self, sha256: str, target: Path, *, directory: bool) -> None:
+        with self.open(sha256) as source, beside(target) as fresh:
+            _write_out(source, fresh, sha256, directory)
+            replace(fresh, target)
+
+    def _save(self, fill: Callable[[IO[bytes]], None]) -> Blob:
+        with self._incoming() as file:
+            hashed = HashedFile(file)
+            fill(hashed)  # type: ignore[arg-type]
+            file.flush()
+            self._keep(file, hashed.blob)
+        return hashed.blob
+
+
+class BlobStore(Store):
     """Blobs in the directory `root`, as `ab/cdef…`."""
 
     def __init__(self, root: Path) -> None:
@@ -38,119 +112,89 @@ class BlobStore:
 
     def path(self, sha256: str) -> Path:
         """Where the blob is, or would be; ValueError when `sha256` is none."""
-        if not _SHA256.fullmatch(sha256):
-            raise ValueError(f"{sha256!r} is not a SHA-256 in hex")
-        return self.root / sha256[:2] / sha256[2:]
+        return self.root / key(sha256)
 
     def has(self, sha256: str) -> bool:
-        """Is the blob there?"""
         return self.path(sha256).is_file()
 
-    def put(self, source: IO[bytes]) -> Blob:
-        """Store everything `source` holds; OSError (disk full) leaves nothing behind."""
-        with self._temporary() as (file, temporary):
-            blob = _copy(source, file)
-            self._keep(temporary, blob)
-        return blob
-
-    def put_directory(self, directory: Path) -> Blob:
-        """Store a directory as an uncompressed tar with sorted names and nothing of owners or times."""
-        with self._temporary() as (file, temporary):
-            writer = _HashingFile(file)
-            with tarfile.open(fileobj=writer, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-                for path in sorted(directory.rglob("*")):
-                    archive.add(path, str(path.relative_to(directory)), recursive=False, filter=_anonymous)
-            file.flush()
-            blob = Blob(writer.digest.hexdigest(), writer.size)
-            self._keep(temporary, blob)
-        return blob
-
-    def put_path(self, path: Path) -> Blob:
-        """Store a file, or a directory as `put_directory` does."""
-        if path.is_dir():
-            return self.put_directory(path)
-        with path.open("rb") as file:
-            return self.put(file)
-
     def open(self, sha256: str) -> IO[bytes]:
-        """The blob's bytes; FileNotFoundError when it is not there."""
         return self.path(sha256).open("rb")
 
-    def restore(self, sha256: str, target: Path, *, directory: bool) -> None:
-        """Write the blob out as `target`: a file of its own (a program may change it), or a directory.
-
-        OSError when that cannot be: the blob is gone, the disk is full, or a link in the directory leads out of it.
-        """
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with self.open(sha256) as source:
-            if directory:
-                target.mkdir(exist_ok=True)
-                try:
-                    with tarfile.open(fileobj=source, mode="r|") as archive:
-                        archive.extractall(target, filter="data")
-                except tarfile.TarError as error:
-                    raise OSError(f"blob {sha256} cannot be unpacked: {error}") from error
-                return
-            with target.open("wb") as file:
-                _copy(source, file)
+    def delete(self, sha256: str) -> None:
+        self.path(sha256).unlink(missing_ok=True)
 
     def sweep(self) -> None:
-        """Remove what a killed process left half-written; call it when nothing is being stored."""
         for path in self.root.glob("incoming-*"):
             path.unlink(missing_ok=True)
 
-    def delete(self, sha256: str) -> None:
-        """Remove a blob; one that is gone already is fine."""
-        self.path(sha256).unlink(missing_ok=True)
-
     @contextmanager
-    def _temporary(self) -> Generator[tuple[IO[bytes], Path]]:
+    def _incoming(self) -> Generator[IO[bytes]]:
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor, name = tempfile.mkstemp(dir=self.root, prefix="incoming-")
-        path = Path(name)
+        os.close(descriptor)
         try:
-            with os.fdopen(descriptor, "wb") as file:
-                yield file, path
+            with open(name, "wb") as file:  # noqa: PTH123  (`file.name` is the path)
+                yield file
         finally:
-            with suppress(FileNotFoundError):
-                path.unlink()
+            Path(name).unlink(missing_ok=True)
 
-    def _keep(self, temporary: Path, blob: Blob) -> None:
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
+    def _keep(self, file: IO[bytes], blob: Blob) -> None:
+        os.fsync(file.fileno())
         target = self.path(blob.sha256)
         target.parent.mkdir(exist_ok=True, mode=0o700)
-        temporary.rename(target)
+        Path(file.name).rename(target)
 
 
-class _HashingFile(io.RawIOBase):
-    """A write-only file that hashes and counts what passes."""
+def open_blobs(url: str, options: Mapping[str, str], *, scratch: Path | None = None) -> Blobs:
+    """The store at `url`: `/path` or `file:///path`, or a bucket as `s3://bucket/prefix` (also `gs://`, `az://`).
 
-    def __init__(self, file: IO[bytes]) -> None:
-        super().__init__()
-        self._file = file
-        self.digest = hashlib.sha256()
-        self.size = 0
-
-    def write(self, data: "ReadableBuffer", /) -> int:
-        self.digest.update(data)
-        self.size += memoryview(data).nbytes
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-
-def _copy(source: IO[bytes], target: IO[bytes]) -> Blob:
-    writer = _HashingFile(target)
-    while chunk := source.read(_CHUNK):
-        writer.write(chunk)
-    writer.flush()
-    return Blob(writer.digest.hexdigest(), writer.size)
+    `options` are those of a bucket's library (`region`, `endpoint`, …). Credentials are not among them: they come from
+    the environment. What goes to a bucket passes through a temporary file in `scratch`, when None in the system's place
+    for them. InvalidInputError when that is no such place.
+    """
+    scheme, _, place = url.partition("://")
+    if place and scheme in _BUCKETS:
+        return _open_bucket(url, options, scratch)
+    path = Path(unquote(place) if scheme == "file" else url).expanduser()
+    if not path.is_absolute():
+        raise InvalidInputError.of(
+            "storage",
+            f"{quoted(url)} is no place for blobs",
+            "an absolute path, or a bucket such as s3://bucket/prefix",
+        )
+    return BlobStore(path)
 
 
-def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo:
-    info.uid = info.gid = 0
-    info.uname = info.gname = ""
-    info.mtime = 0
-    return info
+def key(sha256: str) -> str:
+    """The name a blob is kept under, `ab/cdef…`; ValueError when `sha256` is none."""
+    if not _SHA256.fullmatch(sha256):
+        raise ValueError(f"{sha256!r} is not a SHA-256 in hex")
+    return f"{sha256[:2]}/{sha256[2:]}"
+
+
+def _open_bucket(url: str, options: Mapping[str, str], scratch: Path | None) -> Blobs:
+    try:
+        from gpuyard.storage.bucket import BucketStore  # only who has a bucket needs its library
+    except ModuleNotFoundError as error:
+        raise InvalidInputError.of(
+            "storage", f"{quoted(url)} needs the package {error.name}", "pip install 'gpuyard[s3]'"
+        ) from error
+    return BucketStore(url, options, scratch=scratch)
+
+
+def _write_out(source: IO[bytes], fresh: Path, sha256: str, directory: bool) -> None:
+    hashed, fault = HashedFile(source), None
+    try:
+        if directory:
+            fresh.mkdir()
+            unpack(hashed, fresh)  # type: ignore[arg-type]
+        else:
+            with fresh.open("wb") as file:
+                shutil.copyfileobj(hashed, file, CHUNK)
+    except tarfile.TarError as error:
+        fault = error
+    hashed.drain()  # an archive may end before its blob does
+    if hashed.blob.sha256 != sha256:
+        raise OSError(f"blob {sha256} is damaged: its {hashed.blob.size} bytes hash to {hashed.blob.sha256}")
+    if fault:
+        raise OSError(f"blob {sha256} cannot be unpacked: {fault}") from fault

@@ -1,4 +1,4 @@
-"""The blob store: whole or not at all, under the right hash, and back as it was."""
+"""Both blob stores: whole or not at all, under the right hash, and back as it was."""
 
 import errno
 import hashlib
@@ -11,19 +11,62 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.storage.blobs import Blob, BlobStore
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.storage.blobs import Blob, Blobs, BlobStore, open_blobs
+from tests.integration.storage.conftest import Bucket
 from tests.support.tmpfs import fill, small_disk
 
-BIG = os.urandom(3_000_000)  # more than one chunk
+BIG = os.urandom(20_000_000)  # more than one chunk, and more than one part of an upload
+
+
+class Place:
+    """A store and a look behind it."""
+
+    def __init__(self, blobs: Blobs, bucket: Bucket | None = None) -> None:
+        self.blobs, self._bucket = blobs, bucket
+
+    def names(self) -> list[str]:
+        """The names of everything there, half-written files too."""
+        if self._bucket:
+            return sorted(name.removeprefix("deep/er/") for name in self._bucket.objects())
+        assert isinstance(self.blobs, BlobStore)
+        root = self.blobs.root
+        return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+    def write(self, sha256: str, content: bytes) -> None:
+        """Put wrong content under a name."""
+        name = f"{sha256[:2]}/{sha256[2:]}"
+        if self._bucket:
+            self._bucket.s3.client.put_object(Bucket=self._bucket.name, Key=f"deep/er/{name}", Body=content)
+        else:
+            assert isinstance(self.blobs, BlobStore)
+            self.blobs.path(sha256).write_bytes(content)
+
+
+@pytest.fixture(params=["directory", "bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "directory":
+        return Place(BlobStore(tmp_path / "blobs"))
+    bucket = request.getfixturevalue("bucket")
+    return Place(open_blobs(bucket.url, {}), bucket)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> BlobStore:
+def store(place: Place) -> Blobs:
+    return place.blobs
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> BlobStore:
     return BlobStore(tmp_path / "blobs")
 
 
 def files(store: BlobStore) -> list[Path]:
     return sorted(path for path in store.root.rglob("*") if path.is_file())
+
+
+def name_of(digest: str) -> str:
+    return f"{digest[:2]}/{digest[2:]}"
 
 
 class Source(io.RawIOBase):
@@ -41,38 +84,39 @@ class Source(io.RawIOBase):
 
 
 @pytest.mark.parametrize("content", [b"", b"weights", BIG], ids=["empty", "small", "big"])
-def test_a_blob_is_stored_under_its_hash(store: BlobStore, content: bytes):
+def test_a_blob_is_stored_under_its_hash(place: Place, content: bytes):
+    store = place.blobs
     digest = hashlib.sha256(content).hexdigest()
     assert not store.has(digest)
     assert store.put(io.BytesIO(content)) == Blob(digest, len(content))
     assert store.has(digest)
     with store.open(digest) as file:
         assert file.read() == content
-    assert files(store) == [store.root / digest[:2] / digest[2:]]
+    assert place.names() == [name_of(digest)]
 
 
-def test_a_blob_is_there_only_when_it_is_whole(store: BlobStore):
+def test_a_blob_is_there_only_when_it_is_whole(place: Place):
     digest = hashlib.sha256(BIG).hexdigest()
     seen = []
-    store.put(Source(BIG, lambda: seen.append((store.has(digest), [path.name[:9] for path in files(store)]))))
-    assert seen == [(False, ["incoming-"])]
-    assert store.has(digest)
+    place.blobs.put(Source(BIG, lambda: seen.append((place.blobs.has(digest), name_of(digest) in place.names()))))
+    assert seen == [(False, False)]
+    assert place.blobs.has(digest)
 
 
-def test_a_source_that_breaks_off_leaves_nothing(store: BlobStore):
+def test_a_source_that_breaks_off_leaves_nothing(place: Place):
     def break_off() -> None:
         raise OSError("the disk it is on was pulled out")
 
     with pytest.raises(OSError, match="pulled out"):
-        store.put(Source(BIG, break_off))
-    assert files(store) == []
+        place.blobs.put(Source(BIG, break_off))
+    assert place.names() == []
 
 
-def test_the_same_bytes_are_stored_once(store: BlobStore):
+def test_the_same_bytes_are_stored_once(place: Place):
     with ThreadPoolExecutor(8) as pool:
-        blobs = set(pool.map(lambda _: store.put(io.BytesIO(BIG)), range(8)))
-    assert len(blobs) == 1
-    assert len(files(store)) == 1
+        blobs = set(pool.map(lambda _: place.blobs.put(io.BytesIO(BIG)), range(8)))
+    assert blobs == {Blob(hashlib.sha256(BIG).hexdigest(), len(BIG))}
+    assert place.names() == [name_of(blob.sha256) for blob in blobs]
 
 
 def test_a_full_disk_is_an_oserror_and_leaves_nothing(tmp_path: Path):
@@ -88,26 +132,56 @@ def test_a_full_disk_is_an_oserror_and_leaves_nothing(tmp_path: Path):
         assert store.has(store.put(io.BytesIO(b"there is room again")).sha256)
 
 
-def test_what_is_restored_is_a_copy(store: BlobStore, tmp_path: Path):
+def test_what_is_restored_is_a_copy(store: Blobs, tmp_path: Path):
     blob = store.put(io.BytesIO(b"weights"))
     target = tmp_path / "deep" / "down" / "model.pt"
     store.restore(blob.sha256, target, directory=False)
     assert target.read_bytes() == b"weights"
+    assert [path.name for path in target.parent.iterdir()] == ["model.pt"]
     target.write_bytes(b"changed")
     with store.open(blob.sha256) as file:
         assert file.read() == b"weights"
 
 
-def test_what_is_not_there(store: BlobStore, tmp_path: Path):
+def test_what_is_not_there(store: Blobs, tmp_path: Path):
     missing = "0" * 64
-    with pytest.raises(FileNotFoundError):
+    assert not store.has(missing)
+    with pytest.raises(FileNotFoundError, match=missing[2:]):
         store.open(missing)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=missing[2:]):
         store.restore(missing, tmp_path / "x", directory=False)
     store.delete(missing)
 
 
-def test_a_deleted_blob_is_gone_and_others_stay(store: BlobStore):
+@pytest.mark.parametrize("directory", [False, True], ids=["file", "directory"])
+@pytest.mark.parametrize("left", [0, 1_000, len(BIG) - 1], ids=["all", "much", "a byte"])
+def test_a_blob_that_lost_its_end_is_an_oserror_and_heals(
+    place: Place, checkpoint: Path, tmp_path: Path, left: int, directory: bool
+):
+    source = checkpoint if directory else checkpoint / "model.safetensors"
+    blob = place.blobs.put_path(source)
+    with place.blobs.open(blob.sha256) as file:
+        place.write(blob.sha256, file.read()[:left])
+    target = tmp_path / "back"
+    with pytest.raises(OSError, match=f"blob {blob.sha256} is damaged: its {left} bytes hash to"):
+        place.blobs.restore(blob.sha256, target, directory=directory)
+    assert not target.exists()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    assert place.blobs.put_path(source) == blob
+    place.blobs.restore(blob.sha256, target, directory=directory)
+    assert target.exists()
+
+
+def test_a_blob_with_other_content_is_an_oserror_and_what_was_there_stays(place: Place, tmp_path: Path):
+    blob = place.blobs.put(io.BytesIO(b"weights"))
+    place.write(blob.sha256, b"weighty")
+    (tmp_path / "model.pt").write_bytes(b"before")
+    with pytest.raises(OSError, match="is damaged"):
+        place.blobs.restore(blob.sha256, tmp_path / "model.pt", directory=False)
+    assert (tmp_path / "model.pt").read_bytes() == b"before"
+
+
+def test_a_deleted_blob_is_gone_and_others_stay(store: Blobs):
     one, two = store.put(io.BytesIO(b"one")), store.put(io.BytesIO(b"two"))
     store.delete(one.sha256)
     store.delete(one.sha256)
@@ -115,23 +189,24 @@ def test_a_deleted_blob_is_gone_and_others_stay(store: BlobStore):
 
 
 @pytest.mark.parametrize("name", ["", "../../etc/passwd", "0" * 63, "0" * 65, "G" * 64, "A" * 64, "0" * 64 + "\n"])
-def test_a_name_that_is_no_hash_is_refused(store: BlobStore, name: str):
-    for act in (store.path, store.has, store.open, store.delete):
+def test_a_name_that_is_no_hash_is_refused(store: Blobs, name: str):
+    for act in (store.has, store.open, store.delete):
         with pytest.raises(ValueError, match="is not a SHA-256 in hex"):
             act(name)
 
 
-def test_half_written_blobs_are_swept_and_whole_ones_stay(store: BlobStore):
-    blob = store.put(io.BytesIO(b"whole"))
-    (store.root / "incoming-killed").write_bytes(b"half")
-    store.sweep()
-    assert files(store) == [store.path(blob.sha256)]
+def test_half_written_blobs_are_swept_and_whole_ones_stay(place: Place):
+    blob = place.blobs.put(io.BytesIO(b"whole"))
+    if isinstance(place.blobs, BlobStore):
+        (place.blobs.root / "incoming-killed").write_bytes(b"half")
+    place.blobs.sweep()
+    assert place.names() == [name_of(blob.sha256)]
 
 
-def test_blobs_are_their_owners_alone(store: BlobStore):
-    blob = store.put(io.BytesIO(b"x"))
+def test_blobs_are_their_owners_alone(local: BlobStore):
+    blob = local.put(io.BytesIO(b"x"))
     assert [
-        path.stat().st_mode & 0o077 for path in (store.root, store.path(blob.sha256).parent, store.path(blob.sha256))
+        path.stat().st_mode & 0o077 for path in (local.root, local.path(blob.sha256).parent, local.path(blob.sha256))
     ] == [0] * 3
 
 
@@ -156,17 +231,22 @@ def tree(folder: Path) -> dict[str, object]:
     return {str(path.relative_to(folder)): content(path) for path in folder.rglob("*")}
 
 
-def test_a_directory_comes_back_as_it_was(store: BlobStore, checkpoint: Path, tmp_path: Path):
+def test_a_directory_comes_back_as_it_was(store: Blobs, checkpoint: Path, tmp_path: Path):
     blob = store.put_directory(checkpoint)
-    assert hashlib.sha256(store.path(blob.sha256).read_bytes()).hexdigest() == blob.sha256
-    assert store.path(blob.sha256).stat().st_size == blob.size
+    with store.open(blob.sha256) as file:
+        archive = file.read()
+    assert Blob(hashlib.sha256(archive).hexdigest(), len(archive)) == blob
     restored = tmp_path / "resume" / "checkpoint-100"
     store.restore(blob.sha256, restored, directory=True)
     assert tree(restored) == tree(checkpoint)
     assert os.access(restored / "run.sh", os.X_OK)
+    (restored / "model.safetensors").unlink()
+    store.restore(blob.sha256, restored, directory=True)
+    assert tree(restored) == tree(checkpoint)
+    assert [path.name for path in restored.parent.iterdir()] == ["checkpoint-100"]
 
 
-def test_a_directory_with_the_same_content_has_the_same_hash(store: BlobStore, checkpoint: Path):
+def test_a_directory_with_the_same_content_has_the_same_hash(store: Blobs, checkpoint: Path):
     first = store.put_directory(checkpoint)
     for path in checkpoint.rglob("*"):
         os.utime(path, (1, 1), follow_symlinks=False)
@@ -186,8 +266,17 @@ def test_a_directory_that_does_not_fit_leaves_nothing(tmp_path: Path):
         assert files(full) == []
 
 
+def test_a_target_on_a_full_disk_is_an_oserror_and_leaves_nothing(store: Blobs, checkpoint: Path, tmp_path: Path):
+    file, folder = store.put(io.BytesIO(BIG)), store.put_directory(checkpoint)
+    with small_disk(tmp_path / "disk") as disk:
+        for blob, directory in ((file, False), (folder, True)):
+            with pytest.raises(OSError, match="No space left"):
+                store.restore(blob.sha256, disk / "back", directory=directory)
+            assert list(disk.iterdir()) == []
+
+
 @pytest.mark.parametrize("link", ["/etc/passwd", "../../outside"])
-def test_a_link_that_leads_out_is_an_oserror_on_the_way_back(store: BlobStore, tmp_path: Path, link: str):
+def test_a_link_that_leads_out_is_an_oserror_on_the_way_back(store: Blobs, tmp_path: Path, link: str):
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "link").symlink_to(link)
@@ -196,7 +285,7 @@ def test_a_link_that_leads_out_is_an_oserror_on_the_way_back(store: BlobStore, t
         store.restore(blob.sha256, tmp_path / "back", directory=True)
 
 
-def test_a_hostile_archive_writes_nothing_outside(store: BlobStore, tmp_path: Path):
+def test_a_hostile_archive_writes_nothing_outside(store: Blobs, tmp_path: Path):
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         tar.addfile(tarfile.TarInfo("../escaped"), io.BytesIO())
@@ -207,7 +296,20 @@ def test_a_hostile_archive_writes_nothing_outside(store: BlobStore, tmp_path: Pa
     assert not (tmp_path / "deep" / "escaped").exists()
 
 
-def test_a_blob_that_is_no_archive_is_an_oserror(store: BlobStore, tmp_path: Path):
+def test_a_blob_that_is_no_archive_is_an_oserror(store: Blobs, tmp_path: Path):
     blob = store.put(io.BytesIO(b"no tar" * 1000))
     with pytest.raises(OSError, match="cannot be unpacked"):
         store.restore(blob.sha256, tmp_path / "back", directory=True)
+
+
+@pytest.mark.parametrize("url", ["blobs", "", "s4://x", "http://127.0.0.1/x", "file://host/x", "C:\\blobs"])
+def test_what_is_no_place_for_blobs_is_said(url: str):
+    with pytest.raises(InvalidInputError, match=r"storage: .* is no place for blobs .an absolute path, or a bucket"):
+        open_blobs(url, {})
+
+
+def test_a_directory_by_its_url(tmp_path: Path):
+    for url in (f"{tmp_path}/größe", f"file://{tmp_path}/gr%C3%B6%C3%9Fe"):
+        blobs = open_blobs(url, {})
+        assert isinstance(blobs, BlobStore)
+        assert blobs.root == tmp_path / "größe"

@@ -1,0 +1,98 @@
+"""A real S3 server (moto's) for tests of this room, with a bucket of its own for each test."""
+
+import os
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import httpx
+import pytest
+
+from tests.support.wait import wait_until
+
+SECRET = "wJalrXUtnFEMI-this-is-nobodys-key"
+
+
+@dataclass(frozen=True)
+class S3:
+    """Where it listens, and a client of another make to look at what we did."""
+
+    port: int
+    client: Any
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket that a test has to itself."""
+
+    s3: S3
+    name: str
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self.name}/deep/er"
+
+    def objects(self) -> list[str]:
+        """The names of all objects."""
+        return [item["Key"] for item in self.s3.client.list_objects_v2(Bucket=self.name).get("Contents", [])]
+
+    def unfinished(self) -> list[str]:
+        """The names under which an upload was begun and not ended."""
+        return [item["Key"] for item in self.s3.client.list_multipart_uploads(Bucket=self.name).get("Uploads", [])]
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = Path(sys.executable).with_name("moto_server")
+    with (tmp_path_factory.mktemp("moto") / "log").open("wb") as log:
+        process = subprocess.Popen([server, "-H", "127.0.0.1", "-p", str(port)], stdout=log, stderr=log)
+    try:
+        wait_until(lambda: process.poll() is not None or _listens(port), 60, "moto_server")
+        yield S3(port, _client(port))
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def bucket(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """An empty bucket, and an environment that leads to it and to nothing real."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_ENDPOINT_URL": s3.endpoint,
+        "AWS_REGION": "us-east-1",
+        "AWS_METADATA_ENDPOINT": "http://127.0.0.1:9",
+    }.items():
+        monkeypatch.setenv(name, value)
+    name = f"test-{uuid.uuid4()}"
+    s3.client.create_bucket(Bucket=name)
+    return Bucket(s3, name)
+
+
+def _client(port: int) -> Any:
+    return boto3.client(
+        "s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1",
+        aws_access_key_id="x", aws_secret_access_key="x",
+    )  # fmt: skip
+
+
+def _listens(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/moto-api/", timeout=1).status_code == 200
+    except httpx.HTTPError:
+        return False
