@@ -171,7 +171,7 @@ def why(job: Reference, as_json: AsJson = False) -> None:
     if answer.get("position"):
         typer.echo(f"Position in the queue: {answer['position']}")
     for verdict in answer.get("candidates", []):
-        reasons = "; ".join(verdict["reasons"]) or "fits"
+        reasons = "; ".join([*verdict["reasons"], *([verdict["expects"]] if verdict["expects"] else [])]) or "fits"
         typer.echo(f"  {verdict['name'] or verdict['node']}: {reasons}")
     if answer.get("would_help"):
         typer.echo("What would help:")

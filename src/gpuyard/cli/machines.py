@@ -99,14 +99,16 @@ def providers(as_json: AsJson = False) -> None:
 
 
 def offers(as_json: AsJson = False) -> None:
-    """List what engines offer beyond this machine: GPUs, sizes, prices."""
+    """List what engines offer beyond this machine, the best first. `gpuyard estimate` ranks them for a job."""
     found = _listing("offers")
     if as_json:
         print_page(found)
         return
     rows = [(o["id"], f"{o['gpus']} × {o['gpu'] or 'GPU'}" if o["gpus"] else None,
              f"{o['gpu_memory_gb']:g} GB" if o["gpu_memory_gb"] else None, f"{o['cpus']:g}", f"{o['memory_gb']:.4g} GB",
-             o["nodes"], o["price_per_hour"] and f"{o['price_per_hour']} {o['currency']}", o["problem"])
+             o["nodes"], o["price_per_hour"] and f"{o['price_per_hour']} {o['currency']}",
+             "spot" if o["spot"] else "", o["region"], "" if o["wait_s"] is None else format_duration(o["wait_s"]),
+             o["problem"])
             for o in found]  # fmt: skip
-    columns = ("OFFER", "GPUS", "EACH", "CORES", "MEMORY", "NODES", "PER HOUR", "NOTE")
+    columns = ("OFFER", "GPUS", "EACH", "CORES", "MEMORY", "NODES", "PER HOUR", "KIND", "REGION", "WAIT", "NOTE")
     print_table(columns, rows, empty="No offers: no engine such as Slurm is configured.")

@@ -6,7 +6,21 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from gpuyard.cli import batch, checkpoints, jobs, ledger, llm, machines, models, run, server, simulate, templates, top
+from gpuyard.cli import (
+    batch,
+    checkpoints,
+    estimate,
+    jobs,
+    ledger,
+    llm,
+    machines,
+    models,
+    run,
+    server,
+    simulate,
+    templates,
+    top,
+)  # fmt: skip
 from gpuyard.cli.entry import leave_quietly
 from gpuyard.domain.errors import GpuyardError
 
@@ -30,7 +44,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=True,
 )
-for module in (run, jobs, batch, checkpoints, machines, top, models, llm, templates, simulate, ledger, server):
+for module in (
+    run,
+    jobs,
+    batch,
+    checkpoints,
+    machines,
+    estimate,
+    top,
+    models,
+    llm,
+    templates,
+    simulate,
+    ledger,
+    server,
+):
     module.register(app)
 
 

@@ -49,20 +49,27 @@ def run(
     project: Annotated[str | None, typer.Option(help="Whose budget.")] = None,
     label: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, for finding it again.")] = None,
     provider: Annotated[str | None, typer.Option(help="Only on this provider.")] = None,
+    region: Annotated[list[str] | None, typer.Option(help="Elsewhere only in this region; more may be named.")] = None,
+    max_price: Annotated[str | None, typer.Option(help="Elsewhere at no more than this an hour.")] = None,
+    spot: Annotated[bool, typer.Option("--spot", help="It may be interrupted, which is cheaper.")] = False,
+    strategy: Annotated[
+        str | None, typer.Option(help="Which offer is best: cost, performance, availability or balanced.")
+    ] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="Sent twice, makes one job.")] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the job's id and leave.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the job as JSON and leave.")] = False,
 ) -> None:
     """Run COMMAND on a GPU that fits and follow it; its exit code becomes this command's."""
-    gpu_request = _given(count=gpus, memory_gb=gpu_memory, gpu_class=gpu_class)
+    gpu_request = given(count=gpus, memory_gb=gpu_memory, gpu_class=gpu_class)
     if gpu_request and gpus is None:
         gpu_request["count"] = 1
-    fields = _given(
+    fields = given(
         name=name, image=image, tier=tier, timeout_s=timeout, retry_count=retries, priority=priority, project=project,
-        provider=provider, idempotency_key=idempotency_key, depends_on=after or None,
+        provider=provider, max_price=max_price, strategy=strategy, spot=spot or None,
+        allowed=given(regions=region or None) or None, idempotency_key=idempotency_key, depends_on=after or None,
         labels=pairs_of("label", label or [], {}) or None,
-        resources=_given(cpus=cpus, memory_gb=memory, nodes=nodes, gpus=gpu_request or None) or None,
-        checkpoint=_given(path=checkpoint, signal=checkpoint_signal, grace_s=grace) or None,
+        resources=given(cpus=cpus, memory_gb=memory, nodes=nodes, gpus=gpu_request or None) or None,
+        checkpoint=given(path=checkpoint, signal=checkpoint_signal, grace_s=grace) or None,
         workdir=str(workdir.absolute()) if workdir else None,
     )  # fmt: skip
     _note_misplaced(command)
@@ -184,7 +191,7 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _given(**values: Any) -> dict[str, Any]:
+def given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -162,6 +162,11 @@ def listing(noun: str) -> Call[list[dict[str, Any]]]:
     return Call("GET", f"/api/v1/{noun}", _items)
 
 
+def estimate(body: Json, strategy: str | None) -> Call[dict[str, Any]]:
+    """Where a job could run, best place first; it is not submitted."""
+    return Call("POST", "/api/v1/estimate", dict, {"strategy": strategy} if strategy else {}, body, done_once=True)
+
+
 def tend_gpu(gpu: str, action: str) -> Call[str]:
     """`drain`, `undrain` or `release` a GPU; its UUID."""
     return Call("POST", f"/api/v1/gpus/{_segment(gpu)}/{action}", lambda a: str(a["uuid"]), done_once=True)

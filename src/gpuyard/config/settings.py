@@ -24,9 +24,11 @@ from gpuyard.config.paths import Home
 from gpuyard.domain import units
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.models import ModelSpec
+from gpuyard.domain.offers import Strategy
 from gpuyard.domain.scripts import ScriptSpec
 from gpuyard.domain.tiers import Tier
 from gpuyard.domain.validation import faults_of
+from gpuyard.domain.webhooks import Webhooks
 
 Seconds = Annotated[float, BeforeValidator(units.seconds), Field(ge=0)]
 Period = Annotated[float, BeforeValidator(units.seconds), Field(gt=0)]
@@ -57,10 +59,10 @@ class ServerSettings(_Section):
 
 class SchedulerSettings(_Section):
     """`policy`: whose turn it is (see the guide on scheduling); `ageing_s`: a waiting job gains one priority each;
-    retries back off from `retry_base_s` to `retry_max_s`."""
+    retries back off from `retry_base_s` to `retry_max_s`. `strategy`: which offer is best (see the guide on offers)."""
 
     policy: Literal["gittins", "backfill", "fcfs"] = "gittins"
-
+    strategy: Strategy = Strategy.BALANCED
     ageing_s: Period = 21600.0
     retry_base_s: Seconds = 1.0
     retry_max_s: Seconds = 300.0
@@ -85,10 +87,18 @@ class NodeSettings(_Section):
 
 
 class BillingSettings(_Section):
-    """What a job on one's own hardware costs; unset, its tier's list price."""
+    """What a job on one's own hardware costs; unset, its tier's list price.
+
+    `currency` is that of bills and of `max_price`; `rates` says what one unit of another is worth in it.
+    """
 
     local_price_per_hour: Decimal | None = Field(default=None, ge=0)
     currency: str = "USD"
+    rates: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict[str, float])
+
+    def rate(self, currency: str) -> float | None:
+        """What one unit of `currency` is worth in ours; None when nobody said."""
+        return 1.0 if currency == self.currency else self.rates.get(currency)
 
 
 class ResidencySettings(_Section):
@@ -149,6 +159,12 @@ class SpoolSettings(_Section):
     path: Path | None = None
 
 
+class NotifySettings(_Section):
+    """Who is told of what happens (see the guide on notifications)."""
+
+    webhooks: Webhooks = ()
+
+
 class LedgerSettings(_Section):
     """`keep_events`: how many journal rows stay before the oldest are folded into a snapshot.
 
@@ -173,6 +189,7 @@ class Settings(BaseSettings):
     ledger: LedgerSettings = LedgerSettings()
     resource_manager: ResourceManagerSettings = ResourceManagerSettings()
     spool: SpoolSettings = SpoolSettings()
+    notify: NotifySettings = NotifySettings()
     residency: ResidencySettings = ResidencySettings()
     models: dict[str, ModelSpec] = Field(default_factory=dict[str, ModelSpec])
     scripts: dict[str, ScriptSpec] = Field(default_factory=dict[str, ScriptSpec])

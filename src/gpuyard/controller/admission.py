@@ -59,6 +59,18 @@ class Admission:
         await self._core.committed(mine=all(job.queued_at is not None for job in jobs))
         return jobs
 
+    async def imagine(self, body: msgspec.Raw) -> Prepared:
+        """The job that `body` asks for, which is valid, and is not queued; InvalidInputError."""
+        job, _ = self._intake.read(body)
+        await self._first_node()
+        return job
+
+    async def _first_node(self) -> None:
+        """A server that has just started learns in a moment what this machine has."""
+        if not self._joined.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._joined.wait(), FIRST_NODE_S)
+
     # --- before anything is queued ---
 
     async def _read(self, bodies: list[msgspec.Raw]) -> list[Prepared]:
@@ -94,10 +106,7 @@ class Admission:
 
     async def _look_at(self, template: Template, program: tuple[str, ...], seen: set[object]) -> None:
         """`seen` holds the shapes and programs of this request that have been found good."""
-        if not self._joined.is_set():
-            with suppress(TimeoutError):
-                # A server that has just started learns in a moment what this machine has.
-                await asyncio.wait_for(self._joined.wait(), FIRST_NODE_S)
+        await self._first_node()
         if template.shape not in seen:
             verdict = impossible(self._core.view, template.shape)
             if verdict is not None:

@@ -7,7 +7,6 @@ When a commit fails, memory has run ahead of the truth: it is thrown away and re
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
 import structlog
@@ -20,7 +19,7 @@ from gpuyard.controller.recall import know_parents, recall
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobspec import JobSpec
-from gpuyard.domain.offers import Offer
+from gpuyard.domain.offers import Offer, Strategy
 from gpuyard.domain.scripts import Scripts
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import JobState
@@ -30,9 +29,9 @@ from gpuyard.scheduler.claims import claims
 from gpuyard.scheduler.decide import decide
 from gpuyard.scheduler.fitting import provider_for
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.observe import PREEMPTED, observe
+from gpuyard.scheduler.observe import PREEMPTED, REVOKED, observe
 from gpuyard.scheduler.policy import Order, Policy
-from gpuyard.scheduler.view import Action, Fail, LiveAttempt, Preempt, View
+from gpuyard.scheduler.view import Action, Fail, LiveAttempt, Preempt, Recall, View
 
 # After a commit failed (a full disk), decisions are tried again this often.
 RETRY_WRITE_S = 1.0
@@ -58,6 +57,7 @@ class Core:
             ageing_s=settings.scheduler.ageing_s,
             retry_base_s=settings.scheduler.retry_base_s,
             retry_max_s=settings.scheduler.retry_max_s,
+            strategy=Strategy(settings.scheduler.strategy),
         )
         self.ledger = ledger
         self.queries = ledger.queries
@@ -178,6 +178,11 @@ class Core:
             self.emit([moves.ending(attempt, PREEMPTED, self.clock(), action.for_job)])
             self.on_preempt(attempt)
             return None
+        if isinstance(action, Recall):
+            attempt = self.view.attempts[action.attempt_id]
+            self.emit([moves.ending(attempt, REVOKED, self.clock())])
+            self.on_preempt(attempt)
+            return None
         if isinstance(action, Fail):
             self.emit([moves.settled(job, JobState.FAILED, action.reason, self.clock(), action.message)])
             return None
@@ -187,14 +192,14 @@ class Core:
         attempt_id = new_id("attempt")
         offer = self.view.engines.offer(placements[0].offer)
         provider = offer.provider if offer else provider_for(self.view.nodes[placements[0].node_id], job.shape)
-        price = self._offered(offer, job) if offer else self._listed(job)
+        price = self._offered(offer, job) if offer else self.listed(job)
         intent = moves.intended(job, attempt_id, token=job.attempts + 1, epoch=self.epoch, provider=provider,
                                 reference=attempt_id if provider in self.claiming else None,
                                 placements=placements, price=price, now=self.clock())  # fmt: skip
         self.emit([intent])
         return attempt_id
 
-    def _listed(self, job: LiveJob) -> Price:
+    def listed(self, job: LiveJob) -> Price:
         """The list price on our own nodes."""
         price = self._prices.get((job.shape, job.tier))
         if price is None:
@@ -205,10 +210,10 @@ class Core:
 
     def _offered(self, offer: Offer, job: LiveJob) -> Price:
         """The offer's own price for as many nodes, or the list price where it names none."""
-        if offer.price_per_hour is None:
-            return self._listed(job)
-        part = Decimal(job.shape.gpus) / offer.gpus if offer.divisible and offer.gpus else Decimal(1)
-        return Price(offer.price_per_hour * part * job.shape.nodes, offer.currency, "offer", job.tier or "")
+        per_hour = offer.hourly(job.shape.gpus, job.shape.nodes)
+        if per_hour is None:
+            return self.listed(job)
+        return Price(per_hour, offer.currency, "offer", job.tier or "")
 
     def _set_alarm(self, wake_at: float | None) -> None:
         if self._alarm:
@@ -225,6 +230,7 @@ class Core:
         known = self.view.engines
         self.view, self.submitting = recall(self.queries, self.clock()), {}
         self.view.meet(known.known, known.containers)
+        self.view.engines.history = known.history
 
     def know_parents(self, job_ids: set[str]) -> bool:
         """Tell the view of parents that are already over; False while the end of one is on its way to the ledger."""

@@ -24,10 +24,12 @@ from gpuyard.domain.jobconfig import JobResult, JobStatus
 from gpuyard.domain.states import AttemptState
 from gpuyard.providers.base import FindsAttempts, GpuProviderInterface, Queues
 from gpuyard.scheduler.engines import Engine
-from gpuyard.scheduler.observe import PREEMPTED
+from gpuyard.scheduler.observe import PREEMPTED, remember
 from gpuyard.scheduler.view import LiveAttempt
 
 _OFFERS_S = 60.0
+# So many of an engine's newest attempts are read again when a server starts.
+_REMEMBERED = 500
 _HEALTH_S = 15.0
 _STRANGERS_S = 2.0
 _TELL_S = 20.0
@@ -64,6 +66,7 @@ class Engines:
         self._settling: set[str] = set()
         self._missing: dict[str, float] = {}
         self._offered_at: dict[str, float] = {}
+        self._remembered: set[str] = set()
 
     def start(self) -> None:
         """Begin to ask. Until a provider has answered nothing is sent there."""
@@ -160,12 +163,23 @@ class Engines:
         offers = await provider.offers()
         self._offered_at[name] = time.monotonic()
         engine = self._core.view.engines.known[name]
-        news = {offer.id: offer for offer in offers}
+        billing = self._core.settings.billing
+        news = {offer.id: replace(offer, rate=billing.rate(offer.currency)) for offer in offers}
         if engine.problem or engine.offers != news:
             engine.problem, engine.offers = "", news
+            self._remember(name)
             self._carries(name, well=True)
             self._requests.joined.set()
             self._core.schedule()
+
+    def _remember(self, name: str) -> None:
+        """Know again how attempts fared there: once, as soon as it is known what its offers are."""
+        if name in self._remembered:
+            return
+        self._remembered.add(name)
+        view = self._core.view
+        for row in reversed(self._core.queries.newest_ended(_REMEMBERED, name)):
+            remember(view, view.learning.type_of(row["name"] or "", row["labels"] or {}), row)
 
     # --- attempts of which it is not known whether they arrived ---
 

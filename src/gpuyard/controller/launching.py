@@ -16,13 +16,12 @@ from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.states import AttemptState
 from gpuyard.providers.base import TRANSIENT, GpuProviderInterface, OwnsNodes, Queues
 from gpuyard.scheduler.jobs import LiveJob
+from gpuyard.scheduler.observe import REVOKED
 from gpuyard.scheduler.policy import backoff_s
 from gpuyard.scheduler.view import LiveAttempt
 
 # A claim is meant to wait for some hundredths of a second.
 _CLAIM_S = 2.0
-# An offer that had nothing left is asked again after so long.
-_OFFER_BACKOFF_S = 60.0
 log = structlog.get_logger(__name__)
 
 
@@ -117,8 +116,8 @@ class Launching:
         """What was offered is gone: the job goes back into the line, and this offer is left alone for a while."""
         core = self._core
         if attempt.offer:
-            core.view.engines.put_off[attempt.offer] = core.clock() + _OFFER_BACKOFF_S
-            self.settle(attempt, moves.Outcome(core.clock(), stopped="revoked", message=str(error)))
+            core.view.engines.had_nothing(attempt.offer, core.clock())
+            self.settle(attempt, moves.Outcome(core.clock(), stopped=REVOKED, message=str(error)))
         else:
             self.settle(attempt, moves.Outcome(core.clock(), reason="submit_failed", message=str(error)))
         core.schedule()
@@ -194,7 +193,7 @@ class Launching:
         provider = self._providers[attempt.provider]
         if isinstance(provider, OwnsNodes):
             with suppress(ProviderError):  # not connected: the node has lost its window with the link
-                await provider.stop_attempt(attempt.node_id, attempt.id, "revoked", checkpoint=False)
+                await provider.stop_attempt(attempt.node_id, attempt.id, REVOKED, checkpoint=False)
 
 
 def _startable(attempt: LiveAttempt) -> bool:

@@ -18,13 +18,13 @@ from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import ATTEMPT_MOVES, JOB_MOVES, AttemptState, JobState, check_move
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.observe import PREEMPTED
+from gpuyard.scheduler.observe import PREEMPTED, REVOKED
 from gpuyard.scheduler.view import LiveAttempt
 
 # A program that cannot be started will not start the next time either.
 NEVER_RETRIED = frozenset({"command_not_found", "not_executable", "workdir_missing", "bad_resume"})
 # Nor does it count as a failure when gpuyard took the place away, or took back what it had sent ahead.
-NOT_ITS_FAULT = frozenset({PREEMPTED, "revoked"})
+NOT_ITS_FAULT = frozenset({PREEMPTED, REVOKED})
 NEWEST = "newest"
 
 
@@ -248,7 +248,7 @@ def _job_after(
 ) -> tuple[dict[str, Any], EventKind]:
     if state is JobState.FAILED and retry.not_before is not None:
         failed = reason not in NOT_ITS_FAULT
-        resume_from = job.resume_from if reason == "revoked" else NEWEST
+        resume_from = job.resume_from if reason == REVOKED else NEWEST
         changed: dict[str, Any] = {
             "state": JobState.QUEUED.value, "reason": reason, "attempt_id": None, "failures": job.failures + failed,
             "not_before": retry.not_before, "resume_from": resume_from,

@@ -64,16 +64,17 @@ def _learn(view: View, queries: Queries) -> None:
 def _recall_jobs(view: View, queries: Queries, rows: Sequence[StoredJob]) -> None:
     # No event is made of each: there may be a hundred thousand, and everybody waits.
     know_parents(view, queries, {parent for row in rows for parent in _parents(row.depends_on)})
-    service = queries.service([row.id for row in rows if row.attempts])
+    begun = [row.id for row in rows if row.attempts]
+    service, homes = queries.service(begun), queries.homes(begun)
     kind_of = _kinds(view)
     for row in rows:
-        job = _live(row, kind_of(row.name or "", row.labels), *service.get(row.id, (0.0, 0)))
+        job = _live(row, kind_of(row.name or "", row.labels), *service.get(row.id, (0.0, 0)), homes.get(row.id, ""))
         view.jobs[job.id] = job
         if job.state is JobState.QUEUED:
             view.file(job)
 
 
-def _live(row: StoredJob, kind: str, served_s: float, preemptions: int) -> LiveJob:
+def _live(row: StoredJob, kind: str, served_s: float, preemptions: int, home: str) -> LiveJob:
     state = _STATES[row.state]
     return LiveJob(
         id=row.id,
@@ -98,6 +99,7 @@ def _live(row: StoredJob, kind: str, served_s: float, preemptions: int) -> LiveJ
         kind=kind,
         served_s=served_s,
         preemptions=preemptions,
+        home=home,
     )
 
 

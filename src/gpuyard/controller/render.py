@@ -42,6 +42,7 @@ def render(spec: JobSpec, shape: Shape, attempt: LiveAttempt, checkpoint: dict[s
         "shares_gpus": spec.kind is JobKind.MODEL,
         "workdir": spec.workdir,
         "max_silence_s": spec.max_silence_s,
+        "priority": spec.priority,
         # Set here in any case, so that a spec's own options can never stand for them.
         "resume_sha256": None,
         "resume_name": None,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -19,8 +20,11 @@ from gpuyard.domain.errors import (
     ProviderError,
     RefusedError,
 )
+from gpuyard.domain.offers import Strategy
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.providers.base import TRANSIENT, GpuProviderInterface, OwnsNodes, Queues
+from gpuyard.scheduler.estimate import Estimate, estimate
+from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.observe import PREEMPTED
 from gpuyard.scheduler.view import LiveAttempt
 from gpuyard.scheduler.why import Why, why
@@ -54,6 +58,20 @@ class Requests:
     async def accept(self, bodies: list[msgspec.Raw]) -> list[Prepared]:
         """Queue jobs given as JSON, all or none; empties `bodies`."""
         return await self._admission.accept(bodies)
+
+    # --- estimate ---
+
+    async def estimate(self, body: msgspec.Raw, strategy: Strategy | None) -> Estimate:
+        """Where the job that `body` asks for could run; it is not queued. InvalidInputError."""
+        core = self._core
+        prepared = await self._admission.imagine(body)
+        template = prepared.template
+        kind = core.view.learning.type_of(prepared.name, msgspec.json.decode(prepared.labels))
+        job = LiveJob(prepared.id, JobState.QUEUED, template.shape, template.priority, core.clock(), kind=kind,
+                      tier=template.tier, timeout_s=template.timeout_s,
+                      estimated_s=template.estimated_duration_s)  # fmt: skip
+        policy = replace(core.policy, strategy=strategy) if strategy else core.policy
+        return estimate(core.view, job, core.clock(), policy, float(core.listed(job).per_hour))
 
     # --- cancel ---
 
@@ -110,11 +128,12 @@ class Requests:
                 raise
 
     def why_ending(self, attempt: LiveAttempt) -> str:
-        """Why an attempt is being stopped: its owner's wish comes before another job's need."""
-        return "cancelled" if self._core.view.jobs[attempt.job_id].cancel_requested else PREEMPTED
+        """Why an attempt is being stopped: its owner's wish comes before all else."""
+        cancelled = self._core.view.jobs[attempt.job_id].cancel_requested
+        return "cancelled" if cancelled else attempt.reason or PREEMPTED
 
     def preempt(self, attempt: LiveAttempt) -> None:
-        """Ask an attempt to save its work and leave, once the ledger says so."""
+        """Ask an attempt to leave, once the ledger says so: after saving its work, if it has begun."""
         self._core.spawn(self._preempt(attempt), "preempt")
 
     async def _preempt(self, attempt: LiveAttempt) -> None:
@@ -123,7 +142,7 @@ class Requests:
         except LedgerError:
             return  # Memory has been read anew without the preemption.
         if attempt.id in self._core.view.attempts:
-            await self.stop(attempt, PREEMPTED)
+            await self.stop(attempt, self.why_ending(attempt))
 
     # --- resume ---
 

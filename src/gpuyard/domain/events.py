@@ -62,6 +62,8 @@ class EventKind(StrEnum):
     ITEM_FAILED = "item.failed"
     ITEM_REQUEUED = "item.requeued"
     ITEM_CANCELLED = "item.cancelled"
+    PROVIDER_DOWN = "provider.down"
+    PROVIDER_UP = "provider.up"
 
 
 class Change(msgspec.Struct, frozen=True):

@@ -1,7 +1,8 @@
 """The catalogue of GPU classes: one row per type, to which tiers, S2's `gpu_type` and discovered GPUs all resolve.
 
-VRAM and compute capability are NVIDIA's published figures (product pages and the CUDA GPU list); `CATALOGUE_DATE`
-is the day they were last checked. A GPU that matches no row still works: it is placed by VRAM and compute capability.
+VRAM, compute capability and TFLOPS are NVIDIA's published figures (product pages, datasheets and the CUDA GPU list);
+`CATALOGUE_DATE` is the day they were last checked. A GPU that matches no row still works: it is placed by VRAM and
+compute capability.
 """
 
 import re
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
+from functools import lru_cache
 
 from gpuyard.domain.errors import quoted
 
@@ -45,37 +47,41 @@ class GPUClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GPUClassSpec:
-    """What a class promises: `pattern` matches the driver's product name, `memory_gb` is nominal VRAM."""
+    """What a class promises: `pattern` matches the driver's product name, `memory_gb` is nominal VRAM.
+
+    `tflops`: dense half precision with tensor cores where it has them; a first guess at how fast it is beside others.
+    """
 
     pattern: str
     memory_gb: int
     compute_capability: str
+    tflops: float
 
 
 GPU_CLASSES: Mapping[GPUClass, GPUClassSpec] = {
-    GPUClass.P100: GPUClassSpec(r"\bP100\b", 16, "6.0"),
-    GPUClass.V100_16GB: GPUClassSpec(r"\bV100\b", 16, "7.0"),
-    GPUClass.V100_32GB: GPUClassSpec(r"\bV100S?\b", 32, "7.0"),
-    GPUClass.T4: GPUClassSpec(r"\bT4\b", 16, "7.5"),
-    GPUClass.RTX_3090: GPUClassSpec(r"\bRTX 3090\b", 24, "8.6"),
-    GPUClass.RTX_4090: GPUClassSpec(r"\bRTX 4090\b", 24, "8.9"),
-    GPUClass.RTX_5090: GPUClassSpec(r"\bRTX 5090\b", 32, "12.0"),
-    GPUClass.A6000: GPUClassSpec(r"\bRTX A6000\b", 48, "8.6"),
-    GPUClass.RTX_6000_ADA: GPUClassSpec(r"\bRTX 6000 Ada\b", 48, "8.9"),
-    GPUClass.A10: GPUClassSpec(r"\bA10\b", 24, "8.6"),
-    GPUClass.A10G: GPUClassSpec(r"\bA10G\b", 24, "8.6"),
-    GPUClass.A30: GPUClassSpec(r"\bA30\b", 24, "8.0"),
-    GPUClass.A40: GPUClassSpec(r"\bA40\b", 48, "8.6"),
-    GPUClass.A100_40GB: GPUClassSpec(r"\bA100\b", 40, "8.0"),
-    GPUClass.A100_80GB: GPUClassSpec(r"\bA100\b", 80, "8.0"),
-    GPUClass.L4: GPUClassSpec(r"\bL4\b", 24, "8.9"),
-    GPUClass.L40: GPUClassSpec(r"\bL40\b", 48, "8.9"),
-    GPUClass.L40S: GPUClassSpec(r"\bL40S\b", 48, "8.9"),
-    GPUClass.H100_80GB: GPUClassSpec(r"\bH100\b", 80, "9.0"),
-    GPUClass.H100_94GB: GPUClassSpec(r"\bH100\b", 94, "9.0"),
-    GPUClass.H200: GPUClassSpec(r"\bH200\b", 141, "9.0"),
-    GPUClass.GH200: GPUClassSpec(r"\bGH200\b", 96, "9.0"),
-    GPUClass.B200: GPUClassSpec(r"\bB200\b", 180, "10.0"),
+    GPUClass.P100: GPUClassSpec(r"\bP100\b", 16, "6.0", 18.7),
+    GPUClass.V100_16GB: GPUClassSpec(r"\bV100\b", 16, "7.0", 125),
+    GPUClass.V100_32GB: GPUClassSpec(r"\bV100S?\b", 32, "7.0", 125),
+    GPUClass.T4: GPUClassSpec(r"\bT4\b", 16, "7.5", 65),
+    GPUClass.RTX_3090: GPUClassSpec(r"\bRTX 3090\b", 24, "8.6", 71),
+    GPUClass.RTX_4090: GPUClassSpec(r"\bRTX 4090\b", 24, "8.9", 165),
+    GPUClass.RTX_5090: GPUClassSpec(r"\bRTX 5090\b", 32, "12.0", 209),
+    GPUClass.A6000: GPUClassSpec(r"\bRTX A6000\b", 48, "8.6", 155),
+    GPUClass.RTX_6000_ADA: GPUClassSpec(r"\bRTX 6000 Ada\b", 48, "8.9", 364),
+    GPUClass.A10: GPUClassSpec(r"\bA10\b", 24, "8.6", 125),
+    GPUClass.A10G: GPUClassSpec(r"\bA10G\b", 24, "8.6", 70),
+    GPUClass.A30: GPUClassSpec(r"\bA30\b", 24, "8.0", 165),
+    GPUClass.A40: GPUClassSpec(r"\bA40\b", 48, "8.6", 150),
+    GPUClass.A100_40GB: GPUClassSpec(r"\bA100\b", 40, "8.0", 312),
+    GPUClass.A100_80GB: GPUClassSpec(r"\bA100\b", 80, "8.0", 312),
+    GPUClass.L4: GPUClassSpec(r"\bL4\b", 24, "8.9", 121),
+    GPUClass.L40: GPUClassSpec(r"\bL40\b", 48, "8.9", 181),
+    GPUClass.L40S: GPUClassSpec(r"\bL40S\b", 48, "8.9", 362),
+    GPUClass.H100_80GB: GPUClassSpec(r"\bH100\b", 80, "9.0", 989),
+    GPUClass.H100_94GB: GPUClassSpec(r"\bH100\b", 94, "9.0", 835),
+    GPUClass.H200: GPUClassSpec(r"\bH200\b", 141, "9.0", 989),
+    GPUClass.GH200: GPUClassSpec(r"\bGH200\b", 96, "9.0", 990),
+    GPUClass.B200: GPUClassSpec(r"\bB200\b", 180, "10.0", 2250),
 }
 _missing = set(GPUClass) - set(GPU_CLASSES)
 if _missing:
@@ -89,6 +95,7 @@ FAMILIES: Mapping[str, frozenset[GPUClass]] = {
 }
 
 
+@lru_cache(maxsize=1024)
 def classify(product_name: str, memory_mb: int) -> GPUClass | None:
     """The class of a discovered GPU by the driver's product name and VRAM in MB; None when no row matches.
 

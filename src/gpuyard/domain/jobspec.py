@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from gpuyard.domain import units
 from gpuyard.domain.errors import quoted
 from gpuyard.domain.gpus import compute_capability, resolve_gpu_class
+from gpuyard.domain.offers import Strategy
 
 MAX_SPEC_BYTES = 1_000_000
 # Far more than anyone writes, and what every JSON reader and writer on the way can take.
@@ -195,6 +196,7 @@ class JobSpec(_Part):
     spot: bool = False
     preemptible: bool = False
     max_price: Decimal | None = Field(default=None, gt=0)
+    strategy: Strategy | None = None
     allowed: Allowed = Allowed()
     provider: Name | None = None
     provider_options: Data = Field(default_factory=dict)

@@ -1,9 +1,21 @@
 """Offers: what a provider can supply, in one form for a Slurm partition, a node pool and a cloud's instance type."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
+from enum import StrEnum
+from functools import lru_cache
 
 from gpuyard.domain.gpus import GPU_CLASSES, GPUClass, classify, compute_capability, resolve_gpu_class
+
+
+class Strategy(StrEnum):
+    """What the best offer is: the `cost` of the whole job is least, it runs shortest (`performance`), it is sure to
+    run soon (`availability`), or `balanced`: an hour of waiting counts as much as an hour of the middling offer."""
+
+    COST = "cost"
+    PERFORMANCE = "performance"
+    AVAILABILITY = "availability"
+    BALANCED = "balanced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,8 +24,12 @@ class Offer:
 
     `id` is `PROVIDER/…` and stays the same from one look to the next. `containers` and `processes`: whether it runs
     jobs with an image, and without one. `price_per_hour` is of one node, None where nobody names a price;
-    `price_source` says who named it and when; of a `divisible` node a job pays its part of the GPUs. `wait_s` is how
-    long a job is expected to wait there, None when unknown. `problem`: why it cannot be had at the moment.
+    `price_source` says who named it and when; `rate` is what one unit of its currency is worth in the one we bill in,
+    None when nobody said; of a `divisible` node a job pays its part of the GPUs. `wait_s` is how long a job is expected
+    to wait there, None when unknown. `problem`: why it cannot be had at the moment.
+
+    Found from these: `classes`, what its GPUs may be (of an engine that only says `a100` both sizes; empty for none or
+    unknown ones); `gpu_gb` and `capability`, what each of them surely has (0 and (0, 0) when nobody knows).
     """
 
     id: str
@@ -32,30 +48,47 @@ class Offer:
     price_per_hour: Decimal | None = None
     currency: str = "USD"
     price_source: str = ""
+    rate: float | None = 1.0
     divisible: bool = False
     wait_s: float | None = None
     problem: str = ""
+    classes: frozenset[GPUClass] = field(init=False, repr=False, compare=False)
+    gpu_gb: float = field(init=False, repr=False, compare=False)
+    capability: tuple[int, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Found once: a decision may look at thousands of offers.
+        classes = _classes(self.gpu, self.gpu_memory_gb) if self.gpus else frozenset[GPUClass]()
+        memory_gb = self.gpu_memory_gb or min((GPU_CLASSES[kind].memory_gb for kind in classes), default=0.0)
+        text = self.gpu_capability or min((GPU_CLASSES[kind].compute_capability for kind in classes), default="")
+        object.__setattr__(self, "classes", classes)
+        object.__setattr__(self, "gpu_gb", memory_gb)
+        object.__setattr__(self, "capability", compute_capability(text) if text else (0, 0))
 
     @property
-    def classes(self) -> frozenset[GPUClass]:
-        """What its GPUs may be: of an engine that only says `a100` both sizes; empty for none, or unknown ones."""
+    def kind(self) -> str:
+        """What tells its speed: the class of its GPUs, or what they are called; `cpu` for none."""
         if not self.gpus:
-            return frozenset()
-        if self.gpu_memory_gb:
-            kind = classify(self.gpu, int(self.gpu_memory_gb * 1024))
-            return frozenset({kind}) if kind else frozenset()
-        try:
-            return resolve_gpu_class(self.gpu)
-        except ValueError:
-            return frozenset()
+            return CPU
+        return next(iter(self.classes)) if len(self.classes) == 1 else self.gpu.lower()
 
-    @property
-    def gpu_gb(self) -> float:
-        """The memory that one GPU surely has; 0 when nobody knows."""
-        return self.gpu_memory_gb or min((GPU_CLASSES[kind].memory_gb for kind in self.classes), default=0.0)
+    def hourly(self, gpus: int, nodes: int) -> Decimal | None:
+        """What so many nodes with so many GPUs of each cost an hour, in its own currency; None when nobody says."""
+        if self.price_per_hour is None:
+            return None
+        part = Decimal(gpus) / self.gpus if self.divisible and self.gpus else Decimal(1)
+        return self.price_per_hour * part * nodes
 
-    @property
-    def capability(self) -> tuple[int, int]:
-        """The compute capability that its GPUs surely have; (0, 0) when nobody knows."""
-        text = self.gpu_capability or min((GPU_CLASSES[kind].compute_capability for kind in self.classes), default="")
-        return compute_capability(text) if text else (0, 0)
+
+CPU = "cpu"
+
+
+@lru_cache(maxsize=1024)
+def _classes(gpu: str, memory_gb: float) -> frozenset[GPUClass]:
+    if memory_gb:
+        kind = classify(gpu, int(memory_gb * 1024))
+        return frozenset({kind}) if kind else frozenset()
+    try:
+        return resolve_gpu_class(gpu)
+    except ValueError:
+        return frozenset()

@@ -14,7 +14,9 @@ _interned: dict["Shape", "Shape"] = {}
 class Shape:
     """Needs per node: `cpus` cores, `memory_gb`, `gpus` devices with at least so much; `nodes` of them at once.
 
-    `image`: it runs in a container. `owned`: it runs only where an agent of ours is.
+    `image`: it runs in a container. `owned`: it runs only where an agent of ours is. Of places that are not
+    ours: `regions` it may be in (empty: any), the most that all of it may cost an hour in the currency of billing (0:
+    no bound), whether it may be interrupted (`spot`), and by which `strategy` one is chosen (empty: the yard's own).
     """
 
     cpus: float = 1.0
@@ -29,6 +31,10 @@ class Shape:
     providers: tuple[str, ...] = ()
     image: bool = False
     owned: bool = False
+    regions: tuple[str, ...] = ()
+    max_price: float = 0.0
+    spot: bool = False
+    strategy: str = ""
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -58,6 +64,10 @@ class Shape:
             providers=tuple(sorted(spec.allowed.providers)),
             image=spec.image is not None,
             owned=spec.kind is not JobKind.COMMAND,
+            regions=tuple(sorted(spec.allowed.regions)),
+            max_price=float(spec.max_price or 0),
+            spot=spec.spot,
+            strategy=spec.strategy or "",
         ).interned()
 
     def interned(self) -> "Shape":
@@ -71,8 +81,7 @@ class Shape:
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> "Shape":
         """The inverse of `to_row`."""
-        if "gpu_uuids" in row or "providers" in row:
-            lists: dict[str, Any] = {name: tuple(row[name]) for name in ("gpu_uuids", "providers") if name in row}
+        if lists := {name: tuple(row[name]) for name in _LISTS if name in row}:
             row = {**row, **lists}
         return _from_items(tuple(row.items()))
 
@@ -94,6 +103,7 @@ def _cores(spec: JobSpec) -> float:
     return _CORES.get(spec.kind, 1.0)
 
 
+_LISTS = ("gpu_uuids", "providers", "regions")
 _NEEDS = tuple(field.name for field in fields(Shape) if field.init)
 _DEFAULT = Shape()
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from gpuyard.domain.errors import LedgerError
 from gpuyard.domain.events import Event
 from gpuyard.ledger.apply import apply, cursor
-from gpuyard.ledger.statements import insert_points, upsert_progress
+from gpuyard.ledger.statements import insert_points, upsert_notes, upsert_progress
 from gpuyard.ledger.tables import points
 
 # So many events are some six milliseconds of statements: whoever writes on the event loop lets others in between.
@@ -28,6 +28,7 @@ class Put:
     events: Sequence[Event] = ()
     points: Sequence[Mapping[str, Any]] = ()
     progress: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    notes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     by: _Task | None = None
 
     def __str__(self) -> str:
@@ -38,6 +39,8 @@ class Put:
             return f"{event.kind.value} of {event.job_id or event.changes[0].key if event.changes else 'nothing'}{more}"
         if self.points:
             return f"a point of job {self.points[0].get('job_id')}"
+        if self.notes:
+            return f"the note {next(iter(self.notes))}"
         return f"a reading of job {next(iter(self.progress), None)}"
 
 
@@ -92,6 +95,9 @@ def write(tx: sa.Connection, puts: Sequence[Put], first_seq: int) -> Iterator[No
     progress = {job_id: body for put in puts for job_id, body in put.progress.items()}
     if progress:
         upsert_progress(tx.dialect.name).run(cursor(tx), progress.items())
+    notes = {name: body for put in puts for name, body in put.notes.items()}
+    if notes:
+        upsert_notes(tx.dialect.name).run(cursor(tx), notes.items())
 
 
 def write_each(

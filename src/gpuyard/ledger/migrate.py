@@ -8,8 +8,8 @@ from gpuyard.domain.errors import LedgerTooNewError
 
 # The newest revision in migrations/versions. Kept here so that a ledger that is up to date never imports Alembic,
 # which would add a third of a second to every start.
-HEAD = "0005"
-_KNOWN = frozenset({"0001", "0002", HEAD})
+HEAD = "0006"
+_KNOWN = frozenset(f"{number:04}" for number in range(1, int(HEAD) + 1))
 # PostgreSQL's advisory lock that keeps servers which start at once from migrating at once; any number would do.
 _LOCK = 0x67707579617264
 

@@ -23,6 +23,7 @@ from gpuyard.ledger.tables import (
     lease,
     models,
     nodes,
+    notes,
     points,
     progress,
     specs,
@@ -172,6 +173,12 @@ class Queries:
         rows = self._rows(found.group_by(attempts.c.job_id))
         return {row["job_id"]: (row["seconds"] or 0.0, row["preempted"]) for row in rows}
 
+    def homes(self, job_ids: Iterable[str]) -> dict[str, str]:
+        """The provider of the newest attempt that ran, of those that are over, by job."""
+        ran = attempts.c.job_id.in_(list(job_ids)), attempts.c.started_at.is_not(None), attempts.c.ended_at.is_not(None)
+        found = sa.select(attempts.c.job_id, attempts.c.provider).where(*ran).order_by(attempts.c.id)
+        return {row["job_id"]: row["provider"] for row in self._rows(found)}
+
     def specs(self, job_ids: Iterable[str]) -> dict[str, Row]:
         """The specs of these jobs, as submitted."""
         rows = self._rows(sa.select(specs).where(specs.c.job_id.in_(list(job_ids))))
@@ -207,6 +214,14 @@ class Queries:
     def live_attempts(self) -> list[Row]:
         """Every attempt that holds a booking."""
         return self._rows(sa.select(attempts).where(attempts.c.state.in_(LIVE_ATTEMPTS)).order_by(attempts.c.id))
+
+    def newest_ended(self, most: int, provider: str) -> list[Row]:
+        """A provider's attempts that are over, newest first, with `name` and `labels` of their jobs."""
+        columns = (attempts, jobs.c.name, jobs.c.labels)
+        found = sa.select(*columns).join(jobs, jobs.c.id == attempts.c.job_id).where(
+            attempts.c.provider == provider, attempts.c.ended_at.is_not(None)
+        )  # fmt: skip
+        return self._rows(found.order_by(attempts.c.id.desc()).limit(most))
 
     # --- checkpoints, progress, series ---
 
@@ -334,6 +349,17 @@ class Queries:
             statement = statement.where(events.c.job_id == job_id)
         return self._rows(statement)
 
+    def events_of(self, kinds: Iterable[str], seq: int, limit: int) -> list[Row]:
+        """Journal rows of these kinds after `seq`, in order, without what they changed."""
+        columns = (events.c.seq, events.c.at, events.c.kind, events.c.job_id, events.c.info)
+        wanted = sa.select(*columns).where(events.c.seq > seq, events.c.kind.in_(list(kinds)))
+        return self._rows(wanted.order_by(events.c.seq).limit(limit))
+
+    def first_seq(self) -> int:
+        """The journal's first sequence number that has not been pruned, 0 when it is empty."""
+        row = self._row(sa.select(sa.func.min(events.c.seq).label("seq")))
+        return int(row["seq"] or 0) if row else 0
+
     def last_seq(self) -> int:
         """The journal's last sequence number, 0 when it is empty."""
         row = self._row(sa.select(sa.func.max(events.c.seq).label("seq")))
@@ -345,6 +371,11 @@ class Queries:
         ends = [sa.select(end(events.c.seq)).scalar_subquery() for end in (sa.func.min, sa.func.max)]
         row = self._row(sa.select(ends[0].label("first"), ends[1].label("last")))
         return row["last"] - row["first"] + 1 if row and row["last"] else 0
+
+    def note(self, name: str) -> Row:
+        """The note of this name, empty when there is none."""
+        row = self._row(sa.select(notes.c.body).where(notes.c.name == name))
+        return row["body"] if row else {}
 
     def next_epoch(self) -> int:
         """Count a new epoch: one per server that ever wrote this ledger. Called before the writer starts."""

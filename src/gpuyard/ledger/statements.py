@@ -12,7 +12,7 @@ import msgspec
 import sqlalchemy as sa
 
 from gpuyard.domain.events import Table
-from gpuyard.ledger.tables import LEASE, STATE_TABLES, key_column, points, progress
+from gpuyard.ledger.tables import LEASE, STATE_TABLES, key_column, notes, points, progress
 
 MANY = 20
 LAST_SEQ = "SELECT coalesce((SELECT max(seq) FROM events), (SELECT max(seq) FROM snapshots), 0)"
@@ -99,6 +99,12 @@ def upsert_progress(dialect: str) -> Insert:
     """Writes each job's latest reading: its id and the reading."""
     conflict = "ON CONFLICT (job_id) DO UPDATE SET body = excluded.body"
     return _insert(progress, ("job_id", "body"), dialect, conflict)
+
+
+@lru_cache(maxsize=4)
+def upsert_notes(dialect: str) -> Insert:
+    """Writes notes: the name of each and its body."""
+    return _insert(notes, ("name", "body"), dialect, "ON CONFLICT (name) DO UPDATE SET body = excluded.body")
 
 
 def _insert(table: sa.Table, columns: tuple[str, ...], dialect: str, conflict: str) -> Insert:

@@ -246,6 +246,14 @@ progress = sa.Table(
     sa.Column("body", sa.JSON, nullable=False),
 )
 
+# Small things that outlive a server, by name, such as how far each webhook has been told.
+notes = sa.Table(
+    "notes",
+    metadata,
+    sa.Column("name", TEXT, primary_key=True),
+    sa.Column("body", sa.JSON, nullable=False),
+)
+
 # One compressed JSON document per state table: the fold of every event up to `seq`, written before they are pruned.
 snapshots = sa.Table(
     "snapshots",

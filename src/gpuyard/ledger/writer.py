@@ -44,7 +44,7 @@ Result = TypeVar("Result")
 
 
 class Writer:
-    """Writes groups of events, points and progress.
+    """Writes groups of events, points, progress and notes.
 
     `on_commit(first_seq, events)` hears of each committed group, of a large one only its newest events; `on_failure()`
     of each of which not everything could be written, before anyone who waits for it does, but for a database that
@@ -109,6 +109,10 @@ class Writer:
     def put_progress(self, job_id: str, body: Mapping[str, Any]) -> None:
         """Queue a job's latest reading."""
         self._queue(Put(progress={job_id: body}, by=asyncio.current_task()), linger=True)
+
+    def put_note(self, name: str, body: Mapping[str, Any]) -> None:
+        """Queue a note, over the one of this name."""
+        self._queue(Put(notes={name: body}, by=asyncio.current_task()), linger=True)
 
     def written(self, *, linger: bool = False, mine: bool = False) -> asyncio.Future[None]:
         """Done when all that was put before this call is committed; LedgerError when it could not be.

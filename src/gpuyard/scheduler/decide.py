@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from gpuyard.domain.shape import Placement, Shape
+from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.scheduler.engines import Dispatch
 from gpuyard.scheduler.fitting import allowed, fit
 from gpuyard.scheduler.jobs import LiveJob
@@ -25,8 +26,9 @@ from gpuyard.scheduler.preemption import Preemption
 from gpuyard.scheduler.queue import lane_of
 from gpuyard.scheduler.ranking import Rank, Ranking
 from gpuyard.scheduler.reservation import Reservations, outlasts
-from gpuyard.scheduler.view import Action, Fail, Preempt, Start, View
+from gpuyard.scheduler.view import Action, Fail, Preempt, Recall, Start, View
 
+_IN_QUEUE = (AttemptState.SENT, AttemptState.PENDING)
 DEPENDENCY_FAILED = "dependency_failed"
 MANY_FREED = 64
 """When more nodes than this have room, every shape is tried anew instead of asking which could matter."""
@@ -69,6 +71,8 @@ def undo(view: View, action: Action) -> None:
     """Take a tentative action back: the job stands where it stood. Nothing changes when it is firm or gone."""
     if isinstance(action, Preempt):
         view.spare(action)
+    elif isinstance(action, Recall):
+        view.keep_there(action)
     elif view.tentative.get(action.job_id) == action:
         job = view.jobs[action.job_id]
         view.withdraw(job)
@@ -85,18 +89,20 @@ class _Line:
         self._refused = _Refused()
         # Shapes that may yet start without preempting anybody.
         self._hopeful: set[Shape] = set()
-        self._started: list[Start] = []
+        self._started: list[Start | Recall] = []
 
-    def start(self) -> list[Start]:
+    def start(self) -> list[Start | Recall]:
         """Start what can start. Room only shrinks meanwhile, so what failed once is full."""
         view = self._view
         _reopen(view)
+        view.engines.missed |= bool(view.index.freed)
         self._keep_promises()
         if self._policy.order is Order.FCFS:
             self._start_first()
         else:
             self._start_any()
         if view.engines.known:
+            self._recall()
             self._send()
         view.index.freed.clear()
         view.queue.seen()
@@ -106,20 +112,40 @@ class _Line:
         """Send who found no room here to an engine that has some."""
         view = self._view
         waiting = {key: view.attempts[key].job_id for key in view.engines.waiting if key in view.attempts}
-        dispatch = Dispatch(view.engines, view.jobs, waiting, self._now)
+        dispatch = Dispatch(view.engines, view.jobs, waiting, self._now, self._policy.strategy, view.learning)
         for _, lane in list(view.queue.line):
             while (job := view.queue.head(lane)) and job.id not in view.promises:
-                placements = dispatch.place(job.shape)
+                placements = dispatch.place(job)
                 if placements is None:
                     break
                 self._take(job, placements)
+
+    def _recall(self) -> None:
+        """Take back who waits at an engine and could start here, without delaying the first of those in line here."""
+        view = self._view
+        if not view.engines.missed:
+            return
+        view.engines.missed = False
+        for attempt in [view.attempts[key] for key in view.engines.waiting if key in view.attempts]:
+            job = view.jobs.get(attempt.job_id)
+            if attempt.state is AttemptState.INTENDED:
+                view.engines.missed = True  # it is on its way, and cannot be had before it is there
+            elif job and attempt.id not in view.leaving and attempt.state in _IN_QUEUE:
+                placements = self._reservations.backfill(job, self._before(None))
+                if placements:
+                    action = Recall(job.id, attempt.id, placements)
+                    view.take_back(action)
+                    self._reservations.hold(job, placements)
+                    self._started.append(action)
 
     def _keep_promises(self) -> None:
         """Start the jobs for which room was made; hold what is still being freed for the others."""
         view = self._view
         for job_id, promise in list(view.promises.items()):
             job = view.jobs[job_id]
-            if all(_has_room(view, share, job.shape) for share in promise.placements):
+            if job.state is not JobState.QUEUED:  # an engine still has it
+                self._reservations.hold(job, promise.placements)
+            elif all(_has_room(view, share, job.shape) for share in promise.placements):
                 self._take(job, promise.placements)
             elif promise.attempts & (view.leaving | view.attempts.keys()):
                 self._reservations.hold(job, promise.placements)
@@ -197,11 +223,11 @@ class _Line:
             return False
         return True
 
-    def _before(self, rank: Rank) -> list[LiveJob]:
-        """The first heads that wait before `rank`, as many as may hold reservations and some more."""
+    def _before(self, rank: Rank | None) -> list[LiveJob]:
+        """The first heads that wait before `rank` (None: all), as many as may hold reservations and some more."""
         queue, found = self._view.queue, list[LiveJob]()
         for other, lane in queue.line:
-            if other >= rank or len(found) >= 4 * self._policy.reserved_heads:
+            if (rank is not None and other >= rank) or len(found) >= 4 * self._policy.reserved_heads:
                 break
             if (head := queue.head(lane)) and (head.shape.gpu_uuids or self._view.index.able(head.shape)):
                 found.append(head)

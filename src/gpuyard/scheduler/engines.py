@@ -7,13 +7,19 @@ decides and what waits there can still be had elsewhere.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpuyard.domain.gpus import compute_capability, resolve_gpu_class
-from gpuyard.domain.offers import Offer
+from gpuyard.domain.gpus import GPUClass, compute_capability, resolve_gpu_class
+from gpuyard.domain.offers import Offer, Strategy
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.units import format_gb
+from gpuyard.scheduler.history import History
 from gpuyard.scheduler.jobs import LiveJob
+from gpuyard.scheduler.learning import Learning
+from gpuyard.scheduler.optimiser import USUAL_RUN_S, Forecast, Need, hourly, ranked
 
 SLACK = 1e-6
+# An offer that had nothing left is left alone for so long, and twice as long each time in a row.
+_PUT_OFF_S, _LONGEST_PUT_OFF_S = 60.0, 3600.0
+_MOST_DOUBLINGS = 10
 
 
 @dataclass(slots=True)
@@ -35,6 +41,7 @@ class Engines:
 
     `containers`: by provider of nodes, the provider that runs containers on them. `put_off`: until when (UTC seconds)
     nothing is sent to an offer that had nothing left. `reasons`: why an attempt waits, in its engine's words.
+    `history`: what became of those that were sent. `missed`: room came here while one was on its way to an engine.
     """
 
     known: dict[str, Engine] = field(default_factory=dict[str, Engine])
@@ -42,6 +49,21 @@ class Engines:
     waiting: dict[str, str] = field(default_factory=dict[str, str])
     put_off: dict[str, float] = field(default_factory=dict[str, float])
     reasons: dict[str, str] = field(default_factory=dict[str, str])
+    history: History = field(default_factory=History)
+    missed: bool = False
+    _empty: dict[str, int] = field(default_factory=dict[str, int])
+
+    def had_nothing(self, offer: str, now: float) -> None:
+        """The offer had nothing left: leave it alone for a while, longer each time in a row."""
+        times = self._empty[offer] = self._empty.get(offer, 0) + 1
+        longer = 2.0 ** min(times - 1, _MOST_DOUBLINGS)
+        self.put_off[offer] = now + min(_PUT_OFF_S * longer, _LONGEST_PUT_OFF_S)
+
+    def began(self, offer: str, wait_s: float) -> None:
+        """An attempt began there: it has something."""
+        self._empty.pop(offer, None)
+        self.put_off.pop(offer, None)
+        self.history.began(offer, wait_s)
 
     def send(self, holder: str, offer: str) -> None:
         """`holder` waits there."""
@@ -69,9 +91,25 @@ class Engines:
         self.put_off = {offer: until for offer, until in self.put_off.items() if until > now}
         return min(self.put_off.values(), default=None)
 
-    def able(self, shape: Shape) -> list[tuple[Engine, Offer]]:
+    def able(self, shape: Shape) -> list[Offer]:
         """The offers that suit the shape, whether or not anything can be sent there now."""
-        return [(engine, offer) for engine, offer in self.offers() if not lacks(offer, shape)]
+        wanted = resolve_gpu_class(shape.gpu_class) if shape.gpu_class else None
+        return [offer for engine in self.known.values() for offer in engine.offers.values()
+                if suits(offer, shape, wanted)]  # fmt: skip
+
+    def ranked(self, shape: Shape, need: Need, strategy: Strategy) -> list[Forecast]:
+        """The offers that suit, best first; the job's own strategy comes before `strategy`."""
+        chosen = Strategy(shape.strategy) if shape.strategy else strategy
+        return ranked(self.able(shape), shape, need, self.history, chosen)
+
+    def listing(self, strategy: Strategy) -> list[Offer]:
+        """Every offer, the best for a job of one GPU first."""
+        found = [offer for _, offer in self.offers()]
+        return [forecast.offer for forecast in ranked(found, Shape(gpus=1), Need(), self.history, strategy)]
+
+    def obstacle_of(self, offer: Offer, now: float) -> str:
+        """`obstacle` of the offer's own engine."""
+        return self.obstacle(self.known[offer.provider], offer, now)
 
     def obstacle(self, engine: Engine, offer: Offer, now: float) -> str:
         """Why nothing is sent to the offer now, for people; empty when it can be."""
@@ -88,6 +126,28 @@ def allows(offer: Offer, shape: Shape) -> bool:
     return not shape.providers or offer.provider in shape.providers
 
 
+def suits(offer: Offer, shape: Shape, wanted: frozenset[GPUClass] | None) -> bool:
+    """True exactly when `lacks` finds nothing, in a hundredth of its time; `wanted`: the classes the shape asks for."""
+    if (
+        (shape.gpus > offer.gpus)
+        or not allows(offer, shape)
+        or not (offer.containers if shape.image else offer.processes)
+        or shape.nodes > offer.nodes
+        or offer.cpus + SLACK < shape.cpus
+        or offer.memory_gb + SLACK < shape.memory_gb
+        or (offer.spot and not shape.spot)
+        or (shape.regions and offer.region not in shape.regions)
+        or (shape.max_price and _too_dear(offer, shape))
+    ):
+        return False
+    return not shape.gpus or not (
+        shape.gpu_uuids
+        or (wanted is not None and not (offer.classes and offer.classes <= wanted))
+        or (shape.gpu_memory_gb and offer.gpu_gb + SLACK < shape.gpu_memory_gb)
+        or (shape.gpu_capability and offer.capability < compute_capability(shape.gpu_capability))
+    )
+
+
 def lacks(offer: Offer, shape: Shape) -> list[str]:
     """Why the offer cannot hold the shape, in words read after its id; empty when it can."""
     if shape.owned:
@@ -97,6 +157,13 @@ def lacks(offer: Offer, shape: Shape) -> list[str]:
     if shape.providers and offer.provider not in shape.providers:
         return [f"belongs to provider {offer.provider}, which the job does not allow"]
     found = [] if (offer.containers if shape.image else offer.processes) else [_wrong_kind(shape)]
+    if offer.spot and not shape.spot:
+        found.append("is spot, and the job does not allow interruptions (spot)")
+    if shape.regions and offer.region not in shape.regions:
+        place = f"is in region {offer.region}" if offer.region else "names no region"
+        found.append(f"{place}; the job allows {', '.join(shape.regions)}")
+    if shape.max_price and _too_dear(offer, shape):
+        found.append(_price_words(offer, shape))
     if shape.nodes > offer.nodes:
         found.append(f"has {offer.nodes} nodes, {shape.nodes} needed")
     found += _lacks_gpus(offer, shape) if shape.gpus else []
@@ -105,6 +172,18 @@ def lacks(offer: Offer, shape: Shape) -> list[str]:
     if offer.memory_gb + SLACK < shape.memory_gb:
         found.append(f"has {format_gb(offer.memory_gb)} of memory a node, {format_gb(shape.memory_gb)} needed")
     return found
+
+
+def _too_dear(offer: Offer, shape: Shape) -> bool:
+    price = hourly(offer, shape)
+    return price is None or price > shape.max_price + SLACK
+
+
+def _price_words(offer: Offer, shape: Shape) -> str:
+    price = hourly(offer, shape)
+    if price is None:
+        return f"has its price in {offer.currency}, of which no rate is known (billing.rates); max_price is set"
+    return f"costs {price:.4g} an hour, and max_price is {shape.max_price:.4g}"
 
 
 def _wrong_kind(shape: Shape) -> str:
@@ -130,21 +209,28 @@ def _lacks_gpus(offer: Offer, shape: Shape) -> list[str]:
 class Dispatch:
     """Whom to send where in one decision: the heads of the line that found no room on our own nodes."""
 
-    def __init__(self, engines: Engines, jobs: Mapping[str, LiveJob], attempts: Mapping[str, str], now: float) -> None:
+    def __init__(
+        self, engines: Engines, jobs: Mapping[str, LiveJob], attempts: Mapping[str, str], now: float,
+        strategy: Strategy, learning: Learning,
+    ) -> None:  # fmt: skip
         """`attempts`: the job of each attempt that waits on an engine."""
-        self._engines, self._now = engines, now
+        self._engines, self._now, self._strategy, self._learning = engines, now, strategy, learning
         self._waiting: dict[tuple[str, Shape], int] = {}
-        self._able: dict[Shape, list[tuple[Engine, Offer]]] = {}
+        self._ranked: dict[tuple[Shape, Need], list[Forecast]] = {}
         for holder, offer in engines.waiting.items():
             job = jobs.get(attempts.get(holder, holder))
             if job:
                 self._count(offer.partition("/")[0], job.shape)
 
-    def place(self, shape: Shape) -> tuple[Placement, ...] | None:
-        """Where a job of this shape is sent now; None when nowhere."""
-        if shape not in self._able:
-            self._able[shape] = self._engines.able(shape)
-        for engine, offer in self._able[shape]:
+    def place(self, job: LiveJob) -> tuple[Placement, ...] | None:
+        """Where the job is sent now: the best offer that can be had. None when nowhere."""
+        shape = job.shape
+        key = shape, need_of(job, self._learning)
+        if key not in self._ranked:
+            self._ranked[key] = self._engines.ranked(*key, self._strategy)
+        for forecast in self._ranked[key]:
+            offer = forecast.offer
+            engine = self._engines.known[offer.provider]
             room = self._waiting.get((engine.name, shape), 0) < engine.max_pending
             if room and not self._engines.obstacle(engine, offer, self._now):
                 self._count(engine.name, shape)
@@ -153,3 +239,9 @@ class Dispatch:
 
     def _count(self, name: str, shape: Shape) -> None:
         self._waiting[name, shape] = self._waiting.get((name, shape), 0) + 1
+
+
+def need_of(job: LiveJob, learning: Learning) -> Need:
+    """How long the job will run, as far as anybody knows, and where it ran before."""
+    run_s = job.estimated_s or learning.usual_s(job.kind) or USUAL_RUN_S
+    return Need(run_s, job.home)

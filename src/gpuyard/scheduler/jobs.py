@@ -11,7 +11,7 @@ class LiveJob:
     """A job that is not over. Times are UTC seconds; `waits_for` are the parents that have not completed.
 
     `kind` is its type (see `learning`); `served_s` the seconds its ended attempts have run; `preemptions` how many of
-    them were preempted.
+    them were preempted; `home` the provider where the newest of them ran.
     """
 
     id: str
@@ -36,6 +36,7 @@ class LiveJob:
     kind: str = ""
     served_s: float = 0.0
     preemptions: int = 0
+    home: str = ""
 
     @property
     def width(self) -> int:

@@ -23,6 +23,8 @@ RELEARN = 1.1
 _TRUST = 2.0
 """How many completed jobs a span must have seen to count as much as what it is drawn towards."""
 _MEAN_STEP = math.log(1.25)
+# How much a job that has just completed weighs in what is usual for its type.
+_NEWS = 0.2
 # A clock that is set back while a job runs makes its duration look negative.
 _LEAST_S = 1e-3
 _PRIOR = tuple(1.0 / (FIRST_EDGE_S if place == 0 else edge * math.sqrt(2)) for place, edge in enumerate(EDGES))
@@ -66,6 +68,7 @@ class Learning:
         self._counts: dict[str | int | tuple[str, int], _Counts] = {}
         self._worths: dict[str, dict[int, Worths]] = {}
         self._total_s = 0.0
+        self._usual: dict[str, float] = {}
         self._relearn_at = 1.0
         self._relearn_type_at: dict[str, float] = {}
 
@@ -87,6 +90,8 @@ class Learning:
             counts.add(duration_s)
         self.completed += 1
         self._total_s += duration_s
+        usual = self._usual.get(kind, duration_s)
+        self._usual[kind] = usual * (duration_s / usual) ** _NEWS
         if self.completed >= self._relearn_at or self.completed == ENOUGH:
             self._relearn_at = self.completed * RELEARN
             self._worths.clear()
@@ -119,6 +124,14 @@ class Learning:
         if width not in known:
             known[width] = Worths(self._hazards(kind, width))
         return known[width].at(span(served_s))
+
+    def usual_s(self, kind: str) -> float | None:
+        """How long (seconds) a job of the type usually runs, the newer ones weighing more; in steps of a quarter.
+
+        None when none has completed.
+        """
+        usual = self._usual.get(kind)
+        return None if usual is None else math.exp(round(math.log(usual) / _MEAN_STEP) * _MEAN_STEP)
 
     @property
     def mean_s(self) -> float:

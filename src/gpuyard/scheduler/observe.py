@@ -12,8 +12,10 @@ from typing import Any
 import msgspec
 
 from gpuyard.domain.events import Event, Row, Table
+from gpuyard.domain.gpus import classify
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import AttemptState, JobState
+from gpuyard.scheduler.history import End
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Device
 from gpuyard.scheduler.view import LiveAttempt, View
@@ -22,8 +24,12 @@ _JOB_COLUMNS = ("priority", "created_at", "not_before", "timeout_s", "preemptibl
                 "attempt_id", "retry_count", "failures", "cancel_requested", "resume_from")  # fmt: skip
 PREEMPTED = "preempted"
 """The reason of an attempt that was stopped for another job."""
+REVOKED = "revoked"
+"""The reason of an attempt that was taken back before it began, or found nothing left."""
+PLACE_FAULTS = frozenset({"submit_failed", "node_lost", "exit_status_lost", "attempt_lost"})
+"""Reasons that are the fault of the place and not of the job."""
 _WAITING = frozenset({AttemptState.INTENDED, AttemptState.SENT, AttemptState.PENDING})
-_ATTEMPT_COLUMNS = ("token", "started_at", "number", "provider", "provider_ref", "price_per_hour")
+_ATTEMPT_COLUMNS = ("token", "started_at", "number", "provider", "provider_ref", "price_per_hour", "reason")
 _NODE_COLUMNS = ("name", "provider", "state", "reason", "cpus", "memory_gb")
 _GPU_COLUMNS = ("node_id", "index", "name", "memory_mb", "compute_capability", "state", "problem", "draining")
 
@@ -45,6 +51,40 @@ def learn(view: View, name: str, labels: Mapping[str, str], shape: Row, seconds:
     """A job that had completed before the view began took so many seconds of service."""
     known = Shape.from_row(shape)
     view.learning.add(view.learning.type_of(name, labels), max(1, known.gpus * known.nodes), seconds)
+
+
+def remember(view: View, kind: str, row: Row) -> None:
+    """An attempt (its whole ledger row) of a job of this type that was over before the view began."""
+    placements = tuple(Placement.from_row(share) for share in row["placements"])
+    began, offer = row["started_at"], placements[0].offer if placements else ""
+    if offer:
+        if began is not None:
+            view.engines.history.began(offer, began - row["created_at"])
+        view.engines.history.ended(offer, _seen_from_there(row["state"], row["reason"], ours=False))
+    if began is not None and row["number"] == 1 and row["exit_code"] == 0 and not row["reason"]:
+        _ran(view, kind, placements, row["ended_at"] - began)
+
+
+def _seen_from_there(state: str, reason: str | None, *, ours: bool) -> End:
+    """What an attempt's end says of the offer; `ours`: we had asked for it."""
+    if state == AttemptState.LOST or reason in PLACE_FAULTS:
+        return End.FAILED
+    if ours:
+        return End.WELL
+    return {PREEMPTED: End.INTERRUPTED, REVOKED: End.NOTHING}.get(reason or "", End.WELL)
+
+
+def _ran(view: View, kind: str, placements: tuple[Placement, ...], seconds: float) -> None:
+    """A job ran from its start to its end on this kind of GPU."""
+    share = placements[0]
+    if share.offer:
+        offer = view.engines.offer(share.offer)
+        gpu = offer.kind if offer and offer.gpus else ""
+    else:
+        device = view.devices.get(share.gpu_uuids[0]) if share.gpu_uuids else None
+        gpu = (classify(device.name, device.memory_mb) or "") if device else ""
+    if gpu:
+        view.engines.history.completed(kind, gpu, seconds)
 
 
 def _job(view: View, job_id: str, row: Row) -> None:
@@ -130,11 +170,14 @@ def _attempt(view: View, attempt_id: str, row: Row) -> None:
         )
         if (job := view.jobs.get(attempt.job_id)) and job.preemptible:
             view.victims.add(attempt, job.kind)
+    ours = attempt.state is AttemptState.ENDING
     attempt.state = state
     view.ends.changed.update(share.node_id for share in attempt.placements if not share.offer)
     if not state.live:
-        _attempt_over(view, attempt, row)
+        _attempt_over(view, attempt, row, ours=ours)
         return
+    if attempt.offer and attempt.started_at is None and row.get("started_at") is not None:
+        view.engines.began(attempt.offer, row["started_at"] - attempt.created_at)
     for column in _ATTEMPT_COLUMNS:
         if column in row:
             setattr(attempt, column, row[column])
@@ -159,18 +202,24 @@ def _leave_site(view: View, attempt: LiveAttempt, row: Row) -> None:
         view.sites.learn(job.shape, row["ended_at"] - began)
 
 
-def _attempt_over(view: View, attempt: LiveAttempt, row: Row) -> None:
+def _attempt_over(view: View, attempt: LiveAttempt, row: Row, *, ours: bool) -> None:
     del view.attempts[attempt.id]
     view.leaving.discard(attempt.id)
     view.engines.leave(attempt.id)
     job = view.jobs.get(attempt.job_id)
     view.victims.remove(attempt.id, job.kind if job else "")
     began, ended = row.get("started_at", attempt.started_at), row.get("ended_at")
+    reason = row.get("reason")
+    if attempt.offer and (began is not None or not ours):
+        view.engines.history.ended(attempt.offer, _seen_from_there(attempt.state, reason, ours=ours))
     if job is None:
         return
     if began is not None and ended is not None:
         job.served_s += max(0.0, ended - began)
-    if row.get("reason") == PREEMPTED:
+        job.home = attempt.provider
+        if attempt.number == 1 and row.get("exit_code") == 0 and not reason and attempt.placements:
+            _ran(view, job.kind, attempt.placements, ended - began)
+    if reason == PREEMPTED:
         job.preemptions += 1
 
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gpuyard.domain.offers import Strategy
+
 MAX_DOUBLINGS = 62
 """Bounds the power, so that no count of failures overflows."""
 
@@ -32,7 +34,7 @@ class Policy:
     `reserved_heads`: how many waiting jobs hold a reservation at once; it bounds the work of one decision.
     `preempt_cost_s`: what a preemption loses: the way to the checkpoint and back. `preempt_gain`: how many times as
     much as a running job a waiting one must be worth to take its place. `preempt_most`: after so many preemptions
-    only an urgent job takes a job's place again.
+    only an urgent job takes a job's place again. `strategy`: which offer is best for a job that does not say.
     """
 
     order: Order = Order.GITTINS
@@ -45,6 +47,7 @@ class Policy:
     preempt_cost_s: float = 60.0
     preempt_gain: float = 1.5
     preempt_most: int = 30
+    strategy: Strategy = Strategy.BALANCED
 
     def __post_init__(self) -> None:
         if not self.ageing_s > 0:

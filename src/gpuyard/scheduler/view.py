@@ -21,7 +21,8 @@ from gpuyard.scheduler.victims import Victims
 
 @dataclass(slots=True)
 class LiveAttempt:
-    """An attempt that holds its booking. Times are UTC seconds; `started_at` is None until it runs."""
+    """An attempt that holds its booking. Times are UTC seconds; `started_at` is None until it runs, `reason` until it
+    is asked to end."""
 
     id: str
     job_id: str
@@ -34,6 +35,7 @@ class LiveAttempt:
     provider: str = ""
     provider_ref: str | None = None
     price_per_hour: str = "0"
+    reason: str | None = None
 
     @property
     def node_id(self) -> str:
@@ -77,7 +79,16 @@ class Preempt:
     for_job: str
 
 
-Action = Start | Fail | Preempt
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Take an attempt back that waits at an engine: there is room for its job here, at `placements`."""
+
+    job_id: str
+    attempt_id: str
+    placements: tuple[Placement, ...]
+
+
+Action = Start | Fail | Preempt | Recall
 
 
 @dataclass(slots=True)
@@ -189,6 +200,18 @@ class View:
         self.leaving.discard(action.attempt_id)
         self.victims.changed.add(action.attempt_id)
         self.break_promise(action.for_job)
+
+    def take_back(self, action: Recall) -> None:
+        """Let the recall stand as tentative; what it is for is kept until the engine has let go of the attempt."""
+        self.revision += 1
+        self.leaving.add(action.attempt_id)
+        self.promises[action.job_id] = Promise(action.placements, frozenset({action.attempt_id}))
+
+    def keep_there(self, action: Recall) -> None:
+        """Take a tentative recall back."""
+        self.revision += 1
+        self.leaving.discard(action.attempt_id)
+        self.break_promise(action.job_id)
 
     def promise(self, job_id: str, placements: tuple[Placement, ...], attempts: frozenset[str]) -> None:
         """Keep these places for the job as they are freed; `attempts` are those that leave them."""

@@ -10,9 +10,11 @@ from gpuyard.domain.states import JobState
 from gpuyard.domain.units import format_duration
 from gpuyard.scheduler.advice import smaller_requests
 from gpuyard.scheduler.engines import lacks as unfit
+from gpuyard.scheduler.engines import need_of
 from gpuyard.scheduler.fitting import allowed, fit, suitable
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node
+from gpuyard.scheduler.optimiser import Forecast
 from gpuyard.scheduler.placement import SpaceOf, candidates, free_space, place
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.ranking import Ranking
@@ -21,19 +23,22 @@ from gpuyard.scheduler.reservation import Reservation, Reservations, outlasts
 from gpuyard.scheduler.view import LiveAttempt, Promise, Start, View
 
 WHOLE: SpaceOf = attrgetter("whole")
+FULL = "has as many waiting as it is given"
 MOST_NAMED = 3
 """How many jobs to wait for are named; more would be noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeVerdict:
-    """What the job finds on a node: does a share fit now, would it if nothing were booked and all were well."""
+    """What the job finds on a node or at an offer: does a share fit now, would it if nothing were booked and all were
+    well; of an offer that suits, what to expect there."""
 
     node: str
     name: str
     fits_now: bool
     would_fit_empty: bool
     reasons: tuple[str, ...]
+    expects: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +69,8 @@ def why(view: View, job_id: str, now: float, policy: Policy) -> Why | None:
     """
     job = view.jobs.get(job_id)
     attempt = view.attempts.get(job.attempt_id or "") if job else None
-    if attempt and (attempt.id in view.engines.waiting or attempt.id in view.engines.reasons):
-        return _at_engine(view, attempt)
+    if job and attempt and (attempt.id in view.engines.waiting or attempt.id in view.engines.reasons):
+        return replace(_at_engine(view, attempt), candidates=tuple(offer_verdicts(view, job, now, policy)))
     if job is None or job.state is not JobState.QUEUED:
         return None
     view.wake(now, policy.retry_max_s)
@@ -122,6 +127,34 @@ def _backoff(job: LiveJob, now: float) -> Why:
     rest = (job.not_before or now) - now
     basis = "it may start then at the earliest; what stands in line by then is not known"
     return Why(f"It was put off and stands in line again in {format_duration(rest)}.", "backoff", basis)
+
+
+def offer_verdicts(view: View, job: LiveJob, now: float, policy: Policy) -> Iterator[NodeVerdict]:
+    """What the job finds at each offer: those that suit, best first, with what is expected; then the others."""
+    engines = view.engines
+    forecasts = _ranking(view, job, policy)
+    for forecast in forecasts:
+        offer = forecast.offer
+        told = engines.obstacle_of(offer, now) or (FULL if job.state is JobState.QUEUED else "")
+        yield NodeVerdict(offer.id, offer.id, fits_now=False, would_fit_empty=True,
+                          reasons=(told,) if told else (), expects=expects(forecast))  # fmt: skip
+    suited = {forecast.offer.id for forecast in forecasts}
+    for engine, offer in engines.offers():
+        if offer.id not in suited:
+            obstacle = engines.obstacle(engine, offer, now)
+            told = (*unfit(offer, job.shape), *([obstacle] if obstacle else []))
+            yield NodeVerdict(offer.id, offer.id, fits_now=False, would_fit_empty=False, reasons=told)
+
+
+def _ranking(view: View, job: LiveJob, policy: Policy) -> list[Forecast]:
+    return view.engines.ranked(job.shape, need_of(job, view.learning), policy.strategy)
+
+
+def expects(forecast: Forecast) -> str:
+    """`about 4 min until it starts, runs 2 h, costs 6.4`."""
+    cost = "its price is not known here" if forecast.cost is None else f"costs {forecast.cost:.3g}"
+    wait, run = format_duration(forecast.wait_s), format_duration(forecast.run_s)
+    return f"about {wait} until it starts, runs {run}, {cost}"
 
 
 class _Line:
@@ -181,8 +214,8 @@ class _Line:
     def _held_back(self) -> Why:
         """Only engines can run it, and they are not given more for the moment."""
         engines = self.view.engines
-        told = [f"{offer.id} {engines.obstacle(engine, offer, self.now) or 'has as many waiting as it is given'}"
-                for engine, offer in engines.able(self.job.shape)]  # fmt: skip
+        told = [f"{forecast.offer.id} {engines.obstacle_of(forecast.offer, self.now) or FULL}"
+                for forecast in _ranking(self.view, self.job, self.policy)]  # fmt: skip
         return Why(f"It is held back here: {'; '.join(told[:MOST_NAMED])}.", "engine", "when room comes is not known")
 
     def _in_use(self) -> Why:
@@ -258,12 +291,7 @@ class _Line:
             lacks = reasons(node, self.job.shape, node.free)
             would = allowed(node, self.job.shape) and fit(node.capacity, self.job.shape) is not None
             yield NodeVerdict(node.id, node.title, not lacks, would, lacks)
-        engines = self.view.engines
-        for engine, offer in engines.offers():
-            found = unfit(offer, self.job.shape)
-            obstacle = engines.obstacle(engine, offer, self.now)
-            told = [*found, *([obstacle] if obstacle else [])] or ["has as many waiting as it is given"]
-            yield NodeVerdict(offer.id, offer.id, fits_now=False, would_fit_empty=not found, reasons=tuple(told))
+        yield from offer_verdicts(self.view, self.job, self.now, self.policy)
 
     def _nodes(self) -> list[Node]:
         return sorted(self.view.nodes.values(), key=lambda node: (node.title, node.id))

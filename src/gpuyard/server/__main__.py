@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,6 +30,8 @@ from gpuyard.domain.ids import new_id
 from gpuyard.ledger.lease import Lease, Member
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.store import lock_ledger
+from gpuyard.notify.notifier import Notifier
+from gpuyard.notify.webhook import Webhook, read_webhooks
 from gpuyard.server.app import make_app
 from gpuyard.server.auth import ensure_token
 from gpuyard.server.election import Election
@@ -63,6 +65,7 @@ def main() -> None:
 
 def _run(home: Home, inherited: list[int] | None) -> None:
     settings = load_settings(home)
+    hooks = read_webhooks(settings.notify.webhooks, os.environ)
     if inherited:
         lock, listener = os.fdopen(inherited[0], "a+"), socket.socket(fileno=inherited[1])
         ledger = _open_patiently(home, settings)
@@ -70,6 +73,7 @@ def _run(home: Home, inherited: list[int] | None) -> None:
         lock, listener = lock_ledger(home.lock), _listen(settings)
         ledger = Ledger.open(find_database(home, settings.ledger.url))
     yard = _yard(home, settings, ledger, settings.server.url or _url_of(listener))
+    yard.notifier = _notifier(hooks, yard.controller) if hooks else None
     yard.start_over = lambda why: _start_over(home, lock.fileno(), listener.fileno(), why)
     try:
         uvloop.run(_serve(yard, listener))
@@ -88,6 +92,12 @@ def _yard(home: Home, settings: Settings, ledger: Ledger, url: str) -> Yard:
         me = Member(_server_id(home.server_id), url, hashlib.sha256(token.encode()).hexdigest())
         election = Election(Lease(ledger.engine, me), me)
     return Yard(home, settings, controller, blobs, stream, token, url, election)
+
+
+def _notifier(hooks: Sequence[Webhook], controller: Controller) -> Notifier:
+    from gpuyard.notify.delivery import Delivery  # late: a server without webhooks needs no HTTP client
+
+    return Notifier(hooks, controller.core.queries, controller.core.writer, Delivery())
 
 
 def _open_patiently(home: Home, settings: Settings) -> Ledger:

@@ -16,7 +16,19 @@ from gpuyard.server import problems
 from gpuyard.server.auth import require_token
 from gpuyard.server.leading import Leading
 from gpuyard.server.openapi import PROBLEMS, Api
-from gpuyard.server.routers import agents, batches, checkpoints, events, jobs, ledger, machines, models, process, tiers
+from gpuyard.server.routers import (
+    agents,
+    batches,
+    checkpoints,
+    estimate,
+    events,
+    jobs,
+    ledger,
+    machines,
+    models,
+    process,
+    tiers,
+)  # fmt: skip
 from gpuyard.server.yard import Yard
 
 _HOUSEKEEPING_S = 5.0
@@ -40,7 +52,7 @@ def make_app(yard: Yard) -> FastAPI:
     app.state.yard = yard
     problems.install(app)
     api = APIRouter(prefix="/api/v1", dependencies=[Depends(require_token)])
-    for noun in (jobs, batches, checkpoints, machines, models, tiers, events, ledger, process):
+    for noun in (jobs, batches, checkpoints, machines, estimate, models, tiers, events, ledger, process):
         api.include_router(noun.router)
     api.include_router(batches.estimates)
     app.include_router(api)

@@ -42,6 +42,7 @@ class Leading:
         if yard.election is None:
             await yard.controller.start()
             yard.controller.keep_gpu_state(yard.home.gpu_state)
+            await self._notify()
             yard.leads = True
             return
         self._join(yard.election)
@@ -60,6 +61,8 @@ class Leading:
     async def close(self) -> None:
         """Let the next one lead, once what is waiting is written."""
         await self._stop_tasks()
+        if self._yard.notifier:
+            await self._yard.notifier.close()
         await self._yard.controller.close()
         if self._yard.election:
             await self._yard.election.close()
@@ -86,12 +89,19 @@ class Leading:
             self._spawn(announcer.run(), "announce")
             await yard.controller.start(epoch)
             yard.controller.keep_gpu_state(yard.home.gpu_state)
+            await self._notify()
         except Exception as error:
             log.exception("this server was to lead and cannot")
             yard.start_over(f"it cannot lead: {error}")
             return
         yard.leads = True
         self._decided.set()
+
+    async def _notify(self) -> None:
+        """Tell webhooks of events: who leads does."""
+        if self._yard.notifier:
+            await self._yard.notifier.start()
+            self._yard.controller.core.listeners.append(self._yard.notifier.hear)
 
     async def _follow(self) -> None:
         """Show the events that the leader writes to those who listen here."""

@@ -1,12 +1,13 @@
 """Prometheus metrics, read off the yard when asked: nothing is counted twice."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gpuyard.domain.states import JobState
+from gpuyard.notify.answer import Outcome
 from gpuyard.server.yard import Yard
 
 
@@ -15,7 +16,7 @@ class _YardCollector(Collector):
         self._yard = yard
 
     def collect(self) -> Iterable[Metric]:
-        """Jobs by state, live attempts, nodes, GPUs, commits."""
+        """Jobs by state, live attempts, nodes, GPUs, commits, webhooks."""
         core = self._yard.controller.core
         counts = self._yard.queries.job_counts()
         jobs = GaugeMetricFamily("gpuyard_jobs", "Jobs by state", labels=["state"])
@@ -34,6 +35,15 @@ class _YardCollector(Collector):
         gpus.add_metric(["free"], len(set(present) - busy))
         yield gpus
         yield CounterMetricFamily("gpuyard_ledger_commits", "Commits since the server started", core.writer.commits)
+        if self._yard.notifier:
+            yield _deliveries(self._yard.notifier.outcomes)
+
+
+def _deliveries(outcomes: Mapping[Outcome, int]) -> Metric:
+    told = CounterMetricFamily("gpuyard_webhook_deliveries", "What became of webhooks' deliveries", labels=["outcome"])
+    for outcome in Outcome:
+        told.add_metric([outcome.value], outcomes[outcome])
+    return told
 
 
 def render_metrics(yard: Yard) -> tuple[bytes, str]:

@@ -14,6 +14,7 @@ from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings
 from gpuyard.controller.controller import Controller
 from gpuyard.ledger.queries import Queries
+from gpuyard.notify.notifier import Notifier
 from gpuyard.server.election import Election
 from gpuyard.server.stream import Stream
 from gpuyard.storage.blobs import BlobStore
@@ -23,6 +24,7 @@ from gpuyard.storage.blobs import BlobStore
 class Yard:
     """The server's parts. `stopping` is set when the server should leave; `used_at` is the last request's time.
 
+    `notifier` is there where webhooks are configured; the server that leads has it started.
     `election` is there where several servers may share the ledger. `leads` becomes true when this one schedules, and
     stays so: a server that may lead no longer calls `start_over`, which does not return.
     """
@@ -35,6 +37,7 @@ class Yard:
     token: str
     url: str
     election: Election | None = None
+    notifier: Notifier | None = None
     leads: bool = False
     start_over: Callable[[str], None] = lambda _: None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)

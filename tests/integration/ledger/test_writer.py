@@ -111,6 +111,17 @@ async def test_a_point_that_comes_twice_is_kept_once(ledger: Ledger, writer: Wri
     assert [(row["step"], row["value"]) for row in series] == [(1, 4.5), (2, 4.5), (3, 4.5)]
 
 
+async def test_the_latest_note_stands(ledger: Ledger, writer: Writer):
+    assert ledger.queries.note("webhooks") == {}
+    for seq in range(3):
+        writer.put_note("webhooks", {"one": seq})
+    writer.put_note("another", {"two": 2})
+    await writer.written()
+    writer.put_note("webhooks", {"one": 9})
+    await writer.written()
+    assert (ledger.queries.note("webhooks"), ledger.queries.note("another")) == ({"one": 9}, {"two": 2})
+
+
 async def test_the_latest_progress_stands(ledger: Ledger, writer: Writer):
     for step in range(3):
         writer.put_progress("job_1", {"step": step})

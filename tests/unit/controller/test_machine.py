@@ -29,8 +29,8 @@ outcomes = st.fixed_dictionaries(
 
 
 def memory(view: View) -> tuple[dict, dict]:
-    # What ended attempts ran for is not in the rows of live jobs; the controller sums it up when it starts.
-    return {key: replace(job, served_s=0.0, preemptions=0) for key, job in view.jobs.items()}, view.attempts
+    # Where and for how long ended attempts ran is not in the rows of live jobs; the controller reads it when it starts.
+    return {key: replace(job, served_s=0.0, preemptions=0, home="") for key, job in view.jobs.items()}, view.attempts
 
 
 class Jobs(RuleBasedStateMachine):

@@ -4,11 +4,13 @@ from decimal import Decimal
 
 import pytest
 
+from gpuyard.domain.events import Change, Table
 from gpuyard.domain.offers import Offer
-from gpuyard.domain.shape import Shape
-from gpuyard.scheduler.decide import decide
+from gpuyard.domain.shape import Placement, Shape
+from gpuyard.scheduler.decide import decide, undo
 from gpuyard.scheduler.engines import Engine, lacks
 from gpuyard.scheduler.refusal import impossible
+from gpuyard.scheduler.view import Recall, Start
 from tests.unit.scheduler.world import World
 
 A100 = Offer("slurm/gpu/a100", "slurm", "a100", 4, cpus=64, memory_gb=512, nodes=2)
@@ -140,3 +142,88 @@ def test_containers_run_where_something_runs_containers(world):
     world.view.meet({}, {"local": "docker"})
     assert offers(world.decide()) == ["here"]
     assert boxed in world.view.jobs
+
+
+# --- taken back for a place here ---
+
+
+def waiting_there(world, job: str) -> str:
+    """The engine has it in its queue; the attempt."""
+    attempt = f"attempt_{job}"
+    world.record(Change(Table.ATTEMPTS, attempt, {"state": "pending", "provider": "slurm", "provider_ref": "17"}))
+    return attempt
+
+
+@pytest.fixture
+def full(world) -> tuple[World, str, str]:
+    """One job runs on the GPU here, the next waits at Slurm: the world, and both."""
+    here, there = world.submit(gpus=1), world.submit(gpus=1)
+    world.decide(run=False)
+    world.run(here)
+    waiting_there(world, there)
+    return world, here, there
+
+
+def test_who_waits_there_is_taken_back_when_there_is_room_here(full):
+    world, here, there = full
+    assert decide(world.view, world.now, world.policy).actions == ()
+    world.end(here)
+    place = Placement("here", ("GPU-here-0",), 1.0)
+    assert decide(world.view, world.now, world.policy).actions == (Recall(there, f"attempt_{there}", (place,)),)
+    late = world.submit(gpus=1)
+    assert [action.placements[0].offer for action in decide(world.view, world.now, world.policy).actions] == [
+        A100.id
+    ], "what became free is kept until Slurm has let go of it"
+    world.record(Change(Table.ATTEMPTS, f"attempt_{there}", {"state": "ending", "reason": "revoked"}))
+    assert decide(world.view, world.now, world.policy).actions == ()
+    world.record(Change(Table.ATTEMPTS, f"attempt_{there}", {"state": "ended", "reason": "revoked"}),
+                 Change(Table.JOBS, there, {"state": "queued", "attempt_id": None}))  # fmt: skip
+    assert decide(world.view, world.now, world.policy).actions == (Start(there, (place,)),)
+    assert late in world.view.tentative
+
+
+def test_one_that_begins_there_meanwhile_stays_and_the_place_here_is_free(full):
+    world, here, there = full
+    world.end(here)
+    (recall,) = decide(world.view, world.now, world.policy).actions
+    undo(world.view, recall)
+    world.run(there)
+    assert decide(world.view, world.now, world.policy).actions == ()
+    other = world.submit(gpus=1)
+    assert world.decide()[other][0].node_id == "here"
+
+
+def test_nobody_is_taken_back_in_front_of_one_that_waits_for_more_here(world):
+    first, second = world.submit(gpus=1), world.submit(gpus=1)
+    world.gpu("here", 1)
+    world.decide(run=False)
+    world.run(first)
+    world.run(second)
+    there = world.submit(gpus=1)
+    world.decide(run=False)
+    waiting_there(world, there)
+    wide = world.submit(gpus=2, provider="local")
+    world.end(first)
+    assert world.decide() == {}, "one GPU is kept for the one that needs both"
+    world.end(second)
+    assert world.decide().keys() == {wide}
+
+
+def test_one_that_may_only_run_there_is_left_there(world):
+    here = world.submit(gpus=1)
+    there = world.submit(gpus=1, provider="slurm")
+    world.decide(run=False)
+    world.run(here)
+    waiting_there(world, there)
+    world.end(here)
+    assert decide(world.view, world.now, world.policy).actions == ()
+
+
+def test_one_on_its_way_is_taken_back_once_it_is_there(world):
+    here, there = world.submit(gpus=1), world.submit(gpus=1)
+    world.decide(run=False)
+    world.run(here)
+    world.end(here)
+    assert decide(world.view, world.now, world.policy).actions == ()
+    attempt = waiting_there(world, there)
+    assert [action.attempt_id for action in decide(world.view, world.now, world.policy).actions] == [attempt]

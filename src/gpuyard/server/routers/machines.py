@@ -1,11 +1,12 @@
 """`/api/v1/gpus`, `/nodes`, `/queues`, `/providers`, `/offers`: what there is to run on."""
 
-from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter
 
+from gpuyard.controller.core import Core
 from gpuyard.domain.gpus import classify
+from gpuyard.domain.offers import Offer
 from gpuyard.server.yard import TheYard
 
 router = APIRouter(tags=["machines"])
@@ -78,10 +79,26 @@ async def list_providers(yard: TheYard) -> dict[str, Any]:
 
 @router.get("/offers")
 async def list_offers(yard: TheYard) -> dict[str, Any]:
-    """What engines offer: GPUs, sizes, prices, and why one cannot be had at the moment."""
+    """What engines offer, the best first: GPUs, sizes, prices, and why one cannot be had at the moment.
+
+    `wait_s` is what a job waits there: as seen here, else as the provider says. `failed` and `interrupted` are the
+    parts of attempts that went so, as far as is known.
+    """
     core = yard.controller.core
-    engines, now = core.view.engines, core.clock()
-    items = [{**asdict(offer), "price_per_hour": offer.price_per_hour and str(offer.price_per_hour),
-              "gpu_memory_gb": offer.gpu_gb, "problem": engines.obstacle(engine, offer, now) or None}
-             for engine, offer in engines.offers()]  # fmt: skip
-    return {"items": items, "next": None}
+    return {"items": [_offer(core, offer) for offer in core.view.engines.listing(core.policy.strategy)], "next": None}
+
+
+def _offer(core: Core, offer: Offer) -> dict[str, Any]:
+    engines = core.view.engines
+    risk = engines.history.risk(offer.id, spot=offer.spot)
+    return {
+        **{name: getattr(offer, name) for name in _SHOWN},
+        "price_per_hour": offer.price_per_hour and str(offer.price_per_hour), "gpu_memory_gb": offer.gpu_gb,
+        "problem": engines.obstacle_of(offer, core.clock()) or None,
+        "wait_s": offer.wait_s if risk.wait_s is None else risk.wait_s,
+        "failed": round(risk.failed, 4), "interrupted": round(risk.interrupted, 4),
+    }  # fmt: skip
+
+
+_SHOWN = ("id", "provider", "gpu", "gpus", "gpu_capability", "cpus", "memory_gb", "nodes", "region", "spot",
+          "containers", "processes", "currency", "price_source", "divisible")  # fmt: skip

@@ -1,0 +1,1 @@
+"""Webhooks: who is told of what happens, at least once and in order."""

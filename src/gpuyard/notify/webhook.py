@@ -1,0 +1,49 @@
+"""A webhook, ready for use: which events it wants, its key, and by what name logs and the ledger know it."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.events import EventKind
+from gpuyard.domain.webhooks import WebhookFormat, WebhookSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """One receiver. `id` stays the same while its address does; `label` holds nothing of the address but its host."""
+
+    id: str
+    label: str
+    url: str = field(repr=False)
+    kinds: frozenset[EventKind]
+    project: str
+    format: WebhookFormat
+    secret: bytes = field(repr=False)
+
+    def wants(self, job: Mapping[str, Any] | None) -> bool:
+        """Whether it is told of this job's events, or of those of no job."""
+        return not self.project or (job is not None and job["project"] == self.project)
+
+
+def read_webhooks(specs: Sequence[WebhookSpec], environment: Mapping[str, str]) -> tuple[Webhook, ...]:
+    """The webhooks that are configured; InvalidInputError when the environment lacks a key that one is signed by."""
+    seen = Counter[str]()
+    hooks: list[Webhook] = []
+    for index, spec in enumerate(specs):
+        field_name = f"notify.webhooks.{index}"
+        secret = environment.get(spec.secret_env, "") if spec.secret_env else ""
+        if spec.secret_env and not secret:
+            raise InvalidInputError.of(
+                f"{field_name}.secret_env", f"{spec.secret_env} is not set",
+                "set it where the server is started, or leave secret_env out",
+            )  # fmt: skip
+        # Several may share an address; only its digest is kept, since the address itself may be a secret.
+        seen[spec.url] += 1
+        digest = hashlib.sha256(f"{seen[spec.url]} {spec.url}".encode()).hexdigest()[:32]
+        label = f"{field_name} at {urlsplit(spec.url).hostname}"
+        hooks.append(Webhook(digest, label, spec.url, spec.kinds, spec.project, spec.format, secret.encode()))
+    return tuple(hooks)

@@ -1,0 +1,123 @@
+"""The optimiser: filter, fit, score. Which of the offers is best for a job, what it would cost and how long it takes.
+
+What is expected comes from three sources: the offer itself (price, wait), this installation's own history (waits,
+failures, interruptions, the speed of each kind of GPU), and guesses where both are silent.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from operator import attrgetter
+from statistics import median
+
+from gpuyard.domain.offers import Offer, Strategy
+from gpuyard.domain.shape import Shape
+from gpuyard.scheduler.history import History
+
+_HOUR_S = 3600.0
+USUAL_RUN_S = 3600.0
+"""How long a job is taken to run when nobody says and no job of its type has completed."""
+USUAL_WAIT_S = 60.0
+"""How long a place is taken to keep a job waiting of which nothing is known."""
+# An attempt that is cut off has lost half of its run on average; one that finds nothing left costs a minute.
+_LOST_PART, _NOTHING_S = 0.5, 60.0
+_MOST_LOST = 0.9
+# Where a job has run, its files and checkpoints are: elsewhere they have to be brought first.
+_MOVE_S = 120.0
+# An hour is worth this where no offer has a price: only the ratio of wait to run matters then.
+_ANY_WORTH = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What of a job matters to the choice besides its shape: `run_s`, how long it is expected to run on the slowest
+    offer that suits; `home`, the provider where it ran before."""
+
+    run_s: float = USUAL_RUN_S
+    home: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What to expect of a job at an offer, in seconds and in the currency of billing; the least `score` is best.
+
+    `run_s` counts what is lost and done again. `per_hour` is None when its price is not known in our currency.
+    """
+
+    offer: Offer
+    wait_s: float
+    run_s: float
+    per_hour: float | None
+    score: tuple[float, float, str] = (0.0, 0.0, "")
+
+    @property
+    def cost(self) -> float | None:
+        """The whole job's."""
+        return None if self.per_hour is None else self.per_hour * self.run_s / _HOUR_S
+
+    @property
+    def finish_s(self) -> float:
+        """From now to its end."""
+        return self.wait_s + self.run_s
+
+
+def ranked(offers: Iterable[Offer], shape: Shape, need: Need, history: History, strategy: Strategy) -> list[Forecast]:
+    """The `offers`, which suit the shape, best first. Equal ones stand in the order of their ids."""
+    found = list(offers)
+    if not found:
+        return []
+    speeds = {kind: history.speed(kind) for kind in {offer.kind for offer in found}}
+    slowest = min(speeds.values())
+    forecasts = [_forecast(offer, shape, need, history, slowest / speeds[offer.kind]) for offer in found]
+    score = _Score(strategy, forecasts)
+    forecasts = [Forecast(f.offer, f.wait_s, f.run_s, f.per_hour, score.of(f)) for f in forecasts]
+    forecasts.sort(key=attrgetter("score"))
+    return forecasts
+
+
+def _forecast(offer: Offer, shape: Shape, need: Need, history: History, pace: float) -> Forecast:
+    """`pace`: how long the job runs there, as a part of how long it runs on the slowest."""
+    risk = history.risk(offer.id, spot=offer.spot)
+    wait_s = risk.wait_s if risk.wait_s is not None else USUAL_WAIT_S if offer.wait_s is None else offer.wait_s
+    if need.home and need.home != offer.provider:
+        wait_s += _MOVE_S
+    lost = min(risk.failed + risk.interrupted, _MOST_LOST)
+    # Each attempt that is cut off costs half a run and another wait; so many are cut off before one is not.
+    again = lost / (1 - lost)
+    run_s = need.run_s * pace * (1 + _LOST_PART * again)
+    wait_s = wait_s * (1 + again) + _NOTHING_S * risk.nothing / (1 - min(risk.nothing, _MOST_LOST))
+    return Forecast(offer, wait_s, run_s, hourly(offer, shape))
+
+
+def hourly(offer: Offer, shape: Shape) -> float | None:
+    """The offer's price for the whole shape, an hour, in our currency: 0 where nobody bills, None when not known."""
+    price = offer.price_per_hour
+    if price is None:
+        return 0.0
+    if offer.rate is None:
+        return None
+    part = shape.gpus / offer.gpus if offer.divisible and offer.gpus else 1.0
+    return float(price) * offer.rate * part * shape.nodes
+
+
+class _Score:
+    """Forecasts as numbers of which the least is best; the second breaks ties of the first."""
+
+    def __init__(self, strategy: Strategy, forecasts: list[Forecast]) -> None:
+        self._strategy = strategy
+        prices = [forecast.per_hour for forecast in forecasts if forecast.per_hour]
+        # What nobody can name is not taken for cheap.
+        self._unknown = 2 * max(prices, default=_ANY_WORTH)
+        self._hour = median(prices) if prices else _ANY_WORTH
+
+    def of(self, forecast: Forecast) -> tuple[float, float, str]:
+        per_hour = self._unknown if forecast.per_hour is None else forecast.per_hour
+        cost, finish_s = per_hour * forecast.run_s / _HOUR_S, forecast.wait_s + forecast.run_s
+        match self._strategy:
+            case Strategy.COST:
+                return cost, finish_s, forecast.offer.id
+            case Strategy.PERFORMANCE:
+                return forecast.run_s, cost, forecast.offer.id
+            case Strategy.AVAILABILITY:
+                return forecast.wait_s, cost, forecast.offer.id
+            case Strategy.BALANCED:
+                return cost + self._hour * finish_s / _HOUR_S, finish_s, forecast.offer.id

@@ -1,0 +1,76 @@
+"""A real ledger, in SQLite and again in PostgreSQL, and what a server does with webhooks while it leads."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.domain.webhooks import WebhookSpec
+from gpuyard.ledger.ledger import Ledger
+from gpuyard.notify.delivery import Delivery
+from gpuyard.notify.notifier import Notifier
+from gpuyard.notify.webhook import read_webhooks
+
+KEY = "GPUYARD_HOOK_KEY"
+SECRET = "hunter2hunter2"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
+    """An empty ledger."""
+    remote = request.param == "postgresql"
+    opened = Ledger.open(request.getfixturevalue("postgres").ledger() if remote else tmp_path / "ledger.db")
+    yield opened
+    opened.close()
+
+
+class Serving:
+    """A server's part: it commits, and its notifier tells."""
+
+    def __init__(self, ledger: Ledger, specs: list[WebhookSpec], timeout_s: float, **waits: float) -> None:
+        self.writer = ledger.writer(lambda first, events: self.notifier.hear(first, events))
+        hooks = read_webhooks(specs, {KEY: SECRET})
+        self.notifier = Notifier(hooks, ledger.queries, self.writer, Delivery(timeout_s), **waits)
+
+    async def happens(self, *numbers: int, kind: EventKind = EventKind.JOB_FAILED, project: str = "vision") -> None:
+        """Events of jobs of these numbers, each committed by itself."""
+        for number in numbers:
+            self.writer.put([event(number, kind, project)])
+            await self.writer.written()
+
+
+def event(number: int, kind: EventKind = EventKind.JOB_FAILED, project: str = "vision") -> Event:
+    """An event of job `number`."""
+    row: dict[str, Any] = {"name": f"train-{number}", "project": project}
+    return Event(kind, float(number), (Change(Table.JOBS, f"job_{number}", row),), f"job_{number}",
+                 {"reason": "exit_code", "exit_code": number})  # fmt: skip
+
+
+Serve = Callable[..., AbstractAsyncContextManager[Serving]]
+
+
+@pytest.fixture
+def serve(ledger: Ledger) -> Serve:
+    """Serve for a while: closed in the end as a server is, or with `killed=True` as if by `kill -9`."""
+
+    @asynccontextmanager
+    async def serving(*specs: WebhookSpec, killed: bool = False, timeout_s: float = 1.0) -> AsyncIterator[Serving]:
+        made = Serving(ledger, list(specs), timeout_s, first_wait_s=0.02, longest_wait_s=0.1)
+        made.writer.start()
+        await made.notifier.start()
+        await made.writer.written()
+        yield made
+        if killed:
+            made.notifier._keep = lambda: None  # what it would still have said is lost
+        await made.notifier.close()
+        await made.writer.close()
+
+    return serving
