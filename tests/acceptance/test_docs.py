@@ -3,18 +3,37 @@
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.dockerd import IMAGE, Dockerd
+from tests.support.kubernetes import Cluster, Node
+from tests.support.plugin import plugin_environment
 from tests.support.slurm import SlurmCluster
+from tests.support.tke import Tke, tke_cluster
 from tests.support.yard import TestYard
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "docs/getting-started.md", *sorted((ROOT / "docs/guides").glob("*.md"))]
 # Setting up is what `make test` has done to come here.
 SETUP = ("make setup", "source .venv/bin/activate")
+
+
+@pytest.fixture
+def tke() -> Iterator[Tke]:
+    """Tencent, and the cluster that the page is about."""
+    with tke_cluster() as tke:
+        yield tke
+
+
+@pytest.fixture
+def kubernetes() -> Iterator[Cluster]:
+    """A cluster with the namespace that `rbac.yaml` makes."""
+    with Cluster([Node("one", gpus=2), Node("two", gpus=2)]) as cluster:
+        cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpuyard"}})
+        yield cluster
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -29,8 +48,17 @@ def commands(page: Path) -> str:
     return "\n".join(line[2:] for line in lines if line[2:] not in SETUP)
 
 
-def engine_of(page: Path, request: pytest.FixtureRequest) -> dict[str, str]:
-    """What its commands need to find the engine that the page is about."""
+def engine_of(page: Path, work: Path, request: pytest.FixtureRequest) -> dict[str, str]:
+    """What its commands, run in `work`, need to find the engine that the page is about."""
+    if page.stem == "add-a-provider":
+        return plugin_environment(work / "site", work / "acme" / "src")
+    if page.stem == "tencent":
+        tke: Tke = request.getfixturevalue("tke")
+        return {"TENCENTCLOUD_SECRET_ID": tke.secret_id, "TENCENTCLOUD_SECRET_KEY": tke.secret_key,
+                "GPUYARD_PROVIDERS__TENCENT__ENDPOINT": tke.endpoint}  # fmt: skip
+    if page.stem == "kubernetes":
+        kubernetes: Cluster = request.getfixturevalue("kubernetes")
+        return {"GPUYARD_PROVIDERS__KUBERNETES__KUBECONFIG": str(kubernetes.kubeconfig(work / "kubeconfig"))}
     if page.stem == "slurm":
         cluster: SlurmCluster = request.getfixturevalue("slurm")
         return cluster.environment
@@ -44,7 +72,7 @@ def engine_of(page: Path, request: pytest.FixtureRequest) -> dict[str, str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 @pytest.mark.timeout(400)
 def test_every_command_of_the_page_runs(page: Path, yard: TestYard, request: pytest.FixtureRequest) -> None:
-    engine = engine_of(page, request)
+    engine = engine_of(page, yard.work, request)
     environment = yard.environment | engine | {"PATH": f"{Path(sys.executable).parent}:{yard.environment['PATH']}"}
     script = f"set -eux -o pipefail\n{commands(page)}\n"
     done = subprocess.run(["bash", "-c", script], cwd=yard.work, env=environment, capture_output=True, text=True,

@@ -94,8 +94,11 @@ def providers(as_json: AsJson = False) -> None:
     if as_json:
         print_page(found)
         return
-    rows = [(p["name"], p["status"], p.get("nodes"), p["running"], p["waiting"], p.get("message")) for p in found]
-    print_table(("PROVIDER", "STATUS", "NODES", "RUNNING", "WAITING", "MESSAGE"), rows, empty="No providers.")
+    rows = [(p["name"], p["status"], p.get("nodes"), p["running"], p["waiting"],
+             "" if p["success_rate_day"] is None else f"{p['success_rate_day']:.0%}", p.get("message"))
+            for p in found]  # fmt: skip
+    columns = ("PROVIDER", "STATUS", "NODES", "RUNNING", "WAITING", "WENT WELL", "MESSAGE")
+    print_table(columns, rows, empty="No providers.")
 
 
 def offers(as_json: AsJson = False) -> None:

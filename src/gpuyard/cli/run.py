@@ -35,7 +35,9 @@ def run(
     cpus: Annotated[float | None, typer.Option(help="CPU cores; also the limit.")] = None,
     memory: Annotated[str | None, typer.Option(help="Memory, such as 8GB; also the limit.")] = None,
     nodes: Annotated[int | None, typer.Option(help="So many machines at once; all figures are per machine.")] = None,
-    image: Annotated[str | None, typer.Option(help="Run it in a container of this image.")] = None,
+    image: Annotated[
+        str | None, typer.Option(help="Run it in a container of this image; `auto`: read off its imports.")
+    ] = None,
     tier: Annotated[str | None, typer.Option(help="A named size instead; see `gpuyard tiers`.")] = None,
     timeout: Annotated[str | None, typer.Option(help="End it after so long, such as 2h.")] = None,
     retries: Annotated[int | None, typer.Option(help="Try again so often when it fails.")] = None,

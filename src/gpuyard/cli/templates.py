@@ -1,4 +1,4 @@
-"""`gpuyard templates` and `gpuyard new`: training programs to start from."""
+"""`gpuyard templates` and `gpuyard new`: training programs and packages to start from."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +7,7 @@ import typer
 
 from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.output import print_page, print_table
-from gpuyard.domain.errors import NotFoundError, RefusedError
+from gpuyard.domain.errors import InvalidInputError, NotFoundError, RefusedError
 
 
 def register(app: typer.Typer) -> None:
@@ -20,7 +20,7 @@ def templates(as_json: AsJson = False) -> None:
     """List the templates."""
     from gpuyard import templates as catalogue
 
-    found = [{"name": name, "description": catalogue.describe(name)} for name in catalogue.names()]
+    found = [{"name": name, "description": catalogue.describe(name)} for name in catalogue.all_names()]
     if as_json:
         print_page(found)
         return
@@ -30,16 +30,22 @@ def templates(as_json: AsJson = False) -> None:
 def new(
     template: Annotated[str, typer.Argument(help="See `gpuyard templates`.")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is new or empty.")],
+    name: Annotated[str | None, typer.Option(help="What a new provider is called; default: as the folder.")] = None,
 ) -> None:
     """Write a template out as a folder of your own."""
     from gpuyard import templates as catalogue
 
     try:
-        written = catalogue.write(template, directory)
+        written = catalogue.write(template, directory, name)
     except catalogue.UnknownTemplateError as error:
         raise NotFoundError(str(error), "`gpuyard templates` lists them.") from None
+    except catalogue.BadNameError as error:
+        raise InvalidInputError.of("name", error.fault, error.remedy) from None
     except FileExistsError as error:
         raise RefusedError(str(error), "Choose a new folder.") from None
     for path in written:
         typer.echo(path)
-    typer.echo(f"Run it with: cd {directory} && gpuyard submit job.toml")
+    if catalogue.is_package(template):
+        typer.echo(f"Go on with {directory / 'README.md'}; install it with: pip install --editable {directory}")
+    else:
+        typer.echo(f"Run it with: cd {directory} && gpuyard submit job.toml")

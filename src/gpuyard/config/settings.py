@@ -22,7 +22,8 @@ from pydantic_settings import (
 
 from gpuyard.config.paths import Home
 from gpuyard.domain import units
-from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.errors import Fault, InvalidInputError
+from gpuyard.domain.images import IMAGES, Image, read_catalogue
 from gpuyard.domain.models import ModelSpec
 from gpuyard.domain.offers import Strategy
 from gpuyard.domain.scripts import ScriptSpec
@@ -153,6 +154,22 @@ class ResourceManagerSettings(_Section):
         return self.eviction_policy.never_evict_brain and role is not Role.WORKER_OR_SCRIPT
 
 
+class ImageSettings(_Section):
+    """`catalogue`: a file of images that come before those built in (see the guide on images)."""
+
+    catalogue: Path | None = None
+
+    def read(self) -> tuple[Image, ...]:
+        """The images in force; InvalidInputError names the row and the field."""
+        if self.catalogue is None:
+            return IMAGES
+        try:
+            return read_catalogue(self.catalogue.expanduser().read_text())
+        except OSError as error:
+            fault = f"is {self.catalogue}, which cannot be read: {error.strerror}"
+            raise InvalidInputError.of("images.catalogue", fault, "name a TOML file") from None
+
+
 class SpoolSettings(_Section):
     """Tasks as files under `path` (see the guide on models); unset, there is no spool."""
 
@@ -189,6 +206,7 @@ class Settings(BaseSettings):
     ledger: LedgerSettings = LedgerSettings()
     resource_manager: ResourceManagerSettings = ResourceManagerSettings()
     spool: SpoolSettings = SpoolSettings()
+    images: ImageSettings = ImageSettings()
     notify: NotifySettings = NotifySettings()
     residency: ResidencySettings = ResidencySettings()
     models: dict[str, ModelSpec] = Field(default_factory=dict[str, ModelSpec])
@@ -210,6 +228,7 @@ class Settings(BaseSettings):
         return init_settings, env_settings, source(settings_cls, _file)
 
 
+_SECRET = re.compile(r"(^|_)(secret|secret_key|secret_access_key|password|token)$")
 _file: Path | None = None
 
 
@@ -222,7 +241,7 @@ def load_settings(home: Home) -> Settings:
             "GPUYARD_CONFIG", f"names {_file}, which is no file", "name a TOML or JSON file, or unset it"
         )
     try:
-        return Settings()
+        return _without_secrets(Settings())
     except ValidationError as error:
         faults = faults_of(error, Settings)
         raise InvalidInputError([replace(fault, field=_origin(fault.field)) for fault in faults]) from None
@@ -240,11 +259,26 @@ def load_settings(home: Home) -> Settings:
         _file = None
 
 
+def _without_secrets(settings: Settings) -> Settings:
+    """Refuse what would be a secret in a file, of which there are copies and backups: providers have keys to clouds."""
+    fields = [f"providers.{name}.{key}" for name, section in settings.providers.items() for key in section
+              if _SECRET.search(key)]  # fmt: skip
+    faults = [Fault(origin, "is a secret, which no file should hold", f"set {_variable(field)} in the environment")
+              for field in fields if (origin := _origin(field)).startswith(f"{_file}: ")]  # fmt: skip
+    if faults:
+        raise InvalidInputError(faults)
+    return settings
+
+
+def _variable(field: str) -> str:
+    return f"GPUYARD_{field.replace('.', '__').upper()}"
+
+
 def _origin(field: str) -> str:
     """Where a setting was given: the variable that holds it or its section, else the file, and the field in it."""
     steps = field.split(".")
     for depth in range(len(steps), 0, -1):
-        variable = f"GPUYARD_{'__'.join(steps[:depth]).upper()}"
+        variable = _variable(".".join(steps[:depth]))
         if variable in os.environ:
             return ".".join([variable, *steps[depth:]])
     return f"{_file}: {field}"

@@ -40,7 +40,8 @@ class Admission:
         self._find = find
         self._joined = joined
         self._intake = Intake(core.tiers, core.settings.models, find_gpu, core.scripts,
-                              lambda: any(provider.containers for provider in providers.values()))  # fmt: skip
+                              lambda: any(provider.containers for provider in providers.values()),
+                              core.images)  # fmt: skip
         self._door = asyncio.Lock()
 
     async def accept(self, bodies: list[msgspec.Raw]) -> list[Prepared]:

@@ -15,6 +15,7 @@ from gpuyard.controller.core import Core
 from gpuyard.controller.engines import Engines
 from gpuyard.controller.gpu_state import GpuStateFile
 from gpuyard.controller.gpu_work import GpuWork
+from gpuyard.controller.health import Healths
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.logs import Logs
 from gpuyard.controller.mirror import Mirrors
@@ -48,12 +49,14 @@ class Controller:
         self.core = Core(ledger, settings, clock)
         self.providers: dict[str, GpuProviderInterface] = {}
         self.requests = Requests(self.core, self.providers)
-        self.launching = Launching(self.core, self.providers)
+        self.health = Healths(self.core)
+        self.launching = Launching(self.core, self.providers, self.health)
         self.reports = Reports(self.core, self.launching, self.requests, self.providers, blobs)
         self.gpus = self.requests.gpus
         mirrors = Mirrors(self.core, self.reports, self.providers, blobs, blobs.root.parent / "logs" / "attempts")
         self.logs = Logs(self.core, self.providers, news, mirrors.path)
-        self.engines = Engines(self.core, self.launching, self.requests, self.providers, mirrors, {"local": "docker"})
+        self.engines = Engines(self.core, self.launching, self.requests, self.providers, mirrors, self.health,
+                               {"local": "docker"})  # fmt: skip
         self.residents = Residents(self.core, self.requests)
         self.models = Models(self.core, self.residents)
         self._batches = Batches(self.core, self.requests, self.residents)

@@ -52,6 +52,7 @@ class Core:
         self.clock = clock
         self.tiers = Tiers(settings.tiers)
         self.scripts = Scripts(settings.scripts)
+        self.images = settings.images.read()
         self.policy = Policy(
             order=Order(settings.scheduler.policy),
             ageing_s=settings.scheduler.ageing_s,
@@ -210,7 +211,7 @@ class Core:
 
     def _offered(self, offer: Offer, job: LiveJob) -> Price:
         """The offer's own price for as many nodes, or the list price where it names none."""
-        per_hour = offer.hourly(job.shape.gpus, job.shape.nodes)
+        per_hour = offer.hourly(job.shape.gpus, job.shape.cpus, job.shape.nodes)
         if per_hour is None:
             return self.listed(job)
         return Price(per_hour, offer.currency, "offer", job.tier or "")

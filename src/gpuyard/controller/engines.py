@@ -16,6 +16,7 @@ import structlog
 
 from gpuyard.controller import moves
 from gpuyard.controller.core import Core
+from gpuyard.controller.health import Healths
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.mirror import Mirrors
 from gpuyard.controller.requests import Requests
@@ -53,6 +54,7 @@ class Engines:
         requests: Requests,
         providers: Mapping[str, GpuProviderInterface],
         mirrors: Mirrors,
+        health: Healths,
         containers: Mapping[str, str],
     ) -> None:
         """`containers`: by provider of nodes, the one that runs containers on them."""
@@ -62,6 +64,7 @@ class Engines:
         self._requests = requests
         self._providers = providers
         self._mirrors = mirrors
+        self._health = health
         self._told: dict[str, float] = {}
         self._settling: set[str] = set()
         self._missing: dict[str, float] = {}
@@ -100,6 +103,7 @@ class Engines:
         while True:
             try:
                 await self._look(name, provider)
+                self._health.checked(name)
                 trouble = 0
             except (ProviderError, OSError, TimeoutError) as error:
                 trouble += 1
@@ -118,10 +122,12 @@ class Engines:
         view = self._core.view
         waiting = Counter(view.attempts[key].provider for key in view.engines.waiting if key in view.attempts)
         live = Counter(attempt.provider for attempt in view.attempts.values())
-        return [{"name": name, **health, "waiting": waiting[name], "running": live[name] - waiting[name]}
+        return [{"name": name, **health, "waiting": waiting[name], "running": live[name] - waiting[name],
+                 **self._health.rates(name)}
                 for name, health in zip(self._providers, found, strict=True)]  # fmt: skip
 
     def _is_away(self, name: str, why: str) -> None:
+        self._health.checked(name, why)
         engine = self._core.view.engines.known[name]
         if not engine.problem:
             log.warning("a provider does not answer", provider=name, error=why)

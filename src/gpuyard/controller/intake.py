@@ -13,8 +13,10 @@ from typing import Annotated, Any, cast
 
 import msgspec
 
+from gpuyard.controller.images import AUTO, image_for
 from gpuyard.domain.errors import Fault, InvalidInputError
 from gpuyard.domain.ids import new_id
+from gpuyard.domain.images import IMAGES, Image
 from gpuyard.domain.jobconfig import is_job_config, spec_from_config
 from gpuyard.domain.jobspec import MAX_DEPTH, GpuRequest, JobKind, JobSpec
 from gpuyard.domain.scripts import WORKER_FIELDS, Scripts
@@ -121,6 +123,7 @@ class _Varying(msgspec.Struct):
 _OWN = ("name", "command", "labels", "depends_on", "idempotency_key")
 _varying = msgspec.json.Decoder(_Varying)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_AUTO = msgspec.Raw(msgspec.json.encode(AUTO))
 
 
 class Intake:
@@ -128,8 +131,9 @@ class Intake:
 
     def __init__(
         self, tiers: Tiers, models: Collection[str] = (), find_gpu: FindGpu = str, scripts: Scripts | None = None,
-        runs_containers: Callable[[], bool] = lambda: False,
+        runs_containers: Callable[[], bool] = lambda: False, images: Sequence[Image] = IMAGES,
     ) -> None:  # fmt: skip
+        self._images = images
         self._runs_containers = runs_containers
         self._scripts = scripts or Scripts({})
         self._tiers = tiers
@@ -163,6 +167,10 @@ class Intake:
                 raise InvalidInputError.of("image", f"is {spec.image}, and nothing here runs containers", remedy)
             warnings.append(f"image {spec.image} was ignored: the job runs as a process on this machine")
             spec = spec.model_copy(update={"image": None})
+        if spec.image == AUTO:
+            choice = image_for(spec, self._images)
+            spec = spec.model_copy(update={"image": choice.image.reference})
+            warnings.append(f"image {spec.image} was chosen: {choice.why}")
         if spec.kind is JobKind.LLM:
             spec = self._with_model(spec)
         if spec.kind is JobKind.SCRIPT:
@@ -217,9 +225,10 @@ def reading_json() -> Generator[None]:
 
 
 def _key(body: msgspec.Raw) -> bytes | None:
-    """What jobs of one template share, byte for byte; None for other forms, whose fields mean other things."""
+    """What jobs of one template share, byte for byte; None for other forms, whose fields mean other things, and where
+    the command decides on more than itself."""
     fields = _fields.decode(body)
-    if is_job_config(fields) or is_task(fields):
+    if is_job_config(fields) or is_task(fields) or fields.get("image") == _AUTO:
         return None
     return msgspec.json.encode({name: value for name, value in fields.items() if name not in VARYING})
 

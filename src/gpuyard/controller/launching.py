@@ -10,6 +10,7 @@ import structlog
 
 from gpuyard.controller import moves
 from gpuyard.controller.core import Core
+from gpuyard.controller.health import Healths
 from gpuyard.controller.render import render
 from gpuyard.domain.errors import InsufficientResourcesError, LedgerError, ProviderError
 from gpuyard.domain.jobspec import JobSpec
@@ -28,8 +29,9 @@ log = structlog.get_logger(__name__)
 class Launching:
     """Hands attempts to providers."""
 
-    def __init__(self, core: Core, providers: Mapping[str, GpuProviderInterface]) -> None:
+    def __init__(self, core: Core, providers: Mapping[str, GpuProviderInterface], health: Healths) -> None:
         self._core = core
+        self._health = health
         self._providers = providers
         self._claims: asyncio.TimerHandle | None = None
         self._limits: dict[str, asyncio.Semaphore] = {}
@@ -145,6 +147,7 @@ class Launching:
             ours = outcome.stopped in moves.NOT_ITS_FAULT
             not_before = core.clock() + (0.0 if ours else backoff_s(core.policy, job.failures + 1))
         heirs = self._heirs(job, current, outcome, successor)
+        self._health.ended(job, current, outcome)
         core.emit([moves.ended(job, current, outcome, moves.Retry(not_before), heirs)], linger=True)
         core.progress.pop(job.id, None)
         core.pids.pop(job.id, None)

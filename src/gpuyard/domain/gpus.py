@@ -113,6 +113,20 @@ def classify(product_name: str, memory_mb: int) -> GPUClass | None:
     return best if difference <= GPU_CLASSES[best].memory_gb / 5 else None
 
 
+def whole_gpus(value: object) -> object:
+    """A count as it was given; ValueError for a part of a GPU (`0.25`, `1/4`), which may become neither 0 nor 1."""
+    part = value % 1 if isinstance(value, float) else isinstance(value, str) and _PART.fullmatch(value.strip())
+    if part:
+        raise ValueError(
+            f"asks for a part of a GPU ({value}), and only whole ones are given out; ask for 1 with a smaller "
+            "memory_gb: a MIG instance counts as one"
+        )
+    return value
+
+
+_PART = re.compile(r"\d*\.\d*[1-9]\d*|\d+\s*/\s*\d+")
+
+
 def resolve_gpu_class(name: str) -> frozenset[GPUClass]:
     """The classes a person means by `A100`, `a100-80gb`, `NVIDIA RTX 4090`…; ValueError offers the nearest names."""
     word = re.sub(r"[\s_]+", "-", name.strip().lower().removeprefix("nvidia").strip())

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.domain.jobspec import CheckpointSpec, JobSpec, Name
+from gpuyard.domain.jobspec import CheckpointSpec, GpuCount, JobSpec, Name
 from gpuyard.domain.validation import parse_model, parse_spec
 
 
@@ -22,7 +22,7 @@ class GpuSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     gpu_type: str | None = None
-    gpu_count: int = Field(default=1, ge=0, le=1024)
+    gpu_count: GpuCount = 1
     memory_gb: float | None = Field(default=None, gt=0)
     vcpus: float | None = Field(default=None, gt=0)
     ram_gb: float | None = Field(default=None, gt=0)

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from gpuyard.domain import units
 from gpuyard.domain.errors import quoted
-from gpuyard.domain.gpus import compute_capability, resolve_gpu_class
+from gpuyard.domain.gpus import compute_capability, resolve_gpu_class, whole_gpus
 from gpuyard.domain.offers import Strategy
 
 MAX_SPEC_BYTES = 1_000_000
@@ -95,6 +95,9 @@ SignalName = Annotated[str, AfterValidator(_signal_name)]
 Data = Annotated[dict[str, Any], AfterValidator(_not_too_deep)]
 
 
+GpuCount = Annotated[int, BeforeValidator(whole_gpus), Field(ge=0, le=1024)]
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -102,7 +105,7 @@ class _Part(BaseModel):
 class GpuRequest(_Part):
     """The GPUs of one node: how many, and the least each must have. `uuid` pins devices (flagged, never needed)."""
 
-    count: int = Field(default=1, ge=0, le=1024)
+    count: GpuCount = 1
     memory_gb: Gigabytes | None = None
     compute_capability: Annotated[str, BeforeValidator(_number_text), AfterValidator(_capability)] | None = None
     gpu_class: Annotated[Name, AfterValidator(_gpu_class)] | None = None

@@ -29,7 +29,8 @@ class Offer:
     to wait there, None when unknown. `problem`: why it cannot be had at the moment.
 
     Found from these: `classes`, what its GPUs may be (of an engine that only says `a100` both sizes; empty for none or
-    unknown ones); `gpu_gb` and `capability`, what each of them surely has (0 and (0, 0) when nobody knows).
+    unknown ones); `gpu_gb` and `capability`, what each of them surely has (0 and (0, 0) when nobody knows);
+    `kind`, what tells its speed: the class of its GPUs, or what they are called; `cpu` for none.
     """
 
     id: str
@@ -55,6 +56,7 @@ class Offer:
     classes: frozenset[GPUClass] = field(init=False, repr=False, compare=False)
     gpu_gb: float = field(init=False, repr=False, compare=False)
     capability: tuple[int, int] = field(init=False, repr=False, compare=False)
+    kind: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # Found once: a decision may look at thousands of offers.
@@ -63,21 +65,21 @@ class Offer:
         text = self.gpu_capability or min((GPU_CLASSES[kind].compute_capability for kind in classes), default="")
         object.__setattr__(self, "classes", classes)
         object.__setattr__(self, "gpu_gb", memory_gb)
+        kind = next(iter(classes)) if len(classes) == 1 else self.gpu.lower()
+        object.__setattr__(self, "kind", kind if self.gpus else CPU)
         object.__setattr__(self, "capability", compute_capability(text) if text else (0, 0))
 
-    @property
-    def kind(self) -> str:
-        """What tells its speed: the class of its GPUs, or what they are called; `cpu` for none."""
-        if not self.gpus:
-            return CPU
-        return next(iter(self.classes)) if len(self.classes) == 1 else self.gpu.lower()
+    def part(self, gpus: int, cpus: float) -> float:
+        """Which part (0 to 1) of a node one pays for: by the GPUs, or the cores of what has none."""
+        if not self.divisible:
+            return 1.0
+        return gpus / self.gpus if gpus else min(cpus / self.cpus, 1.0)
 
-    def hourly(self, gpus: int, nodes: int) -> Decimal | None:
-        """What so many nodes with so many GPUs of each cost an hour, in its own currency; None when nobody says."""
+    def hourly(self, gpus: int, cpus: float, nodes: int) -> Decimal | None:
+        """What so much of each of so many nodes costs an hour, in its own currency; None when nobody says."""
         if self.price_per_hour is None:
             return None
-        part = Decimal(gpus) / self.gpus if self.divisible and self.gpus else Decimal(1)
-        return self.price_per_hour * part * nodes
+        return self.price_per_hour * Decimal(str(self.part(gpus, cpus))) * nodes
 
 
 CPU = "cpu"

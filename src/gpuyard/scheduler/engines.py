@@ -103,9 +103,12 @@ class Engines:
         return ranked(self.able(shape), shape, need, self.history, chosen)
 
     def listing(self, strategy: Strategy) -> list[Offer]:
-        """Every offer, the best for a job of one GPU first."""
+        """Every offer, the best for a job of one GPU first; those without any come last."""
         found = [offer for _, offer in self.offers()]
-        return [forecast.offer for forecast in ranked(found, Shape(gpus=1), Need(), self.history, strategy)]
+        gpus, others = [offer for offer in found if offer.gpus], [offer for offer in found if not offer.gpus]
+        best = [*ranked(gpus, Shape(gpus=1), Need(), self.history, strategy),
+                *ranked(others, Shape(), Need(), self.history, strategy)]  # fmt: skip
+        return [forecast.offer for forecast in best]
 
     def obstacle_of(self, offer: Offer, now: float) -> str:
         """`obstacle` of the offer's own engine."""

@@ -89,9 +89,11 @@ class History:
 
     def risk(self, offer: str, *, spot: bool) -> Risk:
         """What to expect of the offer."""
+        if offer not in self.records:
+            return _UNSEEN[spot]
         known = self._risks.get((offer, spot))
         if known is None:
-            record = self.records.get(offer, _NO_RECORD)
+            record = self.records[offer]
             guess = _SPOT_INTERRUPTED if spot else 0.0
             known = Risk(record.wait_s(), record.share(End.FAILED, _FAILS), record.share(End.INTERRUPTED, guess),
                          record.share(End.NOTHING, 0.0))  # fmt: skip
@@ -114,7 +116,7 @@ class History:
         return self._speeds.get(gpu) or self._speeds.setdefault(gpu, _published(gpu))
 
 
-_NO_RECORD = Record()
+_UNSEEN = {False: Risk(None, _FAILS, 0.0, 0.0), True: Risk(None, _FAILS, _SPOT_INTERRUPTED, 0.0)}
 
 
 def _published(gpu: str) -> float:

@@ -4,10 +4,10 @@ What is expected comes from three sources: the offer itself (price, wait), this 
 failures, interruptions, the speed of each kind of GPU), and guesses where both are silent.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from operator import attrgetter
 from statistics import median
+from typing import NamedTuple
 
 from gpuyard.domain.offers import Offer, Strategy
 from gpuyard.domain.shape import Shape
@@ -36,9 +36,8 @@ class Need:
     home: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """What to expect of a job at an offer, in seconds and in the currency of billing; the least `score` is best.
+class Forecast(NamedTuple):
+    """What to expect of a job at an offer, in seconds and in the currency of billing.
 
     `run_s` counts what is lost and done again. `per_hour` is None when its price is not known in our currency.
     """
@@ -47,17 +46,11 @@ class Forecast:
     wait_s: float
     run_s: float
     per_hour: float | None
-    score: tuple[float, float, str] = (0.0, 0.0, "")
 
     @property
     def cost(self) -> float | None:
         """The whole job's."""
         return None if self.per_hour is None else self.per_hour * self.run_s / _HOUR_S
-
-    @property
-    def finish_s(self) -> float:
-        """From now to its end."""
-        return self.wait_s + self.run_s
 
 
 def ranked(offers: Iterable[Offer], shape: Shape, need: Need, history: History, strategy: Strategy) -> list[Forecast]:
@@ -68,10 +61,7 @@ def ranked(offers: Iterable[Offer], shape: Shape, need: Need, history: History, 
     speeds = {kind: history.speed(kind) for kind in {offer.kind for offer in found}}
     slowest = min(speeds.values())
     forecasts = [_forecast(offer, shape, need, history, slowest / speeds[offer.kind]) for offer in found]
-    score = _Score(strategy, forecasts)
-    forecasts = [Forecast(f.offer, f.wait_s, f.run_s, f.per_hour, score.of(f)) for f in forecasts]
-    forecasts.sort(key=attrgetter("score"))
-    return forecasts
+    return sorted(forecasts, key=_scorer(strategy, forecasts))
 
 
 def _forecast(offer: Offer, shape: Shape, need: Need, history: History, pace: float) -> Forecast:
@@ -80,8 +70,8 @@ def _forecast(offer: Offer, shape: Shape, need: Need, history: History, pace: fl
     wait_s = risk.wait_s if risk.wait_s is not None else USUAL_WAIT_S if offer.wait_s is None else offer.wait_s
     if need.home and need.home != offer.provider:
         wait_s += _MOVE_S
-    lost = min(risk.failed + risk.interrupted, _MOST_LOST)
     # Each attempt that is cut off costs half a run and another wait; so many are cut off before one is not.
+    lost = min(risk.failed + risk.interrupted, _MOST_LOST)
     again = lost / (1 - lost)
     run_s = need.run_s * pace * (1 + _LOST_PART * again)
     wait_s = wait_s * (1 + again) + _NOTHING_S * risk.nothing / (1 - min(risk.nothing, _MOST_LOST))
@@ -95,29 +85,23 @@ def hourly(offer: Offer, shape: Shape) -> float | None:
         return 0.0
     if offer.rate is None:
         return None
-    part = shape.gpus / offer.gpus if offer.divisible and offer.gpus else 1.0
-    return float(price) * offer.rate * part * shape.nodes
+    return float(price) * offer.rate * offer.part(shape.gpus, shape.cpus) * shape.nodes
 
 
-class _Score:
+def _scorer(strategy: Strategy, forecasts: list[Forecast]) -> Callable[[Forecast], tuple[float, float, str]]:
     """Forecasts as numbers of which the least is best; the second breaks ties of the first."""
+    prices = [forecast.per_hour for forecast in forecasts if forecast.per_hour]
+    # What nobody can name is not taken for cheap.
+    unknown = 2 * max(prices, default=_ANY_WORTH)
+    hour = median(prices) if prices else _ANY_WORTH
 
-    def __init__(self, strategy: Strategy, forecasts: list[Forecast]) -> None:
-        self._strategy = strategy
-        prices = [forecast.per_hour for forecast in forecasts if forecast.per_hour]
-        # What nobody can name is not taken for cheap.
-        self._unknown = 2 * max(prices, default=_ANY_WORTH)
-        self._hour = median(prices) if prices else _ANY_WORTH
+    def score(forecast: Forecast) -> tuple[float, float, str]:
+        offer, wait_s, run_s, per_hour = forecast
+        cost = (unknown if per_hour is None else per_hour) * run_s / _HOUR_S
+        if strategy is Strategy.BALANCED:
+            return cost + hour * (wait_s + run_s) / _HOUR_S, wait_s, offer.id
+        if strategy is Strategy.COST:
+            return cost, wait_s + run_s, offer.id
+        return run_s if strategy is Strategy.PERFORMANCE else wait_s, cost, offer.id
 
-    def of(self, forecast: Forecast) -> tuple[float, float, str]:
-        per_hour = self._unknown if forecast.per_hour is None else forecast.per_hour
-        cost, finish_s = per_hour * forecast.run_s / _HOUR_S, forecast.wait_s + forecast.run_s
-        match self._strategy:
-            case Strategy.COST:
-                return cost, finish_s, forecast.offer.id
-            case Strategy.PERFORMANCE:
-                return forecast.run_s, cost, forecast.offer.id
-            case Strategy.AVAILABILITY:
-                return forecast.wait_s, cost, forecast.offer.id
-            case Strategy.BALANCED:
-                return cost + self._hour * finish_s / _HOUR_S, finish_s, forecast.offer.id
+    return score

@@ -6,6 +6,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gpuyard.controller.health import Healths
+from gpuyard.domain.health import HealthState
 from gpuyard.domain.states import JobState
 from gpuyard.notify.answer import Outcome
 from gpuyard.server.yard import Yard
@@ -16,7 +18,7 @@ class _YardCollector(Collector):
         self._yard = yard
 
     def collect(self) -> Iterable[Metric]:
-        """Jobs by state, live attempts, nodes, GPUs, commits, webhooks."""
+        """Jobs by state, live attempts, nodes, GPUs, commits, providers, webhooks."""
         core = self._yard.controller.core
         counts = self._yard.queries.job_counts()
         jobs = GaugeMetricFamily("gpuyard_jobs", "Jobs by state", labels=["state"])
@@ -35,8 +37,21 @@ class _YardCollector(Collector):
         gpus.add_metric(["free"], len(set(present) - busy))
         yield gpus
         yield CounterMetricFamily("gpuyard_ledger_commits", "Commits since the server started", core.writer.commits)
+        yield from _providers(self._yard.controller.health)
         if self._yard.notifier:
             yield _deliveries(self._yard.notifier.outcomes)
+
+
+def _providers(health: Healths) -> Iterable[Metric]:
+    up = GaugeMetricFamily("gpuyard_provider_up", "1 unless checks of the provider fail", labels=["provider"])
+    for name, known in sorted(health.known.items()):
+        up.add_metric([name], known.state is not HealthState.DOWN)
+    yield up
+    ends = CounterMetricFamily("gpuyard_attempts", "Attempts that are over since the server started",
+                               labels=["provider", "outcome"])  # fmt: skip
+    for (name, outcome), count in sorted(health.ends.items()):
+        ends.add_metric([name, outcome], count)
+    yield ends
 
 
 def _deliveries(outcomes: Mapping[Outcome, int]) -> Metric:

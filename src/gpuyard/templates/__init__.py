@@ -1,27 +1,56 @@
-"""Templates: folders to start from. Each folder beside this file is one; it knows nothing of gpuyard and runs alone."""
+"""Templates: folders to start from. Each folder beside this file is one.
+
+Most are programs: they know nothing of gpuyard, run alone, and `gpuyard run` runs them by name. A package is to be
+installed beside gpuyard, and gets a name of its own: the placeholder that stands for it, wherever that is.
+"""
 
 import difflib
+import re
 import shutil
+from collections.abc import Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
-_NOT_COPIED = {"__pycache__", "out"}
+_NOT_COPIED = {"__pycache__", "out", ".pytest_cache"}
+# The packages, and the name that each stands under here, as a module and as the beginning of a class.
+_PLACEHOLDERS: Mapping[str, tuple[str, str]] = {"provider": ("mycloud", "MyCloud")}
+_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+_LONGEST = 40
 
 
 class UnknownTemplateError(LookupError):
     """No template has that name; the message lists those there are, and the nearest."""
 
     def __init__(self, name: str) -> None:
-        known = names()
+        known = all_names()
         nearest = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {nearest[0]}?" if nearest else ""
         super().__init__(f"no template is called {name!r}; there is {', '.join(known)}{hint}")
         self.name = name
 
 
+class BadNameError(ValueError):
+    """What a template is to be called will not do: `fault` says why, `remedy` what would."""
+
+    def __init__(self, fault: str, remedy: str) -> None:
+        super().__init__(f"{fault}; {remedy}")
+        self.fault, self.remedy = fault, remedy
+
+
 def names() -> list[str]:
+    """The programs, in order: `gpuyard run NAME` runs them."""
+    return [name for name in all_names() if name not in _PLACEHOLDERS]
+
+
+def all_names() -> list[str]:
     """The templates' names, in order."""
     return sorted(readme.parent.name for readme in _FOLDER.glob("*/README.md"))
+
+
+def is_package(name: str) -> bool:
+    """Does the template get a name of its own when it is written out?"""
+    return name in _PLACEHOLDERS
 
 
 def describe(name: str) -> str:
@@ -30,21 +59,60 @@ def describe(name: str) -> str:
         return readme.readline().lstrip("#").strip()
 
 
-def write(name: str, directory: Path) -> list[Path]:
+def write(name: str, directory: Path, called: str | None = None) -> list[Path]:
     """Copy the template's files into `directory`, made if need be; the files written, in order.
 
-    UnknownTemplateError if there is no such template; FileExistsError, with nothing written, if `directory` is a file
-    or holds anything already.
+    A package is `called` what is given, or else what the directory is. UnknownTemplateError if there is no such
+    template, BadNameError for a name that will not do; FileExistsError if `directory` is a file or holds anything
+    already. Nothing is written then.
     """
     source = _find(name)
+    words = _words(name, called, directory)
     directory.mkdir(parents=True, exist_ok=True)
     if any(directory.iterdir()):
         raise FileExistsError(f"{directory} is not empty: name a new or an empty directory")
-    files = sorted(file for file in source.iterdir() if file.name not in _NOT_COPIED)
-    return [Path(shutil.copyfile(file, directory / file.name)) for file in files]
+    return [_copy(file, source, directory, words) for file in _files(source)]
 
 
 def _find(name: str) -> Path:
-    if name not in names():
+    if name not in all_names():
         raise UnknownTemplateError(name)
     return _FOLDER / name
+
+
+def _files(source: Path) -> list[Path]:
+    files = (path for path in source.rglob("*") if path.is_file())
+    return sorted(file for file in files if _NOT_COPIED.isdisjoint(file.relative_to(source).parts))
+
+
+def _copy(file: Path, source: Path, directory: Path, words: Mapping[str, str]) -> Path:
+    """One file, with `words` put in the place of others in its path and its text."""
+    target = directory / _replaced(str(file.relative_to(source)), words)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not words:
+        return Path(shutil.copyfile(file, target))
+    target.write_text(_replaced(file.read_text(encoding="utf-8"), words), encoding="utf-8")
+    return target
+
+
+def _replaced(text: str, words: Mapping[str, str]) -> str:
+    for old, new in words.items():
+        text = text.replace(old, new)
+    return text
+
+
+def _words(template: str, called: str | None, directory: Path) -> Mapping[str, str]:
+    """What stands for the placeholders; BadNameError for what cannot."""
+    if template not in _PLACEHOLDERS:
+        if called is not None:
+            raise BadNameError(f"template {template} has none", "leave --name out")
+        return {}
+    name = directory.resolve().name if called is None else called
+    if not _NAME.fullmatch(name) or len(name) > _LONGEST:
+        raise BadNameError(f"{name[:60]!r} cannot be the name of a provider",
+                           f"lower-case letters, digits and single _ between them, a letter first, {_LONGEST} at most, "
+                           "such as my_cloud")  # fmt: skip
+    if name in {point.name for point in entry_points(group="gpuyard.providers")}:
+        raise BadNameError(f"a provider called {name!r} is installed", "choose another name, or uninstall that one")
+    module, kind = _PLACEHOLDERS[template]
+    return {module: name, kind: "".join(word.capitalize() for word in name.split("_"))}

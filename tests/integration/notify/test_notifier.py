@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gpuyard.domain.breaker import FAILURES, Health
 from gpuyard.domain.events import Event, EventKind
+from gpuyard.domain.health import FAILURES, Health
 from gpuyard.domain.webhooks import WebhookSpec
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.prune import prune

@@ -114,6 +114,12 @@ def test_asking_for_gpus_without_a_count_asks_for_one():
     assert parse_spec({"command": ["a"], "resources": {"gpus": {"memory_gb": "16GB"}}}).resources.gpus.count == 1
 
 
+@pytest.mark.parametrize("part", [0.25, "1/4", "0.5", " 1 / 2 ", 1.5])
+def test_a_part_of_a_gpu_becomes_neither_none_nor_one(part):
+    with pytest.raises(InvalidInputError, match="only whole ones are given out"):
+        parse_spec({"command": ["a"], "resources": {"gpus": {"count": part}}})
+
+
 def test_equal_shapes_are_one_object():
     one, two = (
         parse_spec({"command": [name], "resources": {"memory_gb": memory}})

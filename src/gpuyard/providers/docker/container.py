@@ -40,7 +40,7 @@ class Blueprint:
         extra = [word.replace("{path}", resume_from) for word in config.checkpoint.resume_args] if resume_from else []
         limits = {"timeout_s": config.timeout_minutes * 60 if config.timeout_minutes else None,
                   "grace_s": config.grace_s, "signal": config.checkpoint.signal,
-                  "every_s": config.checkpoint.every_s}  # fmt: skip
+                  "every_s": config.checkpoint.every_s, "path": config.checkpoint.path}  # fmt: skip
         return {
             "entrypoint": list(_SHELL if config.args_via_stdin is None else _SHELL_STDIN),
             "command": [*config.command, *extra],

@@ -26,7 +26,7 @@ from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult, JobStatus
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.validation import parse_model
-from gpuyard.providers.base import GpuProviderInterface
+from gpuyard.providers.base import GpuProviderInterface, SavedFile
 from gpuyard.providers.docker.config import DockerConfig
 from gpuyard.providers.docker.container import (
     ATTEMPT,
@@ -38,6 +38,7 @@ from gpuyard.providers.docker.container import (
     state_of,
 )
 from gpuyard.providers.docker.stream import in_thread
+from gpuyard.providers.saving import Saving
 from gpuyard.storage.blobs import BlobStore
 
 _TERM_GRACE_S = 10.0
@@ -71,6 +72,7 @@ class DockerProvider(GpuProviderInterface):
         self._folder = Path(self.settings.home) / "docker"
         self._blueprint = Blueprint(self.settings, self._folder, BlobStore(Path(self.settings.home) / "blobs"))
         self._client: docker.DockerClient | None = None
+        self._saving = Saving()
         self._stops: dict[str, _Stop] = {}
         self._seeing_out: set[asyncio.Task[None]] = set()
         self._saved_at: dict[str, float] = {}
@@ -330,8 +332,23 @@ class DockerProvider(GpuProviderInterface):
         attempt_id = container.labels[ATTEMPT]
         await self._call(container.remove, force=True)
         await asyncio.to_thread(shutil.rmtree, self._folder / attempt_id, ignore_errors=True)
+        self._saving.forget(job_id)
         self._stops.pop(job_id, None)
         self._saved_at.pop(job_id, None)
+
+    async def checkpoints(self, job_id: str) -> Sequence[SavedFile]:
+        """See SavesCheckpoints: what it wrote in its folder, which is on this host."""
+        container = await self._find(job_id)
+        pattern, began = limits_of(container).get("path"), instant(state_of(container)["StartedAt"])
+        if not pattern or began is None:
+            return []
+        inside = container.attrs["Config"]["WorkingDir"]
+        mounts = container.attrs["Mounts"]
+        folder = next((Path(mount["Source"]) for mount in mounts if mount["Destination"] == inside), None)
+        if folder is None:
+            return []
+        over = not is_live(container)
+        return await asyncio.to_thread(self._saving.look, job_id, folder, pattern, began, over=over)
 
     # --- output ---
 

@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gpuyard.domain.breaker import BACKOFF_S, DAY_S, FAILURES, HOUR_S, MAX_BACKOFF_S, Circuit, Health, HealthState
 from gpuyard.domain.events import EventKind
+from gpuyard.domain.health import DAY_S, FAILURES, HOUR_S, Health, HealthState
 
 T0 = 1_700_000_000.0
 
@@ -33,27 +33,8 @@ def test_one_good_check_between_them_starts_the_count_anew():
 
 def test_it_comes_back_with_one_good_check():
     health = down()
-    assert health.circuit(T0 + BACKOFF_S - 1) is Circuit.OPEN
-    assert health.circuit(T0 + BACKOFF_S) is Circuit.HALF_OPEN
-    assert health.checked(T0 + BACKOFF_S) is EventKind.PROVIDER_UP
-    assert (health.state, health.problem, health.since) == (HealthState.HEALTHY, "", T0 + BACKOFF_S)
-
-
-def test_each_failure_of_the_one_check_doubles_the_wait_up_to_ten_minutes():
-    health, now, waits = down(), T0, []
-    for _ in range(8):
-        start = now
-        while health.circuit(now) is Circuit.OPEN:
-            now += 1
-        waits.append(now - start)
-        health.checked(now, "still no answer")
-    assert waits == [30, 60, 120, 240, 480, 600, 600, 600]
-
-
-def test_a_clock_that_is_set_back_stretches_no_wait():
-    health = down(T0 + HOUR_S)
-    assert health.circuit(T0) is Circuit.OPEN
-    assert health.circuit(T0 + BACKOFF_S) is Circuit.HALF_OPEN
+    assert health.checked(T0 + 30) is EventKind.PROVIDER_UP
+    assert (health.state, health.problem, health.since) == (HealthState.HEALTHY, "", T0 + 30)
 
 
 @pytest.mark.parametrize(("within_s", "rate"), [(HOUR_S, 0.5), (DAY_S, 0.75)])
@@ -87,9 +68,8 @@ class Checks(RuleBasedStateMachine):
         self.health = Health(T0)
         self.in_a_row = 0
         self.is_down = False
-        self.retry_at = self.backoff_s = 0.0
 
-    @rule(seconds=st.sampled_from([0.1, 1.0, BACKOFF_S, 700.0, 5000.0]))
+    @rule(seconds=st.sampled_from([0.1, 1.0, 700.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
 
@@ -103,31 +83,19 @@ class Checks(RuleBasedStateMachine):
 
     @rule(problem=st.sampled_from(["no answer", "refused"]))
     def a_failed_check(self, problem: str) -> None:
-        half_open = self.is_down and self.now >= self.retry_at
         told = self.health.checked(self.now, problem)
         self.in_a_row += 1
         goes_down = not self.is_down and self.in_a_row == FAILURES
         assert told is (EventKind.PROVIDER_DOWN if goes_down else None)
         if self.in_a_row == 1 or goes_down:
             self.since = self.now
-        if goes_down:
-            self.is_down, self.backoff_s, self.retry_at = True, BACKOFF_S, self.now + BACKOFF_S
-        elif half_open:
-            self.backoff_s = min(2 * self.backoff_s, MAX_BACKOFF_S)
-            self.retry_at = self.now + self.backoff_s
+        self.is_down |= goes_down
         assert self.health.problem == problem
-
-    @precondition(lambda self: self.is_down)
-    @rule()
-    def it_waits_no_longer_than_the_longest_backoff(self) -> None:
-        assert self.health.circuit(self.now + MAX_BACKOFF_S) is Circuit.HALF_OPEN
 
     @invariant()
     def it_is_what_the_model_says(self) -> None:
         expected = HealthState.DOWN if self.is_down else HealthState.DEGRADED if self.in_a_row else HealthState.HEALTHY
         assert (self.health.state, self.health.failures, self.health.since) == (expected, self.in_a_row, self.since)
-        closed = Circuit.HALF_OPEN if self.now >= self.retry_at else Circuit.OPEN
-        assert self.health.circuit(self.now) is (closed if self.is_down else Circuit.CLOSED)
         assert bool(self.health.problem) == bool(self.in_a_row)
 
 

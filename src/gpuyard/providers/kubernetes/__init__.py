@@ -1,0 +1,1 @@
+"""Kubernetes: a Job for each attempt."""

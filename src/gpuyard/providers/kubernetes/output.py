@@ -1,0 +1,41 @@
+"""The output of several pods as one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+
+async def merged(sources: Sequence[AsyncIterator[bytes]]) -> AsyncIterator[bytes]:
+    """All that the sources give, as it comes; of several, whole lines. An error of one ends it."""
+    if len(sources) == 1:
+        async for part in sources[0]:
+            yield part
+        return
+    queue: asyncio.Queue[bytes | BaseException | None] = asyncio.Queue(maxsize=64)
+
+    async def read(source: AsyncIterator[bytes]) -> None:
+        rest = b""
+        try:
+            async for part in source:
+                whole, newline, rest = (rest + part).rpartition(b"\n")
+                if newline:
+                    await queue.put(whole + newline)
+            await queue.put(rest)
+            await queue.put(None)
+        except Exception as error:  # noqa: BLE001  whatever it is, the reader is told
+            await queue.put(error)
+
+    tasks = [asyncio.create_task(read(source)) for source in sources]
+    try:
+        left = len(tasks)
+        while left:
+            part = await queue.get()
+            if isinstance(part, BaseException):
+                raise part
+            if part is None:
+                left -= 1
+            elif part:
+                yield part
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,48 @@
+"""Folders of attempts on a volume that the cluster's pods and this host share."""
+
+import shutil
+from pathlib import Path
+
+from gpuyard.domain.errors import GpuyardError, ProviderError
+from gpuyard.domain.jobconfig import JobConfig
+from gpuyard.providers.kubernetes.manifest import name_of
+from gpuyard.storage.blobs import BlobStore
+from gpuyard.storage.snapshots import take, unpack
+
+
+class Spool:
+    """The folders below `root`, one for each attempt: `work`, a copy of the job's own folder, and `resume`, the
+    checkpoint to go on from. Copies are made by way of `snapshots`, where equal folders are kept once."""
+
+    def __init__(self, root: Path, snapshots: BlobStore, blobs: BlobStore, provider: str) -> None:
+        self._root, self._snapshots, self._blobs, self._provider = root, snapshots, blobs, provider
+
+    def work(self, job_id: str) -> Path:
+        """Where a job's program runs, as this host sees it."""
+        return self._root / job_id / "work"
+
+    def lay_out(self, config: JobConfig) -> None:
+        """Make the folders, unless they are there; it blocks on the disk. ProviderError says what cannot be copied."""
+        name, options = name_of(config.attempt_id or ""), config.provider_options
+        work, resume = self.work(name), self._root / name / "resume"
+        if work.exists():
+            return  # submitted before: its program may be at work there
+        try:
+            resume.mkdir(parents=True, exist_ok=True)
+            if options.get("resume_sha256"):
+                target = resume / str(options.get("resume_name") or "checkpoint")
+                directory = bool(options.get("resume_directory"))
+                self._blobs.restore(str(options["resume_sha256"]), target, directory=directory)
+            source = Path(str(options.get("workdir") or ""))
+            if options.get("workdir") and source.is_dir():
+                unpack(self._snapshots, take(source, self._snapshots).sha256, work)
+            else:
+                work.mkdir()
+        except (GpuyardError, OSError) as error:
+            self.remove(name)
+            message = f"The job's folder cannot be copied for the cluster: {error}"
+            raise ProviderError(message, self._provider, "BAD_FOLDER") from None
+
+    def remove(self, job_id: str) -> None:
+        """Remove an attempt's folders; it blocks on the disk."""
+        shutil.rmtree(self._root / job_id, ignore_errors=True)

@@ -1,0 +1,17 @@
+"""Tencent Kubernetes Engine (TKE): a cluster whose address, account, node pools and prices come from Tencent Cloud."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpuyard.providers.tencent.provider import TencentProvider as TencentCloudAdapter
+
+__all__ = ["TencentCloudAdapter"]
+
+
+def __getattr__(name: str) -> Any:
+    """S2's name of the provider, imported once somebody asks for it."""
+    if name == "TencentCloudAdapter":
+        from gpuyard.providers.tencent.provider import TencentProvider
+
+        return TencentProvider
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

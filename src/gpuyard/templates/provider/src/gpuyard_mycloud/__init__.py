@@ -1,0 +1,1 @@
+"""gpuyard runs jobs on mycloud."""

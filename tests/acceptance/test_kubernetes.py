@@ -1,0 +1,223 @@
+"""A yard in front of a Kubernetes cluster (a full fake, whose containers are processes)."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.kubernetes import Cluster, Node
+from tests.support.wait import wait_until
+from tests.support.yard import TestYard, make_yard
+
+IMAGE = "python:3.11-slim"
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    nodes = [Node("a1", gpus=2), Node("a2", gpus=2),
+             Node("t1", gpus=1, gpu_product="Tesla-T4", gpu_memory_mib=15360, instance_type="small")]  # fmt: skip
+    with Cluster(nodes) as cluster:
+        spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+        cluster.create(
+            {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "flag"}, "spec": spec}
+        )
+        yield cluster
+
+
+@pytest.fixture
+def yard(cluster: Cluster, tmp_path: Path) -> Iterator[TestYard]:
+    with make_yard(GPUYARD_SCHEDULER__RETRY_BASE_S="0.1") as made:
+        made.home.create()
+        config = cluster.kubeconfig(tmp_path / "kubeconfig")
+        made.home.settings.write_text(f"""
+[providers.kubernetes]
+kubeconfig = "{config}"
+namespace = "default"
+poll_s = 0.1
+volumes = {{ "/flag" = "pvc:flag" }}
+prices = {{ small = 0.5, "NVIDIA-A100-SXM4-40GB" = 3 }}
+""")
+        made.ok("up")
+        yield made
+
+
+def test_one_spec_runs_there_with_the_same_words_as_here(yard: TestYard) -> None:
+    spec = {"name": "same", "command": ["sh", "-c", "echo one; echo step 3: loss 1.5 >&2; exit 3"], "timeout_s": 60}
+    path = yard.work / "spec.json"
+    shown = {}
+    for provider, more in (("local", {}), ("kubernetes", {"image": IMAGE})):
+        path.write_text(json.dumps({**spec, **more, "provider": provider}))
+        job = yard.ok("submit", str(path)).split()[-1]
+        yard.wait(job)
+        assert yard.ok("logs", job) == "one\nstep 3: loss 1.5\n"
+        shown[provider] = yard.json("show", job)
+    here, there = shown["local"], shown["kubernetes"]
+    assert set(here) == set(there)
+    for same in ("state", "reason", "exit_code", "name", "kind", "warnings"):
+        assert here[same] == there[same], same
+    assert there["progress"]["step"] == 3
+    assert there["node"] in ("a1", "a2", "t1")
+    assert there["cost"]["basis"] == "offer"
+
+
+def test_the_cheapest_that_suits_is_taken_and_the_estimate_says_so_before(yard: TestYard) -> None:
+    words = ["--gpus", "1", "--image", IMAGE]
+    found = yard.json("estimate", *words, "--strategy", "cost")
+    best = found["items"][0]
+    assert (best["name"], best["per_hour"]) == ("kubernetes/tesla-t4-small", 0.5)
+    large = yard.json("estimate", *words, "--gpu-memory", "30GB")["items"]
+    unsuited = next(place for place in large if place["name"] == best["name"])
+    assert unsuited["reasons"] == ["has GPUs with 15 GB of memory, 30 GB needed"]
+    told = yard.ok("estimate", *words)
+    assert "kubernetes/nvidia-a100-sxm4-40gb-test.large" in told
+    done = yard.run("run", *words, "--strategy", "cost", "--", "sh", "-c", "echo $NVIDIA_VISIBLE_DEVICES")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("GPU-")
+    refused = yard.run("run", *words, "--max-price", "0.1", "--", "true")
+    assert refused.returncode == 125
+    assert "max_price is 0.1" in refused.stderr
+
+
+def test_a_killed_server_finds_its_jobs_again(yard: TestYard, cluster: Cluster) -> None:
+    enough = cluster.claim("flag") / "enough"
+    waits = "echo here; while [ ! -e /flag/enough ]; do sleep 0.1; done; echo done"
+    words = ("--provider", "kubernetes", "--image", IMAGE, "--", "sh", "-c", waits)
+    jobs = [yard.ok("run", "-d", *words).strip() for _ in range(4)]
+    yard.wait(jobs[0], "running")
+    yard.kill("server")
+    enough.touch()
+    yard.ok("up")
+    for job in jobs:
+        assert yard.wait(job).state == "completed"
+        assert yard.ok("logs", job) == "here\ndone\n"
+        assert len(yard.json("show", job)["attempts"]) == 1
+    assert wait_until(lambda: not cluster.objects("jobs") and not cluster.objects("secrets"), 30, "it to be tidy")
+
+
+@pytest.mark.parametrize("moment", ["before the reply", "after the reply"])
+def test_a_server_killed_while_it_submits_makes_one_job(yard: TestYard, cluster: Cluster, moment: str) -> None:
+    fault = cluster.faults.hang("POST", "/jobs$") if moment == "before the reply" else None
+    job = yard.ok("run", "-d", "--provider", "kubernetes", "--image", IMAGE, "--", "echo", "once").strip()
+    wait_until(lambda: fault.met if fault else cluster.objects("jobs") or yard.job(job).state == "completed", 20)
+    yard.kill("server")
+    cluster.faults.lift()
+    yard.ok("up")
+    assert yard.wait(job).state == "completed"
+    assert yard.ok("logs", job) == "once\n"
+    assert len(yard.json("show", job)["attempts"]) == 1
+
+
+def test_an_evicted_job_and_one_whose_node_died_run_again(yard: TestYard, cluster: Cluster) -> None:
+    enough = cluster.claim("flag") / "enough"
+    waits = "while [ ! -e /flag/enough ]; do sleep 0.1; done"
+    words = ("--provider", "kubernetes", "--image", IMAGE, "--retries", "1", "--", "sh", "-c", waits)
+    jobs = [yard.ok("run", "-d", *words).strip() for _ in range(2)]
+    for job in jobs:
+        yard.wait(job, "running")
+    pods = {pod["metadata"]["labels"]["gpuyard.dev/job"]: pod for pod in cluster.objects("pods")}
+    cluster.evict(pods[jobs[0]]["metadata"]["name"])
+    wait_until(lambda: len(yard.json("show", jobs[0])["attempts"]) == 2, 30, "the evicted one to be tried again")
+    cluster.lose_node(pods[jobs[1]]["spec"]["nodeName"])
+    wait_until(lambda: len(yard.json("show", jobs[1])["attempts"]) == 2, 30, "the lost one to be tried again")
+    enough.touch()
+    reasons = []
+    for job in jobs:
+        assert yard.wait(job).state == "completed"
+        reasons.append(yard.json("show", job)["attempts"][0]["reason"])
+    assert reasons[0] == "preempted"
+    assert reasons[1] in ("node_lost", "preempted")
+
+
+def test_why_is_what_the_cluster_says_and_a_full_one_is_told_apart_from_an_impossible_wish(
+    yard: TestYard, cluster: Cluster
+) -> None:  # fmt: skip
+    words = ("--provider", "kubernetes", "--image", IMAGE, "--gpus", "2", "--", "sleep", "600")
+    jobs = [yard.ok("run", "-d", *words).strip() for _ in range(3)]
+    for job in jobs[:2]:
+        yard.wait(job, "running")
+    said = wait_until(lambda: [event["message"] for event in cluster.objects("events")
+                               if event["reason"] == "FailedScheduling"], 20)  # fmt: skip
+    wait_until(lambda: said[-1] in yard.ok("why", jobs[2]), 20, "the cluster's own words")
+    yard.ok("cancel", *jobs)
+    for job in jobs:
+        assert yard.wait(job).state == "cancelled"
+    refused = yard.run("run", "--provider", "kubernetes", "--image", IMAGE, "--gpus", "3", "--", "true")
+    assert "has 2 GPUs a node, 3 needed" in refused.stderr
+    assert wait_until(lambda: not cluster.gpus_held(), 20, "all GPUs to be free")
+
+
+def test_a_wrong_image_and_a_missing_one(yard: TestYard) -> None:
+    done = yard.run("run", "--provider", "kubernetes", "--image", "nobody/nothing:1", "--", "true")
+    assert done.returncode != 0
+    assert "nobody/nothing:1" in done.stderr
+    refused = yard.run("run", "--provider", "kubernetes", "--", "true")
+    assert refused.returncode == 125
+    assert "name an image" in refused.stderr
+
+
+def test_the_health_of_the_cluster_is_shown(yard: TestYard, cluster: Cluster) -> None:
+    yard.ok("run", "--provider", "kubernetes", "--image", IMAGE, "--", "true")
+
+    def row() -> dict:
+        return next(row for row in yard.json("providers")["items"] if row["name"] == "kubernetes")
+
+    found = row()
+    assert (found["status"], found["success_rate_day"]) == ("healthy", 1.0)
+    cluster.faults.cut(times=None)
+    cluster.faults.reset_connections()
+    assert wait_until(lambda: row()["status"] == "unhealthy", 20)
+    events = wait_until(
+        lambda: [event for event in yard.json("events")["items"] if event["kind"] == "provider.down"], 60
+    )
+    assert events[0]["data"]["provider"] == "kubernetes"
+    cluster.faults.lift()
+    wait_until(lambda: any(event["kind"] == "provider.up" for event in yard.json("events")["items"]), 60)
+
+
+COUNTER = """
+import os, sys, time
+start = int(open(os.environ["GPUYARD_RESUME_FROM"]).read()) if "GPUYARD_RESUME_FROM" in os.environ else 0
+print("from", start, open("beside.txt").read(), flush=True)
+step = start
+while not os.path.exists("/flag/enough"):
+    step += 1
+    if step % 100 == 0:
+        with open("new", "w") as file:
+            file.write(str(step))
+        os.rename("new", "step-last.txt")
+    time.sleep(0.05)
+print("done", flush=True)
+"""
+
+
+def test_with_a_shared_volume_its_folder_goes_there_and_its_checkpoints_come_back(
+    yard: TestYard, cluster: Cluster
+) -> None:  # fmt: skip
+    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    cluster.create({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "spool"}, "spec": spec})
+    spool = cluster.claim("spool")
+    yard.kill("server")
+    settings = yard.home.settings.read_text() + f'spool = "{spool}"\nspool_claim = "spool"\n'
+    yard.home.settings.write_text(settings)
+    yard.ok("up")
+    (yard.work / "counter.py").write_text(COUNTER)
+    (yard.work / "beside.txt").write_text("beside")
+    (yard.work / ".gitignore").write_text("large.bin\n")
+    (yard.work / "large.bin").write_bytes(b"x" * 1000)
+    words = ("--provider", "kubernetes", "--image", IMAGE, "--checkpoint", "step-*.txt", "--", "python3", "counter.py")
+    job = yard.ok("run", "-d", *words).strip()
+    wait_until(lambda: yard.json("show", job)["checkpoints"], 60, "a checkpoint")
+    (attempt,) = [path for path in spool.iterdir() if path.is_dir()]
+    there = {path.name for path in (attempt / "work").iterdir()}
+    assert there - {"new", "step-last.txt"} == {".gitignore", "beside.txt", "counter.py"}
+    cluster.evict(cluster.objects("pods")[0]["metadata"]["name"])
+    wait_until(lambda: len(yard.json("show", job)["attempts"]) == 2, 60, "another attempt")
+    wait_until(lambda: "from" in yard.run("logs", job).stdout, 60, "it to run again")
+    (cluster.claim("flag") / "enough").touch()
+    assert yard.wait(job).state == "completed"
+    words = yard.ok("logs", job).split()
+    assert words[0] == "from"
+    assert int(words[1]) >= 100, "it should not have started from the beginning"
+    assert words[2] == "beside"
+    assert wait_until(lambda: not [path for path in spool.iterdir() if path.is_dir()], 30, "the folders to go")

@@ -1,0 +1,152 @@
+"""One run of a container: a real process that is the init of namespaces of its own."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.support.kubernetes.logs import Log
+from tests.support.kubernetes.volumes import Mount
+
+_LAUNCHER = Path(__file__).with_name("launcher.py")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_LOOK_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to run; `root` is an empty folder. `beside_pause`: process 1 is not the command but one that only reaps."""
+
+    root: str
+    command: list[str]
+    environment: dict[str, str]
+    workdir: str
+    hostname: str
+    mounts: list[Mount]
+    beside_pause: bool = False
+
+
+class Container:
+    """Started once. `oom` is set when it was killed for its memory."""
+
+    def __init__(self, order: Order, log: Log, memory: int | None) -> None:
+        self._order, self._log, self._memory = order, log, memory
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._init = 0
+        self.oom = False
+
+    async def start(self) -> str:
+        """Start it; returns why it could not be, or nothing."""
+        root = Path(self._order.root)
+        (root / "dev").mkdir(parents=True)
+        (root / "dev" / "termination-log").touch()
+        spec = root.with_name(f"{root.name}.json")
+        spec.write_text(json.dumps(asdict(self._order)))
+        status_in, status_out = os.pipe()
+        log_in, log_out = os.pipe()
+        self._reading = asyncio.create_task(self._read(log_in))
+        try:
+            self._process = _spawn(spec, status_out, log_out)
+        finally:
+            os.close(status_out)
+            os.close(log_out)
+        return await self._begin(status_in)
+
+    async def _begin(self, status: int) -> str:
+        """Hear of the launcher until the command runs."""
+        reader = await _reader(status)
+        failure = ""
+        while line := (await reader.readline()).decode():
+            word, _, rest = line.strip().partition(" ")
+            if word == "pid":
+                self._init = int(rest)
+            else:
+                failure = rest
+        return failure
+
+    async def _read(self, pipe: int) -> None:
+        reader = await _reader(pipe)
+        while data := await reader.read(1 << 16):
+            self._log.write(data)
+
+    async def wait(self) -> int:
+        """Its exit code, once its last process is gone and all is read that they printed."""
+        assert self._process and self._reading
+        watching = asyncio.create_task(self._watch()) if self._memory else None
+        try:
+            await asyncio.shield(self._reading)
+            if self._process.poll() is None:
+                await _gone(self._process.pid)
+        finally:
+            if watching:
+                watching.cancel()
+        return self._process.wait()
+
+    async def _watch(self) -> None:
+        while True:
+            if _resident(self._init) > (self._memory or 0):
+                self.oom = True
+                self.send(signal.SIGKILL)
+            await asyncio.sleep(_LOOK_S)
+
+    def send(self, number: int) -> None:
+        """A signal to its init, which as such ignores what it does not handle."""
+        if self._process and self._process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._init or self._process.pid, number)
+
+    def destroy(self) -> None:
+        """It and all of its processes are dead when this returns."""
+        if self._process:
+            self.send(signal.SIGKILL)
+            self._process.wait(10)
+        if self._reading:
+            self._reading.cancel()
+
+    def message(self) -> str:
+        """What it wrote to its termination log."""
+        with suppress(OSError):
+            return (Path(self._order.root) / "dev" / "termination-log").read_text(errors="replace")[:4096]
+        return ""
+
+
+def _spawn(spec: Path, status: int, log: int) -> subprocess.Popen[bytes]:
+    words = [f"{sys.base_prefix}/bin/python3", "-I", "-S", str(_LAUNCHER), str(spec), str(status)]
+    return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(status,),
+                            start_new_session=True)  # fmt: skip
+
+
+async def _reader(pipe: int) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(pipe, "rb", 0))
+    return reader
+
+
+async def _gone(pid: int) -> None:
+    """Wait until a child has ended, and leave it to be reaped."""
+    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    watched = os.pidfd_open(pid)
+    loop.add_reader(watched, over.set)
+    try:
+        await over.wait()
+    finally:
+        loop.remove_reader(watched)
+        os.close(watched)
+
+
+def _resident(pid: int) -> int:
+    """The memory of a process and all below it, in bytes."""
+    total = 0
+    with suppress(OSError, ValueError):
+        total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                total += _resident(int(child))
+    return total

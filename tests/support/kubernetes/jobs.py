@@ -1,0 +1,306 @@
+"""The Job controller."""
+
+import time
+from dataclasses import dataclass, field
+
+from tests.support.kubernetes import indexes
+from tests.support.kubernetes.admission import Admission
+from tests.support.kubernetes.controller import Controller
+from tests.support.kubernetes.deletion import delete
+from tests.support.kubernetes.errors import ApiError
+from tests.support.kubernetes.events import Recorder
+from tests.support.kubernetes.failures import Verdict, judge
+from tests.support.kubernetes.objects import (
+    Object,
+    deleting,
+    ended,
+    holds,
+    name,
+    namespace,
+    owner,
+    phase,
+    set_condition,
+    uid,
+)
+from tests.support.kubernetes.options import Options
+from tests.support.kubernetes.pods import TRACKING, pod_of
+from tests.support.kubernetes.store import Store
+
+_BACKOFF = Verdict("BackoffLimitExceeded", "Job has reached the specified backoff limit")
+_DEADLINE = Verdict("DeadlineExceeded", "Job was active longer than specified deadline")
+
+
+@dataclass
+class _Memory:
+    """What the controller keeps of a Job beside its status: monotonic times, and how often it could not make pods."""
+
+    started: float | None = None
+    failed_at: float = 0.0
+    refused: int = 0
+    again_at: float = 0.0
+
+
+@dataclass
+class _Sight:
+    """A Job and its pods as one pass sees them."""
+
+    job: Object
+    pods: list[Object]
+    memory: _Memory
+    draft: Object
+    verdict: Verdict | None = None
+    over: bool = False
+    wakes: list[float] = field(default_factory=list[float])
+
+    @property
+    def spec(self) -> Object:
+        return self.job["spec"]
+
+    @property
+    def status(self) -> Object:
+        return self.draft["status"]
+
+    @property
+    def indexed(self) -> bool:
+        return self.spec.get("completionMode") == "Indexed"
+
+    @property
+    def only_failed(self) -> bool:
+        """Whether a pod is replaced only when it has failed, and not already while it ends."""
+        return self.spec.get("podReplacementPolicy") == "Failed" or bool(self.spec.get("podFailurePolicy"))
+
+    @property
+    def active(self) -> list[Object]:
+        return [pod for pod in self.pods if not ended(pod) and not deleting(pod)]
+
+    @property
+    def terminating(self) -> list[Object]:
+        return [pod for pod in self.pods if not ended(pod) and deleting(pod)]
+
+    def failed(self, pod: Object) -> bool:
+        if phase(pod) == "Failed":
+            return True
+        if self.only_failed and not self.over:
+            return deleting(pod) and phase(pod) == "Pending"
+        return deleting(pod) and phase(pod) != "Succeeded"
+
+
+class JobController(Controller):
+    """Makes the pods of Jobs, counts how they end, and says when a Job is over."""
+
+    def __init__(self, store: Store, options: Options, admission: Admission) -> None:
+        super().__init__(store)
+        self._options, self._admission = options, admission
+        self._recorder = Recorder(store, "job-controller")
+        self._memory: dict[str, _Memory] = {}
+
+    def reconcile(self) -> float | None:
+        mine: dict[str, list[Object]] = {}
+        for pod in self.store.by_age("pods"):
+            reference = owner(pod)
+            if reference and reference["kind"] == "Job":
+                mine.setdefault(reference["uid"], []).append(pod)
+            elif TRACKING in (pod["metadata"].get("finalizers") or ()):
+                self._release(pod)
+        wakes: list[float] = []
+        for job in self.store.by_age("jobs"):
+            wakes.extend(self._sync(job, mine.pop(uid(job), [])))
+        for pod in (pod for pods in mine.values() for pod in pods):
+            self._release(pod)
+        return max(0.0, min(wakes)) if wakes else None
+
+    def _sync(self, job: Object, pods: list[Object]) -> list[float]:
+        finished = holds(job, "Complete") or holds(job, "Failed")
+        if finished or deleting(job):
+            for pod in pods:
+                self._release(pod)
+            if deleting(job):
+                return []
+        memory = self._memory.setdefault(uid(job), _Memory())
+        with self.store.edit("jobs", job) as draft:
+            sight = _Sight(job, pods, memory, draft)
+            if finished:
+                self._tally(sight)
+            else:
+                self._advance(sight)
+        return sight.wakes
+
+    def _advance(self, sight: _Sight) -> None:
+        self._start(sight)
+        self._count(sight)
+        verdict = self._judge(sight)
+        if verdict:
+            self._fail(sight, verdict)
+        elif self._done(sight):
+            self._complete(sight)
+        elif sight.spec.get("suspend"):
+            self._suspend(sight)
+        else:
+            self._resume(sight)
+            self._manage(sight)
+        self._tally(sight)
+
+    def _start(self, sight: _Sight) -> None:
+        if not sight.spec.get("suspend") and not sight.status.get("startTime"):
+            sight.status["startTime"] = self.clock.stamp()
+        if not sight.spec.get("suspend") and sight.memory.started is None:
+            sight.memory.started = time.monotonic()
+
+    def _count(self, sight: _Sight) -> None:
+        """Take the pods that have ended into the status, each once: then its finalizer goes."""
+        for pod in sight.pods:
+            if TRACKING not in (pod["metadata"].get("finalizers") or ()):
+                continue
+            if phase(pod) == "Succeeded":
+                self._succeed(sight, pod)
+                self._release(pod)
+            elif sight.failed(pod):
+                verdict = judge(sight.job, pod) if phase(pod) == "Failed" else Verdict("Count")
+                if verdict.action == "FailJob" and not sight.verdict:
+                    sight.verdict = Verdict("PodFailurePolicy", verdict.message)
+                if verdict.action != "Ignore":
+                    sight.status["failed"] = sight.status.get("failed", 0) + 1
+                    sight.memory.failed_at = time.monotonic()
+                self._release(pod)
+
+    def _succeed(self, sight: _Sight, pod: Object) -> None:
+        if not sight.indexed:
+            sight.status["succeeded"] = sight.status.get("succeeded", 0) + 1
+            return
+        done = indexes.parse(sight.status.get("completedIndexes", "")) | {indexes.index_of(pod) or 0}
+        sight.status.update(completedIndexes=indexes.show(done), succeeded=len(done))
+
+    def _judge(self, sight: _Sight) -> Verdict | None:
+        """Why the Job fails, if it does."""
+        target = next((each for each in sight.status.get("conditions", []) if each["type"] == "FailureTarget"), None)
+        if target:
+            return Verdict(target["reason"], target["message"])
+        if sight.verdict:
+            return sight.verdict
+        if sight.status.get("failed", 0) > sight.spec["backoffLimit"]:
+            return _BACKOFF
+        limit = sight.spec.get("activeDeadlineSeconds")
+        if limit is not None and not sight.spec.get("suspend") and sight.memory.started is not None:
+            left = sight.memory.started + limit - time.monotonic()
+            if left <= 0:
+                return _DEADLINE
+            sight.wakes.append(left)
+        return None
+
+    def _fail(self, sight: _Sight, verdict: Verdict) -> None:
+        stamp = self.clock.stamp()
+        ending = {"reason": verdict.action, "message": verdict.message}
+        if verdict.action == "PodFailurePolicy" or self._options.minor >= 31:
+            set_condition(sight.draft, "FailureTarget", "True", stamp, **ending)
+        for pod in sight.active:
+            self._delete(sight, pod)
+        sight.pods = [found for pod in sight.pods if (found := self.store.current("pods", pod))]
+        sight.over = self._options.minor < 31
+        self._count(sight)
+        if self._options.minor >= 31 and sight.terminating:
+            return
+        set_condition(sight.draft, "Failed", "True", stamp, **ending)
+        self._recorder.warning(sight.job, verdict.action, verdict.message)
+
+    def _done(self, sight: _Sight) -> bool:
+        wanted, succeeded = sight.spec.get("completions"), sight.status.get("succeeded", 0)
+        if wanted is None:
+            return succeeded > 0 and not sight.active and not sight.terminating
+        return succeeded >= wanted
+
+    def _complete(self, sight: _Sight) -> None:
+        for pod in sight.active:
+            self._delete(sight, pod)
+        stamp = self.clock.stamp()
+        set_condition(sight.draft, "Complete", "True", stamp)
+        sight.status["completionTime"] = stamp
+        self._recorder.normal(sight.job, "Completed", "Job completed")
+
+    def _suspend(self, sight: _Sight) -> None:
+        for pod in sight.active:
+            self._release(pod)
+            self._delete(sight, pod)
+        if not holds(sight.draft, "Suspended"):
+            set_condition(sight.draft, "Suspended", "True", self.clock.stamp(), reason="JobSuspended",
+                          message="Job suspended")  # fmt: skip
+            self._recorder.normal(sight.job, "Suspended", "Job suspended")
+        sight.status.pop("startTime", None)
+        sight.memory.started = None
+
+    def _resume(self, sight: _Sight) -> None:
+        if holds(sight.draft, "Suspended"):
+            set_condition(sight.draft, "Suspended", "False", self.clock.stamp(), reason="JobResumed",
+                          message="Job resumed")  # fmt: skip
+            self._recorder.normal(sight.job, "Resumed", "Job resumed")
+
+    def _manage(self, sight: _Sight) -> None:
+        """Have as many pods as there should be."""
+        busy = [*sight.active, *(sight.terminating if sight.only_failed else ())]
+        wanted = self._wanted(sight)
+        for pod in sight.active[wanted:] if len(busy) > wanted else ():
+            self._release(pod)
+            self._delete(sight, pod)
+        missing = wanted - len(busy)
+        if missing <= 0:
+            return
+        wait = self._wait_s(sight)
+        if wait > 0:
+            sight.wakes.append(wait)
+            return
+        taken = {indexes.index_of(pod) for pod in busy} | indexes.parse(sight.status.get("completedIndexes", ""))
+        free = (each for each in range(sight.spec.get("completions") or 0) if each not in taken)
+        for _ in range(missing):
+            if not self._create(sight, next(free, None) if sight.indexed else None):
+                return
+
+    def _wanted(self, sight: _Sight) -> int:
+        parallelism, wanted = sight.spec["parallelism"], sight.spec.get("completions")
+        if wanted is None:
+            return len(sight.active) if sight.status.get("succeeded") else parallelism
+        return min(parallelism, wanted - sight.status.get("succeeded", 0))
+
+    def _wait_s(self, sight: _Sight) -> float:
+        """How long until the next pod may be made, which doubles with each failure."""
+        memory, now = sight.memory, time.monotonic()
+        failures = min(sight.status.get("failed", 0), 12)
+        after = memory.failed_at + self._options.job_backoff_s * 2 ** (failures - 1) if memory.failed_at else 0.0
+        return max(after, memory.again_at) - now
+
+    def _create(self, sight: _Sight, index: int | None) -> bool:
+        pod = pod_of(sight.job, index)
+        try:
+            made = self._admission.create("pods", namespace(sight.job), pod)
+        except ApiError as error:
+            sight.memory.refused += 1
+            wait = min(self._options.job_backoff_s * 2 ** min(sight.memory.refused, 10), 10.0)
+            sight.memory.again_at = time.monotonic() + wait
+            sight.wakes.append(wait)
+            self._recorder.warning(sight.job, "FailedCreate", f"Error creating: {error.message}")
+            return False
+        sight.memory.refused = 0
+        sight.pods.append(made)
+        self._recorder.normal(sight.job, "SuccessfulCreate", f"Created pod: {name(made)}")
+        return True
+
+    def _delete(self, sight: _Sight, pod: Object) -> None:
+        delete(self.store, "pods", pod)
+        self._recorder.normal(sight.job, "SuccessfulDelete", f"Deleted pod: {name(pod)}")
+
+    def _release(self, pod: Object) -> None:
+        found = self.store.current("pods", pod)
+        if found and TRACKING in (found["metadata"].get("finalizers") or ()):
+            with self.store.edit("pods", found) as draft:
+                draft["metadata"]["finalizers"] = [each for each in draft["metadata"]["finalizers"] if each != TRACKING]
+
+    def _tally(self, sight: _Sight) -> None:
+        """How many pods are at it now."""
+        pods = [found for pod in sight.pods if (found := self.store.current("pods", pod))]
+        running = [pod for pod in pods if not ended(pod) and not deleting(pod)]
+        ready = sum(holds(pod, "Ready") for pod in running)
+        ending = sum(not ended(pod) and deleting(pod) for pod in pods)
+        for key, value in (("active", len(running)), ("ready", ready), ("terminating", ending)):
+            if value or key != "active":
+                sight.status[key] = value
+            else:
+                sight.status.pop(key, None)
+        sight.status.setdefault("uncountedTerminatedPods", {})

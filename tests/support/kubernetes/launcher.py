@@ -1,0 +1,175 @@
+"""Becomes the init of one container: `python3 -I -S launcher.py SPEC STATUS_FD`. The standard library only.
+
+SPEC is a JSON file: `root` (an empty folder), `mounts` (pairs of host path and path inside, and whether read-only),
+`command`, `environment`, `workdir`, `hostname`, `beside_pause`. To STATUS_FD goes `pid N`, and what went wrong before
+the command ran.
+This process stands outside, waits for the container's init, and ends as it did: 128 + N for a signal N.
+"""
+
+# It starts before each container, and pathlib would double how long that takes.
+# ruff: noqa: PTH103, PTH110, PTH112, PTH115, PTH120, PTH123, PTH208, PTH211
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_NEWNS, _NEWUTS, _NEWIPC, _NEWPID = 0x20000, 0x4000000, 0x8000000, 0x20000000
+_BIND, _REC, _PRIVATE, _READ_ONLY, _REMOUNT = 4096, 16384, 1 << 18, 1, 32
+_PDEATHSIG = 1
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "fuse")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _call(name: str, *arguments: object) -> None:
+    if getattr(_libc, name)(*arguments):
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+
+
+def _mount(source: str, target: str, flags: int, kind: str | None = None) -> None:
+    _call("mount", source.encode(), target.encode(), kind and kind.encode(), ctypes.c_ulong(flags), None)
+
+
+def _make(path: str, like: str) -> None:
+    if os.path.isdir(like):
+        os.makedirs(path, exist_ok=True)
+    elif not os.path.lexists(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+
+
+def _opened(mounts: list[tuple[str, str, bool]], workdir: str) -> set[str]:
+    """The folders of the host that must be private, as something is to be made in them that the host has not."""
+    found = {"/"}
+    for path in [inside for _, inside, _ in mounts] + [workdir]:
+        while not os.path.exists(path):
+            path = os.path.dirname(path)
+            found.add(path)
+    for path in [*found]:
+        while path != "/":
+            path = os.path.dirname(path)
+            found.add(path)
+    return {path for path in found if os.path.isdir(path)}
+
+
+def _mirror(root: str, folders: set[str]) -> None:
+    """The host's file system, with those folders made anew: what lies in them is the host's, they are not."""
+    for folder in sorted(folders, key=len):
+        for entry in os.scandir(folder):
+            target = root + entry.path
+            if entry.path in folders:
+                os.makedirs(target, exist_ok=True)
+            elif entry.is_symlink():
+                os.symlink(os.readlink(entry.path), target)
+            elif entry.path not in ("/proc", "/dev"):
+                _make(target, entry.path)
+                _mount(entry.path, target, _BIND | _REC)
+
+
+def _devices(root: str) -> None:
+    """A small /dev of its own, with the GPUs of the host where there are some."""
+    names = [name for name in os.listdir("/dev") if name in _DEVICES or name.startswith("nvidia")]
+    for name in names:
+        _make(f"{root}/dev/{name}", f"/dev/{name}")
+        _mount(f"/dev/{name}", f"{root}/dev/{name}", _BIND | _REC)
+    os.makedirs(f"{root}/dev/shm", exist_ok=True)
+    _mount("shm", f"{root}/dev/shm", 0, "tmpfs")
+    for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
+        os.symlink(f"/proc/self/{target}", f"{root}/dev/{name}")
+
+
+def _furnish(spec: dict[str, Any]) -> None:
+    root = "/proc"  # No other folder of the host holds it, so none is mirrored into itself.
+    _mount("none", "/", _REC | _PRIVATE)
+    _mount(spec["root"], root, _BIND)
+    os.makedirs(root + "/proc")
+    os.makedirs(root + "/dev", exist_ok=True)
+    _mirror(root, _opened(spec["mounts"], spec["workdir"]))
+    _devices(root)
+    _mount("proc", root + "/proc", 0, "proc")
+    for source, inside, read_only in sorted(spec["mounts"], key=lambda each: each[1]):
+        target = root + inside
+        _make(target, source)
+        _mount(source, target, _BIND | _REC)
+        if read_only:
+            _mount(source, target, _BIND | _REMOUNT | _READ_ONLY)
+    os.chroot(root)
+    os.makedirs(spec["workdir"], exist_ok=True)
+    os.chdir(spec["workdir"])
+
+
+def _become(spec: dict[str, Any]) -> None:
+    """The container's init; does not return."""
+    _libc.prctl(_PDEATHSIG, signal.SIGKILL)
+    os.setsid()
+    _furnish(spec)
+    name = spec["hostname"].encode()
+    _call("sethostname", name, len(name))
+    os.umask(0o022)
+    command, environment = spec["command"], spec["environment"]
+    program = shutil.which(command[0], path=environment.get("PATH", ""))
+    if program is None:
+        raise OSError(_missing(command[0]))
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    os.execve(program, command, environment)
+
+
+def _missing(word: str) -> str:
+    if "/" not in word:
+        return f'exec: "{word}": executable file not found in $PATH: unknown'
+    if os.path.exists(word):
+        return f'exec: "{word}": permission denied: unknown'
+    return f'exec: "{word}": stat {word}: no such file or directory: unknown'
+
+
+def _pause(status: int) -> int:
+    """Process 1 of a pod whose containers share their processes: it reaps what is left to it."""
+    pid = os.fork()
+    if pid:
+        return pid
+    _libc.prctl(_PDEATHSIG, signal.SIGKILL)
+    for stream in (0, 1, 2, status):
+        os.close(stream)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        signal.pause()
+
+
+def main() -> None:
+    with open(sys.argv[1]) as file:
+        spec = json.load(file)
+    status = int(sys.argv[2])
+    os.set_inheritable(status, False)
+    _libc.prctl(_PDEATHSIG, signal.SIGKILL)
+    _call("unshare", _NEWNS | _NEWUTS | _NEWIPC | _NEWPID)
+    pause = _pause(status) if spec["beside_pause"] else 0
+    init = os.fork()
+    if not init:
+        try:
+            _become(spec)
+        except BaseException as error:  # noqa: BLE001
+            os.write(status, f"error {error}\n".encode())
+        os._exit(128)
+    os.write(status, f"pid {init}\n".encode())
+    os.close(status)
+    for stream in (0, 1, 2):
+        os.close(stream)
+    code = os.waitpid(init, 0)[1]
+    if pause:
+        os.kill(pause, signal.SIGKILL)  # process 1, and all there are with it
+        os.waitpid(pause, 0)
+    os._exit(128 + os.WTERMSIG(code) if os.WIFSIGNALED(code) else os.WEXITSTATUS(code))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Lists and watches."""
+
+import asyncio
+import base64
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from tests.support.kubernetes import errors
+from tests.support.kubernetes.kinds import Kind
+from tests.support.kubernetes.objects import Object, namespace
+from tests.support.kubernetes.options import Options
+from tests.support.kubernetes.request import Target
+from tests.support.kubernetes.selectors import Test, by_fields, by_labels
+from tests.support.kubernetes.store import Change, Store
+
+Query = dict[str, str]
+
+
+@dataclass
+class Reader:
+    """Answers lists and watches from the store."""
+
+    store: Store
+    options: Options
+    _pages: dict[str, tuple[int, list[Object]]] = field(default_factory=dict[str, tuple[int, list[Object]]])
+
+    def page(self, target: Target, query: Query) -> Object:
+        """A page of a list, or all of it; 400, 410."""
+        kind = target.kind
+        if query.get("continue"):
+            version, items = self._rest(query["continue"])
+        else:
+            test = _test(kind, query)
+            version, items = self.store.version, [each for each in self.store.all(kind.plural, target.space)
+                                                  if test(each)]  # fmt: skip
+        limit = int(query.get("limit") or 0)
+        page, rest = (items[:limit], items[limit:]) if limit else (items, [])
+        meta: Object = {"resourceVersion": str(version)}
+        if rest:
+            meta |= {"continue": self._keep(version, rest), "remainingItemCount": len(rest)}
+            if query.get("labelSelector") or query.get("fieldSelector"):
+                del meta["remainingItemCount"]
+        return {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": meta, "items": page}
+
+    def _keep(self, version: int, rest: list[Object]) -> str:
+        token = base64.urlsafe_b64encode(json.dumps({"v": version, "k": secrets.token_hex(8)}).encode()).decode()
+        self._pages[token] = (version, rest)
+        return token
+
+    def _rest(self, token: str) -> tuple[int, list[Object]]:
+        if token not in self._pages:
+            raise errors.bad_request("continue key is not valid: invalid continue token")
+        version, rest = self._pages[token]
+        if version < self.store.forgotten:
+            raise errors.expired("The provided continue parameter is too old to display a consistent list result. You "
+                                 "can start a new list without the continue parameter.")  # fmt: skip
+        return version, rest
+
+    def watch(self, target: Target, query: Query) -> AsyncIterator[bytes]:
+        """The lines of a watch; 400, 410, 504 before there is one."""
+        kind, text = target.kind, query.get("resourceVersion") or ""
+        selectors = f"metadata.name={target.name}" if target.name else ""
+        merged = {**query, "fieldSelector": ",".join(filter(None, (selectors, query.get("fieldSelector"))))}
+        test = _test(kind, merged)
+        if not text.isdigit() and text:
+            raise errors.bad_request(f"invalid resource version: {text}")
+        since = int(text or 0)
+        if since > self.store.version:
+            raise errors.ApiError(504, "Timeout", f"Timeout: Too large resource version: {since}, current: "
+                                  f"{self.store.version}", {"causes": [{"reason": "ResourceVersionTooLarge",
+                                  "message": "Too large resource version"}], "retryAfterSeconds": 1})  # fmt: skip
+        if since and since < self.store.forgotten:
+            refusal = errors.expired(f"too old resource version: {since} ({self.store.forgotten})")
+            if self.options.gone_as_http:
+                raise refusal
+            return _refused(refusal)
+        return self._stream(kind, target.space, test, since, query)
+
+    async def _stream(
+        self, kind: Kind, space: str | None, test: Test, since: int, query: Query
+    ) -> AsyncIterator[bytes]:
+        limit = float(query.get("timeoutSeconds") or 0) or 1800.0
+        end, bookmarks = time.monotonic() + limit, query.get("allowWatchBookmarks") in ("true", "True", "1")
+        version = since or self.store.version
+        with self.store.listen(kind.plural, version) as queue:
+            for obj in self.store.all(kind.plural, space) if not since else ():
+                if test(obj):
+                    yield _line("ADDED", obj)
+            while (left := end - time.monotonic()) > 0:
+                try:
+                    change = await asyncio.wait_for(queue.get(), min(left, self.options.bookmark_s))
+                except TimeoutError:
+                    version = self.store.version
+                    if bookmarks:
+                        yield _bookmark(kind, version)
+                    continue
+                if change is None:
+                    return
+                version = max(version, change.version)
+                if change.plural == kind.plural and (space is None or namespace(change.obj) == space):
+                    line = _shown(change, test)
+                    if line:
+                        yield line
+            if bookmarks:
+                yield _bookmark(kind, version)
+
+
+def _test(kind: Kind, query: Query) -> Test:
+    by_label, by_field = by_labels(query.get("labelSelector") or ""), by_fields(kind, query.get("fieldSelector") or "")
+    return lambda obj: by_label(obj) and by_field(obj)
+
+
+def _shown(change: Change, test: Test) -> bytes:
+    """What leaves a selection looks deleted, what enters it added."""
+    if change.kind == "DELETED":
+        return _line("DELETED", change.obj) if test(change.obj) or (change.old and test(change.old)) else b""
+    now, before = test(change.obj), change.old is not None and test(change.old)
+    if now:
+        return _line("MODIFIED" if before else "ADDED", change.obj)
+    return _line("DELETED", change.obj) if before else b""
+
+
+def _line(kind: str, obj: Object) -> bytes:
+    return json.dumps({"type": kind, "object": obj}).encode() + b"\n"
+
+
+def _bookmark(kind: Kind, version: int) -> bytes:
+    meta = {"resourceVersion": str(version), "creationTimestamp": None}
+    return _line("BOOKMARK", {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta})
+
+
+async def _refused(error: errors.ApiError) -> AsyncIterator[bytes]:
+    yield _line("ERROR", error.status)
