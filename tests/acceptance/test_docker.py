@@ -62,6 +62,22 @@ def test_containers_and_processes_share_the_gpus_of_a_host(yard: TestYard) -> No
     assert yard.wait(plain).state == "completed"
 
 
+def test_a_container_goes_on_from_what_it_saved(yard: TestYard) -> None:
+    code = """
+        if [ -n "$GPUYARD_RESUME_FROM" ]; then echo from $(cat $GPUYARD_RESUME_FROM); exit 0; fi
+        echo 40 > new; mv new step-40.txt; sleep 600
+        """
+    job = submit(yard, "sh", "-c", code, checkpoint={"path": "step-*.txt"}, retry_count=1)
+    (saved,) = wait_until(lambda: yard.json("checkpoints", job)["items"], 60, "a checkpoint")
+    assert (saved["path"], saved["step"]) == ("step-40.txt", 40)
+    yard.ok("cancel", job)
+    assert yard.wait(job).state == "cancelled"
+    (yard.work / "step-40.txt").unlink()
+    yard.ok("resume", job, "-d")
+    assert yard.wait(job).state == "completed"
+    assert yard.ok("logs", job) == "from 40\n"
+
+
 def test_what_ends_a_container_is_told_apart(yard: TestYard) -> None:
     eats = "x = bytearray(1 << 30); print(len(x))"
     jobs = {

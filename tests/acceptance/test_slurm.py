@@ -172,6 +172,25 @@ def test_what_waits_there_says_why_in_the_engines_words(yard: TestYard, slurm: S
     wait_until(lambda: not slurm.call("squeue", "-h").strip(), 60, "Slurm's queue to be empty")
 
 
+def test_who_waits_there_is_taken_back_as_soon_as_there_is_room_here(yard: TestYard, slurm: SlurmCluster) -> None:
+    slurm.call("sbatch", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap", "sleep 600")
+    (node,) = wait_until(lambda: yard.json("nodes")["items"], 20, "the node here")
+    end, cores = yard.work / "end", f"{node['cpus']:g}"
+    waits = f"while [ ! -e {end} ]; do sleep 0.1; done"
+    here = yard.ok("run", "-d", "--provider", "local", "--cpus", cores, "--", "sh", "-c", waits).strip()
+    yard.wait(here, "running")
+    either = yard.ok("run", "-d", "--", "echo", "ran here").strip()
+    wait_until(lambda: "waits in the queue of slurm" in yard.run("why", either).stdout, 60, "it to wait there")
+    end.touch()
+    assert yard.wait(either).state == "completed"
+    assert yard.ok("logs", either) == "ran here\n"
+    first, second = yard.json("show", either)["attempts"]
+    assert (first["provider"], first["reason"], first["started_at"]) == ("slurm", "revoked", None)
+    assert second["provider"] == "local"
+    assert first["ended_at"] <= second["created_at"], "it began here when Slurm had let go of it"
+    assert yard.json("show", either)["warnings"] == []
+
+
 def test_what_people_write_never_becomes_a_command(yard: TestYard) -> None:
     awkward = ["two words", "it's", 'a "b"', "$(touch hacked)", "`touch hacked`", "a\nb", "; touch hacked", "--x=*", ""]
     code = "import json, sys; print(json.dumps(sys.argv[1:]))"

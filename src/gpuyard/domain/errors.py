@@ -13,6 +13,7 @@ GpuyardError
 │   ├── LedgerUnreachableError its database does not answer              503
 │   ├── FencedError            another server leads now                  503
 │   └── DiskFullError                                                     507
+├── BucketError                blobs' bucket cannot be used (storage)     502  exit 4
 └── ProviderError              a provider failed                          502  exit 4
     ├── JobNotFoundError
     └── InsufficientResourcesError

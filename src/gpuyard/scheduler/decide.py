@@ -130,7 +130,9 @@ class _Line:
             job = view.jobs.get(attempt.job_id)
             if attempt.state is AttemptState.INTENDED:
                 view.engines.missed = True  # it is on its way, and cannot be had before it is there
-            elif job and attempt.id not in view.leaving and attempt.state in _IN_QUEUE:
+            elif (
+                job and attempt.id not in view.leaving and attempt.state in _IN_QUEUE and not self._is_away(attempt.id)
+            ):
                 placements = self._reservations.backfill(job, self._before(None))
                 if placements:
                     action = Recall(job.id, attempt.id, placements)
@@ -138,13 +140,22 @@ class _Line:
                     self._reservations.hold(job, placements)
                     self._started.append(action)
 
+    def _is_away(self, attempt_id: str) -> bool:
+        """The engine that has the attempt does not answer."""
+        attempt = self._view.attempts.get(attempt_id)
+        engine = self._view.engines.known.get(attempt.provider) if attempt else None
+        return engine is not None and bool(engine.problem)
+
     def _keep_promises(self) -> None:
         """Start the jobs for which room was made; hold what is still being freed for the others."""
         view = self._view
         for job_id, promise in list(view.promises.items()):
             job = view.jobs[job_id]
             if job.state is not JobState.QUEUED:  # an engine still has it
-                self._reservations.hold(job, promise.placements)
+                if any(self._is_away(key) for key in promise.attempts):
+                    view.break_promise(job_id)  # when it lets go of it nobody knows
+                else:
+                    self._reservations.hold(job, promise.placements)
             elif all(_has_room(view, share, job.shape) for share in promise.placements):
                 self._take(job, promise.placements)
             elif promise.attempts & (view.leaving | view.attempts.keys()):

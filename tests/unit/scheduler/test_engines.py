@@ -209,6 +209,25 @@ def test_nobody_is_taken_back_in_front_of_one_that_waits_for_more_here(world):
     assert world.decide().keys() == {wide}
 
 
+def test_nothing_is_kept_for_one_whose_engine_does_not_answer(full):
+    world, here, there = full
+    world.end(here)
+    assert len(decide(world.view, world.now, world.policy).actions) == 1
+    world.record(Change(Table.ATTEMPTS, f"attempt_{there}", {"state": "ending", "reason": "revoked"}))
+    engine = world.view.engines.known["slurm"]
+    engine.problem = "does not answer"
+    world.view.revision += 1
+    late = world.submit(gpus=1)
+    assert world.decide()[late][0].node_id == "here"
+
+
+def test_one_whose_engine_does_not_answer_is_not_asked_for(full):
+    world, here, _ = full
+    world.view.engines.known["slurm"].problem = "does not answer"
+    world.end(here)
+    assert decide(world.view, world.now, world.policy).actions == ()
+
+
 def test_one_that_may_only_run_there_is_left_there(world):
     here = world.submit(gpus=1)
     there = world.submit(gpus=1, provider="slurm")
