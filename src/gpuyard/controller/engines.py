@@ -25,12 +25,13 @@ from gpuyard.domain.jobconfig import JobResult, JobStatus
 from gpuyard.domain.states import AttemptState
 from gpuyard.providers.base import FindsAttempts, GpuProviderInterface, Queues
 from gpuyard.scheduler.engines import Engine
-from gpuyard.scheduler.observe import PREEMPTED, remember
+from gpuyard.scheduler.observe import PREEMPTED, REVOKED, remember
 from gpuyard.scheduler.view import LiveAttempt
 
 _OFFERS_S = 60.0
 # So many of an engine's newest attempts are read again when a server starts.
 _REMEMBERED = 500
+_TIDIED = 32
 _HEALTH_S = 15.0
 _STRANGERS_S = 2.0
 _TELL_S = 20.0
@@ -40,7 +41,7 @@ _SLOWEST = 32
 _UNKNOWN_AFTER_S = 30.0
 """An engine may not know a job for a moment after it came or went; one that it does not know for this long is lost."""
 _LOST = frozenset({"node_lost", "exit_status_lost", "attempt_lost"})
-_OUR_STOPS = frozenset({"timed_out", "cancelled", PREEMPTED})
+_OUR_STOPS = frozenset({"timed_out", "cancelled", PREEMPTED, REVOKED})
 log = structlog.get_logger(__name__)
 
 
@@ -129,10 +130,12 @@ class Engines:
     def _is_away(self, name: str, why: str) -> None:
         self._health.checked(name, why)
         engine = self._core.view.engines.known[name]
-        if not engine.problem:
-            log.warning("a provider does not answer", provider=name, error=why)
+        is_news = not engine.problem
         engine.problem = f"does not answer: {why}"
         self._carries(name, well=False)
+        if is_news:
+            log.warning("a provider does not answer", provider=name, error=why)
+            self._core.schedule()
 
     def _carries(self, name: str, *, well: bool) -> None:
         """The provider runs containers on our nodes, or cannot at the moment."""
@@ -184,8 +187,21 @@ class Engines:
             return
         self._remembered.add(name)
         view = self._core.view
-        for row in reversed(self._core.queries.newest_ended(_REMEMBERED, name)):
+        rows = self._core.queries.newest_ended(_REMEMBERED, name)
+        for row in reversed(rows):
             remember(view, view.learning.type_of(row["name"] or "", row["labels"] or {}), row)
+        self._core.spawn(
+            self._tidy(name, [row["provider_ref"] for row in rows[:_TIDIED] if row["provider_ref"]]), "tidy"
+        )
+
+    async def _tidy(self, name: str, references: list[str]) -> None:
+        """What is settled and was not forgotten, because the server before was killed, may go now."""
+        provider = self._providers[name]
+        if not isinstance(provider, Queues):
+            return
+        for reference in references:
+            with suppress(ProviderError, OSError, TimeoutError):
+                await provider.forget_job(reference)
 
     # --- attempts of which it is not known whether they arrived ---
 
@@ -265,6 +281,8 @@ class Engines:
                 self._begins(current, result)  # it came and went between two looks
             current = core.view.attempts.get(attempt.id)
             if current is not None:
+                if result.reason == REVOKED and current.state is not AttemptState.ENDING:
+                    core.view.engines.had_nothing(current.offer, core.clock())  # the provider gave up on a place for it
                 self._launching.settle(current, self._outcome(current, result))
                 core.schedule()
             await core.committed()

@@ -1,5 +1,7 @@
 """Which image a job gets that says `auto`: read off what its program imports."""
 
+import os
+import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -24,10 +26,17 @@ def source_of(command: Sequence[str], workdir: str | None) -> str:
         if word == "-c":
             return following
         if word.endswith(".py"):
-            path = Path(workdir or "/", word)
-            try:
-                with path.open(encoding="utf-8", errors="replace") as file:
-                    return file.read(_LONGEST)
-            except OSError:
-                return ""
+            return _read(Path(workdir or "/", word))
     return ""
+
+
+def _read(path: Path) -> str:
+    """A regular file's text, as far as it is that of a program; empty for anything else, without waiting for it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return ""
+        return file.read(_LONGEST).decode(errors="replace")

@@ -113,6 +113,8 @@ class Launching:
         if news and current and current.state is AttemptState.INTENDED:
             resumed_from = checkpoint["id"] if checkpoint else None
             core.emit([moves.sent(current, reference, resumed_from, core.clock())], linger=True)
+            if core.view.engines.missed:
+                core.schedule()  # room came here while it was on its way
 
     def _had_nothing(self, attempt: LiveAttempt, error: InsufficientResourcesError) -> None:
         """What was offered is gone: the job goes back into the line, and this offer is left alone for a while."""

@@ -89,14 +89,21 @@ class Logs:
                 async for part in provider.stream_logs(reference, lines=lines, follow=follow):
                     sent += len(part)
                     yield part
-                return
+                fault = None
             except ProviderError as error:
-                live = attempt["id"] in self._core.view.attempts
-                # An attempt that never reached its agent has no log; one whose agent is away will have it again.
-                if error.error_code == "JOB_NOT_FOUND" and not (follow and live):
-                    return
-                if not follow or sent:
-                    raise
+                fault = error
+            live = attempt["id"] in self._core.view.attempts
+            if not live and not sent and kept.exists():  # it came, went and was forgotten between two looks
+                async for part in _read_file(kept, lines):
+                    yield part
+                return
+            if fault is None:
+                return
+            # An attempt that never reached its agent has no log; one whose agent is away will have it again.
+            if fault.error_code == "JOB_NOT_FOUND" and not (follow and live):
+                return
+            if not follow or sent:
+                raise fault
             await self._news(_LOOK_AGAIN_S)
 
 

@@ -156,6 +156,8 @@ class _Line:
                     view.break_promise(job_id)  # when it lets go of it nobody knows
                 else:
                     self._reservations.hold(job, promise.placements)
+            elif job_id not in view.queue:
+                view.break_promise(job_id)  # it has failed since, and is put off
             elif all(_has_room(view, share, job.shape) for share in promise.placements):
                 self._take(job, promise.placements)
             elif promise.attempts & (view.leaving | view.attempts.keys()):

@@ -184,6 +184,8 @@ def _too_dear(offer: Offer, shape: Shape) -> bool:
 
 def _price_words(offer: Offer, shape: Shape) -> str:
     price = hourly(offer, shape)
+    if price is None and offer.price_per_hour is None:
+        return "has a price that is not known; max_price is set"
     if price is None:
         return f"has its price in {offer.currency}, of which no rate is known (billing.rates); max_price is set"
     return f"costs {price:.4g} an hour, and max_price is {shape.max_price:.4g}"

@@ -57,9 +57,9 @@ def remember(view: View, kind: str, row: Row) -> None:
     """An attempt (its whole ledger row) of a job of this type that was over before the view began."""
     placements = tuple(Placement.from_row(share) for share in row["placements"])
     began, offer = row["started_at"], placements[0].offer if placements else ""
-    if offer:
-        if began is not None:
-            view.engines.history.began(offer, began - row["created_at"])
+    if offer and began is not None:
+        view.engines.history.began(offer, began - row["created_at"])
+    if offer and row["reason"] not in (PREEMPTED, REVOKED):  # whose wish these were is not known any more
         view.engines.history.ended(offer, _seen_from_there(row["state"], row["reason"], ours=False))
     if began is not None and row["number"] == 1 and row["exit_code"] == 0 and not row["reason"]:
         _ran(view, kind, placements, row["ended_at"] - began)
@@ -100,7 +100,11 @@ def _job(view: View, job_id: str, row: Row) -> None:
         job_id = job_id[:1] + job_id[1:]
         job = view.jobs[job_id] = _first_seen(job_id, row)
     elif state is not JobState.QUEUED or job_id not in view.tentative:
+        # What is kept for one that was taken back is kept over its way into the line.
+        kept = view.promises.get(job_id) if job.state is not state and state is JobState.QUEUED else None
         view.withdraw(job)
+        if kept:
+            view.promises[job_id] = kept
     _update_job(job, state, row)
     if "name" in row or "labels" in row:
         labels: Any = row.get("labels") or {}

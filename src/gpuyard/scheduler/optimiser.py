@@ -82,7 +82,7 @@ def hourly(offer: Offer, shape: Shape) -> float | None:
     """The offer's price for the whole shape, an hour, in our currency: 0 where nobody bills, None when not known."""
     price = offer.price_per_hour
     if price is None:
-        return 0.0
+        return None if offer.billed else 0.0
     if offer.rate is None:
         return None
     return float(price) * offer.rate * offer.part(shape.gpus, shape.cpus) * shape.nodes

@@ -127,6 +127,12 @@ class BlobStore(Store):
         for path in self.root.glob("incoming-*"):
             path.unlink(missing_ok=True)
 
+    def keep_newest(self, count: int) -> None:
+        """Remove all blobs but so many of the newest: for a store whose blobs can be made anew."""
+        found = [(path.stat().st_mtime, path) for path in self.root.glob("??/*")]
+        for _, path in sorted(found, reverse=True)[count:]:
+            path.unlink(missing_ok=True)
+
     @contextmanager
     def _incoming(self) -> Generator[IO[bytes]]:
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)

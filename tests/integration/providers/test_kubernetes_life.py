@@ -18,7 +18,7 @@ from gpuyard.providers.kubernetes.provider import KubernetesProvider
 from tests.integration.providers.test_kubernetes import IMAGE, provider
 from tests.support.kubernetes import Cluster, Node
 from tests.support.kubernetes.objects import Object
-from tests.support.wait import eventually, wait_until
+from tests.support.wait import wait_until
 
 ROLE = Path(__file__).parents[3] / "deploy" / "kubernetes" / "rbac.yaml"
 OVER = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED)
@@ -162,6 +162,31 @@ def test_it_is_asked_to_save_its_work_every_so_often(cluster, tmp_path):
     assert run(cluster, tmp_path, work).startswith("ready\nsaved\n")
 
 
+@pytest.mark.parametrize("signal", ["INT", "QUIT"])
+def test_a_signal_that_would_not_reach_it_is_refused(cluster, tmp_path, signal):
+    with pytest.raises(ProviderError, match=f"checkpoint.signal {signal} does not reach"):
+        run(cluster, tmp_path, lambda yard: yard.submit(yard.job(SAVES, checkpoint=CheckpointSpec(signal=signal))))
+    assert left(cluster) == []
+
+
+def test_a_program_that_is_not_there_is_told_apart_also_under_the_guard(cluster, tmp_path):
+    async def work(yard: Subject) -> JobResult:
+        config = yard.job("", checkpoint=CheckpointSpec(signal="USR1")).model_copy(update={"command": ("nosuch", "x")})
+        return await polled(yard, await yard.submit(config))
+
+    result = run(cluster, tmp_path, work)
+    assert (result.exit_code, result.reason) == (127, "command_not_found")
+
+
+def test_a_variable_called_stdin_is_not_the_input(cluster, tmp_path):
+    code = "import os, sys; print(os.environ['stdin'], sys.stdin.read())"
+
+    async def work(yard: Subject) -> str:
+        return await yard.succeed(yard.job(code, environment={"stdin": "a variable"}, args_via_stdin=b"the input"))
+
+    assert run(cluster, tmp_path, work) == "a variable the input\n"
+
+
 # --- why it waits, in the cluster's own words ---
 
 
@@ -213,6 +238,18 @@ def test_in_kueues_line_the_reason_is_kueues(tmp_path):
             return result.error_message
 
         assert "insufficient unused quota" in run(cluster, tmp_path, work, queue="team")
+
+
+def test_one_that_its_queue_puts_back_runs_no_second_time_as_the_same(cluster, tmp_path):
+    async def work(yard: Subject) -> JobResult:
+        job_id = await yard.submit(yard.job(STAY))
+        await polled(yard, job_id, JobStatus.RUNNING)
+        await asyncio.to_thread(cluster.edit, "jobs", job_id, lambda job: job["spec"].update(suspend=True))
+        return await polled(yard, job_id)
+
+    result = run(cluster, tmp_path, work)
+    assert (result.status, result.reason) == (JobStatus.FAILED, "preempted")
+    assert wait_until(lambda: not left(cluster)), "it is not there to be let begin again"
 
 
 def test_what_exceeds_the_namespaces_quota_is_told_apart(cluster, tmp_path):
@@ -299,32 +336,37 @@ def test_whatever_becomes_of_a_submission_it_is_one_job(cluster, tmp_path, fault
         assert put.met == 1
         put.release()
         found = await yard.provider.find_by_attempt(config.attempt_id)
-        assert (found is not None) == (fault == "cut_after") or fault == "hang"
-        if found is None:
-            assert not cluster.objects("secrets"), "what a submission made that went no further is removed"
+        assert found is None, "it may be there, but does not begin before it is whole"
         again = [await yard.provider.submit_job(config) for _ in range(2)]
-        assert again[0] == again[1] == (found or again[0])
+        assert again[0] == again[1]
         return await polled(yard, again[0])
 
     assert run(cluster, tmp_path, work, timeout_s=1.0).status is JobStatus.COMPLETED
     assert len(cluster.objects("jobs")) == 1
 
 
-def test_who_looks_for_an_attempt_takes_nothing_from_one_that_is_being_submitted(cluster, tmp_path):
+@pytest.mark.parametrize("part", ["secrets", "services"])
+def test_a_submission_cut_off_before_all_of_it_is_there_does_not_begin_and_is_made_whole(cluster, tmp_path, part):
     async def work(yard: Subject) -> JobResult:
         await yard.provider.offers()
-        config = yard.job("pass", environment={"A": "b"})
-        held = cluster.faults.hang(*SUBMIT)
-        sending = asyncio.create_task(yard.provider.submit_job(config))
-        await eventually(lambda: held.met, "the submission to arrive")
-        looking = asyncio.create_task(yard.provider.find_by_attempt(config.attempt_id))
-        done, _ = await asyncio.wait([looking], timeout=0.3)
-        assert not done, "it waits for the submission"
-        held.release()
-        assert await looking == await sending
-        return await polled(yard, await sending)
+        cluster.faults.cut("POST", f"/{part}$")
+        config = yard.job("import os; print(os.environ['A'])", environment={"A": "b"}, options={"nodes": 2})
+        with pytest.raises(ProviderError):
+            await yard.provider.submit_job(config)
+        assert await yard.provider.find_by_attempt(config.attempt_id) is None
+        assert not cluster.objects("pods")
+        result = await polled(yard, await yard.provider.submit_job(config))
+        assert await yard.provider.find_by_attempt(config.attempt_id) == result.job_id
+        return result
 
     assert run(cluster, tmp_path, work).status is JobStatus.COMPLETED
+
+
+def test_what_was_sent_to_an_offer_that_is_no_more_goes_nowhere_else(cluster, tmp_path):
+    config = {"offer": "kubernetes/gone"}
+    with pytest.raises(InsufficientResourcesError, match="kubernetes/gone is not on offer any more"):
+        run(cluster, tmp_path, lambda yard: yard.submit(yard.job("pass", options=config)))
+    assert left(cluster) == []
 
 
 def test_an_api_that_is_away_has_lost_nothing(cluster, tmp_path):

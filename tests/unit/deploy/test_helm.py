@@ -121,7 +121,7 @@ def test_the_manifest_grants_the_least() -> None:
     words = [word for rule in rules for words in rule.values() for word in words]
     assert not {"*", "update", "deletecollection", "escalate", "bind", "impersonate"} & set(words)
     secrets = next(rule for rule in rules if rule["resources"] == ["secrets"])
-    assert secrets["verbs"] == ["create", "delete"]
+    assert secrets["verbs"] == ["create"]
     assert named(manifest, "Namespace", "gpuyard")
     assert {one["metadata"].get("namespace", "gpuyard") for one in manifest} == {"gpuyard"}
 

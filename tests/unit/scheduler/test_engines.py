@@ -246,3 +246,28 @@ def test_one_on_its_way_is_taken_back_once_it_is_there(world):
     assert decide(world.view, world.now, world.policy).actions == ()
     attempt = waiting_there(world, there)
     assert [action.attempt_id for action in decide(world.view, world.now, world.policy).actions] == [attempt]
+
+
+def test_the_place_is_its_own_until_it_has_begun_there_whoever_comes_meanwhile(full):
+    world, here, there = full
+    world.end(here)
+    (recall,) = decide(world.view, world.now, world.policy).actions
+    world.record(Change(Table.ATTEMPTS, recall.attempt_id, {"state": "ending", "reason": "revoked"}))
+    world.view.engines.known["slurm"].max_pending = 0
+    urgent = world.submit(gpus=1, priority=5)
+    back = {"state": "queued", "attempt_id": None, "not_before": world.now}
+    over = Change(Table.ATTEMPTS, recall.attempt_id, {"state": "ended", "reason": "revoked"})
+    world.record(over, Change(Table.JOBS, there, back))
+    assert [action.job_id for action in decide(world.view, world.now, world.policy).actions] == [there]
+    assert urgent in world.view.queue
+
+
+def test_one_that_failed_on_its_way_back_keeps_no_place(full):
+    world, here, there = full
+    world.end(here)
+    (recall,) = decide(world.view, world.now, world.policy).actions
+    back = {"state": "queued", "attempt_id": None, "not_before": world.now + 60}
+    over = Change(Table.ATTEMPTS, recall.attempt_id, {"state": "ended", "reason": "exit_code"})
+    world.record(over, Change(Table.JOBS, there, back))
+    other = world.submit(gpus=1)
+    assert world.decide()[other][0].node_id == "here"

@@ -38,7 +38,7 @@ from gpuyard.providers.docker.container import (
     state_of,
 )
 from gpuyard.providers.docker.stream import in_thread
-from gpuyard.providers.saving import Saving
+from gpuyard.providers.saving import Saving, by_itself
 from gpuyard.storage.blobs import BlobStore
 
 _TERM_GRACE_S = 10.0
@@ -347,7 +347,8 @@ class DockerProvider(GpuProviderInterface):
         folder = next((Path(mount["Source"]) for mount in mounts if mount["Destination"] == inside), None)
         if folder is None:
             return []
-        over = not is_live(container)
+        result = self._result(container)
+        over = not is_live(container) and by_itself(result.exit_code, result.reason)
         return await asyncio.to_thread(self._saving.look, job_id, folder, pattern, began, over=over)
 
     # --- output ---

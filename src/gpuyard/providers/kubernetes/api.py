@@ -162,7 +162,8 @@ class Api:
             yield answer
         except TimeoutError:
             raise ProviderError(f"{self._where} does not answer in time.", self._provider, "TIMEOUT") from None
-        except aiohttp.ClientError as error:
+        # RuntimeError: another request was refused with 401, and the connection is made anew.
+        except (aiohttp.ClientError, ConfigException, RuntimeError) as error:
             raise self._away(str(error) or type(error).__name__) from None
         finally:
             if answer is not None:

@@ -5,7 +5,7 @@ Of a pod that is gone the newest sight is kept until its Job is forgotten: it is
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -20,6 +20,7 @@ OVER = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED)
 _FORCE_S = 15.0
 _LOOK_S = 0.2
 _DEADLINE_S = 1
+_FEW = 64
 
 
 class Jobs:
@@ -49,6 +50,13 @@ class Jobs:
         """Nobody asks for this one any more."""
         for known in (self._sights, self._gone, self._force_at):
             known.pop(name, None)
+
+    def tidy(self, wanted: Collection[str]) -> None:
+        """Let go of what was seen of others: of those forgotten, of which word may come late, and of another yard's."""
+        for known in (self._sights, self._gone, self._force_at):
+            if len(known) > 2 * len(wanted) + _FEW:
+                for name in [name for name in known if name not in wanted and self.watched(name) is None]:
+                    del known[name]
 
     # --- what is seen ---
 

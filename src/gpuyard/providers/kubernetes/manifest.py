@@ -9,7 +9,7 @@ from decimal import Decimal
 from gpuyard.domain.errors import ProviderError
 from gpuyard.domain.jobconfig import JobConfig
 from gpuyard.providers.kubernetes.config import KubernetesConfig
-from gpuyard.providers.kubernetes.fields import Json
+from gpuyard.providers.kubernetes.fields import Json, text
 
 MANAGED, ATTEMPT, JOB = "app.kubernetes.io/managed-by", "gpuyard.dev/attempt", "gpuyard.dev/job"
 LIMITS, PRICE, STOP = "gpuyard.dev/limits", "gpuyard.dev/price-per-hour", "gpuyard.dev/stop"
@@ -17,9 +17,13 @@ LIMITS, PRICE, STOP = "gpuyard.dev/limits", "gpuyard.dev/price-per-hour", "gpuya
 OURS = f"{MANAGED}=gpuyard"
 QUEUE = "kueue.x-k8s.io/queue-name"
 CONTAINER = "job"
+# A shell starts what it does not wait for with these ignored.
+_DEAF = frozenset({"INT", "QUIT"})
 TERM_GRACE_S = 10.0
 # Kubernetes ends a pod by itself so long after its timeout: time to pull the image, and gpuyard comes first.
 _BACKSTOP_S = 3600
+# No variable can be called that.
+_INPUT = "gpuyard.stdin"
 _WORK, _STDIN, _RESUME = "/gpuyard/work", "/gpuyard/stdin", "/gpuyard/resume"
 # The program is asked to save its work with its own signal, every so often and when the pod is told to leave, and gets
 # TERM when its grace is over. `wait` returns whenever the shell has had a signal, so it is asked until it is right.
@@ -50,11 +54,22 @@ def name_of(attempt_id: str) -> str:
     return f"gpuyard-{attempt_id.replace('_', '-').lower()}"
 
 
-def secret_of(config: JobConfig) -> Json | None:
+def parts_of(config: JobConfig, job: Json) -> dict[str, Json]:
+    """What the Job refers to, by kind as in paths. It belongs to the Job, and the cluster removes it with that."""
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name_of(config.attempt_id or ""),
+             "uid": text(job, "metadata", "uid"), "blockOwnerDeletion": False}  # fmt: skip
+    found = {"secrets": _secret_of(config), "services": _service_of(config)}
+    parts = {kind: part for kind, part in found.items() if part is not None}
+    for part in parts.values():
+        part["metadata"]["ownerReferences"] = [owner]
+    return parts
+
+
+def _secret_of(config: JobConfig) -> Json | None:
     """What the job's environment and input say, which may be secret; None when they say nothing."""
     values = {name: value.encode() for name, value in config.environment.items() if name != "PATH"}
     if config.args_via_stdin is not None:
-        values["stdin"] = config.args_via_stdin
+        values[_INPUT] = config.args_via_stdin
     if not values:
         return None
     name = name_of(config.attempt_id or "")
@@ -70,6 +85,9 @@ def job_of(config: JobConfig, settings: KubernetesConfig, selector: Mapping[str,
 
     ProviderError names what cannot be.
     """
+    if config.checkpoint.signal in _DEAF:
+        message = f"checkpoint.signal {config.checkpoint.signal} does not reach a program that a shell has started."
+        raise ProviderError(f"{message} Use USR1, USR2, TERM or HUP.", settings.provider, "BAD_SIGNAL")
     nodes = int(config.provider_options.get("nodes") or 1)
     timeout_s = config.timeout_minutes * 60 if config.timeout_minutes else None
     limits = {"timeout_s": timeout_s, "grace_s": config.grace_s, "signal": config.checkpoint.signal,
@@ -88,11 +106,12 @@ def job_of(config: JobConfig, settings: KubernetesConfig, selector: Mapping[str,
         "apiVersion": "batch/v1", "kind": "Job",
         "metadata": {"name": name_of(config.attempt_id or ""), "labels": labels,
                      "annotations": {LIMITS: json.dumps(limits), PRICE: str(price)}},
-        "spec": spec | ({"suspend": True} if settings.queue else {}),
+        # Its pods wait for what it refers to, which can only be made once it is there, or for Kueue.
+        "spec": spec | {"suspend": True},
     }  # fmt: skip
 
 
-def service_of(config: JobConfig) -> Json | None:
+def _service_of(config: JobConfig) -> Json | None:
     """What lets the shares of a gang find each other by name; None for a job that is alone."""
     if int(config.provider_options.get("nodes") or 1) < 2:
         return None
@@ -229,7 +248,7 @@ def _volumes(config: JobConfig, settings: KubernetesConfig) -> tuple[list[Json],
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})
     if config.args_via_stdin is not None:
-        items = [{"key": "stdin", "path": "stdin"}]
+        items = [{"key": _INPUT, "path": "stdin"}]
         volumes.append({"name": "stdin", "secret": {"secretName": name_of(config.attempt_id or ""), "items": items}})
         mounts.append({"name": "stdin", "mountPath": _STDIN, "readOnly": True})
     for number, (inside, source) in enumerate({**settings.volumes, **config.volumes}.items()):

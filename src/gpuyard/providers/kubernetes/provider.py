@@ -6,14 +6,14 @@ deadline that has passed: so the cluster ends them as it does at any deadline, a
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gpuyard.domain.errors import InsufficientResourcesError, ProviderError
+from gpuyard.domain.errors import InsufficientResourcesError, JobNotFoundError, ProviderError
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult, JobStatus
 from gpuyard.domain.offers import Offer
@@ -26,7 +26,7 @@ from gpuyard.providers.kubernetes.jobs import OVER, Jobs
 from gpuyard.providers.kubernetes.output import merged
 from gpuyard.providers.kubernetes.spool import Spool
 from gpuyard.providers.kubernetes.supply import Supply, supplies
-from gpuyard.providers.saving import Saving
+from gpuyard.providers.saving import Saving, by_itself
 from gpuyard.storage.blobs import BlobStore
 
 # Why a pod waits is asked for this often; nobody needs it sooner.
@@ -51,7 +51,6 @@ class KubernetesProvider(GpuProviderInterface):
         self._spool = self._make_spool() if self.settings.spool else None
         self._saving = Saving()
         self._jobs = Jobs(self._api, self.PROVIDER_NAME)
-        self._turns: dict[str, asyncio.Lock] = {}
         self._supply: dict[str, Supply] = {}
         self._events: dict[str, tuple[float, list[Json]]] = {}
         self._partial: dict[str, float] = {}
@@ -81,43 +80,48 @@ class KubernetesProvider(GpuProviderInterface):
             raise ProviderError("The job names no image.", self.PROVIDER_NAME, "NO_IMAGE")
         if not self._supply:
             await self.offers()
-        chosen = self._supply.get(str(config.provider_options.get("offer") or ""))
+        chosen = await self._chosen(config)
         fitting = self._fitting(config, [chosen] if chosen else list(self._supply.values()))
         nodes = int(config.provider_options.get("nodes") or 1)
         price = fitting.offer.hourly(config.gpu_spec.gpu_count, config.gpu_spec.vcpus or 1.0, nodes) or Decimal(0)
-        job = manifest.job_of(config, self.settings, chosen.selector if chosen else {}, price)
-        name = name_of(job)
-        parts = ((f"{self._api.namespaced}/services", manifest.service_of(config)),
-                 (f"{self._api.namespaced}/secrets", manifest.secret_of(config)), (self._api.jobs, job))  # fmt: skip
-        async with self._turn(name):
-            if self._spool:
-                await asyncio.to_thread(self._spool.lay_out, config)
-            try:
-                for path, body in parts:
-                    if body is not None:
-                        await self._make(path, body)
-            except ProviderError as error:
-                if error.error_code not in TRANSIENT:
-                    await self._remove_parts(name)
-                raise self._refusal(error, config) from None
-        return name
-
-    @asynccontextmanager
-    async def _turn(self, name: str) -> AsyncGenerator[None]:
-        """Nobody tidies up what a submission makes before it has made its Job."""
-        lock = self._turns.setdefault(name, asyncio.Lock())
-        async with lock:
-            yield
-        if not lock.locked():
-            self._turns.pop(name, None)
-
-    async def _make(self, path: str, body: Json) -> None:
-        """Make it unless it is there."""
+        body = manifest.job_of(config, self.settings, chosen.selector if chosen else {}, price)
+        if self._spool:
+            await asyncio.to_thread(self._spool.lay_out, config)
         try:
-            await self._api.call("POST", path, body)
+            await self._make(config, body)
+        except ProviderError as error:
+            if error.error_code not in TRANSIENT:
+                await self.forget_job(name_of(body))
+            raise self._refusal(error, config) from None
+        return name_of(body)
+
+    async def _chosen(self, config: JobConfig) -> Supply | None:
+        """What it is sent to; None when that is anywhere. InsufficientResourcesError when that is no more."""
+        wanted = str(config.provider_options.get("offer") or "")
+        if wanted and wanted not in self._supply:
+            await self.offers()
+        if wanted and wanted not in self._supply:
+            message = f"{wanted} is not on offer any more."
+            raise InsufficientResourcesError(message, self.PROVIDER_NAME, config.gpu_spec)
+        return self._supply.get(wanted)
+
+    async def _make(self, config: JobConfig, body: Json) -> None:
+        """The Job, which waits; what it refers to; then it may begin. What is there already is left as it is."""
+        path = f"{self._api.jobs}/{name_of(body)}"
+        job = await self._made(self._api.jobs, body) or await self._api.call("GET", path)
+        for kind, part in manifest.parts_of(config, job).items():
+            await self._made(f"{self._api.namespaced}/{kind}", part)
+        if not self.settings.queue and reading.waits_for_us(job):
+            await self._api.call("PATCH", path, {"spec": {"suspend": False}})
+
+    async def _made(self, path: str, body: Json) -> Json | None:
+        """The new object; None when there is one of its name."""
+        try:
+            return await self._api.call("POST", path, body)
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise
+            return None
 
     def _fitting(self, config: JobConfig, supply: Sequence[Supply]) -> Supply:
         """The first that can hold it: a pod that no node can ever hold would wait there for ever."""
@@ -135,26 +139,17 @@ class KubernetesProvider(GpuProviderInterface):
         return error
 
     async def find_by_attempt(self, attempt_id: str) -> str | None:
-        """Its name tells. What a submission made that went no further than that is removed."""
+        """Its name tells. One that still waits for what it refers to has not been submitted whole."""
         name = manifest.name_of(attempt_id)
-        async with self._turn(name):
-            if await self._api.found("GET", f"{self._api.jobs}/{name}") is not None:
-                return name
-            await self._remove_parts(name)
-            return None
-
-    async def _remove_parts(self, name: str) -> None:
-        if self._spool:
-            await asyncio.to_thread(self._spool.remove, name)
-        for kind in ("secrets", "services"):
-            with suppress(ApiError):
-                await self._api.found("DELETE", f"{self._api.namespaced}/{kind}/{name}")
+        job = await self._api.found("GET", f"{self._api.jobs}/{name}")
+        return None if job is None or reading.waits_for_us(job) else name
 
     # --- asking ---
 
     async def poll_jobs(self, job_ids: Sequence[str]) -> Mapping[str, JobResult]:
         """From what the watches keep: no request at all, but for why a job waits."""
         await self._jobs.ready()
+        self._jobs.tidy(job_ids)
         found: dict[str, JobResult] = {}
         for name in job_ids:
             job = self._jobs.watched(name)
@@ -173,8 +168,8 @@ class KubernetesProvider(GpuProviderInterface):
         result = reading.result_of(job, pods.values(), ())
         if result.status is JobStatus.PENDING or result.reason == "no_image":
             result = reading.result_of(job, pods.values(), await self._said(name, list(pods)))
-        if result.reason == "no_image":
-            await self._jobs.drop(job, "no_image")
+        if result.reason == "no_image" or reading.is_put_back(job, pods.values()):
+            await self._jobs.drop(job, result.reason)
         elif result.status not in OVER:
             await self._tend(name, job, result)
         shift = self._api.ahead_s
@@ -226,9 +221,10 @@ class KubernetesProvider(GpuProviderInterface):
         return await self._jobs.stop(job_id, "preempted" if checkpoint else "cancelled", kindly=checkpoint)
 
     async def forget_job(self, job_id: str) -> None:
-        """Remove the Job with its pods, and what it referred to."""
+        """Remove the Job, with its pods and what it referred to, and its folder."""
         await self._api.found("DELETE", f"{self._api.jobs}/{job_id}", propagationPolicy="Background")
-        await self._remove_parts(job_id)
+        if self._spool:
+            await asyncio.to_thread(self._spool.remove, job_id)
         self._jobs.forget(job_id)
         self._saving.forget(job_id)
         for known in (self._events, self._partial):
@@ -240,7 +236,8 @@ class KubernetesProvider(GpuProviderInterface):
         limits = reading.limits_of(job) if job else None
         if self._spool is None or limits is None or not limits.path or result.started_at is None:
             return []
-        began, over = result.started_at - self._api.ahead_s, result.status in OVER
+        began = result.started_at - self._api.ahead_s
+        over = result.status in OVER and by_itself(result.exit_code, result.reason)
         work = self._spool.work(job_id)
         return await asyncio.to_thread(self._saving.look, job_id, work, limits.path, began, over=over)
 
@@ -282,6 +279,8 @@ class KubernetesProvider(GpuProviderInterface):
             await asyncio.sleep(_LOOK_S)
         query: dict[str, Any] = {"follow": "true"} | ({} if lines is None else {"tailLines": lines})
         sources = [self._api.stream(self._log_path(pod), **query) for pod in await self._shares(job_id)]
+        if not sources:
+            raise JobNotFoundError(job_id, self.PROVIDER_NAME)
         async for part in merged(sources):
             yield part
 
@@ -332,7 +331,9 @@ class KubernetesProvider(GpuProviderInterface):
     async def get_cost_info(self, job_id: str) -> CostInfo:
         """Seconds at the price of its offer."""
         job, result = await self._jobs.now(job_id)
-        now = float(int(time.time()))  # Kubernetes counts in whole seconds, and a cost may not shrink at the end
+        now = float(
+            int(time.time() + self._api.ahead_s)
+        )  # Kubernetes counts in whole seconds, and a cost may not shrink at the end
         seconds = (result.completed_at or now) - result.started_at if result.started_at else 0.0
         price = reading.price_of(job) if job else Decimal(0)
         total = price * Decimal(str(max(seconds, 0.0))) / 3600
@@ -363,6 +364,7 @@ class KubernetesProvider(GpuProviderInterface):
 
 _RIGHTS = (
     ("batch", "jobs", "create"), ("batch", "jobs", "watch"), ("batch", "jobs", "patch"), ("batch", "jobs", "delete"),
+    ("batch", "jobs", "get"), ("batch", "jobs", "list"), ("", "pods", "list"),
     ("", "pods", "watch"), ("", "pods", "patch"), ("", "pods", "delete"), ("", "pods/log", "get"),
-    ("", "secrets", "create"), ("", "secrets", "delete"), ("", "events", "list"),
+    ("", "secrets", "create"), ("", "services", "create"), ("", "events", "list"),
 )  # fmt: skip

@@ -15,7 +15,9 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 _DISRUPTIONS = {"DeletionByTaintManager": "node_lost", "DeletionByPodGC": "node_lost"}
 _BAD_IMAGE = ("not found", "manifest unknown", "does not exist", "denied", "unauthorized", "invalid reference")
 _IMAGE_TROUBLE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+# By exit code, what the runtime, or the shell that guards the program, says when there is nothing to run.
 _NO_PROGRAM = ("executable file not found", "no such file or directory")
+_NOT_STARTED = {126: ("ermission denied",), 127: (": not found", *_NO_PROGRAM), 128: _NO_PROGRAM}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +60,24 @@ def result_of(job: Json, pods: Iterable[Json], events: Sequence[Json]) -> JobRes
     if begun and (len(begun) >= wanted or _over(job)):
         nodes = [node for pod in shares if (node := text(pod, "spec", "nodeName"))]
         result = replace(result, status=JobStatus.RUNNING, started_at=max(begun), node=nodes[0] if nodes else "")
+    if is_put_back(job, shares):
+        return replace(result, status=JobStatus.FAILED, reason="preempted", error_message="its queue has put it back")
     if over:
         return _ended(result, job, shares)
     if result.status is JobStatus.PENDING:
         return _waiting(result, job, shares, events)
     return result
+
+
+def waits_for_us(job: Json) -> bool:
+    """It is there, and has not been let begin."""
+    return bool(at(job, "spec", "suspend")) and not text(job, "status", "startTime") and not _over(job)
+
+
+def is_put_back(job: Json, pods: Iterable[Json]) -> bool:
+    """Kueue has taken its pods away, to admit it again some day: then it would run a second time."""
+    suspended = bool(at(job, "spec", "suspend")) and not _over(job) and not stop_of(job)
+    return suspended and any(map(has_begun, pods))
 
 
 def _over(job: Json) -> bool:
@@ -153,8 +168,9 @@ def _blamed(result: JobResult, pod: Json, stop: str) -> JobResult:
     if at(pod, "metadata", "deletionTimestamp"):
         return replace(result, status=JobStatus.CANCELLED, error_message="somebody deleted its pod")
     said = text(ended, "message") or text(status, "message")
-    if code in (126, 127, 128) and any(word in said for word in _NO_PROGRAM):
-        return replace(result, reason="command_not_found", error_message=said)
+    if code in _NOT_STARTED and any(word in said for word in _NOT_STARTED[code]):
+        reason = "not_executable" if code == 126 else "command_not_found"
+        return replace(result, reason=reason, error_message=said)
     if not ended:
         return replace(result, reason="exit_status_lost", error_message=said or text(status, "reason"))
     return replace(result, error_message=f"exit code {code}")

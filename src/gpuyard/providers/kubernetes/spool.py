@@ -1,6 +1,7 @@
 """Folders of attempts on a volume that the cluster's pods and this host share."""
 
 import shutil
+import threading
 from pathlib import Path
 
 from gpuyard.domain.errors import GpuyardError, ProviderError
@@ -9,6 +10,9 @@ from gpuyard.providers.kubernetes.manifest import name_of
 from gpuyard.storage.blobs import BlobStore
 from gpuyard.storage.snapshots import take, unpack
 
+# A job that is tried again, or one of many from the same folder, need not be copied twice.
+_KEPT = 4
+
 
 class Spool:
     """The folders below `root`, one for each attempt: `work`, a copy of the job's own folder, and `resume`, the
@@ -16,6 +20,7 @@ class Spool:
 
     def __init__(self, root: Path, snapshots: BlobStore, blobs: BlobStore, provider: str) -> None:
         self._root, self._snapshots, self._blobs, self._provider = root, snapshots, blobs, provider
+        self._copying = threading.Lock()
 
     def work(self, job_id: str) -> Path:
         """Where a job's program runs, as this host sees it."""
@@ -35,13 +40,18 @@ class Spool:
                 self._blobs.restore(str(options["resume_sha256"]), target, directory=directory)
             source = Path(str(options.get("workdir") or ""))
             if options.get("workdir") and source.is_dir():
-                unpack(self._snapshots, take(source, self._snapshots).sha256, work)
+                self._copy(source, work)
             else:
                 work.mkdir()
         except (GpuyardError, OSError) as error:
             self.remove(name)
             message = f"The job's folder cannot be copied for the cluster: {error}"
             raise ProviderError(message, self._provider, "BAD_FOLDER") from None
+
+    def _copy(self, source: Path, work: Path) -> None:
+        with self._copying:  # so that nobody removes what another is about to unpack
+            unpack(self._snapshots, take(source, self._snapshots).sha256, work)
+            self._snapshots.keep_newest(_KEPT)
 
     def remove(self, job_id: str) -> None:
         """Remove an attempt's folders; it blocks on the disk."""

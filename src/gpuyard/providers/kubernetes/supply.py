@@ -1,7 +1,8 @@
 """What a cluster can supply: its nodes, those alike as one offer, and the pools that an autoscaler can make."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -28,15 +29,24 @@ class Supply:
 
 def supplies(nodes: Iterable[Json], settings: KubernetesConfig, provider: str) -> list[Supply]:
     """Nodes alike are one supply; then the configured pools."""
-    groups: dict[tuple[tuple[str, str], ...], list[Json]] = {}
+    groups: dict[tuple[bool, tuple[tuple[str, str], ...]], list[Json]] = {}
     for node in nodes:
         labels = _labels(node)
         if all(labels.get(key) == value for key, value in settings.node_selector.items()) and _tolerated(
             node, settings.tolerations
         ):
-            groups.setdefault(tuple(sorted(_selector(labels).items())), []).append(node)
-    found = [_of_nodes(dict(key), alike, settings, provider) for key, alike in sorted(groups.items())]
-    return [*found, *_pools(settings, provider)]
+            gpus = _PRODUCT in labels or quantity(at(node, "status", "allocatable", settings.gpu_resource)) > 0
+            groups.setdefault((gpus, tuple(sorted(_selector(labels).items()))), []).append(node)
+    found = [_of_nodes(dict(key), alike, settings, provider) for (_, key), alike in sorted(groups.items())]
+    return [*_told_apart(found), *_pools(settings, provider)]
+
+
+def _told_apart(found: list[Supply]) -> list[Supply]:
+    """With their regions in the ids of those that only differ by these."""
+    times = Counter(one.offer.id for one in found)
+    return [one if times[one.offer.id] == 1
+            else Supply(replace(one.offer, id=f"{one.offer.id}-{one.offer.region.lower()}"), one.selector)
+            for one in found]  # fmt: skip
 
 
 def _selector(labels: Mapping[str, str]) -> dict[str, str]:
@@ -50,7 +60,8 @@ def _of_nodes(selector: dict[str, str], nodes: list[Json], settings: KubernetesC
     shown = ready or nodes
     labels = _labels(shown[0])
     have = [table(node, "status", "allocatable") for node in shown]
-    gpus = min(int(quantity(row.get(settings.gpu_resource))) for row in have)
+    # One whose device plugin is starting anew has none for a moment.
+    gpus = max(int(quantity(row.get(settings.gpu_resource))) for row in have)
     product, spot = labels.get(_PRODUCT, ""), any(key in selector for key in _SPOT)
     name = "-".join(
         filter(None, (product or ("gpu" if gpus else "cpu"), labels.get(_INSTANCE, ""), "spot" if spot else ""))
@@ -61,11 +72,12 @@ def _of_nodes(selector: dict[str, str], nodes: list[Json], settings: KubernetesC
         id=f"{provider}/{name.lower().replace(' ', '-')}", provider=provider, gpu=product.replace("-", " "), gpus=gpus,
         gpu_memory_gb=float(labels.get("nvidia.com/gpu.memory") or 0) / 1024,
         gpu_capability=".".join(part for part in capability if part) if all(capability) else "",
-        cpus=min(quantity(row.get("cpu")) for row in have),
-        memory_gb=min(quantity(row.get("memory")) for row in have) / 2**30,
+        cpus=max(quantity(row.get("cpu")) for row in have),
+        memory_gb=max(quantity(row.get("memory")) for row in have) / 2**30,
         nodes=len(shown), region=labels.get(_REGION, ""), spot=spot, containers=True, processes=False,
         price_per_hour=instance if instance is not None else None if per_gpu is None else per_gpu * max(gpus, 1),
         currency=settings.currency, price_source=f"providers.{provider}.prices", divisible=True,
+        billed=bool(settings.prices),
         problem="" if ready else f"has no node that is ready ({_why_not(nodes[0])})",
     )  # fmt: skip
     return Supply(offer, selector)

@@ -77,7 +77,7 @@ def _imagined(pool: NodePool, survey: Survey, settings: TencentConfig) -> list[J
 def _informed(supply: Supply, kind: str, spot: bool, survey: Survey, settings: TencentConfig) -> Supply:
     """With what is known of the instance type: TKE's nodes do not say which GPUs they have, nor what they cost."""
     machine, offer = survey.machine(kind, spot), supply.offer
-    known: dict[str, Any] = {"region": settings.region}
+    known: dict[str, Any] = {"region": settings.region, "billed": True}
     if offer.gpus and machine.has:
         known["gpu"] = offer.gpu or machine.has.gpu_name
         known["gpu_memory_gb"] = offer.gpu_memory_gb or machine.has.gpu_memory_gb

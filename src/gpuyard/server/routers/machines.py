@@ -101,4 +101,4 @@ def _offer(core: Core, offer: Offer) -> dict[str, Any]:
 
 
 _SHOWN = ("id", "provider", "gpu", "gpus", "gpu_capability", "cpus", "memory_gb", "nodes", "region", "spot",
-          "containers", "processes", "currency", "price_source", "divisible")  # fmt: skip
+          "containers", "processes", "currency", "price_source", "billed", "divisible")  # fmt: skip
