@@ -1,7 +1,6 @@
 """A real Slurm cluster on this host for tests: one controller, four nodes with two GPUs each that are not there."""
 
 import getpass
-import grp
 import os
 import secrets
 import shutil
@@ -10,9 +9,10 @@ import socket
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -21,7 +21,7 @@ from tests.support.wait import wait_until
 
 NEEDED = "Slurm is not installed: apt-get install slurm-wlm munge"
 _CONF = """
-ClusterName=lab
+ClusterName={name}
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ports[0]}
 SlurmUser={user}
@@ -36,7 +36,7 @@ ReturnToService=2
 SlurmdParameters=config_overrides
 SlurmdTimeout=15
 KillWait=3
-MinJobAge=300
+MinJobAge={min_job_age_s}
 MaxJobCount=5000
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
@@ -52,7 +52,6 @@ SlurmdLogFile={folder}/slurmd-%n.log
 SchedulerParameters=sched_min_interval=10000,batch_sched_delay=0,bf_interval=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-{accounting}
 NodeName=node[1-4] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{ports[1]}] CPUs=4 RealMemory=4000 Gres=gpu:a100:2
 PartitionName=gpu Nodes=node[1-4] Default=YES MaxTime=60 PriorityTier=10
 PartitionName=low Nodes=node[1-4] MaxTime=60 PriorityTier=1
@@ -65,23 +64,27 @@ class SlurmCluster:
 
     nodes = ("node1", "node2", "node3", "node4")
 
-    def __init__(self) -> None:
+    def __init__(
+        self, name: str = "lab", accounting: str = "AccountingStorageType=accounting_storage/none",
+        min_job_age_s: int = 300,
+    ) -> None:  # fmt: skip
+        """`accounting`: more lines of slurm.conf. Slurm forgets a job so long after its end."""
         self.folder = Path(tempfile.mkdtemp(prefix="gpuyard-slurm-"))
         self.folder.chmod(0o755)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._write()
+        self._write(accounting, name=name, min_job_age_s=min_job_age_s)
 
     @property
     def environment(self) -> dict[str, str]:
         """What Slurm's commands need to find this cluster."""
         return {"SLURM_CONF": str(self.folder / "slurm.conf")}
 
-    def _write(self, accounting: str = "AccountingStorageType=accounting_storage/none") -> None:
+    def _write(self, accounting: str, **values: object) -> None:
         host = socket.gethostname().split(".")[0]
-        first = _free_ports(5)
-        ports = (first, f"{first + 1}-{first + 4}")
-        values = {"host": host, "folder": self.folder, "user": getpass.getuser(), "ports": ports}
-        (self.folder / "slurm.conf").write_text(_CONF.format(**values, accounting=accounting))
+        first = _free_ports(6)
+        self.ports = (first, f"{first + 1}-{first + 4}", first + 5)
+        values |= {"host": host, "folder": self.folder, "user": getpass.getuser(), "ports": self.ports}
+        (self.folder / "slurm.conf").write_text((_CONF + accounting).format(**values))
         (self.folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
         devices = self.folder / "dev"
         devices.mkdir(exist_ok=True)
@@ -144,11 +147,15 @@ class SlurmCluster:
         assert not check or done.returncode == 0, done.stderr
         return done.stdout
 
-    def _spawn(self, program: str, arguments: Sequence[str], name: str = "") -> None:
+    def _spawn(
+        self, program: str, arguments: Sequence[str], name: str = "", environment: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:  # fmt: skip
         with (self.folder / f"{name or program}.out").open("ab") as log:
             self._processes[name or program] = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", shutil.which(program) or f"/usr/sbin/{program}", *arguments],
-                env={**os.environ, **self.environment}, stdout=log, stderr=log, start_new_session=True,
+                env={**os.environ, **self.environment, **(environment or {})}, stdout=log, stderr=log,
+                start_new_session=True, **more,
             )  # fmt: skip
 
     def stop(self) -> None:
@@ -184,16 +191,20 @@ def _free_ports(count: int) -> int:
     raise OSError("no free ports")
 
 
+def missing(*programs: str, needed: str) -> None:
+    """Skip where one of these is not installed, and fail in CI."""
+    if not all(shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin") for name in programs):
+        if os.environ.get("CI") == "true":
+            pytest.fail(needed)
+        pytest.skip(needed)
+    if os.geteuid():
+        pytest.skip("Slurm's daemons are started as root")
+
+
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[SlurmCluster]:
     """A cluster without accounting."""
-    if not all(shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin") for name in ("slurmctld", "slurmd", "munged")):
-        if os.environ.get("CI") == "true":
-            pytest.fail(NEEDED)
-        pytest.skip(NEEDED)
-    if os.geteuid():
-        pytest.skip("Slurm's daemons are started as root")
-    assert grp.getgrgid(0)
+    missing("slurmctld", "slurmd", "munged", needed=NEEDED)
     cluster = SlurmCluster()
     try:
         cluster.start()

@@ -51,3 +51,10 @@ def test_a_login_node_that_is_not_there_is_said_so(sshd: Sshd, tmp_path: Path) -
     health = asyncio.run(provider.health_check())
     assert health["status"] == "unhealthy"
     assert health["message"].startswith("ssh to nowhere.invalid: ")
+
+
+def test_a_cluster_without_accounting_says_what_is_missing(slurm: SlurmCluster, tmp_path: Path) -> None:
+    health = asyncio.run(SlurmProvider({"home": str(tmp_path), "environment": slurm.environment}).health_check())
+    assert (health["status"], health["accounting"]) == ("healthy", False)
+    assert "4 nodes can be used; no accounting (slurmdbd): " in health["message"]
+    assert "exit codes and end times" in health["message"]

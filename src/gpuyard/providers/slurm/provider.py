@@ -21,6 +21,7 @@ from gpuyard.domain.offers import Offer
 from gpuyard.providers.base import GpuProviderInterface, SavedFile
 from gpuyard.providers.folder import AttemptFolder, ended, order_of, read_json
 from gpuyard.providers.slurm import text
+from gpuyard.providers.slurm.accounts import MISSING, Accounts
 from gpuyard.providers.slurm.config import SlurmConfig
 from gpuyard.providers.slurm.site import Answer, LocalSite, Site, SshSite
 from gpuyard.providers.slurm.text import Row
@@ -58,7 +59,7 @@ class SlurmProvider(GpuProviderInterface):
         self._queue = Together(self._ask_queue)
         self._hardware = Together(self._ask_hardware)
         self._force_at: dict[str, float] = {}
-        self._accounting = True
+        self._accounts = Accounts(self._slurm)
         self._limits: dict[str, float | None] = {}
         self._offered: dict[str, text.Hardware] = {}
 
@@ -207,7 +208,7 @@ class SlurmProvider(GpuProviderInterface):
         known = [job_id for job_id in job_ids if job_id in self._attempts]
         files = await self._files(job_id for job_id in known if not _waits(rows.get(job_id)))
         gone = [i for i in known if i not in rows and self._folder(self._attempts[i]).exit not in files]
-        rows |= {row.job_id: row for row in await self._accounts(gone)}
+        rows |= {row.job_id: row for row in await self._gone(gone)}
         found = {job_id: self._result(job_id, rows.get(job_id), files) for job_id in known}
         await self._take_off(rows, found)
         return {job_id: result for job_id, result in found.items() if result is not None}
@@ -226,16 +227,14 @@ class SlurmProvider(GpuProviderInterface):
         paths = [path for f in folders for path in (f.exit, f.started, f.stop, f.again, f.messages)]
         return await self._site.read_all(paths) if paths else {}
 
-    async def _accounts(self, job_ids: Sequence[str]) -> list[Row]:
+    async def _gone(self, job_ids: Sequence[str]) -> list[Row]:
+        """What the accounts, or else the controller, still know of jobs that have left the queue."""
         if not job_ids:
             return []
-        if self._accounting:
-            answer = await self._slurm("sacct", "-n", "-P", "-X", "-j", ",".join(job_ids), "-o", text.ACCOUNT_FORMAT)
-            if not answer.code:
-                return text.read_accounts(answer.out)
-            self._accounting = "disabled" not in answer.err and "dbd" not in answer.err.lower()
-        answers = [await self._slurm("scontrol", "show", "job", "-o", job_id) for job_id in job_ids]
-        return [row for answer in answers if not answer.code and (row := text.read_job(answer.out))]
+        rows = await self._accounts.ended(job_ids)
+        rest = [job_id for job_id in job_ids if job_id not in {row.job_id for row in rows}]
+        answers = [await self._slurm("scontrol", "show", "job", "-o", job_id) for job_id in rest]
+        return rows + [row for answer in answers if not answer.code and (row := text.read_job(answer.out))]
 
     def _result(self, job_id: str, row: Row | None, files: Mapping[Path, bytes]) -> JobResult | None:
         """What both say of a job; None when neither knows it."""
@@ -373,12 +372,15 @@ class SlurmProvider(GpuProviderInterface):
 
     # --- supply ---
 
-    async def _ask_hardware(self) -> list[text.Hardware]:
+    async def _sinfo(self, *options: str) -> str:
         words = ("-p", self.settings.partition) if self.settings.partition else ()
-        answer = await self._slurm("sinfo", "-h", "-e", "-o", text.NODES_FORMAT, *words)
+        answer = await self._slurm("sinfo", "-h", *options, *words)
         if answer.code:
             raise ProviderError(f"sinfo: {answer.err.strip()}", self.PROVIDER_NAME, "NOT_CONNECTED")
-        found = text.read_hardware(answer.out)
+        return answer.out
+
+    async def _ask_hardware(self) -> list[text.Hardware]:
+        found = text.read_hardware(await self._sinfo("-e", "-o", text.HARDWARE_FORMAT))
         self._offered = {f"slurm/{name}": item for name, item in text.named(found).items()}
         named = [(item.partition, item.limit_s) for item in found]
         self._limits = dict([*named, *(("", item.limit_s) for item in found if item.default)])
@@ -417,12 +419,12 @@ class SlurmProvider(GpuProviderInterface):
     async def health_check(self) -> dict[str, Any]:
         """Healthy while the controller answers and some node is up."""
         try:
-            found = await self._hardware()
+            up = len(text.read_usable(await self._sinfo("-N", "-o", text.NODES_FORMAT)))
         except ProviderError as error:
             return {"status": "unhealthy", "message": str(error)}
-        up = sum(item.up for item in found)
-        return {"status": "healthy" if up else "unhealthy", "nodes": up, "message": f"{up} nodes can be used",
-                "accounting": self._accounting}  # fmt: skip
+        there, message = await self._accounts.there(), f"{up} nodes can be used"
+        return {"status": "healthy" if up else "unhealthy", "nodes": up, "accounting": there,
+                "message": message if there else f"{message}; {MISSING}"}  # fmt: skip
 
 
 def _waits(row: Row | None) -> bool:

@@ -14,7 +14,8 @@ from gpuyard.domain.jobconfig import JobConfig, JobStatus
 
 QUEUE_FORMAT = "%i|%T|%S|%N|%k|%r"
 ACCOUNT_FORMAT = "JobIDRaw,State,Start,End,ExitCode,NodeList"
-NODES_FORMAT = "%P|%D|%c|%m|%G|%t|%l"
+HARDWARE_FORMAT = "%P|%D|%c|%m|%G|%t|%l"
+NODES_FORMAT = "%N|%t"
 _PENDING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD",
                       "SPECIAL_EXIT"})  # fmt: skip
 _RUNNING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
@@ -113,7 +114,7 @@ def read_job(text: str) -> Row | None:
 
 
 def read_hardware(text: str) -> list[Hardware]:
-    """What `sinfo -o NODES_FORMAT` said: one entry for each partition and kind of node."""
+    """What `sinfo -o HARDWARE_FORMAT` said: one entry for each partition and kind of node."""
     found: dict[tuple[str, int, float, str, int], Hardware] = {}
     for line in text.splitlines():
         fields = line.split("|")
@@ -130,6 +131,12 @@ def read_hardware(text: str) -> list[Hardware]:
         found[key] = Hardware(name, nodes, able, key[1], memory_gb, gpu, gpus, partition.endswith("*"),
                               _duration(limit), why_down)  # fmt: skip
     return list(found.values())
+
+
+def read_usable(text: str) -> set[str]:
+    """The nodes that can be used, from `sinfo -N -o NODES_FORMAT`, where one stands once for each of its partitions."""
+    rows = (line.partition("|") for line in text.splitlines())
+    return {name for name, _, state in rows if state and _usable(state)}
 
 
 def named(found: list[Hardware]) -> dict[str, Hardware]:
