@@ -1,6 +1,6 @@
 # Every target sets up what it needs; with nothing to do it is quiet. ARGS reaches pytest, ruff's fixes stay with you.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit lint bench bench-peers soak seeds images lock clean
+.PHONY: help setup demo test unit coverage lint bench bench-peers soak seeds images lock clean
 
 PYTHON := .venv/bin/python
 SEEDS ?= 10000
@@ -25,6 +25,11 @@ test: setup ## run every test this machine can run
 
 unit: setup ## run only the fast tests
 	@$(PYTHON) -m pytest tests/unit $(ARGS)
+
+coverage: setup ## how much of the providers their tests run, in their own process; at least 90 %
+	@scripts/system-packages.sh
+	@$(PYTHON) -m coverage run --source=src/gpuyard/providers -m pytest tests/unit/providers tests/integration/providers $(ARGS)
+	@$(PYTHON) -m coverage report --skip-covered --fail-under=90
 
 lint: setup ## check style, types and the floors of the house
 	@.venv/bin/ruff check --quiet .
