@@ -57,7 +57,9 @@ def test_two_models_share_gpus_with_scripts(trainer_python: Path, tiny_model: Pa
         first, second = chat(trainer_python, yard, "small"), chat(trainer_python, yard, "other")
         assert first["models"] == ["other", "small"] or first["models"] == ["small", "other"]
         assert first["whole"]
-        assert "".join(first["parts"]) == first["whole"] == second["whole"]  # the same weights, read greedily
+        assert first["whole"] == second["whole"]  # the same weights, read greedily
+        # A letter that is not whole at the end is shown as � when all is said, and never comes in parts.
+        assert "".join(first["parts"]).rstrip("�") == first["whole"].rstrip("�")
         assert {gpu["state"] for gpu in yard.json("gpus")["items"]} == {"llm_ready"}
 
         script = yard.submit(["true"], resources={"gpus": 1})
