@@ -1,6 +1,7 @@
 """A yard in front of a Kubernetes cluster (a full fake, whose containers are processes)."""
 
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -221,3 +222,26 @@ def test_with_a_shared_volume_its_folder_goes_there_and_its_checkpoints_come_bac
     assert int(words[1]) >= 100, "it should not have started from the beginning"
     assert words[2] == "beside"
     assert wait_until(lambda: not [path for path in spool.iterdir() if path.is_dir()], 30, "the folders to go")
+
+
+def test_rounds_of_kills_lose_no_job_and_run_none_twice(yard: TestYard, cluster: Cluster) -> None:
+    dice, flag = random.Random(11), cluster.claim("flag")
+    code = "echo $GPUYARD_ATTEMPT_ID >> /flag/$GPUYARD_JOB_ID; sleep 0.3"
+    jobs: list[str] = []
+    for _ in range(5):
+        for _ in range(4):
+            words = ("--provider", "kubernetes", "--image", IMAGE, "--env", "A=b", "--", "sh", "-c", code)
+            jobs.append(yard.ok("run", "-d", *words).strip())
+        reached = cluster.faults.count("jobs", method="POST") + dice.randrange(4)
+        wait_until(lambda most=reached: cluster.faults.count("jobs", method="POST") >= most or _over(yard, jobs), 20)
+        yard.kill("server")
+        yard.ok("up")
+    for job in jobs:
+        assert yard.wait(job).state == "completed"
+        (attempt,) = yard.json("show", job)["attempts"]
+        assert (flag / job).read_text().split() == [attempt["id"]]
+    assert wait_until(lambda: not cluster.objects("jobs") and not cluster.objects("secrets"), 60, "it to be tidy")
+
+
+def _over(yard: TestYard, jobs: list[str]) -> bool:
+    return all(yard.job(job).state == "completed" for job in jobs)
