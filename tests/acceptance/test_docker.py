@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpuyard.domain.images import choose_image
 from tests.support.dockerd import IMAGE, Dockerd
 from tests.support.nvml import FakeGpus
 from tests.support.nvml.fixtures import fake_gpus, nvml_library
@@ -60,6 +61,23 @@ def test_containers_and_processes_share_the_gpus_of_a_host(yard: TestYard) -> No
     yard.ok("cancel", boxed)
     assert yard.wait(boxed).state == "cancelled"
     assert yard.wait(plain).state == "completed"
+
+
+def test_one_spec_runs_unchanged_here_and_in_a_container(yard: TestYard, dockerd: Dockerd) -> None:
+    dockerd.call("tag", IMAGE, choose_image(frozenset(), gpu=False).image.reference)  # there is no registry here
+    spec = {"name": "same", "command": ["sh", "-c", "echo one; echo step 3: loss 1.5 >&2; exit 3"], "timeout_s": 60}
+    path, shown = yard.work / "spec.json", {}
+    for provider in ("local", "docker"):
+        path.write_text(json.dumps({**spec, "provider": provider, "workdir": str(yard.work)}))
+        job = yard.ok("submit", str(path)).split()[-1]
+        yard.wait(job)
+        assert yard.ok("logs", job) == "one\nstep 3: loss 1.5\n"
+        shown[provider] = yard.json("show", job)
+    here, there = shown["local"], shown["docker"]
+    assert set(here) == set(there)
+    for same in ("state", "reason", "exit_code", "name", "kind"):
+        assert here[same] == there[same], same
+    assert "was chosen" in there["warnings"][0]
 
 
 def test_a_container_goes_on_from_what_it_saved(yard: TestYard) -> None:

@@ -40,7 +40,7 @@ class Admission:
         self._find = find
         self._joined = joined
         self._intake = Intake(core.tiers, core.settings.models, find_gpu, core.scripts,
-                              lambda: any(provider.containers for provider in providers.values()),
+                              lambda: [name for name, provider in providers.items() if provider.containers],
                               core.images)  # fmt: skip
         self._door = asyncio.Lock()
 

@@ -123,7 +123,6 @@ class _Varying(msgspec.Struct):
 _OWN = ("name", "command", "labels", "depends_on", "idempotency_key")
 _varying = msgspec.json.Decoder(_Varying)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_AUTO = msgspec.Raw(msgspec.json.encode(AUTO))
 
 
 class Intake:
@@ -131,10 +130,11 @@ class Intake:
 
     def __init__(
         self, tiers: Tiers, models: Collection[str] = (), find_gpu: FindGpu = str, scripts: Scripts | None = None,
-        runs_containers: Callable[[], bool] = lambda: False, images: Sequence[Image] = IMAGES,
+        container_providers: Callable[[], Collection[str]] = tuple, images: Sequence[Image] = IMAGES,
     ) -> None:  # fmt: skip
+        """`container_providers`: the names of those that run containers, and nothing else."""
         self._images = images
-        self._runs_containers = runs_containers
+        self._container_providers = container_providers
         self._scripts = scripts or Scripts({})
         self._tiers = tiers
         self._models = models
@@ -150,8 +150,10 @@ class Intake:
         if given is not None and key in self._templates and given.plain():
             return Prepared.of(self._templates[key], given), given.command
         spec, warnings = self._validate(body)
+        wanted = spec.image
+        spec = self._with_image(spec, warnings)
         template = Template.of(spec, warnings)
-        if key is not None:
+        if key is not None and spec.image == wanted:  # else its command has decided on more than itself
             if len(self._templates) >= _MAX_TEMPLATES:
                 self._templates.clear()
             self._templates[key] = template
@@ -161,16 +163,12 @@ class Intake:
         with reading_json():
             body = msgspec.json.decode(raw)
         spec, warnings = self._read_form(body)
-        if spec.image and not self._runs_containers():
+        if spec.image and not self._container_providers():
             if not is_job_config(body):
                 remedy = "add [providers.docker] to gpuyard.toml, or leave the image out"
                 raise InvalidInputError.of("image", f"is {spec.image}, and nothing here runs containers", remedy)
             warnings.append(f"image {spec.image} was ignored: the job runs as a process on this machine")
             spec = spec.model_copy(update={"image": None})
-        if spec.image == AUTO:
-            choice = image_for(spec, self._images)
-            spec = spec.model_copy(update={"image": choice.image.reference})
-            warnings.append(f"image {spec.image} was chosen: {choice.why}")
         if spec.kind is JobKind.LLM:
             spec = self._with_model(spec)
         if spec.kind is JobKind.SCRIPT:
@@ -181,6 +179,16 @@ class Intake:
         if spec.resources.gpus.uuid:
             warnings.append("resources.gpus.uuid pins devices: the job waits for these even when others are free")
         return (with_tier(spec, self._tiers.get(spec.tier)) if spec.tier else spec), warnings
+
+    def _with_image(self, spec: JobSpec, warnings: list[str]) -> JobSpec:
+        """With the image its program needs, where it says `auto`, or names a provider that only runs containers."""
+        bare = spec.image is None and spec.kind is JobKind.COMMAND
+        needs_one = bare and spec.provider in self._container_providers()
+        if spec.image != AUTO and not needs_one:
+            return spec
+        choice = image_for(spec, self._images)
+        warnings.append(f"image {choice.image.reference} was chosen: {choice.why}")
+        return spec.model_copy(update={"image": choice.image.reference})
 
     def _read_form(self, body: Any) -> tuple[JobSpec, list[str]]:
         """A JobSpec, S2's JobConfig or S1's task."""
@@ -225,10 +233,9 @@ def reading_json() -> Generator[None]:
 
 
 def _key(body: msgspec.Raw) -> bytes | None:
-    """What jobs of one template share, byte for byte; None for other forms, whose fields mean other things, and where
-    the command decides on more than itself."""
+    """What jobs of one template share, byte for byte; None for other forms, whose fields mean other things."""
     fields = _fields.decode(body)
-    if is_job_config(fields) or is_task(fields) or fields.get("image") == _AUTO:
+    if is_job_config(fields) or is_task(fields):
         return None
     return msgspec.json.encode({name: value for name, value in fields.items() if name not in VARYING})
 

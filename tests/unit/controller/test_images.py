@@ -13,7 +13,7 @@ from gpuyard.domain.tiers import Tiers
 
 
 def read(**spec):
-    intake = Intake(Tiers(), runs_containers=lambda: True)
+    intake = Intake(Tiers(), container_providers=lambda: ["docker"])
     job, _ = intake.read(msgspec.Raw(json.dumps({"image": "auto", **spec}).encode()))
     return job.spec()["image"], job.template.warnings
 
@@ -38,7 +38,7 @@ def test_it_is_read_off_what_the_program_imports(tmp_path, source, gpus, begins)
 
 
 def test_jobs_that_differ_in_their_command_alone_get_an_image_each():
-    intake = Intake(Tiers(), runs_containers=lambda: True)
+    intake = Intake(Tiers(), container_providers=lambda: ["docker"])
     images = []
     for source in ("import torch", "import json", "import tensorflow"):
         body = {"image": "auto", "command": ["python3", "-c", source], "resources": {"gpus": {"count": 1}}}
@@ -50,6 +50,15 @@ def test_jobs_that_differ_in_their_command_alone_get_an_image_each():
 def test_a_program_that_cannot_be_read_gets_plain_python(command):
     assert source_of(command, "/no/such/folder") == ""
     assert read(command=command)[0].startswith("python:3")
+
+
+def test_a_job_for_a_place_that_only_runs_containers_gets_one_without_asking():
+    image, warnings = read(command=["true"], image=None, provider="docker")
+    assert image.startswith("python:3")
+    assert "was chosen" in warnings[0]
+    intake = Intake(Tiers(), container_providers=lambda: ["docker"])
+    job, _ = intake.read(msgspec.Raw(b'{"command":["true"],"provider":"local"}'))
+    assert "image" not in job.spec()
 
 
 def test_an_image_that_is_named_stays():
