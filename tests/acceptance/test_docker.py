@@ -9,6 +9,7 @@ from gpuyard.domain.images import choose_image
 from tests.support.dockerd import IMAGE, Dockerd
 from tests.support.nvml import FakeGpus
 from tests.support.nvml.fixtures import fake_gpus, nvml_library
+from tests.support.same import run_here_and_there
 from tests.support.wait import wait_until
 from tests.support.yard import TestYard, make_yard
 
@@ -65,18 +66,7 @@ def test_containers_and_processes_share_the_gpus_of_a_host(yard: TestYard) -> No
 
 def test_one_spec_runs_unchanged_here_and_in_a_container(yard: TestYard, dockerd: Dockerd) -> None:
     dockerd.call("tag", IMAGE, choose_image(frozenset(), gpu=False).image.reference)  # there is no registry here
-    spec = {"name": "same", "command": ["sh", "-c", "echo one; echo step 3: loss 1.5 >&2; exit 3"], "timeout_s": 60}
-    path, shown = yard.work / "spec.json", {}
-    for provider in ("local", "docker"):
-        path.write_text(json.dumps({**spec, "provider": provider, "workdir": str(yard.work)}))
-        job = yard.ok("submit", str(path)).split()[-1]
-        yard.wait(job)
-        assert yard.ok("logs", job) == "one\nstep 3: loss 1.5\n"
-        shown[provider] = yard.json("show", job)
-    here, there = shown["local"], shown["docker"]
-    assert set(here) == set(there)
-    for same in ("state", "reason", "exit_code", "name", "kind"):
-        assert here[same] == there[same], same
+    _, there = run_here_and_there(yard, "docker")
     assert "was chosen" in there["warnings"][0]
 
 

@@ -72,10 +72,12 @@ class Offer:
         object.__setattr__(self, "capability", compute_capability(text) if text else (0, 0))
 
     def part(self, gpus: int, cpus: float) -> float:
-        """Which part (0 to 1) of a node one pays for: by the GPUs, or the cores of what has none."""
-        if not self.divisible or not (gpus or self.cpus):
-            return 1.0
-        return gpus / self.gpus if gpus else min(cpus / self.cpus, 1.0)
+        """Which part (0 to 1) of a node one pays for: by the GPUs, or the cores of what has none.
+
+        All of one that has none of what is asked for.
+        """
+        asked, there = (gpus, self.gpus) if gpus else (cpus, self.cpus)
+        return min(asked / there, 1.0) if self.divisible and there else 1.0
 
     def hourly(self, gpus: int, cpus: float, nodes: int) -> Decimal | None:
         """What so much of each of so many nodes costs an hour, in its own currency; None when nobody says."""

@@ -126,6 +126,7 @@ class _Line:
         if not view.engines.missed:
             return
         view.engines.missed = False
+        heads = self._before(None)
         for attempt in [view.attempts[key] for key in view.engines.waiting if key in view.attempts]:
             job = view.jobs.get(attempt.job_id)
             if attempt.state is AttemptState.INTENDED:
@@ -133,7 +134,7 @@ class _Line:
             elif (
                 job and attempt.id not in view.leaving and attempt.state in _IN_QUEUE and not self._is_away(attempt.id)
             ):
-                placements = self._reservations.backfill(job, self._before(None))
+                placements = self._reservations.backfill(job, heads)
                 if placements:
                     action = Recall(job.id, attempt.id, placements)
                     view.take_back(action)

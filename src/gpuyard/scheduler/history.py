@@ -62,13 +62,9 @@ class Risk:
 
 @dataclass(slots=True)
 class History:
-    """By offer, what became of the attempts there; and the speed of each kind of GPU.
-
-    `revision` grows with every new fact.
-    """
+    """By offer, what became of the attempts there; and the speed of each kind of GPU."""
 
     records: dict[str, Record] = field(default_factory=dict[str, Record])
-    revision: int = 0
     _risks: dict[tuple[str, bool], Risk] = field(default_factory=dict[tuple[str, bool], Risk])
     _runs: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict[tuple[str, str], tuple[int, float]])
     _speeds: dict[str, float] = field(default_factory=dict[str, float])
@@ -82,7 +78,6 @@ class History:
         self._record(offer).ends.append(end)
 
     def _record(self, offer: str) -> Record:
-        self.revision += 1
         self._risks.pop((offer, True), None)
         self._risks.pop((offer, False), None)
         return self.records.get(offer) or self.records.setdefault(offer, Record())
@@ -107,7 +102,6 @@ class History:
         number, total = self._runs.get((job_type, gpu), (0, 0.0))
         self._runs[job_type, gpu] = number + 1, total + math.log(seconds)
         self._speeds.clear()
-        self.revision += 1
 
     def speed(self, gpu: str) -> float:
         """How fast the kind of GPU is, in TFLOPS of the catalogue: its published figure, corrected by what was seen."""

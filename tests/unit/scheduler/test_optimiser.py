@@ -125,6 +125,12 @@ def test_a_divisible_node_is_paid_by_the_gpu():
     )
 
 
+@pytest.mark.parametrize("shape", [Shape(gpus=2, max_price=1.0), Shape(cpus=4, max_price=1.0)])
+def test_what_has_none_of_what_is_asked_for_is_refused_in_words(shape):
+    empty = offer("none", "", "2", gpus=0, cpus=0, gpu_memory_gb=0, divisible=True)
+    assert any("max_price" in reason for reason in lacks(empty, shape))
+
+
 def test_a_kind_of_gpu_that_turns_out_slow_is_known_as_slow():
     history = History()
     for _ in range(10):

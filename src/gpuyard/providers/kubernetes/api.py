@@ -84,7 +84,7 @@ class Api:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise self._away("it answers something else than a JSON object; is this a Kubernetes API server?")
+            raise self.away("it answers something else than a JSON object; is this a Kubernetes API server?")
         return cast("Json", found)
 
     async def found(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: Any) -> Json | None:
@@ -127,7 +127,7 @@ class Api:
                     if event.get("type") == "ERROR":
                         if at(event, "object", "code") == 410:
                             raise TooOldError
-                        raise self._away(f"a watch ended: {text(event, 'object', 'message')}")
+                        raise self.away(f"a watch ended: {text(event, 'object', 'message')}")
                     yield event
         except ApiError as error:
             if error.http == 410:
@@ -164,7 +164,7 @@ class Api:
             raise ProviderError(f"{self._where} does not answer in time.", self._provider, "TIMEOUT") from None
         # RuntimeError: another request was refused with 401, and the connection is made anew.
         except (aiohttp.ClientError, ConfigException, RuntimeError) as error:
-            raise self._away(str(error) or type(error).__name__) from None
+            raise self.away(str(error) or type(error).__name__) from None
         finally:
             if answer is not None:
                 answer.release()
@@ -211,7 +211,8 @@ class Api:
         host = self._client.configuration.host if self._client else "The cluster"
         return f"Kubernetes at {host}"
 
-    def _away(self, why: str) -> ProviderError:
+    def away(self, why: str) -> ProviderError:
+        """The error that says so, after which everything is tried again."""
         return ProviderError(f"{self._where}: {why}", self._provider, "NOT_CONNECTED")
 
     def _refused(self, answer: aiohttp.ClientResponse, data: bytes) -> ProviderError:

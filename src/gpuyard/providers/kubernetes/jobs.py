@@ -28,8 +28,8 @@ class Jobs:
 
     def __init__(self, api: Api, provider: str) -> None:
         self._api, self._provider = api, provider
-        self._jobs = Watch(api, api.jobs, manifest.OURS, self._job_seen, self._job_gone)
-        self._pods = Watch(api, api.pods, manifest.OURS, self._pod_seen, self._pod_gone)
+        self._jobs = Watch(api, api.jobs, manifest.OURS, self._job_gone)
+        self._pods = Watch(api, api.pods, manifest.OURS, self._pod_gone, self._pod_seen)
         self._sights: dict[str, dict[str, Json]] = {}
         self._gone: dict[str, JobResult] = {}
         self._force_at: dict[str, float] = {}
@@ -59,9 +59,6 @@ class Jobs:
                     del known[name]
 
     # --- what is seen ---
-
-    def _job_seen(self, _job: Json) -> None:
-        return
 
     def _job_gone(self, job: Json) -> None:
         """Somebody deleted it, or we did because it had not begun."""

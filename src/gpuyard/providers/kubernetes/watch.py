@@ -8,40 +8,39 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
+import structlog
+
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.kubernetes.api import Api, ApiError, TooOldError
 from gpuyard.providers.kubernetes.fields import Json, name_of, table, text
 
 # A watch is begun anew so often: a connection that died silently is noticed then.
 _WATCH_S = 60
+log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 
 
 class Watch:
-    """The objects at `path` that match, by name. `seen(object)` is told of each that comes or changes, `gone(object)`
-    of each that went."""
+    """The objects at `path` that match, by name. `gone(object)` is told of each that went, `seen(object)` of each that
+    comes or changes."""
 
     def __init__(
-        self, api: Api, path: str, selector: str, seen: Callable[[Json], None], gone: Callable[[Json], None]
-    ) -> None:
+        self, api: Api, path: str, selector: str, gone: Callable[[Json], None],
+        seen: Callable[[Json], None] = lambda _: None,
+    ) -> None:  # fmt: skip
         self._api, self._path, self._query = api, path, {"labelSelector": selector} if selector else {}
         self._seen, self._gone = seen, gone
         self._task: asyncio.Task[None] | None = None
         self._since = ""
-        self._listed = asyncio.Event()
+        self._answered = asyncio.Event()
         self.objects: dict[str, Json] = {}
-        self.lists = 0
         self.problem: ProviderError | None = None
 
     async def ready(self) -> None:
         """Wait for the first list; the ProviderError that keeps it from being read, or that has broken the watch."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name=f"watch-{self._path}")
-        while not self._listed.is_set():
-            if self.problem is not None:
-                raise self.problem
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._listed.wait(), 0.05)
+        await self._answered.wait()
         if self.problem is not None:
             raise self.problem
 
@@ -63,15 +62,18 @@ class Watch:
                 pause_s = _FIRST_PAUSE_S
             except TooOldError:
                 self._since = ""
-            except ProviderError as error:
+            except Exception as error:
+                if not isinstance(error, ProviderError):
+                    log.exception("a watch failed, will try again", path=self._path)
+                    error = self._api.away(f"its answer makes no sense: {type(error).__name__}")
                 self.problem, self._since = error, ""
+                self._answered.set()
                 wait_s = error.retry_after_s if isinstance(error, ApiError) else 0.0
                 await asyncio.sleep(max(pause_s, wait_s))
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _list(self) -> None:
         items, self._since = await self._api.items(self._path, **self._query)
-        self.lists += 1
         before, self.objects = self.objects, {}
         for item in items:
             self._keep(item)
@@ -79,7 +81,7 @@ class Watch:
             if name not in self.objects:
                 self._gone(item)
         self.problem = None
-        self._listed.set()
+        self._answered.set()
 
     async def _follow(self) -> None:
         async for event in self._api.watch(self._path, self._since, _WATCH_S, **self._query):
