@@ -13,7 +13,7 @@ if ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null && ! command -v 
     ./apt-install.sh postgresql || true
 fi
 
-for package in slurm-wlm:slurmctld munge:munged slurmdbd:slurmdbd mariadb-server:mariadbd docker.io:dockerd runc:runc iptables:iptables debootstrap:debootstrap openssh-server:sshd; do
+for package in slurm-wlm:slurmctld munge:munged slurmdbd:slurmdbd mariadb-server:mariadbd docker.io:dockerd runc:runc iptables:iptables debootstrap:debootstrap openssh-server:sshd rsync:rsync; do
     PATH=$PATH:/usr/sbin command -v "${package#*:}" >/dev/null || missing+=("${package%%:*}")
 done
 if ((${#missing[@]})); then

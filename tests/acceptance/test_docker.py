@@ -70,6 +70,13 @@ def test_one_spec_runs_unchanged_here_and_in_a_container(yard: TestYard, dockerd
     assert "was chosen" in there["warnings"][0]
 
 
+def test_containers_and_processes_share_a_workspace(yard: TestYard) -> None:
+    yard.ok("run", "--workspace", "corpus", "--", "sh", "-c", "echo words > $GPUYARD_WORKSPACE/text")
+    job = submit(yard, "sh", "-c", "cat $GPUYARD_WORKSPACE/text; echo $GPUYARD_WORKSPACE", workspace="corpus")
+    assert yard.wait(job).state == "completed"
+    assert yard.ok("logs", job) == "words\n/workspace\n"
+
+
 def test_a_container_goes_on_from_what_it_saved(yard: TestYard) -> None:
     code = """
         if [ -n "$GPUYARD_RESUME_FROM" ]; then echo from $(cat $GPUYARD_RESUME_FROM); exit 0; fi

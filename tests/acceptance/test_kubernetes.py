@@ -181,9 +181,8 @@ print("done", flush=True)
 """
 
 
-def test_with_a_shared_volume_its_folder_goes_there_and_its_checkpoints_come_back(
-    yard: TestYard, cluster: Cluster
-) -> None:  # fmt: skip
+def share_a_volume(yard: TestYard, cluster: Cluster) -> Path:
+    """Give yard and cluster one; its folder on this host."""
     spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
     cluster.create({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "spool"}, "spec": spec})
     spool = cluster.claim("spool")
@@ -191,6 +190,26 @@ def test_with_a_shared_volume_its_folder_goes_there_and_its_checkpoints_come_bac
     settings = yard.home.settings.read_text() + f'spool = "{spool}"\nspool_claim = "spool"\n'
     yard.home.settings.write_text(settings)
     yard.ok("up")
+    return spool
+
+
+def test_a_workspace_goes_along_and_comes_back(yard: TestYard, cluster: Cluster) -> None:
+    words = ("run", "--provider", "kubernetes", "--image", IMAGE, "--workspace", "corpus", "--", "sh", "-c")
+    refused = yard.run(*words, "true")
+    assert refused.returncode == 125
+    assert "has no place for workspaces" in refused.stderr
+    share_a_volume(yard, cluster)
+    here = yard.home.workspaces / "default" / "corpus"
+    here.mkdir(parents=True)
+    (here / "first").write_text("one\n")
+    assert yard.ok(*words, "cat $GPUYARD_WORKSPACE/first; echo two > $GPUYARD_WORKSPACE/second") == "one\n"
+    assert (here / "second").read_text() == "two\n"
+
+
+def test_with_a_shared_volume_its_folder_goes_there_and_its_checkpoints_come_back(
+    yard: TestYard, cluster: Cluster
+) -> None:  # fmt: skip
+    spool = share_a_volume(yard, cluster)
     (yard.work / "counter.py").write_text(COUNTER)
     (yard.work / "beside.txt").write_text("beside")
     (yard.work / ".gitignore").write_text("large.bin\n")

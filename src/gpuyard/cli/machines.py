@@ -1,18 +1,18 @@
-"""`gpuyard gpus, nodes, tiers, providers, offers`: what there is to run on, and at what price."""
+"""`gpuyard gpus, nodes, tiers, providers, offers, workspace`: what there is to run on, at what price, and to keep."""
 
 from typing import Annotated, Any
 
 import typer
 
 from gpuyard.cli.jobs import AsJson
-from gpuyard.cli.output import print_page, print_table, short_id
+from gpuyard.cli.output import ago, print_page, print_table, short_id, size
 from gpuyard.cli.session import connect
 from gpuyard.domain.units import format_duration, format_gb
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (gpus, nodes, tiers, providers, offers):
+    for command in (gpus, nodes, tiers, providers, offers, workspace):
         app.command()(command)
 
 
@@ -115,3 +115,14 @@ def offers(as_json: AsJson = False) -> None:
             for o in found]  # fmt: skip
     columns = ("OFFER", "GPUS", "EACH", "CORES", "MEMORY", "NODES", "PER HOUR", "KIND", "REGION", "WAIT", "NOTE")
     print_table(columns, rows, empty="No offers: no engine such as Slurm is configured.")
+
+
+def workspace(as_json: AsJson = False) -> None:
+    """List the workspaces: folders that outlive the jobs that use them (`gpuyard run --workspace NAME`)."""
+    found = _listing("workspaces")
+    if as_json:
+        print_page(found)
+        return
+    rows = [(w["project"], w["name"], w["files"], size(w["size"]), ago(w["changed_at"]), w["path"]) for w in found]
+    columns = ("PROJECT", "NAME", "FILES", "SIZE", "CHANGED", "PATH")
+    print_table(columns, rows, empty="No workspaces. `gpuyard run --workspace NAME` makes one.")

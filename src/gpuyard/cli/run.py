@@ -52,6 +52,9 @@ def run(
     label: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, for finding it again.")] = None,
     provider: Annotated[str | None, typer.Option(help="Only on this provider.")] = None,
     region: Annotated[list[str] | None, typer.Option(help="Elsewhere only in this region; more may be named.")] = None,
+    workspace: Annotated[
+        str | None, typer.Option(help="A folder that outlives the job; see `gpuyard workspace`.")
+    ] = None,
     max_price: Annotated[str | None, typer.Option(help="Elsewhere at no more than this an hour.")] = None,
     spot: Annotated[bool, typer.Option("--spot", help="It may be interrupted, which is cheaper.")] = False,
     strategy: Annotated[
@@ -67,7 +70,7 @@ def run(
         gpu_request["count"] = 1
     fields = given(
         name=name, image=image, tier=tier, timeout_s=timeout, retry_count=retries, priority=priority, project=project,
-        provider=provider, max_price=max_price, strategy=strategy, spot=spot or None,
+        workspace=workspace, provider=provider, max_price=max_price, strategy=strategy, spot=spot or None,
         allowed=given(regions=region or None) or None, idempotency_key=idempotency_key, depends_on=after or None,
         labels=pairs_of("label", label or [], {}) or None,
         resources=given(cpus=cpus, memory_gb=memory, nodes=nodes, gpus=gpu_request or None) or None,

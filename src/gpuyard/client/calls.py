@@ -158,7 +158,7 @@ def checkpoints(reference: str) -> Call[list[Checkpoint]]:
 
 
 def listing(noun: str) -> Call[list[dict[str, Any]]]:
-    """Everything of `gpus`, `nodes`, `providers` or `tiers`."""
+    """Everything of `gpus`, `nodes`, `providers`, `tiers`, `offers` or `workspaces`."""
     return Call("GET", f"/api/v1/{noun}", _items)
 
 

@@ -77,6 +77,11 @@ class Home:
         return self.root / "blobs"
 
     @property
+    def workspaces(self) -> Path:
+        """The folders that outlive jobs, unless the settings name another place."""
+        return self.root / "workspaces"
+
+    @property
     def node(self) -> Path:
         """The local agent's own folder: journal, exits, attempts with their logs."""
         return self.root / "node"

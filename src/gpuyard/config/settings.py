@@ -176,6 +176,17 @@ class SpoolSettings(_Section):
     path: Path | None = None
 
 
+class WorkspaceSettings(_Section):
+    """`path`: where workspaces lie (see the guide on workspaces); unset, in the home. Several servers need one that all
+    of them share."""
+
+    path: Path | None = None
+
+    def root(self, home: Home) -> Path:
+        """The folder in force."""
+        return self.path.expanduser() if self.path else home.workspaces
+
+
 class NotifySettings(_Section):
     """Who is told of what happens (see the guide on notifications)."""
 
@@ -208,6 +219,7 @@ class Settings(BaseSettings):
     spool: SpoolSettings = SpoolSettings()
     images: ImageSettings = ImageSettings()
     notify: NotifySettings = NotifySettings()
+    workspaces: WorkspaceSettings = WorkspaceSettings()
     residency: ResidencySettings = ResidencySettings()
     models: dict[str, ModelSpec] = Field(default_factory=dict[str, ModelSpec])
     scripts: dict[str, ScriptSpec] = Field(default_factory=dict[str, ScriptSpec])

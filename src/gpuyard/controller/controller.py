@@ -50,7 +50,8 @@ class Controller:
         self.providers: dict[str, GpuProviderInterface] = {}
         self.requests = Requests(self.core, self.providers)
         self.health = Healths(self.core)
-        self.launching = Launching(self.core, self.providers, self.health)
+        workspaces = settings.workspaces.root(Home(blobs.root.parent))
+        self.launching = Launching(self.core, self.providers, self.health, workspaces)
         self.reports = Reports(self.core, self.launching, self.requests, self.providers, blobs)
         self.gpus = self.requests.gpus
         mirrors = Mirrors(self.core, self.reports, self.providers, blobs, blobs.root.parent / "logs" / "attempts")

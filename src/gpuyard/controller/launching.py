@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -29,8 +30,12 @@ log = structlog.get_logger(__name__)
 class Launching:
     """Hands attempts to providers."""
 
-    def __init__(self, core: Core, providers: Mapping[str, GpuProviderInterface], health: Healths) -> None:
+    def __init__(
+        self, core: Core, providers: Mapping[str, GpuProviderInterface], health: Healths, workspaces: Path
+    ) -> None:
+        """`workspaces`: the folder that holds them on this host."""
         self._core = core
+        self._workspaces = workspaces
         self._health = health
         self._providers = providers
         self._claims: asyncio.TimerHandle | None = None
@@ -90,7 +95,7 @@ class Launching:
         job = core.view.jobs[attempt.job_id]
         checkpoint = self._checkpoint(attempt.job_id, job.resume_from)
         try:
-            config = render(spec, job.shape, attempt, checkpoint)
+            config = render(spec, job.shape, attempt, checkpoint, self._workspaces)
             reference = await self._providers[attempt.provider].submit_job(config)
         except InsufficientResourcesError as error:
             self._had_nothing(attempt, error)

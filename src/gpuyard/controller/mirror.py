@@ -17,12 +17,13 @@ from gpuyard.domain import wire
 from gpuyard.domain.errors import JobNotFoundError, LedgerError, ProviderError
 from gpuyard.domain.jobconfig import JobStatus
 from gpuyard.insight.progress import Point, ProgressReader
-from gpuyard.providers.base import GpuProviderInterface, SavesCheckpoints, StreamsLogs
+from gpuyard.providers.base import BringsBack, GpuProviderInterface, SavesCheckpoints, StreamsLogs
 from gpuyard.scheduler.view import LiveAttempt
 from gpuyard.storage.blobs import BlobStore
 
 _AGAIN_S = 2.0
 _LAST_S = 60.0
+_TRIES = 3
 _STEP_S = 0.5
 log = structlog.get_logger(__name__)
 
@@ -65,12 +66,26 @@ class Mirrors:
         await asyncio.wait([task], timeout=_LAST_S)
         task.cancel()
         self._running.pop(attempt.id, None)
-        kept = await self._take_checkpoints(attempt)
+        kept = await self._take_checkpoints(attempt) and await self._bring_back(attempt)
         self._turns.pop(attempt.id, None)
         self._saved.pop(attempt.id, None)
         whole = attempt.id in self._whole
         self._whole.discard(attempt.id)
         return whole and kept
+
+    async def _bring_back(self, attempt: LiveAttempt) -> bool:
+        """Bring its workspace up to date here, before anybody is told that it is over."""
+        provider = self._providers[attempt.provider]
+        if not isinstance(provider, BringsBack):
+            return True
+        for _ in range(_TRIES):
+            try:
+                await provider.bring_back(attempt.provider_ref or "")
+                return True
+            except (ProviderError, OSError) as error:
+                log.warning("a workspace could not be brought back", attempt=attempt.id, error=str(error))
+                await asyncio.sleep(_AGAIN_S)
+        return False
 
     async def _follow(self, attempt: LiveAttempt) -> None:
         """Read from the start what is not here yet, again whenever the stream breaks."""

@@ -2,6 +2,7 @@
 
 import json
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from gpuyard.controller.resident import gpus_of
@@ -30,8 +31,11 @@ def _work(spec: JobSpec) -> tuple[tuple[str, ...], bytes | None]:
             return spec.command, None
 
 
-def render(spec: JobSpec, shape: Shape, attempt: LiveAttempt, checkpoint: dict[str, Any] | None) -> JobConfig:
-    """The provider's form of `spec`. `checkpoint` is the ledger row to resume from, if any."""
+def render(
+    spec: JobSpec, shape: Shape, attempt: LiveAttempt, checkpoint: dict[str, Any] | None, workspaces: Path
+) -> JobConfig:
+    """The provider's form of `spec`. `checkpoint` is the ledger row to resume from, if any; `workspaces` the folder
+    that holds them on this host."""
     place = attempt.placements[0]
     need = spec.resources
     options: dict[str, Any] = {
@@ -51,6 +55,8 @@ def render(spec: JobSpec, shape: Shape, attempt: LiveAttempt, checkpoint: dict[s
         "ahead": place.ahead,
         "offer": place.offer,
         "nodes": shape.nodes,
+        "workspace": shape.workspace or None,
+        "workspace_here": str(workspaces / shape.workspace) if shape.workspace else None,
     }
     if spec.kind is JobKind.MODEL:  # beside another model on its GPU it books nothing, and uses it all the same
         options["gpu_uuids"] = list(gpus_of(spec.provider_options))

@@ -237,6 +237,12 @@ class JobSpec(_Part):
         return self
 
     @model_validator(mode="after")
+    def _workspace_has_a_user(self) -> Self:
+        if self.workspace and self.kind is not JobKind.COMMAND:
+            raise ValueError(f"@workspace@does not belong in a job of kind {self.kind}; a command can have one")
+        return self
+
+    @model_validator(mode="after")
     def _environment_is_legal(self) -> Self:
         check_environment(self.environment)
         return self

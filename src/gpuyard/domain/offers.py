@@ -23,11 +23,11 @@ class Offer:
     """`nodes` machines alike, each with so many GPUs, cores and gigabytes.
 
     `id` is `PROVIDER/…` and stays the same from one look to the next. `containers` and `processes`: whether it runs
-    jobs with an image, and without one. `price_per_hour` is of one node, None where nobody names a price: nobody bills,
-    unless it is `billed`, and then it is not known; `price_source` says who named it and when; `rate` is what one unit
-    of its currency is worth in the one we bill in, None when nobody said; of a `divisible` node a job pays its part.
-    `wait_s` is how long a job is expected to wait there, None when unknown. `problem`: why it cannot be had at the
-    moment.
+    jobs with an image, and without one; `workspaces`: those that use one. `price_per_hour` is of one node, None
+    where nobody names a price: nobody bills, unless it is `billed`, and then it is not known; `price_source` says who
+    named it and when; `rate` is what one unit of its currency is worth in the one we bill in, None when nobody said; of
+    a `divisible` node a job pays its part. `wait_s` is how long a job is expected to wait there, None when unknown.
+    `problem`: why it cannot be had at the moment.
 
     Found from these: `classes`, what its GPUs may be (of an engine that only says `a100` both sizes; empty for none or
     unknown ones); `gpu_gb` and `capability`, what each of them surely has (0 and (0, 0) when nobody knows);
@@ -47,6 +47,7 @@ class Offer:
     spot: bool = False
     containers: bool = False
     processes: bool = True
+    workspaces: bool = False
     price_per_hour: Decimal | None = None
     currency: str = "USD"
     price_source: str = ""

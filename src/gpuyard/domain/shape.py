@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from gpuyard.domain.jobspec import JobKind, JobSpec
+from gpuyard.domain.workspaces import workspace_key
 
 _interned: dict["Shape", "Shape"] = {}
 
@@ -14,7 +15,8 @@ _interned: dict["Shape", "Shape"] = {}
 class Shape:
     """Needs per node: `cpus` cores, `memory_gb`, `gpus` devices with at least so much; `nodes` of them at once.
 
-    `image`: it runs in a container. `owned`: it runs only where an agent of ours is. Of places that are not
+    `image`: it runs in a container. `owned`: it runs only where an agent of ours is. `workspace`: the key of the one it
+    uses. Of places that are not
     ours: `regions` it may be in (empty: any), the most that all of it may cost an hour in the currency of billing (0:
     no bound), whether it may be interrupted (`spot`), and by which `strategy` one is chosen (empty: the yard's own).
     """
@@ -35,6 +37,7 @@ class Shape:
     max_price: float = 0.0
     spot: bool = False
     strategy: str = ""
+    workspace: str = ""
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -68,6 +71,7 @@ class Shape:
             max_price=float(spec.max_price or 0),
             spot=spec.spot,
             strategy=spec.strategy or "",
+            workspace=workspace_key(spec.project, spec.workspace) if spec.workspace else "",
         ).interned()
 
     def interned(self) -> "Shape":

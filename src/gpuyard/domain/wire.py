@@ -186,6 +186,7 @@ class Start(_Message, frozen=True):
 
     `window` is equal for attempts that can take each other's place; one sent `ahead` waits until one of them ends.
     `shares_gpus`: others may be on its GPUs, or it may sleep beside them; the server keeps account of who is when.
+    `workspace`: the key of its workspace (`domain/workspaces.py`).
     """
 
     attempt_id: str
@@ -212,6 +213,7 @@ class Start(_Message, frozen=True):
     window: str = ""
     ahead: bool = False
     shares_gpus: bool = False
+    workspace: str | None = None
 
 
 class Stop(_Message, frozen=True):

@@ -20,7 +20,7 @@ from gpuyard import __version__
 from gpuyard.config.locks import is_locked
 from gpuyard.config.logs import configure_logging
 from gpuyard.config.paths import Home
-from gpuyard.config.settings import NodeSettings, load_settings
+from gpuyard.config.settings import NodeSettings, Settings, load_settings
 from gpuyard.config.turns import share_the_interpreter
 from gpuyard.devices.discovery import Discovery, discover
 from gpuyard.devices.host import HostReading, read_host
@@ -45,7 +45,7 @@ log = structlog.get_logger(__name__)
 class Agent:
     """One node: its attempts, its GPUs, its link."""
 
-    def __init__(self, home: Home, settings: NodeSettings) -> None:
+    def __init__(self, home: Home, settings: NodeSettings, workspaces: Path) -> None:
         self._home = home
         self._settings = settings
         self._journal = Journal(home.node / "attempts")
@@ -60,6 +60,7 @@ class Agent:
         self._around = Surroundings(
             self._journal, self._blobs, settings, self._host.hostname, self._outbox.put, lambda: self._gpus.current,
             self._window.successor, self._begin, own_keeper() or None, home.root, self._gpus.until_clear,
+            workspaces,
         )  # fmt: skip
         self._node_id = _node_id(home.node / "id")
         self._attempts: dict[str, AttemptRun] = {}
@@ -355,15 +356,15 @@ def main() -> None:
     home.create()
     lock = lock_agent(home.node / "agent.lock")
     share_the_interpreter()
-    settings = load_settings(home).node
+    settings = load_settings(home)
     try:
         asyncio.run(_run(home, settings))
     finally:
         lock.close()
 
 
-async def _run(home: Home, settings: NodeSettings) -> None:
-    await Agent(home, settings).run()
+async def _run(home: Home, settings: Settings) -> None:
+    await Agent(home, settings.node, settings.workspaces.root(home)).run()
 
 
 if __name__ == "__main__":

@@ -67,6 +67,7 @@ class AttemptRun:
         self._remarks: dict[str, None] = {}
         self._private = around.journal.private(self.start.attempt_id)
         self._workdir = Path(self.start.workdir) if self.start.workdir else self._private / "work"
+        self._workspace = around.workspaces / self.start.workspace if self.start.workspace else None
         self._watch = Watch(record, around, self._workdir)
 
     @property
@@ -114,6 +115,8 @@ class AttemptRun:
         start = self.start
         if not start.workdir:
             os.makedirs(self._workdir, exist_ok=True)  # noqa: PTH103  (a Path takes three times as long)
+        if self._workspace:
+            self._workspace.mkdir(parents=True, exist_ok=True)
         self._watch.begin()
         if not start.resume_sha256:
             return None
@@ -132,9 +135,10 @@ class AttemptRun:
         memory = int(start.memory_gb * (1 << 30)) if start.memory_gb else None
         limits = Limits(memory, start.cpus, self._around.settings.max_processes)
         command = job_command(start, resume_from, self._around.home)
+        environment = job_environment(start, self._around.node, resume_from, self._workspace)
         return spawn(Launch(
-            start.attempt_id, command, job_environment(start, self._around.node, resume_from), self._workdir,
-            self._watch.log.path, limits, start.stdin, reaper=self._around.reaper,
+            start.attempt_id, command, environment, self._workdir, self._watch.log.path, limits, start.stdin,
+            reaper=self._around.reaper,
         ))  # fmt: skip
 
     def _note_started(self, process: Process, at: float) -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 from gpuyard.domain import wire
 
 
-def job_environment(start: wire.Start, node: str, resume_from: Path | None) -> dict[str, str]:
+def job_environment(
+    start: wire.Start, node: str, resume_from: Path | None, workspace: Path | None = None
+) -> dict[str, str]:
     """The whole environment of an attempt's process.
 
     GPUs are named by UUID, in the child's environment, because inside a program it is too late once CUDA is up;
@@ -26,6 +28,8 @@ def job_environment(start: wire.Start, node: str, resume_from: Path | None) -> d
     }
     if resume_from:
         own["GPUYARD_RESUME_FROM"] = str(resume_from)
+    if workspace:
+        own["GPUYARD_WORKSPACE"] = str(workspace)
     return _inherited() | _defaults(start) | start.environment | own
 
 

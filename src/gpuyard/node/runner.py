@@ -7,6 +7,8 @@ of a gang, under the launcher that the first one started; it leaves nothing ther
 One file, the standard library only, any Python from 3.6 on: it is shipped with the attempt and runs in whatever
 environment the engine has. It parses no output.
 
+Where there is `work.tar`, its content is the job's own folder.
+
 The order: `command`, `workdir`, `environment`, `gpus` (whether it was given any), `stdin` (whether there is a file of
 that name), `timeout_s`, `grace_s`, `checkpoint` (`path`, `signal`, `every_s`), `ids` (the variables that gpuyard sets).
 """
@@ -22,6 +24,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Set, Tuple
@@ -185,7 +188,7 @@ class Checkpoints:
         self._taken[name] = look
         steps = _STEP.findall(source.name)
         self._kept.append({"path": name, "step": int(steps[-1]) if steps else None, "at": time.time(),
-                           "file": target.name, "directory": source.is_dir()})  # fmt: skip
+                           "file": target.name, "directory": source.is_dir(), "size": look[1]})  # fmt: skip
         for old in self._kept[:-_KEPT]:
             _remove(self._folder / "checkpoints" / old["file"])
         self._kept = self._kept[-_KEPT:]
@@ -199,10 +202,12 @@ def run(folder: Path) -> int:
     order = json.loads((folder / "order.json").read_text())
     log = os.open(str(folder / "log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     began = time.time()
-    job, checkpoints = Job(order, log), Checkpoints(order, folder)
+    job = Job(order, log)
     try:
+        _unpack(folder)
+        checkpoints = Checkpoints(order, folder)
         job.start(folder)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, tarfile.TarError) as error:
         _write(folder / "exit.json", _failed(error, order, began))
         return 0
     _write(folder / "started.json", {"at": began, "host": _host(), "gpus": _gpus(order)})
@@ -256,6 +261,17 @@ def follow(job: Job, checkpoints: Optional[Checkpoints], folder: Path, passed: O
         time.sleep(0.01)
     if checkpoints:
         checkpoints.scan(last=not job.stopped or job.code >= 0)
+
+
+def _unpack(folder: Path) -> None:
+    """Lay out the copy of the job's folder that came along."""
+    archive = folder / "work.tar"
+    if archive.exists():
+        # It is our own and as its owner made it; newer Pythons want to be told so.
+        trust: Dict[str, Any] = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
+        with tarfile.open(str(archive)) as content:
+            content.extractall(str(_made(folder / "work")), **trust)
+        archive.unlink()
 
 
 def _checkpoint(order: Dict[str, Any]) -> Dict[str, Any]:

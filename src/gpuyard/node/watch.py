@@ -30,7 +30,7 @@ class Surroundings:
     `until_clear` returns when the memory of some is free of processes that are gone.
 
     `successor` gives the attempt that takes the place of one that has ended, and `begin` starts it. `reaper`: see
-    `Launch`.
+    `Launch`. `workspaces` is the folder that holds them.
     """
 
     journal: Journal
@@ -44,6 +44,7 @@ class Surroundings:
     reaper: int | None = None
     home: Path = Path()
     until_clear: Callable[[Collection[str]], Awaitable[None]] | None = None
+    workspaces: Path = Path()
 
 
 class Watch:

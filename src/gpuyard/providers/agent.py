@@ -334,6 +334,7 @@ def _start_message(config: JobConfig, attempt_id: str, epoch: int, gpu_uuids: li
         window=str(options.get("window", "")),
         ahead=bool(options.get("ahead", False)),
         shares_gpus=bool(options.get("shares_gpus", False)),
+        workspace=options.get("workspace"),
     )
 
 

@@ -161,6 +161,15 @@ class SavedFile:
 
 
 @runtime_checkable
+class BringsBack(Protocol):
+    """A provider whose jobs use a copy of their workspace."""
+
+    async def bring_back(self, job_id: str) -> None:
+        """Bring here what an attempt that is over has changed in its workspace."""
+        ...
+
+
+@runtime_checkable
 class OwnsNodes(Protocol):
     """A provider whose nodes have agents: gpuyard places on devices and agents push reports."""
 

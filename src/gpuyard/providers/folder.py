@@ -15,6 +15,16 @@ _STOPPED = {"cancelled": JobStatus.CANCELLED}
 
 
 @dataclass(frozen=True, slots=True)
+class Laid:
+    """What was laid out for an attempt, as the host that runs it sees it: the job's folder (None: one of its own),
+    the checkpoint to go on from, the workspace."""
+
+    workdir: str | None = None
+    resume_from: Path | None = None
+    workspace: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptFolder:
     """Where the files of one attempt lie, under the provider's `spool`."""
 
@@ -77,6 +87,11 @@ class AttemptFolder:
         return self.path / "resume"
 
     @property
+    def work(self) -> Path:
+        """The copy of the job's folder, until the runner has unpacked it."""
+        return self.path / "work.tar"
+
+    @property
     def runner(self) -> Path:
         """The program that runs it: one file for all attempts of this version."""
         return self.spool / f"runner-{hashlib.sha256(_RUNNER.read_bytes()).hexdigest()[:12]}.py"
@@ -87,19 +102,22 @@ class AttemptFolder:
         return found if stdin is None else {**found, self.path / "stdin": stdin}
 
 
-def order_of(config: JobConfig, resume_from: Path | None, launcher: tuple[str, ...] = ()) -> dict[str, Any]:
+def order_of(config: JobConfig, laid: Laid, launcher: tuple[str, ...] = ()) -> dict[str, Any]:
     """What `runner.py` is to do. `launcher` starts the shares of a gang, where the job is one."""
-    options, checkpoint = config.provider_options, config.checkpoint
+    options, checkpoint, resume_from = config.provider_options, config.checkpoint, laid.resume_from
     extra = [word.replace("{path}", str(resume_from)) for word in checkpoint.resume_args] if resume_from else []
     command = [*config.command, *extra]
     ids = {"GPUYARD_JOB_ID": str(options.get("job_id", "")), "GPUYARD_ATTEMPT_ID": config.attempt_id or "",
            "GPUYARD_ATTEMPT": str(config.token)}  # fmt: skip
     if resume_from:
         ids["GPUYARD_RESUME_FROM"] = str(resume_from)
+    if laid.workspace:
+        ids["GPUYARD_WORKSPACE"] = str(laid.workspace)
     return {
         "command": [*launcher] if launcher else command,
         "share": command,
-        "workdir": options.get("workdir"),
+        "workdir": laid.workdir,
+        "workspace": [str(laid.workspace), options.get("workspace_here")] if laid.workspace else None,
         "environment": dict(config.environment),
         "gpus": config.gpu_spec.gpu_count > 0,
         "stdin": config.args_via_stdin is not None,

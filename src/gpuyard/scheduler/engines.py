@@ -41,7 +41,8 @@ class Engines:
 
     `containers`: by provider of nodes, the provider that runs containers on them. `put_off`: until when (UTC seconds)
     nothing is sent to an offer that had nothing left. `reasons`: why an attempt waits, in its engine's words.
-    `history`: what became of those that were sent. `missed`: room came here while one was on its way to an engine.
+    `history`: what became of those that were sent. `keeps`: by workspace, the provider where it was used last.
+    `missed`: room came here while one was on its way to an engine.
     """
 
     known: dict[str, Engine] = field(default_factory=dict[str, Engine])
@@ -50,6 +51,7 @@ class Engines:
     put_off: dict[str, float] = field(default_factory=dict[str, float])
     reasons: dict[str, str] = field(default_factory=dict[str, str])
     history: History = field(default_factory=History)
+    keeps: dict[str, str] = field(default_factory=dict[str, str])
     missed: bool = False
     _empty: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -135,6 +137,7 @@ def suits(offer: Offer, shape: Shape, wanted: frozenset[GPUClass] | None) -> boo
         (shape.gpus > offer.gpus)
         or not allows(offer, shape)
         or not (offer.containers if shape.image else offer.processes)
+        or (shape.workspace and not offer.workspaces)
         or shape.nodes > offer.nodes
         or offer.cpus + SLACK < shape.cpus
         or offer.memory_gb + SLACK < shape.memory_gb
@@ -160,6 +163,8 @@ def lacks(offer: Offer, shape: Shape) -> list[str]:
     if shape.providers and offer.provider not in shape.providers:
         return [f"belongs to provider {offer.provider}, which the job does not allow"]
     found = [] if (offer.containers if shape.image else offer.processes) else [_wrong_kind(shape)]
+    if shape.workspace and not offer.workspaces:
+        found.append("has no place for workspaces")
     if offer.spot and not shape.spot:
         found.append("is spot, and the job does not allow interruptions (spot)")
     if shape.regions and offer.region not in shape.regions:
@@ -230,7 +235,7 @@ class Dispatch:
     def place(self, job: LiveJob) -> tuple[Placement, ...] | None:
         """Where the job is sent now: the best offer that can be had. None when nowhere."""
         shape = job.shape
-        key = shape, need_of(job, self._learning)
+        key = shape, need_of(job, self._learning, self._engines.keeps)
         if key not in self._ranked:
             self._ranked[key] = self._engines.ranked(*key, self._strategy)
         for forecast in self._ranked[key]:
@@ -246,7 +251,8 @@ class Dispatch:
         self._waiting[name, shape] = self._waiting.get((name, shape), 0) + 1
 
 
-def need_of(job: LiveJob, learning: Learning) -> Need:
-    """How long the job will run, as far as anybody knows, and where it ran before."""
+def need_of(job: LiveJob, learning: Learning, keeps: Mapping[str, str]) -> Need:
+    """How long the job will run, as far as anybody knows, and where its data is: where it ran before, or else where
+    its workspace was used last (`keeps`)."""
     run_s = job.estimated_s or learning.usual_s(job.kind) or USUAL_RUN_S
-    return Need(run_s, job.home)
+    return Need(run_s, job.home or keeps.get(job.shape.workspace, ""))

@@ -49,7 +49,7 @@ class Estimate:
 def estimate(view: View, job: LiveJob, now: float, policy: Policy, own_per_hour: float) -> Estimate:
     """Where the job could run. `own_per_hour`: the list price of a node of ours."""
     strategy = Strategy(job.shape.strategy) if job.shape.strategy else policy.strategy
-    need = need_of(job, view.learning)
+    need = need_of(job, view.learning, view.engines.keeps)
     if job.estimated_s:
         basis = "the job says so"
     elif view.learning.usual_s(job.kind):
@@ -76,7 +76,7 @@ def _nodes(view: View, job: LiveJob, run_s: float, per_hour: float) -> Iterator[
 
 def _offers(view: View, job: LiveJob, now: float, policy: Policy) -> Iterator[Place]:
     engines = view.engines
-    forecasts = engines.ranked(job.shape, need_of(job, view.learning), policy.strategy)
+    forecasts = engines.ranked(job.shape, need_of(job, view.learning, engines.keeps), policy.strategy)
     for forecast in forecasts:
         offer = forecast.offer
         obstacle = engines.obstacle_of(offer, now)

@@ -221,6 +221,8 @@ def _attempt_over(view: View, attempt: LiveAttempt, row: Row, *, ours: bool) -> 
     if began is not None and ended is not None:
         job.served_s += max(0.0, ended - began)
         job.home = attempt.provider
+        if job.shape.workspace:
+            view.engines.keeps[job.shape.workspace] = attempt.provider
         if attempt.number == 1 and row.get("exit_code") == 0 and not reason and attempt.placements:
             _ran(view, job.kind, attempt.placements, ended - began)
     if reason == PREEMPTED:

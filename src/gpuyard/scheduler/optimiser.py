@@ -30,7 +30,7 @@ _ANY_WORTH = 1.0
 @dataclass(frozen=True, slots=True)
 class Need:
     """What of a job matters to the choice besides its shape: `run_s`, how long it is expected to run on the slowest
-    offer that suits; `home`, the provider where it ran before."""
+    offer that suits; `home`, the provider where its data is."""
 
     run_s: float = USUAL_RUN_S
     home: str = ""

@@ -147,7 +147,7 @@ def offer_verdicts(view: View, job: LiveJob, now: float, policy: Policy) -> Iter
 
 
 def _ranking(view: View, job: LiveJob, policy: Policy) -> list[Forecast]:
-    return view.engines.ranked(job.shape, need_of(job, view.learning), policy.strategy)
+    return view.engines.ranked(job.shape, need_of(job, view.learning, view.engines.keeps), policy.strategy)
 
 
 def expects(forecast: Forecast) -> str:

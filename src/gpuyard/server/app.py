@@ -28,6 +28,7 @@ from gpuyard.server.routers import (
     models,
     process,
     tiers,
+    workspaces,
 )  # fmt: skip
 from gpuyard.server.yard import Yard
 
@@ -52,7 +53,8 @@ def make_app(yard: Yard) -> FastAPI:
     app.state.yard = yard
     problems.install(app)
     api = APIRouter(prefix="/api/v1", dependencies=[Depends(require_token)])
-    for noun in (jobs, batches, checkpoints, machines, estimate, models, tiers, events, ledger, process):
+    nouns = (jobs, batches, checkpoints, machines, estimate, models, tiers, events, ledger, process, workspaces)
+    for noun in nouns:
         api.include_router(noun.router)
     api.include_router(batches.estimates)
     app.include_router(api)

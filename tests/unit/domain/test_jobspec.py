@@ -33,7 +33,7 @@ gpus = object_of(
     compute_capability=st.sampled_from(["7.5", "8", 9.0, 10]), gpu_class=st.sampled_from(["A100", "t4", "NVIDIA L4"]),
 )  # fmt: skip
 specs = object_of(
-    name=names, model=names, image=names, workdir=printable, tier=names, workspace=names, project=names, provider=names,
+    name=names, model=names, image=names, workdir=printable, tier=names, project=names, provider=names,
     resources=object_of(cpus=st.floats(0.1, 1000), memory_gb=numbers, nodes=st.integers(1, 99), gpus=gpus),
     environment=st.dictionaries(st.from_regex(r"[A-F_][A-Z0-9_]{0,9}", fullmatch=True), printable, max_size=3),
     volumes=st.dictionaries(printable, printable, max_size=2), timeout_s=numbers | st.just("2h"),
@@ -46,7 +46,7 @@ specs = object_of(
     estimated_duration_s=numbers, idempotency_key=names,
 )  # fmt: skip
 work = (
-    st.fixed_dictionaries({"command": st.lists(printable, min_size=1, max_size=4)})
+    st.fixed_dictionaries({"command": st.lists(printable, min_size=1, max_size=4)}, optional={"workspace": names})
     | st.fixed_dictionaries({"script": names, "args": st.dictionaries(printable, json_values, max_size=2)})
     | st.fixed_dictionaries({"prompt": printable})
 )

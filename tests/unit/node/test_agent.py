@@ -18,7 +18,7 @@ def test_an_attempt_is_never_left_without_an_end(tmp_path):
         raise RuntimeError("a fault of ours")
 
     async def scenario():
-        agent = Agent(home, NodeSettings())
+        agent = Agent(home, NodeSettings(), home.workspaces)
         attempt = agent._remember(agent._journal.intend(start, "boot"))
         await agent._attend(attempt, fails())
         return agent, attempt

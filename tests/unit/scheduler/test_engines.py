@@ -4,11 +4,12 @@ from decimal import Decimal
 
 import pytest
 
-from gpuyard.domain.events import Change, Table
+from gpuyard.domain.events import Change, EventKind, Table
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.scheduler.decide import decide, undo
 from gpuyard.scheduler.engines import Engine, lacks
+from gpuyard.scheduler.history import History
 from gpuyard.scheduler.refusal import impossible
 from gpuyard.scheduler.view import Recall, Start
 from tests.unit.scheduler.world import World
@@ -106,6 +107,7 @@ def test_why_tells_what_the_engine_says(world):
         (Shape(owned=True), "runs no jobs of this kind: they need an agent of gpuyard"),
         (Shape(provider="local"), "belongs to provider slurm; the job names local"),
         (Shape(providers=("kubernetes",)), "belongs to provider slurm, which the job does not allow"),
+        (Shape(workspace="default/corpus"), "has no place for workspaces"),
     ],
 )
 def test_what_an_offer_lacks(shape, said):
@@ -271,3 +273,20 @@ def test_one_that_failed_on_its_way_back_keeps_no_place(full):
     world.record(over, Change(Table.JOBS, there, back))
     other = world.submit(gpus=1)
     assert world.decide()[other][0].node_id == "here"
+
+
+def test_a_job_goes_where_its_workspace_was_used_last(world):
+    """Two places alike: the data decides, as soon as somebody has used it in one of them."""
+    alike = {name: Offer(f"{name}/gpu", name, "a100", 4, cpus=64, memory_gb=512, workspaces=True)
+             for name in ("east", "west")}  # fmt: skip
+    world.view.meet({name: Engine(name, offers={offer.id: offer}) for name, offer in alike.items()})
+    first = world.submit(gpus=2, workspace="default/corpus", provider="west")
+    world.decide()
+    world.record(Change(Table.ATTEMPTS, f"attempt_{first}", {"state": "ended", "ended_at": world.now + 60}),
+                 Change(Table.JOBS, first, {"state": "completed"}), kind=EventKind.JOB_COMPLETED)  # fmt: skip
+    world.view.engines.history = History()
+    for name in ("corpus", "other"):
+        world.submit(gpus=2, workspace=f"default/{name}")
+    world.decide()
+    found = {world.view.jobs[a.job_id].shape.workspace: a.offer for a in world.view.attempts.values()}
+    assert found == {"default/corpus": "west/gpu", "default/other": "east/gpu"}

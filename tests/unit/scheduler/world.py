@@ -93,7 +93,7 @@ class World:
     def intend(self, start: Start) -> None:
         row = {"id": f"attempt_{start.job_id}", "job_id": start.job_id, "state": "intended", "token": len(self.journal),
                "placements": [share.to_row() for share in start.placements], "created_at": self.now,
-               "started_at": None}  # fmt: skip
+               "started_at": None, "provider": start.placements[0].offer.partition("/")[0] or "local"}  # fmt: skip
         assigned = Change(Table.JOBS, start.job_id, {"state": "assigned"})
         attempt = Change(Table.ATTEMPTS, f"attempt_{start.job_id}", row)
         self.record(assigned, attempt, kind=EventKind.ATTEMPT_INTENDED)

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 class DockerConfig(BaseModel):
     """What `[providers.docker]` may say. `host`: the daemon's address, by default as the `docker` command finds it.
 
-    `workspace` is a folder of this host that each container sees as `/workspace`. `writable_root` lets jobs change the
+    `workspace` is a folder of this host that each container sees as `/workspace`, unless its job names a workspace of
+    gpuyard's own. `writable_root` lets jobs change the
     image's files.
     """
 

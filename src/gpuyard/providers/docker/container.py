@@ -70,8 +70,8 @@ class Blueprint:
         else:
             (private / "work").mkdir(exist_ok=True)
             mounts.append(Mount("/gpuyard/work", str(private / "work"), type="bind"))
-        if self._settings.workspace:
-            mounts.append(Mount("/workspace", self._settings.workspace, type="bind"))
+        if workspace := self._workspace(config):
+            mounts.append(Mount("/workspace", workspace, type="bind"))
         if config.args_via_stdin is not None:
             (private / "stdin").write_bytes(config.args_via_stdin)
             mounts.append(Mount("/gpuyard/stdin", str(private / "stdin"), type="bind", read_only=True))
@@ -83,6 +83,14 @@ class Blueprint:
         mounts.append(Mount("/gpuyard/resume", str(private / "resume"), type="bind"))
         return mounts, f"/gpuyard/resume/{name}"
 
+    def _workspace(self, config: JobConfig) -> str | None:
+        """The folder of this host that the container sees as `/workspace`; None for none."""
+        if not (here := config.provider_options.get("workspace_here")):
+            return self._settings.workspace
+        folder = Path(str(here))
+        folder.mkdir(parents=True, exist_ok=True)
+        return str(folder)
+
     def _environment(self, config: JobConfig, uuids: Sequence[str], resume_from: str) -> dict[str, str]:
         """The host's PATH and HOME mean nothing in an image."""
         given = {name: value for name, value in config.environment.items() if name != "PATH"}
@@ -93,6 +101,7 @@ class Blueprint:
             "GPUYARD_ATTEMPT_ID": config.attempt_id or "",
             "GPUYARD_ATTEMPT": str(config.token),
             **({"GPUYARD_RESUME_FROM": resume_from} if resume_from else {}),
+            **({"GPUYARD_WORKSPACE": "/workspace"} if config.provider_options.get("workspace_here") else {}),
         }
         return {"PYTHONUNBUFFERED": "1", "HOME": "/tmp", **given, **ours}
 

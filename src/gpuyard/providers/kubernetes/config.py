@@ -47,7 +47,7 @@ class KubernetesConfig(BaseModel):
     mount folders of the nodes. `pools`: what may be had though no node of it is there now. `prices`: an hour of a node,
     by instance type, or of one GPU, by product label.
     `spool`: a folder of this host that the claim `spool_claim` (`NAME` or `NAME/FOLDER`) holds, too: jobs get a copy of
-    their folder there, and what they save comes back.
+    their folder there, and what they save comes back; so do the workspaces they use.
     A finished Job is removed by the cluster after `ttl_s` if gpuyard does not come back. A gang of which only a part
     has been placed after `gang_patience_s` is taken back whole.
     """

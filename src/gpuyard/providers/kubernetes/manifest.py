@@ -24,7 +24,9 @@ TERM_GRACE_S = 10.0
 _BACKSTOP_S = 3600
 # No variable can be called that.
 _INPUT = "gpuyard.stdin"
-_WORK, _STDIN, _RESUME = "/gpuyard/work", "/gpuyard/stdin", "/gpuyard/resume"
+_WORK, _STDIN, _RESUME, _WORKSPACE = "/gpuyard/work", "/gpuyard/stdin", "/gpuyard/resume", "/workspace"
+WORKSPACES = "workspaces"
+"""The folder of workspaces on the volume, beside those of attempts."""
 # The program is asked to save its work with its own signal, every so often and when the pod is told to leave, and gets
 # TERM when its grace is over. `wait` returns whenever the shell has had a signal, so it is asked until it is right.
 _GUARD = """
@@ -203,6 +205,8 @@ def _environment(config: JobConfig, settings: KubernetesConfig) -> list[Json]:
               "GPUYARD_ATTEMPT": str(config.token)}  # fmt: skip
     if resume := resume_path(config, settings):
         values["GPUYARD_RESUME_FROM"] = resume
+    if settings.spool and options.get("workspace"):
+        values["GPUYARD_WORKSPACE"] = _WORKSPACE
     usual = {"PYTHONUNBUFFERED": "1", "HOME": "/tmp"}
     values |= {key: value for key, value in usual.items() if key not in config.environment}
     if not config.gpu_spec.gpu_count:
@@ -240,6 +244,9 @@ def _volumes(config: JobConfig, settings: KubernetesConfig) -> tuple[list[Json],
         volumes.append({"name": "spool", "persistentVolumeClaim": {"claimName": claim}})
         mounts.append({"name": "spool", "mountPath": _WORK, "subPath": f"{mine}/work"})
         mounts.append({"name": "spool", "mountPath": _RESUME, "subPath": f"{mine}/resume", "readOnly": True})
+        if key := config.provider_options.get("workspace"):
+            place = "/".join(filter(None, (folder, WORKSPACES, str(key))))
+            mounts.append({"name": "spool", "mountPath": _WORKSPACE, "subPath": place})
     else:
         volumes.append({"name": "work", "emptyDir": {}})
         mounts.append({"name": "work", "mountPath": _WORK})

@@ -87,6 +87,7 @@ class KubernetesProvider(GpuProviderInterface):
         body = manifest.job_of(config, self.settings, chosen.selector if chosen else {}, price)
         if self._spool:
             await asyncio.to_thread(self._spool.lay_out, config)
+            await self._spool.send_workspace(config)
         try:
             await self._make(config, body)
         except ProviderError as error:
@@ -240,6 +241,11 @@ class KubernetesProvider(GpuProviderInterface):
         over = result.status in OVER and by_itself(result.exit_code, result.reason)
         work = self._spool.work(job_id)
         return await asyncio.to_thread(self._saving.look, job_id, work, limits.path, began, over=over)
+
+    async def bring_back(self, job_id: str) -> None:
+        """See BringsBack."""
+        if self._spool:
+            await self._spool.fetch_workspace(job_id)
 
     # --- output ---
 

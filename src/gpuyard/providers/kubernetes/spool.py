@@ -1,17 +1,21 @@
 """Folders of attempts on a volume that the cluster's pods and this host share."""
 
+import asyncio
+import json
 import shutil
 import threading
 from pathlib import Path
 
 from gpuyard.domain.errors import GpuyardError, ProviderError
 from gpuyard.domain.jobconfig import JobConfig
-from gpuyard.providers.kubernetes.manifest import name_of
+from gpuyard.providers.carrying import bring, inside
+from gpuyard.providers.kubernetes.manifest import WORKSPACES, name_of
 from gpuyard.storage.blobs import BlobStore
 from gpuyard.storage.snapshots import take, unpack
 
 # A job that is tried again, or one of many from the same folder, need not be copied twice.
 _KEPT = 4
+_NOTE = "workspace.json"
 
 
 class Spool:
@@ -53,6 +57,28 @@ class Spool:
             unpack(self._snapshots, take(source, self._snapshots).sha256, work)
             self._snapshots.keep_newest(_KEPT)
 
+    async def send_workspace(self, config: JobConfig) -> None:
+        """Bring the job's workspace to the volume, where it uses one."""
+        options, mine = config.provider_options, self._root / name_of(config.attempt_id or "")
+        if not options.get("workspace"):
+            return
+        here, there = str(options["workspace_here"]), str(self._root / WORKSPACES / str(options["workspace"]))
+        await asyncio.to_thread(_make, Path(here), Path(there), mine)
+        (mine / _NOTE).write_text(json.dumps([there, here]))
+        await bring(inside(here), inside(there), self._provider)
+
+    async def fetch_workspace(self, job_id: str) -> None:
+        """Bring back what the job has changed in its workspace."""
+        note = self._root / job_id / _NOTE
+        if note.exists():
+            there, here = json.loads(note.read_text())
+            await bring(inside(there), inside(here), self._provider)
+
     def remove(self, job_id: str) -> None:
         """Remove an attempt's folders; it blocks on the disk."""
         shutil.rmtree(self._root / job_id, ignore_errors=True)
+
+
+def _make(*folders: Path) -> None:
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)

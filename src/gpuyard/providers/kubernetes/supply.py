@@ -75,6 +75,7 @@ def _of_nodes(selector: dict[str, str], nodes: list[Json], settings: KubernetesC
         cpus=max(quantity(row.get("cpu")) for row in have),
         memory_gb=max(quantity(row.get("memory")) for row in have) / 2**30,
         nodes=len(shown), region=labels.get(_REGION, ""), spot=spot, containers=True, processes=False,
+        workspaces=settings.spool is not None,
         price_per_hour=instance if instance is not None else None if per_gpu is None else per_gpu * max(gpus, 1),
         currency=settings.currency, price_source=f"providers.{provider}.prices", divisible=True,
         billed=bool(settings.prices),
@@ -89,7 +90,8 @@ def _pools(settings: KubernetesConfig, provider: str) -> list[Supply]:
         offer = Offer(
             id=f"{provider}/{name}", provider=provider, gpu=pool.gpu, gpus=pool.gpus, gpu_memory_gb=pool.gpu_memory_gb,
             cpus=pool.cpus, memory_gb=pool.memory_gb, nodes=pool.nodes, region=pool.region, spot=pool.spot,
-            containers=True, processes=False, price_per_hour=pool.price_per_hour, currency=settings.currency,
+            containers=True, processes=False,
+            workspaces=settings.spool is not None, price_per_hour=pool.price_per_hour, currency=settings.currency,
             price_source=f"providers.{provider}.pools", divisible=True, wait_s=pool.wait_s,
         )  # fmt: skip
         found.append(Supply(offer, pool.node_selector))

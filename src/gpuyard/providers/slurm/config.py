@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gpuyard.domain.validation import parse_model
 
@@ -20,8 +20,10 @@ class GpuType(BaseModel):
 
 class SlurmConfig(BaseModel):
     """`spool`: a folder that the nodes share with the host that submits. `host`: a login node to reach over ssh; unset,
-    this host submits. `environment` is given to Slurm's commands, `sbatch_options` to each `sbatch`. A command that
-    has not answered after `timeout_s` is given up.
+    this host submits. `folders`: whether the nodes see the folders of jobs, and workspaces, as this host does; unset,
+    they do where this host submits. Else jobs get copies, and what is new in a workspace comes back. Over ssh
+    checkpoints of at most `most_checkpoint_gb` come back. `environment` is given to Slurm's commands, `sbatch_options`
+    to each `sbatch`. A command that has not answered after `timeout_s` is given up.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -29,6 +31,8 @@ class SlurmConfig(BaseModel):
     home: str
     enabled: bool = True
     spool: str | None = None
+    folders: Literal["shared", "copied"] | None = None
+    most_checkpoint_gb: float = Field(default=4.0, ge=0)
     host: str | None = None
     ssh_options: tuple[str, ...] = ()
     partition: str | None = None
@@ -45,6 +49,17 @@ class SlurmConfig(BaseModel):
     concurrency: int = Field(default=8, ge=1)
     poll_s: float = Field(default=2.0, gt=0)
     timeout_s: float = Field(default=60.0, gt=0)
+
+    @model_validator(mode="after")
+    def _names_its_spool(self) -> "SlurmConfig":
+        if self.host is not None and self.spool is None:
+            raise ValueError("@spool@is missing; over ssh name a folder that the login node and the nodes share")
+        return self
+
+    @property
+    def copies(self) -> bool:
+        """Whether jobs run in copies of their folders."""
+        return (self.folders or ("shared" if self.host is None else "copied")) == "copied"
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> "SlurmConfig":

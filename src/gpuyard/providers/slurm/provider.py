@@ -22,6 +22,7 @@ from gpuyard.providers.base import GpuProviderInterface, SavedFile
 from gpuyard.providers.folder import AttemptFolder, ended, order_of, read_json
 from gpuyard.providers.slurm import text
 from gpuyard.providers.slurm.accounts import MISSING, Accounts
+from gpuyard.providers.slurm.carrying import Carrier
 from gpuyard.providers.slurm.config import SlurmConfig
 from gpuyard.providers.slurm.site import Answer, LocalSite, Site, SshSite
 from gpuyard.providers.slurm.text import Row
@@ -50,8 +51,9 @@ class SlurmProvider(GpuProviderInterface):
         self.concurrency, self.poll_s = self.settings.concurrency, self.settings.poll_s
         self.max_pending = self.settings.max_pending
         self._spool = Path(self.settings.spool or Path(self.settings.home) / "slurm").expanduser()
-        self._blobs = BlobStore(Path(self.settings.home) / "blobs")
         self._site = self._make_site()
+        blobs = BlobStore(Path(self.settings.home) / "blobs")
+        self._carrier = Carrier(self._site, self._spool, self.settings, blobs)
         self.doing: Mapping[str, str] = {}
         self._attempts: dict[str, str] = {}
         self._submitting: dict[str, asyncio.Task[str]] = {}
@@ -101,7 +103,7 @@ class SlurmProvider(GpuProviderInterface):
         launcher = self._launcher(folder, job_config) if gang else ()
         if not self._limits:
             await self._hardware()
-        order = order_of(job_config, await self._lay_checkpoint(folder, job_config), launcher)
+        order = order_of(job_config, await self._carrier.lay_out(folder, job_config), launcher)
         order["limit_s"] = self._limit_s(job_config)
         await self._site.write(folder.files(order, job_config.args_via_stdin))
         script = f"#!/bin/sh\nexec {shlex.join([self.settings.python, str(folder.runner), str(folder.path)])}\n"
@@ -147,18 +149,6 @@ class SlurmProvider(GpuProviderInterface):
         """The site's own name for a type of GPU; empty where it has none, and any will do."""
         names = {item.gpu for item in self._offered.values()} | self.settings.gpus.keys()
         return next((name for name in sorted(names) if name.lower() == gpu_type.lower()), gpu_type.lower())
-
-    async def _lay_checkpoint(self, folder: AttemptFolder, config: JobConfig) -> Path | None:
-        options = config.provider_options
-        if not options.get("resume_sha256"):
-            return None
-        target = folder.resume / str(options.get("resume_name") or "checkpoint")
-        directory = bool(options.get("resume_directory"))
-        try:
-            await asyncio.to_thread(self._blobs.restore, options["resume_sha256"], target, directory=directory)
-        except OSError as error:
-            raise ProviderError(f"The checkpoint cannot be read: {error}.", self.PROVIDER_NAME, "BAD_RESUME") from None
-        return target
 
     def _refusal(self, said: str, config: JobConfig) -> ProviderError:
         why, resources = text.refused(said)
@@ -315,6 +305,7 @@ class SlurmProvider(GpuProviderInterface):
         if attempt_id:
             await self._site.remove(self._folder(attempt_id).path)
             await self._site.remove(self._by_job(job_id))
+            await self._carrier.forget(attempt_id)
 
     # --- output and checkpoints ---
 
@@ -361,14 +352,12 @@ class SlurmProvider(GpuProviderInterface):
         return int(answer.out.split()[0]) if not answer.code else 0
 
     async def checkpoints(self, job_id: str) -> Sequence[SavedFile]:
-        """See SavesCheckpoints. Over ssh they stay where they are: large files do not go through a login node."""
-        if self.settings.host is not None:
-            return []
-        folder = await self._known(job_id)
-        listed = await self._site.read(folder.checkpoints)
-        items: list[dict[str, Any]] = json.loads(listed) if listed else []
-        return [SavedFile(item["path"], item["step"], item["at"], folder.path / "checkpoints" / item["file"],
-                          bool(item["directory"])) for item in items]  # fmt: skip
+        """See SavesCheckpoints."""
+        return await self._carrier.checkpoints(await self._known(job_id))
+
+    async def bring_back(self, job_id: str) -> None:
+        """See BringsBack."""
+        await self._carrier.bring_back(await self._known(job_id))
 
     # --- supply ---
 
@@ -398,7 +387,8 @@ class SlurmProvider(GpuProviderInterface):
         return Offer(
             offer_id, "slurm", item.gpu, item.gpus, known.memory_gb if known else 0.0, "",
             item.cpus, item.memory_gb, item.nodes, price_per_hour=price, currency=self.settings.currency,
-            price_source="gpuyard.toml" if price is not None else "", divisible=True, problem=item.why_down,
+            price_source="gpuyard.toml" if price is not None else "", divisible=True, workspaces=True,
+            problem=item.why_down,
         )  # fmt: skip
 
     async def list_available_gpus(self) -> list[GpuSpec]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gpuyard.domain.errors import ProviderError
+from gpuyard.providers.carrying import bring, inside
 
 # Of ssh itself: no connection.
 _SSH_FAILED = 255
@@ -49,6 +50,14 @@ class Site(Protocol):
 
     async def write(self, files: Mapping[Path, bytes]) -> None:
         """Make these files, private to their owner, and the folders they are in."""
+        ...
+
+    async def send(self, source: Path, target: Path) -> None:
+        """Bring a file of this host, or what a folder of it holds, there; what is newer there stays."""
+        ...
+
+    async def fetch(self, source: Path, target: Path, *, folder: bool) -> None:
+        """Bring a file, or what a folder holds, from there to this host; what is newer here stays."""
         ...
 
     async def remove(self, folder: Path) -> None:
@@ -108,6 +117,15 @@ class LocalSite:
     async def write(self, files: Mapping[Path, bytes]) -> None:
         """See Site."""
         await asyncio.to_thread(_write, files)
+
+    async def send(self, source: Path, target: Path) -> None:
+        """See Site."""
+        await self.fetch(source, target, folder=source.is_dir())
+
+    async def fetch(self, source: Path, target: Path, *, folder: bool) -> None:
+        """See Site."""
+        await asyncio.to_thread((target if folder else target.parent).mkdir, parents=True, exist_ok=True)
+        await bring(inside(source) if folder else str(source), inside(target) if folder else str(target), "slurm")
 
     async def remove(self, folder: Path) -> None:
         """See Site."""
@@ -172,6 +190,19 @@ class SshSite:
         code, _, err = await self._ssh(("sh", "-c", "umask 077; tar -P -xf -"), data.getvalue())
         if code:
             raise ProviderError(f"{self._host}: {err.decode(errors='replace').strip()}", "slurm", "SPOOL")
+
+    async def send(self, source: Path, target: Path) -> None:
+        """See Site."""
+        folder = source.is_dir()
+        await self._ssh(("mkdir", "-p", "--", str(target if folder else target.parent)))
+        there = f"{self._host}:{inside(target) if folder else target}"
+        await bring(inside(source) if folder else str(source), there, "slurm", ("ssh", *self._options))
+
+    async def fetch(self, source: Path, target: Path, *, folder: bool) -> None:
+        """See Site."""
+        await asyncio.to_thread((target if folder else target.parent).mkdir, parents=True, exist_ok=True)
+        there = f"{self._host}:{inside(source) if folder else source}"
+        await bring(there, inside(target) if folder else str(target), "slurm", ("ssh", *self._options))
 
     async def remove(self, folder: Path) -> None:
         """See Site."""

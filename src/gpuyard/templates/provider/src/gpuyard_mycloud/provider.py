@@ -30,7 +30,7 @@ from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult, Jo
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.validation import parse_model
 from gpuyard.providers.base import GpuProviderInterface
-from gpuyard.providers.folder import AttemptFolder, ended, order_of, read_json
+from gpuyard.providers.folder import AttemptFolder, Laid, ended, order_of, read_json
 from gpuyard.providers.together import Together
 
 from .toycloud import CloudError, Machine, ToyCloud
@@ -194,7 +194,8 @@ class MyCloudProvider(GpuProviderInterface):
         config = job_config.model_copy(update={"attempt_id": job_config.attempt_id or new_id("attempt")})
         name, kind = _name(str(config.attempt_id)), self._choose(config)
         folder = AttemptFolder(self._storage, str(config.attempt_id))
-        files = folder.files(order_of(config, None), config.args_via_stdin)
+        order = order_of(config, Laid(config.provider_options.get("workdir")))
+        files = folder.files(order, config.args_via_stdin)
         await self._call(_write, files)
         # gpuyard's runner starts the command, keeps its time, passes on signals and writes down how it ended. Words
         # stay words: nothing is pasted into a shell. REPLACE: in a boot script, use shlex.join.
