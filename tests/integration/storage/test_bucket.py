@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -14,8 +16,8 @@ import pytest
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.storage.blobs import open_blobs
 from gpuyard.storage.bucket import BucketError, BucketStore
-from tests.integration.storage.conftest import SECRET, Bucket
 from tests.support.proxy import Proxy, proxied
+from tests.support.s3 import SECRET, Bucket
 from tests.support.wait import wait_until
 
 PARTS = os.urandom(30_000_000)  # four parts of an upload
@@ -151,14 +153,13 @@ def test_a_bucket_that_goes_is_not_a_missing_blob(bucket: Bucket):
     bucket.s3.client.delete_bucket(Bucket=bucket.name)
     with pytest.raises(BucketError, match="There is no bucket"):
         blobs.put(io.BytesIO(b"x"))
+    with pytest.raises(BucketError, match="There is no bucket"):
+        blobs.open(DIGEST)
 
 
 def test_wrong_credentials(bucket: Bucket):
-    httpx.post(f"{bucket.s3.endpoint}/moto-api/reset-auth", content=b"0").raise_for_status()
-    try:
+    with enforced(bucket):
         said = refusals(BucketStore(bucket.url))
-    finally:
-        httpx.post(f"{bucket.s3.endpoint}/moto-api/reset-auth", content=b"inf").raise_for_status()
     for text in said:
         assert text.startswith(f"{bucket.url} refuses the credentials (403 Forbidden")
         assert text.endswith(
@@ -204,6 +205,31 @@ def test_an_option_beats_the_environment(bucket: Bucket, monkeypatch: pytest.Mon
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     blobs = open_blobs(bucket.url, {"endpoint": bucket.s3.endpoint, "region": "us-east-1"})
     assert not blobs.has(DIGEST)
+
+
+def test_what_leads_to_it_begins_so(bucket: Bucket):
+    """What the variables are called that no job is to inherit."""
+    assert BucketStore(bucket.url).variables == ("AWS_",)
+    assert BucketStore("gs://bucket/deep", {"google_skip_signature": "true"}).variables == ("GOOGLE_",)
+    assert BucketStore("az://bucket/deep", {"azure_storage_account_name": "x"}).variables == ("AZURE_",)
+
+
+def test_a_check_says_what_is_wrong_and_leaves_nothing(bucket: Bucket):
+    blobs = BucketStore(bucket.url)
+    blobs.check()
+    assert bucket.objects() == []
+    with bucket.away(), pytest.raises(BucketError, match="There is no bucket"):
+        blobs.check()
+
+
+@contextmanager
+def enforced(bucket: Bucket) -> Iterator[None]:
+    """The server looks at signatures and rights."""
+    httpx.post(f"{bucket.s3.endpoint}/moto-api/reset-auth", content=b"0").raise_for_status()
+    try:
+        yield
+    finally:
+        httpx.post(f"{bucket.s3.endpoint}/moto-api/reset-auth", content=b"inf").raise_for_status()
 
 
 def test_a_signed_url_needs_no_credentials(bucket: Bucket):
