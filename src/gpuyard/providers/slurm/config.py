@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gpuyard.config.settings import StorageSettings
 from gpuyard.domain.validation import parse_model
 
 
@@ -27,6 +28,7 @@ class SlurmConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     home: str
+    storage: StorageSettings = StorageSettings()
     enabled: bool = True
     spool: str | None = None
     host: str | None = None

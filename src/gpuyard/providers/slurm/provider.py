@@ -26,7 +26,8 @@ from gpuyard.providers.slurm.config import SlurmConfig
 from gpuyard.providers.slurm.site import Answer, LocalSite, Site, SshSite
 from gpuyard.providers.slurm.text import Row
 from gpuyard.providers.together import Together
-from gpuyard.storage.blobs import BlobStore
+from gpuyard.storage.blobs import BucketError
+from gpuyard.storage.place import in_background, open_store
 
 _FOLLOW_S = 0.2
 _LOOK_S = 5.0
@@ -43,6 +44,7 @@ class SlurmProvider(GpuProviderInterface):
     """Jobs on a Slurm cluster. `config`: see `SlurmConfig`."""
 
     PROVIDER_NAME: ClassVar[str] = "slurm"
+    wants_storage: ClassVar[bool] = True
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
@@ -50,7 +52,7 @@ class SlurmProvider(GpuProviderInterface):
         self.concurrency, self.poll_s = self.settings.concurrency, self.settings.poll_s
         self.max_pending = self.settings.max_pending
         self._spool = Path(self.settings.spool or Path(self.settings.home) / "slurm").expanduser()
-        self._blobs = BlobStore(Path(self.settings.home) / "blobs")
+        self._blobs = open_store(Path(self.settings.home), self.settings.storage)
         self._site = self._make_site()
         self.doing: Mapping[str, str] = {}
         self._attempts: dict[str, str] = {}
@@ -155,7 +157,9 @@ class SlurmProvider(GpuProviderInterface):
         target = folder.resume / str(options.get("resume_name") or "checkpoint")
         directory = bool(options.get("resume_directory"))
         try:
-            await asyncio.to_thread(self._blobs.restore, options["resume_sha256"], target, directory=directory)
+            await in_background(self._blobs.restore, options["resume_sha256"], target, directory=directory)
+        except BucketError:
+            raise
         except OSError as error:
             raise ProviderError(f"The checkpoint cannot be read: {error}.", self.PROVIDER_NAME, "BAD_RESUME") from None
         return target
