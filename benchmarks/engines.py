@@ -124,7 +124,7 @@ async def _submit(jobs: int) -> float:
         home = Path(folder)
         ledger = Ledger.open(home / "ledger.db")
         controller = Controller(
-            ledger, Settings(), lambda _: {"slow": provider}, BlobStore(home / "blobs"), nothing_new
+            ledger, Settings(), lambda _: {"slow": provider}, BlobStore(home / "blobs"), home / "output", nothing_new
         )
         await controller.start()
         try:

@@ -58,7 +58,7 @@ class Controlled:
         self.ledger = Ledger.open(self.folder / "ledger.db")
         self.provider = FakeProvider({"hosts": self.hosts})
         self.controller = Controller(
-            self.ledger, self.settings, lambda _: {"fake": self.provider}, self.blobs, _no_news
+            self.ledger, self.settings, lambda _: {"fake": self.provider}, self.blobs, self.folder / "output", _no_news
         )
         self.core = self.controller.core
         self.core.listeners.append(lambda _, events: self.notes.extend((e.kind.value, e.job_id) for e in events))
