@@ -2,7 +2,9 @@
 
 import hashlib
 import io
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -220,6 +222,47 @@ def test_a_check_says_what_is_wrong_and_leaves_nothing(bucket: Bucket):
     assert bucket.objects() == []
     with bucket.away(), pytest.raises(BucketError, match="There is no bucket"):
         blobs.check()
+
+
+def policy() -> dict:
+    """The rights that the guide tells people to give, for the bucket of the guide."""
+    guide = Path(__file__).parents[3] / "docs/guides/storage.md"
+    (text,) = re.findall(r"```json\n(.*?)```", guide.read_text(), re.DOTALL)
+    return json.loads(text)
+
+
+@pytest.mark.parametrize("lacking", [None, "s3:ListBucket", "s3:GetObject", "s3:PutObject", "s3:DeleteObject"])
+def test_the_rights_in_the_guide_are_enough_and_none_too_many(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, lacking: str | None
+):
+    rights = policy()
+    rights["Statement"] = [
+        {**one, "Action": actions} for one in rights["Statement"]
+        if (actions := [action for action in one["Action"] if action != lacking])
+    ]  # fmt: skip
+    text = json.dumps(rights).replace("example-models", bucket.name).replace("gpuyard/*", "deep/er/*")
+    name, iam = f"user-{bucket.name}", bucket.s3.service("iam")
+    iam.create_user(UserName=name)
+    iam.put_user_policy(UserName=name, PolicyName="gpuyard", PolicyDocument=text)
+    key = iam.create_access_key(UserName=name)["AccessKey"]
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", key["AccessKeyId"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key["SecretAccessKey"])
+    blobs = BucketStore(bucket.url)
+    with enforced(bucket):
+        if lacking:
+            with pytest.raises(BucketError):
+                check_all(blobs)
+        else:
+            check_all(blobs)
+
+
+def check_all(blobs: BucketStore) -> None:
+    """Everything that is ever done with a store."""
+    assert not blobs.has(DIGEST)
+    blobs.put(io.BytesIO(PARTS))
+    with blobs.open(DIGEST, (1, 3)) as file:
+        assert file.read() == PARTS[1:3]
+    blobs.delete(DIGEST)
 
 
 @contextmanager
