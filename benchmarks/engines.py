@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from benchmarks.bench import scaled, timed
 from benchmarks.figures import Figure
+from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings
 from gpuyard.controller.controller import Controller
 from gpuyard.domain.gpus import GPU_CLASSES
@@ -124,7 +125,7 @@ async def _submit(jobs: int) -> float:
         home = Path(folder)
         ledger = Ledger.open(home / "ledger.db")
         controller = Controller(
-            ledger, Settings(), lambda _: {"slow": provider}, BlobStore(home / "blobs"), nothing_new
+            ledger, Settings(), lambda _: {"slow": provider}, BlobStore(home / "blobs"), Home(home), nothing_new
         )
         await controller.start()
         try:

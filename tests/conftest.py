@@ -4,11 +4,12 @@ import signal
 
 from tests.support.dockerd import dockerd
 from tests.support.postgres import postgres
+from tests.support.s3 import bucket, s3
 from tests.support.slurm import slurm
 from tests.support.slurmdbd import slurm_with_accounts
 from tests.support.sshd import sshd
 
-__all__ = ["dockerd", "postgres", "slurm", "slurm_with_accounts", "sshd"]
+__all__ = ["bucket", "dockerd", "postgres", "s3", "slurm", "slurm_with_accounts", "sshd"]
 
 # Tests that run in the background of a shell ignore Ctrl-C, and so would every program they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

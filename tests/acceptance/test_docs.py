@@ -11,6 +11,7 @@ import pytest
 from tests.support.dockerd import IMAGE, Dockerd
 from tests.support.kubernetes import Cluster, Node
 from tests.support.plugin import plugin_environment
+from tests.support.s3 import Bucket
 from tests.support.slurm import SlurmCluster
 from tests.support.tke import Tke, tke_cluster
 from tests.support.yard import TestYard
@@ -62,6 +63,10 @@ def engine_of(page: Path, work: Path, request: pytest.FixtureRequest) -> dict[st
     if page.stem == "slurm":
         cluster: SlurmCluster = request.getfixturevalue("slurm")
         return cluster.environment
+    if page.stem == "storage":
+        bucket: Bucket = request.getfixturevalue("bucket")
+        bucket.s3.client.create_bucket(Bucket="example-models")
+        return bucket.environment
     if page.stem == "docker":
         daemon: Dockerd = request.getfixturevalue("dockerd")
         daemon.call("tag", IMAGE, "python:3.11-slim")  # what the page names; there is no registry here

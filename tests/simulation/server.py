@@ -3,12 +3,14 @@
 import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
+from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings
 from gpuyard.controller.controller import Controller
 from gpuyard.domain.errors import GpuyardError
@@ -55,7 +57,8 @@ class Server:
             sa.event.listen(engine, "commit", lambda _: (server := me()) and server.committing())
             self.controller = Controller(
                 self.ledger, Settings.model_validate(SETTINGS),
-                lambda epoch: {"agent": AgentProvider({"epoch": epoch})}, world.blobs, self._no_news, world.wall,
+                lambda epoch: {"agent": AgentProvider({"epoch": epoch})}, world.blobs, Home(Path("home")), self._no_news,
+                world.wall,
             )  # fmt: skip
             # How long a commit really takes is no part of the simulation.
             self.controller.core.writer.quick_s = world.quick_s

@@ -27,8 +27,6 @@ MOST_STEPS = 100_000
 class Blobs:
     """Contents by their hash; all the controller wants of them is that they can be deleted."""
 
-    root = Path("blobs")  # beside which the output of engines would be kept; there are none
-
     def __init__(self) -> None:
         self.kept: set[str] = set()
 

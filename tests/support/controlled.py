@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import gpuyard
+from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings
 from gpuyard.controller.controller import Controller
 from gpuyard.domain import wire
@@ -58,7 +59,7 @@ class Controlled:
         self.ledger = Ledger.open(self.folder / "ledger.db")
         self.provider = FakeProvider({"hosts": self.hosts})
         self.controller = Controller(
-            self.ledger, self.settings, lambda _: {"fake": self.provider}, self.blobs, _no_news
+            self.ledger, self.settings, lambda _: {"fake": self.provider}, self.blobs, Home(self.folder), _no_news
         )
         self.core = self.controller.core
         self.core.listeners.append(lambda _, events: self.notes.extend((e.kind.value, e.job_id) for e in events))

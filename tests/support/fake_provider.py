@@ -48,7 +48,7 @@ class FakeHost:
     deaf: bool = False
     hold_start: asyncio.Event | None = None
     hold_reply: asyncio.Event | None = None
-    refuse_with: ProviderError | None = None
+    refuse_with: GpuyardError | None = None
     attempts: dict[str, FakeAttempt] = field(default_factory=dict)
     outbox: list[wire.Report] = field(default_factory=list)
     runs: Counter[str] = field(default_factory=Counter)

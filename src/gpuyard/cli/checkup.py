@@ -1,4 +1,4 @@
-"""What `gpuyard doctor` looks at: home, disk, ledger, server, agent, GPUs, limits."""
+"""What `gpuyard doctor` looks at: home, disk, ledger, server, storage, agent, GPUs, limits."""
 
 import os
 import platform
@@ -39,6 +39,7 @@ def examine() -> list[Finding]:
         _disk,
         _gpus,
         _server,
+        _storage,
         _agent,
     )
     return [check(home) for check in checks]
@@ -102,6 +103,25 @@ def _server(home: Home) -> Finding:
 
     address = running_server(home)
     return Finding("server", True, address.url if address else "not running; the first command starts it")
+
+
+def _storage(home: Home) -> Finding:
+    """Only the server is asked: the credentials of a bucket are in its environment and need not be in ours."""
+    from gpuyard.cli.session import connect
+    from gpuyard.client import calls
+    from gpuyard.client.connection import running_server
+
+    if running_server(home) is None:
+        return Finding("storage", True, "not looked at: the server does that")
+    try:
+        with connect(start=False) as yard:
+            found = yard.call(calls.storage())
+    except GpuyardError as error:
+        return Finding("storage", False, str(error), f"see {home.logs / 'server.log'}")
+    if found["problem"]:
+        remedy = "checkpoints cannot be kept: see [storage] in the settings, and the server's environment"
+        return Finding("storage", False, str(found["problem"]), remedy)
+    return Finding("storage", True, str(found["place"]))
 
 
 def _agent(home: Home) -> Finding:

@@ -241,6 +241,11 @@ def about() -> Call[dict[str, Any]]:
     return Call("GET", "/api/v1/server", dict)
 
 
+def storage() -> Call[dict[str, Any]]:
+    """Where the server keeps checkpoints, and why it cannot."""
+    return Call("GET", "/api/v1/server/storage", dict)
+
+
 def stop(running: str) -> Call[dict[str, Any]]:
     """Stop the server."""
     return Call("POST", "/api/v1/server/stop", dict, body={"running": running})

@@ -154,6 +154,15 @@ class ResourceManagerSettings(_Section):
         return self.eviction_policy.never_evict_brain and role is not Role.WORKER_OR_SCRIPT
 
 
+class StorageSettings(_Section):
+    """Where checkpoints are kept: in the folder or bucket `url` (see the guide on storage), by default `blobs` in the
+    home. `options` are a bucket's, such as `region` and `endpoint`; its credentials come from the environment.
+    """
+
+    url: str | None = None
+    options: dict[str, str] = Field(default_factory=dict[str, str])
+
+
 class ImageSettings(_Section):
     """`catalogue`: a file of images that come before those built in (see the guide on images)."""
 
@@ -217,6 +226,7 @@ class Settings(BaseSettings):
     ledger: LedgerSettings = LedgerSettings()
     resource_manager: ResourceManagerSettings = ResourceManagerSettings()
     spool: SpoolSettings = SpoolSettings()
+    storage: StorageSettings = StorageSettings()
     images: ImageSettings = ImageSettings()
     notify: NotifySettings = NotifySettings()
     workspaces: WorkspaceSettings = WorkspaceSettings()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuyard.config.paths import Home
-from gpuyard.config.settings import Settings
+from gpuyard.config.settings import Settings, StorageSettings
 from gpuyard.controller.batch_requests import BatchRequests
 from gpuyard.controller.batches import Batches
 from gpuyard.controller.core import Core
@@ -29,20 +29,21 @@ from gpuyard.ledger.ledger import Ledger
 from gpuyard.providers import registry
 from gpuyard.providers.base import GpuProviderInterface, OwnsNodes
 from gpuyard.providers.local import keep_keeper
-from gpuyard.storage.blobs import BlobStore
+from gpuyard.storage.blobs import Blobs
 
 MakeProviders = Callable[[int], Mapping[str, GpuProviderInterface]]
 
 
 class Controller:
-    """One yard. `make_providers(epoch)` gives the providers by name; `news` is how logs wait for something new."""
+    """One yard. `make_providers(epoch)` gives the providers by name; `home` is where logs and workspaces lie; `news` is how logs wait for something new."""
 
     def __init__(
         self,
         ledger: Ledger,
         settings: Settings,
         make_providers: MakeProviders,
-        blobs: BlobStore,
+        blobs: Blobs,
+        home: Home,
         news: Callable[[float], Awaitable[object]],
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -50,11 +51,10 @@ class Controller:
         self.providers: dict[str, GpuProviderInterface] = {}
         self.requests = Requests(self.core, self.providers)
         self.health = Healths(self.core)
-        workspaces = settings.workspaces.root(Home(blobs.root.parent))
-        self.launching = Launching(self.core, self.providers, self.health, workspaces)
+        self.launching = Launching(self.core, self.providers, self.health, settings.workspaces.root(home))
         self.reports = Reports(self.core, self.launching, self.requests, self.providers, blobs)
         self.gpus = self.requests.gpus
-        mirrors = Mirrors(self.core, self.reports, self.providers, blobs, blobs.root.parent / "logs" / "attempts")
+        mirrors = Mirrors(self.core, self.reports, self.providers, blobs, home.logs / "attempts")
         self.logs = Logs(self.core, self.providers, news, mirrors.path)
         self.engines = Engines(self.core, self.launching, self.requests, self.providers, mirrors, self.health,
                                {"local": "docker"})  # fmt: skip
@@ -147,7 +147,7 @@ def local_providers(home: Path, settings: Settings) -> MakeProviders:
     InvalidInputError names the setting that is wrong.
     """
 
-    others = {name: _load(name, {"home": str(home), **section})
+    others = {name: _load(name, {"home": str(home), **section}, settings.storage)
               for name, section in settings.providers.items() if section.get("enabled", True)}  # fmt: skip
 
     def make(epoch: int) -> Mapping[str, GpuProviderInterface]:
@@ -159,9 +159,9 @@ def local_providers(home: Path, settings: Settings) -> MakeProviders:
     return make
 
 
-def _load(name: str, config: Mapping[str, Any]) -> GpuProviderInterface:
+def _load(name: str, config: Mapping[str, Any], storage: StorageSettings) -> GpuProviderInterface:
     try:
-        return registry.load(name, config)
+        return registry.load(name, config, storage)
     except InvalidInputError as error:
         faults = [replace(f, field="providers" if f.field == "provider" else f"providers.{name}.{f.field}")
                   for f in error.faults]  # fmt: skip

@@ -8,7 +8,7 @@ from gpuyard.controller.core import Core
 from gpuyard.domain.events import Event
 from gpuyard.domain.health import DAY_S, Health
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.observe import PLACE_FAULTS, PREEMPTED, REVOKED
+from gpuyard.scheduler.observe import PLACE_FAULTS, PREEMPTED, REVOKED, UNREACHABLE
 from gpuyard.scheduler.view import LiveAttempt
 
 
@@ -33,8 +33,8 @@ class Healths:
             self._core.emit([Event(kind, now, (), None, health.data(provider))])
 
     def ended(self, job: LiveJob, attempt: LiveAttempt, outcome: moves.Outcome) -> None:
-        """An attempt is over. One that was taken back before it began says nothing."""
-        if outcome.stopped == REVOKED:
+        """An attempt is over. One that was taken back before it began, or got no checkpoint, says nothing."""
+        if outcome.stopped == REVOKED or outcome.reason == UNREACHABLE:
             return
         state, reason = moves.verdict(job, outcome)
         word = "lost" if outcome.lost else PREEMPTED if reason == PREEMPTED else state.value

@@ -18,9 +18,10 @@ from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.states import AttemptState
 from gpuyard.providers.base import TRANSIENT, GpuProviderInterface, OwnsNodes, Queues
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.observe import REVOKED
+from gpuyard.scheduler.observe import REVOKED, UNREACHABLE
 from gpuyard.scheduler.policy import backoff_s
 from gpuyard.scheduler.view import LiveAttempt
+from gpuyard.storage.blobs import BucketError
 
 # A claim is meant to wait for some hundredths of a second.
 _CLAIM_S = 2.0
@@ -104,14 +105,15 @@ class Launching:
             # It may have arrived or not: the intent stands, and is sent again when the node's agent says Hello, or
             # once its engine has been asked for it.
             if error.error_code not in TRANSIENT:
-                self.settle(attempt, moves.Outcome(core.clock(), reason="submit_failed", message=str(error)))
-                core.schedule()
+                reason = "bad_resume" if error.error_code == "BAD_RESUME" else "submit_failed"
+                self._not_taken(attempt, reason, str(error))
+            return
+        except BucketError as error:
+            self._not_taken(attempt, UNREACHABLE, str(error))
             return
         except Exception as error:
             log.exception("a submission failed", provider=attempt.provider, attempt=attempt.id)
-            message = f"{attempt.provider}: {type(error).__name__}: {error}"
-            self.settle(attempt, moves.Outcome(core.clock(), reason="submit_failed", message=message))
-            core.schedule()
+            self._not_taken(attempt, "submit_failed", f"{attempt.provider}: {type(error).__name__}: {error}")
             return
         current = core.view.attempts.get(attempt.id)
         news = reference != attempt.provider_ref or checkpoint
@@ -120,6 +122,10 @@ class Launching:
             core.emit([moves.sent(current, reference, resumed_from, core.clock())], linger=True)
             if core.view.engines.missed:
                 core.schedule()  # room came here while it was on its way
+
+    def _not_taken(self, attempt: LiveAttempt, reason: str, message: str) -> None:
+        self.settle(attempt, moves.Outcome(self._core.clock(), reason=reason, message=message))
+        self._core.schedule()
 
     def _had_nothing(self, attempt: LiveAttempt, error: InsufficientResourcesError) -> None:
         """What was offered is gone: the job goes back into the line, and this offer is left alone for a while."""
@@ -152,7 +158,8 @@ class Launching:
         not_before = None
         if moves.wants_retry(job, outcome):
             ours = outcome.stopped in moves.NOT_ITS_FAULT
-            not_before = core.clock() + (0.0 if ours else backoff_s(core.policy, job.failures + 1))
+            tries = job.attempts if outcome.reason == UNREACHABLE else job.failures + 1
+            not_before = core.clock() + (0.0 if ours else backoff_s(core.policy, tries))
         heirs = self._heirs(job, current, outcome, successor)
         self._health.ended(job, current, outcome)
         core.emit([moves.ended(job, current, outcome, moves.Retry(not_before), heirs)], linger=True)

@@ -19,7 +19,8 @@ from gpuyard.domain.jobconfig import JobStatus
 from gpuyard.insight.progress import Point, ProgressReader
 from gpuyard.providers.base import BringsBack, GpuProviderInterface, SavesCheckpoints, StreamsLogs
 from gpuyard.scheduler.view import LiveAttempt
-from gpuyard.storage.blobs import BlobStore
+from gpuyard.storage.blobs import Blobs
+from gpuyard.storage.place import in_background
 
 _AGAIN_S = 2.0
 _LAST_S = 60.0
@@ -36,7 +37,7 @@ class Mirrors:
         core: Core,
         reports: Reports,
         providers: Mapping[str, GpuProviderInterface],
-        blobs: BlobStore,
+        blobs: Blobs,
         folder: Path,
     ) -> None:
         self._core = core
@@ -129,7 +130,7 @@ class Mirrors:
             for item in await provider.checkpoints(attempt.provider_ref or ""):
                 if item.at <= self._saved.get(attempt.id, 0.0):
                     continue
-                blob = await asyncio.to_thread(self._blobs.put_path, item.where)
+                blob = await in_background(self._blobs.put_path, item.where)
                 self._reports.checkpoint(attempt, wire.CheckpointSaved(
                     attempt.id, item.path, blob.sha256, blob.size, item.at, item.step, item.directory
                 ))  # fmt: skip

@@ -18,13 +18,14 @@ from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import ATTEMPT_MOVES, JOB_MOVES, AttemptState, JobState, check_move
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.observe import PREEMPTED, REVOKED
+from gpuyard.scheduler.observe import PREEMPTED, REVOKED, UNREACHABLE
 from gpuyard.scheduler.view import LiveAttempt
 
 # A program that cannot be started will not start the next time either.
 NEVER_RETRIED = frozenset({"command_not_found", "not_executable", "workdir_missing", "bad_resume"})
-# Nor does it count as a failure when gpuyard took the place away, or took back what it had sent ahead.
-NOT_ITS_FAULT = frozenset({PREEMPTED, REVOKED})
+# Nor does it count as a failure when gpuyard took the place away, took back what it had sent ahead, or could not bring
+# the checkpoint.
+NOT_ITS_FAULT = frozenset({PREEMPTED, REVOKED, UNREACHABLE})
 NEWEST = "newest"
 
 
@@ -248,7 +249,7 @@ def _job_after(
 ) -> tuple[dict[str, Any], EventKind]:
     if state is JobState.FAILED and retry.not_before is not None:
         failed = reason not in NOT_ITS_FAULT
-        resume_from = job.resume_from if reason == REVOKED else NEWEST
+        resume_from = job.resume_from if reason in (REVOKED, UNREACHABLE) else NEWEST
         changed: dict[str, Any] = {
             "state": JobState.QUEUED.value, "reason": reason, "attempt_id": None, "failures": job.failures + failed,
             "not_before": retry.not_before, "resume_from": resume_from,
@@ -260,7 +261,7 @@ def _job_after(
 
 
 def wants_retry(job: LiveJob, outcome: Outcome) -> bool:
-    """Does the retry policy grant another attempt? Preemption always does, and costs no retry."""
+    """Does the retry policy grant another attempt? What is not its fault always does, and costs no retry."""
     state, reason = verdict(job, outcome)
     if state is not JobState.FAILED or reason in NEVER_RETRIED:
         return False

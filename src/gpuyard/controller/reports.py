@@ -18,13 +18,15 @@ from gpuyard.domain.ids import new_id
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.providers.base import GpuProviderInterface, OwnsNodes
 from gpuyard.scheduler.view import LiveAttempt
-from gpuyard.storage.blobs import BlobStore
+from gpuyard.storage.blobs import Blobs
+from gpuyard.storage.place import in_background
 
 # A link that breaks is usually back within a second; only then do people hear that a job is out of sight.
 UNKNOWN_AFTER_S = 10.0
 # The agent ends a silent job by its own clock: its grace, TERM, KILL. The server waits for all of that and this much
 # more before it believes it dead.
 SILENCE_MARGIN_S = 30.0
+_DELETE_AGAIN_S, _DELETE_LONGEST_S = 2.0, 600.0
 log = structlog.get_logger(__name__)
 ProgressListener = Callable[[str, Mapping[str, Any], float], None]
 
@@ -38,7 +40,7 @@ class Reports:
         launching: Launching,
         requests: Requests,
         providers: Mapping[str, GpuProviderInterface],
-        blobs: BlobStore,
+        blobs: Blobs,
     ) -> None:
         self._core = core
         self._launching = launching
@@ -288,8 +290,19 @@ class Reports:
         except LedgerError:
             return
         for row in old:
-            if not core.queries.blob_is_used(row["sha256"]):
-                await asyncio.to_thread(self._blobs.delete, row["sha256"])
+            await self._delete_blob(row["sha256"])
+
+    async def _delete_blob(self, sha256: str) -> None:
+        """Delete a blob that no checkpoint needs. A bucket may be away for a while: it is asked again."""
+        pause_s = _DELETE_AGAIN_S
+        while not self._core.queries.blob_is_used(sha256):
+            try:
+                await in_background(self._blobs.delete, sha256)
+                return
+            except OSError as error:
+                log.warning("an old checkpoint cannot be deleted, will try again", sha256=sha256, error=str(error))
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _DELETE_LONGEST_S)
 
     def _gpus_seen(self, node_id: str, body: wire.GpusSeen) -> None:
         changes = tuple(change for change in self._gpu_changes(node_id, body.gpus) if self._is_news(change))

@@ -36,7 +36,8 @@ from gpuyard.node.logs import read_log
 from gpuyard.node.outbox import Outbox
 from gpuyard.node.watch import Surroundings
 from gpuyard.node.window import Window
-from gpuyard.storage.blobs import BlobStore
+from gpuyard.storage.blobs import Blobs
+from gpuyard.storage.place import open_store
 
 _DIAL_S = (0.02, 1.0)
 log = structlog.get_logger(__name__)
@@ -45,11 +46,11 @@ log = structlog.get_logger(__name__)
 class Agent:
     """One node: its attempts, its GPUs, its link."""
 
-    def __init__(self, home: Home, settings: NodeSettings, workspaces: Path) -> None:
+    def __init__(self, home: Home, settings: NodeSettings, blobs: Blobs, workspaces: Path) -> None:
         self._home = home
         self._settings = settings
         self._journal = Journal(home.node / "attempts")
-        self._blobs = BlobStore(home.blobs)
+        self._blobs = blobs
         self._outbox = Outbox()
         self._host: HostReading = read_host()
         health = Health(home.node / "quarantine.json", self._host.boot_id)
@@ -357,14 +358,15 @@ def main() -> None:
     lock = lock_agent(home.node / "agent.lock")
     share_the_interpreter()
     settings = load_settings(home)
+    blobs = open_store(home.root, settings.storage)
     try:
-        asyncio.run(_run(home, settings))
+        asyncio.run(_run(home, settings, blobs))
     finally:
         lock.close()
 
 
-async def _run(home: Home, settings: Settings) -> None:
-    await Agent(home, settings.node, settings.workspaces.root(home)).run()
+async def _run(home: Home, settings: Settings, blobs: Blobs) -> None:
+    await Agent(home, settings.node, blobs, settings.workspaces.root(home)).run()
 
 
 if __name__ == "__main__":

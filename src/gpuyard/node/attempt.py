@@ -32,6 +32,8 @@ from gpuyard.node.launcher import (
 )
 from gpuyard.node.launcher.procfs import stat
 from gpuyard.node.watch import Surroundings, Watch
+from gpuyard.storage.blobs import BucketError
+from gpuyard.storage.place import in_background
 
 # The file system's clock may be this far behind ours.
 _CLOCK_STEP_NS = 10_000_000
@@ -81,6 +83,9 @@ class AttemptRun:
         """Launch and follow to the end."""
         try:
             resume_from = await self._beside(self._prepare)
+        except BucketError as error:
+            await self._not_started("storage_unreachable", error)
+            return
         except (OSError, tarfile.TarError) as error:
             await self._not_started("bad_resume" if self.start.resume_sha256 else "workdir_missing", error)
             return
@@ -103,7 +108,9 @@ class AttemptRun:
     async def _beside(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Do what may block in a thread; of a simple attempt it takes less time than going there and back."""
         start = self.start
-        if start.resume_sha256 or start.checkpoint_path or start.memory_gb or start.cpus:
+        if start.resume_sha256:
+            return await in_background(work, *arguments)
+        if start.checkpoint_path or start.memory_gb or start.cpus:
             return await asyncio.to_thread(work, *arguments)
         return work(*arguments)
 
@@ -135,7 +142,9 @@ class AttemptRun:
         memory = int(start.memory_gb * (1 << 30)) if start.memory_gb else None
         limits = Limits(memory, start.cpus, self._around.settings.max_processes)
         command = job_command(start, resume_from, self._around.home)
-        environment = job_environment(start, self._around.node, resume_from, self._workspace)
+        # The agent's key to a bucket is not its jobs': one that wants such variables is given its own by its spec.
+        withheld = self._around.blobs.variables
+        environment = job_environment(start, self._around.node, resume_from, self._workspace, withheld)
         return spawn(Launch(
             start.attempt_id, command, environment, self._workdir, self._watch.log.path, limits, start.stdin,
             reaper=self._around.reaper,

@@ -14,7 +14,7 @@ from pathlib import Path
 import structlog
 
 from gpuyard.domain import wire
-from gpuyard.storage.blobs import BlobStore
+from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.matches import Look, Matches, step_of
 
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
@@ -22,10 +22,10 @@ log = structlog.get_logger(__name__)
 
 
 class CheckpointWatcher:
-    """Watches one attempt. `scan` blocks on the disk: call it in a thread, one call at a time."""
+    """Watches one attempt. `scan` blocks on disk and blobs: call it in a thread, one call at a time."""
 
     def __init__(
-        self, start: wire.Start, workdir: Path, began_at: float, blobs: BlobStore, step: Callable[[], int | None]
+        self, start: wire.Start, workdir: Path, began_at: float, blobs: Blobs, step: Callable[[], int | None]
     ) -> None:
         self._start = start
         self._workdir = workdir
@@ -69,7 +69,7 @@ class CheckpointWatcher:
         except FileNotFoundError:
             return None  # the program rotates its checkpoints and has removed this one
         except OSError as error:
-            # A full disk: the job goes on, the checkpoint is tried again with the next scan.
+            # A full disk, a bucket that is away: the job goes on, the next scan tries again.
             if name not in self._warned:
                 log.warning(
                     "a checkpoint could not be kept", attempt=self._start.attempt_id, path=name, error=str(error)

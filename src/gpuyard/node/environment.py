@@ -10,9 +10,10 @@ from gpuyard.domain import wire
 
 
 def job_environment(
-    start: wire.Start, node: str, resume_from: Path | None, workspace: Path | None = None
-) -> dict[str, str]:
-    """The whole environment of an attempt's process.
+    start: wire.Start, node: str, resume_from: Path | None, workspace: Path | None = None,
+    withheld: tuple[str, ...] = (),
+) -> dict[str, str]:  # fmt: skip
+    """The whole environment of an attempt's process. What begins with one of `withheld` is not inherited.
 
     GPUs are named by UUID, in the child's environment, because inside a program it is too late once CUDA is up;
     a job that asked for none sees none.
@@ -30,13 +31,13 @@ def job_environment(
         own["GPUYARD_RESUME_FROM"] = str(resume_from)
     if workspace:
         own["GPUYARD_WORKSPACE"] = str(workspace)
-    return _inherited() | _defaults(start) | start.environment | own
+    return _inherited(withheld) | _defaults(start) | start.environment | own
 
 
 @cache
-def _inherited() -> dict[str, str]:
+def _inherited(withheld: tuple[str, ...]) -> dict[str, str]:
     """What the agent itself was given: read once, because each attempt is given it."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("GPUYARD_")}
+    return {name: value for name, value in os.environ.items() if not name.startswith(("GPUYARD_", *withheld))}
 
 
 def _defaults(start: wire.Start) -> dict[str, str]:

@@ -18,7 +18,8 @@ from gpuyard.node.journal import Journal, Record
 from gpuyard.node.launcher import LogFile, Process, find_attempt
 from gpuyard.node.output import OutputFollower
 from gpuyard.node.sampling import UsageSampler
-from gpuyard.storage.blobs import BlobStore
+from gpuyard.storage.blobs import Blobs
+from gpuyard.storage.place import in_background
 
 _POINTS_A_REPORT = 5_000
 log = structlog.get_logger(__name__)
@@ -34,7 +35,7 @@ class Surroundings:
     """
 
     journal: Journal
-    blobs: BlobStore
+    blobs: Blobs
     settings: NodeSettings
     node: str
     send: Callable[[Any], None]
@@ -135,7 +136,7 @@ class Watch:
         if self._checkpoints is None or not self._record.start.checkpoint_path:
             return
         pids = partial(find_attempt, self._id)
-        for item in await asyncio.to_thread(self._checkpoints.scan, pids, last=last):
+        for item in await in_background(self._checkpoints.scan, pids, last=last):
             self._record.checkpoints.append(item)
             self._around.journal.note_checkpoint(item)
             self._around.send(item)

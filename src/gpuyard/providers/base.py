@@ -25,6 +25,8 @@ class GpuProviderInterface(ABC):
     PROVIDER_NAME: ClassVar[str]
     containers: ClassVar[bool] = False
     """Whether it runs jobs that name an image."""
+    wants_storage: ClassVar[bool] = False
+    """Whether its `config` is to hold `storage`, the settings of the place from which it fetches checkpoints."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config

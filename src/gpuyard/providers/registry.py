@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import Any
 
+from gpuyard.config.settings import StorageSettings
 from gpuyard.domain.errors import InvalidInputError, ProviderError
 from gpuyard.providers.base import GpuProviderInterface
 
@@ -16,8 +17,11 @@ def names() -> list[str]:
     return sorted(point.name for point in entry_points(group=GROUP))
 
 
-def load(name: str, config: Mapping[str, Any]) -> GpuProviderInterface:
-    """A provider by name. InvalidInputError for an unknown one, ProviderError for one that cannot be imported."""
+def load(name: str, config: Mapping[str, Any], storage: StorageSettings | None = None) -> GpuProviderInterface:
+    """A provider by name, which is told of the `storage` if it asks for that.
+
+    InvalidInputError for an unknown one, ProviderError for one that cannot be imported.
+    """
     found = [point for point in entry_points(group=GROUP) if point.name == name]
     if not found:
         near = get_close_matches(name, names(), n=2, cutoff=0.4) or names()
@@ -28,4 +32,4 @@ def load(name: str, config: Mapping[str, Any]) -> GpuProviderInterface:
         raise ProviderError(f"Provider {name} cannot be loaded: {error}. Install its extra.", name, "IMPORT") from error
     if not (isinstance(provider, type) and issubclass(provider, GpuProviderInterface)):
         raise ProviderError(f"Provider {name} cannot be used: {found[0].value} is no provider.", name, "IMPORT")
-    return provider(config)
+    return provider({**config, "storage": storage} if storage and provider.wants_storage else config)

@@ -26,6 +26,8 @@ PREEMPTED = "preempted"
 """The reason of an attempt that was stopped for another job."""
 REVOKED = "revoked"
 """The reason of an attempt that was taken back before it began, or found nothing left."""
+UNREACHABLE = "storage_unreachable"
+"""The reason of an attempt whose checkpoint could not be fetched for the moment."""
 PLACE_FAULTS = frozenset({"submit_failed", "node_lost", "exit_status_lost", "attempt_lost"})
 """Reasons that are the fault of the place and not of the job."""
 _WAITING = frozenset({AttemptState.INTENDED, AttemptState.SENT, AttemptState.PENDING})
@@ -71,7 +73,7 @@ def _seen_from_there(state: str, reason: str | None, *, ours: bool) -> End:
         return End.FAILED
     if ours:
         return End.WELL
-    return {PREEMPTED: End.INTERRUPTED, REVOKED: End.NOTHING}.get(reason or "", End.WELL)
+    return {PREEMPTED: End.INTERRUPTED, REVOKED: End.NOTHING, UNREACHABLE: End.NOTHING}.get(reason or "", End.WELL)
 
 
 def _ran(view: View, kind: str, placements: tuple[Placement, ...], seconds: float) -> None:

@@ -37,7 +37,8 @@ from gpuyard.server.auth import ensure_token
 from gpuyard.server.election import Election
 from gpuyard.server.stream import Stream
 from gpuyard.server.yard import Yard
-from gpuyard.storage.blobs import BlobStore
+from gpuyard.storage.blobs import Blobs
+from gpuyard.storage.place import open_store
 
 _DATABASE_AGAIN_S = 1.0
 _WRITE_BUFFER = 16 * 1024
@@ -66,13 +67,14 @@ def main() -> None:
 def _run(home: Home, inherited: list[int] | None) -> None:
     settings = load_settings(home)
     hooks = read_webhooks(settings.notify.webhooks, os.environ)
+    blobs = open_store(home.root, settings.storage)
     if inherited:
         lock, listener = os.fdopen(inherited[0], "a+"), socket.socket(fileno=inherited[1])
         ledger = _open_patiently(home, settings)
     else:
         lock, listener = lock_ledger(home.lock), _listen(settings)
         ledger = Ledger.open(find_database(home, settings.ledger.url))
-    yard = _yard(home, settings, ledger, settings.server.url or _url_of(listener))
+    yard = _yard(home, settings, ledger, blobs, settings.server.url or _url_of(listener))
     yard.notifier = _notifier(hooks, yard.controller) if hooks else None
     yard.start_over = lambda why: _start_over(home, lock.fileno(), listener.fileno(), why)
     try:
@@ -82,10 +84,9 @@ def _run(home: Home, inherited: list[int] | None) -> None:
         lock.close()
 
 
-def _yard(home: Home, settings: Settings, ledger: Ledger, url: str) -> Yard:
-    blobs = BlobStore(home.blobs)
+def _yard(home: Home, settings: Settings, ledger: Ledger, blobs: Blobs, url: str) -> Yard:
     stream = Stream(ledger.queries)
-    controller = Controller(ledger, settings, local_providers(home.root, settings), blobs, stream.changed)
+    controller = Controller(ledger, settings, local_providers(home.root, settings), blobs, home, stream.changed)
     token = ensure_token(home.token)
     election = None
     if ledger.shared:

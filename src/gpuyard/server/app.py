@@ -31,6 +31,7 @@ from gpuyard.server.routers import (
     workspaces,
 )  # fmt: skip
 from gpuyard.server.yard import Yard
+from gpuyard.storage.place import problem_of
 
 _HOUSEKEEPING_S = 5.0
 log = structlog.get_logger(__name__)
@@ -43,9 +44,10 @@ def make_app(yard: Yard) -> FastAPI:
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
         leading = Leading(yard)
         await leading.open()
-        keeping = asyncio.create_task(_housekeeping(yard))
+        keeping = [asyncio.create_task(_housekeeping(yard)), asyncio.create_task(_try_storage(yard))]
         yield
-        keeping.cancel()
+        for task in keeping:
+            task.cancel()
         yard.stream.close()
         await leading.close()
 
@@ -82,6 +84,12 @@ class _NoteUse:
         if scope["type"] == "http":
             self._yard.used_at = time.monotonic()
         await self._app(scope, receive, send)
+
+
+async def _try_storage(yard: Yard) -> None:
+    """Say at the start that checkpoints cannot be kept. Jobs run all the same, and what they save is tried again."""
+    if problem := await problem_of(yard.blobs):
+        log.warning("checkpoints cannot be kept: see [storage] in the settings", place=yard.blobs.name, why=problem)
 
 
 async def _housekeeping(yard: Yard) -> None:

@@ -17,7 +17,7 @@ from gpuyard.ledger.queries import Queries
 from gpuyard.notify.notifier import Notifier
 from gpuyard.server.election import Election
 from gpuyard.server.stream import Stream
-from gpuyard.storage.blobs import BlobStore
+from gpuyard.storage.blobs import Blobs
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Yard:
     home: Home
     settings: Settings
     controller: Controller
-    blobs: BlobStore
+    blobs: Blobs
     stream: Stream
     token: str
     url: str

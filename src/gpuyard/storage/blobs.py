@@ -4,28 +4,52 @@ A blob is copied and hashed in one pass into a temporary file and then moved to 
 all. Stores are used from threads.
 """
 
+import io
 import os
 import re
+import secrets
 import shutil
 import tarfile
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Protocol
 from urllib.parse import unquote
 
-from gpuyard.domain.errors import InvalidInputError, quoted
+from gpuyard.domain.errors import GpuyardError, InvalidInputError, quoted
 from gpuyard.storage.archive import beside, pack, replace, unpack
-from gpuyard.storage.streams import CHUNK, Blob, HashedFile
+from gpuyard.storage.streams import CHUNK, Blob, HashedFile, as_file
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BUCKETS = ("s3", "gs", "az")
 
 
+class BucketError(GpuyardError, OSError):
+    """The bucket cannot be used: it is not there, refuses the credentials, or does not answer.
+
+    It is an OSError too, as a full disk is, so that who stores blobs need not know where. It says nothing of a blob:
+    what is asked for may be there when the bucket is.
+    """
+
+    code = "bucket_error"
+    status = 502
+    exit_code = 4
+
+
 class Blobs(Protocol):
-    """A place for blobs. What fails is an OSError; a name that is no SHA-256 in hex is a ValueError."""
+    """A place for blobs. What fails is an OSError; a name that is no SHA-256 in hex is a ValueError.
+
+    `name` is the place as people know it, without secrets. `variables` are how the names of the environment's variables
+    begin that open it: they are nobody else's business.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def variables(self) -> tuple[str, ...]: ...
 
     def has(self, sha256: str) -> bool:
         """Is the blob there?"""
@@ -43,8 +67,11 @@ class Blobs(Protocol):
         """Store a file, or a directory as `put_directory` does."""
         ...
 
-    def open(self, sha256: str) -> IO[bytes]:
-        """The blob's bytes as they are, unverified; FileNotFoundError when it is not there."""
+    def open(self, sha256: str, part: tuple[int, int] | None = None) -> IO[bytes]:
+        """The blob's bytes as they are, unverified; FileNotFoundError when it is not there.
+
+        Of `part`, first and end (which is not in it), only those; both have to lie in the blob.
+        """
         ...
 
     def restore(self, sha256: str, target: Path, *, directory: bool) -> None:
@@ -63,12 +90,19 @@ class Blobs(Protocol):
         """Remove what a killed process left half-written; call it when nothing is being stored."""
         ...
 
+    def check(self) -> None:
+        """Store, read and delete a little; OSError when that cannot be."""
+        ...
+
 
 class Store(ABC):
     """What every store does alike; where a blob's bytes go is the subclass's."""
 
     @abstractmethod
-    def open(self, sha256: str) -> IO[bytes]: ...
+    def open(self, sha256: str, part: tuple[int, int] | None = None) -> IO[bytes]: ...
+
+    @abstractmethod
+    def delete(self, sha256: str) -> None: ...
 
     @abstractmethod
     def _incoming(self) -> AbstractContextManager[IO[bytes]]:
@@ -95,6 +129,13 @@ class Store(ABC):
             _write_out(source, fresh, sha256, directory)
             replace(fresh, target)
 
+    def check(self) -> None:
+        # Never the same bytes: two that check at once must not delete each other's.
+        blob = self.put(io.BytesIO(b"gpuyard was here: " + secrets.token_bytes(16)))
+        with self.open(blob.sha256) as file:
+            file.read()
+        self.delete(blob.sha256)
+
     def _save(self, fill: Callable[[IO[bytes]], None]) -> Blob:
         with self._incoming() as file:
             hashed = HashedFile(file)
@@ -107,8 +148,11 @@ class Store(ABC):
 class BlobStore(Store):
     """Blobs in the directory `root`, as `ab/cdef…`."""
 
+    variables: tuple[str, ...] = ()
+
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.name = str(root)
 
     def path(self, sha256: str) -> Path:
         """Where the blob is, or would be; ValueError when `sha256` is none."""
@@ -117,8 +161,9 @@ class BlobStore(Store):
     def has(self, sha256: str) -> bool:
         return self.path(sha256).is_file()
 
-    def open(self, sha256: str) -> IO[bytes]:
-        return self.path(sha256).open("rb")
+    def open(self, sha256: str, part: tuple[int, int] | None = None) -> IO[bytes]:
+        file = self.path(sha256).open("rb")
+        return as_file(_part(file, *part)) if part else file
 
     def delete(self, sha256: str) -> None:
         self.path(sha256).unlink(missing_ok=True)
@@ -163,9 +208,10 @@ def open_blobs(url: str, options: Mapping[str, str], *, scratch: Path | None = N
         return _open_bucket(url, options, scratch)
     path = Path(unquote(place) if scheme == "file" else url).expanduser()
     if not path.is_absolute():
+        shown = f"{scheme}://{place.rpartition('@')[2]}" if place else url  # without what may be a password
         raise InvalidInputError.of(
             "storage",
-            f"{quoted(url)} is no place for blobs",
+            f"{quoted(shown)} is no place for blobs",
             "an absolute path, or a bucket such as s3://bucket/prefix",
         )
     return BlobStore(path)
@@ -176,6 +222,14 @@ def key(sha256: str) -> str:
     if not _SHA256.fullmatch(sha256):
         raise ValueError(f"{sha256!r} is not a SHA-256 in hex")
     return f"{sha256[:2]}/{sha256[2:]}"
+
+
+def _part(file: IO[bytes], first: int, end: int) -> Iterator[bytes]:
+    with file:
+        file.seek(first)
+        while first < end and (data := file.read(min(CHUNK, end - first))):
+            first += len(data)
+            yield data
 
 
 def _open_bucket(url: str, options: Mapping[str, str], scratch: Path | None) -> Blobs:

@@ -17,12 +17,12 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import S3Store, from_url
 
-from gpuyard.domain.errors import GpuyardError, InvalidInputError, quoted
-from gpuyard.storage.blobs import Store, key
+from gpuyard.domain.errors import InvalidInputError, quoted
+from gpuyard.storage.blobs import BucketError, Store, key
 from gpuyard.storage.streams import CHUNK, Blob, as_file
 
 if TYPE_CHECKING:
-    from obstore import GetResult
+    from obstore import GetOptions, GetResult
     from obstore.store import RetryConfig
 
 T = TypeVar("T")
@@ -38,6 +38,8 @@ _CREDENTIALS = {
     "gs": "GOOGLE_SERVICE_ACCOUNT",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
+# All that the library reads begins so, and what leads to a bucket is as little a job's business as its key.
+_VARIABLES = {"s3": ("AWS_",), "gs": ("GOOGLE_",), "az": ("AZURE_",)}
 _DEFAULTS = {"s3": {"disable_bulk_delete": "true"}}  # not every S3 has the call that deletes many
 _PLACE = {"s3": "AWS_ENDPOINT_URL and AWS_REGION", "gs": "the network", "az": "AZURE_STORAGE_ACCOUNT_NAME"}
 _TELLING = [re.compile(text) for text in (
@@ -46,17 +48,6 @@ _TELLING = [re.compile(text) for text in (
 _FORBIDDEN = re.compile(r"status code: 40[13]")
 # With none in the environment the library asks the machine it runs on for some.
 _NO_CREDENTIALS = re.compile(r"/latest/(api/token|meta-data)|computeMetadata|metadata/identity")
-
-
-class BucketError(GpuyardError, OSError):
-    """The bucket cannot be used: it is not there, refuses the credentials, or does not answer.
-
-    It is an OSError too, as a full disk is, so that who stores blobs need not know where.
-    """
-
-    code = "bucket_error"
-    status = 502
-    exit_code = 4
 
 
 class BucketStore(Store):
@@ -72,15 +63,19 @@ class BucketStore(Store):
         self._scheme, _, place = url.partition("://")
         host, slash, prefix = place.partition("/")
         self.name = f"{self._scheme}://{host.rpartition('@')[2]}{slash}{prefix}"  # without what may be a password
+        self.variables = _VARIABLES.get(self._scheme, ())
         self._scratch, self._bucket_seen = scratch, False
         self._objects = _opened(url, self.name, {**_DEFAULTS.get(self._scheme, {}), **(options or {})}, retries)
 
     def has(self, sha256: str) -> bool:
         return self._ask(self._objects.head, sha256) is not None
 
-    def open(self, sha256: str) -> IO[bytes]:
-        found = self._ask(self._objects.get, sha256)
+    def open(self, sha256: str, part: tuple[int, int] | None = None) -> IO[bytes]:
+        options: GetOptions = {"range": part} if part else {}
+        found = self._ask(lambda name: self._objects.get(name, options=options), sha256)
         if found is None:
+            with self._explained():
+                self._look_for_bucket()  # seen before or not: who asks gives up for good what is not there
             raise FileNotFoundError(f"there is no blob {sha256} in {self.name}")
         return as_file(self._parts(found))
 
@@ -123,8 +118,11 @@ class BucketStore(Store):
     def _check_bucket(self) -> None:
         """What is not found may be the blob or the bucket, and S3's answer does not always tell: ask once."""
         if not self._bucket_seen:
-            next(iter(self._objects.list(chunk_size=1)), None)  # pyright: ignore[reportUnknownMemberType]
+            self._look_for_bucket()
             self._bucket_seen = True
+
+    def _look_for_bucket(self) -> None:
+        next(iter(self._objects.list(chunk_size=1)), None)  # pyright: ignore[reportUnknownMemberType]
 
     def _parts(self, found: "GetResult") -> Iterator[bytes]:
         with self._explained():

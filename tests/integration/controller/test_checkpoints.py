@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from gpuyard.domain import wire
-from gpuyard.domain.errors import NotFoundError, RefusedError
+from gpuyard.domain.errors import NotFoundError, ProviderError, RefusedError
+from gpuyard.storage.blobs import BlobStore, BucketError
 from tests.support.controlled import Controlled
 from tests.support.wait import eventually
 
@@ -77,6 +78,52 @@ async def test_the_newest_are_kept_and_the_blobs_of_the_others_are_deleted(yard:
     await eventually(
         lambda: [yard.blobs.has(blob) for blob in blobs] == [False] * 3 + [True] * 2, "blobs to be deleted"
     )
+
+
+async def test_a_blob_that_cannot_be_deleted_is_tried_again(yard: Controlled, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gpuyard.controller.reports._DELETE_AGAIN_S", 0.01)
+    delete, tries = BlobStore.delete, []
+
+    def away(store: BlobStore, sha256: str) -> None:
+        tries.append(sha256)
+        if len(tries) < 4:
+            raise BucketError("The bucket does not answer.")
+        delete(store, sha256)
+
+    monkeypatch.setattr(BlobStore, "delete", away)
+    job_id = await yard.submit()
+    blobs = [await yard.save(job_id, f"out/{step}.pt", step=step) for step in range(3)]
+    await eventually(lambda: not yard.blobs.has(blobs[0]), "the oldest to be deleted in the end")
+    await yard.settled()
+    assert tries == [blobs[0]] * 4
+
+
+async def test_one_that_cannot_be_fetched_for_the_moment_costs_no_retry(yard: Controlled):
+    """What the agent says of it is what an engine's provider says by its error."""
+    job_id = await interrupted(yard, 10, 20)
+    await yard.resume(job_id, "10")
+    for _ in range(3):
+        await yard.finish(job_id, reason="storage_unreachable", message="The bucket does not answer.")
+        await eventually(lambda: yard.job(job_id)["state"] != "queued", "another attempt")
+    yard.host.refuse_with = BucketError("The bucket does not answer.")
+    before = yard.job(job_id)["attempts"]
+    await yard.finish(job_id, reason="storage_unreachable")
+    await eventually(lambda: yard.job(job_id)["attempts"] > before + 2, "tries")
+    yard.host.refuse_with = None
+    assert await resumed_from(yard, job_id) == ("step-10.pt", "out/step-10.pt")
+    await yard.finish(job_id)
+    row = await yard.until(job_id)
+    assert (row["state"], row["failures"]) == ("completed", 0)
+    assert {attempt["reason"] for attempt in yard.attempts(job_id)} == {"cancelled", "storage_unreachable", None}
+
+
+async def test_one_that_is_gone_fails_the_job_for_good(yard: Controlled):
+    job_id = await interrupted(yard, 10, retry_count=3)
+    yard.host.refuse_with = ProviderError("The checkpoint cannot be read: it is gone.", "fake", "BAD_RESUME")
+    await yard.resume(job_id)
+    row = await yard.until(job_id)
+    assert (row["state"], row["reason"], row["attempts"]) == ("failed", "bad_resume", 2)
+    assert "it is gone" in yard.attempts(job_id)[-1]["message"]
 
 
 async def test_a_blob_that_another_checkpoint_needs_is_left(yard: Controlled):

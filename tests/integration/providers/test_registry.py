@@ -4,6 +4,7 @@ import textwrap
 
 import pytest
 
+from gpuyard.config.settings import StorageSettings
 from gpuyard.domain.errors import InvalidInputError, ProviderError
 from gpuyard.providers import registry
 from gpuyard.providers.local import LocalProvider
@@ -49,6 +50,23 @@ def test_a_third_party_is_found(install):
     provider = registry.load("thirdcloud", {"key": "value"})
     assert type(provider).__name__ == "Cloud"
     assert provider.config == {"key": "value"}
+
+
+def test_only_who_asks_for_it_is_told_of_the_storage(install):
+    """Most read their configuration strictly, and would refuse a field they do not know."""
+    storage = StorageSettings(url="s3://bucket")
+    install("thirdcloud", CLOUD)
+    install("storing", CLOUD.replace('NAME = "cloud"', 'NAME, wants_storage = "cloud", True'))
+    assert registry.load("thirdcloud", {"key": "value"}, storage).config == {"key": "value"}
+    assert registry.load("storing", {"key": "value"}, storage).config == {"key": "value", "storage": storage}
+
+
+@pytest.mark.parametrize("name", ["docker", "slurm"])
+def test_those_that_fetch_checkpoints_take_it(name, tmp_path):
+    pytest.importorskip("docker")
+    wrong = StorageSettings(url="s4://nowhere")
+    with pytest.raises(InvalidInputError, match="is no place for blobs"):
+        registry.load(name, {"home": str(tmp_path)}, wrong)
 
 
 @pytest.mark.parametrize(("name", "offered"), [("locla", "local"), ("Local", "local"), ("zzz", "local")])

@@ -13,7 +13,7 @@ import pytest
 
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.storage.blobs import Blob, Blobs, BlobStore, open_blobs
-from tests.integration.storage.conftest import Bucket
+from tests.support.s3 import Bucket
 from tests.support.tmpfs import fill, small_disk
 
 BIG = os.urandom(20_000_000)  # more than one chunk, and more than one part of an upload
@@ -300,6 +300,36 @@ def test_a_blob_that_is_no_archive_is_an_oserror(store: Blobs, tmp_path: Path):
     blob = store.put(io.BytesIO(b"no tar" * 1000))
     with pytest.raises(OSError, match="cannot be unpacked"):
         store.restore(blob.sha256, tmp_path / "back", directory=True)
+
+
+@pytest.mark.parametrize("part", [(0, 1), (5, 9), (0, len(BIG)), (3_000_000, 12_000_000), (len(BIG) - 1, len(BIG))])
+def test_a_part_of_a_blob(store: Blobs, part: tuple[int, int]):
+    blob = store.put(io.BytesIO(BIG))
+    with store.open(blob.sha256, part) as file:
+        assert file.read() == BIG[slice(*part)]
+
+
+def test_a_part_of_what_is_not_there(store: Blobs):
+    with pytest.raises(FileNotFoundError):
+        store.open("0" * 64, (0, 1))
+
+
+def test_a_check_leaves_nothing(place: Place):
+    place.blobs.check()
+    assert place.names() == []
+
+
+def test_a_check_of_a_full_disk(tmp_path: Path):
+    with small_disk(tmp_path / "disk") as disk:
+        fill(disk / "ballast")
+        with pytest.raises(OSError, match="No space left"):
+            BlobStore(disk / "blobs").check()
+
+
+def test_no_password_is_shown_of_what_is_no_place():
+    with pytest.raises(InvalidInputError, match="no place") as caught:
+        open_blobs("http://me:hunter2@host/x", {})
+    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["blobs", "", "s4://x", "http://127.0.0.1/x", "file://host/x", "C:\\blobs"])

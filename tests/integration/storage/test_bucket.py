@@ -2,10 +2,14 @@
 
 import hashlib
 import io
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -14,8 +18,8 @@ import pytest
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.storage.blobs import open_blobs
 from gpuyard.storage.bucket import BucketError, BucketStore
-from tests.integration.storage.conftest import SECRET, Bucket
 from tests.support.proxy import Proxy, proxied
+from tests.support.s3 import SECRET, Bucket
 from tests.support.wait import wait_until
 
 PARTS = os.urandom(30_000_000)  # four parts of an upload
@@ -151,14 +155,13 @@ def test_a_bucket_that_goes_is_not_a_missing_blob(bucket: Bucket):
     bucket.s3.client.delete_bucket(Bucket=bucket.name)
     with pytest.raises(BucketError, match="There is no bucket"):
         blobs.put(io.BytesIO(b"x"))
+    with pytest.raises(BucketError, match="There is no bucket"):
+        blobs.open(DIGEST)
 
 
 def test_wrong_credentials(bucket: Bucket):
-    httpx.post(f"{bucket.s3.endpoint}/moto-api/reset-auth", content=b"0").raise_for_status()
-    try:
+    with enforced(bucket):
         said = refusals(BucketStore(bucket.url))
-    finally:
-        httpx.post(f"{bucket.s3.endpoint}/moto-api/reset-auth", content=b"inf").raise_for_status()
     for text in said:
         assert text.startswith(f"{bucket.url} refuses the credentials (403 Forbidden")
         assert text.endswith(
@@ -204,6 +207,72 @@ def test_an_option_beats_the_environment(bucket: Bucket, monkeypatch: pytest.Mon
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     blobs = open_blobs(bucket.url, {"endpoint": bucket.s3.endpoint, "region": "us-east-1"})
     assert not blobs.has(DIGEST)
+
+
+def test_what_leads_to_it_begins_so(bucket: Bucket):
+    """What the variables are called that no job is to inherit."""
+    assert BucketStore(bucket.url).variables == ("AWS_",)
+    assert BucketStore("gs://bucket/deep", {"google_skip_signature": "true"}).variables == ("GOOGLE_",)
+    assert BucketStore("az://bucket/deep", {"azure_storage_account_name": "x"}).variables == ("AZURE_",)
+
+
+def test_a_check_says_what_is_wrong_and_leaves_nothing(bucket: Bucket):
+    blobs = BucketStore(bucket.url)
+    blobs.check()
+    assert bucket.objects() == []
+    with bucket.away(), pytest.raises(BucketError, match="There is no bucket"):
+        blobs.check()
+
+
+def policy() -> dict:
+    """The rights that the guide tells people to give, for the bucket of the guide."""
+    guide = Path(__file__).parents[3] / "docs/guides/storage.md"
+    (text,) = re.findall(r"```json\n(.*?)```", guide.read_text(), re.DOTALL)
+    return json.loads(text)
+
+
+@pytest.mark.parametrize("lacking", [None, "s3:ListBucket", "s3:GetObject", "s3:PutObject", "s3:DeleteObject"])
+def test_the_rights_in_the_guide_are_enough_and_none_too_many(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, lacking: str | None
+):
+    rights = policy()
+    rights["Statement"] = [
+        {**one, "Action": actions} for one in rights["Statement"]
+        if (actions := [action for action in one["Action"] if action != lacking])
+    ]  # fmt: skip
+    text = json.dumps(rights).replace("example-models", bucket.name).replace("gpuyard/*", "deep/er/*")
+    name, iam = f"user-{bucket.name}", bucket.s3.service("iam")
+    iam.create_user(UserName=name)
+    iam.put_user_policy(UserName=name, PolicyName="gpuyard", PolicyDocument=text)
+    key = iam.create_access_key(UserName=name)["AccessKey"]
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", key["AccessKeyId"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key["SecretAccessKey"])
+    blobs = BucketStore(bucket.url)
+    with enforced(bucket):
+        if lacking:
+            with pytest.raises(BucketError):
+                check_all(blobs)
+        else:
+            check_all(blobs)
+
+
+def check_all(blobs: BucketStore) -> None:
+    """Everything that is ever done with a store."""
+    assert not blobs.has(DIGEST)
+    blobs.put(io.BytesIO(PARTS))
+    with blobs.open(DIGEST, (1, 3)) as file:
+        assert file.read() == PARTS[1:3]
+    blobs.delete(DIGEST)
+
+
+@contextmanager
+def enforced(bucket: Bucket) -> Iterator[None]:
+    """The server looks at signatures and rights."""
+    httpx.post(f"{bucket.s3.endpoint}/moto-api/reset-auth", content=b"0").raise_for_status()
+    try:
+        yield
+    finally:
+        httpx.post(f"{bucket.s3.endpoint}/moto-api/reset-auth", content=b"inf").raise_for_status()
 
 
 def test_a_signed_url_needs_no_credentials(bucket: Bucket):

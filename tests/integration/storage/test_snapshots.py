@@ -20,7 +20,7 @@ from gpuyard.domain.errors import InvalidInputError
 from gpuyard.storage import snapshots
 from gpuyard.storage.blobs import Blob, Blobs, BlobStore, open_blobs
 from gpuyard.storage.snapshots import Snapshot, take, unpack
-from tests.integration.storage.conftest import Bucket
+from tests.support.s3 import Bucket
 
 YEAR_2020 = 1_577_836_800
 

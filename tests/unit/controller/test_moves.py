@@ -71,6 +71,8 @@ def test_a_cancel_loses_to_a_clean_exit_only(outcome, state):
         ({"retry_count": 1, "cancel_requested": True}, {"exit_code": 1}, False),
         ({"retry_count": 1}, {"reason": "attempt_lost", "lost": True}, True),
         ({"retry_count": 0, "failures": 0}, {"stopped": "preempted"}, True),
+        ({"retry_count": 0, "failures": 0}, {"reason": "storage_unreachable"}, True),
+        ({"cancel_requested": True}, {"reason": "storage_unreachable"}, False),
     ],
 )
 def test_when_another_attempt_is_granted(fields, outcome, granted):
@@ -95,6 +97,15 @@ def test_a_preemption_costs_no_retry(life):
     job_id = life.submit(retry_count=0)
     life.end(life.run(job_id), stopped="preempted")
     assert (life.row(job_id)["state"], life.row(job_id)["failures"]) == ("queued", 0)
+
+
+def test_a_checkpoint_that_cannot_be_fetched_costs_no_retry_and_stays_the_one_to_go_on_from(life):
+    job_id = life.submit(retry_count=0)
+    life.end(life.run(job_id), stopped="cancelled")
+    life.record(moves.resumed(life.row(job_id), "ckpt_7", life.now))
+    life.end(life.run(job_id), reason="storage_unreachable")
+    row = life.row(job_id)
+    assert (row["state"], row["failures"], row["resume_from"]) == ("queued", 0, "ckpt_7")
 
 
 def test_an_end_pays_for_the_seconds_that_were_run(life):

@@ -6,6 +6,7 @@ from gpuyard.config.paths import Home
 from gpuyard.config.settings import NodeSettings
 from gpuyard.domain import wire
 from gpuyard.node.agent import Agent
+from gpuyard.storage.blobs import BlobStore
 
 
 def test_an_attempt_is_never_left_without_an_end(tmp_path):
@@ -18,7 +19,7 @@ def test_an_attempt_is_never_left_without_an_end(tmp_path):
         raise RuntimeError("a fault of ours")
 
     async def scenario():
-        agent = Agent(home, NodeSettings(), home.workspaces)
+        agent = Agent(home, NodeSettings(), BlobStore(home.blobs), home.workspaces)
         attempt = agent._remember(agent._journal.intend(start, "boot"))
         await agent._attend(attempt, fails())
         return agent, attempt

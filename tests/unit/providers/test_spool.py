@@ -10,7 +10,7 @@ from gpuyard.domain.errors import ProviderError
 from gpuyard.domain.jobconfig import JobConfig
 from gpuyard.providers.kubernetes.spool import Spool
 from gpuyard.providers.saving import Saving, by_itself
-from gpuyard.storage.blobs import BlobStore
+from gpuyard.storage.blobs import BlobStore, BucketError
 
 
 @pytest.fixture
@@ -58,6 +58,23 @@ def test_what_cannot_be_copied_is_said_and_leaves_nothing(spool: Spool, options:
         spool.lay_out(config(**options))
     assert raised.value.error_code == "BAD_FOLDER"
     assert not spool.work("gpuyard-attempt-1").parent.exists()
+
+
+def test_a_bucket_that_is_away_is_told_from_a_folder_that_cannot_be_copied(
+    spool: Spool, blobs: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise BucketError("The bucket does not answer.")
+
+    blob = blobs.put(io.BytesIO(b"weights"))
+    again = config(resume_sha256=blob.sha256, resume_name="step-1.pt")
+    with monkeypatch.context() as patch:
+        patch.setattr(blobs, "restore", away)
+        with pytest.raises(BucketError):
+            spool.lay_out(again)
+    assert not spool.work("gpuyard-attempt-1").parent.exists()
+    spool.lay_out(again)
+    assert (spool.work("gpuyard-attempt-1").parent / "resume" / "step-1.pt").read_bytes() == b"weights"
 
 
 def test_checkpoints_are_told_once_they_are_complete_and_torn_ones_never(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from decimal import Decimal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gpuyard.config.settings import StorageSettings
+
 
 class DockerConfig(BaseModel):
     """What `[providers.docker]` may say. `host`: the daemon's address, by default as the `docker` command finds it.
@@ -16,6 +18,7 @@ class DockerConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     home: str
+    storage: StorageSettings = StorageSettings()
     enabled: bool = True
     host: str | None = None
     workspace: str | None = None

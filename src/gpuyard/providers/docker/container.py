@@ -12,9 +12,10 @@ from typing import Any
 from docker.models.containers import Container
 from docker.types import DeviceRequest, LogConfig, Mount
 
+from gpuyard.domain.errors import ProviderError
 from gpuyard.domain.jobconfig import JobConfig
 from gpuyard.providers.docker.config import DockerConfig
-from gpuyard.storage.blobs import BlobStore
+from gpuyard.storage.blobs import Blobs, BucketError
 
 ATTEMPT, HOME, LIMITS = "gpuyard.attempt", "gpuyard.home", "gpuyard.limits"
 """The labels of a container: whose it is, and what has to outlive gpuyard."""
@@ -26,7 +27,7 @@ _SHELL_STDIN = ("/bin/sh", "-c", 'exec "$@" 2>&1 </gpuyard/stdin', "sh")
 class Blueprint:
     """Makes containers' descriptions. Each attempt has a folder of its own below `folder`, on this host."""
 
-    def __init__(self, settings: DockerConfig, folder: Path, blobs: BlobStore) -> None:
+    def __init__(self, settings: DockerConfig, folder: Path, blobs: Blobs) -> None:
         self._settings, self._folder, self._blobs = settings, folder, blobs
 
     def values(self, attempt_id: str, config: JobConfig) -> dict[str, Any]:
@@ -79,7 +80,12 @@ class Blueprint:
             return mounts, ""
         name = str(options.get("resume_name") or "checkpoint")
         directory = bool(options.get("resume_directory"))
-        self._blobs.restore(options["resume_sha256"], private / "resume" / name, directory=directory)
+        try:
+            self._blobs.restore(options["resume_sha256"], private / "resume" / name, directory=directory)
+        except BucketError:
+            raise
+        except OSError as error:
+            raise ProviderError(f"The checkpoint cannot be read: {error}.", "docker", "BAD_RESUME") from None
         mounts.append(Mount("/gpuyard/resume", str(private / "resume"), type="bind"))
         return mounts, f"/gpuyard/resume/{name}"
 

@@ -39,7 +39,8 @@ from gpuyard.providers.docker.container import (
 )
 from gpuyard.providers.docker.stream import in_thread
 from gpuyard.providers.saving import Saving, by_itself
-from gpuyard.storage.blobs import BlobStore
+from gpuyard.storage.blobs import BucketError
+from gpuyard.storage.place import in_background, open_store
 
 _TERM_GRACE_S = 10.0
 _SHELL_SAYS = {126: "not_executable", 127: "command_not_found"}
@@ -63,6 +64,7 @@ class DockerProvider(GpuProviderInterface):
 
     PROVIDER_NAME: ClassVar[str] = "docker"
     containers: ClassVar[bool] = True
+    wants_storage: ClassVar[bool] = True
     max_pending: int = 0  # it has no line of its own
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -70,7 +72,8 @@ class DockerProvider(GpuProviderInterface):
         self.settings = parse_model(DockerConfig, dict(config))
         self.concurrency, self.poll_s = self.settings.concurrency, self.settings.poll_s
         self._folder = Path(self.settings.home) / "docker"
-        self._blueprint = Blueprint(self.settings, self._folder, BlobStore(Path(self.settings.home) / "blobs"))
+        blobs = open_store(Path(self.settings.home), self.settings.storage)
+        self._blueprint = Blueprint(self.settings, self._folder, blobs)
         self._client: docker.DockerClient | None = None
         self._saving = Saving()
         self._stops: dict[str, _Stop] = {}
@@ -179,13 +182,15 @@ class DockerProvider(GpuProviderInterface):
     async def _create(self, name: str, attempt_id: str, config: JobConfig) -> Container:
         daemon = await self._daemon()
         try:
-            values = await asyncio.to_thread(self._blueprint.values, attempt_id, config)
+            values = await in_background(self._blueprint.values, attempt_id, config)
             return await self._call(daemon.containers.create, _image(config), name=name, **values)
         except APIError as error:
             if error.status_code == 409:  # somebody was quicker: a server that was thought dead
                 return await self._find(name)
             message = f"Docker refused the container: {error.explanation or error}"
             raise ProviderError(message, self.PROVIDER_NAME, "REFUSED") from None
+        except BucketError:
+            raise
         except OSError as error:
             raise ProviderError(f"Its files cannot be laid out: {error}", self.PROVIDER_NAME, "REFUSED") from None
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from gpuyard.config.settings import StorageSettings
 from gpuyard.domain.validation import parse_model
 
 
@@ -56,6 +57,7 @@ class KubernetesConfig(BaseModel):
     provider: ClassVar[str] = "kubernetes"
 
     home: str
+    storage: StorageSettings = StorageSettings()
     enabled: bool = True
     kubeconfig: str | None = None
     context: str | None = None

@@ -28,6 +28,7 @@ from gpuyard.providers.kubernetes.spool import Spool
 from gpuyard.providers.kubernetes.supply import Supply, supplies
 from gpuyard.providers.saving import Saving, by_itself
 from gpuyard.storage.blobs import BlobStore
+from gpuyard.storage.place import in_background, open_store
 
 # Why a pod waits is asked for this often; nobody needs it sooner.
 _EVENTS_S = 5.0
@@ -39,6 +40,7 @@ class KubernetesProvider(GpuProviderInterface):
 
     PROVIDER_NAME: ClassVar[str] = "kubernetes"
     containers: ClassVar[bool] = True
+    wants_storage: ClassVar[bool] = True
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
@@ -64,7 +66,8 @@ class KubernetesProvider(GpuProviderInterface):
     def _make_spool(self) -> Spool:
         snapshots = BlobStore(self._folder / "snapshots")
         root = Path(self.settings.spool or "").expanduser()
-        return Spool(root, snapshots, BlobStore(Path(self.settings.home) / "blobs"), self.PROVIDER_NAME)
+        blobs = open_store(Path(self.settings.home), self.settings.storage)
+        return Spool(root, snapshots, blobs, self.PROVIDER_NAME)
 
     async def close(self) -> None:
         """See GpuProviderInterface."""
@@ -86,7 +89,7 @@ class KubernetesProvider(GpuProviderInterface):
         price = fitting.offer.hourly(config.gpu_spec.gpu_count, config.gpu_spec.vcpus or 1.0, nodes) or Decimal(0)
         body = manifest.job_of(config, self.settings, chosen.selector if chosen else {}, price)
         if self._spool:
-            await asyncio.to_thread(self._spool.lay_out, config)
+            await in_background(self._spool.lay_out, config)
             await self._spool.send_workspace(config)
         try:
             await self._make(config, body)

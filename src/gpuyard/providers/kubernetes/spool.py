@@ -10,7 +10,7 @@ from gpuyard.domain.errors import GpuyardError, ProviderError
 from gpuyard.domain.jobconfig import JobConfig
 from gpuyard.providers.carrying import bring, inside
 from gpuyard.providers.kubernetes.manifest import WORKSPACES, name_of
-from gpuyard.storage.blobs import BlobStore
+from gpuyard.storage.blobs import Blobs, BlobStore, BucketError
 from gpuyard.storage.snapshots import take, unpack
 
 # A job that is tried again, or one of many from the same folder, need not be copied twice.
@@ -22,7 +22,7 @@ class Spool:
     """The folders below `root`, one for each attempt: `work`, a copy of the job's own folder, and `resume`, the
     checkpoint to go on from. Copies are made by way of `snapshots`, where equal folders are kept once."""
 
-    def __init__(self, root: Path, snapshots: BlobStore, blobs: BlobStore, provider: str) -> None:
+    def __init__(self, root: Path, snapshots: BlobStore, blobs: Blobs, provider: str) -> None:
         self._root, self._snapshots, self._blobs, self._provider = root, snapshots, blobs, provider
         self._copying = threading.Lock()
 
@@ -31,7 +31,8 @@ class Spool:
         return self._root / job_id / "work"
 
     def lay_out(self, config: JobConfig) -> None:
-        """Make the folders, unless they are there; it blocks on the disk. ProviderError says what cannot be copied."""
+        """Make the folders, unless they are there; it blocks on the disk. ProviderError says what cannot be copied,
+        BucketError that the checkpoint cannot be fetched for the moment."""
         name, options = name_of(config.attempt_id or ""), config.provider_options
         work, resume = self.work(name), self._root / name / "resume"
         if work.exists():
@@ -49,6 +50,8 @@ class Spool:
                 work.mkdir()
         except (GpuyardError, OSError) as error:
             self.remove(name)
+            if isinstance(error, BucketError):
+                raise
             message = f"The job's folder cannot be copied for the cluster: {error}"
             raise ProviderError(message, self._provider, "BAD_FOLDER") from None
 

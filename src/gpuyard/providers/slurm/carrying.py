@@ -18,7 +18,8 @@ from gpuyard.providers.base import SavedFile
 from gpuyard.providers.folder import AttemptFolder, Laid, read_json
 from gpuyard.providers.slurm.config import SlurmConfig
 from gpuyard.providers.slurm.site import Site
-from gpuyard.storage.blobs import Blobs, BlobStore
+from gpuyard.storage.blobs import Blobs, BlobStore, BucketError
+from gpuyard.storage.place import in_background
 from gpuyard.storage.snapshots import take
 
 _KEPT = 4
@@ -81,7 +82,9 @@ class Carrier:
         with tempfile.TemporaryDirectory(dir=self._here) as scratch:
             local = Path(scratch) / name if self._settings.host else folder.resume / name
             try:
-                await asyncio.to_thread(self._blobs.restore, options["resume_sha256"], local, directory=directory)
+                await in_background(self._blobs.restore, options["resume_sha256"], local, directory=directory)
+            except BucketError:
+                raise
             except OSError as error:
                 message = f"The checkpoint cannot be read: {error}."
                 raise ProviderError(message, "slurm", "BAD_RESUME") from None

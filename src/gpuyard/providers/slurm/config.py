@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from gpuyard.config.settings import StorageSettings
 from gpuyard.domain.validation import parse_model
 
 
@@ -29,6 +30,7 @@ class SlurmConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     home: str
+    storage: StorageSettings = StorageSettings()
     enabled: bool = True
     spool: str | None = None
     folders: Literal["shared", "copied"] | None = None

@@ -27,7 +27,7 @@ from gpuyard.providers.slurm.config import SlurmConfig
 from gpuyard.providers.slurm.site import Answer, LocalSite, Site, SshSite
 from gpuyard.providers.slurm.text import Row
 from gpuyard.providers.together import Together
-from gpuyard.storage.blobs import BlobStore
+from gpuyard.storage.place import open_store
 
 _FOLLOW_S = 0.2
 _LOOK_S = 5.0
@@ -44,6 +44,7 @@ class SlurmProvider(GpuProviderInterface):
     """Jobs on a Slurm cluster. `config`: see `SlurmConfig`."""
 
     PROVIDER_NAME: ClassVar[str] = "slurm"
+    wants_storage: ClassVar[bool] = True
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
@@ -52,7 +53,7 @@ class SlurmProvider(GpuProviderInterface):
         self.max_pending = self.settings.max_pending
         self._spool = Path(self.settings.spool or Path(self.settings.home) / "slurm").expanduser()
         self._site = self._make_site()
-        blobs = BlobStore(Path(self.settings.home) / "blobs")
+        blobs = open_store(Path(self.settings.home), self.settings.storage)
         self._carrier = Carrier(self._site, self._spool, self.settings, blobs)
         self.doing: Mapping[str, str] = {}
         self._attempts: dict[str, str] = {}

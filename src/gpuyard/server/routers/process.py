@@ -13,6 +13,7 @@ from gpuyard.server.auth import require_token
 from gpuyard.server.openapi import text
 from gpuyard.server.prometheus import render_metrics
 from gpuyard.server.yard import TheYard, Yard
+from gpuyard.storage.place import problem_of
 
 # The longest a cancelled job may take: its grace of ten seconds, and room for KILL.
 _CANCEL_S = 30.0
@@ -51,6 +52,12 @@ async def about(yard: TheYard) -> dict[str, Any]:
     return {"version": __version__, "pid": os.getpid(), "home": str(yard.home.root), "epoch": core.epoch,
             "leads": yard.leads, "leader": leader.url if leader else yard.url,
             "jobs": yard.queries.job_counts()}  # fmt: skip
+
+
+@router.get("/storage")
+async def storage(yard: TheYard) -> dict[str, Any]:
+    """Where this server keeps checkpoints, and why it cannot just now (null: it can)."""
+    return {"place": yard.blobs.name, "problem": await problem_of(yard.blobs)}
 
 
 async def _until_ended(yard: Yard) -> None:

@@ -1,4 +1,4 @@
-"""A real S3 server (moto's) for tests of this room, with a bucket of its own for each test."""
+"""A real S3 server (moto's), with a bucket of its own for each test that asks."""
 
 import os
 import socket
@@ -6,6 +6,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,10 @@ class S3:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def service(self, name: str) -> Any:
+        """A client of another service of the same server's."""
+        return _client(self.port, name)
+
 
 @dataclass(frozen=True)
 class Bucket:
@@ -42,9 +47,36 @@ class Bucket:
     def url(self) -> str:
         return f"s3://{self.name}/deep/er"
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What leads to it, and to nothing real."""
+        return {
+            "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_ENDPOINT_URL": self.s3.endpoint,
+            "AWS_REGION": "us-east-1",
+            "AWS_METADATA_ENDPOINT": "http://127.0.0.1:9",
+        }
+
     def objects(self) -> list[str]:
         """The names of all objects."""
         return [item["Key"] for item in self.s3.client.list_objects_v2(Bucket=self.name).get("Contents", [])]
+
+    def content(self, name: str) -> bytes:
+        """What an object holds."""
+        return self.s3.client.get_object(Bucket=self.name, Key=name)["Body"].read()
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """For a while the bucket is not there; then it is again, with all that was in it."""
+        kept = {name: self.content(name) for name in self.objects()}
+        for name in kept:
+            self.s3.client.delete_object(Bucket=self.name, Key=name)
+        self.s3.client.delete_bucket(Bucket=self.name)
+        yield
+        self.s3.client.create_bucket(Bucket=self.name)
+        for name, content in kept.items():
+            self.s3.client.put_object(Bucket=self.name, Key=name, Body=content)
 
     def unfinished(self) -> list[str]:
         """The names under which an upload was begun and not ended."""
@@ -68,25 +100,19 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 
 @pytest.fixture
 def bucket(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    """An empty bucket, and an environment that leads to it and to nothing real."""
+    """An empty bucket, and an environment that leads to it."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_ENDPOINT_URL": s3.endpoint,
-        "AWS_REGION": "us-east-1",
-        "AWS_METADATA_ENDPOINT": "http://127.0.0.1:9",
-    }.items():
+    made = Bucket(s3, f"test-{uuid.uuid4()}")
+    for name, value in made.environment.items():
         monkeypatch.setenv(name, value)
-    name = f"test-{uuid.uuid4()}"
-    s3.client.create_bucket(Bucket=name)
-    return Bucket(s3, name)
+    s3.client.create_bucket(Bucket=made.name)
+    return made
 
 
-def _client(port: int) -> Any:
+def _client(port: int, service: str = "s3") -> Any:
     return boto3.client(
-        "s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1",
+        service, endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1",
         aws_access_key_id="x", aws_secret_access_key="x",
     )  # fmt: skip
 

@@ -1,0 +1,37 @@
+"""What a job inherits, and what it does not."""
+
+import pytest
+
+from gpuyard.domain import wire
+from gpuyard.node.environment import _inherited, job_environment
+
+
+@pytest.fixture(autouse=True)
+def agent(monkeypatch: pytest.MonkeyPatch):
+    """An agent with keys of its own."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "the agent's")
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    monkeypatch.setenv("GPUYARD_STORAGE__URL", "s3://bucket")
+    monkeypatch.setenv("EDITOR", "vi")
+    _inherited.cache_clear()
+    yield
+    _inherited.cache_clear()
+
+
+def environment(withheld: tuple[str, ...], **given: str) -> dict[str, str]:
+    start = wire.Start("a1", 1, 1, "job_1", ["true"], given)
+    return job_environment(start, "node", None, withheld)
+
+
+def test_without_a_bucket_nothing_is_withheld() -> None:
+    found = environment(())
+    assert (found["AWS_SECRET_ACCESS_KEY"], found["EDITOR"]) == ("the agent's", "vi")
+    assert "GPUYARD_STORAGE__URL" not in found
+
+
+def test_what_opens_the_bucket_is_withheld_and_what_the_job_says_is_its_own() -> None:
+    found = environment(("AWS_",), AWS_SECRET_ACCESS_KEY="the job's")
+    assert {name: value for name, value in found.items() if name.startswith("AWS_")} == {
+        "AWS_SECRET_ACCESS_KEY": "the job's"
+    }
+    assert found["EDITOR"] == "vi"
