@@ -4,6 +4,8 @@ import pytest
 
 from gpuyard.domain.jobconfig import GpuSpec, JobConfig, JobStatus
 from gpuyard.providers.slurm import text
+from gpuyard.providers.slurm.ask import Request
+from gpuyard.providers.slurm.commands import options
 
 
 def test_the_queue_is_read_whatever_the_reason_holds():
@@ -56,16 +58,17 @@ def test_gres(gres, found):
 )
 def test_slurms_own_limit_leaves_time_to_save_where_the_partition_allows_it(minutes, most_s, option):
     config = JobConfig(name="j", command=("true",), timeout_minutes=minutes)
-    assert option in text.limits(config, 90, most_s)
+    assert option in options(Request.of(config, "", 90, most_s))
 
 
 def test_what_a_job_needs_becomes_options():
     config = JobConfig(name="j", command=("true",), gpu_spec=GpuSpec(gpu_count=2, vcpus=2.5, ram_gb=1.5),
                        provider_options={"nodes": 3})  # fmt: skip
-    assert text.limits(config, 0, None) == ["--nodes=3", "--ntasks-per-node=1", "--cpus-per-task=3", "--mem=1536M"]
-    assert text.gpu_option("a100", 2) == ["--gres=gpu:a100:2"]
-    assert text.gpu_option("", 1) == ["--gres=gpu:1"]
-    assert text.gpu_option("a100", 0) == []
+    request = Request.of(config, "a100", 0, None)
+    wanted = ["--nodes=3", "--ntasks-per-node=1", "--cpus-per-task=3", "--mem=1536M", "--gres=gpu:a100:2"]
+    assert options(request)[-len(wanted) :] == wanted
+    assert options(Request("j", gpus=1))[-1] == "--gres=gpu:1"
+    assert Request.of(JobConfig(name="j", command=("true",), gpu_spec=GpuSpec(gpu_count=0)), "a100", 0, None).gres == ""
 
 
 @pytest.mark.parametrize(

@@ -87,13 +87,15 @@ async def call(
 class LocalSite:
     """This very host: a login node, or a workstation that can submit."""
 
-    def __init__(self, environment: Mapping[str, str], timeout_s: float) -> None:
+    def __init__(self, environment: Mapping[str, str], timeout_s: float, concurrency: int) -> None:
         self._environment = environment
         self._timeout_s = timeout_s
+        self._turn = asyncio.Semaphore(concurrency)
 
     async def run(self, command: Sequence[str], stdin: bytes = b"") -> Answer:
         """See Site."""
-        code, out, err = await call(command, stdin, self._environment, self._timeout_s)
+        async with self._turn:
+            code, out, err = await call(command, stdin, self._environment, self._timeout_s)
         return Answer(code, out.decode(errors="replace"), err.decode(errors="replace"))
 
     async def read(self, path: Path, offset: int = 0, limit: int = -1) -> bytes | None:
@@ -121,8 +123,11 @@ class LocalSite:
 class SshSite:
     """A login node. `host` is what one gives to `ssh`."""
 
-    def __init__(self, host: str, options: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> None:
+    def __init__(
+        self, host: str, options: Sequence[str], environment: Mapping[str, str], timeout_s: float, concurrency: int
+    ) -> None:  # fmt: skip
         self._host = host
+        self._turn = asyncio.Semaphore(concurrency)
         self._timeout_s = timeout_s
         self._environment = environment
         # Not in gpuyard's home: a socket's path may have some hundred letters, and ssh adds sixty of its own.
@@ -135,7 +140,8 @@ class SshSite:
     async def _ssh(self, command: Sequence[str], stdin: bytes = b"") -> tuple[int, bytes, bytes]:
         names = [f"{name}={value}" for name, value in self._environment.items()]
         words = ("ssh", *self._options, self._host, "--", shlex.join(["env", *names, *command]))
-        code, out, err = await call(words, stdin, {}, self._timeout_s)
+        async with self._turn:
+            code, out, err = await call(words, stdin, {}, self._timeout_s)
         if code == _SSH_FAILED:
             said = err.decode(errors="replace").strip().splitlines()
             raise ProviderError(f"ssh to {self._host}: {said[-1] if said else 'failed'}", "slurm", "NOT_CONNECTED")

@@ -1,16 +1,15 @@
-"""What Slurm's commands print, read; and what they are given.
+"""What Slurm's commands print, read.
 
 Plain text with a format of our own choosing: every version of Slurm has it, while the fields of `--json` change from
 one to the next, and it is there only where the plugin was built.
 """
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpuyard.domain.jobconfig import JobConfig, JobStatus
+from gpuyard.domain.jobconfig import JobStatus
 
 QUEUE_FORMAT = "%i|%T|%S|%N|%k|%r"
 ACCOUNT_FORMAT = "JobIDRaw,State,Start,End,ExitCode,NodeList"
@@ -162,34 +161,6 @@ def say_reason(word: str) -> str:
     """Slurm's word for why a job waits, with what it means."""
     meaning = _REASONS.get(word.split(",")[0].strip("()"))
     return f"{word}: {meaning}" if meaning else word
-
-
-def limits(config: JobConfig, margin_s: float, most_s: float | None) -> list[str]:
-    """The options of `sbatch` that say how much of a node the job needs and for how long.
-
-    The runner ends a job that takes too long; Slurm's own limit is `margin_s` later, so that it can save its work, but
-    not beyond what the partition allows (`most_s`) if the job's own is within that.
-    """
-    need, options = config.gpu_spec, [f"--nodes={config.provider_options.get('nodes') or 1}", "--ntasks-per-node=1"]
-    if need.vcpus:
-        options.append(f"--cpus-per-task={math.ceil(need.vcpus)}")
-    if need.ram_gb:
-        options.append(f"--mem={math.ceil(need.ram_gb * 1024)}M")
-    limit = limit_s(config, margin_s, most_s)
-    return options if limit is None else [*options, f"--time={math.ceil(limit / 60)}"]
-
-
-def limit_s(config: JobConfig, margin_s: float, most_s: float | None) -> float | None:
-    """Slurm's own limit for a job that has one, in seconds; see `limits`."""
-    if not config.timeout_minutes:
-        return None
-    wanted_s = config.timeout_minutes * 60
-    return wanted_s + margin_s if most_s is None or wanted_s > most_s else min(wanted_s + margin_s, most_s)
-
-
-def gpu_option(kind: str, count: int) -> list[str]:
-    """The option that asks for so many GPUs a node, of a type where one is named."""
-    return [f"--gres=gpu:{kind}:{count}" if kind else f"--gres=gpu:{count}"] if count else []
 
 
 def refused(said: str) -> tuple[str, bool]:
