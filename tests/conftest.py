@@ -6,9 +6,10 @@ from tests.support.dockerd import dockerd
 from tests.support.postgres import postgres
 from tests.support.slurm import slurm
 from tests.support.slurmdbd import slurm_with_accounts
+from tests.support.slurmrestd import rest_cluster, slurm_rest
 from tests.support.sshd import sshd
 
-__all__ = ["dockerd", "postgres", "slurm", "slurm_with_accounts", "sshd"]
+__all__ = ["dockerd", "postgres", "rest_cluster", "slurm", "slurm_rest", "slurm_with_accounts", "sshd"]
 
 # Tests that run in the background of a shell ignore Ctrl-C, and so would every program they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

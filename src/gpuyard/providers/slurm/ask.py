@@ -72,7 +72,12 @@ def limit_s(config: JobConfig, margin_s: float, most_s: float | None) -> float |
 
 
 class Slurm(Protocol):
-    """A cluster. ProviderErrors with the codes NOT_CONNECTED and TIMEOUT say that it cannot be reached."""
+    """A cluster. ProviderErrors with the codes NOT_CONNECTED and TIMEOUT say that it cannot be reached.
+
+    `watched`: no signal reaches a runner alone, so it looks for itself whether it is to end.
+    """
+
+    watched: bool
 
     async def submit(self, request: Request, script: str, label: str, output: Path) -> str:
         """Queue a script; its number. `label` comes back in the queue; RefusedError when Slurm will not have it."""
@@ -100,4 +105,8 @@ class Slurm(Protocol):
 
     async def missing(self) -> str:
         """What this cluster cannot tell, for people; empty where there is nothing."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections."""
         ...

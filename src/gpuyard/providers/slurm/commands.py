@@ -15,6 +15,8 @@ from gpuyard.providers.slurm.text import Hardware, Row
 class Commands:
     """`sbatch`, `squeue` and the like, run where the site says. See `Slurm`."""
 
+    watched = False
+
     def __init__(self, site: Site, settings: SlurmConfig) -> None:
         self._site = site
         self._settings = settings
@@ -71,6 +73,9 @@ class Commands:
     async def missing(self) -> str:
         """See Slurm."""
         return "" if await self._accounts.there() else MISSING
+
+    async def close(self) -> None:
+        """The site is the provider's to close. See Slurm."""
 
 
 def options(request: Request) -> list[str]:

@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from gpuyard.domain.validation import parse_model
+
+VERSIONS = ("v0.0.38", "v0.0.37")
+"""Those of slurmrestd's interface that we speak, newest first."""
 
 
 class GpuType(BaseModel):
@@ -21,7 +24,7 @@ class GpuType(BaseModel):
 class SlurmConfig(BaseModel):
     """`spool`: a folder that the nodes share with the host that submits. `host`: a login node to reach over ssh; unset,
     this host submits. `environment` is given to Slurm's commands, `sbatch_options` to each `sbatch`. A command that
-    has not answered after `timeout_s` is given up.
+    has not answered after `timeout_s` is given up. `rest`: where a slurmrestd is, to ask in place of the commands.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -31,6 +34,8 @@ class SlurmConfig(BaseModel):
     spool: str | None = None
     host: str | None = None
     ssh_options: tuple[str, ...] = ()
+    rest: str | None = Field(default=None, pattern=r"^(unix:///.+|https?://[^/]+/?)$")
+    rest_version: str | None = None
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
@@ -45,6 +50,27 @@ class SlurmConfig(BaseModel):
     concurrency: int = Field(default=8, ge=1)
     poll_s: float = Field(default=2.0, gt=0)
     timeout_s: float = Field(default=60.0, gt=0)
+
+    @field_validator("rest_version")
+    @classmethod
+    def _is_known(cls, value: str | None) -> str | None:
+        if value is not None and value not in VERSIONS:
+            raise ValueError(f"{value!r} is not known; known are {', '.join(VERSIONS)}")
+        return value
+
+    @field_validator("sbatch_options")
+    @classmethod
+    def _are_for_sbatch(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if value and info.data.get("rest"):
+            raise ValueError("cannot be sent to slurmrestd; leave them out, or `rest`")
+        return value
+
+    @field_validator("environment")
+    @classmethod
+    def _holds_no_token(cls, value: dict[str, str]) -> dict[str, str]:
+        if "SLURM_JWT" in value:
+            raise ValueError("SLURM_JWT is a secret, which no file should hold; set it in gpuyard's own environment")
+        return value
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> "SlurmConfig":

@@ -24,6 +24,7 @@ from gpuyard.providers.slurm import text
 from gpuyard.providers.slurm.ask import RefusedError, Request, Slurm, limit_s
 from gpuyard.providers.slurm.commands import Commands
 from gpuyard.providers.slurm.config import SlurmConfig
+from gpuyard.providers.slurm.rest import Rest
 from gpuyard.providers.slurm.results import result_of, waits
 from gpuyard.providers.slurm.site import LocalSite, Site, SshSite
 from gpuyard.providers.slurm.text import Row
@@ -52,7 +53,7 @@ class SlurmProvider(GpuProviderInterface):
         self._spool = Path(self.settings.spool or Path(self.settings.home) / "slurm").expanduser()
         self._blobs = BlobStore(Path(self.settings.home) / "blobs")
         self._site = self._make_site()
-        self._slurm: Slurm = Commands(self._site, self.settings)
+        self._slurm: Slurm = Rest(self.settings) if self.settings.rest else Commands(self._site, self.settings)
         self.doing: Mapping[str, str] = {}
         self._attempts: dict[str, str] = {}
         self._submitting: dict[str, asyncio.Task[str]] = {}
@@ -94,7 +95,7 @@ class SlurmProvider(GpuProviderInterface):
         if not self._limits:
             await self._hardware()
         order = order_of(job_config, await self._lay_checkpoint(folder, job_config), launcher)
-        order["limit_s"] = self._limit_s(job_config)
+        order |= {"limit_s": self._limit_s(job_config), "watch": self._slurm.watched}
         await self._site.write(folder.files(order, job_config.args_via_stdin))
         script = f"#!/bin/sh\nexec {shlex.join([self.settings.python, str(folder.runner), str(folder.path)])}\n"
         try:
@@ -228,7 +229,8 @@ class SlurmProvider(GpuProviderInterface):
         return result
 
     async def close(self) -> None:
-        """Let go of the connection to the login node."""
+        """Let go of the connection to the login node, or to slurmrestd."""
+        await self._slurm.close()
         await self._site.close()
 
     # --- ending ---

@@ -15,7 +15,7 @@ QUEUE_FORMAT = "%i|%T|%S|%N|%k|%r"
 ACCOUNT_FORMAT = "JobIDRaw,State,Start,End,ExitCode,NodeList"
 HARDWARE_FORMAT = "%P|%D|%c|%m|%G|%t|%l"
 NODES_FORMAT = "%N|%t"
-_PENDING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD",
+PENDING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD",
                       "SPECIAL_EXIT"})  # fmt: skip
 _RUNNING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
 ENDS: Mapping[str, str] = {
@@ -52,7 +52,7 @@ class Row:
     @property
     def status(self) -> JobStatus:
         """PENDING, RUNNING, or how it ended as far as Slurm knows; UNKNOWN for a word of another version."""
-        if self.state in _PENDING:
+        if self.state in PENDING:
             return JobStatus.PENDING
         if self.state in _RUNNING:
             return JobStatus.RUNNING
@@ -84,7 +84,7 @@ def read_queue(text: str) -> list[Row]:
         fields = line.split("|", 5)
         if len(fields) == 6:
             job_id, state, start, nodes, comment, reason = (field.strip() for field in fields)
-            began = _time(start) if state not in _PENDING else None
+            began = _time(start) if state not in PENDING else None
             rows.append(Row(job_id, state, began, None, nodes, comment, reason if reason != "None" else ""))
     return rows
 
