@@ -41,8 +41,8 @@ _UNFINISHED = (".tmp", ".partial", ".incomplete")
 # What an engine sends to have a job end: with USR1 it leaves time to save, TERM comes with its own deadline.
 _LEAVE = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
 _REASONS = {errno.ENOENT: "command_not_found", errno.EACCES: "not_executable", errno.ENOEXEC: "not_executable"}
-# What somebody of a job's own environment must not be able to set.
-_OURS = "GPUYARD_"
+# What somebody of a job's own environment must not be able to set; and the array is ours, not the program's.
+_OURS = ("GPUYARD_", "SLURM_ARRAY_")
 
 
 class Job:
@@ -297,9 +297,15 @@ def _claim(folder: Path) -> bool:
     try:
         os.close(os.open(str(folder / "claim"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
-        _write(folder / "again.json", {"at": time.time(), "job": os.environ.get("SLURM_JOB_ID")})
+        _write(folder / "again.json", {"at": time.time(), "job": _job_id()})
         return False
     return True
+
+
+def _job_id() -> Optional[str]:
+    """What the engine's commands call it: one of an array goes by its place there."""
+    array = os.environ.get("SLURM_ARRAY_JOB_ID")
+    return "{}_{}".format(array, os.environ.get("SLURM_ARRAY_TASK_ID")) if array else os.environ.get("SLURM_JOB_ID")
 
 
 def _failed(error: Exception, order: Dict[str, Any], began: float) -> Dict[str, Any]:

@@ -27,6 +27,9 @@ def test_states(state, status):
 def test_accounts_and_single_jobs_are_read():
     (row,) = text.read_accounts("7|CANCELLED by 0|1700000000|1700000009|0:15|node1\nbroken|line\n")
     assert (row.state, row.ended_at, row.exit_code, row.signal) == ("CANCELLED", 1700000009, 0, 15)
+    rows = text.read_accounts("7_1|COMPLETED|1|2|0:0|node1\n7_[3-4,9%2]|CANCELLED|Unknown|9|0:0|None assigned\n")
+    assert [row.job_id for row in rows] == ["7_1", "7_3", "7_4", "7_9"]
+    assert [row.index for row in rows] == ["1", "3", "4", "9"]
     row = text.read_job("JobId=9 JobName=a b JobState=FAILED Reason=NonZeroExitCode ExitCode=3:0 NodeList=node2\n")
     assert (row.job_id, row.state, row.exit_code) == ("9", "FAILED", 3)
     assert text.read_job("slurm_load_jobs error: Invalid job id specified") is None

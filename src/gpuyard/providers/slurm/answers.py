@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, cast
 
-from gpuyard.providers.slurm.text import PENDING, Hardware, Row, read_gres
+from gpuyard.providers.slurm.text import PENDING, Hardware, Row, elements, read_gres
 
 Document = dict[str, Any]
 _UNUSABLE = frozenset({"DOWN", "UNKNOWN", "ERROR", "FUTURE", "DRAIN", "NOT_RESPONDING", "FAIL", "MAINTENANCE",
@@ -56,12 +56,7 @@ def _elements(item: Document, array: int) -> list[str]:
     index = _number(item.get("array_task_id"))
     if index is not None:
         return [f"{array}_{index}"]
-    found: list[str] = []
-    for part in str(item.get("array_task_string") or "").partition("%")[0].split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
-        if match:
-            found += [f"{array}_{index}" for index in range(int(match[1]), int(match[2] or match[1]) + 1)]
-    return found
+    return [f"{array}_{index}" for index in elements(str(item.get("array_task_string") or ""))]
 
 
 def read_hardware(nodes: Document, partitions: Document, only: str | None) -> list[Hardware]:

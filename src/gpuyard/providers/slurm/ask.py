@@ -79,8 +79,11 @@ class Slurm(Protocol):
 
     watched: bool
 
-    async def submit(self, request: Request, script: str, label: str, output: Path) -> str:
-        """Queue a script; its number. `label` comes back in the queue; RefusedError when Slurm will not have it."""
+    async def submit(self, request: Request, script: str, label: str, output: Path, count: int = 1) -> str:
+        """Queue a script, or an array of it; its number. `label` comes back in the queue.
+
+        RefusedError when Slurm will not have it.
+        """
         ...
 
     async def queue(self) -> list[Row]:

@@ -1,6 +1,7 @@
 """Slurm asked by its own commands, which every cluster has."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpuyard.domain.errors import ProviderError
@@ -34,9 +35,10 @@ class Commands:
             raise ProviderError(f"{command[0]}: {answer.err.strip()}", "slurm", "NOT_CONNECTED")
         return answer.out
 
-    async def submit(self, request: Request, script: str, label: str, output: Path) -> str:
+    async def submit(self, request: Request, script: str, label: str, output: Path, count: int = 1) -> str:
         """See Slurm."""
         words = [f"--comment={label}", f"--output={output}", *options(request), *self._settings.sbatch_options]
+        words += [f"--array=0-{count - 1}"] if count > 1 else []
         answer = await self._run("sbatch", *words, stdin=script.encode())
         if answer.code:
             raise RefusedError(*text.refused(answer.err))
@@ -44,14 +46,17 @@ class Commands:
 
     async def queue(self) -> list[Row]:
         """See Slurm."""
-        return text.read_queue(await self._told("squeue", "-h", "-t", "all", "--me", "-o", text.QUEUE_FORMAT))
+        return text.read_queue(await self._told("squeue", "-h", "-r", "-t", "all", "--me", "-o", text.QUEUE_FORMAT))
 
     async def gone(self, job_ids: Sequence[str]) -> list[Row]:
         """What the accounts, or else the controller, know. See Slurm."""
         rows = await self._accounts.ended(job_ids)
         rest = [job_id for job_id in job_ids if job_id not in {row.job_id for row in rows}]
-        answers = [await self._run("scontrol", "show", "job", "-o", job_id) for job_id in rest]
-        return rows + [row for answer in answers if not answer.code and (row := text.read_job(answer.out))]
+        for job_id in rest:
+            answer = await self._run("scontrol", "show", "job", "-o", job_id)
+            row = None if answer.code else text.read_job(answer.out)
+            rows += [replace(row, job_id=job_id)] if row else []  # it gives one of an array another name
+        return rows
 
     async def cancel(self, job_id: str, *, kindly: bool = False) -> str:
         """See Slurm."""

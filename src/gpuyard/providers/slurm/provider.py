@@ -6,7 +6,6 @@ without accounting, and an exit code is never guessed.
 
 import asyncio
 import json
-import shlex
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -24,9 +23,11 @@ from gpuyard.providers.slurm import text
 from gpuyard.providers.slurm.ask import RefusedError, Request, Slurm, limit_s
 from gpuyard.providers.slurm.commands import Commands
 from gpuyard.providers.slurm.config import SlurmConfig
+from gpuyard.providers.slurm.names import Names
 from gpuyard.providers.slurm.rest import Rest
 from gpuyard.providers.slurm.results import result_of, waits
 from gpuyard.providers.slurm.site import LocalSite, Site, SshSite
+from gpuyard.providers.slurm.submissions import MOST, Submissions
 from gpuyard.providers.slurm.text import Row
 from gpuyard.providers.together import Together
 from gpuyard.storage.blobs import BlobStore
@@ -48,15 +49,17 @@ class SlurmProvider(GpuProviderInterface):
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         self.settings = SlurmConfig.read(config)
-        self.concurrency, self.poll_s = self.settings.concurrency, self.settings.poll_s
+        # As many as an array holds may come together. What Slurm itself is asked at once, the site bounds.
+        self.concurrency, self.poll_s = max(self.settings.concurrency, MOST), self.settings.poll_s
         self.max_pending = self.settings.max_pending
         self._spool = Path(self.settings.spool or Path(self.settings.home) / "slurm").expanduser()
         self._blobs = BlobStore(Path(self.settings.home) / "blobs")
         self._site = self._make_site()
         self._slurm: Slurm = Rest(self.settings) if self.settings.rest else Commands(self._site, self.settings)
         self.doing: Mapping[str, str] = {}
-        self._attempts: dict[str, str] = {}
         self._submitting: dict[str, asyncio.Task[str]] = {}
+        self._names = Names(self._site, self._spool)
+        self._submissions = Submissions(self._slurm, self._site, self._names, self._spool, self.settings.python)
         self._queue = Together(self._slurm.queue)
         self._hardware = Together(self._ask_hardware)
         self._force_at: dict[str, float] = {}
@@ -69,9 +72,6 @@ class SlurmProvider(GpuProviderInterface):
         if config.host is None:
             return LocalSite(environment, config.timeout_s, config.concurrency)
         return SshSite(config.host, config.ssh_options, environment, config.timeout_s, config.concurrency)
-
-    def _folder(self, attempt_id: str) -> AttemptFolder:
-        return AttemptFolder(self._spool, attempt_id)
 
     # --- submitting ---
 
@@ -89,7 +89,7 @@ class SlurmProvider(GpuProviderInterface):
         known = await self.find_by_attempt(attempt_id)
         if known is not None:
             return known
-        folder = self._folder(attempt_id)
+        folder = self._names.folder(attempt_id)
         gang = int(job_config.provider_options.get("nodes") or 1) > 1
         launcher = self._launcher(folder, job_config) if gang else ()
         if not self._limits:
@@ -97,13 +97,10 @@ class SlurmProvider(GpuProviderInterface):
         order = order_of(job_config, await self._lay_checkpoint(folder, job_config), launcher)
         order |= {"limit_s": self._limit_s(job_config), "watch": self._slurm.watched}
         await self._site.write(folder.files(order, job_config.args_via_stdin))
-        script = f"#!/bin/sh\nexec {shlex.join([self.settings.python, str(folder.runner), str(folder.path)])}\n"
         try:
-            job_id = await self._slurm.submit(self._request(job_config), script, attempt_id, folder.messages)
+            return await self._submissions.submit(self._request(job_config), attempt_id)
         except RefusedError as error:
             raise self._refusal(error, job_config) from None
-        await self._remember(job_id, attempt_id)
-        return job_id
 
     def _launcher(self, folder: AttemptFolder, config: JobConfig) -> tuple[str, ...]:
         cpus = [f"--cpus-per-task={int(config.gpu_spec.vcpus)}"] if config.gpu_spec.vcpus else []
@@ -151,60 +148,27 @@ class SlurmProvider(GpuProviderInterface):
             return InsufficientResourcesError(f"Slurm: {error}", self.PROVIDER_NAME, config.gpu_spec)
         return ProviderError(f"Slurm refused the job: {error}", self.PROVIDER_NAME, "REFUSED")
 
-    async def _remember(self, job_id: str, attempt_id: str) -> None:
-        """Slurm forgets a job minutes after its end; whose it was stands in the spool."""
-        self._attempts[job_id] = attempt_id
-        names = {self._by_job(job_id): attempt_id.encode(), self._folder(attempt_id).job: job_id.encode()}
-        await self._site.write(names)
-
-    def _by_job(self, job_id: str) -> Path:
-        return self._spool / "by-job" / job_id
-
     async def find_by_attempt(self, attempt_id: str) -> str | None:
-        """The job whose comment is the attempt; one that came twice runs once, whichever is first."""
-        folder = self._folder(attempt_id)
-        there = await self._site.read_all([folder.job, folder.order])
-        if not there:
-            return None  # every submission begins with its folder
-        if folder.job in there:
-            return there[folder.job].decode()
-        found = [row for row in await self._queue() if row.attempt_id == attempt_id]
-        if not found:
-            return None
-        job_id = min(found, key=lambda row: int(row.job_id)).job_id
-        await self._remember(job_id, attempt_id)
-        for row in found:
-            if row.job_id != job_id:
-                await self._slurm.cancel(row.job_id)
-        return job_id
+        """See FindsAttempts."""
+        return await self._submissions.find(attempt_id, self._queue)
 
     # --- asking ---
 
     async def poll_jobs(self, job_ids: Sequence[str]) -> Mapping[str, JobResult]:
         """One `squeue` for all; what has left it is looked up in the accounts, where there are any."""
         rows = {row.job_id: row for row in await self._queue()}
-        await self._learn_attempts(job_ids, rows)
-        known = [job_id for job_id in job_ids if job_id in self._attempts]
+        await self._names.learn(job_ids, rows)
+        known = [job_id for job_id in job_ids if job_id in self._names.attempts]
         files = await self._files(job_id for job_id in known if not waits(rows.get(job_id)))
-        gone = [i for i in known if i not in rows and self._folder(self._attempts[i]).exit not in files]
+        gone = [i for i in known if i not in rows and self._names.folder(self._names.attempts[i]).exit not in files]
         rows |= {row.job_id: row for row in await self._slurm.gone(gone)} if gone else {}
-        found = {
-            job_id: result_of(job_id, rows.get(job_id), self._folder(self._attempts[job_id]), files) for job_id in known
-        }
+        folders = {job_id: self._names.folder(self._names.attempts[job_id]) for job_id in known}
+        found = {job_id: result_of(job_id, rows.get(job_id), folder, files) for job_id, folder in folders.items()}
         await self._take_off(rows, found)
         return {job_id: result for job_id, result in found.items() if result is not None}
 
-    async def _learn_attempts(self, job_ids: Sequence[str], rows: Mapping[str, Row]) -> None:
-        """Which attempt each job is, from Slurm or from the spool."""
-        unknown = [job_id for job_id in job_ids if job_id not in self._attempts and job_id.isdigit()]
-        self._attempts |= {i: rows[i].attempt_id for i in unknown if i in rows and rows[i].attempt_id}
-        paths = {self._by_job(job_id): job_id for job_id in unknown if job_id not in self._attempts}
-        if paths:
-            told = await self._site.read_all(list(paths))
-            self._attempts |= {paths[path]: attempt_id.decode() for path, attempt_id in told.items()}
-
     async def _files(self, job_ids: Iterable[str]) -> Mapping[Path, bytes]:
-        folders = [self._folder(self._attempts[job_id]) for job_id in job_ids]
+        folders = [self._names.folder(self._names.attempts[job_id]) for job_id in job_ids]
         paths = [path for f in folders for path in (f.exit, f.started, f.stop, f.again, f.messages)]
         return await self._site.read_all(paths) if paths else {}
 
@@ -247,7 +211,7 @@ class SlurmProvider(GpuProviderInterface):
         result = await self.get_job_status(job_id)
         if result.status not in (JobStatus.PENDING, JobStatus.RUNNING):
             return False
-        folder = self._folder(self._attempts[job_id])
+        folder = self._names.folder(self._names.attempts[job_id])
         files = await self._site.read_all([folder.stop, folder.order])
         told = read_json(files.get(folder.stop))
         if not told or (told["reason"] != "cancelled" and reason == "cancelled"):
@@ -262,17 +226,16 @@ class SlurmProvider(GpuProviderInterface):
 
     async def forget_job(self, job_id: str) -> None:
         """Remove its folder."""
-        attempt_id = self._attempts.pop(job_id, None)
+        attempt_id = await self._names.forget(job_id)
         if attempt_id:
-            await self._site.remove(self._folder(attempt_id).path)
-            await self._site.remove(self._by_job(job_id))
+            await self._submissions.forget(attempt_id)
 
     # --- output and checkpoints ---
 
     async def _known(self, job_id: str) -> AttemptFolder:
-        if job_id not in self._attempts:
+        if job_id not in self._names.attempts:
             await self.get_job_status(job_id)
-        return self._folder(self._attempts[job_id])
+        return self._names.folder(self._names.attempts[job_id])
 
     async def get_job_logs(self, job_id: str, lines: int | None = None) -> str:
         """See GpuProviderInterface."""

@@ -102,9 +102,10 @@ class Rest:
             raise ProviderError(message, "slurm", "NOT_CONNECTED")
         return document
 
-    async def submit(self, request: Request, script: str, label: str, output: Path) -> str:
+    async def submit(self, request: Request, script: str, label: str, output: Path, count: int = 1) -> str:
         """See Slurm."""
         job = {**properties(request), "comment": label, "standard_output": str(output)}
+        job |= {"array": f"0-{count - 1}"} if count > 1 else {}
         status, document = await self._send("POST", await self._path("job/submit"), {"script": script, "job": job})
         against = answers.read_errors(document)
         if against and text.lost_way(against):

@@ -24,7 +24,7 @@ def result_of(
         return ended(job_id, read_json(files[folder.exit]))
     began, told = read_json(files.get(folder.started)), read_json(files.get(folder.stop))
     if row is None:
-        return None
+        return None if began or "_" not in job_id else _taken_out(job_id, told.get("reason") == "cancelled")
     base = JobResult(job_id, row.status, started_at=began.get("at"), node=text.hosts(row.nodes))
     again = read_json(files.get(folder.again)).get("job") == job_id
     if again or (began and row.status is JobStatus.PENDING):
@@ -38,6 +38,14 @@ def result_of(
         return replace(base, status=running, gpus=tuple(began.get("gpus", ())), node=began.get("host", base.node))
     said = files.get(folder.messages, b"").decode(errors="replace").strip()
     return _ended_by_slurm(base, row, str(told.get("reason") or ""), said[-500:])
+
+
+def _taken_out(job_id: str, by_us: bool) -> JobResult:
+    """One of an array that has not begun leaves no trace when it is cancelled, while a job of its own does."""
+    if by_us:
+        return JobResult(job_id, JobStatus.CANCELLED, reason="cancelled", completed_at=time.time())
+    return JobResult(job_id, JobStatus.FAILED, reason="preempted", completed_at=time.time(),
+                     error_message="somebody took it out of its array before it began")  # fmt: skip
 
 
 def _ended_by_slurm(base: JobResult, row: Row, told: str, said: str) -> JobResult:

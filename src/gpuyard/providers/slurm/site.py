@@ -19,6 +19,7 @@ from typing import Protocol
 
 from gpuyard.domain.errors import ProviderError
 
+_NONE: Mapping[Path, str] = {}
 # Of ssh itself: no connection.
 _SSH_FAILED = 255
 
@@ -47,8 +48,8 @@ class Site(Protocol):
         """Those of these small files that are there."""
         ...
 
-    async def write(self, files: Mapping[Path, bytes]) -> None:
-        """Make these files, private to their owner, and the folders they are in."""
+    async def write(self, files: Mapping[Path, bytes], links: Mapping[Path, str] = _NONE) -> None:
+        """Make these files, private to their owner, the folders they are in, and then links to others."""
         ...
 
     async def remove(self, folder: Path) -> None:
@@ -107,9 +108,9 @@ class LocalSite:
         found = await asyncio.to_thread(lambda: [(path, _read(path, 0, -1)) for path in paths])
         return {path: data for path, data in found if data is not None}
 
-    async def write(self, files: Mapping[Path, bytes]) -> None:
+    async def write(self, files: Mapping[Path, bytes], links: Mapping[Path, str] = _NONE) -> None:
         """See Site."""
-        await asyncio.to_thread(_write, files)
+        await asyncio.to_thread(_write, files, links)
 
     async def remove(self, folder: Path) -> None:
         """See Site."""
@@ -167,7 +168,7 @@ class SshSite:
             found = [(Path(item.name), archive.extractfile(item)) for item in archive]
             return {path: file.read() for path, file in found if file}
 
-    async def write(self, files: Mapping[Path, bytes]) -> None:
+    async def write(self, files: Mapping[Path, bytes], links: Mapping[Path, str] = _NONE) -> None:
         """See Site."""
         data = io.BytesIO()
         with tarfile.open(fileobj=data, mode="w") as archive:
@@ -175,6 +176,10 @@ class SshSite:
                 item = tarfile.TarInfo(str(path))
                 item.size, item.mode = len(content), 0o600
                 archive.addfile(item, io.BytesIO(content))
+            for path, target in links.items():
+                item = tarfile.TarInfo(str(path))
+                item.type, item.linkname = tarfile.SYMTYPE, target
+                archive.addfile(item)
         code, _, err = await self._ssh(("sh", "-c", "umask 077; tar -P -xf -"), data.getvalue())
         if code:
             raise ProviderError(f"{self._host}: {err.decode(errors='replace').strip()}", "slurm", "SPOOL")
@@ -199,10 +204,12 @@ def _read(path: Path, offset: int, limit: int) -> bytes | None:
         return None
 
 
-def _write(files: Mapping[Path, bytes]) -> None:
+def _write(files: Mapping[Path, bytes], links: Mapping[Path, str]) -> None:
     for path, content in files.items():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
         Path(temporary).replace(path)
+    for path, target in links.items():
+        path.symlink_to(target)

@@ -6,13 +6,13 @@ one to the next, and it is there only where the plugin was built.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from gpuyard.domain.jobconfig import JobStatus
 
 QUEUE_FORMAT = "%i|%T|%S|%N|%k|%r"
-ACCOUNT_FORMAT = "JobIDRaw,State,Start,End,ExitCode,NodeList"
+ACCOUNT_FORMAT = "JobID,State,Start,End,ExitCode,NodeList"
 HARDWARE_FORMAT = "%P|%D|%c|%m|%G|%t|%l"
 NODES_FORMAT = "%N|%t"
 PENDING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD",
@@ -48,6 +48,16 @@ class Row:
     reason: str = ""
     exit_code: int | None = None
     signal: int | None = None
+
+    @property
+    def index(self) -> str:
+        """Its place in its array; empty for one that is in none."""
+        return self.job_id.partition("_")[2]
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Sorts jobs by when they were submitted."""
+        return tuple(int(part) for part in self.job_id.split("_"))
 
     @property
     def status(self) -> JobStatus:
@@ -97,7 +107,8 @@ def read_accounts(text: str) -> list[Row]:
         if len(fields) == 6:
             job_id, state, start, end, code, nodes = fields
             left, signal = _exit(code)
-            rows.append(Row(job_id, state.split(" ")[0], _time(start), _time(end), nodes, "", "", left, signal))
+            row = Row(job_id, state.split(" ")[0], _time(start), _time(end), nodes, "", "", left, signal)
+            rows += [replace(row, job_id=name) for name in _each(job_id)]
     return rows
 
 
@@ -204,6 +215,27 @@ def _duration(text: str) -> float | None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
+
+
+def is_job(name: str) -> bool:
+    """Whether it is a job as Slurm names them: `12`, or `12_3` for the third of an array."""
+    return re.fullmatch(r"\d+(_\d+)?", name) is not None
+
+
+def elements(listed: str) -> list[int]:
+    """The indices in `0-2,7%4`, as Slurm writes what has not begun of an array; odd ones are skipped."""
+    found: list[int] = []
+    for part in listed.partition("%")[0].split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if match:
+            found += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return found
+
+
+def _each(job_id: str) -> list[str]:
+    """`12_[3-4]` as `12_3` and `12_4`."""
+    number, _, rest = job_id.partition("_[")
+    return [f"{number}_{index}" for index in elements(rest.rstrip("]"))] if rest else [job_id]
 
 
 def _exit(text: str) -> tuple[int | None, int | None]:
