@@ -13,9 +13,13 @@ if ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null && ! command -v 
     ./apt-install.sh postgresql || true
 fi
 
-for package in slurm-wlm:slurmctld munge:munged slurmdbd:slurmdbd mariadb-server:mariadbd docker.io:dockerd runc:runc iptables:iptables debootstrap:debootstrap openssh-server:sshd rsync:rsync; do
+for package in slurm-wlm:slurmctld munge:munged slurmdbd:slurmdbd slurmrestd:slurmrestd mariadb-server:mariadbd docker.io:dockerd runc:runc iptables:iptables debootstrap:debootstrap openssh-server:sshd rsync:rsync; do
     PATH=$PATH:/usr/sbin command -v "${package#*:}" >/dev/null || missing+=("${package%%:*}")
 done
+# A plugin, so no program tells whether it is there; with it slurmrestd takes tokens.
+if ! compgen -G '/usr/lib/*/slurm-wlm/auth_jwt.so' >/dev/null; then
+    missing+=(slurm-wlm-jwt-plugin)
+fi
 if ((${#missing[@]})); then
     ./apt-install.sh "${missing[@]}" || true
 fi

@@ -7,9 +7,12 @@ from tests.support.postgres import postgres
 from tests.support.s3 import bucket, s3
 from tests.support.slurm import slurm
 from tests.support.slurmdbd import slurm_with_accounts
+from tests.support.slurmrestd import rest_cluster, slurm_rest
 from tests.support.sshd import sshd
 
-__all__ = ["bucket", "dockerd", "postgres", "s3", "slurm", "slurm_with_accounts", "sshd"]
+__all__ = [
+    "bucket", "dockerd", "postgres", "rest_cluster", "s3", "slurm", "slurm_rest", "slurm_with_accounts", "sshd",
+]  # fmt: skip
 
 # Tests that run in the background of a shell ignore Ctrl-C, and so would every program they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -145,6 +145,44 @@ def test_a_submission_that_was_never_answered_is_one_job(slurm: SlurmCluster, tm
         assert yard.ok("logs", job) == "done\n"
 
 
+@pytest.mark.parametrize("fault", ["none", "the reply is lost", "the server is killed"])
+def test_jobs_that_come_together_are_an_array_and_each_runs_once(
+    slurm: SlurmCluster, tmp_path: Path, fault: str
+) -> None:  # fmt: skip
+    """The first array's answer may never come back: each of its jobs is found, and none is sent again."""
+    first, reached, calls = tmp_path / "first", tmp_path / "reached", tmp_path / "calls"
+    after = {"none": "exit 0", "the reply is lost": "echo 'sbatch: error: Zero Bytes were transmitted or received' >&2",
+             "the server is killed": "exec sleep 600"}[fault]  # fmt: skip
+    lost = f'/usr/bin/sbatch "$@" {"" if fault == "none" else ">/dev/null"}; touch {reached}; {after}; exit 1'
+    (tmp_path / "sbatch").write_text(
+        f'#!/bin/sh\necho "$@" >> {calls}\n'
+        f'case "$*" in *--array=*) if mkdir {first} 2>/dev/null; then {lost}; fi ;; esac\n'
+        'exec /usr/bin/sbatch "$@"\n'
+    )
+    (tmp_path / "sbatch").chmod(0o755)
+    with make_yard(PATH=f"{tmp_path}:{os.environ['PATH']}") as yard:
+        yard.home.create()
+        yard.home.settings.write_text(settings(slurm, max_pending=40))
+        yard.ok("up")
+        specs = [{"name": "many", "command": ["sh", "-c", f"echo {n} >> ran; echo {n}; exit {n % 2}"],
+                  "provider": "slurm", "workdir": str(yard.work)} for n in range(40)]  # fmt: skip
+        (yard.work / "many.json").write_text(json.dumps(specs))
+        jobs = [word for word in yard.ok("submit", str(yard.work / "many.json")).split() if word.startswith("job_")]
+        assert len(jobs) == 40
+        wait_until(reached.exists, 30, "the first array")
+        if fault == "the server is killed":
+            yard.kill("server")
+            yard.ok("up")
+        for number, job in enumerate(jobs):
+            assert yard.wait(job, timeout=100).state == ("failed" if number % 2 else "completed")
+        for number in (0, 17, 39):
+            assert yard.ok("logs", jobs[number]) == f"{number}\n"
+            assert len(yard.json("show", jobs[number])["attempts"]) == 1
+        assert sorted(map(int, (yard.work / "ran").read_text().split())) == list(range(40))
+        if fault != "the server is killed":  # the next one asks after each by itself, and sends it at once
+            assert len(calls.read_text().splitlines()) <= 6, calls.read_text()
+
+
 def test_what_waits_there_says_why_in_the_engines_words(yard: TestYard, slurm: SlurmCluster) -> None:
     jobs = [yard.ok("run", "-d", "--gpus", "2", "--", "sleep", "600").strip() for _ in range(5)]
     waiting = jobs[-1]

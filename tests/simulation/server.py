@@ -57,8 +57,8 @@ class Server:
             sa.event.listen(engine, "commit", lambda _: (server := me()) and server.committing())
             self.controller = Controller(
                 self.ledger, Settings.model_validate(SETTINGS),
-                lambda epoch: {"agent": AgentProvider({"epoch": epoch})}, world.blobs, Home(Path("home")), self._no_news,
-                world.wall,
+                lambda epoch: {"agent": AgentProvider({"epoch": epoch})}, world.blobs, Home(Path("home")),
+                self._no_news, world.wall,
             )  # fmt: skip
             # How long a commit really takes is no part of the simulation.
             self.controller.core.writer.quick_s = world.quick_s

@@ -142,7 +142,7 @@ class SlurmCluster:
 
     def call(self, *command: str, check: bool = True) -> str:
         """What a command of Slurm's writes."""
-        done = subprocess.run(command, env={**os.environ, **self.environment}, capture_output=True, text=True,
+        done = subprocess.run(command, env={**_plain(), **self.environment}, capture_output=True, text=True,
                               check=False, timeout=60)  # fmt: skip
         assert not check or done.returncode == 0, done.stderr
         return done.stdout
@@ -154,7 +154,7 @@ class SlurmCluster:
         with (self.folder / f"{name or program}.out").open("ab") as log:
             self._processes[name or program] = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", shutil.which(program) or f"/usr/sbin/{program}", *arguments],
-                env={**os.environ, **self.environment, **(environment or {})}, stdout=log, stderr=log,
+                env={**_plain(), **self.environment, **(environment or {})}, stdout=log, stderr=log,
                 start_new_session=True, **more,
             )  # fmt: skip
 
@@ -171,6 +171,11 @@ class SlurmCluster:
             with suppress(OSError):
                 if str(self.folder).encode() in path.read_bytes():
                     os.kill(int(path.parent.name), signal.SIGKILL)
+
+
+def _plain() -> dict[str, str]:
+    """This process's environment, less the token, with which Slurm's daemons would not start."""
+    return {name: value for name, value in os.environ.items() if name != "SLURM_JWT"}
 
 
 def _environment(process: psutil.Process) -> dict[str, str]:

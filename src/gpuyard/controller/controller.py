@@ -35,7 +35,8 @@ MakeProviders = Callable[[int], Mapping[str, GpuProviderInterface]]
 
 
 class Controller:
-    """One yard. `make_providers(epoch)` gives the providers by name; `home` is where logs and workspaces lie; `news` is how logs wait for something new."""
+    """One yard. `make_providers(epoch)` gives the providers by name; `home` is where logs and workspaces lie;
+    `news` is how logs wait for something new."""
 
     def __init__(
         self,

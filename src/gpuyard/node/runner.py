@@ -10,7 +10,8 @@ environment the engine has. It parses no output.
 Where there is `work.tar`, its content is the job's own folder.
 
 The order: `command`, `workdir`, `environment`, `gpus` (whether it was given any), `stdin` (whether there is a file of
-that name), `timeout_s`, `grace_s`, `checkpoint` (`path`, `signal`, `every_s`), `ids` (the variables that gpuyard sets).
+that name), `timeout_s`, `grace_s`, `checkpoint` (`path`, `signal`, `every_s`), `ids` (the variables that gpuyard sets),
+`limit_s` (when the engine ends it), `watch` (whether to look for what else would come as a signal).
 """
 
 import ctypes
@@ -33,6 +34,8 @@ _SUBREAPER = 36
 _TERM_GRACE_S = 10.0
 # An engine's warning may come so much before its limit, beside the grace.
 _EARLY_S = 150.0
+# Where it gives none, its runner minds the limit so much before it, beside the grace.
+_WARNING_S = 60.0
 _SCAN_S = 1.0
 _FOLDER_QUIET_S = 2.0
 _KEPT = 3
@@ -41,8 +44,8 @@ _UNFINISHED = (".tmp", ".partial", ".incomplete")
 # What an engine sends to have a job end: with USR1 it leaves time to save, TERM comes with its own deadline.
 _LEAVE = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
 _REASONS = {errno.ENOENT: "command_not_found", errno.EACCES: "not_executable", errno.ENOEXEC: "not_executable"}
-# What somebody of a job's own environment must not be able to set.
-_OURS = "GPUYARD_"
+# What somebody of a job's own environment must not be able to set; and the array is ours, not the program's.
+_OURS = ("GPUYARD_", "SLURM_ARRAY_")
 
 
 class Job:
@@ -58,6 +61,7 @@ class Job:
         self._term_at: Optional[float] = None
         self._began = time.monotonic()
         self._asked = self._began
+        self._look_at = self._began
 
     def start(self, folder: Path) -> None:
         """Start it; OSError when it cannot be."""
@@ -117,6 +121,16 @@ class Job:
         limit = self.order.get("limit_s")
         lead = float(self.order.get("grace_s") or 0.0) + _EARLY_S
         return bool(limit) and time.monotonic() - self._began >= float(limit or 0.0) - lead
+
+    def is_to_leave(self, folder: Path) -> bool:
+        """Where an engine passes no signals on (`watch`): has the provider left a word, or is its limit near?"""
+        now = time.monotonic()
+        if not self.order.get("watch") or self.stopped or now < self._look_at:
+            return False
+        self._look_at = now + _SCAN_S
+        limit, lead = self.order.get("limit_s"), float(self.order.get("grace_s") or 0.0) + _WARNING_S
+        near = bool(limit and self.checkpoint.get("signal")) and now - self._began >= float(limit or 0.0) - lead
+        return near or (folder / "stop.json").exists()
 
     def next_s(self) -> float:
         """How long nothing is to be done, in seconds."""
@@ -222,7 +236,7 @@ def share(folder: Path) -> int:
     order = json.loads((folder / "order.json").read_text())
     order["command"] = order["share"]
     order["checkpoint"] = dict(_checkpoint(order), path=None, every_s=None)
-    order["timeout_s"], order["stdin"] = None, False
+    order["timeout_s"], order["stdin"], order["watch"] = None, False, False
     order["environment"] = dict(order["environment"], **_gang())
     asks = _checkpoint(order).get("signal")
     passed: Set[int] = {_number(asks)} if asks else set()
@@ -247,6 +261,8 @@ def follow(job: Job, checkpoints: Optional[Checkpoints], folder: Path, passed: O
             checkpoints.scan()
         told = signal.sigtimedwait(waited, job.next_s())
         if told is None or told.si_signo == signal.SIGCHLD:
+            if job.is_to_leave(folder):
+                job.leave(*_why(folder, job))
             continue
         if passed is None:
             job.leave(*_why(folder, job))
@@ -297,9 +313,15 @@ def _claim(folder: Path) -> bool:
     try:
         os.close(os.open(str(folder / "claim"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
-        _write(folder / "again.json", {"at": time.time(), "job": os.environ.get("SLURM_JOB_ID")})
+        _write(folder / "again.json", {"at": time.time(), "job": _job_id()})
         return False
     return True
+
+
+def _job_id() -> Optional[str]:
+    """What the engine's commands call it: one of an array goes by its place there."""
+    array = os.environ.get("SLURM_ARRAY_JOB_ID")
+    return "{}_{}".format(array, os.environ.get("SLURM_ARRAY_TASK_ID")) if array else os.environ.get("SLURM_JOB_ID")
 
 
 def _failed(error: Exception, order: Dict[str, Any], began: float) -> Dict[str, Any]:

@@ -121,3 +121,21 @@ def test_a_share_of_a_gang_leaves_with_the_jobs_own_code(tmp_path: Path) -> None
                           env={**os.environ, "SLURM_NODEID": "1"}, check=False)  # fmt: skip
     assert (done.returncode, done.stdout) == (9, "1\n")
     assert not (tmp_path / "exit.json").exists()
+
+
+def test_where_no_signal_comes_it_looks_for_a_word_and_minds_its_limit(tmp_path: Path) -> None:
+    code = "import signal, sys, time\nsignal.signal(signal.SIGUSR1, lambda *_: sys.exit(print('saved')))\n"
+    code += "print('here')\nwhile True: time.sleep(0.05)"
+    order: dict[str, Any] = {"watch": True, "checkpoint": {"signal": "USR1"}, "grace_s": 20}
+    (tmp_path / "told").mkdir()
+    told = lay(tmp_path / "told", sys.executable, "-c", code, **order)
+    run = start(told)
+    wait_until(lambda: (told / "log").exists() and (told / "log").read_text() == "here\n", 20, "it to run")
+    (told / "stop.json").write_text(json.dumps({"reason": "cancelled", "checkpoint": False}))
+    assert run.wait(30) == 0
+    assert json.loads((told / "exit.json").read_text())["reason"] == "cancelled"
+    assert (told / "log").read_text() == "here\n"
+    (tmp_path / "near").mkdir()
+    near = lay(tmp_path / "near", sys.executable, "-c", code, **order, limit_s=81)
+    assert end_of(near)["reason"] == "preempted", "it can go on from what it saves"
+    assert (near / "log").read_text() == "here\nsaved\n"

@@ -4,6 +4,8 @@ import pytest
 
 from gpuyard.domain.jobconfig import GpuSpec, JobConfig, JobStatus
 from gpuyard.providers.slurm import text
+from gpuyard.providers.slurm.ask import Request
+from gpuyard.providers.slurm.commands import options
 
 
 def test_the_queue_is_read_whatever_the_reason_holds():
@@ -25,6 +27,9 @@ def test_states(state, status):
 def test_accounts_and_single_jobs_are_read():
     (row,) = text.read_accounts("7|CANCELLED by 0|1700000000|1700000009|0:15|node1\nbroken|line\n")
     assert (row.state, row.ended_at, row.exit_code, row.signal) == ("CANCELLED", 1700000009, 0, 15)
+    rows = text.read_accounts("7_1|COMPLETED|1|2|0:0|node1\n7_[3-4,9%2]|CANCELLED|Unknown|9|0:0|None assigned\n")
+    assert [row.job_id for row in rows] == ["7_1", "7_3", "7_4", "7_9"]
+    assert [row.index for row in rows] == ["1", "3", "4", "9"]
     row = text.read_job("JobId=9 JobName=a b JobState=FAILED Reason=NonZeroExitCode ExitCode=3:0 NodeList=node2\n")
     assert (row.job_id, row.state, row.exit_code) == ("9", "FAILED", 3)
     assert text.read_job("slurm_load_jobs error: Invalid job id specified") is None
@@ -56,16 +61,17 @@ def test_gres(gres, found):
 )
 def test_slurms_own_limit_leaves_time_to_save_where_the_partition_allows_it(minutes, most_s, option):
     config = JobConfig(name="j", command=("true",), timeout_minutes=minutes)
-    assert option in text.limits(config, 90, most_s)
+    assert option in options(Request.of(config, "", 90, most_s))
 
 
 def test_what_a_job_needs_becomes_options():
     config = JobConfig(name="j", command=("true",), gpu_spec=GpuSpec(gpu_count=2, vcpus=2.5, ram_gb=1.5),
                        provider_options={"nodes": 3})  # fmt: skip
-    assert text.limits(config, 0, None) == ["--nodes=3", "--ntasks-per-node=1", "--cpus-per-task=3", "--mem=1536M"]
-    assert text.gpu_option("a100", 2) == ["--gres=gpu:a100:2"]
-    assert text.gpu_option("", 1) == ["--gres=gpu:1"]
-    assert text.gpu_option("a100", 0) == []
+    request = Request.of(config, "a100", 0, None)
+    wanted = ["--nodes=3", "--ntasks-per-node=1", "--cpus-per-task=3", "--mem=1536M", "--gres=gpu:a100:2"]
+    assert options(request)[-len(wanted) :] == wanted
+    assert options(Request("j", gpus=1))[-1] == "--gres=gpu:1"
+    assert Request.of(JobConfig(name="j", command=("true",), gpu_spec=GpuSpec(gpu_count=0)), "a100", 0, None).gres == ""
 
 
 @pytest.mark.parametrize(

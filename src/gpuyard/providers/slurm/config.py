@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from gpuyard.config.settings import StorageSettings
 from gpuyard.domain.validation import parse_model
+
+VERSIONS = ("v0.0.38", "v0.0.37")
+"""Those of slurmrestd's interface that we speak, newest first."""
 
 
 class GpuType(BaseModel):
@@ -24,7 +27,8 @@ class SlurmConfig(BaseModel):
     this host submits. `folders`: whether the nodes see the folders of jobs, and workspaces, as this host does; unset,
     they do where this host submits. Else jobs get copies, and what is new in a workspace comes back. Over ssh
     checkpoints of at most `most_checkpoint_gb` come back. `environment` is given to Slurm's commands, `sbatch_options`
-    to each `sbatch`. A command that has not answered after `timeout_s` is given up.
+    to each `sbatch`. A command that has not answered after `timeout_s` is given up. `rest`: where a
+    slurmrestd is, to ask in place of the commands.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -37,6 +41,8 @@ class SlurmConfig(BaseModel):
     most_checkpoint_gb: float = Field(default=4.0, ge=0)
     host: str | None = None
     ssh_options: tuple[str, ...] = ()
+    rest: str | None = Field(default=None, pattern=r"^(unix:///.+|https?://[^/]+/?)$")
+    rest_version: str | None = None
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
@@ -62,6 +68,27 @@ class SlurmConfig(BaseModel):
     def copies(self) -> bool:
         """Whether jobs run in copies of their folders."""
         return (self.folders or ("shared" if self.host is None else "copied")) == "copied"
+
+    @field_validator("rest_version")
+    @classmethod
+    def _is_known(cls, value: str | None) -> str | None:
+        if value is not None and value not in VERSIONS:
+            raise ValueError(f"{value!r} is not known; known are {', '.join(VERSIONS)}")
+        return value
+
+    @field_validator("sbatch_options")
+    @classmethod
+    def _are_for_sbatch(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if value and info.data.get("rest"):
+            raise ValueError("cannot be sent to slurmrestd; leave them out, or `rest`")
+        return value
+
+    @field_validator("environment")
+    @classmethod
+    def _holds_no_token(cls, value: dict[str, str]) -> dict[str, str]:
+        if "SLURM_JWT" in value:
+            raise ValueError("SLURM_JWT is a secret, which no file should hold; set it in gpuyard's own environment")
+        return value
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> "SlurmConfig":

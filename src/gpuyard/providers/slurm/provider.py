@@ -6,7 +6,6 @@ without accounting, and an exit code is never guessed.
 
 import asyncio
 import json
-import shlex
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,12 +18,17 @@ from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult, JobStatus
 from gpuyard.domain.offers import Offer
 from gpuyard.providers.base import GpuProviderInterface, SavedFile
-from gpuyard.providers.folder import AttemptFolder, ended, order_of, read_json
+from gpuyard.providers.folder import AttemptFolder, order_of, read_json
 from gpuyard.providers.slurm import text
-from gpuyard.providers.slurm.accounts import MISSING, Accounts
+from gpuyard.providers.slurm.ask import RefusedError, Request, Slurm, limit_s
 from gpuyard.providers.slurm.carrying import Carrier
+from gpuyard.providers.slurm.commands import Commands
 from gpuyard.providers.slurm.config import SlurmConfig
-from gpuyard.providers.slurm.site import Answer, LocalSite, Site, SshSite
+from gpuyard.providers.slurm.names import Names
+from gpuyard.providers.slurm.rest import Rest
+from gpuyard.providers.slurm.results import result_of, waits
+from gpuyard.providers.slurm.site import LocalSite, Site, SshSite
+from gpuyard.providers.slurm.submissions import MOST, Submissions
 from gpuyard.providers.slurm.text import Row
 from gpuyard.providers.together import Together
 from gpuyard.storage.place import open_store
@@ -34,10 +38,8 @@ _LOOK_S = 5.0
 _PART = 1 << 20
 # After its grace a job that was told to leave is taken off by force.
 _FORCE_S = 15.0
-# Slurm's own limit comes so long after ours and the grace, and its warning so long before its limit: it may send that
-# a minute early.
+# Slurm's own limit comes so long after ours and the grace.
 _TIME_MARGIN_S = 240.0
-_WARNING_S = 60.0
 
 
 class SlurmProvider(GpuProviderInterface):
@@ -49,39 +51,30 @@ class SlurmProvider(GpuProviderInterface):
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         self.settings = SlurmConfig.read(config)
-        self.concurrency, self.poll_s = self.settings.concurrency, self.settings.poll_s
+        # As many as an array holds may come together. What Slurm itself is asked at once, the site bounds.
+        self.concurrency, self.poll_s = max(self.settings.concurrency, MOST), self.settings.poll_s
         self.max_pending = self.settings.max_pending
         self._spool = Path(self.settings.spool or Path(self.settings.home) / "slurm").expanduser()
         self._site = self._make_site()
         blobs = open_store(Path(self.settings.home), self.settings.storage)
         self._carrier = Carrier(self._site, self._spool, self.settings, blobs)
+        self._slurm: Slurm = Rest(self.settings) if self.settings.rest else Commands(self._site, self.settings)
         self.doing: Mapping[str, str] = {}
-        self._attempts: dict[str, str] = {}
         self._submitting: dict[str, asyncio.Task[str]] = {}
-        self._turn = asyncio.Semaphore(self.settings.concurrency)
-        self._queue = Together(self._ask_queue)
+        self._names = Names(self._site, self._spool)
+        self._submissions = Submissions(self._slurm, self._site, self._names, self._spool, self.settings.python)
+        self._queue = Together(self._slurm.queue)
         self._hardware = Together(self._ask_hardware)
         self._force_at: dict[str, float] = {}
-        self._accounts = Accounts(self._slurm)
         self._limits: dict[str, float | None] = {}
         self._offered: dict[str, text.Hardware] = {}
 
     def _make_site(self) -> Site:
-        environment = {**self.settings.environment, "SLURM_TIME_FORMAT": "%s"}
-        if self.settings.host is None:
-            return LocalSite(environment, self.settings.timeout_s)
-        return SshSite(self.settings.host, self.settings.ssh_options, environment, self.settings.timeout_s)
-
-    async def _slurm(self, *command: str, stdin: bytes = b"") -> Answer:
-        """A command of Slurm's; ProviderError when Slurm cannot be reached."""
-        async with self._turn:
-            answer = await self._site.run(command, stdin)
-        if answer.code and text.lost_way(answer.err):
-            raise ProviderError(f"Slurm does not answer: {answer.err.strip()}", self.PROVIDER_NAME, "NOT_CONNECTED")
-        return answer
-
-    def _folder(self, attempt_id: str) -> AttemptFolder:
-        return AttemptFolder(self._spool, attempt_id)
+        config = self.settings
+        environment = {**config.environment, "SLURM_TIME_FORMAT": "%s"}
+        if config.host is None:
+            return LocalSite(environment, config.timeout_s, config.concurrency)
+        return SshSite(config.host, config.ssh_options, environment, config.timeout_s, config.concurrency)
 
     # --- submitting ---
 
@@ -99,21 +92,18 @@ class SlurmProvider(GpuProviderInterface):
         known = await self.find_by_attempt(attempt_id)
         if known is not None:
             return known
-        folder = self._folder(attempt_id)
+        folder = self._names.folder(attempt_id)
         gang = int(job_config.provider_options.get("nodes") or 1) > 1
         launcher = self._launcher(folder, job_config) if gang else ()
         if not self._limits:
             await self._hardware()
         order = order_of(job_config, await self._carrier.lay_out(folder, job_config), launcher)
-        order["limit_s"] = self._limit_s(job_config)
+        order |= {"limit_s": self._limit_s(job_config), "watch": self._slurm.watched}
         await self._site.write(folder.files(order, job_config.args_via_stdin))
-        script = f"#!/bin/sh\nexec {shlex.join([self.settings.python, str(folder.runner), str(folder.path)])}\n"
-        answer = await self._slurm("sbatch", *self._options(job_config, folder), stdin=script.encode())
-        if answer.code:
-            raise self._refusal(answer.err, job_config)
-        job_id = answer.out.strip().split(";")[0]
-        await self._remember(job_id, attempt_id)
-        return job_id
+        try:
+            return await self._submissions.submit(self._request(job_config), attempt_id)
+        except RefusedError as error:
+            raise self._refusal(error, job_config) from None
 
     def _launcher(self, folder: AttemptFolder, config: JobConfig) -> tuple[str, ...]:
         cpus = [f"--cpus-per-task={int(config.gpu_spec.vcpus)}"] if config.gpu_spec.vcpus else []
@@ -123,131 +113,55 @@ class SlurmProvider(GpuProviderInterface):
     def _limit_s(self, config: JobConfig) -> float | None:
         """When Slurm will end it, in seconds from its start; None when it will not."""
         most_s = self._limits.get(self._partition(config))
-        return text.limit_s(config, config.grace_s + _TIME_MARGIN_S, most_s) or most_s
+        return limit_s(config, config.grace_s + _TIME_MARGIN_S, most_s) or most_s
 
     def _partition(self, config: JobConfig) -> str:
         options = config.provider_options
         item = self._offered.get(str(options.get("offer", "")))
         return str(options.get("partition") or (item.partition if item else self.settings.partition or ""))
 
-    def _options(self, config: JobConfig, folder: AttemptFolder) -> list[str]:
+    def _request(self, config: JobConfig) -> Request:
         options, partition = config.provider_options, self._partition(config)
         item = self._offered.get(str(options.get("offer", "")))
         kind = item.gpu if item else self._gres(config.gpu_spec.gpu_type or "")
-        named = {"partition": partition, "account": options.get("account") or self.settings.account,
-                 "qos": options.get("qos") or self.settings.qos,
-                 "constraint": options.get("constraint") or self.settings.constraint}  # fmt: skip
-        return [
-            "--parsable", f"--job-name={config.name}", f"--comment={config.attempt_id}", "--export=PATH,HOME,USER,LANG",
-            f"--output={folder.messages}", "--open-mode=append", "--chdir=/", "--no-kill=off",
-            *text.limits(config, config.grace_s + _TIME_MARGIN_S, self._limits.get(partition)),
-            *text.gpu_option(kind, config.gpu_spec.gpu_count),
-            *(f"--{name}={value}" for name, value in named.items() if value), *self.settings.sbatch_options,
-            *([f"--signal=B:USR1@{int(config.grace_s + _WARNING_S)}"] if config.checkpoint.signal else []),
-        ]  # fmt: skip
+        request = Request.of(config, kind, config.grace_s + _TIME_MARGIN_S, self._limits.get(partition))
+        named = {name: str(options.get(name) or getattr(self.settings, name) or "")
+                 for name in ("account", "qos", "constraint")}  # fmt: skip
+        return replace(request, partition=partition, **named)
 
     def _gres(self, gpu_type: str) -> str:
         """The site's own name for a type of GPU; empty where it has none, and any will do."""
         names = {item.gpu for item in self._offered.values()} | self.settings.gpus.keys()
         return next((name for name in sorted(names) if name.lower() == gpu_type.lower()), gpu_type.lower())
 
-    def _refusal(self, said: str, config: JobConfig) -> ProviderError:
-        why, resources = text.refused(said)
-        if resources:
-            return InsufficientResourcesError(f"Slurm: {why}", self.PROVIDER_NAME, config.gpu_spec)
-        return ProviderError(f"Slurm refused the job: {why}", self.PROVIDER_NAME, "REFUSED")
-
-    async def _remember(self, job_id: str, attempt_id: str) -> None:
-        """Slurm forgets a job minutes after its end; whose it was stands in the spool."""
-        self._attempts[job_id] = attempt_id
-        names = {self._by_job(job_id): attempt_id.encode(), self._folder(attempt_id).job: job_id.encode()}
-        await self._site.write(names)
-
-    def _by_job(self, job_id: str) -> Path:
-        return self._spool / "by-job" / job_id
+    def _refusal(self, error: RefusedError, config: JobConfig) -> ProviderError:
+        if error.resources:
+            return InsufficientResourcesError(f"Slurm: {error}", self.PROVIDER_NAME, config.gpu_spec)
+        return ProviderError(f"Slurm refused the job: {error}", self.PROVIDER_NAME, "REFUSED")
 
     async def find_by_attempt(self, attempt_id: str) -> str | None:
-        """The job whose comment is the attempt; one that came twice runs once, whichever is first."""
-        folder = self._folder(attempt_id)
-        there = await self._site.read_all([folder.job, folder.order])
-        if not there:
-            return None  # every submission begins with its folder
-        if folder.job in there:
-            return there[folder.job].decode()
-        found = [row for row in await self._queue() if row.attempt_id == attempt_id]
-        if not found:
-            return None
-        job_id = min(found, key=lambda row: int(row.job_id)).job_id
-        await self._remember(job_id, attempt_id)
-        for row in found:
-            if row.job_id != job_id:
-                await self._slurm("scancel", row.job_id)
-        return job_id
+        """See FindsAttempts."""
+        return await self._submissions.find(attempt_id, self._queue)
 
     # --- asking ---
-
-    async def _ask_queue(self) -> list[Row]:
-        answer = await self._slurm("squeue", "-h", "-t", "all", "--me", "-o", text.QUEUE_FORMAT)
-        if answer.code:
-            raise ProviderError(f"squeue: {answer.err.strip()}", self.PROVIDER_NAME, "NOT_CONNECTED")
-        return text.read_queue(answer.out)
 
     async def poll_jobs(self, job_ids: Sequence[str]) -> Mapping[str, JobResult]:
         """One `squeue` for all; what has left it is looked up in the accounts, where there are any."""
         rows = {row.job_id: row for row in await self._queue()}
-        await self._learn_attempts(job_ids, rows)
-        known = [job_id for job_id in job_ids if job_id in self._attempts]
-        files = await self._files(job_id for job_id in known if not _waits(rows.get(job_id)))
-        gone = [i for i in known if i not in rows and self._folder(self._attempts[i]).exit not in files]
-        rows |= {row.job_id: row for row in await self._gone(gone)}
-        found = {job_id: self._result(job_id, rows.get(job_id), files) for job_id in known}
+        await self._names.learn(job_ids, rows)
+        known = [job_id for job_id in job_ids if job_id in self._names.attempts]
+        files = await self._files(job_id for job_id in known if not waits(rows.get(job_id)))
+        gone = [i for i in known if i not in rows and self._names.folder(self._names.attempts[i]).exit not in files]
+        rows |= {row.job_id: row for row in await self._slurm.gone(gone)} if gone else {}
+        folders = {job_id: self._names.folder(self._names.attempts[job_id]) for job_id in known}
+        found = {job_id: result_of(job_id, rows.get(job_id), folder, files) for job_id, folder in folders.items()}
         await self._take_off(rows, found)
         return {job_id: result for job_id, result in found.items() if result is not None}
 
-    async def _learn_attempts(self, job_ids: Sequence[str], rows: Mapping[str, Row]) -> None:
-        """Which attempt each job is, from Slurm or from the spool."""
-        unknown = [job_id for job_id in job_ids if job_id not in self._attempts and job_id.isdigit()]
-        self._attempts |= {i: rows[i].attempt_id for i in unknown if i in rows and rows[i].attempt_id}
-        paths = {self._by_job(job_id): job_id for job_id in unknown if job_id not in self._attempts}
-        if paths:
-            told = await self._site.read_all(list(paths))
-            self._attempts |= {paths[path]: attempt_id.decode() for path, attempt_id in told.items()}
-
     async def _files(self, job_ids: Iterable[str]) -> Mapping[Path, bytes]:
-        folders = [self._folder(self._attempts[job_id]) for job_id in job_ids]
+        folders = [self._names.folder(self._names.attempts[job_id]) for job_id in job_ids]
         paths = [path for f in folders for path in (f.exit, f.started, f.stop, f.again, f.messages)]
         return await self._site.read_all(paths) if paths else {}
-
-    async def _gone(self, job_ids: Sequence[str]) -> list[Row]:
-        """What the accounts, or else the controller, still know of jobs that have left the queue."""
-        if not job_ids:
-            return []
-        rows = await self._accounts.ended(job_ids)
-        rest = [job_id for job_id in job_ids if job_id not in {row.job_id for row in rows}]
-        answers = [await self._slurm("scontrol", "show", "job", "-o", job_id) for job_id in rest]
-        return rows + [row for answer in answers if not answer.code and (row := text.read_job(answer.out))]
-
-    def _result(self, job_id: str, row: Row | None, files: Mapping[Path, bytes]) -> JobResult | None:
-        """What both say of a job; None when neither knows it."""
-        folder = self._folder(self._attempts[job_id])
-        if folder.exit in files:
-            return ended(job_id, read_json(files[folder.exit]))
-        began, told = read_json(files.get(folder.started)), read_json(files.get(folder.stop))
-        if row is None:
-            return None
-        base = JobResult(job_id, row.status, started_at=began.get("at"), node=text.hosts(row.nodes))
-        again = read_json(files.get(folder.again)).get("job") == job_id
-        if again or (began and row.status is JobStatus.PENDING):
-            message = f"Slurm took it off its node and queued it again ({text.say_reason(row.reason) or row.state})"
-            return replace(base, status=JobStatus.FAILED, reason="preempted", error_message=message,
-                           completed_at=time.time())  # fmt: skip
-        if row.status is JobStatus.PENDING:
-            return replace(base, reason=row.reason, error_message=text.say_reason(row.reason) or None)
-        if row.status is JobStatus.RUNNING:
-            running = JobStatus.RUNNING if began else JobStatus.PENDING
-            return replace(base, status=running, gpus=tuple(began.get("gpus", ())), node=began.get("host", base.node))
-        said = files.get(folder.messages, b"").decode(errors="replace").strip()
-        return _ended_by_slurm(base, row, str(told.get("reason") or ""), said[-500:])
 
     async def _take_off(self, rows: Mapping[str, Row], found: Mapping[str, JobResult | None]) -> None:
         """What Slurm has queued again must not start; what was told to leave and has not is ended by force."""
@@ -258,7 +172,7 @@ class SlurmProvider(GpuProviderInterface):
             again = live and over and result is not None and result.reason == "preempted"
             overdue = live and not over and time.monotonic() >= self._force_at.get(job_id, float("inf"))
             if again or overdue:
-                await self._slurm("scancel", job_id)
+                await self._slurm.cancel(job_id)
             if over or row is None:
                 self._force_at.pop(job_id, None)
 
@@ -270,7 +184,8 @@ class SlurmProvider(GpuProviderInterface):
         return result
 
     async def close(self) -> None:
-        """Let go of the connection to the login node."""
+        """Let go of the connection to the login node, or to slurmrestd."""
+        await self._slurm.close()
         await self._site.close()
 
     # --- ending ---
@@ -287,33 +202,32 @@ class SlurmProvider(GpuProviderInterface):
         result = await self.get_job_status(job_id)
         if result.status not in (JobStatus.PENDING, JobStatus.RUNNING):
             return False
-        folder = self._folder(self._attempts[job_id])
+        folder = self._names.folder(self._names.attempts[job_id])
         files = await self._site.read_all([folder.stop, folder.order])
         told = read_json(files.get(folder.stop))
         if not told or (told["reason"] != "cancelled" and reason == "cancelled"):
             await self._site.write({folder.stop: json.dumps({"reason": reason, "checkpoint": checkpoint}).encode()})
         grace_s = float(read_json(files.get(folder.order)).get("grace_s") or 0.0)
         self._force_at.setdefault(job_id, time.monotonic() + 2 * grace_s + _FORCE_S)
-        kindly = ("--signal=USR1", "--batch") if result.status is JobStatus.RUNNING else ()
-        answer = await self._slurm("scancel", *kindly, job_id)
-        if answer.code and not kindly:
-            raise ProviderError(f"scancel: {answer.err.strip()}", self.PROVIDER_NAME, "TIMEOUT")
+        kindly = result.status is JobStatus.RUNNING
+        against = await self._slurm.cancel(job_id, kindly=kindly)
+        if against and not kindly:
+            raise ProviderError(f"scancel: {against}", self.PROVIDER_NAME, "TIMEOUT")
         return True
 
     async def forget_job(self, job_id: str) -> None:
         """Remove its folder."""
-        attempt_id = self._attempts.pop(job_id, None)
+        attempt_id = await self._names.forget(job_id)
         if attempt_id:
-            await self._site.remove(self._folder(attempt_id).path)
-            await self._site.remove(self._by_job(job_id))
+            await self._submissions.forget(attempt_id)
             await self._carrier.forget(attempt_id)
 
     # --- output and checkpoints ---
 
     async def _known(self, job_id: str) -> AttemptFolder:
-        if job_id not in self._attempts:
+        if job_id not in self._names.attempts:
             await self.get_job_status(job_id)
-        return self._folder(self._attempts[job_id])
+        return self._names.folder(self._names.attempts[job_id])
 
     async def get_job_logs(self, job_id: str, lines: int | None = None) -> str:
         """See GpuProviderInterface."""
@@ -362,15 +276,8 @@ class SlurmProvider(GpuProviderInterface):
 
     # --- supply ---
 
-    async def _sinfo(self, *options: str) -> str:
-        words = ("-p", self.settings.partition) if self.settings.partition else ()
-        answer = await self._slurm("sinfo", "-h", *options, *words)
-        if answer.code:
-            raise ProviderError(f"sinfo: {answer.err.strip()}", self.PROVIDER_NAME, "NOT_CONNECTED")
-        return answer.out
-
     async def _ask_hardware(self) -> list[text.Hardware]:
-        found = text.read_hardware(await self._sinfo("-e", "-o", text.HARDWARE_FORMAT))
+        found = await self._slurm.hardware()
         self._offered = {f"slurm/{name}": item for name, item in text.named(found).items()}
         named = [(item.partition, item.limit_s) for item in found]
         self._limits = dict([*named, *(("", item.limit_s) for item in found if item.default)])
@@ -410,31 +317,9 @@ class SlurmProvider(GpuProviderInterface):
     async def health_check(self) -> dict[str, Any]:
         """Healthy while the controller answers and some node is up."""
         try:
-            up = len(text.read_usable(await self._sinfo("-N", "-o", text.NODES_FORMAT)))
+            up = len(await self._slurm.usable())
         except ProviderError as error:
             return {"status": "unhealthy", "message": str(error)}
-        there, message = await self._accounts.there(), f"{up} nodes can be used"
-        return {"status": "healthy" if up else "unhealthy", "nodes": up, "accounting": there,
-                "message": message if there else f"{message}; {MISSING}"}  # fmt: skip
-
-
-def _waits(row: Row | None) -> bool:
-    """True for one that has never run, so that its folder holds nothing new."""
-    return row is not None and row.status is JobStatus.PENDING and row.reason not in ("", "BeginTime")
-
-
-def _ended_by_slurm(base: JobResult, row: Row, told: str, said: str) -> JobResult:
-    """Slurm says that it is over, and the runner has left no word: it was never started, or killed itself."""
-    done = row.ended_at or time.time()
-    if row.status is JobStatus.COMPLETED:
-        return replace(base, status=JobStatus.UNKNOWN, error_message="it ended, and left no exit code")
-    reason = text.ENDS.get(row.state, "")
-    if reason == "cancelled":
-        if told == "cancelled":
-            return replace(base, status=JobStatus.CANCELLED, reason="cancelled", completed_at=done)
-        reason = "preempted"
-    message = "timed out" if reason == "timed_out" else f"Slurm: {row.state}{f': {said}' if said else ''}"
-    code = -row.signal if row.signal else row.exit_code
-    # The runner itself leaves with 0: any other end of it says nothing of the job's own.
-    return replace(base, status=JobStatus.FAILED, reason=reason or "exit_status_lost", completed_at=done,
-                   error_message=message, exit_code=None if reason or not code else code)  # fmt: skip
+        missing, message = await self._slurm.missing(), f"{up} nodes can be used"
+        return {"status": "healthy" if up else "unhealthy", "nodes": up, "accounting": not missing,
+                "message": f"{message}; {missing}" if missing else message}  # fmt: skip

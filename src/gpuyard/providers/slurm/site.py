@@ -20,6 +20,7 @@ from typing import Protocol
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.carrying import bring, inside
 
+_NONE: Mapping[Path, str] = {}
 # Of ssh itself: no connection.
 _SSH_FAILED = 255
 
@@ -48,8 +49,8 @@ class Site(Protocol):
         """Those of these small files that are there."""
         ...
 
-    async def write(self, files: Mapping[Path, bytes]) -> None:
-        """Make these files, private to their owner, and the folders they are in."""
+    async def write(self, files: Mapping[Path, bytes], links: Mapping[Path, str] = _NONE) -> None:
+        """Make these files, private to their owner, the folders they are in, and then links to others."""
         ...
 
     async def send(self, source: Path, target: Path) -> None:
@@ -96,13 +97,15 @@ async def call(
 class LocalSite:
     """This very host: a login node, or a workstation that can submit."""
 
-    def __init__(self, environment: Mapping[str, str], timeout_s: float) -> None:
+    def __init__(self, environment: Mapping[str, str], timeout_s: float, concurrency: int) -> None:
         self._environment = environment
         self._timeout_s = timeout_s
+        self._turn = asyncio.Semaphore(concurrency)
 
     async def run(self, command: Sequence[str], stdin: bytes = b"") -> Answer:
         """See Site."""
-        code, out, err = await call(command, stdin, self._environment, self._timeout_s)
+        async with self._turn:
+            code, out, err = await call(command, stdin, self._environment, self._timeout_s)
         return Answer(code, out.decode(errors="replace"), err.decode(errors="replace"))
 
     async def read(self, path: Path, offset: int = 0, limit: int = -1) -> bytes | None:
@@ -114,9 +117,9 @@ class LocalSite:
         found = await asyncio.to_thread(lambda: [(path, _read(path, 0, -1)) for path in paths])
         return {path: data for path, data in found if data is not None}
 
-    async def write(self, files: Mapping[Path, bytes]) -> None:
+    async def write(self, files: Mapping[Path, bytes], links: Mapping[Path, str] = _NONE) -> None:
         """See Site."""
-        await asyncio.to_thread(_write, files)
+        await asyncio.to_thread(_write, files, links)
 
     async def send(self, source: Path, target: Path) -> None:
         """See Site."""
@@ -139,8 +142,11 @@ class LocalSite:
 class SshSite:
     """A login node. `host` is what one gives to `ssh`."""
 
-    def __init__(self, host: str, options: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> None:
+    def __init__(
+        self, host: str, options: Sequence[str], environment: Mapping[str, str], timeout_s: float, concurrency: int
+    ) -> None:  # fmt: skip
         self._host = host
+        self._turn = asyncio.Semaphore(concurrency)
         self._timeout_s = timeout_s
         self._environment = environment
         # Not in gpuyard's home: a socket's path may have some hundred letters, and ssh adds sixty of its own.
@@ -153,7 +159,8 @@ class SshSite:
     async def _ssh(self, command: Sequence[str], stdin: bytes = b"") -> tuple[int, bytes, bytes]:
         names = [f"{name}={value}" for name, value in self._environment.items()]
         words = ("ssh", *self._options, self._host, "--", shlex.join(["env", *names, *command]))
-        code, out, err = await call(words, stdin, {}, self._timeout_s)
+        async with self._turn:
+            code, out, err = await call(words, stdin, {}, self._timeout_s)
         if code == _SSH_FAILED:
             said = err.decode(errors="replace").strip().splitlines()
             raise ProviderError(f"ssh to {self._host}: {said[-1] if said else 'failed'}", "slurm", "NOT_CONNECTED")
@@ -179,7 +186,7 @@ class SshSite:
             found = [(Path(item.name), archive.extractfile(item)) for item in archive]
             return {path: file.read() for path, file in found if file}
 
-    async def write(self, files: Mapping[Path, bytes]) -> None:
+    async def write(self, files: Mapping[Path, bytes], links: Mapping[Path, str] = _NONE) -> None:
         """See Site."""
         data = io.BytesIO()
         with tarfile.open(fileobj=data, mode="w") as archive:
@@ -187,6 +194,10 @@ class SshSite:
                 item = tarfile.TarInfo(str(path))
                 item.size, item.mode = len(content), 0o600
                 archive.addfile(item, io.BytesIO(content))
+            for path, target in links.items():
+                item = tarfile.TarInfo(str(path))
+                item.type, item.linkname = tarfile.SYMTYPE, target
+                archive.addfile(item)
         code, _, err = await self._ssh(("sh", "-c", "umask 077; tar -P -xf -"), data.getvalue())
         if code:
             raise ProviderError(f"{self._host}: {err.decode(errors='replace').strip()}", "slurm", "SPOOL")
@@ -224,10 +235,12 @@ def _read(path: Path, offset: int, limit: int) -> bytes | None:
         return None
 
 
-def _write(files: Mapping[Path, bytes]) -> None:
+def _write(files: Mapping[Path, bytes], links: Mapping[Path, str]) -> None:
     for path, content in files.items():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
         Path(temporary).replace(path)
+    for path, target in links.items():
+        path.symlink_to(target)

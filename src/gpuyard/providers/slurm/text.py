@@ -1,22 +1,21 @@
-"""What Slurm's commands print, read; and what they are given.
+"""What Slurm's commands print, read.
 
 Plain text with a format of our own choosing: every version of Slurm has it, while the fields of `--json` change from
 one to the next, and it is there only where the plugin was built.
 """
 
-import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from gpuyard.domain.jobconfig import JobConfig, JobStatus
+from gpuyard.domain.jobconfig import JobStatus
 
 QUEUE_FORMAT = "%i|%T|%S|%N|%k|%r"
-ACCOUNT_FORMAT = "JobIDRaw,State,Start,End,ExitCode,NodeList"
+ACCOUNT_FORMAT = "JobID,State,Start,End,ExitCode,NodeList"
 HARDWARE_FORMAT = "%P|%D|%c|%m|%G|%t|%l"
 NODES_FORMAT = "%N|%t"
-_PENDING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD",
+PENDING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD",
                       "SPECIAL_EXIT"})  # fmt: skip
 _RUNNING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
 ENDS: Mapping[str, str] = {
@@ -51,9 +50,19 @@ class Row:
     signal: int | None = None
 
     @property
+    def index(self) -> str:
+        """Its place in its array; empty for one that is in none."""
+        return self.job_id.partition("_")[2]
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Sorts jobs by when they were submitted."""
+        return tuple(int(part) for part in self.job_id.split("_"))
+
+    @property
     def status(self) -> JobStatus:
         """PENDING, RUNNING, or how it ended as far as Slurm knows; UNKNOWN for a word of another version."""
-        if self.state in _PENDING:
+        if self.state in PENDING:
             return JobStatus.PENDING
         if self.state in _RUNNING:
             return JobStatus.RUNNING
@@ -85,7 +94,7 @@ def read_queue(text: str) -> list[Row]:
         fields = line.split("|", 5)
         if len(fields) == 6:
             job_id, state, start, nodes, comment, reason = (field.strip() for field in fields)
-            began = _time(start) if state not in _PENDING else None
+            began = _time(start) if state not in PENDING else None
             rows.append(Row(job_id, state, began, None, nodes, comment, reason if reason != "None" else ""))
     return rows
 
@@ -98,7 +107,8 @@ def read_accounts(text: str) -> list[Row]:
         if len(fields) == 6:
             job_id, state, start, end, code, nodes = fields
             left, signal = _exit(code)
-            rows.append(Row(job_id, state.split(" ")[0], _time(start), _time(end), nodes, "", "", left, signal))
+            row = Row(job_id, state.split(" ")[0], _time(start), _time(end), nodes, "", "", left, signal)
+            rows += [replace(row, job_id=name) for name in _each(job_id)]
     return rows
 
 
@@ -164,34 +174,6 @@ def say_reason(word: str) -> str:
     return f"{word}: {meaning}" if meaning else word
 
 
-def limits(config: JobConfig, margin_s: float, most_s: float | None) -> list[str]:
-    """The options of `sbatch` that say how much of a node the job needs and for how long.
-
-    The runner ends a job that takes too long; Slurm's own limit is `margin_s` later, so that it can save its work, but
-    not beyond what the partition allows (`most_s`) if the job's own is within that.
-    """
-    need, options = config.gpu_spec, [f"--nodes={config.provider_options.get('nodes') or 1}", "--ntasks-per-node=1"]
-    if need.vcpus:
-        options.append(f"--cpus-per-task={math.ceil(need.vcpus)}")
-    if need.ram_gb:
-        options.append(f"--mem={math.ceil(need.ram_gb * 1024)}M")
-    limit = limit_s(config, margin_s, most_s)
-    return options if limit is None else [*options, f"--time={math.ceil(limit / 60)}"]
-
-
-def limit_s(config: JobConfig, margin_s: float, most_s: float | None) -> float | None:
-    """Slurm's own limit for a job that has one, in seconds; see `limits`."""
-    if not config.timeout_minutes:
-        return None
-    wanted_s = config.timeout_minutes * 60
-    return wanted_s + margin_s if most_s is None or wanted_s > most_s else min(wanted_s + margin_s, most_s)
-
-
-def gpu_option(kind: str, count: int) -> list[str]:
-    """The option that asks for so many GPUs a node, of a type where one is named."""
-    return [f"--gres=gpu:{kind}:{count}" if kind else f"--gres=gpu:{count}"] if count else []
-
-
 def refused(said: str) -> tuple[str, bool]:
     """What `sbatch` said against a job, in one line; and whether it is for want of resources."""
     lines = [line.partition("error: ")[2] or line for line in said.strip().splitlines() if line.strip()]
@@ -233,6 +215,27 @@ def _duration(text: str) -> float | None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
+
+
+def is_job(name: str) -> bool:
+    """Whether it is a job as Slurm names them: `12`, or `12_3` for the third of an array."""
+    return re.fullmatch(r"\d+(_\d+)?", name) is not None
+
+
+def elements(listed: str) -> list[int]:
+    """The indices in `0-2,7%4`, as Slurm writes what has not begun of an array; odd ones are skipped."""
+    found: list[int] = []
+    for part in listed.partition("%")[0].split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if match:
+            found += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return found
+
+
+def _each(job_id: str) -> list[str]:
+    """`12_[3-4]` as `12_3` and `12_4`."""
+    number, _, rest = job_id.partition("_[")
+    return [f"{number}_{index}" for index in elements(rest.rstrip("]"))] if rest else [job_id]
 
 
 def _exit(text: str) -> tuple[int | None, int | None]:
