@@ -20,7 +20,7 @@ def agent(monkeypatch: pytest.MonkeyPatch):
 
 def environment(withheld: tuple[str, ...], **given: str) -> dict[str, str]:
     start = wire.Start("a1", 1, 1, "job_1", ["true"], given)
-    return job_environment(start, "node", None, withheld)
+    return job_environment(start, "node", None, None, withheld)
 
 
 def test_without_a_bucket_nothing_is_withheld() -> None:
