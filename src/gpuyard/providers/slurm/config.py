@@ -34,7 +34,7 @@ class SlurmConfig(BaseModel):
     spool: str | None = None
     host: str | None = None
     ssh_options: tuple[str, ...] = ()
-    rest: str | None = Field(default=None, pattern=r"^(unix:///.+|https?://[^/]+/?)$")
+    rest: str | None = Field(default=None, pattern=r"^(unix:///.+|https?://[^/@]+/?)$")
     rest_version: str | None = None
     partition: str | None = None
     account: str | None = None
