@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.same import run_here_and_there
 from tests.support.slurm import SlurmCluster
+from tests.support.slurmrestd import RestCluster
 from tests.support.wait import wait_until
 from tests.support.yard import TestYard, make_yard
 
@@ -275,5 +276,20 @@ def test_wrong_settings_are_named(slurm: SlurmCluster) -> None:
         done = made.run("up")
         assert done.returncode != 0
         assert "providers.slurm.partitoin" in done.stderr
+        made.home.settings.write_text(settings(slurm, rest="unix:///run/rest.sock", sbatch_options=["--exclusive"]))
+        assert "providers.slurm.sbatch_options" in made.run("up").stderr
         made.home.settings.write_text("[providers.slrum]\n")
         assert "there is no provider 'slrum'" in made.run("up").stderr
+
+
+def test_a_yard_that_asks_slurmrestd_keeps_its_token_to_itself(slurm_rest: RestCluster) -> None:
+    with make_yard() as made:
+        made.home.create()
+        made.home.settings.write_text(f'[providers.slurm]\nrest = "{slurm_rest.unix}"\npoll_s = 0.3\n')
+        done = made.run("run", "--provider", "slurm", "--", "sh", "-c", "env; echo on $SLURMD_NODENAME")
+        assert done.returncode == 0, done.stderr
+        assert "on node" in done.stdout
+        assert slurm_rest.token not in done.stdout
+        assert "slurmrestd is not asked for accounts" in made.ok("providers")
+        for path in made.home.root.rglob("*"):
+            assert not path.is_file() or slurm_rest.token.encode() not in path.read_bytes(), path

@@ -181,7 +181,8 @@ def test_hardware_is_read_and_odd_nodes_are_skipped() -> None:
 
 @pytest.mark.parametrize(("wrong", "field"), [
     ({"sbatch_options": ["--exclusive"]}, "sbatch_options"), ({"rest_version": "v0.0.1"}, "rest_version"),
-    ({"rest": "/run/socket"}, "rest"), ({"environment": {"SLURM_JWT": "x"}}, "environment"),
+    ({"rest": "/run/socket"}, "rest"), ({"rest": "http://me:word@host"}, "rest"),
+    ({"environment": {"SLURM_JWT": "x"}}, "environment"),
 ])  # fmt: skip
 def test_what_it_cannot_carry_is_refused_at_the_start(wrong: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidInputError) as raised:

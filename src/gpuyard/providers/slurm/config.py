@@ -41,7 +41,7 @@ class SlurmConfig(BaseModel):
     most_checkpoint_gb: float = Field(default=4.0, ge=0)
     host: str | None = None
     ssh_options: tuple[str, ...] = ()
-    rest: str | None = Field(default=None, pattern=r"^(unix:///.+|https?://[^/]+/?)$")
+    rest: str | None = Field(default=None, pattern=r"^(unix:///.+|https?://[^/@]+/?)$")
     rest_version: str | None = None
     partition: str | None = None
     account: str | None = None
