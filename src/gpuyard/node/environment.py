@@ -8,6 +8,9 @@ from pathlib import Path
 
 from gpuyard.domain import wire
 
+# Our own settings, among them keys of providers, and the token for slurmrestd.
+_OURS = ("GPUYARD_", "SLURM_JWT")
+
 
 def job_environment(
     start: wire.Start, node: str, resume_from: Path | None, workspace: Path | None = None,
@@ -37,7 +40,7 @@ def job_environment(
 @cache
 def _inherited(withheld: tuple[str, ...]) -> dict[str, str]:
     """What the agent itself was given: read once, because each attempt is given it."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("GPUYARD_", *withheld))}
+    return {name: value for name, value in os.environ.items() if not name.startswith((*_OURS, *withheld))}
 
 
 def _defaults(start: wire.Start) -> dict[str, str]:

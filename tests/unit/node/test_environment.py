@@ -12,6 +12,7 @@ def agent(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "the agent's")
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
     monkeypatch.setenv("GPUYARD_STORAGE__URL", "s3://bucket")
+    monkeypatch.setenv("SLURM_JWT", "the server's")
     monkeypatch.setenv("EDITOR", "vi")
     _inherited.cache_clear()
     yield
@@ -26,7 +27,7 @@ def environment(withheld: tuple[str, ...], **given: str) -> dict[str, str]:
 def test_without_a_bucket_nothing_is_withheld() -> None:
     found = environment(())
     assert (found["AWS_SECRET_ACCESS_KEY"], found["EDITOR"]) == ("the agent's", "vi")
-    assert "GPUYARD_STORAGE__URL" not in found
+    assert not {"GPUYARD_STORAGE__URL", "SLURM_JWT"} & found.keys()
 
 
 def test_what_opens_the_bucket_is_withheld_and_what_the_job_says_is_its_own() -> None:
