@@ -105,6 +105,7 @@ async def test_one_that_cannot_be_fetched_for_the_moment_costs_no_retry(yard: Co
     for _ in range(3):
         await yard.finish(job_id, reason="storage_unreachable", message="The bucket does not answer.")
         await eventually(lambda: yard.job(job_id)["state"] != "queued", "another attempt")
+    await yard.begun(job_id)
     yard.host.refuse_with = BucketError("The bucket does not answer.")
     before = yard.job(job_id)["attempts"]
     await yard.finish(job_id, reason="storage_unreachable")

@@ -38,7 +38,7 @@ def test_conformance_over_ssh(case: Case, slurm: SlurmCluster, sshd: Sshd, tmp_p
     async def subject() -> AsyncIterator[Subject]:
         provider = SlurmProvider({
             "home": str(tmp_path), "poll_s": 0.2, "environment": slurm.environment, "price_per_hour": 3600,
-            "host": "login", "ssh_options": sshd.options,
+            "host": "login", "ssh_options": sshd.options, "spool": str(tmp_path / "spool"),
         })  # fmt: skip
         yield Subject(provider, missing_workdir={"workdir": "/no/such/folder"}, pause_s=0.2)
         await provider.close()
@@ -47,7 +47,9 @@ def test_conformance_over_ssh(case: Case, slurm: SlurmCluster, sshd: Sshd, tmp_p
 
 
 def test_a_login_node_that_is_not_there_is_said_so(sshd: Sshd, tmp_path: Path) -> None:
-    provider = SlurmProvider({"home": str(tmp_path), "host": "nowhere.invalid", "ssh_options": sshd.options})
+    provider = SlurmProvider(
+        {"home": str(tmp_path), "host": "nowhere.invalid", "ssh_options": sshd.options, "spool": "/s"}
+    )
     health = asyncio.run(provider.health_check())
     assert health["status"] == "unhealthy"
     assert health["message"].startswith("ssh to nowhere.invalid: ")

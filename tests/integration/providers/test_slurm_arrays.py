@@ -188,7 +188,7 @@ def test_arrays_go_every_way(way: str, tmp_path: Path, request: pytest.FixtureRe
     if way == "ssh":
         cluster: SlurmCluster = request.getfixturevalue("slurm")
         sshd: Sshd = request.getfixturevalue("sshd")
-        provider = make(cluster, tmp_path, host="login", ssh_options=sshd.options)
+        provider = make(cluster, tmp_path, host="login", ssh_options=sshd.options, spool=str(tmp_path / "spool"))
     else:
         rest: RestCluster = request.getfixturevalue("slurm_rest")
         provider = SlurmProvider({"home": str(tmp_path), "rest": rest.unix})
