@@ -1,5 +1,6 @@
 """Slurm whose nodes do not see this host's folders: what jobs need goes there, and what they make comes back."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -28,7 +29,9 @@ def test_a_job_runs_in_a_copy_of_its_folder(yard: TestYard) -> None:
     (yard.work / "data" / "text").write_text("words")
     (yard.work / "secret.env").write_text("not for others")
     (yard.work / ".gitignore").write_text("*.env\n")
-    shows = "pwd; cat data/text; ls; echo made here > made"
+    # Archives cannot hold the year 1970.
+    zips = "import zipfile; zipfile.ZipFile('z.zip', 'w').write('data/text')"
+    shows = f'pwd; cat data/text; ls; echo made here > made; python3 -c "{zips}"'
     words = ["--provider", "slurm", "--", "sh", "-c", shows]
     first, second = yard.ok("run", *words).splitlines(), yard.ok("run", *words).splitlines()
     assert first[0].startswith(str(yard.work.parent / "cluster"))
@@ -49,6 +52,17 @@ def test_a_workspace_goes_along_and_comes_back(yard: TestYard) -> None:
     assert (here / "second").read_text() == "two\n"
     assert yard.run("run", *there, "echo three > $GPUYARD_WORKSPACE/second; exit 3").returncode == 3
     assert (here / "second").read_text() == "three\n", "what a failed job has made is not lost"
+
+
+def test_whoever_is_refused_leaves_nothing_there(yard: TestYard) -> None:
+    path = yard.work / "refused.json"
+    path.write_text(json.dumps({"command": ["true"], "provider": "slurm", "workdir": str(yard.work), "workspace": "w",
+                                "provider_options": {"qos": "none-such; rm"}}))  # fmt: skip
+    job = yard.ok("submit", str(path)).split()[-1]
+    assert yard.wait(job).state == "failed"
+    assert not list((yard.work.parent / "cluster").glob("attempt_*"))
+    left = yard.home.root / "slurm-copies"
+    assert [name.name for name in left.iterdir() if name.name.startswith("attempt_")] == []
 
 
 def test_a_folder_that_is_not_there_is_refused_here(yard: TestYard) -> None:

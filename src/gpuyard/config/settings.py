@@ -185,15 +185,22 @@ class SpoolSettings(_Section):
     path: Path | None = None
 
 
+def _absolute(path: Path | None) -> Path | None:
+    found = path.expanduser() if path else None
+    if found and not found.is_absolute():
+        raise ValueError(f"{str(path)!r} is no absolute path; server, agents and jobs each run somewhere else")
+    return found
+
+
 class WorkspaceSettings(_Section):
     """`path`: where workspaces lie (see the guide on workspaces); unset, in the home. Several servers need one that all
     of them share."""
 
-    path: Path | None = None
+    path: Annotated[Path | None, AfterValidator(_absolute)] = None
 
     def root(self, home: Home) -> Path:
         """The folder in force."""
-        return self.path.expanduser() if self.path else home.workspaces
+        return self.path or home.workspaces
 
 
 class NotifySettings(_Section):

@@ -275,7 +275,8 @@ class Engines:
         """The attempt is over: bring in what it left, record its end, then let the provider forget it."""
         core = self._core
         try:
-            kept = await self._mirrors.finish(attempt)
+            kept, missing = await self._mirrors.finish(attempt)
+            result = replace(result, error_message=result.error_message or missing or None)
             current = core.view.attempts.get(attempt.id)
             if current is not None and current.started_at is None and result.started_at is not None:
                 self._begins(current, result)  # it came and went between two looks

@@ -17,7 +17,7 @@ from gpuyard.domain import wire
 from gpuyard.domain.errors import JobNotFoundError, LedgerError, ProviderError
 from gpuyard.domain.jobconfig import JobStatus
 from gpuyard.insight.progress import Point, ProgressReader
-from gpuyard.providers.base import BringsBack, GpuProviderInterface, SavesCheckpoints, StreamsLogs
+from gpuyard.providers.base import TRANSIENT, BringsBack, GpuProviderInterface, SavesCheckpoints, StreamsLogs
 from gpuyard.scheduler.view import LiveAttempt
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import in_background
@@ -60,33 +60,43 @@ class Mirrors:
             self._running[attempt.id] = self._core.spawn(self._follow(attempt), "mirror")
             self._core.spawn(self._collect(attempt), "collect")
 
-    async def finish(self, attempt: LiveAttempt) -> bool:
-        """The attempt is over: read its output to the end. True when all it left is here."""
+    async def finish(self, attempt: LiveAttempt) -> tuple[bool, str]:
+        """The attempt is over: read its output to the end. Whether all it left is here, and what its owner should know.
+
+        A workspace is waited for as long as there is no way to it: whoever comes after relies on it.
+        """
         self.follow(attempt)
         task = self._running[attempt.id]
         await asyncio.wait([task], timeout=_LAST_S)
         task.cancel()
         self._running.pop(attempt.id, None)
-        kept = await self._take_checkpoints(attempt) and await self._bring_back(attempt)
+        kept = await self._take_checkpoints(attempt)
+        missing = await self._bring_back(attempt)
         self._turns.pop(attempt.id, None)
         self._saved.pop(attempt.id, None)
         whole = attempt.id in self._whole
         self._whole.discard(attempt.id)
-        return whole and kept
+        return whole and kept and not missing, missing
 
-    async def _bring_back(self, attempt: LiveAttempt) -> bool:
-        """Bring its workspace up to date here, before anybody is told that it is over."""
-        provider = self._providers[attempt.provider]
+    async def _bring_back(self, attempt: LiveAttempt) -> str:
+        """Bring its workspace up to date here; why that cannot be, for people."""
+        provider, said = self._providers[attempt.provider], ""
         if not isinstance(provider, BringsBack):
-            return True
-        for _ in range(_TRIES):
+            return ""
+        tries = _TRIES
+        while tries:
             try:
                 await provider.bring_back(attempt.provider_ref or "")
-                return True
+                return ""
+            except JobNotFoundError:
+                return ""
             except (ProviderError, OSError) as error:
+                tries -= not isinstance(error, ProviderError) or error.error_code not in TRANSIENT
+                said = f"What it changed in its workspace is not here: {error}"
                 log.warning("a workspace could not be brought back", attempt=attempt.id, error=str(error))
+                self._core.view.engines.reasons[attempt.id] = said
                 await asyncio.sleep(_AGAIN_S)
-        return False
+        return said
 
     async def _follow(self, attempt: LiveAttempt) -> None:
         """Read from the start what is not here yet, again whenever the stream breaks."""

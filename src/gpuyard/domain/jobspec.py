@@ -17,6 +17,7 @@ from gpuyard.domain import units
 from gpuyard.domain.errors import quoted
 from gpuyard.domain.gpus import compute_capability, resolve_gpu_class, whole_gpus
 from gpuyard.domain.offers import Strategy
+from gpuyard.domain.workspaces import folder_name
 
 MAX_SPEC_BYTES = 1_000_000
 # Far more than anyone writes, and what every JSON reader and writer on the way can take.
@@ -240,6 +241,11 @@ class JobSpec(_Part):
     def _workspace_has_a_user(self) -> Self:
         if self.workspace and self.kind is not JobKind.COMMAND:
             raise ValueError(f"@workspace@does not belong in a job of kind {self.kind}; a command can have one")
+        if self.workspace and "/workspace" in self.volumes:
+            raise ValueError("@volumes@has '/workspace', where containers find the job's workspace; choose another")
+        for field, name in (("workspace", self.workspace), ("project", self.project)) if self.workspace else ():
+            if name and len(folder_name(name)) > 255:
+                raise ValueError(f"@{field}@is too long for the name of a folder; shorten it")
         return self
 
     @model_validator(mode="after")

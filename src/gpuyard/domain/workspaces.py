@@ -8,7 +8,7 @@ NOBODYS = "default"
 
 def workspace_key(project: str | None, name: str) -> str:
     """`PROJECT/NAME`, where neither part leaves its place (`/`, `..`) nor hides (a dot in front)."""
-    return f"{_quoted(project or NOBODYS)}/{_quoted(name)}"
+    return f"{folder_name(project or NOBODYS)}/{folder_name(name)}"
 
 
 def workspace_names(key: str) -> tuple[str, str]:
@@ -17,6 +17,7 @@ def workspace_names(key: str) -> tuple[str, str]:
     return unquote(project), unquote(name)
 
 
-def _quoted(name: str) -> str:
+def folder_name(name: str) -> str:
+    """A name as that of a folder."""
     text = quote(name, safe=" ")
     return f"%2E{text[1:]}" if text.startswith(".") else text

@@ -216,8 +216,8 @@ class Queries:
         return self._rows(sa.select(attempts).where(attempts.c.state.in_(LIVE_ATTEMPTS)).order_by(attempts.c.id))
 
     def newest_ended(self, most: int, provider: str) -> list[Row]:
-        """A provider's attempts that are over, newest first, with `name` and `labels` of their jobs."""
-        columns = (attempts, jobs.c.name, jobs.c.labels)
+        """A provider's attempts that are over, newest first, with `name`, `labels` and `shape` of their jobs."""
+        columns = (attempts, jobs.c.name, jobs.c.labels, jobs.c.shape)
         found = sa.select(*columns).join(jobs, jobs.c.id == attempts.c.job_id).where(
             attempts.c.provider == provider, attempts.c.ended_at.is_not(None)
         )  # fmt: skip

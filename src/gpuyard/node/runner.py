@@ -219,9 +219,14 @@ def run(folder: Path) -> int:
     job = Job(order, log)
     try:
         _unpack(folder)
+    except (OSError, tarfile.TarError) as error:
+        message = "the copy of its folder cannot be laid out: {}".format(error)
+        _write(folder / "exit.json", _unstarted("workdir_missing", message, began))
+        return 0
+    try:
         checkpoints = Checkpoints(order, folder)
         job.start(folder)
-    except (OSError, ValueError, tarfile.TarError) as error:
+    except (OSError, ValueError) as error:
         _write(folder / "exit.json", _failed(error, order, began))
         return 0
     _write(folder / "started.json", {"at": began, "host": _host(), "gpus": _gpus(order)})
@@ -286,7 +291,10 @@ def _unpack(folder: Path) -> None:
         # It is our own and as its owner made it; newer Pythons want to be told so.
         trust: Dict[str, Any] = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
         with tarfile.open(str(archive)) as content:
-            content.extractall(str(_made(folder / "work")), **trust)
+            members = content.getmembers()
+            for member in members:
+                member.mtime = int(time.time())  # it holds no times, and many programs refuse the year 1970
+            content.extractall(str(_made(folder / "work")), members, **trust)
         archive.unlink()
 
 
@@ -333,6 +341,10 @@ def _failed(error: Exception, order: Dict[str, Any], began: float) -> Dict[str, 
         reason, message = _REASONS[number], "{}: {}".format(program, os.strerror(number))
     else:
         reason, message = "invalid_argument", "{}: {}".format(program, error)
+    return _unstarted(reason, message, began)
+
+
+def _unstarted(reason: str, message: str, began: float) -> Dict[str, Any]:
     return {"exit_code": None, "reason": reason, "message": message, "started_at": began, "ended_at": time.time()}
 
 

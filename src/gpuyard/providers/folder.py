@@ -117,7 +117,6 @@ def order_of(config: JobConfig, laid: Laid, launcher: tuple[str, ...] = ()) -> d
         "command": [*launcher] if launcher else command,
         "share": command,
         "workdir": laid.workdir,
-        "workspace": [str(laid.workspace), options.get("workspace_here")] if laid.workspace else None,
         "environment": dict(config.environment),
         "gpus": config.gpu_spec.gpu_count > 0,
         "stdin": config.args_via_stdin is not None,

@@ -61,6 +61,9 @@ def remember(view: View, kind: str, row: Row) -> None:
     began, offer = row["started_at"], placements[0].offer if placements else ""
     if offer and began is not None:
         view.engines.history.began(offer, began - row["created_at"])
+    workspace = Shape.from_row(row.get("shape") or {}).workspace
+    if workspace and began is not None:
+        view.engines.keeps[workspace] = row["provider"]
     if offer and row["reason"] not in (PREEMPTED, REVOKED):  # whose wish these were is not known any more
         view.engines.history.ended(offer, _seen_from_there(row["state"], row["reason"], ours=False))
     if began is not None and row["number"] == 1 and row["exit_code"] == 0 and not row["reason"]:

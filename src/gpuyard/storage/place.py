@@ -2,11 +2,13 @@
 
 import asyncio
 import contextvars
+import threading
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, ParamSpec, TypeVar
+from typing import IO, Any, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import StorageSettings
@@ -16,9 +18,9 @@ from gpuyard.storage.streams import CHUNK
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Threads of their own: a bucket that hangs would take all of the event loop's, and with them the ledger's commits and
-# the end of jobs.
-_threads = ThreadPoolExecutor(16, thread_name_prefix="blobs")
+# So many at once; the next one waits.
+_MOST = 16
+_turns: "WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]" = WeakKeyDictionary()
 # A bucket that refuses connections is given up after 10 s.
 _PATIENCE_S = 20.0
 
@@ -32,9 +34,37 @@ def open_store(home: Path, settings: StorageSettings) -> Blobs:
 
 
 async def in_background(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Do what reads or writes blobs in a thread."""
-    call = partial(contextvars.copy_context().run, work, *arguments, **named)
-    return await asyncio.get_running_loop().run_in_executor(_threads, call)
+    """Do what reads or writes blobs, or a disk that may hang, in a thread of its own.
+
+    A bucket that hangs would take all threads of the event loop's pool, and with them the ledger's commits and the end
+    of jobs; and whoever leaves need not wait for these.
+    """
+    loop = asyncio.get_running_loop()
+    async with _turns.setdefault(loop, asyncio.Semaphore(_MOST)):
+        done: asyncio.Future[T] = loop.create_future()
+        call = partial(contextvars.copy_context().run, work, *arguments, **named)
+        threading.Thread(target=_carry_out, args=(call, loop, done), daemon=True, name="blobs").start()
+        return await done
+
+
+def _carry_out(call: Callable[[], T], loop: asyncio.AbstractEventLoop, done: "asyncio.Future[T]") -> None:
+    try:
+        result = call()
+    except BaseException as error:  # noqa: BLE001  whoever waits is told
+        told = partial(_tell, done, None, error)
+    else:
+        told = partial(_tell, done, result, None)
+    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        loop.call_soon_threadsafe(told)
+
+
+def _tell(done: "asyncio.Future[Any]", result: object, error: BaseException | None) -> None:
+    if done.done():
+        return  # whoever waited was cancelled
+    if error is None:
+        done.set_result(result)
+    else:
+        done.set_exception(error)
 
 
 async def read_out(file: IO[bytes]) -> AsyncIterator[bytes]:
@@ -43,7 +73,7 @@ async def read_out(file: IO[bytes]) -> AsyncIterator[bytes]:
         while data := await in_background(file.read, CHUNK):
             yield data
     finally:
-        _threads.submit(file.close)  # not here: it waits for a read that is under way
+        threading.Thread(target=file.close, daemon=True).start()  # it waits for a read that is under way
 
 
 async def problem_of(blobs: Blobs) -> str | None:

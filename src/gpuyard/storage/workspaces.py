@@ -1,6 +1,8 @@
 """Workspaces: folders that outlive the jobs that use them, one for each project and name."""
 
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,16 +31,15 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _look(path: Path) -> Workspace:
-    looks = [look for file in path.rglob("*") for look in _stat(file)]
-    changed_at = max((changed for _, changed in looks), default=None)
+    looks = list(_looks(path))
+    changed_at = max((look.st_mtime for look in looks), default=None)
     project, name = workspace_names(f"{path.parent.name}/{path.name}")
-    return Workspace(project, name, path, len(looks), sum(size for size, _ in looks), changed_at)
+    return Workspace(project, name, path, len(looks), sum(look.st_size for look in looks), changed_at)
 
 
-def _stat(file: Path) -> Iterator[tuple[int, float]]:
-    try:
-        if file.is_file():
-            look = file.stat()
-            yield look.st_size, look.st_mtime
-    except OSError:
-        return  # a job has just removed it
+def _looks(path: Path) -> Iterator[os.stat_result]:
+    """Its files; what jobs remove meanwhile is passed over."""
+    for root, _, names in os.walk(path):
+        for name in names:
+            with suppress(OSError):
+                yield os.lstat(os.path.join(root, name))  # noqa: PTH118  (Path takes twice the time, of a million files)

@@ -38,6 +38,23 @@ def test_only_commands_have_one(work: dict[str, str]) -> None:
         parse_model(JobSpec, {**work, "workspace": "corpus"})
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"workspace": "語" * 100}, "workspace: is too long for the name of a folder"),
+        ({"workspace": "corpus", "project": "語" * 100}, "project: is too long for the name of a folder"),
+        (
+            {"workspace": "corpus", "volumes": {"/workspace": "/data"}},
+            "volumes: has '/workspace', where containers find",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(fields: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidInputError, match=said):
+        parse_model(JobSpec, {"command": ["true"], **fields})
+    parse_model(JobSpec, {"command": ["true"], "project": "語" * 100})
+
+
 def test_what_they_hold_is_listed(tmp_path) -> None:
     assert listing(tmp_path / "none yet") == []
     (tmp_path / "default" / "corpus" / "deep").mkdir(parents=True)

@@ -16,7 +16,7 @@ import pytest
 from gpuyard.domain.errors import InvalidInputError, ProviderError
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobconfig import JobConfig, JobStatus
-from gpuyard.providers.slurm import answers
+from gpuyard.providers.slurm import answers, text
 from gpuyard.providers.slurm.config import SlurmConfig
 from gpuyard.providers.slurm.provider import SlurmProvider
 
@@ -164,6 +164,16 @@ def test_jobs_are_read_and_odd_ones_are_skipped() -> None:
     assert (rows[4].exit_code, rows[4].signal, rows[4].ended_at) == (3, None, 1700000009)
     assert (rows[5].status, rows[5].started_at, rows[5].nodes) == (JobStatus.RUNNING, 1700000000, "node1")
     assert answers.read_jobs({}, ME) == answers.read_jobs({"jobs": {"a": 1}}, ME) == []
+
+
+def test_an_array_whose_list_is_cut_off_or_goes_by_steps_waits_whole() -> None:
+    """slurmrestd cuts the list after 64 letters: nobody in the rest of it is taken for gone."""
+    base = {"job_id": 8, "array_job_id": 8, "job_state": "PENDING", "user_name": ME}
+    stepped, cut = {**base, "array_task_string": "1-5:2"}, {**base, "array_task_string": "1,33,..."}
+    assert [row.job_id for row in answers.read_jobs({"jobs": [stepped]}, ME)] == ["8_1", "8_3", "8_5"]
+    rows = answers.read_jobs({"jobs": [cut]}, ME)
+    assert [row.job_id for row in rows] == ["8_1", "8_33", text.others("8_70")]
+    assert rows[-1].status is JobStatus.PENDING
 
 
 def test_hardware_is_read_and_odd_nodes_are_skipped() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from gpuyard.domain.errors import ProviderError
 from gpuyard.domain.jobconfig import JobConfig
+from gpuyard.providers.carrying import Way, Workspaces
 from gpuyard.providers.kubernetes.spool import Spool
 from gpuyard.providers.saving import Saving, by_itself
 from gpuyard.storage.blobs import BlobStore, BucketError
@@ -20,7 +21,8 @@ def blobs(tmp_path: Path) -> BlobStore:
 
 @pytest.fixture
 def spool(tmp_path: Path, blobs: BlobStore) -> Spool:
-    return Spool(tmp_path / "spool", BlobStore(tmp_path / "snapshots"), blobs, "kubernetes")
+    return Spool(tmp_path / "spool", BlobStore(tmp_path / "snapshots"), blobs,
+                 Workspaces(Way("kubernetes"), tmp_path), "kubernetes")  # fmt: skip
 
 
 def config(attempt: str = "attempt_1", **options: object) -> JobConfig:

@@ -108,6 +108,8 @@ class KubernetesConfig(BaseModel):
         if (self.spool is None) != (self.spool_claim is None):
             lacking = "spool" if self.spool is None else "spool_claim"
             raise ValueError(f"@{lacking}@is missing; spool is a folder here, and spool_claim the claim that holds it")
+        if self.spool and "/workspace" in self.volumes:
+            raise ValueError("@volumes@has '/workspace', which is where jobs with a workspace find it; choose another")
         return self
 
     @classmethod

@@ -18,6 +18,7 @@ from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult, JobStatus
 from gpuyard.domain.offers import Offer
 from gpuyard.providers.base import TRANSIENT, GpuProviderInterface, SavedFile
+from gpuyard.providers.carrying import Way, Workspaces
 from gpuyard.providers.kubernetes import manifest, reading
 from gpuyard.providers.kubernetes.api import Api, ApiError
 from gpuyard.providers.kubernetes.config import KubernetesConfig
@@ -67,7 +68,8 @@ class KubernetesProvider(GpuProviderInterface):
         snapshots = BlobStore(self._folder / "snapshots")
         root = Path(self.settings.spool or "").expanduser()
         blobs = open_store(Path(self.settings.home), self.settings.storage)
-        return Spool(root, snapshots, blobs, self.PROVIDER_NAME)
+        workspaces = Workspaces(Way(self.PROVIDER_NAME), self._folder / "workspaces")
+        return Spool(root, snapshots, blobs, workspaces, self.PROVIDER_NAME)
 
     async def close(self) -> None:
         """See GpuProviderInterface."""
@@ -88,10 +90,10 @@ class KubernetesProvider(GpuProviderInterface):
         nodes = int(config.provider_options.get("nodes") or 1)
         price = fitting.offer.hourly(config.gpu_spec.gpu_count, config.gpu_spec.vcpus or 1.0, nodes) or Decimal(0)
         body = manifest.job_of(config, self.settings, chosen.selector if chosen else {}, price)
-        if self._spool:
-            await in_background(self._spool.lay_out, config)
-            await self._spool.send_workspace(config)
         try:
+            if self._spool:
+                await in_background(self._spool.lay_out, config)
+                await self._spool.send_workspace(config)
             await self._make(config, body)
         except ProviderError as error:
             if error.error_code not in TRANSIENT:
@@ -228,7 +230,7 @@ class KubernetesProvider(GpuProviderInterface):
         """Remove the Job, with its pods and what it referred to, and its folder."""
         await self._api.found("DELETE", f"{self._api.jobs}/{job_id}", propagationPolicy="Background")
         if self._spool:
-            await asyncio.to_thread(self._spool.remove, job_id)
+            await self._spool.forget(job_id)
         self._jobs.forget(job_id)
         self._saving.forget(job_id)
         for known in (self._events, self._partial):

@@ -1,29 +1,30 @@
 """Folders of attempts on a volume that the cluster's pods and this host share."""
 
-import asyncio
-import json
 import shutil
 import threading
 from pathlib import Path
 
 from gpuyard.domain.errors import GpuyardError, ProviderError
 from gpuyard.domain.jobconfig import JobConfig
-from gpuyard.providers.carrying import bring, inside
+from gpuyard.providers.carrying import Workspaces
 from gpuyard.providers.kubernetes.manifest import WORKSPACES, name_of
 from gpuyard.storage.blobs import Blobs, BlobStore, BucketError
+from gpuyard.storage.place import in_background
 from gpuyard.storage.snapshots import take, unpack
 
 # A job that is tried again, or one of many from the same folder, need not be copied twice.
 _KEPT = 4
-_NOTE = "workspace.json"
 
 
 class Spool:
     """The folders below `root`, one for each attempt: `work`, a copy of the job's own folder, and `resume`, the
     checkpoint to go on from. Copies are made by way of `snapshots`, where equal folders are kept once."""
 
-    def __init__(self, root: Path, snapshots: BlobStore, blobs: Blobs, provider: str) -> None:
+    def __init__(
+        self, root: Path, snapshots: BlobStore, blobs: Blobs, workspaces: Workspaces, provider: str
+    ) -> None:  # fmt: skip
         self._root, self._snapshots, self._blobs, self._provider = root, snapshots, blobs, provider
+        self._workspaces = workspaces
         self._copying = threading.Lock()
 
     def work(self, job_id: str) -> Path:
@@ -62,26 +63,21 @@ class Spool:
 
     async def send_workspace(self, config: JobConfig) -> None:
         """Bring the job's workspace to the volume, where it uses one."""
-        options, mine = config.provider_options, self._root / name_of(config.attempt_id or "")
-        if not options.get("workspace"):
-            return
-        here, there = str(options["workspace_here"]), str(self._root / WORKSPACES / str(options["workspace"]))
-        await asyncio.to_thread(_make, Path(here), Path(there), mine)
-        (mine / _NOTE).write_text(json.dumps([there, here]))
-        await bring(inside(here), inside(there), self._provider)
+        options = config.provider_options
+        if options.get("workspace"):
+            there = self._root / WORKSPACES / str(options["workspace"])
+            await in_background(there.mkdir, parents=True, exist_ok=True)
+            await self._workspaces.send(name_of(config.attempt_id or ""), Path(options["workspace_here"]), there)
 
     async def fetch_workspace(self, job_id: str) -> None:
         """Bring back what the job has changed in its workspace."""
-        note = self._root / job_id / _NOTE
-        if note.exists():
-            there, here = json.loads(note.read_text())
-            await bring(inside(there), inside(here), self._provider)
+        await self._workspaces.bring_back(job_id)
+
+    async def forget(self, job_id: str) -> None:
+        """Remove what is kept of an attempt, here and there."""
+        await self._workspaces.forget(job_id)
+        await in_background(self.remove, job_id)
 
     def remove(self, job_id: str) -> None:
         """Remove an attempt's folders; it blocks on the disk."""
         shutil.rmtree(self._root / job_id, ignore_errors=True)
-
-
-def _make(*folders: Path) -> None:
-    for folder in folders:
-        folder.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, cast
 
-from gpuyard.providers.slurm.text import PENDING, Hardware, Row, elements, read_gres
+from gpuyard.providers.slurm.text import PENDING, Hardware, Row, elements, others, read_gres
 
 Document = dict[str, Any]
 _UNUSABLE = frozenset({"DOWN", "UNKNOWN", "ERROR", "FUTURE", "DRAIN", "NOT_RESPONDING", "FAIL", "MAINTENANCE",
@@ -56,7 +56,9 @@ def _elements(item: Document, array: int) -> list[str]:
     index = _number(item.get("array_task_id"))
     if index is not None:
         return [f"{array}_{index}"]
-    return [f"{array}_{index}" for index in elements(str(item.get("array_task_string") or ""))]
+    listed = str(item.get("array_task_string") or "")
+    cut = [others(str(array))] if "..." in listed else []
+    return [*(f"{array}_{index}" for index in elements(listed)), *cut]
 
 
 def read_hardware(nodes: Document, partitions: Document, only: str | None) -> list[Hardware]:

@@ -39,7 +39,7 @@ class SlurmConfig(BaseModel):
     spool: str | None = None
     folders: Literal["shared", "copied"] | None = None
     most_checkpoint_gb: float = Field(default=4.0, ge=0)
-    host: str | None = None
+    host: str | None = Field(default=None, pattern=r"^[^-/\s][^/\s]*$")
     ssh_options: tuple[str, ...] = ()
     rest: str | None = Field(default=None, pattern=r"^(unix:///.+|https?://[^/@]+/?)$")
     rest_version: str | None = None
@@ -60,8 +60,9 @@ class SlurmConfig(BaseModel):
 
     @model_validator(mode="after")
     def _names_its_spool(self) -> "SlurmConfig":
-        if self.host is not None and self.spool is None:
-            raise ValueError("@spool@is missing; over ssh name a folder that the login node and the nodes share")
+        if self.host is not None and not (self.spool or "").startswith("/"):
+            fault = "is missing" if self.spool is None else f"is {self.spool!r}, which begins with no /"
+            raise ValueError(f"@spool@{fault}; over ssh name a folder that the login node and the nodes share")
         return self
 
     @property

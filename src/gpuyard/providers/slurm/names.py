@@ -41,9 +41,12 @@ class Names:
             found = await self._site.read_all(list(paths))
             self.attempts |= {paths[path]: attempt_id.decode() for path, attempt_id in found.items()}
 
-    async def forget(self, job_id: str) -> str | None:
-        """Let go of a job; the attempt that it was."""
-        attempt_id = self.attempts.pop(job_id, None)
-        if attempt_id:
-            await self._site.remove(self._by_job(job_id))
-        return attempt_id
+    async def attempt_of(self, job_id: str) -> str | None:
+        """Whose it is; None when nobody knows."""
+        await self.learn([job_id], {})
+        return self.attempts.get(job_id)
+
+    async def forget(self, job_id: str) -> None:
+        """Let go of a job."""
+        await self._site.remove(self._by_job(job_id))
+        self.attempts.pop(job_id, None)

@@ -17,7 +17,7 @@ from gpuyard.domain.errors import InsufficientResourcesError, JobNotFoundError, 
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult, JobStatus
 from gpuyard.domain.offers import Offer
-from gpuyard.providers.base import GpuProviderInterface, SavedFile
+from gpuyard.providers.base import TRANSIENT, GpuProviderInterface, SavedFile
 from gpuyard.providers.folder import AttemptFolder, order_of, read_json
 from gpuyard.providers.slurm import text
 from gpuyard.providers.slurm.ask import RefusedError, Request, Slurm, limit_s
@@ -26,7 +26,7 @@ from gpuyard.providers.slurm.commands import Commands
 from gpuyard.providers.slurm.config import SlurmConfig
 from gpuyard.providers.slurm.names import Names
 from gpuyard.providers.slurm.rest import Rest
-from gpuyard.providers.slurm.results import result_of, waits
+from gpuyard.providers.slurm.results import result_of, taken_out, waits
 from gpuyard.providers.slurm.site import LocalSite, Site, SshSite
 from gpuyard.providers.slurm.submissions import MOST, Submissions
 from gpuyard.providers.slurm.text import Row
@@ -38,6 +38,7 @@ _LOOK_S = 5.0
 _PART = 1 << 20
 # After its grace a job that was told to leave is taken off by force.
 _FORCE_S = 15.0
+_UNSEEN_S = 15.0
 # Slurm's own limit comes so long after ours and the grace.
 _TIME_MARGIN_S = 240.0
 
@@ -66,6 +67,7 @@ class SlurmProvider(GpuProviderInterface):
         self._queue = Together(self._slurm.queue)
         self._hardware = Together(self._ask_hardware)
         self._force_at: dict[str, float] = {}
+        self._unseen: dict[str, float] = {}
         self._limits: dict[str, float | None] = {}
         self._offered: dict[str, text.Hardware] = {}
 
@@ -97,13 +99,18 @@ class SlurmProvider(GpuProviderInterface):
         launcher = self._launcher(folder, job_config) if gang else ()
         if not self._limits:
             await self._hardware()
-        order = order_of(job_config, await self._carrier.lay_out(folder, job_config), launcher)
-        order |= {"limit_s": self._limit_s(job_config), "watch": self._slurm.watched}
-        await self._site.write(folder.files(order, job_config.args_via_stdin))
         try:
+            order = order_of(job_config, await self._carrier.lay_out(folder, job_config), launcher)
+            order |= {"limit_s": self._limit_s(job_config), "watch": self._slurm.watched}
+            await self._site.write(folder.files(order, job_config.args_via_stdin))
             return await self._submissions.submit(self._request(job_config), attempt_id)
         except RefusedError as error:
+            await self._forget(attempt_id)
             raise self._refusal(error, job_config) from None
+        except ProviderError as error:
+            if error.error_code not in TRANSIENT:
+                await self._forget(attempt_id)
+            raise
 
     def _launcher(self, folder: AttemptFolder, config: JobConfig) -> tuple[str, ...]:
         cpus = [f"--cpus-per-task={int(config.gpu_spec.vcpus)}"] if config.gpu_spec.vcpus else []
@@ -154,8 +161,10 @@ class SlurmProvider(GpuProviderInterface):
         gone = [i for i in known if i not in rows and self._names.folder(self._names.attempts[i]).exit not in files]
         rows |= {row.job_id: row for row in await self._slurm.gone(gone)} if gone else {}
         folders = {job_id: self._names.folder(self._names.attempts[job_id]) for job_id in known}
+        rows |= {i: rows[text.others(i)] for i in known if i not in rows and text.others(i) in rows}
         found = {job_id: result_of(job_id, rows.get(job_id), folder, files) for job_id, folder in folders.items()}
         await self._take_off(rows, found)
+        await self._give_up(found, files)
         return {job_id: result for job_id, result in found.items() if result is not None}
 
     async def _files(self, job_ids: Iterable[str]) -> Mapping[Path, bytes]:
@@ -175,6 +184,20 @@ class SlurmProvider(GpuProviderInterface):
                 await self._slurm.cancel(job_id)
             if over or row is None:
                 self._force_at.pop(job_id, None)
+
+    async def _give_up(self, found: dict[str, JobResult | None], files: Mapping[Path, bytes]) -> None:
+        """One of an array that nobody knows and that has not begun was taken out of it. An answer may leave one out
+        for a moment, and whoever is given up must not begin."""
+        for job_id, result in found.items():
+            if (
+                result is not None
+                or "_" not in job_id
+                or self._names.folder(self._names.attempts[job_id]).started in files
+            ):
+                self._unseen.pop(job_id, None)
+            elif time.monotonic() - self._unseen.setdefault(job_id, time.monotonic()) >= _UNSEEN_S:
+                await self._slurm.cancel(job_id)
+                found[job_id] = taken_out(job_id)
 
     async def get_job_status(self, job_id: str) -> JobResult:
         """See GpuProviderInterface."""
@@ -217,10 +240,14 @@ class SlurmProvider(GpuProviderInterface):
 
     async def forget_job(self, job_id: str) -> None:
         """Remove its folder."""
-        attempt_id = await self._names.forget(job_id)
+        attempt_id = await self._names.attempt_of(job_id)
         if attempt_id:
-            await self._submissions.forget(attempt_id)
-            await self._carrier.forget(attempt_id)
+            await self._forget(attempt_id)
+            await self._names.forget(job_id)
+
+    async def _forget(self, attempt_id: str) -> None:
+        await self._submissions.forget(attempt_id)
+        await self._carrier.forget(attempt_id)
 
     # --- output and checkpoints ---
 

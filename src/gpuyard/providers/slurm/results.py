@@ -24,7 +24,9 @@ def result_of(
         return ended(job_id, read_json(files[folder.exit]))
     began, told = read_json(files.get(folder.started)), read_json(files.get(folder.stop))
     if row is None:
-        return None if began or "_" not in job_id else _taken_out(job_id, told.get("reason") == "cancelled")
+        # One of an array that has not begun leaves no trace when it is cancelled, while a job of its own does.
+        ours = not began and "_" in job_id and told.get("reason") == "cancelled"
+        return JobResult(job_id, JobStatus.CANCELLED, reason="cancelled", completed_at=time.time()) if ours else None
     base = JobResult(job_id, row.status, started_at=began.get("at"), node=text.hosts(row.nodes))
     again = read_json(files.get(folder.again)).get("job") == job_id
     if again or (began and row.status is JobStatus.PENDING):
@@ -40,10 +42,8 @@ def result_of(
     return _ended_by_slurm(base, row, str(told.get("reason") or ""), said[-500:])
 
 
-def _taken_out(job_id: str, by_us: bool) -> JobResult:
-    """One of an array that has not begun leaves no trace when it is cancelled, while a job of its own does."""
-    if by_us:
-        return JobResult(job_id, JobStatus.CANCELLED, reason="cancelled", completed_at=time.time())
+def taken_out(job_id: str) -> JobResult:
+    """Of an array, and nobody knows it any more, though it has not begun."""
     return JobResult(job_id, JobStatus.FAILED, reason="preempted", completed_at=time.time(),
                      error_message="somebody took it out of its array before it began")  # fmt: skip
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gpuyard.domain.errors import ProviderError
-from gpuyard.providers.carrying import bring, inside
+from gpuyard.providers.carrying import Way
 
 _NONE: Mapping[Path, str] = {}
 # Of ssh itself: no connection.
@@ -35,7 +35,12 @@ class Answer:
 
 
 class Site(Protocol):
-    """A host that can submit. Errors of the way there are ProviderErrors with the codes NOT_CONNECTED and TIMEOUT."""
+    """A host that can submit. Errors of the way there are ProviderErrors with the codes NOT_CONNECTED and TIMEOUT.
+
+    `way`: how large files and folders get there.
+    """
+
+    way: Way
 
     async def run(self, command: Sequence[str], stdin: bytes = b"") -> Answer:
         """Run a command to its end."""
@@ -53,12 +58,8 @@ class Site(Protocol):
         """Make these files, private to their owner, the folders they are in, and then links to others."""
         ...
 
-    async def send(self, source: Path, target: Path) -> None:
-        """Bring a file of this host, or what a folder of it holds, there; what is newer there stays."""
-        ...
-
-    async def fetch(self, source: Path, target: Path, *, folder: bool) -> None:
-        """Bring a file, or what a folder holds, from there to this host; what is newer here stays."""
+    async def make(self, folder: Path) -> None:
+        """Make a folder, private to its owner; nothing changes when it is there."""
         ...
 
     async def remove(self, folder: Path) -> None:
@@ -101,6 +102,7 @@ class LocalSite:
         self._environment = environment
         self._timeout_s = timeout_s
         self._turn = asyncio.Semaphore(concurrency)
+        self.way = Way("slurm")
 
     async def run(self, command: Sequence[str], stdin: bytes = b"") -> Answer:
         """See Site."""
@@ -121,14 +123,9 @@ class LocalSite:
         """See Site."""
         await asyncio.to_thread(_write, files, links)
 
-    async def send(self, source: Path, target: Path) -> None:
+    async def make(self, folder: Path) -> None:
         """See Site."""
-        await self.fetch(source, target, folder=source.is_dir())
-
-    async def fetch(self, source: Path, target: Path, *, folder: bool) -> None:
-        """See Site."""
-        await asyncio.to_thread((target if folder else target.parent).mkdir, parents=True, exist_ok=True)
-        await bring(inside(source) if folder else str(source), inside(target) if folder else str(target), "slurm")
+        await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True, mode=0o700)
 
     async def remove(self, folder: Path) -> None:
         """See Site."""
@@ -155,6 +152,8 @@ class SshSite:
             *options, "-o", "BatchMode=yes", "-o", "ControlMaster=auto", "-o", "ControlPersist=120",
             "-o", f"ControlPath={self._control}/%C", "-o", "ServerAliveInterval=15",
         )  # fmt: skip
+        user, at, name = host.rpartition("@")
+        self.way = Way("slurm", f"{user}{at}[{name}]" if ":" in name else host, ("ssh", *self._options))
 
     async def _ssh(self, command: Sequence[str], stdin: bytes = b"") -> tuple[int, bytes, bytes]:
         names = [f"{name}={value}" for name, value in self._environment.items()]
@@ -202,18 +201,9 @@ class SshSite:
         if code:
             raise ProviderError(f"{self._host}: {err.decode(errors='replace').strip()}", "slurm", "SPOOL")
 
-    async def send(self, source: Path, target: Path) -> None:
+    async def make(self, folder: Path) -> None:
         """See Site."""
-        folder = source.is_dir()
-        await self._ssh(("mkdir", "-p", "--", str(target if folder else target.parent)))
-        there = f"{self._host}:{inside(target) if folder else target}"
-        await bring(inside(source) if folder else str(source), there, "slurm", ("ssh", *self._options))
-
-    async def fetch(self, source: Path, target: Path, *, folder: bool) -> None:
-        """See Site."""
-        await asyncio.to_thread((target if folder else target.parent).mkdir, parents=True, exist_ok=True)
-        there = f"{self._host}:{inside(source) if folder else source}"
-        await bring(there, inside(target) if folder else str(target), "slurm", ("ssh", *self._options))
+        await self._ssh(("sh", "-c", 'umask 077; mkdir -p -- "$1"', "sh", str(folder)))
 
     async def remove(self, folder: Path) -> None:
         """See Site."""

@@ -8,7 +8,7 @@ so each is found again, whatever becomes of the answer.
 import asyncio
 import shlex
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from gpuyard.domain.ids import new_id
@@ -16,7 +16,7 @@ from gpuyard.providers.folder import AttemptFolder
 from gpuyard.providers.slurm.ask import RefusedError, Request, Slurm
 from gpuyard.providers.slurm.names import Names
 from gpuyard.providers.slurm.site import Site
-from gpuyard.providers.slurm.text import Row
+from gpuyard.providers.slurm.text import Row, others
 
 MOST = 100
 """How many go into one array; sites allow a thousand unless they say otherwise."""
@@ -108,15 +108,24 @@ class Submissions:
             return None  # every submission begins with its folder
         if folder.job in there:
             return there[folder.job].decode()
-        labels = {(attempt_id, ""), *_places(there.get(_arrays(folder)))}
-        mine = (row for row in await queue() if (row.attempt_id, row.index) in labels)
-        found = sorted(mine, key=lambda row: row.order)
+        rows, places = await queue(), _places(there.get(_arrays(folder)))
+        labels = {(attempt_id, ""), *places}
+        mine = sorted((row for row in rows if (row.attempt_id, row.index) in labels), key=lambda row: row.order)
+        found = [row.job_id for row in mine] or await self._unlisted(rows, dict(places))
         if not found:
             return None
-        await self._names.remember({found[0].job_id: attempt_id})
-        for row in found[1:]:
-            await self._slurm.cancel(row.job_id)
-        return found[0].job_id
+        await self._names.remember({found[0]: attempt_id})
+        for job_id in found[1:]:
+            await self._slurm.cancel(job_id)
+        return found[0]
+
+    async def _unlisted(self, rows: Sequence[Row], places: Mapping[str, str]) -> list[str]:
+        """Those at these places of arrays that are there, of which the queue does not tell each."""
+        numbers = {row.job_id.partition("_")[0]: places[row.attempt_id] for row in rows if row.attempt_id in places}
+        job_ids = [f"{number}_{index}" for number, index in numbers.items()]
+        listed = {row.job_id for row in rows}
+        known = {row.job_id for row in await self._slurm.gone(job_ids)} if job_ids else set[str]()
+        return [job_id for job_id in job_ids if job_id in known or others(job_id) in listed]
 
     async def forget(self, attempt_id: str) -> None:
         """Remove the folder of an attempt, and those of arrays of which nobody else is left."""

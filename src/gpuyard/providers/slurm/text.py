@@ -223,13 +223,18 @@ def is_job(name: str) -> bool:
 
 
 def elements(listed: str) -> list[int]:
-    """The indices in `0-2,7%4`, as Slurm writes what has not begun of an array; odd ones are skipped."""
+    """The indices in `0-2,7,8-12:2%4`, as Slurm writes what has not begun of an array; odd ones are skipped."""
     found: list[int] = []
     for part in listed.partition("%")[0].split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
         if match:
-            found += range(int(match[1]), int(match[2] or match[1]) + 1)
+            found += range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1))
     return found
+
+
+def others(job_id: str) -> str:
+    """The name of a row that stands for those of the job's array that an answer has no room for."""
+    return f"{job_id.partition('_')[0]}_*"
 
 
 def _each(job_id: str) -> list[str]:

@@ -1,12 +1,12 @@
 """`/api/v1/workspaces`: the folders that outlive jobs, and what they hold."""
 
-import asyncio
 from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter
 
 from gpuyard.server.yard import TheYard
+from gpuyard.storage.place import in_background
 from gpuyard.storage.workspaces import listing
 
 router = APIRouter(tags=["workspaces"])
@@ -15,5 +15,5 @@ router = APIRouter(tags=["workspaces"])
 @router.get("/workspaces")
 async def list_workspaces(yard: TheYard) -> dict[str, Any]:
     """Every workspace with its size, counted anew."""
-    found = await asyncio.to_thread(listing, yard.settings.workspaces.root(yard.home))
+    found = await in_background(listing, yard.settings.workspaces.root(yard.home))
     return {"items": [{**asdict(one), "path": str(one.path)} for one in found], "next": None}
