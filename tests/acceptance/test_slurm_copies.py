@@ -57,7 +57,7 @@ def test_a_workspace_goes_along_and_comes_back(yard: TestYard) -> None:
 def test_whoever_is_refused_leaves_nothing_there(yard: TestYard) -> None:
     path = yard.work / "refused.json"
     path.write_text(json.dumps({"command": ["true"], "provider": "slurm", "workdir": str(yard.work), "workspace": "w",
-                                "provider_options": {"qos": "none-such; rm"}}))  # fmt: skip
+                                "provider_options": {"partition": "none-such"}}))  # fmt: skip
     job = yard.ok("submit", str(path)).split()[-1]
     assert yard.wait(job).state == "failed"
     assert not list((yard.work.parent / "cluster").glob("attempt_*"))

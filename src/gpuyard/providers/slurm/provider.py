@@ -189,13 +189,13 @@ class SlurmProvider(GpuProviderInterface):
         """One of an array that nobody knows and that has not begun was taken out of it. An answer may leave one out
         for a moment, and whoever is given up must not begin."""
         for job_id, result in found.items():
-            if (
-                result is not None
-                or "_" not in job_id
-                or self._names.folder(self._names.attempts[job_id]).started in files
-            ):
+            folder = self._names.folder(self._names.attempts[job_id])
+            if result is not None or "_" not in job_id or folder.started in files:
                 self._unseen.pop(job_id, None)
-            elif time.monotonic() - self._unseen.setdefault(job_id, time.monotonic()) >= _UNSEEN_S:
+                continue
+            since = self._unseen.setdefault(job_id, time.monotonic())
+            found[job_id] = JobResult(job_id, JobStatus.PENDING, reason="NotListed", error_message="Slurm lists it not")
+            if time.monotonic() - since >= _UNSEEN_S:
                 await self._slurm.cancel(job_id)
                 found[job_id] = taken_out(job_id)
 
