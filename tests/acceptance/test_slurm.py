@@ -262,7 +262,7 @@ def test_every_share_of_a_gang_gets_the_checkpoint_signal_and_runs_on(yard: Test
         "print('done')"
     )
     body = {"name": "gang", "command": ["python3", "-c", code], "provider": "slurm", "workdir": str(yard.work),
-            "resources": {"nodes": 2}, "checkpoint": {"signal": name, "every_s": 1}}  # fmt: skip
+            "resources": {"nodes": 2}, "checkpoint": {"signal": name, "every_s": 3}}  # fmt: skip
     (yard.work / "gang.json").write_text(json.dumps(body))
     job = yard.ok("submit", str(yard.work / "gang.json")).split()[-1]
     assert yard.wait(job).state == "completed"
