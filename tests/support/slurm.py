@@ -42,7 +42,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 GresTypes=gpu
 JobAcctGatherType=jobacct_gather/linux
-JobAcctGatherFrequency=0
+JobAcctGatherFrequency={gather_s}
 StateSaveLocation={folder}/state
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmctldLogFile={folder}/slurmctld.log
@@ -66,13 +66,14 @@ class SlurmCluster:
 
     def __init__(
         self, name: str = "lab", accounting: str = "AccountingStorageType=accounting_storage/none",
-        min_job_age_s: int = 300,
+        min_job_age_s: int = 300, gather_s: int = 0,
     ) -> None:  # fmt: skip
-        """`accounting`: more lines of slurm.conf. Slurm forgets a job so long after its end."""
+        """`accounting`: more lines of slurm.conf. Slurm forgets a job `min_job_age_s` after its end, and
+        looks at its memory every `gather_s` (0: never)."""
         self.folder = Path(tempfile.mkdtemp(prefix="gpuyard-slurm-"))
         self.folder.chmod(0o755)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._write(accounting, name=name, min_job_age_s=min_job_age_s)
+        self._write(accounting, name=name, min_job_age_s=min_job_age_s, gather_s=gather_s)
 
     @property
     def environment(self) -> dict[str, str]:

@@ -43,7 +43,7 @@ class AccountedCluster(SlurmCluster):
     def __init__(self) -> None:
         # Root may not run a MariaDB, and the folders of pytest let nobody else in.
         self._owner = pwd.getpwnam("mysql")
-        super().__init__("accounts", _ACCOUNTING, min_job_age_s=2)
+        super().__init__("accounts", _ACCOUNTING, min_job_age_s=2, gather_s=1)
         self._port = self.ports[2]
         self._database = self.folder / "mariadb"
         self._database.mkdir(mode=0o700)

@@ -311,7 +311,7 @@ class Engines:
         number = -code if code is not None and code < 0 else None
         return moves.Outcome(
             at, began, code if number is None else None, number, reason=reason, stopped=stopped,
-            message=result.error_message or "", lost=reason in _LOST,
+            message=result.error_message or "", usage=result.usage, lost=reason in _LOST,
         )  # fmt: skip
 
     async def _tell_again(self, attempt: LiveAttempt) -> None:

@@ -69,7 +69,8 @@ class JobResult:
     """What a provider says of a job. Times are UTC seconds; `exit_code` is None until the job ended by itself.
 
     `reason` is one word for programs: why it waits, in the engine's own word, or why it ended (`timed_out`,
-    `preempted`, `node_lost`, `out_of_memory`, …). `node` and `gpus` are where it runs, in the engine's words.
+    `preempted`, `node_lost`, `out_of_memory`, …). `node` and `gpus` are where it runs, in the engine's words;
+    `usage` what it has used, by name with the unit at its end.
     """
 
     job_id: str
@@ -83,6 +84,7 @@ class JobResult:
     reason: str = ""
     node: str = ""
     gpus: tuple[str, ...] = ()
+    usage: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,11 @@ class AttemptFolder:
         return self.path / "resume"
 
     @property
+    def script(self) -> Path:
+        """What was sent in place of an order."""
+        return self.path / "script"
+
+    @property
     def work(self) -> Path:
         """The copy of the job's folder, until the runner has unpacked it."""
         return self.path / "work.tar"
@@ -143,4 +148,4 @@ def ended(job_id: str, end: Mapping[str, Any]) -> JobResult:
     message = end.get("message") or {"timed_out": "timed out"}.get(reason) or (reason or None)
     return JobResult(job_id, status, started_at=end.get("started_at"), completed_at=end.get("ended_at"),
                      exit_code=code, error_message=message, reason=reason, node=str(end.get("host") or ""),
-                     gpus=tuple(end.get("gpus") or ()))  # fmt: skip
+                     gpus=tuple(end.get("gpus") or ()), usage=end.get("usage") or {})  # fmt: skip

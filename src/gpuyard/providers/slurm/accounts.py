@@ -1,7 +1,7 @@
 """What Slurm's accounting (slurmdbd) says of jobs that have left the queue, on clusters that have it."""
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from gpuyard.domain.errors import ProviderError
 from gpuyard.domain.jobconfig import JobStatus
@@ -38,6 +38,14 @@ class Accounts:
             self._again_at = 0.0 if well else time.monotonic() + AGAIN_S
         rows = text.read_accounts(answer.out) if answer and well else []
         return [row for row in rows if row.status not in (JobStatus.PENDING, JobStatus.RUNNING)]
+
+    async def used(self, job_id: str) -> Mapping[str, float] | None:
+        """How long a job took, and the most memory that a process of its had; nothing while there are no accounts, and
+        None while they do not have its end."""
+        if not await self.there():
+            return {}
+        answer = await self._slurm("sacct", "-n", "-P", "-j", job_id, "-o", text.USAGE_FORMAT)
+        return None if answer.code else text.read_usage(answer.out)
 
     async def there(self) -> bool:
         """Whether they answer, or did at the last question."""

@@ -1,7 +1,7 @@
 """What is asked of Slurm, however it is reached."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -84,6 +84,15 @@ class Slurm(Protocol):
 
         RefusedError when Slurm will not have it.
         """
+        ...
+
+    async def submit_script(self, script: str, label: str) -> str:
+        """Queue a script as it is, with the options it holds itself; its number. RefusedError as above."""
+        ...
+
+    async def used(self, job_id: str) -> Mapping[str, float] | None:
+        """What a job that is over has used (`elapsed_s`, `max_rss_bytes`), as far as this cluster tells; None while the
+        accounts do not have its end."""
         ...
 
     async def queue(self) -> list[Row]:

@@ -1,6 +1,6 @@
 """Slurm asked by its own commands, which every cluster has."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +43,17 @@ class Commands:
         if answer.code:
             raise RefusedError(*text.refused(answer.err))
         return answer.out.strip().split(";")[0]
+
+    async def submit_script(self, script: str, label: str) -> str:
+        """See Slurm."""
+        answer = await self._run("sbatch", "--parsable", f"--comment={label}", stdin=script.encode())
+        if answer.code:
+            raise RefusedError(*text.refused(answer.err))
+        return answer.out.strip().split(";")[0]
+
+    async def used(self, job_id: str) -> Mapping[str, float] | None:
+        """See Slurm."""
+        return await self._accounts.used(job_id)
 
     async def queue(self) -> list[Row]:
         """See Slurm."""

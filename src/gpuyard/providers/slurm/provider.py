@@ -27,6 +27,7 @@ from gpuyard.providers.slurm.config import SlurmConfig
 from gpuyard.providers.slurm.names import Names
 from gpuyard.providers.slurm.rest import Rest
 from gpuyard.providers.slurm.results import result_of, taken_out, waits
+from gpuyard.providers.slurm.scripts import Scripts, script_of
 from gpuyard.providers.slurm.site import LocalSite, Site, SshSite
 from gpuyard.providers.slurm.submissions import MOST, Submissions
 from gpuyard.providers.slurm.text import Row
@@ -64,6 +65,7 @@ class SlurmProvider(GpuProviderInterface):
         self._submitting: dict[str, asyncio.Task[str]] = {}
         self._names = Names(self._site, self._spool)
         self._submissions = Submissions(self._slurm, self._site, self._names, self._spool, self.settings.python)
+        self._scripts = Scripts(self._slurm, self._site, self._names)
         self._queue = Together(self._slurm.queue)
         self._hardware = Together(self._ask_hardware)
         self._force_at: dict[str, float] = {}
@@ -95,15 +97,8 @@ class SlurmProvider(GpuProviderInterface):
         if known is not None:
             return known
         folder = self._names.folder(attempt_id)
-        gang = int(job_config.provider_options.get("nodes") or 1) > 1
-        launcher = self._launcher(folder, job_config) if gang else ()
-        if not self._limits:
-            await self._hardware()
         try:
-            order = order_of(job_config, await self._carrier.lay_out(folder, job_config), launcher)
-            order |= {"limit_s": self._limit_s(job_config), "watch": self._slurm.watched}
-            await self._site.write(folder.files(order, job_config.args_via_stdin))
-            return await self._submissions.submit(self._request(job_config), attempt_id)
+            return await self._send(job_config, folder)
         except RefusedError as error:
             await self._forget(attempt_id)
             raise self._refusal(error, job_config) from None
@@ -111,6 +106,18 @@ class SlurmProvider(GpuProviderInterface):
             if error.error_code not in TRANSIENT:
                 await self._forget(attempt_id)
             raise
+
+    async def _send(self, job_config: JobConfig, folder: AttemptFolder) -> str:
+        if script := script_of(job_config):
+            return await self._scripts.submit(script, folder)
+        gang = int(job_config.provider_options.get("nodes") or 1) > 1
+        launcher = self._launcher(folder, job_config) if gang else ()
+        if not self._limits:
+            await self._hardware()
+        order = order_of(job_config, await self._carrier.lay_out(folder, job_config), launcher)
+        order |= {"limit_s": self._limit_s(job_config), "watch": self._slurm.watched}
+        await self._site.write(folder.files(order, job_config.args_via_stdin))
+        return await self._submissions.submit(self._request(job_config), folder.attempt_id)
 
     def _launcher(self, folder: AttemptFolder, config: JobConfig) -> tuple[str, ...]:
         cpus = [f"--cpus-per-task={int(config.gpu_spec.vcpus)}"] if config.gpu_spec.vcpus else []
@@ -157,6 +164,7 @@ class SlurmProvider(GpuProviderInterface):
         rows = {row.job_id: row for row in await self._queue()}
         await self._names.learn(job_ids, rows)
         known = [job_id for job_id in job_ids if job_id in self._names.attempts]
+        await self._scripts.note(known, rows)
         files = await self._files(job_id for job_id in known if not waits(rows.get(job_id)))
         gone = [i for i in known if i not in rows and self._names.folder(self._names.attempts[i]).exit not in files]
         rows |= {row.job_id: row for row in await self._slurm.gone(gone)} if gone else {}
@@ -232,7 +240,7 @@ class SlurmProvider(GpuProviderInterface):
             await self._site.write({folder.stop: json.dumps({"reason": reason, "checkpoint": checkpoint}).encode()})
         grace_s = float(read_json(files.get(folder.order)).get("grace_s") or 0.0)
         self._force_at.setdefault(job_id, time.monotonic() + 2 * grace_s + _FORCE_S)
-        kindly = result.status is JobStatus.RUNNING
+        kindly = result.status is JobStatus.RUNNING and not await self._scripts.is_one(job_id)
         against = await self._slurm.cancel(job_id, kindly=kindly)
         if against and not kindly:
             raise ProviderError(f"scancel: {against}", self.PROVIDER_NAME, "TIMEOUT")
@@ -244,6 +252,7 @@ class SlurmProvider(GpuProviderInterface):
         if attempt_id:
             await self._forget(attempt_id)
             await self._names.forget(job_id)
+            self._scripts.forget(job_id)
 
     async def _forget(self, attempt_id: str) -> None:
         await self._submissions.forget(attempt_id)

@@ -4,7 +4,7 @@ import asyncio
 import getpass
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -117,6 +117,14 @@ class Rest:
             message = f"slurmrestd: {against or status}, and no number of a job; is {TOKEN} still valid?"
             raise ProviderError(message, "slurm", "NOT_CONNECTED")
         return str(job_id)
+
+    async def submit_script(self, script: str, label: str) -> str:
+        """It reads no `#SBATCH` lines. See Slurm."""
+        raise RefusedError("slurmrestd reads no #SBATCH lines; for scripts of your own leave `rest` out", False)
+
+    async def used(self, job_id: str) -> Mapping[str, float] | None:
+        """It is not asked for accounts. See Slurm."""
+        return {}
 
     async def queue(self) -> list[Row]:
         """See Slurm."""

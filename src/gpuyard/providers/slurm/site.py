@@ -21,6 +21,7 @@ from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.carrying import Way
 
 _NONE: Mapping[Path, str] = {}
+_PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_", "TZ", "LD_LIBRARY_PATH", "KRB5", "XDG_RUNTIME", "SLURM_")
 # Of ssh itself: no connection.
 _SSH_FAILED = 255
 
@@ -78,7 +79,7 @@ async def call(
     try:
         process = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, **environment},
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=environment,
         )  # fmt: skip
     except FileNotFoundError:
         message = f"The program {command[0]} is not on this host. Install it, or set `host` to a login node."
@@ -105,9 +106,10 @@ class LocalSite:
         self.way = Way("slurm")
 
     async def run(self, command: Sequence[str], stdin: bytes = b"") -> Answer:
-        """See Site."""
+        """See Site. Slurm gives a job the environment of its `sbatch`: ours holds what is no job's business."""
+        given = {name: value for name, value in os.environ.items() if name.startswith(_PASSED) and name != "SLURM_JWT"}
         async with self._turn:
-            code, out, err = await call(command, stdin, self._environment, self._timeout_s)
+            code, out, err = await call(command, stdin, {**given, **self._environment}, self._timeout_s)
         return Answer(code, out.decode(errors="replace"), err.decode(errors="replace"))
 
     async def read(self, path: Path, offset: int = 0, limit: int = -1) -> bytes | None:
@@ -129,7 +131,7 @@ class LocalSite:
 
     async def remove(self, folder: Path) -> None:
         """See Site."""
-        await call(("rm", "-rf", "--", str(folder)), b"", {}, self._timeout_s)
+        await self.run(("rm", "-rf", "--", str(folder)))
 
     async def close(self) -> None:
         """See Site."""
@@ -159,7 +161,7 @@ class SshSite:
         names = [f"{name}={value}" for name, value in self._environment.items()]
         words = ("ssh", *self._options, self._host, "--", shlex.join(["env", *names, *command]))
         async with self._turn:
-            code, out, err = await call(words, stdin, {}, self._timeout_s)
+            code, out, err = await call(words, stdin, os.environ, self._timeout_s)
         if code == _SSH_FAILED:
             said = err.decode(errors="replace").strip().splitlines()
             raise ProviderError(f"ssh to {self._host}: {said[-1] if said else 'failed'}", "slurm", "NOT_CONNECTED")
@@ -212,7 +214,7 @@ class SshSite:
     async def close(self) -> None:
         """See Site."""
         with suppress(ProviderError):
-            await call(("ssh", *self._options, "-O", "exit", self._host), b"", {}, self._timeout_s)
+            await call(("ssh", *self._options, "-O", "exit", self._host), b"", os.environ, self._timeout_s)
         shutil.rmtree(self._control, ignore_errors=True)
 
 

@@ -13,6 +13,7 @@ from gpuyard.domain.jobconfig import JobStatus
 
 QUEUE_FORMAT = "%i|%T|%S|%N|%k|%r"
 ACCOUNT_FORMAT = "JobID,State,Start,End,ExitCode,NodeList"
+USAGE_FORMAT = "JobID,End,ElapsedRaw,MaxRSS"
 HARDWARE_FORMAT = "%P|%D|%c|%m|%G|%t|%l"
 NODES_FORMAT = "%N|%t"
 PENDING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD",
@@ -37,7 +38,8 @@ _REASONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A job as Slurm sees it. Times are UTC seconds; `reason` is why it waits, in Slurm's word."""
+    """A job as Slurm sees it. Times are UTC seconds; `reason` is why it waits, in Slurm's word;
+    `output` the file it writes to, where that was asked."""
 
     job_id: str
     state: str
@@ -48,6 +50,7 @@ class Row:
     reason: str = ""
     exit_code: int | None = None
     signal: int | None = None
+    output: str = ""
 
     @property
     def index(self) -> str:
@@ -120,7 +123,24 @@ def read_job(text: str) -> Row | None:
     left, signal = _exit(fields.get("ExitCode", ""))
     began, done = _time(fields.get("StartTime", "")), _time(fields.get("EndTime", ""))
     nodes, reason = fields.get("NodeList", ""), fields.get("Reason", "")
-    return Row(fields["JobId"], fields["JobState"], began, done, nodes, "", reason, left, signal)
+    output = re.search(r" StdOut=(.*?)(?: \w+=|$)", text.strip())
+    return Row(fields["JobId"], fields["JobState"], began, done, nodes, "", reason, left, signal,
+               output[1].strip() if output else "")  # fmt: skip
+
+
+def read_usage(text: str) -> dict[str, float] | None:
+    """What `sacct -n -P -o USAGE_FORMAT` said of one job and its steps; None while one of them has no end."""
+    rows = [line.split("|") for line in text.splitlines() if line.count("|") == 3]
+    if not rows or any(_time(end) is None for _, end, _, _ in rows):
+        return None
+    sizes = [size for *_, memory in rows if (size := _bytes(memory)) is not None]
+    found = {"elapsed_s": float(rows[0][2])} if rows[0][2].isdigit() else {}
+    return {**found, "max_rss_bytes": max(sizes)} if sizes else found
+
+
+def _bytes(text: str) -> float | None:
+    match = re.fullmatch(r"([\d.]+)([KMGT]?)", text)
+    return float(match[1]) * 1024 ** " KMGT".index(match[2] or " ") if match else None
 
 
 def read_hardware(text: str) -> list[Hardware]:
