@@ -16,7 +16,8 @@ from benchmarks.bench import fdatasync_ms, scratch, slow_sync  # noqa: E402
 from benchmarks.figures import Figure, machine, markdown, plain, write_into_page  # noqa: E402
 
 # On a slow disk only what syncs can differ.
-DISKS = {"as-is": ("ledger", "http", "jobs", "idle", "scheduler", "engines", "server", "commands"),
+DISKS = {"as-is": ("ledger", "http", "jobs", "idle", "scheduler", "engines", "server", "commands",
+                   "studies-results"),
          "4ms": ("ledger", "http", "jobs", "idle")}  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""An environment with PyTorch and Hugging Face's programs, built once (about a minute) and kept in the cache."""
+"""An environment with PyTorch, Hugging Face's programs and DeepSpeed, built once (a minute) and kept in the cache."""
 
 import fcntl
 import hashlib
@@ -12,13 +12,18 @@ import pytest
 
 PACKAGES = (
     "torch==2.13.0", "transformers[serving]==5.23.0", "accelerate==1.15.0", "openai==3.54.0", "av==18.1.0",
-    "sentence-transformers==6.2.0",
+    "sentence-transformers==6.2.0", "deepspeed==0.19.8",
 )  # fmt: skip
 
 
 @pytest.fixture(scope="session")
 def trainer_python() -> Path:
     """Its interpreter."""
+    return make_trainer_python()
+
+
+def make_trainer_python() -> Path:
+    """The interpreter of the environment, which is made if it is not there."""
     cache = Path(os.environ.get("GPUYARD_CACHE") or "~/.cache/gpuyard").expanduser() / "tests"
     key = hashlib.sha256(repr((PACKAGES, sys.version_info[:2])).encode()).hexdigest()[:12]
     folder, done = cache / f"trainer-{key}", cache / f"trainer-{key}.complete"

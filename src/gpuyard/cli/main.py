@@ -4,7 +4,6 @@ import sys
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 from gpuyard.cli import (
     batch,
@@ -22,10 +21,11 @@ from gpuyard.cli import (
     top,
 )  # fmt: skip
 from gpuyard.cli.entry import leave_quietly
+from gpuyard.cli.wings import CommandsWithWings
 from gpuyard.domain.errors import GpuyardError
 
 
-class _Commands(TyperGroup):
+class _Commands(CommandsWithWings):
     def invoke(self, ctx: Any) -> Any:
         """Run a command; a reader that leaves (`| head`) has what it wanted, and nothing has failed."""
         try:

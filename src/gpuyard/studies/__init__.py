@@ -1,0 +1,37 @@
+"""Studies: which way of splitting a large model over a cluster is best, measured and compared.
+
+The names below are the library; each is imported when it is first used, because some bring large packages with them.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "PromptRecord": "prompts",
+    "PromptFileSet": "prompts",
+    "PromptRepository": "prompts",
+    "PromptDataFrameBuilder": "prompts",
+    "OpenAICompletionClient": "completions",
+    "LocalInferenceRunner": "baseline",
+    "ParallelismStrategy": "strategies",
+    "TensorParallelAcrossNodes": "strategies",
+    "PipelineParallelAcrossNodes": "strategies",
+    "TensorParallelSingleNode": "strategies",
+    "HybridTensorPipeline": "strategies",
+    "SlurmConfig": "jobs",
+    "SlurmJobFactory": "jobs",
+    "SlurmJobManager": "manager",
+    "DistributedExperimentPipeline": "pipeline",
+    "ResultCollector": "collector",
+    "CorrectnessEvaluator": "correctness",
+    "RunSummary": "summary",
+}
+
+__all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)

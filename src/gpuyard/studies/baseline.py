@@ -1,0 +1,152 @@
+"""The baseline: what the model at the endpoint answers to every prompt of a study.
+
+Its columns are called `local_…`, as the document calls them, although the endpoint may be far away: `source` says which
+host answered.
+"""
+
+# pandas and pyarrow have no complete types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from gpuyard.domain.errors import GpuyardError, InvalidInputError
+from gpuyard.studies.completions import Completion, NoAnswerError, OpenAICompletionClient
+from gpuyard.studies.journal import Journal, Key, key_of
+from gpuyard.studies.pacing import Clock
+from gpuyard.studies.prompts import schema
+from gpuyard.studies.study import BaselineSection, Study
+from gpuyard.studies.tables import frame_of, rows_of, write_table
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+# Beside the prompts' columns.
+ANSWER_COLUMNS = ("reason", "local_tokens", "local_model", "source")
+OK, FAILED, PENDING = "ok", "failed", "pending"
+Row = dict[str, Any]
+
+
+class LocalInferenceRunner:
+    """Asks the endpoint for what the journal lacks. A run that was stopped at any moment goes on where it was."""
+
+    def __init__(
+        self, settings: BaselineSection, journal: Path, environment: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
+    ) -> None:  # fmt: skip
+        """`journal` is the file of answers; the key is read from `environment` (the process's own) when first asked."""
+        self.settings = settings
+        self._path, self._clock = journal, clock
+        self._environment = os.environ if environment is None else environment
+
+    @classmethod
+    def of(cls, study: Study) -> "LocalInferenceRunner":
+        """The runner of a study; InvalidInputError where it names no endpoint."""
+        if study.baseline is None:
+            remedy = "add [baseline] with base_url and model"
+            raise InvalidInputError.of("baseline", "is missing, so there is nothing to compare with", remedy)
+        return cls(study.baseline, study.results / "baseline.jsonl")
+
+    def run(self, frame: "DataFrame", override: bool = False) -> "DataFrame":
+        """The frame with an answer or a reason in each row; with `override`, all are asked for anew.
+
+        A GpuyardError that concerns every prompt (key, model, quota) ends the run; what was answered is kept.
+        """
+        rows, journal = rows_of(frame), Journal(self._path)
+        try:
+            todo = [row for row in rows if override or not _answered(journal, key_of(row, self.settings))]
+            if todo:
+                asyncio.run(self._ask_all(todo, journal))
+            return self._joined(rows, journal)
+        finally:
+            journal.close()
+
+    def attach_metrics(self, frame: "DataFrame") -> "DataFrame":
+        """The frame with the answers, latencies (ms) and tokens that the journal holds; what it lacks is `pending`."""
+        journal = Journal(self._path)
+        try:
+            return self._joined(rows_of(frame), journal)
+        finally:
+            journal.close()
+
+    @staticmethod
+    def persist(frame: "DataFrame", path: Path) -> None:
+        """Write the table to a Parquet file, whole or not at all."""
+        write_table(frame, path)
+
+    async def _ask_all(self, rows: Sequence[Row], journal: Journal) -> None:
+        client = OpenAICompletionClient(self.settings, self._environment, self._clock)
+        try:
+            with _progress(len(rows)) as advance:
+                async with asyncio.TaskGroup() as group:
+                    for row in rows:
+                        group.create_task(self._ask(client, row, journal, advance))
+        except* GpuyardError as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            await client.close()
+
+    async def _ask(
+        self, client: OpenAICompletionClient, row: Row, journal: Journal, advance: Callable[[], None]
+    ) -> None:
+        key = key_of(row, self.settings)
+        try:
+            answer = _kept(await client.complete_prompt(row["prompt"], row["prompt_tokens"]))
+        except NoAnswerError as error:
+            answer = {"status": FAILED, "reason": str(error)}
+        # What is being written when another prompt ends the run is written to its end.
+        await asyncio.shield(asyncio.to_thread(journal.append, key, answer))
+        advance()
+
+    def _joined(self, rows: Sequence[Row], journal: Journal) -> "DataFrame":
+        import pyarrow as pa
+
+        types = schema()
+        for name, kind in zip(ANSWER_COLUMNS, (pa.string(), pa.int64(), pa.string(), pa.string()), strict=True):
+            types = types.append(pa.field(name, kind))
+        return frame_of([self._with_answer(row, journal.get(key_of(row, self.settings))) for row in rows], types)
+
+    def _with_answer(self, row: Row, answer: Row | None) -> Row:
+        found = answer or {}
+        return row | {
+            "local_completion": found.get("text"), "local_latency_ms": found.get("latency_ms"),
+            "status": found.get("status", PENDING), "reason": found.get("reason"), "local_tokens": found.get("tokens"),
+            "local_model": found.get("answered_as"), "source": source_of(self.settings),
+        }  # fmt: skip
+
+
+def source_of(settings: BaselineSection) -> str:
+    """The host, and port where one is named, that answers."""
+    return urlsplit(settings.base_url).netloc
+
+
+def _answered(journal: Journal, key: Key) -> bool:
+    return (journal.get(key) or {}).get("status") == OK
+
+
+def _kept(answer: Completion) -> Row:
+    return {
+        "status": OK, "text": answer.text, "latency_ms": answer.latency_ms, "tokens": answer.tokens,
+        "prompt_tokens": answer.prompt_tokens, "answered_as": answer.model, "finish_reason": answer.finish_reason,
+    }  # fmt: skip
+
+
+@contextmanager
+def _progress(total: int) -> Generator[Callable[[], None]]:
+    """A bar on stderr when that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("baseline"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("baseline", total=total)
+        yield lambda: bar.advance(task)

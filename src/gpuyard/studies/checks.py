@@ -1,0 +1,129 @@
+"""What can be known to fail before anything is submitted: layouts that do not divide, models that do not fit."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuyard.domain.errors import Fault, InvalidInputError
+from gpuyard.studies.memory import Load, MemoryEstimate, estimate
+from gpuyard.studies.model import TOKENIZER, ModelShape, read_shape, weight_faults
+from gpuyard.studies.strategies import ParallelismStrategy, strategies_of
+
+if TYPE_CHECKING:
+    from gpuyard.studies.study import Study, Variant
+
+
+def check_study(study: "Study", only: Sequence[ParallelismStrategy] | None = None) -> None:
+    """InvalidInputError with everything that would make `only` (or all) of the study's strategies fail."""
+    faults = study_faults(study, only)
+    if faults:
+        raise InvalidInputError(faults)
+
+
+def study_faults(study: "Study", only: Sequence[ParallelismStrategy] | None = None) -> list[Fault]:
+    """The faults of a study's model and strategies; without a readable model, those that need none."""
+    faults: list[Fault] = []
+    strategies: list[ParallelismStrategy] = []
+    shape: ModelShape | None = None
+    try:
+        strategies = strategies_of(study)
+    except InvalidInputError as error:
+        faults += error.faults
+    try:
+        shape = read_shape(study.model.path)
+        faults += weight_faults(study.model.path)
+    except InvalidInputError as error:
+        faults += error.faults
+    for index, strategy in enumerate(strategies):
+        if only is None or strategy in only:
+            field = f"strategies.{index}"
+            faults += strategy_faults(study, shape, strategy, field) if shape else world_faults(strategy, field)
+    return faults
+
+
+def strategy_faults(study: "Study", shape: ModelShape, strategy: ParallelismStrategy, field: str) -> list[Fault]:
+    """What is wrong with one strategy for a model, layout first: what does not divide is not weighed."""
+    faults = world_faults(strategy, field) + split_faults(strategy, shape, field)
+    return faults or memory_faults(study, shape, strategy, field)
+
+
+def world_faults(strategy: ParallelismStrategy, field: str) -> list[Fault]:
+    """pp × tp × dp must be the processes that the nodes give (S3-26)."""
+    given = strategy.num_nodes * strategy.gpus_per_node
+    if strategy.world_size == given:
+        return []
+    product = f"tp {strategy.tp_size} x pp {strategy.pp_size} x dp {strategy.dp_size} = {strategy.world_size}"
+    nodes = f"{strategy.num_nodes} nodes x {strategy.gpus_per_node} GPUs = {given}"
+    return [Fault(field, f"{product} processes, but {nodes}", "make the two products equal")]
+
+
+def split_faults(strategy: ParallelismStrategy, shape: ModelShape, field: str) -> list[Fault]:
+    """Heads, KV heads, MLP and vocabulary must divide by tp, and each stage must have a layer."""
+    tp, pp = strategy.tp_size, strategy.pp_size
+    sizes = {"attention heads": shape.heads, "KV heads": shape.kv_heads,
+             "intermediate columns": shape.intermediate, "words of vocabulary": shape.vocabulary}  # fmt: skip
+    wrong = [f"{size} {what}" for what, size in sizes.items() if size % tp]
+    faults: list[Fault] = []
+    if wrong:
+        good = [str(ways) for ways in range(1, shape.kv_heads + 1) if not any(size % ways for size in sizes.values())]
+        fault = f"{tp}-way tensor parallelism does not divide {', '.join(wrong)}"
+        faults.append(Fault(f"{field}.tp", fault, f"for this model tp may be {_either(good)}"))
+    if pp > shape.layers:
+        fault = f"{pp} stages, but the model has {shape.layers} layers"
+        faults.append(Fault(f"{field}.pp", fault, f"use at most {shape.layers}"))
+    return faults
+
+
+def memory_faults(study: "Study", shape: ModelShape, strategy: ParallelismStrategy, field: str) -> list[Fault]:
+    """Whether the fullest GPU holds its part, where `slurm.gpu_memory_gb` says what it has."""
+    room = study.slurm.gpu_memory_gb
+    needs = [point_estimate(study, shape, strategy, point, "4k") for point in strategy.points]
+    need = max(needs, key=lambda one: one.total)
+    if room is None or need.total <= room:
+        return []
+    return [Fault(field, f"needs {too_much(need, room)}", _remedy(need, room, strategy))]
+
+
+def too_much(need: MemoryEstimate, room: float) -> str:
+    """What a GPU is short of, in words."""
+    parts = f"weights {need.weights:.1f}, KV cache {need.kv_cache:.1f}"
+    return f"{need.total:.1f} GiB per GPU ({parts}), and a GPU has {room:g}"
+
+
+def _remedy(need: MemoryEstimate, room: float, strategy: ParallelismStrategy) -> str:
+    if need.total - need.kv_cache - need.activations <= room:
+        return "lower generation.batch_size or max_new_tokens, or split over more GPUs"
+    ways = strategy.tp_size * strategy.pp_size
+    fixed = need.overhead
+    least = int(need.weights * ways / max(room - fixed, 1e-9)) + 1
+    return f"split the model over more GPUs: tp x pp of about {least}" if room > fixed else "use larger GPUs"
+
+
+def point_estimate(
+    study: "Study", shape: ModelShape, strategy: ParallelismStrategy, point: Mapping[str, int], variant: "Variant"
+) -> MemoryEstimate:
+    """The memory of one job of a strategy: `point` holds its overrides."""
+    generation = study.generation
+    load = Load(
+        batch_size=point.get("batch_size", generation.batch_size),
+        length=study.prompts.budgets[variant] + generation.max_new_tokens,
+        micro_batches=point.get("micro_batches", generation.micro_batches),
+        precision=generation.precision,
+    )
+    return estimate(shape, strategy, load)
+
+
+def model_warnings(folder: Path, study: "Study") -> list[str]:
+    """What is odd about a model's folder and will not stop a run by itself."""
+    warnings: list[str] = []
+    if not (folder / TOKENIZER).exists():
+        warnings.append(f"{folder} has no {TOKENIZER}, so prompts' tokens are not counted")
+    longest = read_shape(folder).max_length
+    wanted = max(study.prompts.budgets.values()) + study.generation.max_new_tokens
+    if longest and wanted > longest:
+        warnings.append(f"prompts and answers may take {wanted} tokens, and the model was made for {longest}")
+    return warnings
+
+
+def _either(words: Sequence[str]) -> str:
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

@@ -1,0 +1,186 @@
+"""`gpuyard study run, resume, status, report`: a study from its prompts to its answer."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.studies.commands import AsJson, Folder, Limit, OneVariant, app, needs_extra, variants_of
+from gpuyard.studies.printing import print_json, print_table, say
+
+if TYPE_CHECKING:
+    from gpuyard.studies.manifest import Entry, Manifest
+    from gpuyard.studies.pipeline import DistributedExperimentPipeline
+    from gpuyard.studies.study import Study
+
+Provider = Annotated[str, typer.Option(metavar="NAME", help="Which of the providers is the cluster.")]
+FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first strategy that fails.")]
+_FAILED = 1
+
+
+@app.command()
+@needs_extra
+def run(
+    directory: Folder = Path(),
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="S", help="Only this one; more may be named.")
+    ] = None,
+    variant: OneVariant = "",
+    limit: Limit = None,
+    fail_fast: FailFast = False,
+    override: Annotated[
+        bool, typer.Option("--override/--no-override", help="Begin anew though the newest run is not over.")
+    ] = False,
+    provider: Provider = "slurm",
+) -> None:
+    """Ask the baseline, run the strategies one after the other, report. Exit code 1 when one has failed."""
+    study = _checked(directory)
+    _refuse_unfinished(study, override)
+    _ask_baseline(study)
+    with _Session(study, provider) as pipeline:
+        manifest = pipeline.begin(only or (), variants_of(variant), limit)
+        say(f"{manifest.run_id} in {manifest.path.parent}")
+        _go_on(study, pipeline, manifest, only or (), fail_fast=fail_fast)
+
+
+@app.command()
+@needs_extra
+def resume(directory: Folder = Path(), fail_fast: FailFast = False, provider: Provider = "slurm") -> None:
+    """Go on with the newest run: what is under way is seen to its end, what failed is tried again."""
+    study = _checked(directory)
+    with _Session(study, provider) as pipeline:
+        manifest = pipeline.newest()
+        pipeline.reopen(manifest)
+        _go_on(study, pipeline, manifest, manifest.only, fail_fast=fail_fast)
+
+
+@app.command()
+def status(directory: Folder = Path(), as_json: AsJson = False) -> None:
+    """Show what became of each job of the newest run."""
+    from gpuyard.studies.manifest import Manifest, newest_run
+    from gpuyard.studies.study import load_study
+
+    manifest = Manifest.load(newest_run(load_study(directory).runs))
+    if as_json:
+        print_json({"run_id": manifest.run_id, "items": [asdict(entry) for entry in manifest.entries], "next": None})
+        return
+    say(manifest.run_id)
+    _print_entries(manifest)
+
+
+@app.command()
+@needs_extra
+def report(directory: Folder = Path()) -> None:
+    """Read the newest run's results anew and write its tables, plots and page."""
+    from gpuyard.studies.manifest import Manifest, newest_run
+    from gpuyard.studies.pipeline import collect_results
+    from gpuyard.studies.study import load_study
+
+    study = load_study(directory)
+    manifest = Manifest.load(newest_run(study.runs))
+    collect_results(study, manifest)
+    _report(study, manifest)
+
+
+class _Session:
+    """A yard, and the pipeline that works through it."""
+
+    def __init__(self, study: "Study", provider: str) -> None:
+        from gpuyard.client.sync import Client
+
+        self._study, self._provider, self._client = study, provider, Client()
+
+    def __enter__(self) -> "DistributedExperimentPipeline":
+        from gpuyard.studies.pipeline import DistributedExperimentPipeline
+
+        told: dict[int, str] = {}
+        return DistributedExperimentPipeline(
+            self._study, self._client, provider=self._provider, tell=lambda manifest: _tell(manifest, told)
+        )
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+
+def _checked(directory: Path) -> "Study":
+    """The study, if it can run; InvalidInputError names all that is wrong."""
+    from gpuyard.studies.review import review
+    from gpuyard.studies.study import load_study
+
+    study = load_study(directory)
+    found = review(study)
+    for warning in found.warnings:
+        say(f"warning  {warning}")
+    if found.faults:
+        raise InvalidInputError(list(found.faults))
+    return study
+
+
+def _refuse_unfinished(study: "Study", override: bool) -> None:
+    from gpuyard.studies.manifest import Manifest, runs_of
+
+    runs = runs_of(study.runs)
+    if not runs or override:
+        return
+    under_way = [entry for entry in Manifest.load(runs[-1]).entries if not entry.over]
+    if under_way:
+        fault = f"is not over in {runs[-1].name}: {under_way[0].strategy_id} is {under_way[0].status}"
+        raise InvalidInputError.of("study", fault, "`gpuyard study resume`, or --override to begin anew")
+
+
+def _ask_baseline(study: "Study") -> None:
+    from gpuyard.studies.baseline import LocalInferenceRunner
+    from gpuyard.studies.prompts import PromptDataFrameBuilder, PromptFileSet, PromptRepository
+
+    if study.baseline:
+        runner = LocalInferenceRunner.of(study)
+        builder = PromptDataFrameBuilder(PromptRepository(PromptFileSet.of(study)))
+        runner.run(builder.build())
+        runner.persist(runner.attach_metrics(builder.build()), study.baseline_table)
+
+
+def _tell(manifest: "Manifest", told: dict[int, str]) -> None:
+    """One line for each thing that is new."""
+    for number, entry in enumerate(manifest.entries):
+        words = _words(entry)
+        if told.get(number) != words:
+            told[number] = words
+            say(words)
+
+
+def _words(entry: "Entry") -> str:
+    job = f" as job {entry.job_id}" if entry.job_id else ""
+    took = f" after {entry.elapsed_s:.0f} s" if entry.elapsed_s is not None else ""
+    state = entry.status if entry.over else entry.state or entry.status
+    reason = f": {entry.reason}" if entry.reason else ""
+    return f"{entry.strategy_id:<24} {state.lower()}{job}{took}{reason}"
+
+
+def _print_entries(manifest: "Manifest") -> None:
+    columns = ("STRATEGY", "TRY", "JOB", "STATUS", "SECONDS", "PEAK GB", "WHY")
+    rows: list[tuple[Any, ...]] = [
+        (entry.strategy_id, entry.attempt, entry.job_id, entry.status,
+         None if entry.elapsed_s is None else round(entry.elapsed_s),
+         None if entry.max_rss_bytes is None else round(entry.max_rss_bytes / 2**30, 2), entry.reason)
+        for entry in manifest.entries
+    ]  # fmt: skip
+    print_table(columns, rows)
+
+
+def _go_on(
+    study: "Study", pipeline: "DistributedExperimentPipeline", manifest: "Manifest", only: Any, *, fail_fast: bool
+) -> None:
+    well = pipeline.run(manifest, only, fail_fast=fail_fast)
+    _report(study, manifest)
+    if not well:
+        say("Something failed; `gpuyard study resume` tries that again.")
+        raise typer.Exit(_FAILED)
+
+
+def _report(study: "Study", manifest: "Manifest") -> None:
+    from gpuyard.studies.outcome import write_report
+
+    for path in write_report(study, manifest):
+        say(f"wrote {path}")

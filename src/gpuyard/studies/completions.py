@@ -1,0 +1,246 @@
+"""Completions from any OpenAI-compatible endpoint: within its rate limits, and again where trying again can help."""
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+
+from gpuyard.domain.errors import GpuyardError, InvalidInputError, RefusedError, UnauthorizedError, UnreachableError
+from gpuyard.studies.pacing import Clock, Pace
+from gpuyard.studies.study import BaselineSection, plain_name
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+# A header may ask for hours, which is a refusal.
+_LONGEST_WISH_S = 600.0
+_CHARACTERS_PER_TOKEN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """An answer. `latency_ms` is that of the request that brought it; tokens are as the endpoint counts them."""
+
+    text: str
+    latency_ms: float
+    tokens: int | None
+    prompt_tokens: int | None
+    model: str
+    finish_reason: str = ""
+
+
+class NoAnswerError(GpuyardError):
+    """The endpoint gave no answer to one prompt; others may fare better."""
+
+    code = "no_answer"
+    exit_code = 4
+
+
+class OpenAICompletionClient:
+    """Asks one model at one endpoint, at most `concurrency` prompts at a time."""
+
+    def __init__(self, settings: BaselineSection, environment: Mapping[str, str], clock: Clock | None = None) -> None:
+        """The key is read from `environment`; InvalidInputError where the variable is not set."""
+        self.settings = settings
+        self._clock = clock or Clock()
+        self._pace = Pace(settings.requests_per_minute, settings.tokens_per_minute, self._clock)
+        self._places = asyncio.Semaphore(settings.concurrency)
+        self._heard = False
+        self._client = _connect(settings, _key(settings, environment))
+
+    async def complete_prompt(self, prompt: str, prompt_tokens: int | None = None) -> Completion:
+        """The model's answer to one prompt, whose tokens are guessed where they are not given.
+
+        NoAnswerError when this prompt gets none; any other GpuyardError when no prompt will: key, model, quota, or an
+        endpoint that was never heard of.
+        """
+        import openai
+
+        guess = prompt_tokens or len(prompt.encode()) // _CHARACTERS_PER_TOKEN + 1
+        async with self._places:
+            for attempt in range(self.settings.retries + 1):
+                ticket = await self._pace.enter(guess + self.settings.max_tokens)
+                try:
+                    answer = await self._ask(prompt)
+                except (openai.OpenAIError, _NothingError) as error:
+                    self._heard = self._heard or not isinstance(error, openai.APIConnectionError)
+                    pause = _pause_after(error, attempt)
+                    if pause is None or attempt == self.settings.retries:
+                        raise _explained(error, self.settings, self._heard) from error
+                    await self._clock.sleep(pause)
+                else:
+                    self._heard = True
+                    self._pace.settle(ticket, (answer.prompt_tokens or 0) + (answer.tokens or 0))
+                    return answer
+        raise AssertionError("a loop of at least one round returns or raises")
+
+    async def complete_batch(self, prompts: Sequence[str]) -> list[Completion | NoAnswerError]:
+        """The answers in the prompts' order; a prompt without one has its error there."""
+
+        async def one(prompt: str) -> Completion | NoAnswerError:
+            try:
+                return await self.complete_prompt(prompt)
+            except NoAnswerError as error:
+                return error
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(prompt)) for prompt in prompts]
+        except* GpuyardError as errors:
+            raise errors.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._client.close()
+
+    async def _ask(self, prompt: str) -> Completion:
+        began = time.monotonic()
+        try:
+            response = await self._client.chat.completions.create(
+                model=self.settings.model,
+                messages=[{"role": "user", "content": prompt}],
+                max_tokens=self.settings.max_tokens,
+                temperature=self.settings.temperature,
+            )
+        except ValueError:
+            raise _NothingError("the endpoint's answer is no JSON") from None
+        answer = self.normalize_response(response, 1000 * (time.monotonic() - began))
+        _check_model(answer.model, self.settings)
+        return answer
+
+    @staticmethod
+    def normalize_response(response: Any, latency_ms: float) -> Completion:
+        """A Completion from the SDK's answer; _NothingError without a choice, NoAnswerError without a text."""
+        choices = getattr(response, "choices", None)
+        if not choices:
+            raise _NothingError("the endpoint answered without a choice")
+        text = getattr(choices[0].message, "content", None)
+        if not text:
+            raise NoAnswerError(f"the endpoint answered without text (finish_reason {choices[0].finish_reason})")
+        usage = getattr(response, "usage", None)
+        return Completion(
+            text=_whole_characters(str(text)), latency_ms=round(latency_ms, 3),
+            tokens=getattr(usage, "completion_tokens", None), prompt_tokens=getattr(usage, "prompt_tokens", None),
+            model=str(getattr(response, "model", None) or ""),
+            finish_reason=str(choices[0].finish_reason or ""),
+        )  # fmt: skip
+
+
+def _whole_characters(text: str) -> str:
+    """Half of a pair of surrogates, which JSON can hold and UTF-8 cannot, becomes a question mark."""
+    return text.encode(errors="replace").decode()
+
+
+class _NothingError(Exception):
+    """An answer with nothing in it; the next one may have something."""
+
+
+def _key(settings: BaselineSection, environment: Mapping[str, str]) -> str:
+    name = settings.api_key_env
+    if not name:
+        return "none"
+    key = environment.get(name, "").strip()
+    if not key:
+        remedy = 'export it, or set api_key_env = "" for an endpoint that asks for no key'
+        raise InvalidInputError.of("baseline.api_key_env", f"the variable {name} is not set", remedy)
+    if not key.isascii() or not key.isprintable():
+        raise InvalidInputError.of("baseline.api_key_env", f"{name} holds what no key can hold", "set it anew")
+    return key
+
+
+def _connect(settings: BaselineSection, key: str) -> "AsyncOpenAI":
+    try:
+        from openai import AsyncOpenAI
+    except ImportError:
+        raise InvalidInputError.of("baseline", "needs OpenAI's SDK", "pip install 'gpuyard[studies]'") from None
+    return AsyncOpenAI(base_url=settings.base_url, api_key=key, timeout=settings.timeout_s, max_retries=0)
+
+
+def _check_model(answered: str, settings: BaselineSection) -> None:
+    """InvalidInputError when another model answered; endpoints may add a date or a revision, or drop the owner."""
+    wanted = [plain_name(name) for name in (settings.model, settings.answers_as) if name]
+    if not answered or any(plain_name(answered).startswith(name) for name in wanted):
+        return
+    fault = f"{settings.base_url} answered as {answered!r} when it was asked for {settings.model!r}"
+    raise InvalidInputError.of("baseline.model", fault, f"ask for what it serves, or set answers_as = {answered!r}")
+
+
+def _pause_after(error: Exception, attempt: int) -> float | None:
+    """Seconds until it is worth trying again; None when it is not."""
+    import openai
+
+    if isinstance(error, openai.APIStatusError):
+        if _quota_is_used_up(error) or not (error.status_code in (408, 409, 429) or error.status_code >= 500):
+            return None
+        wish = retry_after(error.response.headers, time.time())
+        if wish is not None:
+            return wish if wish <= _LONGEST_WISH_S else None
+    elif not isinstance(error, openai.APIConnectionError | openai.APIResponseValidationError | _NothingError):
+        return None
+    pause = min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)
+    return pause * random.uniform(0.75, 1.25)
+
+
+def retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """The seconds that an answer asks to wait: `retry-after-ms`, or `retry-after` as seconds or as a date."""
+    for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
+        with suppress(ValueError):
+            wish = float(headers.get(name, "nan")) / unit
+            if not math.isnan(wish):
+                return max(wish, 0.0)
+    try:
+        at = parsedate_to_datetime(headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return max((at - datetime.fromtimestamp(now, UTC)).total_seconds(), 0.0)
+
+
+def _quota_is_used_up(error: Any) -> bool:
+    return getattr(error, "code", None) == "insufficient_quota"
+
+
+def _explained(error: Exception, settings: BaselineSection, heard: bool) -> GpuyardError:
+    """An SDK's error in our words: what concerns every prompt first, then what concerns one."""
+    import openai
+
+    where = settings.base_url
+    if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
+        name = settings.api_key_env
+        what = f"{where} refuses the key in {name}" if name else f"{where} asks for a key"
+        return UnauthorizedError(f"{what} (HTTP {error.status_code}).", "Put a valid key into that variable.")
+    if isinstance(error, openai.NotFoundError):
+        fault = f"{where} knows no model {settings.model!r}, or has no /chat/completions"
+        return InvalidInputError.of("baseline.model", fault, "correct baseline.model or baseline.base_url")
+    if _quota_is_used_up(error):
+        return RefusedError(f"{where} says that the key's quota is used up.", "Raise it, then run again.")
+    if isinstance(error, openai.APITimeoutError):
+        return NoAnswerError(f"no answer within {settings.timeout_s:g} s")
+    if isinstance(error, openai.APIConnectionError):
+        what = f"the connection failed: {error.__cause__ or error}"
+        return NoAnswerError(what) if heard else UnreachableError(f"{where} cannot be reached: {what}.", "Is it up?")
+    if isinstance(error, openai.APIStatusError):
+        return NoAnswerError(f"HTTP {error.status_code}: {_brief(_own_words(error))}")
+    return NoAnswerError(_brief(str(error)))
+
+
+def _own_words(error: Any) -> str:
+    """What the endpoint says of its error, without what surrounds it."""
+    match error.body:
+        case {"message": str(told)}:
+            return told
+        case _:
+            return str(error.message)
+
+
+def _brief(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 200 else f"{line[:199]}…"

@@ -1,0 +1,117 @@
+"""The memory of a run: which jobs there are and what became of each. One file, written whole after every change."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from gpuyard.domain.errors import InvalidInputError, NotFoundError
+from gpuyard.studies.strategies import JobOutcome
+from gpuyard.studies.tables import replace_file
+
+FILE = "manifest.json"
+DONE = "COMPLETED"
+OVER = frozenset({DONE, "FAILED", "TIMEOUT", "PARTIAL"})
+
+
+@dataclass(slots=True)
+class Entry:
+    """One job of a strategy. `status` is PENDING until Slurm has it, SUBMITTED until it is over, then COMPLETED,
+    FAILED, TIMEOUT or PARTIAL (some of its rows are there). `job_id` is Slurm's number, `gpuyard_job` ours. Times are
+    UTC seconds, `elapsed_s` and `max_rss_bytes` are Slurm's. `overrides` are the values of a sweep. One that
+    failed is `set_aside` when its strategy is given another chance."""
+
+    strategy_id: str
+    strategy: str
+    kind: str
+    exp_config_path: str
+    output_root: str
+    job_id: int | None = None
+    gpuyard_job: str | None = None
+    status: str = "PENDING"
+    reason: str | None = None
+    state: str | None = None
+    elapsed_s: float | None = None
+    max_rss_bytes: float | None = None
+    slurm_out: str | None = None
+    attempt: int = 1
+    submitted_at: float | None = None
+    ended_at: float | None = None
+    overrides: dict[str, int] = field(default_factory=dict[str, int])
+    set_aside: bool = False
+
+    @property
+    def over(self) -> bool:
+        """Nothing more comes of it."""
+        return self.status in OVER
+
+
+@dataclass(slots=True)
+class Manifest:
+    """A run: of which study (by the hash of its file), over which prompts, with which strategies (none: all), and its
+    entries in the order of their submission. Only the newest entry of a strategy id counts; those before it are tries
+    that failed."""
+
+    path: Path
+    run_id: str
+    study: str
+    study_sha256: str
+    created_at: float
+    variants: tuple[str, ...]
+    limit: int | None = None
+    only: tuple[str, ...] = ()
+    entries: list[Entry] = field(default_factory=list[Entry])
+
+    def save(self) -> None:
+        """Write it whole or not at all."""
+        replace_file(self.path, json.dumps(self.document(), indent=2).encode())
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**{name: getattr(self, name) for name in _HEAD}, "entries": [asdict(entry) for entry in self.entries]}
+
+    @classmethod
+    def load(cls, run: Path) -> "Manifest":
+        """The manifest in a run's folder; NotFoundError, or InvalidInputError for one that is damaged."""
+        path = run / FILE
+        try:
+            found = json.loads(path.read_text())
+            known = {item.name for item in fields(Entry)}
+            entries = [Entry(**{key: value for key, value in row.items() if key in known}) for row in found["entries"]]
+            head: dict[str, Any] = {name: found[name] for name in _HEAD}
+            head |= {"variants": tuple(head["variants"]), "only": tuple(head["only"])}
+            return cls(path, entries=entries, **head)
+        except FileNotFoundError:
+            raise NotFoundError(f"There is no run in {run}.", "`gpuyard study run` makes one.") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidInputError.of(str(path), f"is damaged: {error}", "start a new run") from None
+
+    def of(self, strategy: str) -> list[Entry]:
+        """The jobs of a strategy so far."""
+        return [entry for entry in self.entries if entry.strategy == strategy]
+
+    def outcomes(self, strategy: str) -> list[JobOutcome]:
+        """What a strategy is told of its jobs."""
+        return [JobOutcome(entry.overrides, entry.status, entry.attempt) for entry in self.of(strategy)
+                if not entry.set_aside]  # fmt: skip
+
+    def newest(self) -> Mapping[str, Entry]:
+        """The entry that counts, by strategy id."""
+        return {entry.strategy_id: entry for entry in self.entries}
+
+
+_HEAD = ("run_id", "study", "study_sha256", "created_at", "variants", "limit", "only")
+
+
+def newest_run(folder: Path) -> Path:
+    """The run to look at; NotFoundError where there is none."""
+    runs = runs_of(folder)
+    if not runs:
+        raise NotFoundError("This study has no run yet.", "`gpuyard study run` makes one.")
+    return runs[-1]
+
+
+def runs_of(folder: Path) -> Sequence[Path]:
+    """The runs of a study, oldest first."""
+    return sorted(path.parent for path in folder.glob(f"run_*/{FILE}"))

@@ -1,0 +1,140 @@
+"""A model's folder, as Hugging Face writes it: the sizes its config.json states, and whether all of it is there."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from gpuyard.domain.errors import Fault, InvalidInputError, quoted
+
+FAMILIES = ("llama", "mistral", "qwen2")
+INDEX, SINGLE, TOKENIZER = "model.safetensors.index.json", "model.safetensors", "tokenizer.json"
+_FIELD = "model.path"
+_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """The sizes that decide how a model can be split and what it weighs. `max_length` is tokens, None when unstated."""
+
+    family: str
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocabulary: int
+    tied: bool
+    attention_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    max_length: int | None = None
+
+    @property
+    def layer_parameters(self) -> int:
+        """The parameters of one layer: attention, MLP and two norms."""
+        query, key = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        attention = self.hidden * (2 * query + 2 * key) + self.attention_bias * (query + 2 * key)
+        mlp = 3 * self.hidden * self.intermediate + self.mlp_bias * (2 * self.intermediate + self.hidden)
+        return attention + self.output_bias * self.hidden + mlp + 2 * self.hidden
+
+    @property
+    def embedding_parameters(self) -> int:
+        """The parameters of the embedding, and of the head as well where it has its own."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All parameters."""
+        embeddings = self.embedding_parameters * (1 if self.tied else 2)
+        return self.layers * self.layer_parameters + embeddings + self.hidden
+
+
+def read_shape(folder: Path) -> ModelShape:
+    """The shape that a folder's config.json states; InvalidInputError for one missing, broken or of another family."""
+    config = _read_json(folder, "config.json")
+    family = config.get("model_type")
+    if family not in FAMILIES:
+        fault = f"{folder / 'config.json'} is of the family {quoted(family)}, which studies cannot split"
+        raise InvalidInputError.of(_FIELD, fault, f"choose a model of {', '.join(FAMILIES)}")
+    sizes = {name: _size(folder, config, name) for name in _SIZES}
+    heads, hidden = sizes["num_attention_heads"], sizes["hidden_size"]
+    biased = bool(config.get("attention_bias"))
+    return ModelShape(
+        family=family, hidden=hidden, layers=sizes["num_hidden_layers"], heads=heads,
+        kv_heads=_size(folder, config, "num_key_value_heads", heads),
+        head_dim=_size(folder, config, "head_dim", max(hidden // heads, 1)),
+        intermediate=sizes["intermediate_size"], vocabulary=sizes["vocab_size"],
+        tied=bool(config.get("tie_word_embeddings", False)), attention_bias=biased or family == "qwen2",
+        output_bias=biased and family != "qwen2", mlp_bias=bool(config.get("mlp_bias")),
+        max_length=_size(folder, config, "max_position_embeddings", 0) or None,
+    )  # fmt: skip
+
+
+def _size(folder: Path, config: dict[str, Any], name: str, default: int | None = None) -> int:
+    """A positive whole number of the config; `default` where it states none."""
+    value = config.get(name)
+    if value is None and default is not None:
+        return default
+    if type(value) is not int or value < 1:
+        fault = f"{folder / 'config.json'} states {quoted(value)} as {name}" if name in config else f"states no {name}"
+        raise InvalidInputError.of(_FIELD, fault, "fetch the model's config.json again")
+    return value
+
+
+def _read_json(folder: Path, name: str) -> dict[str, Any]:
+    try:
+        document: Any = json.loads((folder / name).read_bytes())
+    except FileNotFoundError:
+        what = f"{folder} has no {name}" if folder.is_dir() else f"there is no folder {folder}"
+        remedy = f"put the model's folder there, with {name} and its safetensors, or correct the path"
+        raise InvalidInputError.of(_FIELD, what, remedy) from None
+    except (OSError, ValueError) as error:
+        fault = f"{folder / name} cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise InvalidInputError.of(_FIELD, fault, "fetch it again") from None
+    if not isinstance(document, dict):
+        raise InvalidInputError.of(_FIELD, f"{folder / name} holds no JSON object", "fetch it again")
+    return cast(dict[str, Any], document)
+
+
+def weight_faults(folder: Path) -> list[Fault]:
+    """What is wrong with the weights of a folder: no index, a missing shard, a file that is cut off."""
+    if not (folder / INDEX).exists():
+        if not (folder / SINGLE).exists():
+            remedy = "fetch the weights as safetensors; other forms are not read"
+            return [Fault(_FIELD, f"{folder} has neither {INDEX} nor {SINGLE}", remedy)]
+        shards = [SINGLE]
+    else:
+        try:
+            shards = _indexed(folder)
+        except InvalidInputError as error:
+            return list(error.faults)
+    missing = [name for name in shards if not (folder / name).is_file()]
+    if missing:
+        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        return [Fault(_FIELD, f"{folder} lacks {shown}, which its index names", "fetch the missing files")]
+    cut = [name for name in shards if not _whole(folder / name)]
+    return [Fault(_FIELD, f"{folder / name} is cut off or no safetensors file", "fetch it again") for name in cut]
+
+
+def _indexed(folder: Path) -> list[str]:
+    weights = _read_json(folder, INDEX).get("weight_map")
+    if not isinstance(weights, dict) or not weights:
+        raise InvalidInputError.of(_FIELD, f"{folder / INDEX} names no weights", "fetch it again")
+    return sorted({str(name) for name in cast(dict[str, object], weights).values()})
+
+
+def _whole(path: Path) -> bool:
+    """Whether a safetensors file is as long as its header says; only the header is read."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= size - 8:
+            return False
+        try:
+            header = json.loads(file.read(length))
+            ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
+        except (ValueError, TypeError, AttributeError, LookupError):
+            return False
+    return size == 8 + length + max(ends, default=0)

@@ -1,0 +1,182 @@
+"""A run of a study, strategy after strategy, from prompts to tables. What it knows stands in its manifest, so one that
+was killed at any moment goes on where it was."""
+
+import fcntl
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuyard.domain.errors import InvalidInputError, NotFoundError
+from gpuyard.studies.baseline import LocalInferenceRunner
+from gpuyard.studies.jobs import SlurmJobFactory
+from gpuyard.studies.manager import SlurmJobManager
+from gpuyard.studies.manifest import DONE, Entry, Manifest, newest_run
+from gpuyard.studies.prompts import PromptDataFrameBuilder, PromptFileSet, PromptRepository, TokenCounter
+from gpuyard.studies.strategies import ParallelismStrategy, strategies_of
+from gpuyard.studies.study import VARIANTS, Study, Variant
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from gpuyard.client.sync import Client
+    from gpuyard.studies.collector import Collected, ResultCollector
+
+Tell = Callable[[Manifest], None]
+
+
+class DistributedExperimentPipeline:
+    """Runs a study through a yard. `tell` is called with the manifest whenever something of it is new."""
+
+    def __init__(self, study: Study, client: "Client", *, provider: str = "slurm", tell: Tell = lambda _: None) -> None:
+        self.study, self.strategies, self._tell = study, strategies_of(study), tell
+        self._manager = SlurmJobManager(client, provider)
+        self._collector: ResultCollector | None = None
+
+    # --- beginning ---
+
+    def begin(
+        self, only: Sequence[str] = (), variants: Sequence[Variant] = VARIANTS, limit: int | None = None
+    ) -> Manifest:
+        """A new run: its folder, with the prompts and the program. NotFoundError for a strategy that is not there."""
+        self._chosen(only)
+        now = time.time()
+        run_id = datetime.fromtimestamp(now, UTC).strftime("run_%Y%m%dT%H%M%S")
+        run = self.study.runs / run_id
+        if run.exists():
+            raise InvalidInputError.of("run", f"{run_id} is there already", "wait a second, or `gpuyard study resume`")
+        frame = self._prompts(variants, limit)
+        PromptDataFrameBuilder.persist(frame, run / "prompts.parquet")
+        SlurmJobFactory(self.study, run).copy_runtime()
+        name = self.study.directory.name
+        manifest = Manifest(
+            run / "manifest.json", run_id, name, self.study.sha256, now, tuple(variants), limit, tuple(only)
+        )
+        manifest.save()
+        return manifest
+
+    def _prompts(self, variants: Sequence[Variant], limit: int | None) -> "DataFrame":
+        """The prompts of a run, with what the baseline has answered so far."""
+        repository = PromptRepository(PromptFileSet.of(self.study))
+        frame = PromptDataFrameBuilder(repository, TokenCounter.of(self.study)).build(variants, limit)
+        return LocalInferenceRunner.of(self.study).attach_metrics(frame) if self.study.baseline else frame
+
+    def newest(self) -> Manifest:
+        """The run to go on with; NotFoundError where there is none."""
+        return Manifest.load(newest_run(self.study.runs))
+
+    def reopen(self, manifest: Manifest) -> None:
+        """Give what failed another chance."""
+        if manifest.study_sha256 != self.study.sha256:
+            fault = f"has changed since {manifest.run_id} began"
+            raise InvalidInputError.of("study.toml", fault, "put it back, or start a new run")
+        for entry in manifest.newest().values():
+            if entry.over and entry.status != DONE:
+                entry.set_aside = True
+        manifest.save()
+
+    def _chosen(self, only: Sequence[str]) -> list[ParallelismStrategy]:
+        short = self.study.model.short_name
+        known = {name for each in self.strategies for name in (each.name, each.strategy_id(short))}
+        if strange := [name for name in only if name not in known]:
+            names = ", ".join(each.name for each in self.strategies)
+            raise NotFoundError(f"There is no strategy {strange[0]!r} in this study.", f"There are: {names}.")
+        return [each for each in self.strategies
+                if not only or {each.name, each.strategy_id(short)} & set(only)]  # fmt: skip
+
+    # --- running ---
+
+    def run(self, manifest: Manifest, only: Sequence[str] = (), *, fail_fast: bool = False) -> bool:
+        """Every strategy after the other; True when all of them have completed. One that fails stops the others only
+        with `fail_fast`."""
+        well = True
+        with _alone(self.study.directory):
+            for strategy in self._chosen(only):
+                well = self.run_strategy(manifest, strategy) and well
+                if fail_fast and not well:
+                    break
+        return well
+
+    def run_strategy(self, manifest: Manifest, strategy: ParallelismStrategy) -> bool:
+        """All jobs of a strategy, after those that are under way; True when each of its points has completed."""
+        for entry in manifest.of(strategy.name):
+            self._see_out(manifest, entry)
+        while (overrides := strategy.next_config(manifest.outcomes(strategy.name))) is not None:
+            entry = self._new_entry(manifest, strategy, overrides)
+            self._see_out(manifest, entry)
+        done = [entry.overrides for entry in manifest.of(strategy.name) if entry.status == DONE]
+        return all(point in done for point in strategy.points)
+
+    def _new_entry(
+        self, manifest: Manifest, strategy: ParallelismStrategy, overrides: Mapping[str, int]
+    ) -> Entry:  # fmt: skip
+        factory = SlurmJobFactory(self.study, manifest.path.parent)
+        name = strategy.strategy_id(self.study.model.short_name, overrides)
+        tries = sum(entry.strategy_id == name for entry in manifest.entries)
+        entry = Entry(name, strategy.name, strategy.kind, str(factory.config_path(name)),
+                      str(factory.output_root(name)), attempt=tries + 1, overrides=dict(overrides))  # fmt: skip
+        # The folder comes first: once the entry is there, the job may have been submitted, and be writing in it.
+        factory.write(strategy, name, overrides, manifest.variants, manifest.limit)
+        manifest.entries.append(entry)
+        self._changed(manifest)
+        return entry
+
+    def _see_out(self, manifest: Manifest, entry: Entry) -> None:
+        """A job to its end, from wherever it is: one that is PENDING may have been submitted or not."""
+        if entry.over:
+            return
+        if entry.status == "PENDING":
+            self._manager.submit(entry, manifest.run_id, self.study.slurm.time_limit)
+            self._changed(manifest)
+        self._manager.monitor(entry, lambda: self._changed(manifest))
+        self.collect(manifest, entry)
+        self._changed(manifest)
+
+    def _changed(self, manifest: Manifest) -> None:
+        manifest.save()
+        self._tell(manifest)
+
+    # --- results ---
+
+    def collect(self, manifest: Manifest, entry: Entry) -> None:
+        """Read what a job has left into the tables, with that of the jobs before it; one that says that it is done may
+        have left nothing."""
+        from gpuyard.studies.collector import ResultCollector
+
+        if self._collector is None:
+            self._collector = ResultCollector(manifest.path.parent, self.study.results)
+            for before in manifest.newest().values():
+                if before.over and before is not entry:
+                    self._collector.ingest_strategy(before.strategy_id, manifest.document())
+        _judge(entry, self._collector.ingest_strategy(entry.strategy_id, manifest.document()))
+
+
+def _judge(entry: Entry, found: "Collected") -> None:
+    entry.status = found.status
+    # What was known before is among them.
+    entry.reason = "; ".join(found.reasons) or None
+
+
+def collect_results(study: Study, manifest: Manifest) -> None:
+    """Read all jobs of a run anew."""
+    from gpuyard.studies.collector import ResultCollector
+
+    collector = ResultCollector(manifest.path.parent, study.results)
+    for entry in manifest.newest().values():
+        if entry.over:
+            entry.reason = None
+            _judge(entry, collector.ingest_strategy(entry.strategy_id, manifest.document()))
+    manifest.save()
+
+
+@contextmanager
+def _alone(folder: Path) -> Generator[None]:
+    """Nobody else runs this study meanwhile; InvalidInputError when somebody does."""
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidInputError.of("study", "is running in another process", "wait, or end that one") from None
+        yield

@@ -1,0 +1,153 @@
+"""One page about a run that needs nothing but a browser: the answer, the table, the plots, and all that led to it."""
+
+# pandas has no types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportArgumentType=false, reportAttributeAccessIssue=false
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from gpuyard.storage.archive import beside, replace
+from gpuyard.studies.correctness import ALL
+from gpuyard.studies.markdown import columns
+from gpuyard.studies.summary import RunSummary
+
+_MOST_DIVERGENCES = 300
+_MOST_TEXT = 64 << 10
+_AROUND = 60
+_TEXT_COLUMNS = ("strategy", "variant", "status")
+_HARDWARE = ("host", "device", "gpu_name", "engine", "engine_version", "torch_version", "precision")
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """An answer that is not its reference: from where on, and both from there."""
+
+    strategy_id: str
+    prompt_id: str
+    variant: str
+    beside: str
+    unit: str
+    place: int
+    agreement: float
+    expected: str
+    got: str
+
+
+class Report:
+    """Writes `summary_run_<ts>.html`."""
+
+    def __init__(self, summary: RunSummary, run: Path | None = None) -> None:
+        """`run` is the run's folder, whose configurations and scripts are shown; without it they are left out."""
+        self._summary, self._run = summary, run
+
+    def html(self) -> str:
+        """The page. Whatever comes from files is text in it, never markup."""
+        summary = self._summary
+        home = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined,
+                           trim_blocks=True, lstrip_blocks=True)  # fmt: skip
+        shown, divergences = columns(summary), list(self._divergences())
+        return home.get_template("report.html.j2").render(
+            summary=summary, ranking=summary.ranking, document=summary.document, columns=list(shown),
+            text_columns=_TEXT_COLUMNS,
+            rows=[(row, {name: show(row) for name, show in shown.items()}) for row in summary.rows], all=ALL,
+            plots=[(plot, Markup(plot.svg)) for plot in summary.build_plots()], headlines=list(self._headlines()),
+            divergences=divergences[:_MOST_DIVERGENCES], divergences_in_all=len(divergences),
+            files=list(self._files()), hardware=self._hardware(),
+        )  # fmt: skip
+
+    def write(self, path: Path) -> Path:
+        """Write the page; `path` is the file or the folder for it."""
+        path = path / f"summary_{self._summary.run_id}.html" if path.is_dir() else path
+        with beside(path) as fresh:
+            fresh.write_text(self.html(), encoding="utf-8", errors="replace")
+            replace(fresh, path)
+        return path
+
+    def _headlines(self) -> Iterator[tuple[str, str]]:
+        """The figures of the best strategy, in words."""
+        best = next((row for row in self._summary.strategies if row["strategy_id"] == self._summary.ranking.best), None)
+        if best is None:
+            return
+        yield "tokens per second", f"{best['tokens_per_s']:,.1f}"
+        yield "median latency", f"{best['latency_ms_p50']:,.0f} ms"
+        yield "p90 latency", f"{best['latency_ms_p90']:,.0f} ms"
+        agreement = best.get(self._summary.primary)
+        if agreement is not None and math.isfinite(agreement):
+            yield "agreement", f"{agreement:.1%}"
+        if best.get("cost") is not None:
+            yield "cost of the run", f"{best['cost']:,.2f} {self._summary.currency}"
+        elif best.get("gpu_hours") is not None:
+            yield "GPU-hours of the run", f"{best['gpu_hours']:,.3f}"
+        if best.get("peak_memory_gib") is not None:
+            yield "most memory of a rank", f"{best['peak_memory_gib']:,.2f} GiB"
+
+    def _divergences(self) -> Iterator[Divergence]:
+        """Answers that differ from the reference, or else from the peer."""
+        results = self._summary.results.set_index(["strategy_id", "variant", "prompt_id"])
+        answers = results["cluster_completion"].to_dict()
+        baselines = results["local_completion"].to_dict() if "local_completion" in results else {}
+        for row in self._summary.scores.to_dict("records"):
+            key = row["strategy_id"], row["variant"], row["prompt_id"]
+            if row["peer_exact"] == 0:
+                kind, reference = "peer", answers.get((row["peer"], *key[1:]))
+                beside_what, place, agreement = row["peer"], row["peer_divergence"], row["peer_agreement"]
+            elif row["reference"] == "baseline" and row["exact_match"] == 0:
+                kind, reference = "reference", baselines.get(key)
+                beside_what, place, agreement = "baseline", row["first_divergence"], row["token_agreement"]
+            else:
+                continue
+            unit = row["peer_unit"] if kind == "peer" else row["unit"]
+            if not math.isfinite(place):
+                continue
+            expected, got = _from_difference(str(reference), str(answers[key]))
+            yield Divergence(row["strategy_id"], row["prompt_id"], row["variant"], beside_what, unit, int(place),
+                             agreement, expected, got)  # fmt: skip
+
+    def _files(self) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+        """Each strategy's configuration and script."""
+        for one in self._summary.collected if self._run else ():
+            folder = (self._run or Path()) / one["strategy_id"]
+            texts = [(name, _read(folder / name)) for name in ("exp_config.json", "job.slurm")]
+            yield one["strategy_id"], [(name, text) for name, text in texts if text]
+
+    def _hardware(self) -> list[dict[str, Any]]:
+        """Ranks that ran on the same, with the hosts that they were on."""
+        metrics = self._summary.metrics[self._summary.metrics["host"].notna()]
+        rows: list[dict[str, Any]] = []
+        for strategy_id, ranks in metrics.groupby("strategy_id", sort=False):
+            found = {name: _distinct(ranks[name]) for name in _HARDWARE}
+            rows.append({"strategy": strategy_id, "ranks": len(ranks)} | found)
+        return rows
+
+
+def _distinct(values: Any) -> str:
+    names = list(dict.fromkeys(str(value) for value in values.dropna()))
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def _from_difference(expected: str, got: str) -> tuple[str, str]:
+    """Both texts around the first character in which they differ."""
+    same = next((at for at, (one, other) in enumerate(zip(expected, got, strict=False)) if one != other),
+                min(len(expected), len(got)))  # fmt: skip
+    start = max(0, same - _AROUND // 3)
+    return _excerpt(expected, start), _excerpt(got, start)
+
+
+def _excerpt(text: str, start: int) -> str:
+    end = start + _AROUND
+    return ("…" if start else "") + text[start:end] + ("…" if end < len(text) else "")
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            text = file.read(_MOST_TEXT + 1)
+    except OSError:
+        return ""
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}\n… (cut)"

@@ -1,0 +1,65 @@
+"""Everything about a study that can be checked without running it, gathered: what is wrong, and what is merely odd."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from gpuyard.domain.errors import Fault, InvalidInputError
+from gpuyard.studies.checks import model_warnings, study_faults
+from gpuyard.studies.prompts import PromptFileSet, PromptRecord, PromptRepository, TokenCounter, budget_warnings
+from gpuyard.studies.study import Study, plain_name
+from gpuyard.studies.truth import load_truth
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What was found. A study with faults is not run."""
+
+    faults: tuple[Fault, ...]
+    warnings: tuple[str, ...]
+    prompts: int = 0
+
+
+def review(study: Study) -> Review:
+    """Look at a study's prompts, truth, model and strategies."""
+    faults: list[Fault] = []
+    warnings: list[str] = []
+    records = _collect(faults, lambda: PromptRepository(PromptFileSet.of(study)).load_all()) or ()
+    truth = study.prompts.truth
+    if truth and records:
+        right = _collect(faults, lambda: load_truth(truth, records))
+        if right is not None and len(right) < len(records):
+            missing = len(records) - len(right)
+            warnings.append(f"{missing} of {len(records)} prompts have no right answer in {truth.name}")
+    faults += study_faults(study)
+    if (study.model.path / "config.json").is_file():
+        warnings += _collect(faults, lambda: model_warnings(study.model.path, study)) or []
+        warnings += _collect(faults, lambda: _off_budget(study, records)) or []
+    warnings += _about_baseline(study)
+    return Review(tuple(dict.fromkeys(faults)), tuple(warnings), len(records))
+
+
+def _about_baseline(study: Study) -> list[str]:
+    """X-16: scores against another model's answers say nothing about ways of splitting."""
+    if study.baseline is None:
+        return ["there is no [baseline], so answers are compared with right ones only"]
+    asked = study.baseline.answers_as or study.baseline.model
+    if plain_name(asked) == plain_name(study.model.name):
+        return []
+    return [f"the baseline asks {asked} and the cluster runs {study.model.name}: scores then compare models"]
+
+
+def _off_budget(study: Study, records: tuple[PromptRecord, ...]) -> list[str]:
+    count_tokens = TokenCounter.of(study)
+    return list(budget_warnings(records, count_tokens)) if count_tokens else []
+
+
+def _collect(faults: list[Fault], look: Callable[[], T]) -> T | None:
+    """What `look` finds; what it finds wrong goes to `faults`."""
+    try:
+        return look()
+    except InvalidInputError as error:
+        faults += error.faults
+        return None

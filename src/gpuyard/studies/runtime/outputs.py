@@ -1,0 +1,91 @@
+"""What a rank leaves: the rows of its shard, and its metrics, which are the shard's footer."""
+
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .experiment import Experiment
+from .generation import BatchDone
+from .launch import Launch
+
+
+@dataclass
+class RankReport:
+    """All that is said about one rank, in the words of the metrics file. Sizes are bytes, times seconds."""
+
+    rank: int
+    host: str
+    dp_rank: int = 0
+    pp_rank: int = 0
+    tp_rank: int = 0
+    device: str = "cpu"
+    gpu_id: str | None = None
+    gpu_name: str | None = None
+    engine: str = ""
+    engine_version: str = ""
+    torch_version: str = ""
+    rows: int = 0
+    complete: bool = False
+    load_s: float = 0.0
+    bytes_read: int = 0
+    bytes_share: int = 0
+    peak_memory_bytes: int = 0
+    prompts: int = 0
+    tokens_generated: int = 0
+    generate_s: float = 0.0
+    tokens_per_s: float = 0.0
+    compute_s: float = 0.0
+    communication_s: float = 0.0
+    avg_latency_ms: float | None = None
+    batches: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    started_at: float = field(default_factory=time.time)
+    ended_at: float = 0.0
+    error: str | None = None
+
+    def spent(self, generate_s: float, communication_s: float) -> None:
+        """Put down where the time went."""
+        self.generate_s, self.communication_s = generate_s, min(communication_s, generate_s)
+        self.compute_s = generate_s - self.communication_s
+        self.tokens_per_s = self.tokens_generated / generate_s if generate_s else 0.0
+
+
+class Shard:
+    """The rows of one rank: written batch by batch, so that what a killed run had done is there."""
+
+    def __init__(self, experiment: Experiment, launch: Launch) -> None:
+        self._path = experiment.shard_path(launch.rank)
+        self._latencies: list[float] = []
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        experiment.metrics_path(launch.rank).unlink(missing_ok=True)
+        self._path.write_bytes(b"")
+
+    def persist_rank_outputs(self, done: BatchDone, report: RankReport, *, is_output: bool) -> None:
+        """Append the rows of a batch, where this rank is the one that carries them, and count them."""
+        report.prompts += done.size
+        rows = done.rows if is_output else []
+        report.batches.append(BatchDone(rows, done.variant, done.size, done.prompt_tokens, done.seconds).to_json())
+        if not rows:
+            return
+        with self._path.open("ab") as file:
+            file.write(b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows))
+            file.flush()
+            os.fsync(file.fileno())
+        self._latencies += [row["latency_ms"] for row in rows if row["latency_ms"] is not None]
+        report.rows += len(rows)
+        report.tokens_generated += sum(row["tokens_generated"] for row in rows)
+        report.avg_latency_ms = sum(self._latencies) / len(self._latencies) if self._latencies else None
+
+
+def finalize_rank(path: Path, report: RankReport) -> None:
+    """Write the metrics, whole or not at all. They come last: a shard without them is not complete."""
+    report.ended_at = time.time()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    with partial.open("w", encoding="utf-8") as file:
+        json.dump(vars(report), file)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

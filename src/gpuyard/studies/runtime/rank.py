@@ -1,0 +1,104 @@
+# pyright: basic, reportMissingImports=false
+"""The life of one rank: join the others, load, answer, leave rows and metrics."""
+
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from .answers import row_of
+from .deepspeed_engine import DeepSpeedEngine
+from .errors import RunError
+from .experiment import Experiment
+from .generation import BatchDone, Engine, run_generation_loop
+from .launch import Launch, Mesh, configure_parallel_groups
+from .links import Links, agree, initialize_distributed_environment
+from .outputs import RankReport, Shard
+from .profiling import profiling
+from .prompts import Prompt, batches_of, prepare_prompt_shard
+from .tokenizer import Tokenizer
+from .torch_engine import TorchEngine
+from .vllm_engine import VllmEngine
+
+
+def run_rank(experiment: Experiment, launch: Launch, report: RankReport) -> None:
+    """Do this rank's share of an experiment. Raises `RunError`, the same on every rank, when it cannot be done."""
+    mesh = configure_parallel_groups(experiment, launch)
+    report.dp_rank, report.pp_rank, report.tp_rank = mesh.dp_rank, mesh.pp_rank, mesh.tp_rank
+    shard = Shard(experiment, launch)
+    if experiment.engine == "vllm":
+        # It starts its own workers from rank 0; what else the launcher started has nothing to do.
+        if launch.rank == 0:
+            mesh = Mesh(0, 0, 0, 1, 1, 1)
+            report.device = "cuda" if experiment.device == "auto" else experiment.device
+            _answer_all(experiment, mesh, VllmEngine(experiment), shard, report)
+    else:
+        device = initialize_distributed_environment(experiment, launch)
+        _describe(report, device)
+        links = Links(mesh, device)
+        kind = TorchEngine if experiment.engine == "torch" else DeepSpeedEngine
+        _answer_all(experiment, mesh, kind(experiment, links), shard, report)
+    report.peak_memory_bytes = _peak_memory(report.device)
+    report.complete = True
+
+
+def _answer_all(experiment: Experiment, mesh: Mesh, engine: Engine, shard: Shard, report: RankReport) -> None:
+    """Load, and answer the prompts of this replica."""
+    began = time.perf_counter()
+    tokenizer, prompts = together(lambda: _prepare(experiment, mesh, engine))
+    report.load_s = time.perf_counter() - began
+    report.engine, report.engine_version = engine.name, engine.version
+    report.bytes_read, report.bytes_share = engine.bytes_read, engine.bytes_share
+    engine.warm_up()
+    before = engine.communication_s()
+    make_row = partial(row_of, rank=report.rank, strategy_id=experiment.strategy_id, decode=tokenizer.decode)
+    with profiling(experiment, report.rank, cuda=report.device.startswith("cuda")) as after_batch:
+
+        def keep(done: BatchDone) -> None:
+            after_batch()
+            shard.persist_rank_outputs(done, report, is_output=mesh.is_output)
+
+        seconds = run_generation_loop(engine, batches_of(prompts, experiment.batch_size), make_row, keep)
+    report.spent(seconds, engine.communication_s() - before)
+
+
+def together(work: Callable[[], Any]) -> Any:
+    """Do what may fail on one rank only; then all of them fail, with the same `RunError`."""
+    result, fault = None, None
+    try:
+        result = work()
+    except RunError as error:
+        fault = str(error)
+    except Exception as error:  # noqa: BLE001  # told to all ranks, which would otherwise wait for this one
+        fault = f"{type(error).__name__}: {error}"
+    agree(fault)
+    return result
+
+
+def _prepare(experiment: Experiment, mesh: Mesh, engine: Engine) -> tuple[Tokenizer, list[Prompt]]:
+    engine.load()
+    tokenizer = Tokenizer(experiment.model_path)
+    return tokenizer, prepare_prompt_shard(experiment, mesh, tokenizer.encode)
+
+
+def _describe(report: RankReport, device: torch.device) -> None:
+    """What this rank computes on. `gpu_id` is the device as the host names it, where the launcher says so."""
+    report.device, report.torch_version = str(device), torch.__version__
+    if device.type == "cuda":
+        visible = [part for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part]
+        index = device.index or 0
+        report.gpu_id = visible[index] if index < len(visible) else str(index)
+        report.gpu_name = torch.cuda.get_device_name(device)
+
+
+def _peak_memory(device: str) -> int:
+    """Bytes: of the device where there is one, else of this process."""
+    if device.startswith("cuda:"):
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

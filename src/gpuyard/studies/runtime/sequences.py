@@ -1,0 +1,91 @@
+# pyright: basic, reportMissingImports=false
+"""Sequences that go through the model together: their tokens, what is cached of them, and who has ended."""
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .answers import Answer
+from .prompts import Prompt
+from .rope import Rotation
+from .shape import Shape
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a sequence needs of one rank: a cache for its `layers` and `kv_heads`, of the kind of tensor `like`."""
+
+    shape: Shape
+    layers: int
+    kv_heads: int
+    like: Tensor
+
+
+class Sequences:
+    """Prompts padded on the left to the longest, `[batch, length]`, with a cache of `length + limit` places.
+
+    Keys and values of each layer lie as `[batch, kv_heads, places, head_size]`."""
+
+    def __init__(
+        self, prompts: Sequence[Prompt], limit: int, eos_ids: frozenset[int], room: Room, began: float
+    ) -> None:
+        shape, like = room.shape, room.like
+        self.answers = [Answer(prompt) for prompt in prompts]
+        self.length = max(len(prompt.token_ids) for prompt in prompts)
+        self.pads = [self.length - len(prompt.token_ids) for prompt in prompts]
+        self.limit, self.step = limit, 0
+        self._eos_ids, self._began = eos_ids, began
+        padded = [[0] * pad + list(prompt.token_ids) for pad, prompt in zip(self.pads, prompts, strict=True)]
+        places = self.length + limit
+        self.ids = torch.tensor(padded, device=like.device)
+        self.rotation = Rotation(shape.rope, shape.head_size, places, like)
+        size = (len(prompts), room.kv_heads, places, shape.head_size)
+        self.keys = [like.new_empty(size) for _ in range(room.layers)]
+        self.values = [like.new_empty(size) for _ in range(room.layers)]
+        self._pads = torch.tensor(self.pads, device=like.device)
+        self.mask = self._mask(places, like) if any(self.pads) else None
+
+    def _mask(self, places: int, like: Tensor) -> Tensor:
+        """`[batch, 1, 1, places]`: 0 where a sequence has a token, -inf where it is padded."""
+        padded = torch.arange(places, device=like.device) < self._pads[:, None]
+        return like.new_zeros(padded.shape).masked_fill_(padded, float("-inf"))[:, None, None]
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens each sequence brings to the coming step: its prompt at first, then one."""
+        return self.ids.shape[1]
+
+    @property
+    def start(self) -> int:
+        """The place of the first of them in the cache."""
+        return self.length + self.step - self.tokens
+
+    @property
+    def done(self) -> bool:
+        """Whether nobody goes on."""
+        return self.step == self.limit or all(answer.done for answer in self.answers)
+
+    def rotations(self) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of the coming tokens' positions, which do not count the padding."""
+        places = torch.arange(self.start, self.start + self.tokens, device=self.ids.device)
+        return self.rotation.at((places[None] - self._pads[:, None]).clamp_(min=0))
+
+    def accept(self, tokens: Tensor) -> None:
+        """Go on by one token each, `[batch]`; who has ended takes no more."""
+        self.ids = tokens[:, None]
+        self.step += 1
+        chosen = tokens.tolist()
+        now = time.perf_counter() - self._began
+        for answer, token in zip(self.answers, chosen, strict=True):
+            answer.add(token, now, self._eos_ids)
+
+
+def split(prompts: Sequence[Prompt], parts: int) -> list[Sequence[Prompt]]:
+    """At most `parts` even runs of prompts."""
+    parts = min(parts, len(prompts))
+    edges = [len(prompts) * part // parts for part in range(parts + 1)]
+    return [prompts[start:end] for start, end in itertools.pairwise(edges)]

@@ -1,0 +1,125 @@
+"""The first half of a study through the command: init, validate, plan, and a baseline from a real model server."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gpuyard.studies.tables import read_table, rows_of
+from tests.support import huggingface
+from tests.support.terminal import terminal
+from tests.support.wait import wait_until
+
+trainer_python = huggingface.trainer_python
+ROOT = Path(__file__).parents[2]
+STRATEGIES = """
+[[strategies]]
+kind = "pipeline_across_nodes"
+nodes = 2
+[[strategies]]
+kind = "custom"
+gpus_per_node = 2
+dp = 2
+"""
+OFFLINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+COMMAND = [sys.executable, "-m", "gpuyard.cli.entry", "study"]
+
+
+def study(*words: str | Path, code: int = 0) -> str:
+    done = subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def tiny_model(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model that says nonsense."""
+    folder = tmp_path_factory.mktemp("tiny")
+    words = [trainer_python, ROOT / "tests" / "programs" / "tinymodel" / "make.py", folder, ROOT / "README.md"]
+    subprocess.run(words, check=True, env=OFFLINE, capture_output=True)
+    return folder
+
+
+@contextmanager
+def served(python: Path, model: Path, home: Path) -> Iterator[str]:
+    """The address of `transformers serve`, once it answers."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (home / "hub").mkdir(parents=True)
+    words = [python.parent / "transformers", "serve", model, "--host", "127.0.0.1", "--port", str(port)]
+    log = (home / "log").open("w")
+    environment = {**os.environ, **OFFLINE, "HF_HOME": str(home)}
+    process = subprocess.Popen([*words, "--device", "cpu"], stdout=log, stderr=log, env=environment)
+    url = f"http://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        assert process.poll() is None, (home / "log").read_text()
+        try:
+            return httpx.get(f"{url}/health", timeout=5).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    try:
+        wait_until(answers, 120, "the model server")
+        yield f"{url}/v1"
+    finally:
+        process.terminate()
+        process.wait(30)
+        log.close()
+
+
+def write_study(folder: Path, model: Path, url: str) -> None:
+    study("init", folder)
+    for variant in ("2k", "4k"):
+        prompts = [f"Tell me of {what} ({variant})." for what in ("jobs", "nodes", "GPUs")]
+        (folder / "data" / f"prompts_{variant}.txt").write_text("\n---\n".join(prompts) + "\n")
+    (folder / "study.toml").write_text(
+        f'[model]\nname = "tiny/Tiny-1m"\npath = "{model}"\n'
+        "[prompts]\ncount = 3\nbudgets = { 2k = 20, 4k = 40 }\n"
+        f'[baseline]\nbase_url = "{url}"\nmodel = "{model}"\napi_key_env = ""\nmax_tokens = 6\n'
+        '[generation]\nprecision = "fp32"\nmax_new_tokens = 6\n' + STRATEGIES
+    )
+
+
+def split_in_three(folder: Path) -> str:
+    """What is said of a layout that cannot be; it is taken out again."""
+    path = folder / "study.toml"
+    text = path.read_text()
+    path.write_text(text + '[[strategies]]\nkind = "tensor_across_nodes"\nnodes = 3\n')
+    said = study("validate", folder, code=2)
+    path.write_text(text)
+    return said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_study_up_to_its_baseline(trainer_python: Path, tiny_model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    with served(trainer_python, tiny_model, tmp_path / "home") as url:
+        write_study(folder, tiny_model, url)
+        checked = study("validate", folder)
+        assert "The study can run." in checked
+        assert "% off its budget of 40" in checked  # counted by the model's own tokenizer
+        assert "3-way" in split_in_three(folder)
+        rows = json.loads(study("plan", folder, "--json"))["items"]
+        assert {row["world_size"] for row in rows} == {2} and {row["reason"] for row in rows} == {""}
+        with terminal([*COMMAND, "baseline", str(folder), "--variant", "2k"]) as seen:
+            seen.expect("baseline .*3/3")
+            seen.expect("3 of 3 prompts are answered")
+            assert seen.leave() == 0
+        assert "6 of 6 prompts are answered" in study("baseline", folder)
+    table = rows_of(read_table(folder / "results" / "baseline_prompts.parquet"))
+    assert [row["status"] for row in table] == ["ok"] * 6
+    assert all(row["local_completion"] and 1 <= row["local_tokens"] <= 6 for row in table)
+    assert all(row["local_latency_ms"] > 0 and row["source"] in url for row in table)
+    assert all(row["prompt_tokens"] > 5 for row in table)
+    # The server is gone, and nothing has to be asked.
+    assert "6 of 6 prompts are answered" in study("baseline", folder)

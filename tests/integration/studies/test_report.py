@@ -1,0 +1,46 @@
+"""The page is safe whatever the files say."""
+
+import json
+from pathlib import Path
+
+from gpuyard.studies.collector import ResultCollector
+from gpuyard.studies.report import Report
+from gpuyard.studies.summary import RunSummary
+from tests.support.page import Page
+from tests.support.study_run import (
+    ALONE,
+    HYBRID,
+    RUN,
+    entry,
+    metrics_path,
+    prompts,
+    row,
+    shard_path,
+    write_manifest,
+    write_prompts,
+    write_strategy,
+)
+
+EVIL = "</td><script>alert(1)</script><img src=x onerror=alert(1)>"
+
+
+def test_what_files_say_stays_text(tmp_path: Path) -> None:
+    run, asked = tmp_path / "runs" / RUN, prompts(2)
+    write_prompts(run, asked)
+    write_strategy(run, ALONE, asked)
+    path = shard_path(run, ALONE, 0)
+    rows = [row(ALONE, prompt) | {"completion": EVIL} for prompt in asked]
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    footer = metrics_path(run, ALONE, 0)
+    footer.write_text(json.dumps(json.loads(footer.read_text()) | {"error": EVIL, "gpu_name": EVIL, "host": EVIL}))
+    (run / ALONE.strategy_id / "job.slurm").write_text(f"#!/bin/bash\n</pre>{EVIL}")
+    write_manifest(run, [entry(ALONE), entry(HYBRID, "FAILED", EVIL)])
+    manifest = json.loads((run / "manifest.json").read_text()) | {"study": EVIL, "study_sha256": EVIL}
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    collector = ResultCollector(run)
+    collector.ingest_run()
+    found = Page(Report(RunSummary.load(collector.results, run.name), run).html())
+    assert found.open == []
+    assert found.count["script"] == 1 and "img" not in found.count
+    assert not any(name.startswith("on") for _, name, _ in found.attributes)
+    assert found.text.count("alert(1)</script>") >= 4

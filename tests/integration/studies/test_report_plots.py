@@ -1,0 +1,50 @@
+"""Plots of a whole run, of one strategy and of twelve."""
+
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuyard.studies.collector import ResultCollector
+from gpuyard.studies.summary import RunSummary
+from tests.support.study_run import ALONE, RUN, entry, prompts, write_manifest, write_prompts, write_run, write_strategy
+
+NAMES = ["latency-correctness", "throughput-length", "latency-distribution", "memory", "time", "scaling"]
+
+
+def summary_of(run: Path) -> RunSummary:
+    collector = ResultCollector(run)
+    collector.ingest_run()
+    return RunSummary.load(collector.results, run.name)
+
+
+def test_every_plot_is_told_and_stands_alone(tmp_path: Path) -> None:
+    plots = summary_of(write_run(tmp_path)).build_plots()
+    assert [plot.name for plot in plots] == NAMES
+    assert "llama8b_tp1_pp4: 1.82 times" in plots[5].alt
+    page = "".join(plot.svg for plot in plots)
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:url\(|href=")#([^")]+)', page)) <= set(ids)
+    # What is no name of XML's would be fetched.
+    assert not re.findall(r'(?:href|src)="(?!#)|url\((?!#)|<style[^>]*>[^<]*@import', page)
+    for plot in plots:
+        root = ET.fromstring(plot.svg)
+        assert root.attrib["role"] == "img" and root.attrib["viewBox"]
+        assert [child.text for child in root][:2] == [plot.title, plot.alt]
+        # Ink and lines are the page's, so that they can be seen on dark ground too.
+        assert "currentColor" in plot.svg and "#12345" not in plot.svg
+
+
+@pytest.mark.parametrize("count", [1, 12])
+def test_one_strategy_and_twelve(tmp_path: Path, count: int) -> None:
+    run, asked = tmp_path / "runs" / RUN, prompts(3)
+    write_prompts(run, asked)
+    layouts = [replace(ALONE, strategy_id=f"s{number}", dp=number + 1) for number in range(count)]
+    for layout in layouts:
+        write_strategy(run, layout, asked)
+    write_manifest(run, [entry(layout) for layout in layouts])
+    for plot in summary_of(run).build_plots():
+        assert all(layout.strategy_id in plot.alt for layout in layouts)

@@ -1,0 +1,182 @@
+"""What the runtime does besides answering greedily: draws, faults, death, the other engines."""
+
+import itertools
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.studies.test_runtime_programs import running
+from tests.integration.studies.test_runtime_programs.running import ids_of, metrics_of, run_many, run_one, write_config
+from tests.support import huggingface
+from tests.support.wait import wait_until
+
+pytestmark = pytest.mark.slow
+trainer_python = huggingface.trainer_python
+
+
+@pytest.fixture(scope="module")
+def model(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random Llama in several files, with prompts and transformers' answers."""
+    folder = tmp_path_factory.mktemp("models")
+    codes, text = running.run([trainer_python, running.PROGRAMS / "reference.py", folder, 1], 1)
+    assert codes == [0], text
+    return folder / "llama"
+
+
+def test_the_same_seed_draws_the_same_tokens_in_every_layout(model: Path, trainer_python: Path, tmp_path: Path) -> None:
+    draws = {"temperature": 0.9, "top_k": 20, "top_p": 0.8, "ignore_eos": True}
+    ways = {
+        "plain": {"temperature": 1.3}, "cut": draws, "other": {**draws, "seed": 1}, "one": {**draws, "top_k": 1},
+        "nucleus": {**draws, "top_k": 0},
+    }  # fmt: skip
+    layouts = {1: [(1, 1, 1)], 2: [(2, 1, 1), (1, 2, 1), (1, 1, 2)]}
+    found: dict[str, list[dict[str, list[int]]]] = {}
+    for world, some in layouts.items():
+        folders = {
+            tmp_path / f"{name}-{'x'.join(map(str, layout))}-{batch}": (name, layout, batch)
+            for name, layout, batch in itertools.product(ways, some, (1, 7))
+        }
+        configs = [write_config(folder, model, layout=layout, batch_size=batch, micro_batches=2, **ways[name])
+                   for folder, (name, layout, batch) in folders.items()]  # fmt: skip
+        run_many(trainer_python, configs, world)
+        for folder, (name, _, _) in folders.items():
+            found.setdefault(name, []).append(ids_of(folder))
+    for name, same in found.items():
+        assert len(same) == 8
+        assert all(one == same[0] for one in same), name
+    assert found["cut"][0] != found["other"][0]
+    greedy = write_config(tmp_path / "greedy", model, ignore_eos=True)
+    run_many(trainer_python, [greedy], 1)
+    assert found["one"][0] == ids_of(greedy.parent)
+
+
+def edited(model: Path, **changes: object) -> None:
+    """Change the model's config.json."""
+    path = model / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def cut(path: Path) -> None:
+    """Lose the second half of a file."""
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+SPOILS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "family": (lambda model: edited(model, model_type="gpt2"), "family 'gpt2'"),
+    "rope": (lambda model: edited(model, rope_parameters={"rope_type": "yarn"}), "rope 'yarn'"),
+    "kv-heads": (lambda model: edited(model, num_key_value_heads=3), "does not divide the model's KV heads (3)"),
+    "vocabulary": (lambda model: edited(model, vocab_size=95), "does not divide the model's vocabulary (95)"),
+    "other-sizes": (lambda model: edited(model, hidden_size=190), "but config.json says"),
+    "no-config": (lambda model: (model / "config.json").unlink(), "config.json cannot be read"),
+    "no-shard": (lambda model: (model / "model-00002-of-00015.safetensors").unlink(), "lacks model-00002-of-00015"),
+    "cut-shard": (lambda model: cut(model / "model-00001-of-00015.safetensors"), "model-00001-of-00015.safetensors"),
+    "no-index": (lambda model: (model / "model.safetensors.index.json").unlink(), "neither model.safetensors nor"),
+    "no-tokenizer": (lambda model: (model / "tokenizer.json").write_text("{"), "the tokenizer of"),
+    "no-prompts": (lambda model: (model / "prompts.jsonl").unlink(), "prompts.parquet"),
+    "empty-prompt": (lambda model: (model / "prompts.jsonl").write_text(
+        '{"prompt_id": "p07", "variant": "2k", "prompt": ""}\n'), "prompt p07 (2k) has no tokens"),
+}  # fmt: skip
+
+
+def test_every_rank_says_what_is_wrong(model: Path, trainer_python: Path, tmp_path: Path) -> None:
+    faults: dict[Path, str] = {}
+    for name, (spoil, fault) in SPOILS.items():
+        shutil.copytree(model, tmp_path / "models" / name)
+        spoil(tmp_path / "models" / name)
+        faults[write_config(tmp_path / name, tmp_path / "models" / name, layout=(2, 1, 1))] = fault
+    faults[write_config(tmp_path / "alone", model)] = "2 processes were started, but tp1·pp1·dp1 needs 1"
+    faults[write_config(tmp_path / "deep", model, layout=(1, 2, 1), engine="deepspeed")] = "tensor-parallel only"
+    faults[write_config(tmp_path / "variant", model, layout=(2, 1, 1), variants=["8k"])] = "no prompt of the variant"
+    run_many(trainer_python, list(faults), 2, code=1)
+    for config, fault in faults.items():
+        metrics = metrics_of(config.parent)
+        assert [one["complete"] for one in metrics] == [False, False]
+        assert all(fault in one["error"] for one in metrics), (config.parent.name, metrics)
+        assert ids_of(config.parent) == {}
+
+
+@pytest.mark.parametrize("layout", [(2, 1, 1), (1, 2, 1)])
+def test_the_death_of_a_rank_ends_the_others(
+    layout: tuple[int, int, int], model: Path, trainer_python: Path, tmp_path: Path
+) -> None:
+    config = write_config(
+        tmp_path / "run", model, layout=layout, batch_size=1, max_new_tokens=400, ignore_eos=True, timeout_s=20
+    )
+    command = [trainer_python, running.RUNTIME / "run_distributed_inference.py", "--config", config]
+    output = layout[1] - 1
+    shard = config.parent / f"outputs/shard_{output}.jsonl"
+    with running.ranks(command, 2) as started:
+        wait_until(lambda: shard.exists() and shard.stat().st_size > 0, 60, "the first row")
+        started[1 - output].kill()
+        assert started[output].wait(60) == 1, running.printed(started)
+    (metrics,) = metrics_of(config.parent)
+    assert metrics["rank"] == output and not metrics["complete"] and metrics["error"]
+    assert metrics["rows"] == len(ids_of(config.parent)) > 0
+
+
+def test_a_missing_vllm_is_told(model: Path, trainer_python: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path / "run", model, layout=(2, 1, 1), engine="vllm")
+    codes, text = run_one(trainer_python, config, 1)
+    assert codes == [1]
+    assert "the engine vllm is not installed here" in metrics_of(config.parent)[0]["error"] in text
+
+
+@pytest.mark.parametrize("times", ["v1", "v0", "none"])
+def test_vllm_is_told_the_layout_and_its_answers_become_rows(
+    times: str, model: Path, trainer_python: Path, tmp_path: Path
+) -> None:
+    config = write_config(
+        tmp_path / "run", model, layout=(2, 2, 1), engine="vllm", num_nodes=2, temperature=0.5, seed=7, limit=3,
+        precision="bf16",
+    )  # fmt: skip
+    told = tmp_path / "told.json"
+    world = 4 if times == "v1" else 1
+    codes, text = run_one(
+        trainer_python, config, world, PYTHONPATH=str(running.PROGRAMS / "fake_vllm"), FAKE_VLLM=str(told),
+        FAKE_VLLM_METRICS=times,
+    )  # fmt: skip
+    assert codes == [0] * world, text
+    asked = json.loads(told.read_text())
+    sampling = asked.pop("sampling")[1:]
+    assert asked == {
+        "model": str(model), "dtype": "bfloat16", "seed": 7, "tensor_parallel_size": 2, "pipeline_parallel_size": 2,
+        "max_num_seqs": 7, "disable_log_stats": False, "distributed_executor_backend": "ray", "launcher": [],
+    }  # fmt: skip
+    assert len({one.pop("seed") for one in sampling}) == len(sampling) == 3
+    assert sampling[0] == {"temperature": 0.5, "top_p": 1.0, "top_k": -1, "max_tokens": 8, "ignore_eos": False,
+                           "stop_token_ids": [2, 3], "detokenize": False}  # fmt: skip
+    rows = running.rows_of(config.parent)
+    prompts = [json.loads(line) for line in (model / "prompts.jsonl").read_text().splitlines()]
+    for prompt in prompts[:3]:
+        row = rows[prompt["prompt_id"]]
+        asked_ids = [int(word[1:]) for word in prompt["prompt"].split()]
+        assert row["token_ids"] == [token + 1 for token in asked_ids][: row["tokens_generated"]]
+        assert row["finish_reason"] == ("stop" if row["token_ids"][-1] in (2, 3) else "length")
+        if times == "none":
+            assert row["ttft_ms"] is None and row["token_ms"] == [] and row["latency_ms"] > 0
+        else:
+            assert row["ttft_ms"] == pytest.approx(250)
+            assert row["latency_ms"] == pytest.approx(750 if row["tokens_generated"] > 1 else 250)
+            assert sum(row["token_ms"]) == pytest.approx(row["latency_ms"])
+    metrics = metrics_of(config.parent)
+    assert [one["rows"] for one in metrics] == [3, 0, 0, 0][:world]
+    assert all(one["complete"] for one in metrics)
+    assert (metrics[0]["engine"], metrics[0]["engine_version"]) == ("vllm", "0.0.fake")
+
+
+def test_deepspeed_on_two_processes_answers_as_transformers_does(
+    model: Path, trainer_python: Path, tmp_path: Path
+) -> None:
+    draws = {"temperature": 0.9, "top_p": 0.8, "seed": 3}
+    ours = write_config(tmp_path / "ours", model, layout=(2, 1, 1), **draws)
+    greedy = write_config(tmp_path / "greedy", model, layout=(2, 1, 1), engine="deepspeed", batch_size=4)
+    drawn = write_config(tmp_path / "drawn", model, layout=(2, 1, 1), engine="deepspeed", **draws)
+    run_many(trainer_python, [ours, greedy, drawn], 2, DS_ACCELERATOR="cpu")
+    assert ids_of(greedy.parent) == running.expected(model)
+    assert ids_of(drawn.parent) == ids_of(ours.parent)
+    metrics = metrics_of(greedy.parent)
+    assert metrics[0]["rows"] == len(running.expected(model)) and metrics[1]["rows"] == 0
+    assert metrics[0]["engine"] == "deepspeed" and metrics[0]["engine_version"].startswith("0.19.")
