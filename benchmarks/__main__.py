@@ -17,8 +17,12 @@ from benchmarks.figures import Figure, machine, markdown, plain, write_into_page
 
 # On a slow disk only what syncs can differ.
 DISKS = {"as-is": ("ledger", "http", "jobs", "idle", "scheduler", "engines", "server", "commands",
-                   "studies-results"),
+                   "studies-results", "studies-runtime"),
          "4ms": ("ledger", "http", "jobs", "idle")}  # fmt: skip
+
+
+# It needs an environment with PyTorch, and two cores of its own for a minute.
+ON_REQUEST = ("studies-runtime",)
 
 
 def run_group(group: str, disk: str, scale: float) -> Iterator[Figure]:
@@ -38,7 +42,12 @@ def run_group(group: str, disk: str, scale: float) -> Iterator[Figure]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"default: {' '.join(DISKS['as-is'])}")
+    parser.add_argument(
+        "groups",
+        nargs="*",
+        metavar="GROUP",
+        help=f"{' '.join(DISKS['as-is'])}; by default all but {' '.join(ON_REQUEST)}",
+    )
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full counts; 0.01 is a quick look")
     parser.add_argument("--disk", choices=["as-is", "4ms", "both"], default="both")
     parser.add_argument("--markdown", action="store_true", help="a table for docs/benchmarks.md")
@@ -51,7 +60,7 @@ def main() -> None:
     figures: list[Figure] = []
     for disk in DISKS if arguments.disk == "both" else [arguments.disk]:
         for group in DISKS[disk]:
-            if arguments.groups and group not in arguments.groups:
+            if group not in arguments.groups if arguments.groups else group in ON_REQUEST:
                 continue
             for figure in run_group(group, disk, arguments.scale):
                 figures.append(figure)

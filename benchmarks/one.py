@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 
 # A module called http would stand before Python's own wherever a benchmark is run as a script.
-MODULES = {"http": "over_http", "studies-results": "studies_results"}
+MODULES = {"http": "over_http", "studies-results": "studies_results", "studies-runtime": "studies_runtime"}
 
 if __name__ == "__main__":
     group, scale = sys.argv[1:]

@@ -16,17 +16,17 @@ from typing import Any
 
 import torch
 
-BATCH, PROMPT_TOKENS, NEW_TOKENS, VOCABULARY = 16, 256, 32, 2048
+BATCH, PROMPT_TOKENS, NEW_TOKENS, VOCABULARY = 64, 64, 32, 1024
 LAYOUTS = {"alone": (1, 1), "tp": (2, 1), "pp": (1, 2)}
 
 
 def make(folder: Path) -> None:
-    """A Llama of 26 million random weights."""
+    """A Llama of 6 million random weights."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(1)
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=512, intermediate_size=1376, num_hidden_layers=8, num_attention_heads=8,
+        vocab_size=VOCABULARY, hidden_size=256, intermediate_size=704, num_hidden_layers=8, num_attention_heads=8,
         num_key_value_heads=4, tie_word_embeddings=True,
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)
