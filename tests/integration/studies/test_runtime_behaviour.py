@@ -2,8 +2,11 @@
 
 import itertools
 import json
+import os
 import shutil
+import subprocess
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -21,7 +24,7 @@ trainer_python = huggingface.trainer_python
 def model(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small random Llama in several files, with prompts and transformers' answers."""
     folder = tmp_path_factory.mktemp("models")
-    codes, text = running.run([trainer_python, running.PROGRAMS / "reference.py", folder, 1], 1)
+    codes, text = running.run([trainer_python, running.PROGRAMS / "reference.py", folder, 1, 0], 1)
     assert codes == [0], text
     return folder / "llama"
 
@@ -115,6 +118,32 @@ def test_the_death_of_a_rank_ends_the_others(
     (metrics,) = metrics_of(config.parent)
     assert metrics["rank"] == output and not metrics["complete"] and metrics["error"]
     assert metrics["rows"] == len(ids_of(config.parent)) > 0
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed", "srun"])
+def test_every_launcher_can_start_a_copy_of_it(
+    launcher: str, model: Path, trainer_python: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(running.RUNTIME, tmp_path / "copy")
+    config = write_config(tmp_path / "run", model, layout=(2, 1, 1))
+    program = [tmp_path / "copy/run_distributed_inference.py", "--config", config]
+    port, quiet = str(running.free_port()), {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    commands = {
+        "torchrun": ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port],
+        "deepspeed": ["-m", "deepspeed.launcher.runner", "--num_accelerators", "2", "--master_port", port],
+        "srun": [],
+    }
+    slurm = {"SLURM_NTASKS": "2", "SLURM_JOB_ID": port, "SLURM_STEP_ID": "0", "SLURM_JOB_NODELIST": "localhost"}
+    each = [{"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), **slurm} for rank in range(2)]
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(subprocess.Popen(
+                [trainer_python, *commands[launcher], *program], cwd="/", env={**os.environ, **quiet, **more}
+            ))
+            for more in (each if launcher == "srun" else [{}])
+        ]  # fmt: skip
+        assert [one.wait(100) for one in started] == [0] * len(started)
+    assert ids_of(config.parent) == running.expected(model)
 
 
 def test_a_missing_vllm_is_told(model: Path, trainer_python: Path, tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
-"""Every layout of up to four processes answers as transformers does, token by token, and reads only its part."""
+"""Every layout of up to four processes answers as transformers does, token by token, and reads only its part.
+
+A soak draws more models: `GPUYARD_STUDY_MODELS=30 GPUYARD_STUDY_SEED=5 make test ARGS="-k every_layout"`."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -21,13 +24,15 @@ from tests.support import huggingface
 
 trainer_python = huggingface.trainer_python
 Layout = tuple[int, int, int]
+DRAWN = int(os.environ.get("GPUYARD_STUDY_MODELS") or 0)
+SEED = int(os.environ.get("GPUYARD_STUDY_SEED") or 1)
 
 
 @pytest.fixture(scope="module")
 def models(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Small random models of the three families, each with prompts and transformers' answers."""
     folder = tmp_path_factory.mktemp("models")
-    codes, text = run([trainer_python, PROGRAMS / "reference.py", folder, 1], 1)
+    codes, text = run([trainer_python, PROGRAMS / "reference.py", folder, SEED, max(DRAWN, 1)], 1)
     assert codes == [0], text
     return sorted(folder.iterdir())
 
@@ -45,15 +50,17 @@ def cases(folder: Path, models: list[Path], layout: Layout) -> list[tuple[Path, 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180 + 90 * DRAWN)
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
 def test_every_layout_answers_as_transformers_does(
     world: int, models: list[Path], trainer_python: Path, tmp_path: Path
 ) -> None:
-    # Of four processes not every model meets every layout: that would take minutes.
+    # Three and four processes take minutes for every model in every layout; outside a soak half of them will do.
     chosen = [layout for layout in layouts(4) if layout[0] * layout[1] * layout[2] == world]
-    found = [case for number, layout in enumerate(chosen)
-             for case in cases(tmp_path, models if world < 4 else models[number % 2 :: 2], layout)]  # fmt: skip
-    run_many(trainer_python, [place / "exp_config.json" for place, _ in found], world)
+    found: list[tuple[Path, Path]] = []
+    for number, layout in enumerate(chosen):
+        found += cases(tmp_path, models if DRAWN or world < 3 else models[number % 2 :: 2], layout)
+    run_many(trainer_python, [place / "exp_config.json" for place, _ in found], world, 160 + 90 * DRAWN)
     for place, model in found:
         assert ids_of(place) == expected(model), place.name
         check_what_ranks_say(place, world)

@@ -1,8 +1,7 @@
-"""`reference.py FOLDER SEED [COUNT]`: tiny random models under FOLDER, each with prompts and what transformers says.
+"""`reference.py FOLDER SEED COUNT`: tiny random models under FOLDER, each with prompts and what transformers says.
 
 Each model's folder gets `prompts.jsonl` and `expected.json`, the ids that `generate` makes greedily of each prompt.
-Sizes are such that 1, 2, 3 and 4 divide them. Without COUNT the models are the named ones of `NAMED`, with
-it so many drawn from SEED."""
+Sizes are such that 1, 2, 3 and 4 divide them. The models are the named ones of `NAMED`, and COUNT drawn from SEED."""
 
 import json
 import random
@@ -33,7 +32,7 @@ def drawn(draws: random.Random) -> tuple[str, dict]:
     options = {
         "tie_word_embeddings": draws.random() < 0.5, "head_dim": draws.choice([4, 8, 16]),
         "num_key_value_heads": draws.choice([12, 24]), "num_hidden_layers": draws.randint(4, 7),
-        "intermediate_size": 12 * draws.randint(2, 12), "hidden_size": draws.choice([32, 48, 80]),
+        "intermediate_size": 12 * draws.randint(2, 12), "hidden_size": draws.choice([48, 96, 144]),
         "eos_token_id": draws.sample(range(4, VOCABULARY), draws.randint(1, 4)),
     }  # fmt: skip
     if family == "qwen2":
@@ -84,10 +83,10 @@ def greedy(model: torch.nn.Module, prompt: list[int]) -> list[int]:
 
 
 def main() -> None:
-    folder, seed, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 0
+    folder, seed, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
     draws = random.Random(seed)
-    chosen = {f"random-{number}": drawn(draws) for number in range(count)} if count else NAMED
+    chosen = NAMED | {f"random-{number}": drawn(draws) for number in range(count)}
     for name, (family, options) in chosen.items():
         make(folder / name, family, options, draws)
 
