@@ -15,6 +15,7 @@ from pathlib import Path
 
 from gpuyard.domain.errors import ProviderError
 from gpuyard.storage.place import in_background
+from gpuyard.storage.workspaces import files_of
 
 # rsync's own codes for a way that broke or timed out, and ssh's; files that were removed while it looked are no fault.
 _LOST, _VANISHED, _NOT_FOUND = {10, 12, 30, 35, 255}, 24, 127
@@ -127,16 +128,7 @@ def _inside(folder: Path) -> str:
 
 def _looks(folder: Path) -> dict[str, Look]:
     """All files of a folder."""
-    found: dict[str, Look] = {}
-    for root, _, names in os.walk(folder):
-        for name in names:
-            path = Path(root, name)
-            try:
-                look = path.lstat()
-            except OSError:
-                continue  # just removed
-            found[str(path.relative_to(folder))] = (look.st_size, look.st_mtime_ns)
-    return found
+    return {name: (look.st_size, look.st_mtime_ns) for name, look in files_of(folder)}
 
 
 def _write(path: Path, text: str) -> None:

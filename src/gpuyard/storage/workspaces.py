@@ -31,15 +31,16 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _look(path: Path) -> Workspace:
-    looks = list(_looks(path))
+    looks = [look for _, look in files_of(path)]
     changed_at = max((look.st_mtime for look in looks), default=None)
     project, name = workspace_names(f"{path.parent.name}/{path.name}")
     return Workspace(project, name, path, len(looks), sum(look.st_size for look in looks), changed_at)
 
 
-def _looks(path: Path) -> Iterator[os.stat_result]:
-    """Its files; what jobs remove meanwhile is passed over."""
-    for root, _, names in os.walk(path):
+def files_of(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Its files, by their path in it; what goes meanwhile is passed over. It blocks on the disk."""
+    for root, _, names in os.walk(folder):
         for name in names:
+            path = os.path.join(root, name)  # noqa: PTH118  (Path takes twice the time, of a million files)
             with suppress(OSError):
-                yield os.lstat(os.path.join(root, name))  # noqa: PTH118  (Path takes twice the time, of a million files)
+                yield os.path.relpath(path, folder), os.lstat(path)

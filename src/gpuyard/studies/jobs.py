@@ -101,7 +101,7 @@ class SlurmJobFactory:
         exports = [f"export {name}={shlex.quote(value)}" for name, value in config.environment.items()]
         modules = [f"module load {shlex.quote(name)}" for name in config.modules]
         profile, wrap = self._profiler(config)
-        launch = shlex.join([*self._container(config), *self._start(strategy), *self._program(config)])
+        launch = shlex.join([*self._container(), *self._start(strategy), *self._program(config)])
         return "\n".join([
             "#!/bin/bash", *(f"#SBATCH --{line}" for line in _options(config)),
             *(f"#SBATCH {line.removeprefix('#SBATCH').strip()}" for line in config.lines), "",
@@ -140,7 +140,7 @@ class SlurmJobFactory:
         return [python, "-m", "torch.distributed.run", f"--nnodes={strategy.num_nodes}", "--rdzv-backend=c10d",
                 f"--nproc-per-node={strategy.gpus_per_node}", "--rdzv-endpoint", _HEAD]  # fmt: skip
 
-    def _container(self, config: SlurmConfig) -> list[str]:
+    def _container(self) -> list[str]:
         """Paths are the same inside; `/exp` and `/models` are the document's names of two of them."""
         slurm = self.study.slurm
         if not slurm.apptainer_image:

@@ -131,7 +131,7 @@ class DistributedExperimentPipeline:
             self._manager.submit(entry, manifest.run_id, self.study.slurm.time_limit)
             self._changed(manifest)
         self._manager.monitor(entry, lambda: self._changed(manifest))
-        self.collect(manifest, entry)
+        self._manager.collect_artifacts(entry, lambda over: self.collect(manifest, over))
         self._changed(manifest)
 
     def _changed(self, manifest: Manifest) -> None:
