@@ -1,6 +1,9 @@
 """What tests of any room may ask for."""
 
+import asyncio
 import signal
+
+import uvloop
 
 from tests.support.dockerd import dockerd
 from tests.support.postgres import postgres
@@ -16,3 +19,6 @@ __all__ = [
 
 # Tests that run in the background of a shell ignore Ctrl-C, and so would every program they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The loop that the server runs on: it is stricter than asyncio's own, and providers are to work there.
+asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())

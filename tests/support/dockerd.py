@@ -51,6 +51,9 @@ class Dockerd:
             self._process.wait(30)
             self._process = None
             (self.folder / "d.pid").unlink(missing_ok=True)
+            # Its containerd goes with it; one that is not gone yet would be taken for running by the next daemon.
+            pid = self.folder / "exec" / "containerd" / "containerd.pid"
+            wait_until(lambda: not (pid.exists() and Path("/proc", pid.read_text()).exists()), 30, "containerd's end")
 
     def call(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """The `docker` command."""

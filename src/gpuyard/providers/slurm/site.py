@@ -79,7 +79,7 @@ async def call(
     try:
         process = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=environment,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=dict(environment),
         )  # fmt: skip
     except FileNotFoundError:
         message = f"The program {command[0]} is not on this host. Install it, or set `host` to a login node."
