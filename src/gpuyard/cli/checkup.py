@@ -69,7 +69,7 @@ def _home(home: Home) -> Finding:
 
 
 def _filesystem(home: Home) -> Finding:
-    from gpuyard.ledger.netfs import network_filesystem
+    from gpuyard.config.netfs import network_filesystem
 
     kind = network_filesystem(home.ledger)
     remedy = "SQLite can lose data there: set GPUYARD_HOME to a local disk" if kind else ""

@@ -82,6 +82,11 @@ class Home:
         return self.root / "workspaces"
 
     @property
+    def verification(self) -> Path:
+        """What verification keeps: its database and its blobs, with prompts and seeds that nobody else may see."""
+        return self.root / "verification"
+
+    @property
     def node(self) -> Path:
         """The local agent's own folder: journal, exits, attempts with their logs."""
         return self.root / "node"

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     JsonConfigSettingsSource,
@@ -21,7 +21,8 @@ from pydantic_settings import (
 )
 
 from gpuyard.config.paths import Home
-from gpuyard.domain import units
+from gpuyard.config.sections import Gigabytes, Period, Seconds, Section
+from gpuyard.config.verification import VerificationSettings
 from gpuyard.domain.errors import Fault, InvalidInputError
 from gpuyard.domain.images import IMAGES, Image, read_catalogue
 from gpuyard.domain.models import ModelSpec
@@ -31,10 +32,6 @@ from gpuyard.domain.tiers import Tier
 from gpuyard.domain.validation import faults_of
 from gpuyard.domain.webhooks import Webhooks
 
-Seconds = Annotated[float, BeforeValidator(units.seconds), Field(ge=0)]
-Period = Annotated[float, BeforeValidator(units.seconds), Field(gt=0)]
-Gigabytes = Annotated[float, BeforeValidator(units.memory_gb), Field(gt=0)]
-
 
 def _simulated(text: str | None) -> str | None:
     if text is not None and not re.fullmatch(r"\s*[1-9]\d{0,3}\s*x\s*[1-9]\d{0,3}(\.\d+)?\s*", text):
@@ -42,11 +39,7 @@ def _simulated(text: str | None) -> str | None:
     return text
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ServerSettings(_Section):
+class ServerSettings(Section):
     """Where the server listens (port 0: a free one). It leaves after `idle_exit_s` without work (0: never).
 
     `url` is how other servers and agents reach it, where that is not its listening address (behind a proxy with TLS).
@@ -58,7 +51,7 @@ class ServerSettings(_Section):
     idle_exit_s: Seconds = 1800.0
 
 
-class SchedulerSettings(_Section):
+class SchedulerSettings(Section):
     """`policy`: whose turn it is (see the guide on scheduling); `ageing_s`: a waiting job gains one priority each;
     retries back off from `retry_base_s` to `retry_max_s`. `strategy`: which offer is best (see the guide on offers)."""
 
@@ -69,7 +62,7 @@ class SchedulerSettings(_Section):
     retry_max_s: Seconds = 300.0
 
 
-class NodeSettings(_Section):
+class NodeSettings(Section):
     """The local node. `max_processes` bounds each job (a fork bomb's fence); `keep_checkpoints` newest are kept.
 
     Every `heartbeat_s` agent and server tell each other that they live; five missing beats end their link.
@@ -87,7 +80,7 @@ class NodeSettings(_Section):
     simulate_gpus: Annotated[str | None, AfterValidator(_simulated)] = None
 
 
-class BillingSettings(_Section):
+class BillingSettings(Section):
     """What a job on one's own hardware costs; unset, its tier's list price.
 
     `currency` is that of bills and of `max_price`; `rates` says what one unit of another is worth in it.
@@ -102,7 +95,7 @@ class BillingSettings(_Section):
         return 1.0 if currency == self.currency else self.rates.get(currency)
 
 
-class ResidencySettings(_Section):
+class ResidencySettings(Section):
     """Resident models. `policy`: when they are loaded and when they make room for scripts (see the guide on models).
 
     A request for a model waits at most `timeout_s`.
@@ -120,7 +113,7 @@ class Role(StrEnum):
     WORKER_OR_SCRIPT = "worker_or_script"
 
 
-class EvictionSettings(_Section):
+class EvictionSettings(Section):
     """When scripts evict, under the policy `threshold`; idle models go first in any case, and busy ones never."""
 
     min_script_queue_for_evict: int = Field(default=5, ge=0)
@@ -128,7 +121,7 @@ class EvictionSettings(_Section):
     never_evict_brain: bool = True
 
 
-class BatchSettings(_Section):
+class BatchSettings(Section):
     """A batch of so many items or more has the GPUs for itself, unless it says otherwise; then what was loaded comes
     back."""
 
@@ -136,7 +129,7 @@ class BatchSettings(_Section):
     reload_llms_after_batch: bool = True
 
 
-class ResourceManagerSettings(_Section):
+class ResourceManagerSettings(Section):
     """The seed document's own table. `gpu_count` is advice: what is found wins. `gpu_roles` are by index or UUID.
 
     `boot_times` are seconds by model, until they are measured.
@@ -154,7 +147,7 @@ class ResourceManagerSettings(_Section):
         return self.eviction_policy.never_evict_brain and role is not Role.WORKER_OR_SCRIPT
 
 
-class StorageSettings(_Section):
+class StorageSettings(Section):
     """Where checkpoints are kept: in the folder or bucket `url` (see the guide on storage), by default `blobs` in the
     home. `options` are a bucket's, such as `region` and `endpoint`; its credentials come from the environment.
     """
@@ -163,7 +156,7 @@ class StorageSettings(_Section):
     options: dict[str, str] = Field(default_factory=dict[str, str])
 
 
-class ImageSettings(_Section):
+class ImageSettings(Section):
     """`catalogue`: a file of images that come before those built in (see the guide on images)."""
 
     catalogue: Path | None = None
@@ -179,7 +172,7 @@ class ImageSettings(_Section):
             raise InvalidInputError.of("images.catalogue", fault, "name a TOML file") from None
 
 
-class SpoolSettings(_Section):
+class SpoolSettings(Section):
     """Tasks as files under `path` (see the guide on models); unset, there is no spool."""
 
     path: Path | None = None
@@ -192,7 +185,7 @@ def _absolute(path: Path | None) -> Path | None:
     return found
 
 
-class WorkspaceSettings(_Section):
+class WorkspaceSettings(Section):
     """`path`: where workspaces lie (see the guide on workspaces); unset, in the home. Several servers need one that all
     of them share."""
 
@@ -203,13 +196,13 @@ class WorkspaceSettings(_Section):
         return self.path or home.workspaces
 
 
-class NotifySettings(_Section):
+class NotifySettings(Section):
     """Who is told of what happens (see the guide on notifications)."""
 
     webhooks: Webhooks = ()
 
 
-class LedgerSettings(_Section):
+class LedgerSettings(Section):
     """`keep_events`: how many journal rows stay before the oldest are folded into a snapshot.
 
     `url` is the address of a PostgreSQL database; unset, what `gpuyard up --database` said, else the home's own file.
@@ -237,6 +230,7 @@ class Settings(BaseSettings):
     images: ImageSettings = ImageSettings()
     notify: NotifySettings = NotifySettings()
     workspaces: WorkspaceSettings = WorkspaceSettings()
+    verification: VerificationSettings = VerificationSettings()
     residency: ResidencySettings = ResidencySettings()
     models: dict[str, ModelSpec] = Field(default_factory=dict[str, ModelSpec])
     scripts: dict[str, ScriptSpec] = Field(default_factory=dict[str, ScriptSpec])
@@ -258,6 +252,7 @@ class Settings(BaseSettings):
 
 
 _SECRET = re.compile(r"(^|_)(secret|secret_key|secret_access_key|password|token)$")
+_ENGINES_SECRET = re.compile(rf"{_SECRET.pattern}|(^|_)api_?key$")
 _file: Path | None = None
 
 
@@ -292,6 +287,9 @@ def _without_secrets(settings: Settings) -> Settings:
     """Refuse what would be a secret in a file, of which there are copies and backups: providers have keys to clouds."""
     fields = [f"providers.{name}.{key}" for name, section in settings.providers.items() for key in section
               if _SECRET.search(key)]  # fmt: skip
+    fields += [f"verification.executors.{name}.engine.options.{key}" for name, one in
+               settings.verification.executors.items() for key in one.engine.options
+               if _ENGINES_SECRET.search(key)]  # fmt: skip
     faults = [Fault(origin, "is a secret, which no file should hold", f"set {_variable(field)} in the environment")
               for field in fields if (origin := _origin(field)).startswith(f"{_file}: ")]  # fmt: skip
     if faults:

@@ -89,11 +89,11 @@ def _remedy(kind: str, context: Mapping[str, Any], message: str) -> str:
 
 
 def _fields_at(model: type[BaseModel], path: list[Any]) -> list[str]:
-    """The legal field names at `path` inside `model`."""
+    """The legal field names at `path` inside `model`, as people write them."""
     current: type[BaseModel] = model
     for part in path:
         info = current.model_fields.get(str(part))
         # `tuple[Tier, ...]` is a list of Tiers; its positions are steps of the path too, and no field's name.
         kinds = (info.annotation, *get_args(info.annotation)) if info else ()
         current = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), current)
-    return list(current.model_fields)
+    return [info.alias or name for name, info in current.model_fields.items()]

@@ -11,10 +11,10 @@ from sqlalchemy import event
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from gpuyard.config.locks import lock_exclusively
+from gpuyard.config.netfs import network_filesystem
 from gpuyard.domain.errors import LedgerError, LedgerLockedError, NetworkFilesystemError
 from gpuyard.ledger.faults import ledger_error
 from gpuyard.ledger.migrate import migrate
-from gpuyard.ledger.netfs import network_filesystem
 from gpuyard.ledger.statements import to_json
 
 # Not mapped into memory: what is mapped counts as the server's, and a list read so is no faster. The system caches the

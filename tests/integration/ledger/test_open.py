@@ -14,11 +14,11 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
+from gpuyard.config.netfs import network_filesystem
 from gpuyard.domain.errors import LedgerError, LedgerLockedError, LedgerTooNewError, NetworkFilesystemError
 from gpuyard.ledger import migrate, store
 from gpuyard.ledger.apply import apply
 from gpuyard.ledger.ledger import Ledger
-from gpuyard.ledger.netfs import network_filesystem
 from gpuyard.ledger.store import lock_ledger
 from gpuyard.ledger.tables import metadata
 from tests.support.ledger import node_event
