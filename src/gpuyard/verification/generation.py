@@ -1,0 +1,72 @@
+"""The first pipeline: new series of prompts for a class."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuyard.verification.classes import TRAITS, Class
+from gpuyard.verification.context import Context, call, with_trusted
+from gpuyard.verification.files import keep_files
+from gpuyard.verification.prompts import chosen_prompts
+from gpuyard.verification.records.events import Kind, Subtype
+from gpuyard.verification.step import Fail, Outcome, Skip, Step, run_step
+
+
+async def generate(context: Context, cls: Class) -> Outcome:
+    """Make up to `series_per_run` new series, in place of the oldest used ones where there are `max_series`.
+
+    Skipped while a workload of the class waits for answers: its trusted executor has something better to do.
+    """
+    return await run_step(context, Kind.GENERATION, cls, _generate)
+
+
+async def _generate(step: Step) -> dict[str, Any]:
+    context, cls, policy = step.context, step.cls, step.context.policy
+    wanted = await _wanted(step)
+    await step.tell(Subtype.STARTED, series=wanted)
+    made = await _made(step, wanted)
+    files, fault = _files(made[:wanted], TRAITS[cls].prompts)
+    if not files:
+        raise Fail(f"no series can be used: {fault or 'none was made'}")
+    try:
+        blobs = await keep_files(context, files)
+    except OSError as error:
+        raise Fail(f"{type(error).__name__}: {error}", Subtype.ERROR_UPLOADING) from error
+    version = context.generator.generator_version
+    added = await call(context.records.add_series, cls, blobs, version, policy.max_series)
+    return {"series": added, **({"left_out": len(made) - len(files), "reason": fault} if fault else {})}
+
+
+async def _wanted(step: Step) -> int:
+    """How many series to make; Skip when none."""
+    context, cls, policy = step.context, step.cls, step.context.policy
+    if context.generator.needs_trusted and context.trusted(cls) is None:
+        raise Skip(f"no executor of the class {cls} is trusted", Subtype.TRUSTED_NOT_CONFIGURED)
+    if waiting := await call(context.records.unfinished, cls):
+        raise Skip("workloads wait for answers", Subtype.UNPROCESSED_WORKLOADS, workloads=len(waiting))
+    room = await call(context.records.series_room, cls, policy.max_series)
+    if not room:
+        raise Skip(f"there are {policy.max_series} series, and none was used", series=policy.max_series)
+    return min(room, policy.series_per_run)
+
+
+async def _made(step: Step, wanted: int) -> Sequence[Sequence[object]]:
+    context, cls = step.context, step.cls
+    trusted = context.trusted(cls) if context.generator.needs_trusted else None
+    count = TRAITS[cls].prompts + context.policy.surplus
+
+    async def make() -> Sequence[Sequence[object]]:
+        return await context.generator.generate(cls, count, wanted, trusted)
+
+    return await (make() if trusted is None else with_trusted(context, trusted, make))
+
+
+def _files(made: Sequence[Sequence[object]], count: int) -> tuple[list[tuple[str, ...]], str]:
+    """The series that can be used, and what is wrong with the first of the others."""
+    files: list[tuple[str, ...]] = []
+    fault = ""
+    for number, prompts in enumerate(made, 1):
+        try:
+            files.append(chosen_prompts(prompts, count))
+        except ValueError as error:
+            fault = fault or f"series {number} {error}"
+    return files, fault

@@ -1,0 +1,74 @@
+"""Samples for a batch, each whole: its series, its hidden prompt, and the answer and the seed that belong to it."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpuyard.storage.blobs import Blobs
+from gpuyard.storage.place import in_background, problem_of
+from gpuyard.verification.classes import TRAITS, Class
+from gpuyard.verification.context import Context, call
+from gpuyard.verification.files import read_blob, split_file
+from gpuyard.verification.records.events import Kind, Subtype
+from gpuyard.verification.records.samples import TakenSample
+
+Files = Mapping[str, tuple[str, ...] | OSError]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one check needs. `check_id` is its id from now on; `seed` is a secret until the barrier."""
+
+    check_id: str
+    sample_id: str
+    workload_id: str
+    seed: int
+    series: tuple[str, ...]
+    hidden: str
+    answer: str
+
+
+async def take_for_all(context: Context, wanted: Mapping[Class, int], batch_id: str) -> dict[Class, list[Taken]]:
+    """Samples for each class by how many are wanted; a class that is short of them has fewer, or none."""
+    found = await asyncio.gather(*(take(context, cls, count, batch_id) for cls, count in wanted.items()))
+    return dict(zip(wanted, found, strict=True))
+
+
+async def take(context: Context, cls: Class, count: int, batch_id: str) -> list[Taken]:
+    """`count` samples of a class, or as many as there are, each given out once and never again.
+
+    A sample whose series cannot be read is skipped, and so is a class whose faults are its own: each is told.
+    """
+    if problem := await problem_of(context.blobs):
+        # Samples that are taken and cannot be read are lost, so none is taken.
+        await call(context.records.event, Kind.BATCH, Subtype.ERROR_DOWNLOADING, cls, batch=batch_id, reason=problem)
+        return []
+    rows = await call(context.records.take, cls, count, batch_id)
+    if len(rows) < count:
+        short = {"batch": batch_id, "wanted": count, "ready": len(rows)}
+        await call(context.records.event, Kind.BATCH, Subtype.INSUFFICIENT_PROMPTS, cls, **short)
+    files = await in_background(_read_all, context.blobs, {row.blob for row in rows}, TRAITS[cls].prompts)
+    taken = [_taken(row, files) for row in rows]
+    for row, one in zip(rows, taken, strict=True):
+        if one is None:
+            reason = f"{files[row.blob]}"[:300]
+            faulty = {"batch": batch_id, "series": row.series_id, "sample": row.sample_id, "reason": reason}
+            await call(context.records.event, Kind.BATCH, Subtype.ERROR_DOWNLOADING, cls, **faulty)
+    return [one for one in taken if one is not None]
+
+
+def _taken(row: TakenSample, files: Files) -> Taken | None:
+    series = files[row.blob]
+    if isinstance(series, OSError):
+        return None
+    return Taken(row.check_id, row.sample_id, row.workload_id, row.seed, series, row.hidden, row.answer)
+
+
+def _read_all(blobs: Blobs, names: Sequence[str] | set[str], count: int) -> Files:
+    files: dict[str, tuple[str, ...] | OSError] = {}
+    for name in names:
+        try:
+            files[name] = split_file(read_blob(blobs, name, count))
+        except OSError as error:
+            files[name] = error
+    return files

@@ -1,0 +1,157 @@
+"""What tests of verification share: trusted executors in this process, a clock moved by hand, stores that fail."""
+
+import asyncio
+import hashlib
+import heapq
+import io
+from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import IO
+
+from gpuyard.config.verification import VerificationPolicy
+from gpuyard.storage.blobs import Blobs, BlobStore
+from gpuyard.storage.streams import Blob
+from gpuyard.verification.classes import TRAITS, Class, PracticeClass
+from gpuyard.verification.clock import Clock
+from gpuyard.verification.context import Context
+from gpuyard.verification.database import Database
+from gpuyard.verification.prompts import to_file
+from gpuyard.verification.records import Records
+from gpuyard.verification.trusted import ExecutorFault, Trusted
+
+A, B = PracticeClass.PRACTICE_12, PracticeClass.PRACTICE_6
+SMALL = VerificationPolicy(max_series=30, series_per_run=15, target=12)
+"""A class of 6 or 12 prompts has enough series for it after two runs."""
+
+
+def answer_to(prompt: str, seed: int) -> str:
+    """What every honest executor answers."""
+    return hashlib.sha256(f"{seed} {prompt}".encode()).hexdigest()[:16]
+
+
+class LocalTrusted:
+    """A trusted executor of class `cls` in this process: prompts are numbered, answers follow from seed and prompt.
+
+    `dead`: it fails. `hanging`: it never comes back. `shorter_by`: so many of the prompts of a series are the same.
+    `forgets`: it gives no answer to these. `solve_s`: how far each solving moves a `HandClock`.
+    """
+
+    def __init__(self, cls: Class, clock: "HandClock | None" = None) -> None:
+        self.name = f"trusted-{cls}"
+        self.dead = self.hanging = False
+        self.shorter_by = 0
+        self.solve_s = 0.0
+        self.forgets: Callable[[str], bool] = lambda prompt: False
+        self.at_once = self.most_at_once = 0
+        self.seeds: list[int] = []
+        self._cls, self._clock, self._numbers = cls, clock, count(1)
+
+    async def generate(self, cls: Class, count: int, series: int) -> list[list[str]]:
+        await self._work(cls)
+        return [
+            [self._prompt(0 if place < self.shorter_by else place) for place in range(count)] for _ in range(series)
+        ]
+
+    async def solve(self, cls: Class, prompts: Sequence[str], seed: int) -> dict[str, str]:
+        await self._work(cls)
+        assert len(prompts) == len(set(prompts)) == TRAITS[cls].prompts, "both sides solve batches of one size"
+        self.seeds.append(seed)
+        if self._clock:
+            self._clock.advance(self.solve_s)
+        return {prompt: answer_to(prompt, seed) for prompt in prompts if not self.forgets(prompt)}
+
+    def _prompt(self, place: int) -> str:
+        return f"{self._cls} asks: what is {next(self._numbers)}?" if place else f"{self._cls} asks the same"
+
+    async def _work(self, cls: Class) -> None:
+        assert cls is self._cls
+        if self.dead:
+            raise ExecutorFault("is gone")
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await (asyncio.Event().wait() if self.hanging else asyncio.sleep(0))
+        finally:
+            self.at_once -= 1
+
+
+class HandClock(Clock):
+    """Time passes when it is told to. `sleepers` counts who waits."""
+
+    def __init__(self, at: float = 1_800_000_000.0) -> None:
+        self._at = at
+        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._numbers = count()
+
+    def now(self) -> float:
+        return self._at
+
+    def monotonic(self) -> float:
+        return self._at
+
+    async def sleep(self, seconds: float) -> None:
+        future = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (self._at + seconds, next(self._numbers), future))
+        await future
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; who has slept long enough wakes."""
+        self._at += seconds
+        while self._waiting and self._waiting[0][0] <= self._at:
+            future = heapq.heappop(self._waiting)[2]
+            if not future.done():
+                future.set_result(None)
+
+    @property
+    def sleepers(self) -> int:
+        return sum(not future.done() for *_, future in self._waiting)
+
+
+class BrokenStore(BlobStore):
+    """A store of which some blobs cannot be used: those whose content is told by `breaks`."""
+
+    def __init__(self, root: Path, breaks: Callable[[bytes], bool]) -> None:
+        super().__init__(root)
+        self.breaks = breaks
+
+    def put(self, source: IO[bytes]) -> Blob:
+        if self.breaks(source.read()):
+            raise OSError(5, "Input/output error")
+        source.seek(0)
+        return super().put(source)
+
+    def open(self, sha256: str, part: tuple[int, int] | None = None) -> IO[bytes]:
+        if self.breaks(self.path(sha256).read_bytes()):
+            raise OSError(5, "Input/output error")
+        return super().open(sha256, part)
+
+
+def make_context(
+    records: Records, blobs: Blobs, *trusted: LocalTrusted, policy: VerificationPolicy = SMALL,
+    clock: Clock | None = None, seed: int = 1,
+) -> Context:  # fmt: skip
+    """A context whose classes have these trusted executors, with its own randomness."""
+    by_name: dict[str, Trusted] = {one.name: one for one in trusted}
+    return Context(records, blobs, lambda cls: by_name.get(f"trusted-{cls}"), policy, clock or Clock(), Random(seed))
+
+
+def stock(records: Records, blobs: Blobs, cls: Class, workloads: int, seed: int = 1) -> None:
+    """Series of class `cls` and so many answered workloads, without the pipelines."""
+    size = TRAITS[cls].prompts
+    files = [[f"{cls} {seed}/{number}/{place}?" for place in range(size)] for number in range(size)]
+    names = [blobs.put(io.BytesIO(to_file(prompts))).sha256 for prompts in files]
+    records.add_series(cls, names, 1, 10**6)
+    ids = [one.id for one in records.series(cls) if one.blob in names]
+    for number in range(workloads):
+        drawn = Random(f"{seed} {number}").getrandbits(63)
+        hidden = [(one, files[place][number % size]) for place, one in enumerate(ids)]
+        blob = blobs.put(io.BytesIO(to_file([prompt for _, prompt in hidden]))).sha256
+        workload_id = records.add_workload(cls, drawn, blob, hidden)
+        records.finish_workload(workload_id, {prompt: answer_to(prompt, drawn) for _, prompt in hidden})
+
+
+def open_records(place: Path | str) -> Records:
+    """The records in a database."""
+    return Records(Database.open(place))
