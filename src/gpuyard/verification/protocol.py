@@ -170,6 +170,10 @@ class Conversation:
             raise ProtocolError(f"the seed goes to solvers that are ready, and this one is at {self.stage}")
         self.stage = Stage.SOLVING
 
+    def end(self) -> None:
+        """Nothing more is to be said."""
+        self.stage = Stage.OVER
+
     def take(self, message: Message) -> Message:
         """The message, if this is its time. Raises `ProtocolError`, after which nothing else counts."""
         allowed = _MOVES[self._task].get(self.stage, {})
