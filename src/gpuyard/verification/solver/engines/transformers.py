@@ -1,0 +1,153 @@
+# pyright: basic, reportMissingImports=false
+"""The engine `transformers`, in this process: batches of one size and shape, each prompt with its own draws.
+
+A prompt's answer follows from the model, the seed and the prompt. What else is in the batch can only touch the last
+digits of its logits, and as shapes are fixed (rows are padded on the left to a multiple of 128) hardly does that.
+Of the order's engine it reads `model`, `dtype` (the model's own), `device` and `batch_size` (all prompts at once).
+"""
+
+import gc
+import inspect
+import os
+from typing import Any
+
+from . import EngineError, request_seed, required
+from .tokens import token_ids
+
+_WIDTH = 128
+# Less likely tokens than these are never drawn: a nucleus of 0.8 has fewer.
+_CANDIDATES = 1024
+
+
+class TransformersEngine:
+    """One causal language model."""
+
+    def __init__(self, engine: dict[str, Any], settings: dict[str, Any]) -> None:
+        # cuBLAS gives the same result twice only with a workspace of fixed size; it is read before CUDA starts.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        try:
+            import torch
+            import transformers
+        except ImportError as error:
+            raise EngineError(f"transformers and PyTorch are not installed here: {error}") from error
+        self._torch, self._settings = torch, settings
+        self._batch_size = int(engine.get("batch_size") or 0)
+        self._device = engine.get("device") or ("cuda" if torch.cuda.is_available() else "cpu")
+        self._new_cache = transformers.DynamicCache
+        _be_repeatable(torch)
+        path = required(engine, "model")
+        try:
+            self._tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+            model = transformers.AutoModelForCausalLM.from_pretrained(path, torch_dtype=engine.get("dtype", "auto"))
+        except (OSError, ValueError) as error:
+            raise EngineError(f"engine.model: {path} cannot be loaded: {error}") from error
+        self._model: Any = model.to(self._device).eval()
+        self._ends = _end_ids(self._model, self._tokenizer)
+        # The logits of the whole prompt would be by far the largest tensor.
+        last_only = "logits_to_keep" in inspect.signature(self._model.forward).parameters
+        self._options: dict[str, Any] = {"logits_to_keep": 1} if last_only else {}
+
+    def answer(self, prompts: list[str], seed: int) -> list[str]:
+        """The texts. The last batch is filled up, so that all are of one size."""
+        size = self._batch_size or len(prompts)
+        said: list[str] = []
+        for start in range(0, len(prompts), size):
+            some = prompts[start : start + size]
+            filled = some + some[:1] * (size - len(some))
+            with self._torch.inference_mode():
+                said += self._batch(filled, seed)[: len(some)]
+        return said
+
+    def close(self) -> None:
+        """Free the GPU."""
+        self._model = None
+        gc.collect()
+        if self._torch.cuda.is_available():
+            self._torch.cuda.empty_cache()
+
+    def _batch(self, prompts: list[str], seed: int) -> list[str]:
+        torch, limit = self._torch, int(self._settings["max_tokens"])
+        draws = torch.stack([self._draws(request_seed(seed, prompt), limit) for prompt in prompts])
+        tokens, mask = self._padded([token_ids(self._tokenizer, prompt) for prompt in prompts])
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        cache = self._new_cache()
+        said: list[list[int]] = [[] for _ in prompts]
+        live = set(range(len(prompts)))
+        for step in range(limit):
+            logits = self._model(
+                input_ids=tokens.to(self._device), attention_mask=mask.to(self._device),
+                position_ids=positions.to(self._device), past_key_values=cache, use_cache=True, **self._options,
+            ).logits[:, -1]  # fmt: skip
+            chosen = self._choose(logits, draws[:, step])
+            for row in sorted(live):
+                token = int(chosen[row])
+                if token in self._ends:
+                    live.discard(row)
+                else:
+                    said[row].append(token)
+            if not live:
+                break
+            tokens, positions = chosen[:, None], positions[:, -1:] + 1
+            mask = torch.cat([mask, torch.ones_like(tokens)], 1)
+        return [self._tokenizer.decode(one, skip_special_tokens=True) for one in said]
+
+    def _draws(self, seed: int, count: int) -> Any:
+        """Numbers in [0, 1), one for each token of an answer."""
+        generator = self._torch.Generator().manual_seed(seed)
+        return self._torch.rand(count, generator=generator, dtype=self._torch.float64)
+
+    def _padded(self, rows: list[list[int]]) -> Any:
+        """(tokens, mask), filled on the left to the next multiple of the width."""
+        torch = self._torch
+        width = -(-max(map(len, rows)) // _WIDTH) * _WIDTH
+        filler = self._tokenizer.pad_token_id
+        filler = filler if filler is not None else min(self._ends, default=0)
+        tokens = torch.full((len(rows), width), filler, dtype=torch.long)
+        mask = torch.zeros_like(tokens)
+        for row, ids in enumerate(rows):
+            tokens[row, width - len(ids) :] = torch.tensor(ids)
+            mask[row, width - len(ids) :] = 1
+        return tokens, mask
+
+    def _choose(self, logits: Any, draws: Any) -> Any:
+        """One token a row, from the smallest set of the likeliest that holds `top_p`.
+
+        On the CPU in double precision, where sums are the same twice; a tie goes to the lower token.
+        """
+        torch, temperature = self._torch, float(self._settings["temperature"])
+        logits = logits.float() / (temperature or 1.0)
+        total = logits.logsumexp(-1, keepdim=True)
+        values, ids = logits.topk(min(_CANDIDATES, logits.shape[-1]))
+        shares, ids = (values - total).double().exp().cpu(), ids.cpu()
+        ids, order = ids.sort(-1)
+        shares, order = shares.gather(-1, order).sort(-1, descending=True, stable=True)
+        ids = ids.gather(-1, order)
+        if temperature == 0:
+            return ids[:, 0]
+        sums = shares.cumsum(-1)
+        kept = (sums - shares < float(self._settings["top_p"])).sum(-1, keepdim=True)
+        aim = draws[:, None] * sums.gather(-1, kept - 1)
+        place = torch.searchsorted(sums, aim, right=True).minimum(kept - 1)
+        return ids.gather(-1, place)[:, 0]
+
+
+def _be_repeatable(torch: Any) -> None:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = False
+
+
+def _end_ids(model: Any, tokenizer: Any) -> set[int]:
+    """The tokens that end an answer."""
+    said = model.generation_config.eos_token_id
+    if said is None:
+        said = tokenizer.eos_token_id
+    if said is None:
+        return set()
+    return set(said) if isinstance(said, (list, tuple)) else {int(said)}
+
+
+def load(engine: dict[str, Any], settings: dict[str, Any], count: int) -> TransformersEngine:
+    """Raises `EngineError` where the packages or the model are missing."""
+    return TransformersEngine(engine, settings)

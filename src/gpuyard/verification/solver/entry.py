@@ -1,0 +1,105 @@
+"""From an order to an exit code: whatever happens is said to whom the order names, or on standard error."""
+
+import hashlib
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, Optional, Union
+
+from . import engines, generating, messages, probe
+from .lines import Lines
+from .order import Order, OrderError, read_order
+from .stream import Stream, StreamError
+
+Channel = Union[Lines, Stream]
+# An executor that works for others now names a file here: the JSON list of the receipts it has for that work.
+BUSY = "GPUYARD_VERIFY_BUSY"
+_LONGEST_REASON = 1000
+
+
+def main() -> int:
+    """Carry out the order on standard input; see solve.py for the exit codes."""
+    channel: Optional[Channel] = None
+    try:
+        order = read_order(sys.stdin.read())
+        channel = Stream(order) if order.stream is not None else Lines(order)
+        _carry_out(order, channel)
+        channel.close()
+        return 0
+    except OrderError as error:
+        return _failed(channel, f"the order is wrong: {error}", 2)
+    except (engines.EngineError, StreamError) as error:
+        return _failed(channel, str(error), 1)
+    except Exception as error:  # noqa: BLE001  # an engine raises all kinds of things
+        traceback.print_exc()
+        return _failed(channel, f"{type(error).__name__}: {error}", 1)
+
+
+def _failed(channel: Optional[Channel], reason: str, code: int) -> int:
+    sys.stderr.write(f"solver: {reason}\n")
+    if channel is not None:
+        try:
+            channel.send({"type": "failed", "reason": reason[:_LONGEST_REASON]})
+            channel.close()
+        except (StreamError, OSError):
+            pass
+    return code
+
+
+def _carry_out(order: Order, channel: Channel) -> None:
+    receipts = _receipts()
+    if receipts is not None:
+        channel.send({"type": "declined", "reason": "busy", "receipts": receipts})
+        return
+    {"solve": _solve, "generate": _generate, "probe": _probe}[order.task](order, channel)
+
+
+def _solve(order: Order, channel: Channel) -> None:
+    """Nothing but the answers lies between the seed and their hash; all that takes longer comes before or after."""
+    engine = engines.load(order.engine, order.settings, len(order.prompts))
+    channel.send({"type": "ready"})
+    seed = channel.seed()
+    began = time.monotonic()
+    answers = engine.answer(order.prompts, seed)
+    data = messages.canonical(dict(zip(order.prompts, answers)))
+    solve_s = time.monotonic() - began
+    channel.send({"type": "hash", "sha256": hashlib.sha256(data).hexdigest(), "solve_s": solve_s})
+    if probe.asked(order.claims):
+        # What the engine holds of the GPU's memory could not be proven to be there.
+        engine.close()
+        _claim(order, channel)
+    _send_file(channel, "answers", data)
+
+
+def _generate(order: Order, channel: Channel) -> None:
+    wanted: dict[str, Any] = order.generate
+    prompts = wanted["prompts"]
+    engine = engines.load(order.engine, order.settings, prompts + generating.SURPLUS)
+    channel.send({"type": "ready"})
+    series = generating.make_series(engine, wanted["series"], prompts, wanted["seed"])
+    _send_file(channel, "series", messages.canonical(series))
+
+
+def _probe(order: Order, channel: Channel) -> None:
+    channel.send({"type": "ready"})
+    _claim(order, channel)
+
+
+def _claim(order: Order, channel: Channel) -> None:
+    channel.send({"type": "claims", **probe.claims(order.claims)})
+
+
+def _send_file(channel: Channel, kind: str, data: bytes) -> None:
+    for message in messages.pieces(kind, data, channel.piece_bytes):
+        channel.send(message)
+
+
+def _receipts() -> Optional[Any]:
+    """What the executor has to show for being busy; None where it is not."""
+    name = os.environ.get(BUSY)
+    if not name or not Path(name).exists():
+        return None
+    return json.loads(Path(name).read_text())

@@ -1,0 +1,81 @@
+"""The order: one JSON document on standard input that says what to solve, with what, and whom to tell."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Optional, cast
+
+VERSION = 1
+TASKS = ("solve", "generate", "probe")
+# Sampling that every executor of a class must share; an order may say otherwise.
+SETTINGS = {"temperature": 0.5, "top_p": 0.8, "max_tokens": 256}
+
+
+class OrderError(Exception):
+    """The order cannot be carried out as it is written; the text names the field."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is asked. `seed` is None where it comes over the stream; without `stream` messages go to standard output."""
+
+    check: str
+    task: str
+    prompts: list[str]
+    settings: dict[str, Any]
+    engine: dict[str, Any]
+    seed: Optional[int]
+    stream: Optional[dict[str, Any]]
+    claims: dict[str, Any]
+    generate: dict[str, Any]
+
+
+def read_order(text: str) -> Order:
+    """Raises `OrderError`."""
+    try:
+        document: Any = json.loads(text)
+    except ValueError as error:
+        raise OrderError(f"the order is no JSON document: {error}") from error
+    if not isinstance(document, dict):
+        raise OrderError("the order must be a JSON object")
+    said = cast("dict[str, Any]", document)
+    if said.get("version") != VERSION:
+        raise OrderError(f"version: this solver reads {VERSION}, the order has {said.get('version')!r}")
+    order = Order(
+        check=_of(said, "check", str, ""),
+        task=_of(said, "task", str, ""),
+        prompts=_of(said, "prompts", list, []),
+        settings={**SETTINGS, **_of(said, "settings", dict, {})},
+        engine=_of(said, "engine", dict, {}),
+        seed=_of(said, "seed", int, None),
+        stream=_of(said, "stream", dict, None),
+        claims=_of(said, "claims", dict, {}),
+        generate=_of(said, "generate", dict, {}),
+    )
+    _check(order)
+    return order
+
+
+def _of(said: dict[str, Any], field: str, kind: type, default: Any) -> Any:
+    value = said.get(field)
+    if value is None:
+        return default
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise OrderError(f"{field}: must be of type {kind.__name__}, not {type(value).__name__}")
+    return value
+
+
+def _check(order: Order) -> None:
+    if order.task not in TASKS:
+        raise OrderError(f"task: {order.task!r} is none of {', '.join(TASKS)}")
+    if order.task == "solve":
+        prompts: list[Any] = order.prompts
+        if not prompts or not all(isinstance(prompt, str) and prompt for prompt in prompts):
+            raise OrderError("prompts: must be a list of texts, at least one and none empty")
+        if len(set(order.prompts)) < len(order.prompts):
+            raise OrderError("prompts: one comes twice")
+        if order.seed is None and order.stream is None:
+            raise OrderError("seed: must be given where there is no stream to bring it")
+    if order.task == "generate":
+        for field in ("series", "prompts", "seed"):
+            if not isinstance(order.generate.get(field), int):
+                raise OrderError(f"generate.{field}: must be a whole number")
