@@ -99,6 +99,7 @@ def _number_text(value: Any) -> Any:
 Gigabytes = Annotated[float, BeforeValidator(units.memory_gb), Field(gt=0, le=1_000_000)]
 Seconds = Annotated[float, BeforeValidator(units.seconds), Field(gt=0, le=366 * 86400)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_clean_text)]
+Line = Annotated[str, StringConstraints(max_length=500), AfterValidator(_clean_text)]
 Text = Annotated[str, AfterValidator(_no_nul)]
 Input = Annotated[str, AfterValidator(_input)]
 SignalName = Annotated[str, AfterValidator(_signal_name)]
