@@ -54,6 +54,32 @@ def test_a_job_is_found_by_the_end_of_its_id_and_by_its_name(shared_yard: TestYa
     assert shared_yard.json("show", "findable")["id"] == job_id
 
 
+def test_a_command_reads_what_it_was_given(shared_yard: TestYard) -> None:
+    """A file of nearly a megabyte, and what is piped in; nobody is shown it who only looks at the job."""
+    count = ["python3", "-c", "import sys; print(len(sys.stdin.read()))"]
+    (shared_yard.work / "order").write_text("hush" * 240_000)
+    assert shared_yard.ok("run", "--name", "reader", "--stdin", "order", "--", *count).strip() == "960000"
+    assert shared_yard.ok("run", "--stdin", "-", "--", "cat", input="é\nend") == "é\nend"
+    assert shared_yard.ok("run", "--", "cat", input="not meant for it") == ""
+    shown = shared_yard.ok("show", "reader")
+    assert "960 kB" in shown
+    assert "hush" not in shown + shared_yard.ok("jobs") + shared_yard.ok("jobs", "--json") + shared_yard.ok("events")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "cannot be read"), (b"x" * 1_000_001, "more than the 1 MB"), (b"\xff", "is not UTF-8")],
+)
+def test_a_standard_input_that_cannot_be_sent_is_named(shared_yard: TestYard, content: bytes | None, said: str) -> None:
+    name = f"input-{said.replace(' ', '-')}"
+    if content is not None:
+        (shared_yard.work / name).write_bytes(content)
+    refused = shared_yard.run("run", "-d", "--stdin", name, "--", "true")
+    assert refused.returncode == 2
+    assert f"--stdin: {name}" in refused.stderr
+    assert said in refused.stderr
+
+
 def test_logs_whole_and_last_lines(shared_yard: TestYard) -> None:
     job_id = shared_yard.submit(["sh", "-c", "seq 1 100; printf end"])
     shared_yard.wait(job_id)

@@ -19,6 +19,7 @@ from gpuyard.cli.output import (
     print_table,
     progress_words,
     short_id,
+    size,
 )
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import GpuyardError
@@ -58,7 +59,8 @@ def show(job: Reference, as_json: AsJson = False) -> None:
     spec: dict[str, Any] = info.spec or {}
     print_fields({
         "job": info.id, "name": info.name, "state": info.state, "reason": info.reason, "exit code": info.exit_code,
-        "command": shlex.join(spec.get("command", [])), "workdir": spec.get("workdir"), "needs": _needs(spec),
+        "command": shlex.join(spec.get("command", [])), "standard input": _input_size(spec),
+        "workdir": spec.get("workdir"), "needs": _needs(spec),
         "timeout": spec.get("timeout_s") and format_duration(spec["timeout_s"]),
         "retries": spec.get("retry_count"), "after": ", ".join(spec.get("depends_on", [])),
         "labels": ", ".join(f"{name}={value}" for name, value in info.labels.items()),
@@ -70,6 +72,11 @@ def show(job: Reference, as_json: AsJson = False) -> None:
         "checkpoints": info.checkpoints or "", "notes": "; ".join(info.warnings),
     })  # fmt: skip
     _print_attempts(info)
+
+
+def _input_size(spec: dict[str, Any]) -> str:
+    """How much the command reads: what it reads may be long, or nobody else's business."""
+    return size(len(spec["stdin"].encode())) if spec.get("stdin") else ""
 
 
 def _needs(spec: dict[str, Any]) -> str:

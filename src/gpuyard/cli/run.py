@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -43,6 +44,9 @@ def run(
     retries: Annotated[int | None, typer.Option(help="Try again so often when it fails.")] = None,
     priority: Annotated[int | None, typer.Option(help="1 to 5; 5 is urgent, 3 the default.")] = None,
     env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, or NAME to pass this shell's value.")] = None,
+    stdin: Annotated[
+        Path | None, typer.Option(help="What it reads on its standard input; `-`: what this command does.")
+    ] = None,
     workdir: Annotated[Path | None, typer.Option(help="Where it runs; default: here.")] = None,
     checkpoint: Annotated[str | None, typer.Option(help="Pattern of its checkpoints, such as 'out/*.pt'.")] = None,
     checkpoint_signal: Annotated[str | None, typer.Option(help="Signal that makes it save, such as USR1.")] = None,
@@ -78,7 +82,7 @@ def run(
         workdir=str(workdir.absolute()) if workdir else None,
     )  # fmt: skip
     _note_misplaced(command)
-    sys.exit(_guarded(command, fields, env or [], detach=detach, as_json=as_json))
+    sys.exit(_guarded(command, fields, env or [], stdin, detach=detach, as_json=as_json))
 
 
 def _note_misplaced(command: Sequence[str]) -> None:
@@ -106,10 +110,12 @@ def _note_misplaced(command: Sequence[str]) -> None:
         )
 
 
-def _guarded(command: list[str], fields: dict[str, Any], env: list[str], *, detach: bool, as_json: bool) -> int:
+def _guarded(
+    command: list[str], fields: dict[str, Any], env: list[str], stdin: Path | None, *, detach: bool, as_json: bool
+) -> int:
     """Run it; when gpuyard itself is at fault the code is 125, so that it is not taken for the job's."""
     try:
-        body = _body(command, fields, env)
+        body = _body(command, fields | ({} if stdin is None else {"stdin": _read_input(stdin)}), env)
         with connect() as yard:
             job = yard.run(body)
             for warning in job.info.warnings:
@@ -146,6 +152,25 @@ def _body(command: Sequence[str], fields: dict[str, Any], env: Sequence[str]) ->
     environment = shell_environment() | base.get("environment", {}) | pairs_of("env", env, os.environ)
     merged = _merge(base, fields)
     return {**merged, "command": words, "environment": environment}
+
+
+def _read_input(path: Path) -> str:
+    """What the command is to read: a file's text, or standard input's for `-`."""
+    from gpuyard.domain.jobspec import MAX_SPEC_BYTES
+
+    most = f"{MAX_SPEC_BYTES / 1e6:.0f} MB"
+    try:
+        with nullcontext(sys.stdin.buffer) if str(path) == "-" else path.open("rb") as file:
+            content = file.read(MAX_SPEC_BYTES + 1)
+        if len(content) > MAX_SPEC_BYTES:
+            remedy = "let the program read a large input from a file"
+            raise InvalidInputError.of("--stdin", f"{path} is more than the {most} a job may have", remedy)
+        return content.decode()
+    except OSError as error:
+        raise InvalidInputError.of("--stdin", f"{path} cannot be read: {error.strerror}", "check the path") from None
+    except UnicodeDecodeError:
+        fault = f"{path} is not UTF-8 text"
+        raise InvalidInputError.of("--stdin", fault, "let the program read it from a file") from None
 
 
 def _template_body(name: str) -> dict[str, Any]:

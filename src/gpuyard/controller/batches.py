@@ -171,8 +171,7 @@ class Batches:
 
     def devices(self, script: ScriptSpec) -> list[Device]:
         """The GPUs that will do for a script."""
-        view = self._core.view
-        there = [d for d in view.devices.values() if d.usable and d.node_id and view.node(d.node_id).online]
+        there = self._core.view.usable_devices()
         return suitable(there, Shape(gpus=1, gpu_memory_gb=script.memory_gb or 0.0))
 
     def _ground(self, batch: Batch) -> list[Device]:
@@ -385,15 +384,17 @@ class Batches:
         return found
 
     def may_stay(self, batch: Batch, attempt_id: str) -> bool:
-        """Whether a worker goes on: not when its GPU is taken from it, nor when a model is worth more there."""
+        """Whether a worker goes on: not when its GPU is taken from it or in quarantine, nor when a model is worth more
+        there."""
         attempt = self._core.view.attempts.get(attempt_id)
         if attempt is None or attempt.state is AttemptState.ENDING:
             return False
+        node = self._core.view.node(attempt.node_id)
         gpus = attempt.placements[0].gpu_uuids if attempt.placements else ()
         if not gpus:
-            return True
+            return node.provider not in node.barred
         device = self._core.view.devices.get(gpus[0])
-        if device is None or not device.usable:
+        if device is None or not device.usable or device.quarantine or node.provider in node.barred:
             return False
         return batch.exclusive or not (self._residents.closed or self._residents.would_load_on(gpus[0]))
 

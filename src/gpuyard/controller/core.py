@@ -159,6 +159,7 @@ class Core:
 
     def schedule(self) -> None:
         """Decide until nothing more follows: intents are emitted and handed to `on_intents`."""
+        self.view.heed_trust(self.clock())
         self.before_deciding()
         intents: list[str] = []
         while True:

@@ -124,7 +124,7 @@ class Engines:
         waiting = Counter(view.attempts[key].provider for key in view.engines.waiting if key in view.attempts)
         live = Counter(attempt.provider for attempt in view.attempts.values())
         return [{"name": name, **health, "waiting": waiting[name], "running": live[name] - waiting[name],
-                 **self._health.rates(name)}
+                 "quarantine": view.engines.trust.quarantined.get(name), **self._health.rates(name)}
                 for name, health in zip(self._providers, found, strict=True)]  # fmt: skip
 
     def _is_away(self, name: str, why: str) -> None:

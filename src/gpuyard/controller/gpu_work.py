@@ -44,6 +44,11 @@ class GpuWork:
         return {uuid: self._at(device, residents.get(uuid, []), holders.get(uuid))
                 for uuid, device in view.devices.items() if device.node_id}  # fmt: skip
 
+    def quarantine(self, device: Device) -> str:
+        """Why the GPU, or its node, gets only jobs that allow a quarantine; empty when it gets all."""
+        node = self._core.view.node(device.node_id or "")
+        return device.quarantine or node.barred.get(node.provider, "")
+
     def _learn_titles(self, job_ids: set[str]) -> None:
         """What to call the jobs; each is read once."""
         self._titles = {job_id: title for job_id, title in self._titles.items() if job_id in job_ids}
@@ -61,6 +66,8 @@ class GpuWork:
         resident = next(iter(awake or ([] if holder else residents)), None)
         of_model = GPU_STATES[resident.now_in] if resident else None
         state = gpu_state(GpuState(device.state), of_model, busy=holder is not None, draining=device.draining)
+        if state is GpuState.IDLE and self.quarantine(device):
+            state = GpuState.QUARANTINED
         job_id = holder.job_id if holder else None
         work: Work = {"state": state, "job_id": job_id, "pid": self._core.pids.get(job_id or "")}
         if resident:

@@ -53,7 +53,10 @@ class Gpus:
         """Somebody has seen to the GPU: its node forgets what it holds against it; its UUID."""
         device = self.find(reference)
         if device.state not in (GpuState.QUARANTINED, GpuState.COOLING, GpuState.OFFLINE):
-            raise RefusedError(f"GPU {device.uuid} is {device.state}.", "Only one that is kept from work is released.")
+            remedy = "Only one that is kept from work is released."
+            if device.quarantine:
+                remedy = f"It is {device.quarantine}; `gpuyard trust forget gpu:{device.uuid}` ends that."
+            raise RefusedError(f"GPU {device.uuid} is {device.state}.", remedy)
         assert device.node_id is not None
         provider = self._providers[self._core.view.node(device.node_id).provider]
         if not isinstance(provider, OwnsNodes):

@@ -26,7 +26,7 @@ from gpuyard.domain.tiers import Tier, Tiers
 from gpuyard.domain.validation import parse_spec
 
 MAX_JOBS = 100_000
-VARYING = frozenset({"name", "command", "labels", "depends_on", "idempotency_key"})
+VARYING = frozenset({"name", "command", "stdin", "labels", "depends_on", "idempotency_key"})
 # Enough for whatever clients send just now; a list of jobs that are all different must not fill the memory.
 _MAX_TEMPLATES = 256
 _NO_LABELS = msgspec.Raw(b"{}")
@@ -87,7 +87,7 @@ class Prepared:
     @classmethod
     def of(cls, template: Template, given: "_Varying | JobSpec") -> "Prepared":
         """The job of `template` that differs from others of it by what is `given`."""
-        own: dict[str, Any] = {name: value for name in _OWN if (value := getattr(given, name))}
+        own: dict[str, Any] = {name: value for name in _OWN if (value := getattr(given, name)) or value == ""}
         if given.name == "job":
             del own["name"]  # a spec leaves out what is the default anyway
         head, rest = msgspec.json.encode(own), template.rest
@@ -107,6 +107,7 @@ class _Varying(msgspec.Struct):
     """The part of a JobSpec that may differ within a template."""
 
     command: list[str]
+    stdin: str | None = None
     name: _Name = "job"
     labels: dict[_Name, _Name] = {}
     depends_on: list[_Name] = []
@@ -120,7 +121,7 @@ class _Varying(msgspec.Struct):
         )
 
 
-_OWN = ("name", "command", "labels", "depends_on", "idempotency_key")
+_OWN = ("name", "command", "stdin", "labels", "depends_on", "idempotency_key")
 _varying = msgspec.json.Decoder(_Varying)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 

@@ -24,6 +24,7 @@ _STATES = {state.value: state for state in JobState}
 def recall(queries: Queries, now: float) -> View:
     """The view of everything that is live in the ledger."""
     view = View()
+    _fold(view, Table.TRUST, "place", queries.trust(), now)
     _fold(view, Table.NODES, "id", queries.nodes(), now)
     _fold(view, Table.GPUS, "uuid", queries.gpus(), now)
     _learn(view, queries)

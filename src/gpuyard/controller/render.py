@@ -28,7 +28,7 @@ def _work(spec: JobSpec) -> tuple[tuple[str, ...], bytes | None]:
             order = {**spec.provider_options.get("script", {}), "script": spec.script, "args": spec.args}
             return (SCRIPT,), json.dumps(order).encode()
         case _:
-            return spec.command, None
+            return spec.command, None if spec.stdin is None else spec.stdin.encode()
 
 
 def render(

@@ -57,10 +57,9 @@ class Sight:
         """
         view, there = self._core.view, list(residents)
         free = self._measured()
-        gpus = {uuid: Gpu(uuid, device.memory_gb, measured_gb=free.get(uuid), node=device.node_id,
+        gpus = {uuid: Gpu(uuid, device.memory_gb, measured_gb=free.get(uuid), node=device.node_id or "",
                           kind=self._experience.kind(uuid))
-                for uuid, device in view.devices.items()
-                if device.usable and device.node_id and view.node(device.node_id).online}  # fmt: skip
+                for device in view.usable_devices() if (uuid := device.uuid)}  # fmt: skip
         self._see_scripts(gpus, {gpu for resident in there if resident.awake for gpu in resident.gpus}, now)
         for resident in there:
             for gpu in (homes := [gpus[gpu] for gpu in resident.gpus if gpu in gpus]):

@@ -26,6 +26,7 @@ class Table(StrEnum):
     ITEMS = "items"
     TIMINGS = "timings"
     HABITS = "habits"
+    TRUST = "trust"
 
 
 class EventKind(StrEnum):
@@ -64,6 +65,7 @@ class EventKind(StrEnum):
     ITEM_CANCELLED = "item.cancelled"
     PROVIDER_DOWN = "provider.down"
     PROVIDER_UP = "provider.up"
+    TRUST_CHANGED = "trust.changed"
 
 
 class Change(msgspec.Struct, frozen=True):

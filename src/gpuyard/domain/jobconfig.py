@@ -100,6 +100,7 @@ class CostInfo:
 
 # Where what S2 calls by another name stands in a JobSpec: an error names the field that was sent.
 _S2_NAMES = {
+    "stdin": "args_via_stdin",
     "timeout_s": "timeout_minutes",
     "resources.cpus": "gpu_spec.vcpus",
     "resources.memory_gb": "gpu_spec.ram_gb",
@@ -130,9 +131,16 @@ def spec_from_config(data: Any) -> tuple[JobSpec, list[str]]:
         "timeout_s": config.timeout_minutes * 60 if config.timeout_minutes else None,
         "resources": {"cpus": gpu.vcpus, "memory_gb": gpu.ram_gb, "gpus": gpus if gpu.gpu_count else {"count": 0}},
         "labels": config.labels, "provider_options": config.provider_options, "checkpoint": config.checkpoint,
-        "idempotency_key": config.idempotency_key,
+        "idempotency_key": config.idempotency_key, "stdin": _text(config.args_via_stdin),
     }  # fmt: skip
     try:
         return parse_spec(body), warnings
     except InvalidInputError as error:
         raise InvalidInputError([replace(f, field=_S2_NAMES.get(f.field, f.field)) for f in error.faults]) from None
+
+
+def _text(stdin: bytes | None) -> str | None:
+    try:
+        return None if stdin is None else stdin.decode()
+    except UnicodeDecodeError:
+        raise InvalidInputError.of("args_via_stdin", "is not UTF-8", "let the program read it from a file") from None

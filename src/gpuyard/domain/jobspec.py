@@ -51,6 +51,14 @@ def _no_nul(value: str) -> str:
     return value
 
 
+def _input(value: str) -> str:
+    size = len(value.encode())
+    if size > MAX_SPEC_BYTES:
+        fault = f"is {size / 1e6:.1f} MB; a spec may have {MAX_SPEC_BYTES / 1e6:.0f} MB"
+        raise ValueError(f"{fault}; let the program read a large input from a file")
+    return value
+
+
 def _signal_name(value: str) -> str:
     name = value.upper().removeprefix("SIG")
     known = {s.name.removeprefix("SIG") for s in signal.Signals}
@@ -91,7 +99,9 @@ def _number_text(value: Any) -> Any:
 Gigabytes = Annotated[float, BeforeValidator(units.memory_gb), Field(gt=0, le=1_000_000)]
 Seconds = Annotated[float, BeforeValidator(units.seconds), Field(gt=0, le=366 * 86400)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_clean_text)]
+Line = Annotated[str, StringConstraints(max_length=500), AfterValidator(_clean_text)]
 Text = Annotated[str, AfterValidator(_no_nul)]
+Input = Annotated[str, AfterValidator(_input)]
 SignalName = Annotated[str, AfterValidator(_signal_name)]
 Data = Annotated[dict[str, Any], AfterValidator(_not_too_deep)]
 
@@ -154,10 +164,11 @@ class CheckpointSpec(_Part):
 
 
 class Allowed(_Part):
-    """Where a job may run; empty means anywhere."""
+    """Where a job may run; empty means anywhere. `quarantined`: also where verification has failed."""
 
     providers: tuple[Name, ...] = ()
     regions: tuple[Name, ...] = ()
+    quarantined: bool = False
 
 
 def check_environment(environment: Iterable[str]) -> None:
@@ -175,11 +186,15 @@ def check_environment(environment: Iterable[str]) -> None:
 
 
 class JobSpec(_Part):
-    """A unit of work. Give one of `command`, `script` or `prompt`; `kind` follows from it."""
+    """A unit of work. Give one of `command`, `script` or `prompt`; `kind` follows from it.
+
+    `stdin` is what a command reads on its standard input, and then its end; without, it finds the end at once.
+    """
 
     name: Name = "job"
     kind: JobKind = JobKind.COMMAND
     command: tuple[Text, ...] = ()
+    stdin: Input | None = None
     script: Name | None = None
     prompt: str | None = None
     args: Data = Field(default_factory=dict)
@@ -233,6 +248,8 @@ class JobSpec(_Part):
             if given != (field == wanted):
                 fault = "is missing" if field == wanted else "does not belong"
                 raise ValueError(f"@{field}@{fault} in a job of kind {self.kind}; give exactly {wanted}")
+        if self.stdin is not None and self.kind is not JobKind.COMMAND:
+            raise ValueError(f"@stdin@does not belong in a job of kind {self.kind}; only a command can have one")
         if self.command and not self.command[0]:
             raise ValueError("@command@begins with an empty string; the first element is the program to run")
         return self

@@ -16,7 +16,7 @@ class Shape:
     """Needs per node: `cpus` cores, `memory_gb`, `gpus` devices with at least so much; `nodes` of them at once.
 
     `image`: it runs in a container. `owned`: it runs only where an agent of ours is. `workspace`: the key of the one it
-    uses. Of places that are not
+    uses. `quarantined`: it may also run on what is in quarantine. Of places that are not
     ours: `regions` it may be in (empty: any), the most that all of it may cost an hour in the currency of billing (0:
     no bound), whether it may be interrupted (`spot`), and by which `strategy` one is chosen (empty: the yard's own).
     """
@@ -38,6 +38,7 @@ class Shape:
     spot: bool = False
     strategy: str = ""
     workspace: str = ""
+    quarantined: bool = False
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -72,6 +73,7 @@ class Shape:
             spot=spec.spot,
             strategy=spec.strategy or "",
             workspace=workspace_key(spec.project, spec.workspace) if spec.workspace else "",
+            quarantined=spec.allowed.quarantined,
         ).interned()
 
     def interned(self) -> "Shape":

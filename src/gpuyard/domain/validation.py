@@ -55,8 +55,8 @@ def _fault(item: dict[str, Any], model: type[BaseModel]) -> Fault:
         return _own_words(field, str(context["error"]))
     if kind == "missing":
         return Fault(field, "is missing", "give it a value")
-    # A variable's value may be a secret, so it is never repeated.
-    secret = path[:1] == ["environment"]
+    # A variable's value, or what a program is to read, may be a secret, so it is never repeated.
+    secret = path[:1] in (["environment"], ["stdin"])
     shown = "has a value of the wrong type" if secret else f"is {quoted(item.get('input'))}"
     return Fault(field, shown, _remedy(kind, context, item["msg"]))
 

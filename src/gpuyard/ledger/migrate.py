@@ -8,7 +8,7 @@ from gpuyard.domain.errors import LedgerTooNewError
 
 # The newest revision in migrations/versions. Kept here so that a ledger that is up to date never imports Alembic,
 # which would add a third of a second to every start.
-HEAD = "0006"
+HEAD = "0007"
 _KNOWN = frozenset(f"{number:04}" for number in range(1, int(HEAD) + 1))
 # PostgreSQL's advisory lock that keeps servers which start at once from migrating at once; any number would do.
 _LOCK = 0x67707579617264

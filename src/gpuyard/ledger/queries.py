@@ -28,6 +28,7 @@ from gpuyard.ledger.tables import (
     progress,
     specs,
     timings,
+    trust,
 )
 
 Row = dict[str, Any]
@@ -292,6 +293,10 @@ class Queries:
     def habits(self) -> list[Row]:
         """When models are asked for."""
         return self._rows(sa.select(habits))
+
+    def trust(self) -> list[Row]:
+        """What was found out about places, by place."""
+        return self._rows(sa.select(trust).where(trust.c.updated_at.is_not(None)).order_by(trust.c.place))
 
     # --- batches ---
 

@@ -180,6 +180,17 @@ habits = sa.Table(
     sa.Column("share", sa.Float),
 )
 
+# What was found out about places where jobs run. A row whose `updated_at` is null was forgotten.
+trust = sa.Table(
+    "trust",
+    metadata,
+    sa.Column("place", TEXT, primary_key=True),
+    sa.Column("score", sa.Float),
+    sa.Column("quarantined_until", sa.Float),
+    sa.Column("reason", TEXT),
+    sa.Column("updated_at", sa.Float),
+)
+
 batches = sa.Table(
     "batches",
     metadata,
@@ -298,6 +309,7 @@ STATE_TABLES: Mapping[Table, sa.Table] = {
     Table.ITEMS: items,
     Table.TIMINGS: timings,
     Table.HABITS: habits,
+    Table.TRUST: trust,
 }
 
 

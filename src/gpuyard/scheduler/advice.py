@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from gpuyard.domain.gpus import compute_capability
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.units import format_gb
-from gpuyard.scheduler.fitting import suitable
+from gpuyard.scheduler.fitting import anywhere, suitable
 from gpuyard.scheduler.nodes import Device, Space
 from gpuyard.scheduler.placement import SpaceOf, would_fit
 from gpuyard.scheduler.view import View
@@ -31,6 +31,9 @@ def smaller_requests(view: View, shape: Shape, space_of: SpaceOf) -> list[Advice
 
 def _changes(shape: Shape, spaces: list[Space]) -> Iterator[tuple[Advice, Shape]]:
     """Every smaller request that could make a difference on `spaces`; of one need, the least change first."""
+    if not shape.quarantined:
+        text = "let it run where verification has failed (allowed.quarantined)"
+        yield Advice("quarantined", text), anywhere(shape)
     if shape.gpu_uuids:
         yield Advice("pinned", "let the scheduler choose the GPU instead of pinning it"), replace(shape, gpu_uuids=())
     if shape.gpu_class:

@@ -8,8 +8,9 @@ import math
 from collections.abc import Iterator, Set
 
 from gpuyard.domain.shape import Shape
-from gpuyard.scheduler.fitting import provider_for
+from gpuyard.scheduler.fitting import may_use, provider_for
 from gpuyard.scheduler.jobs import LiveJob
+from gpuyard.scheduler.nodes import Node
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.ranking import Ranking
 from gpuyard.scheduler.view import View
@@ -48,11 +49,20 @@ def _room(view: View, shape: Shape, providers: Set[str]) -> str | None:
     best, most = None, 0
     for node_id, site in view.sites.of(shape).items():
         node = view.nodes[node_id]
-        if node.state == "online" and provider_for(node, shape) in providers:
+        if provider_for(node, shape) in providers and is_open(node, shape):
             room = _window(len(site.running), seconds) - len(site.ahead)
             if room > most:
                 best, most = node_id, room
     return best
+
+
+def is_open(node: Node, shape: Shape) -> bool:
+    """True when a job sent ahead may take over a place on the node.
+
+    Which one the node chooses, so none of its GPUs may be in quarantine.
+    """
+    doubtful = shape.gpus and not shape.quarantined and any(device.quarantine for device in node.devices.values())
+    return node.online and may_use(node, shape) and not doubtful
 
 
 def _window(slots: int, seconds: float) -> int:

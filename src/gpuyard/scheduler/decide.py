@@ -17,7 +17,7 @@ from functools import lru_cache
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.scheduler.engines import Dispatch
-from gpuyard.scheduler.fitting import allowed, fit
+from gpuyard.scheduler.fitting import fit, may_use
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node
 from gpuyard.scheduler.placement import place
@@ -48,6 +48,7 @@ def decide(view: View, now: float, policy: Policy) -> Decision:
         revision, under, since, until = view.settled
         if revision == view.revision and under == policy and since <= now < (math.inf if until is None else until):
             return Decision((), until)
+    view.heed_trust(now)
     view.wake(now, policy.retry_max_s)
     view.forget_ended()
     failed = [_fail(view, child, parent) for child, parent in sorted(view.doomed.items())]
@@ -62,6 +63,7 @@ def decide(view: View, now: float, policy: Policy) -> Decision:
     preempted = [] if behind else Preemption(view, now, policy, ranking).plan()
     actions = (*failed, *started, *preempted)
     waiting = [view.victims.next_change(), view.engines.next_try(now)] if view.queue.line else []
+    waiting.append(view.engines.trust.next_change())
     wake_at = _soonest(view.delayed.first(), view.queue.next_ageing(), *waiting, now if behind else None)
     view.settled = None if actions else (view.revision, policy, now, wake_at)
     return Decision(actions, wake_at)
@@ -121,7 +123,8 @@ class _Line:
                 self._take(job, placements)
 
     def _recall(self) -> None:
-        """Take back who waits at an engine and could start here, without delaying the first of those in line here."""
+        """Take back who waits at an engine and could start here, without delaying the first of those in line here; and
+        who waits at what is in quarantine."""
         view = self._view
         if not view.engines.missed:
             return
@@ -134,11 +137,13 @@ class _Line:
             elif (
                 job and attempt.id not in view.leaving and attempt.state in _IN_QUEUE and not self._is_away(attempt.id)
             ):
-                placements = self._reservations.backfill(job, heads)
-                if placements:
+                placements = self._reservations.backfill(job, heads) or ()
+                offer = view.engines.offer(attempt.offer)
+                if placements or (offer and view.engines.quarantine(offer, job.shape)):
                     action = Recall(job.id, attempt.id, placements)
                     view.take_back(action)
-                    self._reservations.hold(job, placements)
+                    if placements:
+                        self._reservations.hold(job, placements)
                     self._started.append(action)
 
     def _is_away(self, attempt_id: str) -> bool:
@@ -152,7 +157,9 @@ class _Line:
         view = self._view
         for job_id, promise in list(view.promises.items()):
             job = view.jobs[job_id]
-            if job.state is not JobState.QUEUED:  # an engine still has it
+            if not all(_is_open(view, share, job.shape) for share in promise.placements):
+                view.break_promise(job_id)
+            elif job.state is not JobState.QUEUED:  # an engine still has it
                 if any(self._is_away(key) for key in promise.attempts):
                     view.break_promise(job_id)  # when it lets go of it nobody knows
                 else:
@@ -303,7 +310,14 @@ def _reopen(view: View) -> None:
 
 
 def _takes(node: Node, shape: Shape) -> bool:
-    return allowed(node, shape) and fit(node.free, shape) is not None
+    return may_use(node, shape) and fit(node.free, shape) is not None
+
+
+def _is_open(view: View, share: Placement, shape: Shape) -> bool:
+    """True when no quarantine keeps the job from this share."""
+    node = view.nodes[share.node_id]
+    mine = [device for uuid in share.gpu_uuids if (device := node.devices.get(uuid))]
+    return may_use(node, shape) and (shape.quarantined or not any(device.quarantine for device in mine))
 
 
 def _has_room(view: View, share: Placement, shape: Shape) -> bool:

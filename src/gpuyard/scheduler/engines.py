@@ -15,6 +15,7 @@ from gpuyard.scheduler.history import History
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.learning import Learning
 from gpuyard.scheduler.optimiser import USUAL_RUN_S, Forecast, Need, hourly, ranked
+from gpuyard.scheduler.trust import Trust
 
 SLACK = 1e-6
 # An offer that had nothing left is left alone for so long, and twice as long each time in a row.
@@ -41,7 +42,8 @@ class Engines:
 
     `containers`: by provider of nodes, the provider that runs containers on them. `put_off`: until when (UTC seconds)
     nothing is sent to an offer that had nothing left. `reasons`: why an attempt waits, in its engine's words.
-    `history`: what became of those that were sent. `keeps`: by workspace, the provider where it was used last.
+    `history`: what became of those that were sent. `trust`: what was found out about places. `keeps`: by workspace, the
+    provider where it was used last.
     `missed`: room came here while one was on its way to an engine.
     """
 
@@ -51,6 +53,7 @@ class Engines:
     put_off: dict[str, float] = field(default_factory=dict[str, float])
     reasons: dict[str, str] = field(default_factory=dict[str, str])
     history: History = field(default_factory=History)
+    trust: Trust = field(default_factory=Trust)
     keeps: dict[str, str] = field(default_factory=dict[str, str])
     missed: bool = False
     _empty: dict[str, int] = field(default_factory=dict[str, int])
@@ -102,26 +105,32 @@ class Engines:
     def ranked(self, shape: Shape, need: Need, strategy: Strategy) -> list[Forecast]:
         """The offers that suit, best first; the job's own strategy comes before `strategy`."""
         chosen = Strategy(shape.strategy) if shape.strategy else strategy
-        return ranked(self.able(shape), shape, need, self.history, chosen)
+        return ranked(self.able(shape), shape, need, self.history, chosen, self.trust)
 
     def listing(self, strategy: Strategy) -> list[Offer]:
         """Every offer, the best for a job of one GPU first; those without any come last."""
         found = [offer for _, offer in self.offers()]
         gpus, others = [offer for offer in found if offer.gpus], [offer for offer in found if not offer.gpus]
-        best = [*ranked(gpus, Shape(gpus=1), Need(), self.history, strategy),
-                *ranked(others, Shape(), Need(), self.history, strategy)]  # fmt: skip
+        best = [*ranked(gpus, Shape(gpus=1), Need(), self.history, strategy, self.trust),
+                *ranked(others, Shape(), Need(), self.history, strategy, self.trust)]  # fmt: skip
         return [forecast.offer for forecast in best]
 
-    def obstacle_of(self, offer: Offer, now: float) -> str:
+    def obstacle_of(self, offer: Offer, shape: Shape, now: float) -> str:
         """`obstacle` of the offer's own engine."""
-        return self.obstacle(self.known[offer.provider], offer, now)
+        return self.obstacle(self.known[offer.provider], offer, shape, now)
 
-    def obstacle(self, engine: Engine, offer: Offer, now: float) -> str:
-        """Why nothing is sent to the offer now, for people; empty when it can be."""
+    def obstacle(self, engine: Engine, offer: Offer, shape: Shape, now: float) -> str:
+        """Why no such job is sent to the offer now, for people; empty when it can be."""
         if engine.problem or offer.problem:
             return engine.problem or offer.problem
+        if quarantine := self.quarantine(offer, shape):
+            return f"is {quarantine}"
         until = self.put_off.get(offer.id, 0.0)
         return f"had nothing left; it is asked again in {until - now:.0f} s" if until > now else ""
+
+    def quarantine(self, offer: Offer, shape: Shape) -> str:
+        """The quarantine that keeps such jobs from the offer, for people; empty when none does."""
+        return "" if shape.quarantined else self.trust.of_offer(offer)
 
 
 def allows(offer: Offer, shape: Shape) -> bool:
@@ -242,7 +251,7 @@ class Dispatch:
             offer = forecast.offer
             engine = self._engines.known[offer.provider]
             room = self._waiting.get((engine.name, shape), 0) < engine.max_pending
-            if room and not self._engines.obstacle(engine, offer, self._now):
+            if room and not self._engines.obstacle(engine, offer, shape, self._now):
                 self._count(engine.name, shape)
                 return (Placement("", (), shape.cpus, shape.memory_gb, offer=offer.id),)
         return None

@@ -48,6 +48,7 @@ class Estimate:
 
 def estimate(view: View, job: LiveJob, now: float, policy: Policy, own_per_hour: float) -> Estimate:
     """Where the job could run. `own_per_hour`: the list price of a node of ours."""
+    view.heed_trust(now)
     strategy = Strategy(job.shape.strategy) if job.shape.strategy else policy.strategy
     need = need_of(job, view.learning, view.engines.keeps)
     if job.estimated_s:
@@ -79,7 +80,7 @@ def _offers(view: View, job: LiveJob, now: float, policy: Policy) -> Iterator[Pl
     forecasts = engines.ranked(job.shape, need_of(job, view.learning, engines.keeps), policy.strategy)
     for forecast in forecasts:
         offer = forecast.offer
-        obstacle = engines.obstacle_of(offer, now)
+        obstacle = engines.obstacle_of(offer, job.shape, now)
         yield Place(offer.id, "offer", True, (obstacle,) if obstacle else (), forecast.wait_s, forecast.run_s,
                     forecast.per_hour, forecast.cost, offer.region, offer.spot, offer.price_source)  # fmt: skip
     suited = {forecast.offer.id for forecast in forecasts}

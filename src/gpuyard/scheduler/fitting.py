@@ -1,7 +1,8 @@
 """Fitting: whether a share of a shape fits into a space, and which devices it would get."""
 
 from collections.abc import Iterable
-from functools import cache
+from dataclasses import replace
+from functools import cache, lru_cache
 
 from gpuyard.domain.gpus import GPUClass, compute_capability, resolve_gpu_class
 from gpuyard.domain.shape import Placement, Shape
@@ -25,8 +26,32 @@ def allowed(node: Node, shape: Shape) -> bool:
     return bool(provider_for(node, shape))
 
 
+def barred(node: Node, shape: Shape) -> str:
+    """The quarantine of the node, or of its provider, that keeps the job out, for people; empty when none does."""
+    return "" if shape.quarantined or not node.barred else node.barred.get(provider_for(node, shape), "")
+
+
+def may_use(node: Node, shape: Shape) -> bool:
+    """True when the job allows the node, and no quarantine keeps it out."""
+    return allowed(node, shape) and not barred(node, shape)
+
+
+@lru_cache(maxsize=4096)
+def anywhere(shape: Shape) -> Shape:
+    """The shape, but that no quarantine keeps it out: quarantines pass."""
+    return shape if shape.quarantined else replace(shape, quarantined=True)
+
+
+def holds(node: Node, shape: Shape) -> bool:
+    """True when a share fits into all that the node has, booked or not, well or not."""
+    return fit(node.capacity, anywhere(shape)) is not None
+
+
 def suitable(devices: Iterable[Device], shape: Shape) -> list[Device]:
-    """Those of `devices` that have the memory, capability and class the shape asks for, and are pinned if it pins."""
+    """Those of `devices` that have the memory, capability and class the shape asks for, are pinned if it pins, and are
+    in no quarantine unless it allows that."""
+    if not shape.quarantined:
+        devices = [device for device in devices if not device.quarantine]
     if not (shape.gpu_memory_gb or shape.gpu_capability or shape.gpu_class or shape.gpu_uuids):
         return list(devices)
     classes, least = _classes(shape.gpu_class), _capability(shape.gpu_capability)

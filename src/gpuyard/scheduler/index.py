@@ -1,8 +1,8 @@
 """The index: where a share of a shape could go, found without looking at every node.
 
-Nodes of equal hardware form a group; a shape that does not fit the group's empty node is never tried on it. Within a
-group nodes stand by how many GPUs are free, then by free cores and memory, so the best place (see `placement`) is the
-first that fits. Nodes that are not online are in no group.
+Nodes of equal hardware, alike in what is in quarantine, form a group; a shape that does not fit the group's empty node
+is never tried on it. Within a group nodes stand by how many GPUs are free, then by free cores and memory, so the best
+place (see `placement`) is the first that fits. Nodes that are not online are in no group.
 """
 
 from bisect import bisect_left, insort
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 from gpuyard.domain.gpus import GPUClass
 from gpuyard.domain.shape import Shape
-from gpuyard.scheduler.fitting import SLACK, allowed, fit
+from gpuyard.scheduler.fitting import SLACK, fit, may_use
 from gpuyard.scheduler.nodes import Node, Space
 
 Entry = tuple[float, float, str]
 """Free cores, free gigabytes, node id."""
-DeviceKind = tuple[float, tuple[int, int], GPUClass | None]
-Hardware = tuple[str, float, float, tuple[DeviceKind, ...]]
+DeviceKind = tuple[float, tuple[int, int], GPUClass | None, bool]
+Hardware = tuple[str, float, float, tuple[DeviceKind, ...], frozenset[str]]
 
 
 @dataclass(slots=True)
@@ -107,8 +107,9 @@ class NodeIndex:
         known = self._hardware.get(node.id)
         if known is not None and known[0] is node.whole:
             return known[1]  # `whole` is made anew whenever the hardware may have changed
-        kinds = tuple((device.memory_gb, device.capability, device.gpu_class) for device in node.whole.devices)
-        hardware = (f"{node.provider} {node.containers}", node.cpus, node.memory_gb, kinds)
+        kinds = tuple((device.memory_gb, device.capability, device.gpu_class, bool(device.quarantine))
+                      for device in node.whole.devices)  # fmt: skip
+        hardware = (f"{node.provider} {node.containers}", node.cpus, node.memory_gb, kinds, frozenset(node.barred))
         group = self._groups.get(hardware)
         if group is None:
             group = self._groups[hardware] = Group(_model(node), len(set(kinds)) <= 1)
@@ -132,9 +133,10 @@ def _uuids(space: Space) -> set[str]:
 
 def _model(node: Node) -> Node:
     """A copy of the node as it is when empty."""
-    return Node(node.id, provider=node.provider, containers=node.containers, state="online", whole=node.whole)
+    return Node(node.id, provider=node.provider, containers=node.containers, state="online", whole=node.whole,
+                barred=node.barred)  # fmt: skip
 
 
 def _could(group: Group, shape: Shape) -> bool:
     # Pinned devices are on certain nodes and not on a kind of node; they are looked for by their UUIDs.
-    return not shape.gpu_uuids and allowed(group.model, shape) and fit(group.model.whole, shape) is not None
+    return not shape.gpu_uuids and may_use(group.model, shape) and fit(group.model.whole, shape) is not None

@@ -1,7 +1,7 @@
 """Nodes: hosts with their GPUs, what is booked on them and what is left."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpuyard.domain.gpus import GPU_CLASSES, GPUClass, classify, compute_capability
@@ -13,7 +13,8 @@ UNUSABLE = frozenset({GpuState.OFFLINE, GpuState.QUARANTINED, GpuState.DRAINING,
 
 @dataclass(slots=True)
 class Device:
-    """A GPU. `memory_gb` is what it counts as, which is more than it reports.
+    """A GPU. `memory_gb` is what it counts as, which is more than it reports. `quarantine`: why only jobs that allow it
+    may be placed on it, for people; empty while all may.
 
     A "16 GB" T4 reports 15.0 to 15.75 GB, and people ask for 16. So a device of a known class counts as its class's
     nominal VRAM, and any other (a MIG slice, an unknown type) as what it reports, rounded up to the next half GB.
@@ -28,6 +29,7 @@ class Device:
     state: str = GpuState.IDLE
     problem: str | None = None
     draining: bool = False
+    quarantine: str = ""
     gpu_class: GPUClass | None = field(init=False)
     memory_gb: float = field(init=False)
     capability: tuple[int, int] = field(init=False)
@@ -83,7 +85,8 @@ class Node:
     """A host. `bookings` are the shares held on it, by attempt id, or by job id while a start is only decided.
 
     `whole` is the room when nothing is booked, `free` the room now; neither counts unusable devices. `containers` is
-    the provider that runs containers here, empty when none does.
+    the provider that runs containers here, empty when none does. `barred`: the providers whose jobs may not be placed
+    here unless they allow a quarantine, each with why not.
     """
 
     id: str
@@ -97,6 +100,7 @@ class Node:
     devices: dict[str, Device] = field(default_factory=dict[str, Device])
     bookings: dict[str, Placement] = field(default_factory=dict[str, Placement])
     whole: Space = NOTHING
+    barred: Mapping[str, str] = field(default_factory=dict[str, str])
     _free: Space | None = None
 
     @property

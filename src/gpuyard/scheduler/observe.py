@@ -256,9 +256,14 @@ def _gpu(view: View, uuid: str, row: Row) -> None:
         view.rebuild(view.node(device.node_id))
 
 
+def _trust(view: View, place: str, row: Row) -> None:
+    view.engines.trust.note(place, row)
+
+
 _FOLDS: Mapping[Table, Callable[[View, str, Row], None]] = {
     Table.JOBS: _job,
     Table.ATTEMPTS: _attempt,
     Table.NODES: _node,
     Table.GPUS: _gpu,
+    Table.TRUST: _trust,
 }

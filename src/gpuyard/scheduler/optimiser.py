@@ -1,7 +1,9 @@
 """The optimiser: filter, fit, score. Which of the offers is best for a job, what it would cost and how long it takes.
 
-What is expected comes from three sources: the offer itself (price, wait), this installation's own history (waits,
-failures, interruptions, the speed of each kind of GPU), and guesses where both are silent.
+What is expected comes from four sources: the offer itself (price, wait), this installation's own history (waits,
+failures, interruptions, the speed of each kind of GPU), what was found out about the place (`trust`), and guesses where
+all are silent. A place with a score s (0 to 1) does what it claims with that chance, so of the attempts that do not
+fail anyway (1 - failed) only the part s is expected to go well there: all in all 1 - (1 - failed) * s fail.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,6 +14,7 @@ from typing import NamedTuple
 from gpuyard.domain.offers import Offer, Strategy
 from gpuyard.domain.shape import Shape
 from gpuyard.scheduler.history import History
+from gpuyard.scheduler.trust import Trust
 
 _HOUR_S = 3600.0
 USUAL_RUN_S = 3600.0
@@ -53,25 +56,35 @@ class Forecast(NamedTuple):
         return None if self.per_hour is None else self.per_hour * self.run_s / _HOUR_S
 
 
-def ranked(offers: Iterable[Offer], shape: Shape, need: Need, history: History, strategy: Strategy) -> list[Forecast]:
-    """The `offers`, which suit the shape, best first. Equal ones stand in the order of their ids."""
+def ranked(
+    offers: Iterable[Offer], shape: Shape, need: Need, history: History, strategy: Strategy,
+    trust: Trust | None = None,
+) -> list[Forecast]:  # fmt: skip
+    """The `offers`, which suit the shape, best first. Equal ones stand in the order of their ids.
+
+    `trust`: what was found out about places; None for nothing.
+    """
     found = list(offers)
     if not found:
         return []
     speeds = {kind: history.speed(kind) for kind in {offer.kind for offer in found}}
     slowest = min(speeds.values())
-    forecasts = [_forecast(offer, shape, need, history, slowest / speeds[offer.kind]) for offer in found]
+    scores = [trust.score(offer) if trust else None for offer in found]
+    forecasts = [_forecast(offer, shape, need, history, slowest / speeds[offer.kind], score)
+                 for offer, score in zip(found, scores, strict=True)]  # fmt: skip
     return sorted(forecasts, key=_scorer(strategy, forecasts))
 
 
-def _forecast(offer: Offer, shape: Shape, need: Need, history: History, pace: float) -> Forecast:
-    """`pace`: how long the job runs there, as a part of how long it runs on the slowest."""
+def _forecast(offer: Offer, shape: Shape, need: Need, history: History, pace: float, score: float | None) -> Forecast:
+    """`pace`: how long the job runs there, as a part of how long it runs on the slowest; `score`: how far it is
+    trusted."""
     risk = history.risk(offer.id, spot=offer.spot)
     wait_s = risk.wait_s if risk.wait_s is not None else USUAL_WAIT_S if offer.wait_s is None else offer.wait_s
     if need.home and need.home != offer.provider:
         wait_s += _MOVE_S
     # Each attempt that is cut off costs half a run and another wait; so many are cut off before one is not.
-    lost = min(risk.failed + risk.interrupted, _MOST_LOST)
+    failed = risk.failed if score is None else 1 - (1 - risk.failed) * score
+    lost = min(failed + risk.interrupted, _MOST_LOST)
     again = lost / (1 - lost)
     run_s = need.run_s * pace * (1 + _LOST_PART * again)
     wait_s = wait_s * (1 + again) + _NOTHING_S * risk.nothing / (1 - min(risk.nothing, _MOST_LOST))

@@ -12,7 +12,7 @@ from itertools import islice
 from operator import attrgetter
 
 from gpuyard.domain.shape import Placement, Shape
-from gpuyard.scheduler.fitting import allowed, fit, share_of
+from gpuyard.scheduler.fitting import fit, may_use, share_of
 from gpuyard.scheduler.index import Group
 from gpuyard.scheduler.nodes import Device, Node, Space
 from gpuyard.scheduler.view import View
@@ -68,7 +68,7 @@ def would_fit(view: View, shape: Shape, space_of: SpaceOf) -> bool:
 
 
 def _candidate(node: Node, space: Space, shape: Shape) -> Candidate | None:
-    if not node.online or not allowed(node, shape):
+    if not node.online or not may_use(node, shape):
         return None
     devices = fit(space, shape)
     return None if devices is None else Candidate(node, devices, _score(node, space, devices, shape))

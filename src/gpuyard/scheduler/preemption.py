@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gpuyard.domain.shape import Placement, Shape
-from gpuyard.scheduler.fitting import SLACK, allowed, fit, share_of, suitable
+from gpuyard.scheduler.fitting import SLACK, fit, may_use, share_of, suitable
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node
 from gpuyard.scheduler.policy import Order, Policy
@@ -90,7 +90,7 @@ class Preemption:
     def _place(self, node: Node, job: LiveJob, gain: float) -> _Place | None:
         """The place on `node` that displaces the least."""
         shape = job.shape
-        if not node.online or not allowed(node, shape) or fit(node.whole, shape) is None:
+        if not node.online or not may_use(node, shape) or fit(node.whole, shape) is None:
             return None
         promised = self._promised_on(node)
         chosen = self._enough(node, job, gain, promised)
@@ -167,7 +167,7 @@ def _amounts(share: Placement, able: set[str] | None) -> tuple[int, float, float
 
 def _free_place(node: Node, shape: Shape) -> _Place | None:
     """A share that fits on the node as it is."""
-    if not node.online or not allowed(node, shape):
+    if not node.online or not may_use(node, shape):
         return None
     devices = fit(node.free, shape)
     return None if devices is None else _Place(0.0, 0, share_of(node, devices, shape), ())

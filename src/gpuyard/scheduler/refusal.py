@@ -11,8 +11,8 @@ from gpuyard.domain.offers import Offer
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.units import format_gb
 from gpuyard.scheduler.engines import allows, lacks
-from gpuyard.scheduler.fitting import SLACK, allowed, fit, suitable
-from gpuyard.scheduler.nodes import Node, Space
+from gpuyard.scheduler.fitting import SLACK, allowed, anywhere, barred, holds, suitable
+from gpuyard.scheduler.nodes import Device, Node, Space
 from gpuyard.scheduler.view import View
 
 _MOST_OFFERS = 3
@@ -45,6 +45,8 @@ def reasons(node: Node, shape: Shape, space: Space) -> tuple[str, ...]:
     found = [] if allowed(node, shape) else [f"belongs to provider {node.provider}, which the job does not allow"]
     if not node.online:
         found.append(f"is {node.why_not}")
+    if quarantine := barred(node, shape):
+        found.append(f"is {quarantine}")
     return (*found, *_lacks(node, shape, space))
 
 
@@ -54,7 +56,7 @@ def impossible(view: View, shape: Shape) -> Impossible | None:
     While no node that the job allows is known, nothing can be judged and nothing is impossible.
     """
     nodes = [node for node in view.nodes.values() if allowed(node, shape)]
-    able = sum(fit(node.capacity, shape) is not None for node in nodes)
+    able = sum(holds(node, shape) for node in nodes)
     offers = [offer for _, offer in view.engines.offers() if allows(offer, shape)]
     # What has not answered yet may have it.
     unknown = any(engine.problem and not engine.offers for engine in view.engines.known.values()) and not shape.owned
@@ -113,10 +115,11 @@ def count(number: float, noun: str) -> str:
 
 
 def _largest(nodes: Iterable[Node], shape: Shape) -> Node:
+    like = anywhere(shape)
     return max(
         nodes,
         key=lambda node: (
-            len(suitable(node.devices.values(), shape)), len(node.devices), node.cpus, node.memory_gb, node.id,
+            len(suitable(node.devices.values(), like)), len(node.devices), node.cpus, node.memory_gb, node.id,
         ),
     )  # fmt: skip
 
@@ -138,12 +141,12 @@ def _lacks(node: Node, shape: Shape, space: Space) -> list[str]:
 
 
 def _lacks_gpus(node: Node, shape: Shape, space: Space) -> str:
-    fitting = suitable(node.devices.values(), shape)
+    fitting = suitable(node.devices.values(), anywhere(shape))
     free = suitable(space.devices, shape)
     if len(free) >= shape.gpus:
         return ""
     if len(fitting) >= shape.gpus:
-        broken = [f"GPU {device.index} is {device.why_not}" for device in fitting if not device.usable]
+        broken = [f"GPU {device.index} is {why_not}" for device in fitting if (why_not := kept_from(device, shape))]
         in_use = f"has {len(free)} of {count(len(fitting), 'suitable GPU')} free, {shape.gpus} needed"
         return "; ".join([in_use, *broken])
     missing = [uuid for uuid in shape.gpu_uuids if uuid not in node.devices]
@@ -152,6 +155,11 @@ def _lacks_gpus(node: Node, shape: Shape, space: Space) -> str:
     if len(node.devices) < shape.gpus:
         return f"has {count(len(node.devices), 'GPU') if node.devices else 'no GPU'}, {shape.gpus} needed"
     return f"has {count(len(fitting), 'GPU')} that suit ({', '.join(_gpu_needs(shape))}), {shape.gpus} needed"
+
+
+def kept_from(device: Device, shape: Shape) -> str:
+    """Why the device, though it suits, is not for the job, whether booked or not; empty when it is."""
+    return device.why_not or ("" if shape.quarantined else device.quarantine)
 
 
 def _gpu_needs(shape: Shape) -> list[str]:

@@ -4,7 +4,8 @@ This is EASY backfill. A job that cannot start reserves the nodes where it can s
 attempts there have surely ended: at their timeout, counted from their start, plus a margin. Attempts without a timeout
 never surely end; then the time is infinity and the resources stay reserved all the same. A later job may start if what
 it takes is to spare at that time, or if it has surely ended before. Jobs that fit nowhere even when all is free (their
-node is offline) reserve nothing and stand in nobody's way. Each reservation is made on what earlier ones leave.
+node is offline, or in quarantine) reserve nothing and stand in nobody's way. Each reservation is made on what earlier
+ones leave.
 """
 
 import math
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import AttemptState
 from gpuyard.scheduler.ends import Bound
-from gpuyard.scheduler.fitting import allowed, fit, share_of, suitable
+from gpuyard.scheduler.fitting import fit, may_use, share_of, suitable
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node, Space
 from gpuyard.scheduler.placement import place
@@ -164,7 +165,7 @@ class Reservations:
 
     def _wait(self, node: Node, shape: Shape) -> _Wait | None:
         """How long a share must wait on `node`; None when it does not even fit the empty node."""
-        if not node.online or not allowed(node, shape) or fit(self._empty(node), shape) is None:
+        if not node.online or not may_use(node, shape) or fit(self._empty(node), shape) is None:
             return None
         ends = sorted({self._now, *(end for end in map(self.surely_ends, node.bookings) if end < math.inf)})
         index = bisect_left(ends, True, key=lambda at: fit(self._room(node, at), shape) is not None)

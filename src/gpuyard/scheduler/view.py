@@ -3,7 +3,7 @@ acts on it. It is the fold of events (`observe`) plus what is only decided yet."
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import AttemptState, JobState
@@ -81,7 +81,8 @@ class Preempt:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """Take an attempt back that waits at an engine: there is room for its job here, at `placements`."""
+    """Take an attempt back that waits at an engine: there is room for its job here, at `placements`; or the offer is in
+    quarantine, and there are none."""
 
     job_id: str
     attempt_id: str
@@ -205,7 +206,8 @@ class View:
         """Let the recall stand as tentative; what it is for is kept until the engine has let go of the attempt."""
         self.revision += 1
         self.leaving.add(action.attempt_id)
-        self.promises[action.job_id] = Promise(action.placements, frozenset({action.attempt_id}))
+        if action.placements:
+            self.promises[action.job_id] = Promise(action.placements, frozenset({action.attempt_id}))
 
     def keep_there(self, action: Recall) -> None:
         """Take a tentative recall back."""
@@ -247,7 +249,11 @@ class View:
 
     def rebuild(self, node: Node) -> None:
         """The node's own figures, its state or its devices have changed."""
-        node.containers = self.engines.containers.get(node.provider, "")
+        node.containers, trust = self.engines.containers.get(node.provider, ""), self.engines.trust
+        node.barred = trust.barred(node.title, (node.provider, node.containers))
+        for uuid, device in node.devices.items():
+            if device.quarantine != (quarantine := trust.of_gpu(uuid)):
+                self.devices[uuid] = node.devices[uuid] = replace(device, quarantine=quarantine)
         node.rebuild()
         self._changed(node)
 
@@ -264,6 +270,21 @@ class View:
         if containers is None or containers == self.engines.containers:
             return
         self.engines.containers = dict(containers)
+        self._rebuild_all()
+
+    def heed_trust(self, now: float) -> None:
+        """Let quarantines that began take effect, and those whose time has come at `now` (UTC seconds) end."""
+        if self.engines.trust.look(now):
+            self._rebuild_all()
+            self.engines.missed = True  # those who wait at engines may be wanted back
+
+    def usable_devices(self) -> list[Device]:
+        """The GPUs on which something of ours may be placed: they and their nodes are well and in no quarantine."""
+        open_ = {node.id for node in self.nodes.values() if node.online and node.provider not in node.barred}
+        return [device for device in self.devices.values()
+                if device.usable and not device.quarantine and device.node_id in open_]  # fmt: skip
+
+    def _rebuild_all(self) -> None:
         for node in self.nodes.values():
             self.rebuild(node)
         self.queue.reopen(self.queue.closed)

@@ -11,14 +11,14 @@ from gpuyard.domain.units import format_duration
 from gpuyard.scheduler.advice import smaller_requests
 from gpuyard.scheduler.engines import lacks as unfit
 from gpuyard.scheduler.engines import need_of
-from gpuyard.scheduler.fitting import allowed, fit, suitable
+from gpuyard.scheduler.fitting import allowed, anywhere, barred, fit, holds, provider_for, suitable
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node
 from gpuyard.scheduler.optimiser import Forecast
-from gpuyard.scheduler.placement import SpaceOf, candidates, free_space, place
+from gpuyard.scheduler.placement import SpaceOf, candidates, free_space, place, would_fit
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.ranking import Ranking
-from gpuyard.scheduler.refusal import count, describe, impossible, reasons
+from gpuyard.scheduler.refusal import count, describe, impossible, kept_from, reasons
 from gpuyard.scheduler.reservation import Reservation, Reservations, outlasts
 from gpuyard.scheduler.view import LiveAttempt, Promise, Start, View
 
@@ -46,10 +46,10 @@ class Why:
     """Why a job has not started.
 
     `constraint` is one word: `dependency`, `backoff`, `starting`, `preempting`, `priority`, `reservation`, `capacity`,
-    `no_nodes`, `offline`, `impossible`, or the need that stands in the way: `pinned`, `gpu_class`, `gpu_memory`,
-    `gpu_capability`, `gpus`, `nodes`, `cpus`, `memory`. `position` (from 1) and `ahead` count the jobs that may start
-    now; `position` is None while the job does not stand in line. `estimate_s` is how many seconds from now it starts
-    at the latest, None when nothing bounds it; `estimate_basis` says why.
+    `no_nodes`, `offline`, `quarantined`, `engine`, `impossible`, or the need that stands in the way: `pinned`,
+    `gpu_class`, `gpu_memory`, `gpu_capability`, `gpus`, `nodes`, `cpus`, `memory`. `position` (from 1) and `ahead`
+    count the jobs that may start now; `position` is None while the job does not stand in line. `estimate_s` is how many
+    seconds from now it starts at the latest, None when nothing bounds it; `estimate_basis` says why.
     """
 
     summary: str
@@ -73,6 +73,7 @@ def why(view: View, job_id: str, now: float, policy: Policy) -> Why | None:
         return replace(_at_engine(view, attempt), candidates=tuple(offer_verdicts(view, job, now, policy)))
     if job is None or job.state is not JobState.QUEUED:
         return None
+    view.heed_trust(now)
     view.wake(now, policy.retry_max_s)
     action = view.tentative.get(job_id)
     if isinstance(action, Start):
@@ -129,19 +130,23 @@ def _backoff(job: LiveJob, now: float) -> Why:
     return Why(f"It was put off and stands in line again in {format_duration(rest)}.", "backoff", basis)
 
 
+def _release(place: str) -> str:
+    return f"end the quarantine of {place} (gpuyard trust forget {place})"
+
+
 def offer_verdicts(view: View, job: LiveJob, now: float, policy: Policy) -> Iterator[NodeVerdict]:
     """What the job finds at each offer: those that suit, best first, with what is expected; then the others."""
     engines = view.engines
     forecasts = _ranking(view, job, policy)
     for forecast in forecasts:
         offer = forecast.offer
-        told = engines.obstacle_of(offer, now) or (FULL if job.state is JobState.QUEUED else "")
+        told = engines.obstacle_of(offer, job.shape, now) or (FULL if job.state is JobState.QUEUED else "")
         yield NodeVerdict(offer.id, offer.id, fits_now=False, would_fit_empty=True,
                           reasons=(told,) if told else (), expects=expects(forecast))  # fmt: skip
     suited = {forecast.offer.id for forecast in forecasts}
     for engine, offer in engines.offers():
         if offer.id not in suited:
-            obstacle = engines.obstacle(engine, offer, now)
+            obstacle = engines.obstacle(engine, offer, job.shape, now)
             told = (*unfit(offer, job.shape), *([obstacle] if obstacle else []))
             yield NodeVerdict(offer.id, offer.id, fits_now=False, would_fit_empty=False, reasons=told)
 
@@ -204,6 +209,8 @@ class _Line:
             return Why(summary, "no_nodes", "when a node comes is not known", would_help=tuple(self._repairs()))
         if len(candidates(self.view, shape, WHOLE)) >= shape.nodes:
             return self._in_use()
+        if would_fit(self.view, anywhere(shape), WHOLE):
+            return self._in_quarantine()
         advice = smaller_requests(self.view, shape, WHOLE)
         never = impossible(self.view, shape)
         constraint = advice[0].constraint if advice and never else "impossible" if never else "offline"
@@ -214,9 +221,18 @@ class _Line:
     def _held_back(self) -> Why:
         """Only engines can run it, and they are not given more for the moment."""
         engines = self.view.engines
-        told = [f"{forecast.offer.id} {engines.obstacle_of(forecast.offer, self.now) or FULL}"
+        told = [f"{forecast.offer.id} {engines.obstacle_of(forecast.offer, self.job.shape, self.now) or FULL}"
                 for forecast in _ranking(self.view, self.job, self.policy)]  # fmt: skip
         return Why(f"It is held back here: {'; '.join(told[:MOST_NAMED])}.", "engine", "when room comes is not known")
+
+    def _in_quarantine(self) -> Why:
+        """It would fit if all that is in quarantine were trusted."""
+        shape = self.job.shape
+        told = [f"{node.title} {'; '.join(lacks)}" for node in self._nodes() if allowed(node, shape)
+                and node.online and holds(node, shape) and (lacks := reasons(node, shape, node.whole))]  # fmt: skip
+        help_ = (*self._repairs(), *(item.text for item in smaller_requests(self.view, shape, WHOLE)))
+        return Why(f"What could run it is in quarantine: {'; '.join(told[:MOST_NAMED])}.", "quarantined",
+                   "it is looked at again when a quarantine ends", would_help=help_)  # fmt: skip
 
     def _in_use(self) -> Why:
         """It would fit if less were booked."""
@@ -276,20 +292,26 @@ class _Line:
 
     def _repairs(self) -> Iterator[str]:
         """Nodes and GPUs that would do if they were well."""
+        shape = self.job.shape
         for node in self._nodes():
-            if not allowed(node, self.job.shape) or fit(node.capacity, self.job.shape) is None:
+            if not allowed(node, shape) or not holds(node, shape):
                 continue
             if not node.online:
                 cure = "stop draining" if node.state == "draining" else "start the agent of"
                 yield f"{cure} node {node.title} (it is {node.why_not})"
-            elif self.job.shape.gpus and fit(node.free, self.job.shape) is None:
-                broken = [item for item in suitable(node.devices.values(), self.job.shape) if not item.usable]
+            elif barred(node, shape):
+                own = f"node:{node.title}"
+                yield _release(own if own in self.view.engines.trust.quarantined else provider_for(node, shape))
+            elif shape.gpus and fit(node.free, shape) is None:
+                fitting = suitable(node.devices.values(), anywhere(shape))
+                broken = [item for item in fitting if not item.usable]
                 yield from (f"bring back GPU {item.index} of {node.title} (it is {item.why_not})" for item in broken)
+                yield from (_release(f"gpu:{item.uuid}") for item in fitting if item.usable and kept_from(item, shape))
 
     def _verdicts(self) -> Iterator[NodeVerdict]:
         for node in self._nodes():
             lacks = reasons(node, self.job.shape, node.free)
-            would = allowed(node, self.job.shape) and fit(node.capacity, self.job.shape) is not None
+            would = allowed(node, self.job.shape) and holds(node, self.job.shape)
             yield NodeVerdict(node.id, node.title, not lacks, would, lacks)
         yield from offer_verdicts(self.view, self.job, self.now, self.policy)
 

@@ -8,6 +8,7 @@ from gpuyard.controller.recall import recall
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.writer import Writer
 from gpuyard.scheduler.view import View
+from tests.support.ledger import trust_event
 from tests.support.life import Life, view_of
 
 pytestmark = pytest.mark.anyio
@@ -34,6 +35,8 @@ def busy() -> Life:
     attempt = life.run(taken)
     life.stop(attempt, "preempted")
     life.end(attempt, reason="preempted")
+    for number in (1, 2, 6, 5):  # the second is changed again, the first is forgotten
+        life.record(trust_event(number))
     return life
 
 
@@ -47,6 +50,7 @@ def told(view: View) -> dict[str, Any]:
         "dependents": view.dependents,
         "doomed": view.doomed,
         "ended": {job_id: view.ended[job_id] for job_id in view.ended.keys() & view.dependents.keys()},
+        "trust": view.engines.trust.findings,
         "bookings": {node.id: node.bookings for node in view.nodes.values()},
     }
 

@@ -13,7 +13,7 @@ from gpuyard.domain.errors import IllegalMoveError
 from gpuyard.ledger.apply import apply, event_of, fold
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.prune import history, prune
-from tests.support.ledger import node_event, state_of
+from tests.support.ledger import node_event, state_of, trust_event
 from tests.support.life import Life
 
 Step = Callable[[Life, int], object]
@@ -34,6 +34,7 @@ STEPS: dict[str, Step] = {
     "resume": lambda life, n: life.resume(_pick(life.jobs, n)),
     "lose": lambda life, n: life.lose_sight(_pick(life.jobs, n), lost=n % 2 == 0),
     "save": lambda life, n: life.save_checkpoint(_pick(life.attempts, n), step=n),
+    "trust": lambda life, n: life.record(trust_event(n)),
     "node": lambda life, n: life.record(node_event(n % 4, state=f"s{n}", limits={"n": n}, reason=None)),
 }
 histories = st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 30)), min_size=5, max_size=40)

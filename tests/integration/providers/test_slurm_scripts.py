@@ -116,6 +116,8 @@ def test_what_cannot_be_sent_is_refused(slurm: SlurmCluster, tmp_path: Path) -> 
         missing = JobConfig(name="x", command=("x",), provider_options={"slurm": {"script": "/none/job.slurm"}})
         with pytest.raises(ProviderError, match=r"The script /none/job\.slurm cannot be read"):
             await provider.submit_job(missing)
+        with pytest.raises(ProviderError, match=r"stdin: sbatch gives /none/job\.slurm no standard input"):
+            await provider.submit_job(missing.model_copy(update={"args_via_stdin": b"x"}))
         with pytest.raises(ProviderError, match="Invalid partition"):
             await provider.submit_job(job(tmp_path, "#SBATCH --partition=none-such"))
         assert not list((tmp_path / "home" / "slurm").glob("attempt_*"))

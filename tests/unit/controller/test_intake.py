@@ -147,6 +147,8 @@ FIRST = {"name": "first", "command": ["a", "b"], "priority": 4, "timeout_s": "2h
         {"name": "x" * 200, "command": ["c"], "labels": {"ä": "ö", "k": "v"}},
         {"command": ["a", "", "\n\u20ac"], "labels": {}, "idempotency_key": "k", "depends_on": ["old"]},
         {"idempotency_key": None, "depends_on": []},
+        {"stdin": "read \u20ac me\0"},
+        {"stdin": ""},
     ],
 )
 def test_a_job_of_a_known_template_is_what_the_model_makes_of_it(own):
@@ -160,7 +162,12 @@ def test_a_job_of_a_known_template_is_what_the_model_makes_of_it(own):
 
 
 def test_jobs_that_differ_only_in_what_may_vary_share_a_template():
-    jobs = take(*({**FIRST, "name": f"n{n}", "command": ["c", str(n)], "labels": {"n": str(n)}} for n in range(3)))
+    jobs = take(
+        *(
+            {**FIRST, "name": f"n{n}", "command": ["c", str(n)], "stdin": f"{n}", "labels": {"n": str(n)}}
+            for n in range(3)
+        )
+    )
     assert len({job.template for job in jobs}) == 1
     other, s2 = take({**FIRST, "priority": 5}, {"name": "a", "command": ["x"], "gpu_spec": {}})
     assert len({job.template for job in (*jobs, other, s2)}) == 3
@@ -178,6 +185,7 @@ def test_jobs_that_differ_only_in_what_may_vary_share_a_template():
         ({"command": ["a", "b\0"]}, "command.1"),
         ({"command": "a b"}, "command"),
         ({"command": ["a", 1]}, "command.1"),
+        ({"stdin": ["a"]}, "stdin"),
         ({"labels": {"k": ""}}, "labels.k"),
         ({"labels": {"k": "a\nb"}}, "labels.k"),
         ({"labels": {"": "v"}}, "labels."),

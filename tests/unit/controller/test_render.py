@@ -34,6 +34,11 @@ def test_a_job_is_rendered_with_its_place_and_its_token():
     assert not options.get("resume_sha256")
 
 
+@pytest.mark.parametrize(("stdin", "given"), [("é\n", "é\n".encode()), ("", b""), (None, None)])
+def test_a_job_is_rendered_with_what_it_reads(stdin, given):
+    assert render(spec(stdin=stdin), Shape(), ATTEMPT, None, ROOT).args_via_stdin == given
+
+
 def test_a_job_is_rendered_with_the_checkpoint_it_goes_on_from():
     options = render(spec(), Shape(), ATTEMPT, CHECKPOINT, ROOT).provider_options
     assert (options["resume_sha256"], options["resume_name"], options["resume_directory"]) == (

@@ -72,6 +72,9 @@ def gpu(**fields: Any) -> dict[str, Any]:
         ({"command": []}, "command", "is missing in a job of kind command", "give exactly command"),
         ({"command": [""]}, "command", "begins with an empty string", "the program to run"),
         ({"command": ["a", "b\0c"]}, "command.1", "holds a NUL byte", "remove it"),
+        ({"stdin": ["a secret"]}, "stdin", "has a value of the wrong type", "must be a valid string"),
+        ({"stdin": "\u20ac" * 400_000}, "stdin", "is 1.2 MB; a spec may have 1 MB", "from a file"),
+        ({"allowed": {"quarantined": "sure"}}, "allowed.quarantined", "is 'sure'", "must be a valid boolean"),
         ({"prompt": "hello"}, "command", "does not belong in a job of kind llm", "give exactly prompt"),
         ({"kind": "dance"}, "kind", "is 'dance'", "must be one of 'command', 'script', 'llm', 'model' or 'worker'"),
         ({"priority": 6}, "priority", "is 6", "must be at most 5"),
@@ -129,3 +132,9 @@ def test_deep_data_is_accepted_up_to_the_bound():
 def test_a_nearest_name_is_offered_for_a_misspelt_gpu():
     (fault,) = refused(resources=gpu(gpu_class="h100-80g")).faults
     assert "h100-80gb" in fault.remedy
+
+
+@pytest.mark.parametrize("work", [{"prompt": "hello"}, {"script": "whisper"}, {"kind": "model", "command": ["serve"]}])
+def test_only_a_command_has_a_standard_input(work):
+    with pytest.raises(InvalidInputError, match=r"stdin: does not belong in a job of kind .*only a command"):
+        parse_spec({**work, "stdin": "x"})

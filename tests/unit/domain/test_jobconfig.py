@@ -56,6 +56,13 @@ def test_missing_optional_keys_get_their_defaults():
     assert (spec.resources.gpus.count, spec.retry_count, spec.image, warnings) == (0, 0, None, [])
 
 
+def test_a_standard_input_is_carried_over():
+    spec, _ = spec_from_config({**SEED, "args_via_stdin": "é\n"})
+    assert spec.stdin == "é\n"
+    with pytest.raises(InvalidInputError, match="args_via_stdin: is not UTF-8"):
+        spec_from_config(JobConfig(name="a", command=("b",), args_via_stdin=b"\xff"))
+
+
 def test_a_checkpoint_is_carried_over():
     spec, _ = spec_from_config({**SEED, "checkpoint": {"path": "out/*.pt", "signal": "USR1"}})
     assert (spec.checkpoint.path, spec.checkpoint.signal) == ("out/*.pt", "USR1")

@@ -39,14 +39,17 @@ specs = object_of(
     volumes=st.dictionaries(printable, printable, max_size=2), timeout_s=numbers | st.just("2h"),
     retry_count=st.integers(0, 100), max_silence_s=numbers, priority=st.integers(1, 5), spot=st.booleans(),
     depends_on=st.lists(names, max_size=3), preemptible=st.booleans(), max_price=st.decimals(1, 9, places=3),
-    allowed=object_of(providers=st.lists(names, max_size=2), regions=st.lists(names, max_size=2)),
+    allowed=object_of(providers=st.lists(names, max_size=2), regions=st.lists(names, max_size=2),
+                      quarantined=st.booleans()),
     provider_options=st.dictionaries(printable, json_values, max_size=2), labels=st.dictionaries(names, names),
     checkpoint=object_of(path=printable, grace_s=st.floats(0, 1000), signal=st.sampled_from(["USR1", "SIGINT", "hup"]),
                          resume_args=st.lists(printable, max_size=2)),
     estimated_duration_s=numbers, idempotency_key=names,
 )  # fmt: skip
 work = (
-    st.fixed_dictionaries({"command": st.lists(printable, min_size=1, max_size=4)}, optional={"workspace": names})
+    st.fixed_dictionaries(
+        {"command": st.lists(printable, min_size=1, max_size=4)}, optional={"workspace": names, "stdin": st.text()}
+    )
     | st.fixed_dictionaries({"script": names, "args": st.dictionaries(printable, json_values, max_size=2)})
     | st.fixed_dictionaries({"prompt": printable})
 )

@@ -18,6 +18,7 @@ from gpuyard.scheduler.view import View
 from tests.unit.scheduler.world import A100_80GB, T4, World, snapshot
 
 NODES = ("cpu", "small", "big")
+PLACES = ("local", "node:small", "node:big", "gpu:GPU-small-0", "gpu:GPU-big-0", "gpu:GPU-big-1")
 GPUS = ("GPU-small-0", "GPU-small-1", "GPU-big-0", "GPU-big-1", "GPU-big-2", "GPU-big-3")
 
 
@@ -29,6 +30,7 @@ class Scheduler(RuleBasedStateMachine):
         self.world = World(Policy(ageing_s=500.0, end_margin_s=5.0, reserved_heads=3))
         self.outcomes: dict[str, str] = {}
         self.parents: dict[str, list[str]] = {}
+        self.quarantines: dict[str, float] = {}
 
     @initialize()
     def cluster(self):
@@ -45,6 +47,7 @@ class Scheduler(RuleBasedStateMachine):
         gpu_memory_gb=st.sampled_from([0.0, 16.0, 40.0]),
         timeout_s=st.sampled_from([None, 5.0, 50.0]),
         wait=st.sampled_from([None, -1.0, 20.0]),
+        quarantined=st.sampled_from([False, False, True]),
         parents=st.lists(st.integers(0, 1000), max_size=2),
     )
     def submit(self, priority, gpus, timeout_s, wait, parents, **shape):
@@ -89,6 +92,8 @@ class Scheduler(RuleBasedStateMachine):
         for share in placements:
             node = self.world.view.nodes[share.node_id]
             assert node.online
+            assert job.shape.quarantined or not self.judged(f"node:{node.id}", "local", *(
+                f"gpu:{uuid}" for uuid in share.gpu_uuids))  # fmt: skip
             assert len(set(share.gpu_uuids)) == job.shape.gpus
             for uuid in share.gpu_uuids:
                 assert node.devices[uuid].usable
@@ -118,6 +123,7 @@ class Scheduler(RuleBasedStateMachine):
 
     @rule()
     def decide_and_undo(self):
+        self.world.view.heed_trust(self.world.now)
         self.world.view.wake(self.world.now)
         self.world.view.forget_ended()
         before = snapshot(self.world.view)
@@ -163,6 +169,19 @@ class Scheduler(RuleBasedStateMachine):
     def gpu_leaves_or_comes_back(self, uuid, here):
         self.world.set_gpu(uuid, node_id=uuid.split("-")[1] if here else None)
 
+    @rule(place_=st.sampled_from(PLACES), seconds=st.sampled_from([None, 0.0, 20.0, 300.0]))
+    def place_is_judged(self, place_, seconds):
+        """It is in quarantine from now on, was until now, or nothing is known of it any more."""
+        self.quarantines.pop(place_, None)
+        if seconds is None:
+            self.world.forget(place_)
+        else:
+            self.quarantines[place_] = self.world.now + seconds
+            self.world.trust(place_, self.quarantines[place_])
+
+    def judged(self, *places) -> bool:
+        return any(self.quarantines.get(place_, 0.0) > self.world.now for place_ in places)
+
     @rule(seconds=st.sampled_from([1.0, 25.0, 600.0]))
     def time_passes(self, seconds):
         self.world.now += seconds
@@ -177,6 +196,7 @@ class Scheduler(RuleBasedStateMachine):
             observe(twice, event)
             observe(twice, event)
         for view in (once, twice, self.world.view):
+            view.heed_trust(self.world.now)
             view.wake(self.world.now)
             view.forget_ended()
         assert snapshot(once) == snapshot(self.world.view) == snapshot(twice)
@@ -210,6 +230,8 @@ class Scheduler(RuleBasedStateMachine):
             self.node_changes(node_id, "online")
         for uuid in GPUS if self.world.view.nodes else ():
             self.world.set_gpu(uuid, node_id=uuid.split("-")[1], state="idle")
+        for place_ in PLACES:
+            self.place_is_judged(place_, None)
         for _ in range(2 * len(self.outcomes) + 2):
             self.world.now += 100.0
             self.decide(run=True, look_again=True)

@@ -56,6 +56,16 @@ class World:
     def set_gpu(self, uuid: str, **columns) -> None:
         self.record(Change(Table.GPUS, uuid, columns))
 
+    def trust(self, place: str, until: float | None = None, score: float | None = None, reason="wrong answers") -> None:
+        """This was found out about the place, which is in quarantine until then."""
+        row = {"score": score, "quarantined_until": until, "reason": reason, "updated_at": self.now}
+        self.record(Change(Table.TRUST, place, row), kind=EventKind.TRUST_CHANGED)
+
+    def forget(self, place: str) -> None:
+        """Nothing is known of the place any more."""
+        row = {"score": None, "quarantined_until": None, "reason": None, "updated_at": None}
+        self.record(Change(Table.TRUST, place, row), kind=EventKind.TRUST_CHANGED)
+
     def submit(self, priority=3, timeout_s=None, depends_on=(), not_before=None, **shape) -> str:
         self.jobs += 1
         job_id = f"job_{self.jobs:05d}"

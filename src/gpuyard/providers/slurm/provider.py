@@ -109,6 +109,9 @@ class SlurmProvider(GpuProviderInterface):
 
     async def _send(self, job_config: JobConfig, folder: AttemptFolder) -> str:
         if script := script_of(job_config):
+            if job_config.args_via_stdin is not None:
+                fault = f"stdin: sbatch gives {script} no standard input; let the script read a file"
+                raise ProviderError(fault, "slurm", "BAD_SCRIPT")
             return await self._scripts.submit(script, folder)
         gang = int(job_config.provider_options.get("nodes") or 1) > 1
         launcher = self._launcher(folder, job_config) if gang else ()

@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from gpuyard.controller.core import Core
 from gpuyard.domain.gpus import classify
 from gpuyard.domain.offers import Offer
+from gpuyard.domain.shape import Shape
 from gpuyard.server.yard import TheYard
 
 router = APIRouter(tags=["machines"])
@@ -17,13 +18,16 @@ async def list_gpus(yard: TheYard) -> dict[str, Any]:
     """Every GPU: its class, its state, and the model or script on it."""
     names = {row["id"]: row["name"] for row in yard.queries.nodes()}
     figures, work = yard.controller.gpus.figures(), yard.controller.gpu_work.all()
+    view = yard.controller.core.view
+    quarantines = {uuid: yard.controller.gpu_work.quarantine(device) for uuid, device in view.devices.items()}
     items: list[dict[str, Any]] = []
     for row in yard.queries.gpus():
         seen, at = figures.get(row["uuid"]), work.get(row["uuid"], {"job_id": None})
         items.append({
             **row, "node": names.get(row["node_id"]), "gpu_class": classify(row["name"], row["memory_mb"]),
             "draining": bool(row["draining"]), "free_mb": seen and seen.free_mb,
-            "temperature_c": seen and seen.temperature_c, "utilization": seen and seen.utilization, **at,
+            "temperature_c": seen and seen.temperature_c, "utilization": seen and seen.utilization,
+            "quarantine": quarantines.get(row["uuid"]) or None, **at,
         })  # fmt: skip
     return {"items": items, "next": None}
 
@@ -59,7 +63,8 @@ async def list_nodes(yard: TheYard) -> dict[str, Any]:
             "gpus": sum(len(place.gpu_uuids) for place in places),
         }
         gpus = sum(gpu["node_id"] == row["id"] for gpu in yard.queries.gpus())
-        items.append({**row, "gpus": gpus, "booked": booked})
+        barred = yard.controller.core.view.node(row["id"]).barred.get(row["provider"])
+        items.append({**row, "gpus": gpus, "booked": booked, "quarantine": barred})
     return {"items": items, "next": None}
 
 
@@ -82,7 +87,7 @@ async def list_offers(yard: TheYard) -> dict[str, Any]:
     """What engines offer, the best first: GPUs, sizes, prices, and why one cannot be had at the moment.
 
     `wait_s` is what a job waits there: as seen here, else as the provider says. `failed` and `interrupted` are the
-    parts of attempts that went so, as far as is known.
+    parts of attempts that went so, as far as is known; `trust` is what whoever checks it says, null where nobody does.
     """
     core = yard.controller.core
     return {"items": [_offer(core, offer) for offer in core.view.engines.listing(core.policy.strategy)], "next": None}
@@ -94,7 +99,7 @@ def _offer(core: Core, offer: Offer) -> dict[str, Any]:
     return {
         **{name: getattr(offer, name) for name in _SHOWN},
         "price_per_hour": offer.price_per_hour and str(offer.price_per_hour), "gpu_memory_gb": offer.gpu_gb,
-        "problem": engines.obstacle_of(offer, core.clock()) or None,
+        "problem": engines.obstacle_of(offer, Shape(), core.clock()) or None, "trust": engines.trust.score(offer),
         "wait_s": offer.wait_s if risk.wait_s is None else risk.wait_s,
         "failed": round(risk.failed, 4), "interrupted": round(risk.interrupted, 4),
     }  # fmt: skip
