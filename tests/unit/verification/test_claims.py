@@ -1,0 +1,179 @@
+"""Claims: what a solver says of its GPU, true and invented, against its class."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuyard.verification.calibration import Range
+from gpuyard.verification.claims import MOST_GPUS, Expected, Finding, judge, shared_uuids
+
+UUID = "GPU-2f4e6a80-1111-2222-3333-444455556666"
+OTHER = "GPU-aaaaaaaa-1111-2222-3333-444455556666"
+DIGEST = "ab" * 32
+A100: dict[str, Any] = {
+    "name": "NVIDIA A100-SXM4-80GB", "memory_mb": 81920, "uuid": UUID, "driver": "570.86.15",
+    "compute_capability": "8.0",
+}  # fmt: skip
+SAID: dict[str, Any] = {
+    "inventory": [A100],
+    "vram": {"gigabytes": 68.0, "digest": DIGEST, "fill_s": 9.0, "read_s": 1.0},
+    "speed": {"tflops": 250.0, "bandwidth_gbs": 1700.0},
+}
+RANGES = {"tflops": Range(200, 300), "bandwidth_gbs": Range(1500, 1900)}
+EXPECTED: dict[str, Any] = {
+    "gpu_class": "a100-80gb", "inventory": True, "speed": True, "vram_gb": 68.0, "vram_digest": DIGEST,
+    "claims_s": 15.0, "ranges": RANGES,
+}  # fmt: skip
+ALL = {"model", "memory", "compute_capability", "uuid", "driver", "vram", "vram_digest", "tflops", "bandwidth_gbs",
+       "claims_s"}  # fmt: skip
+
+
+def judged(said: object, elapsed_s: float | None = 12.0, **expected: Any) -> dict[str, Finding]:
+    findings = judge(said, Expected(**{**EXPECTED, **expected}), elapsed_s)
+    assert len({finding.name for finding in findings}) == len(findings)
+    return {finding.name: finding for finding in findings}
+
+
+def wrong(said: object, elapsed_s: float | None = 12.0, **expected: Any) -> set[str]:
+    return {name for name, finding in judged(said, elapsed_s, **expected).items() if finding.ok is False}
+
+
+def gpu(**changes: Any) -> dict[str, Any]:
+    return {**SAID, "inventory": [{**A100, **changes}]}
+
+
+def test_what_is_true_is_found_right() -> None:
+    found = judged(SAID)
+    assert set(found) == ALL and all(finding.ok is True for finding in found.values())
+    assert found["model"] == Finding("model", True, "'NVIDIA A100-SXM4-80GB'", "a100-80gb")
+
+
+def test_only_what_was_asked_for_is_judged() -> None:
+    assert judge(SAID, Expected("a100-80gb"), 1.0) == ()
+    assert set(judged(SAID, inventory=False, vram_gb=0)) == {"tflops", "bandwidth_gbs", "claims_s"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"name": "NVIDIA A100-SXM4-40GB", "memory_mb": 40960}, {"model", "memory"}),
+        ({"memory_mb": 40960}, {"model", "memory"}),  # the name of the large one, the memory of the small one
+        ({"name": "NVIDIA H100 80GB HBM3", "compute_capability": "9.0"}, {"model", "compute_capability"}),
+        ({"name": "NVIDIA A100-SXM4-80GB MIG 7g.80gb"}, {"model"}),
+        ({"compute_capability": "8.6"}, {"compute_capability"}),
+        ({"compute_capability": "newest"}, {"compute_capability"}),
+        ({"memory_mb": 163840}, {"model", "memory"}),
+        ({"memory_mb": float("nan")}, {"model", "memory"}),
+        ({"memory_mb": True}, {"model", "memory"}),
+        ({"memory_mb": 10**400}, {"model", "memory"}),
+        ({"uuid": "MIG-2f4e6a80-1111-2222-3333-444455556666"}, {"uuid"}),
+        ({"uuid": "GPU-2f4e6a80"}, {"uuid"}),
+        ({"uuid": None}, {"uuid"}),
+        ({"driver": "latest"}, {"driver"}),
+        ({"name": 5, "driver": []}, {"model", "driver"}),
+        ({"name": "x" * 10**6}, {"model"}),
+    ],
+)
+def test_a_gpu_that_is_not_of_the_class(changes: dict[str, Any], names: set[str]) -> None:
+    found = judged(gpu(**changes))
+    assert {name for name, finding in found.items() if finding.ok is False} == names
+    assert all(len(finding.said) < 200 for finding in found.values())
+
+
+@pytest.mark.parametrize("memory_mb", [81559, 81920, 79000])
+def test_what_a_driver_keeps_of_the_memory_is_no_lie(memory_mb: int) -> None:
+    assert wrong(gpu(memory_mb=memory_mb)) == set()
+
+
+@pytest.mark.parametrize("inventory", [None, [], {}, "A100", [A100, 5], [A100] * (MOST_GPUS + 1), [[A100]]])
+def test_an_inventory_that_is_none(inventory: object) -> None:
+    assert wrong({**SAID, "inventory": inventory}) == {"inventory"}
+
+
+def test_one_gpu_listed_twice_is_not_two() -> None:
+    assert wrong({**SAID, "inventory": [A100, {**A100, "uuid": UUID.upper().replace("GPU-", "gpu-")}]}) == {"uuid"}
+    assert wrong({**SAID, "inventory": [A100, {**A100, "uuid": OTHER}]}) == set()
+
+
+def test_one_wrong_gpu_among_right_ones_is_found() -> None:
+    other = {**A100, "uuid": OTHER, "name": "Tesla T4", "memory_mb": 15360, "compute_capability": "7.5"}
+    assert wrong({**SAID, "inventory": [A100, other]}) == {"model", "memory", "compute_capability"}
+
+
+def test_two_executors_with_one_gpu_are_both_found() -> None:
+    claims = {"here": SAID, "there": gpu(uuid=UUID.upper().replace("GPU-", "gpu-")), "elsewhere": gpu(uuid=OTHER)}
+    shared = shared_uuids(claims)
+    number = UUID.removeprefix("GPU-")
+    assert shared == {"here": {number: "there"}, "there": {number: "here"}}
+    for executor in claims:
+        found = judged(claims[executor], shared=shared.get(executor, {}))["uuid"]
+        assert found.ok is (executor == "elsewhere")
+    assert judged(SAID, shared=shared["here"])["uuid"].expected == "one of its own, not that of there"
+
+
+def test_three_with_one_gpu_are_all_found_and_nonsense_is_shared_by_nobody() -> None:
+    assert set(shared_uuids({"a": SAID, "b": SAID, "c": SAID})) == {"a", "b", "c"}
+    assert shared_uuids({"a": None, "b": gpu(uuid="x"), "c": gpu(uuid="x"), "d": {"inventory": [[UUID]]}}) == {}
+
+
+def test_the_inventory_of_a_class_without_a_gpu_is_held_against_nothing() -> None:
+    assert judged(SAID, gpu_class="practice-12")["model"].ok is None
+    assert wrong(SAID, gpu_class="practice-12") == set()
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        ({"digest": "cd" * 32}, {"vram_digest"}),
+        ({"digest": "AB" * 32}, {"vram_digest"}),
+        ({"digest": None}, {"vram_digest"}),
+        ({"gigabytes": 34.0}, {"vram"}),
+        ({"gigabytes": 67.9999}, set[str]()),  # rows come in pairs
+        ({"gigabytes": "68"}, {"vram"}),
+        ({"gigabytes": float("inf")}, {"vram"}),
+    ],
+)
+def test_memory_that_was_not_shown(change: dict[str, Any], names: set[str]) -> None:
+    assert wrong({**SAID, "vram": {**SAID["vram"], **change}}) == names
+
+
+def test_a_digest_that_nobody_computed_proves_nothing_and_blames_nobody() -> None:
+    assert judged(SAID, vram_digest=None)["vram_digest"].ok is None
+    assert wrong({**SAID, "vram": {"gigabytes": 68.0, "digest": "?"}}, vram_digest=None) == {"vram_digest"}
+
+
+@pytest.mark.parametrize("left_out", ["vram", "speed", "inventory"])
+def test_what_was_asked_for_and_left_out_counts_as_wrong(left_out: str) -> None:
+    said = {key: value for key, value in SAID.items() if key != left_out}
+    names = {"vram": {"vram", "vram_digest"}, "speed": {"tflops", "bandwidth_gbs"}, "inventory": {"inventory"}}
+    assert wrong(said) == names[left_out]
+
+
+@pytest.mark.parametrize("figure", [199.0, 301.0, -1.0, 0.0, float("nan"), float("inf"), None, "250", True])
+def test_a_speed_outside_the_range_of_the_class_above_it_too(figure: object) -> None:
+    assert wrong({**SAID, "speed": {"tflops": figure, "bandwidth_gbs": 1700.0}}) == {"tflops"}
+
+
+def test_a_class_that_is_not_calibrated_judges_no_speed() -> None:
+    found = judged(SAID, ranges={}, claims_s=None)
+    assert found["tflops"].ok is found["claims_s"].ok is None
+    assert found["tflops"].expected == "not calibrated"
+
+
+@pytest.mark.parametrize(("elapsed_s", "ok"), [(15.0, True), (15.1, False), (-1.0, False), (None, False)])
+def test_the_time_is_the_one_that_we_measured(elapsed_s: float | None, ok: bool) -> None:
+    assert judged(SAID, elapsed_s)["claims_s"].ok is ok
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from([*SAID, *A100, "digest", "gigabytes"]), inner),
+    )
+)
+def test_whatever_is_said_there_is_a_finding_for_each_thing(said: object) -> None:
+    found = judged(said, None)
+    assert all(finding.ok is not True for name, finding in found.items() if name in ("model", "vram", "tflops"))
+    assert shared_uuids({"a": said, "b": said}) == {}
