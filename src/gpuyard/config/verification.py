@@ -79,6 +79,7 @@ class ExecutorSettings(Section):
     engine: EngineSettings = EngineSettings()
     trusted: bool = False
     stream: bool = True
+    place: str | None = None
 
 
 class VerificationSettings(VerificationPolicy):
@@ -94,4 +95,5 @@ class VerificationSettings(VerificationPolicy):
     host: str = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)
     generator: Annotated[str | None, AfterValidator(_module_and_class)] = None
+    issuers: dict[str, str] = Field(default_factory=dict[str, str])
     executors: dict[str, ExecutorSettings] = Field(default_factory=dict[str, ExecutorSettings])

@@ -21,7 +21,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `settings` and `engine`: what the solver was to use, without secrets. `series` are the prompts that the executor
     had to answer under `seed`, `hidden` the one that is compared, with `trusted_answer` ahead of time and
     `answer_again` when a mismatch made us ask the trusted executor once more. `answers` is the executor's file as it
-    came, `sha256` what it said of it before; `unread` says why a file could not be kept (too large, a bomb). `receipts`
+    came, `sha256` what it said of it before; `unread` says why a file could not be kept (too large, a bomb), `silence`
+    why nothing came. `receipts`
     excuse it at `declined_at`, with the public keys of `issuers` (name → hex). `fault`: what broke on our side.
     """
 
@@ -46,6 +47,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sha256: str | None = None
     answers: bytes | None = None
     unread: str | None = None
+    silence: str | None = None
     expected: Expected
     claims: dict[str, Any] | None = None
     slots: int = 1
@@ -88,7 +90,7 @@ def outcome(lines: Sequence[Line]) -> Outcome:
 def _answers(evidence: Evidence) -> list[Line]:
     """Hash, form and comparison. Answers that are not those that were hashed are not looked at."""
     if evidence.sha256 is None:
-        return [Line("hash", False, "no hash of answers came")]
+        return [Line("hash", False, f"no hash of answers came{_because(evidence.silence)}")]
     if evidence.answers is None:
         return [Line("hash", False, f"a hash came, and no answers to it{_because(evidence.unread)}")]
     found = hashlib.sha256(evidence.answers).hexdigest()
@@ -143,7 +145,7 @@ def _excuse(evidence: Evidence) -> Line:
 
 
 def _because(fault: str | None) -> str:
-    return f" that can be read: {fault}" if fault else ""
+    return f": {fault}" if fault else ""
 
 
 def _elapsed(start: float | None, end: float | None) -> float | None:

@@ -1,6 +1,8 @@
 """What is remembered: samples that are used once, locks between servers, events told once a day."""
 
 import random
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -143,13 +145,22 @@ def test_a_check_is_scored_once(records: Records, blobs: BlobStore):
     common = {"batch_id": batch, "gpu_class": B.value, "state": "queued"}
     records.add_checks([{**common, "id": one.check_id, "executor": f"e{place}", "sample_id": one.sample_id}
                         for place, one in enumerate(taken)])  # fmt: skip
-    records.update_check(taken[0].check_id, state="ready", ready_at=5.0, claims={"vram": [1]})
-    assert records.score_check(taken[0].check_id, outcome="passed")
-    assert not records.score_check(taken[0].check_id, outcome="wrong")
+    told: list[float | None] = []
+
+    def standing(known: ExecutorRecord | None, row: Mapping[str, object]) -> ExecutorRecord:
+        told.append(known and known.alpha)
+        return (
+            replace(known, alpha=known.alpha + 1) if known else ExecutorRecord(str(row["executor"]), B.value, 1, 1, 0)
+        )
+
+    over = {"id": taken[0].check_id, "executor": "e0", "state": "over", "outcome": "passed", "claims": {"vram": [1]}}
+    records.close_checks([over], standing)
+    records.close_checks([{**over, "outcome": "failed"}, {**over, "id": taken[1].check_id}], standing)
     found = records.check(taken[0].check_id)
-    assert found and (found["outcome"], found["state"], found["claims"]) == ("passed", "ready", {"vram": [1]})
+    assert found and (found["outcome"], found["state"], found["claims"]) == ("passed", "over", {"vram": [1]})
+    assert told == [None, 1.0], "the same check again changes nothing"
     assert len(records.checks_of(batch)) == 2
-    assert [row["id"] for row in records.checks_by("e1")] == [taken[1].check_id]
+    assert {row["id"] for row in records.checks_by("e0")} == {one.check_id for one in taken}
     with pytest.raises(DatabaseError):
         records.add_checks([{**found, "id": "chk_other"}])
     assert records.check("chk_none") is None

@@ -1,15 +1,18 @@
 """Batches of checks: what runs at once, behind one barrier."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import sqlalchemy as sa
 
 from gpuyard.domain.ids import new_id
 from gpuyard.verification.records.base import Records
-from gpuyard.verification.tables import batches, checks, workloads
+from gpuyard.verification.records.executors import ExecutorRecord
+from gpuyard.verification.tables import batches, checks, executors, workloads
 
 Row = Mapping[str, Any]
+Standing = Callable[[ExecutorRecord | None, Row], ExecutorRecord]
 
 
 class BatchRecords(Records):
@@ -53,16 +56,17 @@ class BatchRecords(Records):
                 for row in rows:
                     tx.execute(checks.insert().values({"created_at": now, "scored": False, **row}))
 
-    def update_check(self, check_id: str, **values: Any) -> None:
-        """Change columns of a check."""
-        with self.database.writing() as tx:
-            tx.execute(checks.update().where(checks.c.id == check_id).values(values))
+    def close_checks(self, rows: Sequence[Row], standing: Standing) -> None:
+        """Write down how checks ended, and what that makes of their executors, all in one go.
 
-    def score_check(self, check_id: str, **values: Any) -> bool:
-        """Mark a check as scored and change columns; False, and nothing is changed, when it was scored before."""
-        first = checks.update().where(checks.c.id == check_id, checks.c.scored.is_(False))
-        with self.database.writing() as tx:
-            return bool(tx.execute(first.values(scored=True, **values)).rowcount)
+        `standing` gives an executor's record after a check, from the one before (None: there is none) and the check's
+        row. A check that was closed before changes nothing.
+        """
+        with self.database.writing(lock="executors") as tx:
+            for row in rows:
+                first = checks.update().where(checks.c.id == row["id"], checks.c.scored.is_(False))
+                if tx.execute(first.values(scored=True, **row)).rowcount:
+                    _stand(tx, row, standing)
 
     def check(self, check_id: str) -> Row | None:
         """One check."""
@@ -80,6 +84,14 @@ class BatchRecords(Records):
     def _rows(self, statement: sa.Select[Any]) -> list[Row]:
         with self.database.reading() as tx:
             return [dict(row) for row in tx.execute(statement).mappings()]
+
+
+def _stand(tx: sa.Connection, row: Row, standing: Standing) -> None:
+    mine = executors.c.name == row["executor"]
+    known = tx.execute(sa.select(executors).where(mine)).mappings().first()
+    record = standing(ExecutorRecord(**known) if known else None, row)
+    tx.execute(executors.delete().where(mine))
+    tx.execute(executors.insert().values(**asdict(record)))
 
 
 def _release(tx: sa.Connection, batch_id: str, now: float) -> None:

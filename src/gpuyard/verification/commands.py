@@ -1,0 +1,313 @@
+"""`gpuyard verify`: run, watch, calibrate, status, evidence, check."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import wraps
+from pathlib import Path
+from shutil import copyfile
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+
+import typer
+
+from gpuyard.client.printing import print_json, print_table, say
+from gpuyard.domain.errors import InvalidInputError, NotFoundError
+
+if TYPE_CHECKING:
+    from gpuyard.verification.evidence import Verdict
+    from gpuyard.verification.executors import Executor
+    from gpuyard.verification.running import Report
+    from gpuyard.verification.session import Session, Store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+Names = Annotated[list[str], typer.Argument(metavar="EXECUTOR…", help="Names of the settings, providers, or gpu:UUID.")]
+OfClass = Annotated[str, typer.Option("--class", metavar="C", help="The class they claim, such as a6000.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Claims = Annotated[bool, typer.Option("--claims", help="Ask for the GPU's model, memory and speed, too.")]
+_FAILED = 1
+
+app = typer.Typer(
+    help="Prove that GPU executors are what they claim.",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def needs_extra(command: Callable[P, R]) -> Callable[P, R]:
+    """A command that says which extra to install when a package of it is missing."""
+
+    @wraps(command)
+    def explained(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except ModuleNotFoundError as error:
+            if (error.name or "gpuyard").startswith("gpuyard"):
+                raise
+            raise InvalidInputError.of("verify", f"needs {error.name}", "pip install 'gpuyard[verification]'") from None
+
+    return explained
+
+
+@app.command()
+@needs_extra
+def run(names: Names, of_class: OfClass = "", claims: Claims = False, as_json: AsJson = False) -> None:
+    """Verify executors once, all at the same moment. Exit code 1 when one of them fails."""
+    from gpuyard.verification.running import verify
+
+    async def once(session: "Session") -> "Report":
+        return await verify(session, _executors(session, names, of_class), claims=claims, say=_quiet(as_json))
+
+    report = _in_session(once)
+    _print_report(report, as_json)
+    if any(check.outcome == "failed" for check in report.checks):
+        raise typer.Exit(_FAILED)
+
+
+@app.command()
+@needs_extra
+def watch(
+    names: Names,
+    of_class: OfClass = "",
+    every: Annotated[str, typer.Option(metavar="TIME", help="How often, such as 30m.")] = "30m",
+    claims: Claims = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document a line for each batch.")] = False,
+) -> None:
+    """Verify executors again and again between their jobs, and make samples meanwhile, until Ctrl-C."""
+    from gpuyard.domain import units
+    from gpuyard.verification.running import watch as go_on
+
+    try:
+        every_s = float(units.seconds(every))
+    except ValueError as error:
+        raise InvalidInputError.of("--every", str(error), "write a time such as 30m") from None
+
+    async def again(session: "Session") -> None:
+        executors = _executors(session, names, of_class)
+        await go_on(session, executors, every_s, claims=claims, say=_quiet(as_json),
+                    tell=lambda report: _print_report(report, as_json))  # fmt: skip
+
+    with suppress(KeyboardInterrupt):
+        _in_session(again)
+
+
+@app.command()
+@needs_extra
+def calibrate(
+    of_class: Annotated[str, typer.Option("--class", metavar="C", help="The class.")],
+    trusted: Annotated[str, typer.Option(metavar="EXECUTOR", help="Its trusted executor.")],
+    runs: Annotated[int, typer.Option(min=5, help="How many series it solves.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the trusted executor: the class's deadline becomes its 95th percentile × 1.2, its figures the ranges."""
+    from gpuyard.verification.running import calibrate_class
+
+    async def measure(session: "Session") -> Any:
+        executor = _executors(session, [trusted], of_class)[0]
+        return await calibrate_class(session, executor, runs, _quiet(as_json))
+
+    found = _in_session(measure)
+    ranges = {name: [one.low, one.high] for name, one in found.ranges.items()}
+    if as_json:
+        print_json({"class": of_class, "deadline_s": found.deadline_s, "ranges": ranges})
+        return
+    say(f"{of_class} has {found.deadline_s:.2f} s from the seed to the answers' hash.")
+    for name, (low, high) in ranges.items():
+        say(f"{name}: {low:.4g} to {high:.4g}")
+
+
+@app.command()
+@needs_extra
+def status(
+    as_json: AsJson = False,
+    metrics: Annotated[bool, typer.Option("--metrics", help="The same for Prometheus.")] = False,
+) -> None:
+    """Show each class's samples and each executor's trust and newest checks."""
+    from gpuyard.verification.metrics import figures, render_metrics
+    from gpuyard.verification.session import open_store
+
+    store, database = open_store()
+    try:
+        if metrics:
+            say(render_metrics(store.records)[0].decode().rstrip("\n"))
+            return
+        classes = [_class_row(store, one) for one in figures(store.records)]
+        executors = [_executor_row(store, record) for record in store.records.executors()]
+    finally:
+        database.close()
+    if as_json:
+        print_json({"classes": classes, "executors": executors})
+        return
+    _print_status(classes, executors)
+
+
+def _class_row(store: "Store", one: Any) -> dict[str, Any]:
+    from gpuyard.verification.classes import class_of
+
+    return {
+        "class": one.gpu_class, "executors": one.executors, "series": one.series, "used": one.used,
+        "ready": one.ready, "waiting": one.waiting, "deadline_s": store.deadline_s(class_of(one.gpu_class)),
+    }  # fmt: skip
+
+
+def _executor_row(store: "Store", record: Any) -> dict[str, Any]:
+    import time
+
+    from gpuyard.verification.standing import score
+
+    now = time.time()
+    checks = store.records.checks_by(record.name, 20)
+    until = record.quarantined_until
+    return {
+        "name": record.name, "class": record.gpu_class, "trust": round(score(record, now), 3),
+        "quarantined_until": until if until and until > now else None,
+        "checks": [{key: check[key] for key in ("id", "created_at", "outcome", "solve_s", "reason")}
+                   for check in checks],
+    }  # fmt: skip
+
+
+def _print_status(classes: Sequence[dict[str, Any]], executors: Sequence[dict[str, Any]]) -> None:
+    if not classes:
+        say("Nothing was verified yet: `gpuyard verify run EXECUTOR --class C` begins.")
+        return
+    columns = ("CLASS", "EXECUTORS", "SERIES", "USED", "READY", "WAITING", "DEADLINE S")
+    print_table(columns, [tuple(one.values()) for one in classes])
+    say()
+    rows = [(one["name"], one["class"], one["trust"], _when(one["quarantined_until"]), _history(one["checks"]),
+             one["checks"][0]["reason"] if one["checks"] else "") for one in executors]  # fmt: skip
+    print_table(("EXECUTOR", "CLASS", "TRUST", "QUARANTINED UNTIL", "CHECKS", "THE NEWEST"), rows)
+
+
+_SIGNS = {"passed": "+", "failed": "x", "excused": "b", "blameless": "."}
+
+
+def _history(checks: Sequence[dict[str, Any]]) -> str:
+    """The newest to the right."""
+    return "".join(_SIGNS.get(check["outcome"] or "", "?") for check in reversed(checks))
+
+
+def _when(moment: float | None) -> str | None:
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M") if moment else None
+
+
+@app.command()
+@needs_extra
+def evidence(
+    check_id: Annotated[str, typer.Argument(metavar="CHECK", help="The id of a check.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the file here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show, and write out, the signed evidence of a check, which anybody can check with `gpuyard verify check`."""
+    from gpuyard.verification import evidence as files
+    from gpuyard.verification import keys
+    from gpuyard.verification.session import open_store
+
+    store, database = open_store()
+    database.close()
+    found = [path for path in store.evidence.glob("*.json") if path.stem == check_id or path.stem.endswith(check_id)]
+    if len(found) != 1:
+        raise NotFoundError(f"There is no evidence of a check {check_id!r}." if not found else
+                            f"{check_id!r} could be {len(found)} checks.",
+                            "`gpuyard verify status --json` lists their ids.")  # fmt: skip
+    key = keys.public_hex(store.key())
+    if output:
+        copyfile(found[0], output)
+    _print_verdict(files.check(found[0], key), as_json, {"key": key, "file": str(output or found[0])})
+    if not as_json:
+        say(f"{output or found[0]}; who has it checks it with: gpuyard verify check FILE --key {key}")
+
+
+@app.command()
+@needs_extra
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `gpuyard verify evidence` wrote.")],
+    key: Annotated[str | None, typer.Option(metavar="KEY", help="The yard's public key, hex or PEM.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check evidence without anybody's help. Exit code 1 when the file is not sound."""
+    from gpuyard.verification import evidence as files
+
+    verdict = files.check(file, key)
+    _print_verdict(verdict, as_json, {})
+    if not verdict.sound:
+        raise typer.Exit(_FAILED)
+
+
+def _print_verdict(verdict: "Verdict", as_json: bool, more: dict[str, Any]) -> None:
+    lines = [*verdict.about_file, *verdict.about_check]
+    if as_json:
+        told = [{"name": line.name, "ok": line.ok, "reason": line.reason} for line in lines]
+        print_json({"check": verdict.check, "executor": verdict.executor, "class": verdict.gpu_class,
+                    "outcome": verdict.outcome, "sound": verdict.sound, "lines": told, **more})  # fmt: skip
+        return
+    say(f"{verdict.check}: {verdict.executor}, as {verdict.gpu_class}: {verdict.outcome}")
+    for line in lines:
+        say(f"  {_MARKS[line.ok]:<8} {line.name:<14} {line.reason}")
+    say("The file is sound." if verdict.sound else "The file is not sound: it proves nothing.")
+
+
+_MARKS = {True: "ok", False: "not ok", None: "open"}
+
+
+def _print_report(report: "Report", as_json: bool) -> None:
+    import time
+
+    from gpuyard.verification.standing import score
+
+    now = time.time()
+    trust = {name: round(score(record, now), 3) for name, record in report.standing.items()}
+    items: list[dict[str, Any]] = [
+        {"check": check.id, "executor": check.executor.name, "class": check.executor.gpu_class.value,
+         "outcome": check.outcome.value, "solve_s": check.solve_s, "reason": check.reason,
+         "trust": trust.get(check.executor.name)}
+        for check in report.checks
+    ]  # fmt: skip
+    if as_json:
+        print_json({"items": items, "faults": report.faults, "next": None})
+        return
+    columns = ("EXECUTOR", "CLASS", "OUTCOME", "SECONDS", "TRUST", "CHECK", "WHY")
+    rows = [(one["executor"], one["class"], one["outcome"], one["solve_s"] and round(one["solve_s"], 2), one["trust"],
+             one["check"][-8:], one["reason"]) for one in items]  # fmt: skip
+    print_table(columns, rows)
+    for fault in report.faults:
+        say(f"The yard was not told: {fault}")
+
+
+def _executors(session: "Session", names: Sequence[str], of_class: str) -> "list[Executor]":
+    from gpuyard.verification.classes import class_of
+    from gpuyard.verification.executors import named
+
+    try:
+        cls = class_of(of_class) if of_class else None
+    except ValueError as error:
+        raise InvalidInputError.of("--class", str(error), "name one of them") from None
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise InvalidInputError.of("EXECUTOR", f"names {', '.join(sorted(twice))} twice", "name each once")
+    return [named(name, session.store.settings.executors, cls) for name in names]
+
+
+def _quiet(as_json: bool) -> Callable[[str], None]:
+    return (lambda _: None) if as_json else say
+
+
+def _in_session(work: "Callable[[Session], Coroutine[Any, Any, T]]") -> T:
+    from gpuyard.verification.session import open_session
+
+    async def inside() -> T:
+        async with open_session() as session:
+            return await work(session)
+
+    return _run(inside())
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """On uvloop a connection of a solver costs a quarter of what it costs on asyncio's own loop."""
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)

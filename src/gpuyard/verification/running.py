@@ -1,0 +1,149 @@
+"""What the commands do: verify executors once or again and again, calibrate a class."""
+
+import asyncio
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpuyard.domain.errors import GpuyardError, InvalidInputError
+from gpuyard.domain.gpus import GPUClass
+from gpuyard.verification import evidence
+from gpuyard.verification.calibration import Calibration, calibrate
+from gpuyard.verification.check import Check
+from gpuyard.verification.classes import TRAITS, Class
+from gpuyard.verification.context import call, with_trusted
+from gpuyard.verification.dispatcher import PIPELINES, Dispatcher
+from gpuyard.verification.executors import Executor
+from gpuyard.verification.files import read_file
+from gpuyard.verification.records.events import Kind
+from gpuyard.verification.records.executors import ExecutorRecord
+from gpuyard.verification.session import Session, with_policy
+from gpuyard.verification.standing import tell_yard
+from gpuyard.verification.step import Outcome as StepOutcome
+from gpuyard.verification.trusted import ExecutorFault
+
+Say = Callable[[str], None]
+# Series, then workloads, then answers; a turn makes 25 series at most.
+_TURNS = 40
+
+
+class NotPreparedError(GpuyardError):
+    """A class has not enough samples, and more cannot be made."""
+
+    code = "verification_not_prepared"
+    exit_code = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came of a batch: its checks, how everybody stands now, and what the yard could not be told."""
+
+    checks: list[Check]
+    standing: dict[str, ExecutorRecord]
+    faults: list[str]
+
+
+async def verify(session: Session, executors: Sequence[Executor], *, claims: bool, say: Say) -> Report:
+    """Verify each executor once, with samples that are made now where there are none."""
+    for cls, count in Counter(executor.gpu_class for executor in executors).items():
+        await prepare(session, cls, count, say)
+    say(f"{len(executors)} executors begin together")
+    checks = await session.batch(executors, claims=claims).run(executors)
+    await asyncio.to_thread(_keep_evidence, session, checks)
+    records = await call(session.context.records.executors)
+    faults = await tell_yard(session.client, checks, records)
+    return Report(checks, {record.name: record for record in records}, faults)
+
+
+def _keep_evidence(session: Session, checks: Sequence[Check]) -> None:
+    """A signed file for each check, with the answers that lay among the blobs until now."""
+    store, key = session.store, session.store.key()
+    store.evidence.mkdir(exist_ok=True, mode=0o700)
+    for check in checks:
+        answers = store.blobs.open(check.answers).read() if check.answers else None
+        evidence.write(store.evidence / f"{check.id}.json", check.evidence(answers), key)
+        if check.answers:
+            store.blobs.delete(check.answers)
+
+
+async def prepare(session: Session, cls: Class, count: int, say: Say) -> None:
+    """See to it that a class has `count` samples; NotPreparedError."""
+    records, size = session.context.records, TRAITS[cls].prompts
+    target = -(-count // size) * size
+    # As few series as hide a prompt of each workload; the pipelines that run for long make many more.
+    small = with_policy(session, target=target, max_series=max(size, await call(records.series_count, cls)))
+    dispatcher = Dispatcher(small.context, [cls])
+    steps = [pipeline for pipeline in PIPELINES if pipeline.kind is not Kind.EVICTION]
+    for _ in range(_TURNS):
+        ready = await call(records.samples_ready, cls)
+        if ready >= count:
+            return
+        say(f"class {cls}: {ready} of {count} samples are ready")
+        outcomes = [await dispatcher.turn(step, cls) for step in steps]
+        if StepOutcome.DONE not in outcomes and StepOutcome.BUSY not in outcomes:
+            break
+    told = (await call(records.events, cls))[-len(steps) :]
+    reasons = "; ".join(dict.fromkeys(str(event.data["reason"]) for event in told if "reason" in event.data))
+    raise NotPreparedError(
+        f"class {cls} has {await call(records.samples_ready, cls)} of {count} samples, and no more come: {reasons}.",
+        "`gpuyard verify status` shows what the pipelines did; a class needs an executor that is trusted.",
+    )
+
+
+async def watch(
+    session: Session, executors: Sequence[Executor], every_s: float, *, claims: bool, say: Say,
+    tell: Callable[[Report], None],
+) -> None:  # fmt: skip
+    """Verify all of them every `every_s` until cancelled, while the pipelines of their classes make samples."""
+    classes = sorted({executor.gpu_class for executor in executors})
+    pipelines = asyncio.create_task(Dispatcher(session.context, classes).run())
+    try:
+        while True:
+            began = time.monotonic()
+            try:
+                tell(await verify(session, executors, claims=claims, say=say))
+            except GpuyardError as error:
+                say(str(error))
+            await asyncio.sleep(max(0.0, began + every_s - time.monotonic()))
+    finally:
+        pipelines.cancel()
+        await asyncio.gather(pipelines, return_exceptions=True)
+
+
+async def calibrate_class(session: Session, executor: Executor, runs: int, say: Say) -> Calibration:
+    """Have the trusted executor solve `runs` series, and write down what the class is held to from now on."""
+    cls, records = executor.gpu_class, session.context.records
+    trusted = session.trusted.get(cls)
+    if trusted is None or trusted.name != executor.name:
+        fault, remedy = f"{executor.name} is not trusted for {cls}", f"set trusted = true for {executor.name}"
+        raise InvalidInputError.of("--trusted", fault, remedy)
+    await prepare(session, cls, 1, say)
+    found = await call(records.series, cls)
+    wanted = {"inventory": True, "speed": True} if isinstance(cls, GPUClass) else {}
+    times, probes = list[float](), list[dict[str, float]]()
+    for number in range(runs):
+        series = await read_file(session.context, found[number % len(found)].blob, TRAITS[cls].prompts)
+        seed = secrets.randbits(64) - 2**63
+        try:
+            _, run = await with_trusted(
+                session.context, trusted, lambda series=series, seed=seed: trusted.solve_timed(series, seed, wanted)
+            )
+        except ExecutorFault as error:
+            raise NotPreparedError(f"{error}.") from error
+        times.append(run.solve_s)
+        speed: Mapping[str, Any] = run.claims.get("speed") or {}
+        if "tflops" in speed and "bandwidth_gbs" in speed:
+            probes.append({name: float(speed[name]) for name in ("tflops", "bandwidth_gbs")})
+        say(f"{number + 1} of {runs}: {run.solve_s:.2f} s")
+    result = calibrate(times, probes)
+    ranges = {name: (one.low, one.high) for name, one in result.ranges.items()}
+    await call(records.put_ranges, cls, {"solve_s": (min(times), result.deadline_s), **ranges})
+    return result
+
+
+def streaming(executor: Executor, *, stream: bool) -> Executor:
+    """The executor with its seed on standard input where `stream` is false."""
+    return replace(executor, settings=executor.settings.model_copy(update={"stream": stream}))

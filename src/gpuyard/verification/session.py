@@ -1,0 +1,123 @@
+"""A session: everything that a command of verification works with, opened together and closed together."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from gpuyard.client.aio import AsyncClient
+from gpuyard.config.paths import Home
+from gpuyard.config.settings import load_settings
+from gpuyard.config.verification import VerificationSettings
+from gpuyard.domain.gpus import GPUClass
+from gpuyard.domain.ids import new_id
+from gpuyard.storage.blobs import Blobs, BlobStore, open_blobs
+from gpuyard.verification import keys
+from gpuyard.verification.asking import ask_again
+from gpuyard.verification.batch import Batch, Ports, Terms
+from gpuyard.verification.calibration import Range
+from gpuyard.verification.channels import YardChannels
+from gpuyard.verification.claims import Expected
+from gpuyard.verification.classes import TRAITS, Class
+from gpuyard.verification.context import Context, load_generator
+from gpuyard.verification.database import Database
+from gpuyard.verification.executors import Executor, trusted
+from gpuyard.verification.hub import Hub
+from gpuyard.verification.records import Records
+from gpuyard.verification.trusting import JobTrusted
+from gpuyard.verification.vram import gigabytes_to_ask
+from gpuyard.verification.yard import SolverJobs, lay_out
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """What verification keeps, without the yard: enough to look at."""
+
+    settings: VerificationSettings
+    folder: Path
+    records: Records
+    blobs: Blobs
+
+    @property
+    def evidence(self) -> Path:
+        """The folder of signed evidence, a file for each check."""
+        return self.folder / "evidence"
+
+    def key(self) -> Ed25519PrivateKey:
+        """The yard's own; made at the first use."""
+        return keys.yard_key(self.folder)
+
+    def deadline_s(self, cls: Class) -> float:
+        """How long a class may take from the seed to the answers' hash: as calibrated, or its traits' guess."""
+        found = self.records.ranges(cls).get("solve_s")
+        return found.high if found else TRAITS[cls].solve_s
+
+
+def open_store(home: Home | None = None) -> tuple[Store, Database]:
+    """What is kept under `home`, and the database to close."""
+    home = home or Home.find()
+    settings = load_settings(home).verification
+    folder = home.verification
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    database = Database.open(settings.database or folder / "verification.db")
+    blobs = open_blobs(settings.blobs, {}, scratch=folder) if settings.blobs else BlobStore(folder / "blobs")
+    return Store(settings, folder, Records(database), blobs), database
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A store, and the yard that does the work. `trusted` are the trusted executors by class."""
+
+    store: Store
+    client: AsyncClient
+    jobs: SolverJobs
+    hub: Hub
+    context: Context
+    trusted: dict[Class, JobTrusted]
+
+    def batch(self, executors: Sequence[Executor], *, claims: bool) -> Batch:
+        """A batch that is ready to run."""
+        classes = {executor.gpu_class for executor in executors}
+        terms = {cls: self._terms(cls, claims=claims) for cls in classes}
+        deadlines = {cls.value: term.deadline_s for cls, term in terms.items()}
+        opens = YardChannels(self.jobs, self.hub, deadlines)
+        return Batch(
+            Ports(self.context, opens, new_id("holder"), terms, self._excuse, partial(ask_again, self.context))
+        )
+
+    def _terms(self, cls: Class, *, claims: bool) -> Terms:
+        deadline_s = self.store.deadline_s(cls)
+        if not claims or not isinstance(cls, GPUClass):
+            return Terms(deadline_s, Expected(cls.value))
+        ranges = {name: Range(one.low, one.high) for name, one in self.store.records.ranges(cls).items()}
+        wanted = Expected(cls.value, inventory=True, speed=True, vram_gb=gigabytes_to_ask(cls), ranges=ranges)
+        return Terms(deadline_s, wanted)
+
+
+@asynccontextmanager
+async def open_session(home: Home | None = None) -> AsyncGenerator[Session]:
+    """Open everything; the embedded server is started if none runs."""
+    store, database = open_store(home)
+    try:
+        settings, listen = store.settings, Hub(store.settings.host, store.settings.port)
+        async with AsyncClient() as client, listen as hub:
+            jobs = SolverJobs(client, lay_out(store.folder))
+            known = {
+                cls: JobTrusted(executor, jobs, partial(store.deadline_s, cls))
+                for cls, executor in trusted(settings.executors).items()
+            }
+            context = Context(
+                store.records, store.blobs, known.get, policy=settings, generator=load_generator(settings.generator)
+            )
+            yield Session(store, client, jobs, hub, context, known)
+    finally:
+        database.close()
+
+
+def with_policy(session: Session, **numbers: int) -> Session:
+    """The session with other numbers in its policy."""
+    policy = session.context.policy.model_copy(update=numbers)
+    return replace(session, context=replace(session.context, policy=policy))

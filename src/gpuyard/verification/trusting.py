@@ -1,0 +1,116 @@
+"""Trusted executors through the yard: their jobs make prompts, and answer ours ahead of time."""
+
+import asyncio
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpuyard.domain.errors import GpuyardError
+from gpuyard.domain.ids import new_id
+from gpuyard.verification.answers import MOST_BYTES, AnswersError, Parcel, answers_of, most_bytes
+from gpuyard.verification.batch import SETTINGS
+from gpuyard.verification.channel import Order
+from gpuyard.verification.channels import AFTER_S, OutputChannel
+from gpuyard.verification.classes import TRAITS, Class
+from gpuyard.verification.executors import Executor
+from gpuyard.verification.protocol import (
+    Answers,
+    Claims,
+    Declined,
+    Failed,
+    Hash,
+    ProtocolError,
+    Ready,
+    Series,
+    Task,
+)
+from gpuyard.verification.times import now
+from gpuyard.verification.trusted import ExecutorFault
+from gpuyard.verification.yard import SolverJobs
+
+
+class Run:
+    """What a trusted solver said: the file it sent, its hash, its claims, and how long it took from ready to hash."""
+
+    def __init__(self, limit: int) -> None:
+        self.parcel = Parcel(limit)
+        self.sha256 = ""
+        self.solve_s = 0.0
+        self.claims: Mapping[str, Any] = {}
+
+
+class JobTrusted:
+    """A trusted executor. `name` is the executor's."""
+
+    def __init__(self, executor: Executor, jobs: SolverJobs, patience_s: Callable[[], float]) -> None:
+        """`patience_s`: how long a series may take to solve."""
+        self._executor, self._jobs, self._patience_s = executor, jobs, patience_s
+
+    @property
+    def name(self) -> str:
+        """The executor's name."""
+        return self._executor.name
+
+    async def generate(self, cls: Class, count: int, series: int) -> list[list[str]]:
+        """Lists of new prompts; ExecutorFault."""
+        wanted = {"series": series, "prompts": count, "seed": secrets.randbits(63)}
+        run = await self._run({"task": "generate", "generate": wanted}, Task.GENERATE, MOST_BYTES)
+        try:
+            found: Any = json.loads(run.parcel.read())
+        except ValueError as error:
+            raise ExecutorFault(f"{self.name} made no JSON of prompts: {error}") from error
+        if not isinstance(found, list) or not all(isinstance(one, list) for one in found):  # pyright: ignore
+            raise ExecutorFault(f"{self.name} made no list of lists of prompts")
+        return found  # pyright: ignore[reportUnknownVariableType]
+
+    async def solve(self, cls: Class, prompts: Sequence[str], seed: int) -> dict[str, str]:
+        """The answers by prompt; ExecutorFault."""
+        return (await self.solve_timed(prompts, seed))[0]
+
+    async def solve_timed(
+        self, prompts: Sequence[str], seed: int, claims: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, str], Run]:
+        """As `solve`; with what the solver said besides."""
+        order = {"task": "solve", "prompts": list(prompts), "seed": seed, "claims": dict(claims or {})}
+        run = await self._run(order, Task.SOLVE, most_bytes(prompts, SETTINGS["max_tokens"]))
+        try:
+            return answers_of(run.parcel, run.sha256, prompts), run
+        except AnswersError as error:
+            raise ExecutorFault(f"{self.name} sent no answers: {error}") from error
+        finally:
+            run.parcel.close()
+
+    async def _run(self, work: Order, task: Task, limit: int) -> Run:
+        traits, check_id = TRAITS[self._executor.gpu_class], new_id("trusted")
+        order: Order = {
+            "version": 1, "check": check_id, "settings": dict(SETTINGS), "engine": self._executor.engine, "seed": None,
+            **work,
+        }  # fmt: skip
+        limit_s = traits.prepare_s + self._patience_s() + AFTER_S
+        channel, run = OutputChannel(self._jobs, self._executor, check_id, order, limit_s, task), Run(limit)
+        try:
+            async with asyncio.timeout(traits.spin_up_s + limit_s):
+                await channel.start(order)
+                await self._hear(channel, run)
+            return run
+        except (TimeoutError, ProtocolError, AnswersError, GpuyardError) as error:
+            run.parcel.close()
+            raise ExecutorFault(f"{self.name}: {str(error) or 'it took too long'}") from error
+        finally:
+            await channel.close()
+
+    async def _hear(self, channel: OutputChannel, run: Run) -> None:
+        ready_at = now()
+        while not run.parcel.complete:
+            match await channel.receive():
+                case Ready():
+                    ready_at = now()
+                case Hash() as said:
+                    run.sha256, run.solve_s = said.sha256, now() - ready_at
+                case Claims() as said:
+                    run.claims = said.model_dump(exclude={"type"})
+                case Answers() | Series() as piece:
+                    run.parcel.add(piece)
+                case Declined() | Failed() as said:
+                    raise ExecutorFault(f"{self.name}: {said.reason}")

@@ -1,0 +1,302 @@
+"""Batches over executors in this process: honest ones pass, and cheaters gain nothing."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from random import Random
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from gpuyard.domain.gpus import GPUClass
+from gpuyard.storage.blobs import BlobStore
+from gpuyard.verification import keys, receipts
+from gpuyard.verification.channel import Order
+from gpuyard.verification.claims import Expected
+from gpuyard.verification.classes import Class
+from gpuyard.verification.context import Context
+from gpuyard.verification.protocol import Answers, Claims, Declined, Hash, Message, Ready
+from gpuyard.verification.records import Records
+from gpuyard.verification.records.events import Kind, Subtype
+from gpuyard.verification.solver.messages import pieces
+from gpuyard.verification.times import now
+from gpuyard.verification.trust import Outcome, catches
+from tests.support.executors import Executors, Honest, executor, make_batch
+from tests.support.verification import A, B, LocalTrusted, make_context, stock
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def context(records: Records, blobs: BlobStore) -> Context:
+    """Both classes have samples, and a trusted executor that answers as everybody honest does."""
+    stock(records, blobs, A, workloads=3)
+    stock(records, blobs, B, workloads=3)
+    return make_context(records, blobs, LocalTrusted(A), LocalTrusted(B))
+
+
+async def verdicts(context: Context, *names: str, cls: Class = A, **cheaters: Honest) -> dict[str, tuple[Outcome, str]]:
+    """What a batch makes of these executors."""
+    batch = make_batch(context, Executors(**cheaters), [cls])
+    checks = await batch.run([executor(name, cls) for name in names or cheaters])
+    return {check.executor.name: (check.outcome, check.reason) for check in checks}
+
+
+async def test_honest_executors_of_all_classes_pass_and_no_sample_is_used_twice(context: Context):
+    batch = make_batch(context, Executors(), [A, B])
+    executors = [executor(f"a{n}", A) for n in range(14)] + [executor(f"b{n}", B) for n in range(5)]
+    checks = await batch.run(executors)
+    assert {check.executor.name for check in checks} == {one.name for one in executors}
+    assert {check.outcome for check in checks} == {Outcome.PASSED}
+    assert len({check.taken.sample_id for check in checks}) == len(checks)
+    row = context.records.batch(batch.id)
+    assert row and row["outcome"] == "done"
+    assert {one.name for one in context.records.executors()} == {one.name for one in executors}
+
+
+async def test_a_class_that_is_short_of_samples_is_left_out_alone(context: Context):
+    checks = await make_batch(context, Executors(), [A, B]).run(
+        [executor(f"a{n}", A) for n in range(40)] + [executor("b", B)]
+    )
+    assert [check.executor.name for check in checks if check.executor.gpu_class is B] == ["b"]
+    assert len(checks) == 37, "three workloads of twelve, and b's"
+    (event,) = [one for one in context.records.events() if one.kind == Kind.BATCH]
+    assert (event.subtype, event.gpu_class) == (Subtype.INSUFFICIENT_PROMPTS, A)
+
+
+class Replays(Honest):
+    """Sends the answers of the time before."""
+
+    last: bytes = b""
+
+    def file(self, order: Order, seed: int) -> bytes:
+        mine, self.last = self.last, super().file(order, seed)
+        return mine or self.last
+
+
+class OnlySeen(Honest):
+    """Knows every prompt that was ever asked, and its answer of that time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[str, str] = {}
+
+    def answers(self, prompts: Sequence[str], seed: int) -> Mapping[str, str]:
+        mine = {prompt: self.seen.get(prompt, "what do I know") for prompt in prompts}
+        self.seen |= super().answers(prompts, seed)
+        return mine
+
+
+class SmallerModel(Honest):
+    """Has a smaller model answer."""
+
+    def answers(self, prompts: Sequence[str], seed: int) -> Mapping[str, str]:
+        return {prompt: answer[:8] for prompt, answer in super().answers(prompts, seed).items()}
+
+
+class Late(Honest):
+    """Right, and too slow."""
+
+    took_s = 11.0
+
+
+class Declines(Honest):
+    """Would rather not, whenever it cannot."""
+
+    def __init__(self, *excuses: dict[str, object]) -> None:
+        super().__init__()
+        self.excuses = list(excuses)
+
+    async def first(self, order: Order) -> Message:
+        return Declined(reason="busy", receipts=self.excuses)
+
+
+class Silent(Honest):
+    """Leaves when it hears the seed."""
+
+    async def rest(self, order: Order, seed: int) -> AsyncIterator[Message]:
+        return
+        yield Ready()
+
+
+class HashOfSomethingElse(Honest):
+    """Commits itself to nothing, and then looks for the answers."""
+
+    async def rest(self, order: Order, seed: int) -> AsyncIterator[Message]:
+        yield Hash(sha256=hashlib.sha256(b"later").hexdigest(), solve_s=0.0)
+        for piece in pieces("answers", self.file(order, seed), 1 << 16):
+            yield Answers.model_validate(piece)
+
+
+class AsAList(Honest):
+    """Answers in order, and not by prompt."""
+
+    def file(self, order: Order, seed: int) -> bytes:
+        return json.dumps(list(super().answers(order["prompts"], seed).values())).encode()
+
+
+class Twice(Honest):
+    """Changes its mind."""
+
+    async def rest(self, order: Order, seed: int) -> AsyncIterator[Message]:
+        async for message in super().rest(order, seed):
+            yield message
+            if isinstance(message, Hash):
+                yield message
+
+
+@pytest.mark.parametrize(
+    ("cheater", "words"),
+    [
+        (OnlySeen, "differs"), (SmallerModel, "differs"), (Late, "took 11"), (Declines, "declined"),
+        (Silent, "left"), (HashOfSomethingElse, "was said"), (AsAList, "no map"), (Twice, "hash"),
+    ],
+)  # fmt: skip
+async def test_cheaters_are_caught_and_nobody_else(context: Context, cheater: type[Honest], words: str):
+    found = await verdicts(context, "honest", "cheater", cheater=cheater())
+    assert found["honest"] == (Outcome.PASSED, "")
+    outcome, reason = found["cheater"]
+    assert outcome is Outcome.FAILED
+    assert words in reason
+    record = context.records.executor("cheater")
+    assert record and record.quarantined_until and record.quarantined_until > now() + 3 * 3600
+
+
+async def test_answers_of_before_are_no_answers_now(context: Context):
+    cheater = Replays()
+    assert (await verdicts(context, cheater=cheater))["cheater"][0] is Outcome.PASSED
+    outcome, reason = (await verdicts(context, cheater=cheater))["cheater"]
+    assert outcome is Outcome.FAILED
+    assert "differs" in reason
+
+
+async def test_an_order_tells_neither_the_seed_nor_which_prompt_is_hidden(context: Context):
+    honest = Honest()
+    (check,) = await make_batch(context, Executors(honest=honest), [A]).run([executor("honest", A)])
+    (order,) = honest.orders
+    text = json.dumps(order)
+    assert str(check.taken.seed) not in text
+    assert check.taken.answer not in text
+    assert text.count(check.taken.hidden) == 1
+    assert tuple(order["prompts"]) == check.taken.series
+
+
+class SomeWrong(Honest):
+    """Makes up one answer in three."""
+
+    def __init__(self, random: Random) -> None:
+        super().__init__()
+        self._random = random
+
+    def answers(self, prompts: Sequence[str], seed: int) -> Mapping[str, str]:
+        right = super().answers(prompts, seed)
+        return right | dict.fromkeys(self._random.sample(list(prompts), len(prompts) // 3), "made up")
+
+
+async def test_the_catch_rate_is_the_theorys(records: Records, blobs: BlobStore):
+    if not records.database.sqlite:
+        pytest.skip("chance is the same everywhere")
+    batches, random, caught = 600, Random(7), 0
+    stock(records, blobs, A, workloads=batches // 12)
+    context = make_context(records, blobs, LocalTrusted(A))
+    # A batch binds whole workloads, so that twelve cheaters in one batch are as many batches of one.
+    for _ in range(batches // 12):
+        names = [f"c{number}" for number in range(12)]
+        found = await verdicts(context, **{name: SomeWrong(random) for name in names})
+        caught += sum(outcome is Outcome.FAILED for outcome, _ in found.values())
+    low, high = catches(1 / 3, batches)
+    assert low <= caught <= high
+
+
+async def test_a_trusted_executor_that_wavers_blames_nobody(context: Context):
+    trusted = context.trusted(A)
+    assert isinstance(trusted, LocalTrusted)
+    trusted.forgets = lambda prompt: True
+    outcome, reason = (await verdicts(context, cheater=SmallerModel()))["cheater"]
+    assert outcome is Outcome.BLAMELESS
+    assert "itself says something else" in reason
+    trusted.dead = True
+    outcome, reason = (await verdicts(context, cheater=SmallerModel()))["cheater"]
+    assert outcome is Outcome.BLAMELESS
+    assert "could not be asked again" in reason
+
+
+def receipt(key: Ed25519PrivateKey, **changes: object) -> dict[str, object]:
+    fields = {"id": "r1", "executor": "busy", "job": "job_1", "gpu_class": A.value, "started_at": now() - 5,
+              "valid_s": 60.0, "issuer": "yard", **changes}  # fmt: skip
+    return receipts.sign(receipts.Receipt(**fields), key)  # type: ignore[arg-type]
+
+
+async def test_receipts_excuse_once_and_forgeries_never(context: Context):
+    stock(context.records, context.blobs, A, workloads=8, seed=2)
+    key, foreign = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+    good = receipt(key)
+    tries = {
+        "good": good, "again": good, "forged": receipt(foreign), "of another": receipt(key, id="r2", executor="x"),
+        "of the future": receipt(key, id="r3", started_at=now() + 100), "old": receipt(key, id="r4", valid_s=1.0),
+        "changed": {**receipt(key, id="r5"), "valid_s": 3600.0},
+    }  # fmt: skip
+    found: dict[str, Outcome] = {}
+    for name, one in tries.items():
+        batch = make_batch(context, Executors(busy=Declines(one)), [A], yard=keys.public_hex(key))
+        (check,) = await batch.run([executor("busy", A)])
+        found[name] = check.outcome
+    assert found.pop("good") is Outcome.EXCUSED
+    assert set(found.values()) == {Outcome.FAILED}
+
+
+class Claiming(Honest):
+    """Says what it is told to say of its GPU."""
+
+    def __init__(self, number: int, **gpu: object) -> None:
+        super().__init__()
+        self._gpu = {"name": "Tesla T4", "memory_mb": 15360, "uuid": f"GPU-{number:08d}-1111-1111-1111-111111111111",
+                     "driver": "535.104.05", "compute_capability": "7.5", **gpu}  # fmt: skip
+
+    def claims(self) -> Claims | None:
+        return Claims(inventory=[self._gpu])
+
+
+async def test_lies_about_the_gpu_and_one_gpu_behind_two_are_found(records: Records, blobs: BlobStore):
+    stock(records, blobs, GPUClass.T4, workloads=1)
+    context = make_context(records, blobs)
+    liars = {
+        "honest": Claiming(1), "name": Claiming(2, name="GeForce GTX 1080"), "memory": Claiming(3, memory_mb=8000),
+        "one": Claiming(4), "other": Claiming(4), "mute": Honest(),
+    }  # fmt: skip
+    expected = {GPUClass.T4: Expected(GPUClass.T4.value, inventory=True)}
+    checks = await make_batch(context, Executors(**liars), [GPUClass.T4], expected).run(
+        [executor(name, GPUClass.T4) for name in liars]
+    )
+    found = {check.executor.name: check.outcome for check in checks}
+    assert found.pop("honest") is Outcome.PASSED, [check.reason for check in checks]
+    assert set(found.values()) == {Outcome.FAILED}
+
+
+class Hangs(Honest):
+    """Comes, and says nothing more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came = asyncio.Event()
+
+    async def first(self, order: Order) -> Message:
+        self.came.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_a_batch_that_is_interrupted_counts_for_nobody(context: Context):
+    slow = Hangs()
+    batch = make_batch(context, Executors(slow=slow), [A])
+    running = asyncio.create_task(batch.run([executor("slow", A), executor("honest", A)]))
+    await slow.came.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    rows = context.records.checks_of(batch.id)
+    assert {row["outcome"] for row in rows} == {Outcome.BLAMELESS}
+    row = context.records.batch(batch.id)
+    assert row and row["outcome"] == "abandoned"
+    assert {one.alpha + one.beta for one in context.records.executors()} == {4.0}, "the prior and nothing more"

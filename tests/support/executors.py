@@ -1,0 +1,105 @@
+"""Executors in this process: honest ones and cheaters, on channels that hold them to the protocol as real ones do."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from gpuyard.config.verification import ExecutorSettings
+from gpuyard.verification.asking import ask_again
+from gpuyard.verification.batch import Batch, Ports, Terms
+from gpuyard.verification.channel import Channel, GoneError, Order
+from gpuyard.verification.claims import Expected
+from gpuyard.verification.classes import TRAITS, Class
+from gpuyard.verification.context import Context
+from gpuyard.verification.excusing import excuse
+from gpuyard.verification.executors import Executor
+from gpuyard.verification.protocol import Answers, Claims, Conversation, Hash, Message, Ready
+from gpuyard.verification.solver.messages import canonical, pieces
+from gpuyard.verification.times import now
+from tests.support.verification import answer_to
+
+
+def executor(name: str, cls: Class) -> Executor:
+    """One that streams."""
+    return Executor(name, cls, ExecutorSettings.model_validate({"class": cls}))
+
+
+class Honest:
+    """What it does is overridden by cheaters. `took_s` is how long it seems to take."""
+
+    took_s = 0.0
+
+    def __init__(self) -> None:
+        self.orders: list[Order] = []
+
+    async def first(self, order: Order) -> Message:
+        self.orders.append(order)
+        return Ready()
+
+    def answers(self, prompts: Sequence[str], seed: int) -> Mapping[str, str]:
+        return {prompt: answer_to(prompt, seed) for prompt in prompts}
+
+    def claims(self) -> Claims | None:
+        return None
+
+    async def rest(self, order: Order, seed: int) -> AsyncIterator[Message]:
+        """Everything after the seed."""
+        data = self.file(order, seed)
+        yield Hash(sha256=hashlib.sha256(data).hexdigest(), solve_s=0.0)
+        if claims := self.claims():
+            yield claims
+        for piece in pieces("answers", data, 1 << 16):
+            yield Answers.model_validate(piece)
+
+    def file(self, order: Order, seed: int) -> bytes:
+        return canonical(dict(self.answers(order["prompts"], seed)))
+
+
+class InProcess:
+    """A channel to one of them."""
+
+    def __init__(self, behaviour: Honest, order: Order) -> None:
+        self.job_id: str | None = None
+        self._behaviour, self._order, self._said = behaviour, order, Conversation()
+        self._rest: AsyncIterator[Message] | None = None
+
+    async def ready(self) -> Message:
+        return self._said.take(await self._behaviour.first(self._order))
+
+    async def reveal(self, seed: int) -> float:
+        self._said.release()
+        self._rest = self._behaviour.rest(self._order, seed)
+        return now() - self._behaviour.took_s
+
+    async def receive(self) -> Message:
+        assert self._rest is not None
+        try:
+            return self._said.take(await anext(self._rest))
+        except StopAsyncIteration:
+            raise GoneError("it has left.") from None
+
+    async def close(self) -> None:
+        await asyncio.sleep(0)
+
+
+class Executors:
+    """Opens channels to executors by name; who is not named is honest."""
+
+    def __init__(self, **behaviours: Honest) -> None:
+        self._behaviours, self._honest = behaviours, Honest()
+
+    def open(self, executor: Executor, check_id: str, order: Order) -> Channel:
+        return InProcess(self._behaviours.get(executor.name, self._honest), order)
+
+
+def make_batch(
+    context: Context, opens: Executors, classes: Sequence[Class], expected: Mapping[Class, Expected] | None = None,
+    **issuers: str,
+) -> Batch:  # fmt: skip
+    """A batch over executors in this process."""
+    wanted: dict[Class, Any] = dict(expected or {})
+    terms = {cls: Terms(TRAITS[cls].solve_s, wanted.get(cls) or Expected(cls.value)) for cls in classes}
+    excuses = partial(excuse, context.records, issuers)
+    return Batch(Ports(context, opens, "test", terms, excuses, partial(ask_again, context)))
