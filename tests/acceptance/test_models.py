@@ -96,6 +96,20 @@ def test_a_model_that_fits_no_gpu_says_what_it_needs_and_what_there_is(models_ya
     assert (by_hand.returncode, "80 GB" in by_hand.stderr) == (4, True)
 
 
+def test_a_model_is_not_loaded_on_a_gpu_in_quarantine_and_answers_where_it_is(models_yard: TestYard) -> None:
+    first, second = "GPU-simulated-0", "GPU-simulated-1"
+    models_yard.ok("trust", "quarantine", f"gpu:{first}")
+    assert said(ask(models_yard, "a")) == "a: hello"
+    assert [replica["gpu"] for replica in models(models_yard)["a"]["replicas"]] == [second]
+    refused = models_yard.run("models", "load", "b")
+    assert (refused.returncode, f"a is idle on GPU {second}" in refused.stderr) == (4, True), refused.stderr
+    models_yard.ok("trust", "quarantine", f"gpu:{second}")
+    assert said(ask(models_yard, "a", "again")) == "a: again"
+    models_yard.ok("trust", "forget", f"gpu:{first}")
+    assert said(ask(models_yard, "b")) == "b: hello"
+    assert [replica["gpu"] for replica in models(models_yard)["b"]["replicas"]] == [first]
+
+
 @pytest.mark.parametrize(
     ("name", "why"), [("crashing", "its server ended"), ("deaf", "was not healthy"), ("garbled", "is no answer")]
 )

@@ -37,7 +37,7 @@ def gpus(
         return
     rows = [(g["index"], g["name"], g["gpu_class"], format_gb(g["memory_mb"] / 1024), _figure(g["free_mb"], "GB"),
              _figure(g["temperature_c"], "°C"), _figure(g["utilization"], "%"), g["state"], g["node"],
-             short_id(g["job_id"] or ""), g["problem"]) for g in found]  # fmt: skip
+             short_id(g["job_id"] or ""), g["problem"] or g["quarantine"]) for g in found]  # fmt: skip
     columns = ("GPU", "NAME", "CLASS", "MEMORY", "FREE", "HEAT", "LOAD", "STATE", "NODE", "JOB", "PROBLEM")
     print_table(
         columns, rows, empty="No GPUs found on this machine; CPU jobs run. `gpuyard doctor` says what was tried."
@@ -67,7 +67,7 @@ def nodes(as_json: AsJson = False) -> None:
         return
     rows = [(n["id"][-8:], n["name"], n["provider"], n["state"], f"{n['booked']['cpus']:g}/{n['cpus']:g}",
              f"{n['booked']['memory_gb']:.3g}/{n['memory_gb']:.3g} GB", f"{n['booked']['gpus']}/{n['gpus']}",
-             n["reason"]) for n in found]  # fmt: skip
+             n["reason"] or n["quarantine"]) for n in found]  # fmt: skip
     columns = ("ID", "NAME", "PROVIDER", "STATE", "CPU", "MEMORY", "GPUS", "NOTE")
     print_table(columns, rows, empty="No nodes yet.")
 
@@ -95,7 +95,8 @@ def providers(as_json: AsJson = False) -> None:
         print_page(found)
         return
     rows = [(p["name"], p["status"], p.get("nodes"), p["running"], p["waiting"],
-             "" if p["success_rate_day"] is None else f"{p['success_rate_day']:.0%}", p.get("message"))
+             "" if p["success_rate_day"] is None else f"{p['success_rate_day']:.0%}",
+             p.get("message") or p["quarantine"])
             for p in found]  # fmt: skip
     columns = ("PROVIDER", "STATUS", "NODES", "RUNNING", "WAITING", "WENT WELL", "MESSAGE")
     print_table(columns, rows, empty="No providers.")
@@ -111,9 +112,10 @@ def offers(as_json: AsJson = False) -> None:
              f"{o['gpu_memory_gb']:g} GB" if o["gpu_memory_gb"] else None, f"{o['cpus']:g}", f"{o['memory_gb']:.4g} GB",
              o["nodes"], o["price_per_hour"] and f"{o['price_per_hour']} {o['currency']}",
              "spot" if o["spot"] else "", o["region"], "" if o["wait_s"] is None else format_duration(o["wait_s"]),
-             o["problem"])
+             "" if o["trust"] is None else f"{o['trust']:.0%}", o["problem"])
             for o in found]  # fmt: skip
-    columns = ("OFFER", "GPUS", "EACH", "CORES", "MEMORY", "NODES", "PER HOUR", "KIND", "REGION", "WAIT", "NOTE")
+    columns = ("OFFER", "GPUS", "EACH", "CORES", "MEMORY", "NODES", "PER HOUR", "KIND", "REGION", "WAIT", "TRUST",
+               "NOTE")  # fmt: skip
     print_table(columns, rows, empty="No offers: no engine such as Slurm is configured.")
 
 

@@ -19,6 +19,7 @@ from gpuyard.cli import (
     simulate,
     templates,
     top,
+    trust,
 )  # fmt: skip
 from gpuyard.cli.entry import leave_quietly
 from gpuyard.cli.wings import CommandsWithWings
@@ -54,6 +55,7 @@ for module in (
     top,
     models,
     llm,
+    trust,
     templates,
     simulate,
     ledger,

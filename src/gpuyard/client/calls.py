@@ -12,6 +12,7 @@ from uuid import uuid4
 from gpuyard.domain.jobconfig import JobConfig
 from gpuyard.domain.jobs import Checkpoint, Job
 from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.trust import Trust
 
 T = TypeVar("T")
 Json = Mapping[str, Any]
@@ -170,6 +171,26 @@ def estimate(body: Json, strategy: str | None) -> Call[dict[str, Any]]:
 def tend_gpu(gpu: str, action: str) -> Call[str]:
     """`drain`, `undrain` or `release` a GPU; its UUID."""
     return Call("POST", f"/api/v1/gpus/{_segment(gpu)}/{action}", lambda a: str(a["uuid"]), done_once=True)
+
+
+def trust() -> Call[list[Trust]]:
+    """What is recorded about places where jobs run."""
+    return Call("GET", "/api/v1/trust", lambda a: [Trust.model_validate(i) for i in a["items"]])
+
+
+def trust_of(place: str) -> Call[Trust]:
+    """What is recorded about a place: a provider, an offer, `node:NAME` or `gpu:UUID`."""
+    return Call("GET", f"/api/v1/trust/{_segment(place)}", Trust.model_validate)
+
+
+def record_trust(place: str, finding: Json) -> Call[Trust]:
+    """Record a finding (`score`, `quarantined_until`, `reason`) about a place, instead of what was recorded."""
+    return Call("PUT", f"/api/v1/trust/{_segment(place)}", Trust.model_validate, body=dict(finding), done_once=True)
+
+
+def forget_trust(place: str) -> Call[Trust]:
+    """Forget what is recorded about a place; what it was."""
+    return Call("DELETE", f"/api/v1/trust/{_segment(place)}", Trust.model_validate)
 
 
 def chat_body(model: str, prompt: str, max_tokens: int | None) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from gpuyard.client.sse import EventReader
 from gpuyard.client.transport import STREAM_TIMEOUT, answer_of, content_of, options
 from gpuyard.domain.errors import UnreachableError
 from gpuyard.domain.jobs import Checkpoint, Job
+from gpuyard.domain.trust import Trust
 
 T = TypeVar("T")
 
@@ -99,6 +100,25 @@ class Client:
     def tiers(self) -> list[dict[str, Any]]:
         """Every tier."""
         return self.call(calls.listing("tiers"))
+
+    def trust(self) -> list[Trust]:
+        """What is recorded about places where jobs run: scores and quarantines."""
+        return self.call(calls.trust())
+
+    def trust_of(self, place: str) -> Trust:
+        """What is recorded about a place (a provider, an offer, `node:NAME`, `gpu:UUID`); NotFoundError."""
+        return self.call(calls.trust_of(place))
+
+    def record_trust(
+        self, place: str, *, score: float | None = None, quarantined_until: float | None = None, reason: str = ""
+    ) -> Trust:
+        """Record this about a place, instead of what was recorded; the time in UTC seconds."""
+        finding = {"score": score, "quarantined_until": quarantined_until, "reason": reason}
+        return self.call(calls.record_trust(place, finding))
+
+    def forget_trust(self, place: str) -> Trust:
+        """Forget what is recorded about a place, a quarantine too; what it was. NotFoundError."""
+        return self.call(calls.forget_trust(place))
 
     def batch(self, script: str, source: str, *, most: int | None = None, **fields: Any) -> dict[str, Any]:
         """Submit `script` over the items of a folder, a glob, a manifest or a .zim; `fields` are a BatchSpec's."""

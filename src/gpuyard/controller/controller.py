@@ -24,6 +24,7 @@ from gpuyard.controller.reports import Reports
 from gpuyard.controller.requests import Requests
 from gpuyard.controller.residents import Residents
 from gpuyard.controller.spool import Spool
+from gpuyard.controller.trust import TrustRecords
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.providers import registry
@@ -55,6 +56,7 @@ class Controller:
         self.launching = Launching(self.core, self.providers, self.health, settings.workspaces.root(home))
         self.reports = Reports(self.core, self.launching, self.requests, self.providers, blobs)
         self.gpus = self.requests.gpus
+        self.trust = TrustRecords(self.core, self.launching, self.providers)
         mirrors = Mirrors(self.core, self.reports, self.providers, blobs, home.logs / "attempts")
         self.logs = Logs(self.core, self.providers, news, mirrors.path)
         self.engines = Engines(self.core, self.launching, self.requests, self.providers, mirrors, self.health,

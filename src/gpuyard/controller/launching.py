@@ -17,6 +17,7 @@ from gpuyard.domain.errors import InsufficientResourcesError, LedgerError, Provi
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.states import AttemptState
 from gpuyard.providers.base import TRANSIENT, GpuProviderInterface, OwnsNodes, Queues
+from gpuyard.scheduler.claims import is_open
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.observe import REVOKED, UNREACHABLE
 from gpuyard.scheduler.policy import backoff_s
@@ -183,8 +184,12 @@ class Launching:
         if named:
             heirs[successor], free = free, named.placements
         node = view.nodes.get(attempt.node_id)
-        online = node is not None and node.state == "online"
-        if online and outcome.stopped != "preempted" and not any(share.ahead for share in free):
+        if (
+            node is not None
+            and is_open(node, job.shape)
+            and outcome.stopped != "preempted"
+            and not any(share.ahead for share in free)
+        ):
             site = view.sites.of(job.shape).get(attempt.node_id)
             waiting = [i for i in (site.ahead if site else ()) if i != successor and _startable(view.attempts[i])]
             if waiting:
@@ -205,6 +210,13 @@ class Launching:
                 view.sites.forget(view.jobs[attempt.job_id].shape)
                 self._core.spawn(self._take_back(attempt), "take-back")
         self._watch_claims()
+
+    def heed_quarantines(self) -> None:
+        """Take back what was sent ahead to where nothing of its kind is to be started any more."""
+        view = self._core.view
+        for attempt in [view.attempts[key] for key in view.sites.ahead]:
+            if _startable(attempt) and not is_open(view.node(attempt.node_id), view.jobs[attempt.job_id].shape):
+                self._core.spawn(self._take_back(attempt), "take-back")
 
     async def _take_back(self, attempt: LiveAttempt) -> None:
         provider = self._providers[attempt.provider]

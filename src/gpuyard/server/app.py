@@ -28,6 +28,7 @@ from gpuyard.server.routers import (
     models,
     process,
     tiers,
+    trust,
     workspaces,
 )  # fmt: skip
 from gpuyard.server.yard import Yard
@@ -55,7 +56,8 @@ def make_app(yard: Yard) -> FastAPI:
     app.state.yard = yard
     problems.install(app)
     api = APIRouter(prefix="/api/v1", dependencies=[Depends(require_token)])
-    nouns = (jobs, batches, checkpoints, machines, estimate, models, tiers, events, ledger, process, workspaces)
+    nouns = (jobs, batches, checkpoints, machines, estimate, models, tiers, events, ledger, process, workspaces,
+             trust)  # fmt: skip
     for noun in nouns:
         api.include_router(noun.router)
     api.include_router(batches.estimates)

@@ -25,7 +25,7 @@ _HERE = re.compile(
     r"|GET /api/v1/(tiers|events|jobs|jobs/[^/]+(/(metrics|checkpoints))?)/?"
 )
 # Whoever asks for these twice has asked once.
-_REPEATABLE = re.compile(r"(GET|HEAD) .*|POST /api/v1/jobs/[^/]+/cancel")
+_REPEATABLE = re.compile(r"(GET|HEAD) .*|POST /api/v1/jobs/[^/]+/cancel|PUT /api/v1/trust/.+")
 # Of one connection, and not of the request or the answer.
 _HOP = frozenset({b"host", b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"te"})
 

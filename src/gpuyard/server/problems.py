@@ -70,6 +70,9 @@ def _fault(item: dict[str, Any]) -> Fault:
     field = ".".join(str(part) for part in item["loc"][1:]) or "(body)"
     if item["type"] == "missing":
         return Fault(field, "is missing", "give it a value")
+    if item["type"] == "value_error":
+        fault, _, remedy = str(item["ctx"]["error"]).rpartition("; ")
+        return Fault(field, fault, remedy)
     return Fault(field, f"is {quoted(item['input'])}", re.sub(r"^\w+ should", "must", item["msg"]))
 
 
