@@ -200,7 +200,7 @@ async def test_no_solver_can_play_the_hub(hub: Hub, tmp_path: Path) -> None:
         context.load_cert_chain(tmp_path / "false.pem")
         server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context)
         mine = {**hub.invite(f"victim of {name}"), "port": server.sockets[0].getsockname()[1]}
-        async with solving(order(seed=None, stream=mine)) as solver:
+        async with solving(order(seed=None, stream=mine)) as solver, asyncio.timeout(30):
             _, errors = await solver.communicate()
         server.close()
         assert solver.returncode == 1
