@@ -19,6 +19,8 @@ from gpuyard.verification.protocol import Piece
 MOST_BYTES = 64 << 20
 # A token's text is hardly ever longer; the longest of today's vocabularies are runs of 128 spaces.
 _BYTES_PER_TOKEN = 256
+# What zipping may add to what cannot be zipped; a stream that unpacks to nothing has no other bound.
+_OVERHEAD = 1 << 16
 _IN_MEMORY = 1 << 16
 _BLOCK = 1 << 16
 _decode_text = JSONDecoder(strict=True).raw_decode
@@ -42,7 +44,7 @@ class Parcel:
         self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115  # closed by close()
         self._unzip = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
         self._digest = hashlib.sha256()
-        self._parts, self._of = 0, 0
+        self._parts, self._of, self._received = 0, 0, 0
         self.size = 0
 
     @property
@@ -78,6 +80,9 @@ class Parcel:
         self._file.close()
 
     def _unpack(self, data: bytes) -> None:
+        self._received += len(data)
+        if self._received > self._limit + _OVERHEAD:
+            raise AnswersError(f"data: zipped it has more than the {self._limit:,} bytes that can be right")
         while data:
             if self._unzip.eof:
                 raise AnswersError("data: something follows the end of the gzip stream")

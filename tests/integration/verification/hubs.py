@@ -14,11 +14,13 @@ from tests.integration.verification.solvers import SOLVER
 
 
 @asynccontextmanager
-async def solving(order: Mapping[str, Any], python: str = sys.executable) -> AsyncIterator[asyncio.subprocess.Process]:
+async def solving(
+    order: Mapping[str, Any], environment: Mapping[str, str] | None = None
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """A solver with its order; killed if it still runs."""
     solver = await asyncio.create_subprocess_exec(
-        python, "solve.py", cwd=SOLVER, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        sys.executable, "solve.py", cwd=SOLVER, env=environment, stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert solver.stdin
     solver.stdin.write(json.dumps(order).encode())

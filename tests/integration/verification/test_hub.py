@@ -65,9 +65,9 @@ async def take_all(line: Line) -> dict[str, str]:
 # --- real solvers ---
 
 
-async def test_a_solver_gets_its_seed_at_the_barrier_and_answers_with_it(hub: Hub) -> None:
+async def test_a_solver_gets_its_seed_at_the_barrier_and_answers_with_it(hub: Hub, tmp_path: Path) -> None:
     wanted = order(seed=None, stream=hub.invite("chk_1"))
-    async with solving(wanted) as solver:
+    async with solving(wanted, {"TMPDIR": str(tmp_path)}) as solver:
         line = await hub.expect("chk_1", 60)
         assert line.check_id == "chk_1"
         assert await line.receive(60) == Ready()
@@ -80,6 +80,8 @@ async def test_a_solver_gets_its_seed_at_the_barrier_and_answers_with_it(hub: Hu
         output, errors = await solver.communicate()
     assert (solver.returncode, output, errors) == (0, b"", b"")
     assert answers == solved(order(seed=7))
+    # Its key was in a file for a moment.
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_the_seed_reaches_no_solver_before_the_release(hub: Hub, tmp_path: Path) -> None:
@@ -158,6 +160,25 @@ async def test_a_solver_gives_up_waiting_for_its_seed(hub: Hub) -> None:
     assert b"timed out" in errors
 
 
+async def test_a_solver_tries_again_until_its_hub_is_there() -> None:
+    """At first somebody is there who hangs up."""
+    tried = asyncio.Event()
+
+    def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+        tried.set()
+
+    early = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    late = Hub("127.0.0.1", early.sockets[0].getsockname()[1])
+    async with solving(order(seed=None, stream=late.invite("chk_1"))):
+        async with asyncio.timeout(60):
+            await tried.wait()
+        early.close()
+        await early.wait_closed()
+        async with late:
+            assert await (await late.expect("chk_1", 60)).receive(60) == Ready()
+
+
 async def test_a_solver_tells_nothing_to_somebody_at_the_hubs_address(hub: Hub) -> None:
     """Another hub, whose authority is not the one of the order."""
     async with Hub() as other:
@@ -179,7 +200,7 @@ async def test_no_solver_can_play_the_hub(hub: Hub, tmp_path: Path) -> None:
         context.load_cert_chain(tmp_path / "false.pem")
         server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context)
         mine = {**hub.invite(f"victim of {name}"), "port": server.sockets[0].getsockname()[1]}
-        async with solving(order(seed=None, stream=mine)) as solver:
+        async with solving(order(seed=None, stream=mine)) as solver, asyncio.timeout(30):
             _, errors = await solver.communicate()
         server.close()
         assert solver.returncode == 1

@@ -224,6 +224,16 @@ def test_a_file_of_a_gigabyte_is_refused_within_bounded_memory(kind: str) -> Non
     assert float(peak_mb) < 20
 
 
+def test_a_stream_that_goes_on_and_unpacks_to_nothing_is_refused() -> None:
+    """Empty blocks of five bytes, as a flush leaves them; they never end and never yield a byte."""
+    zipper = zlib.compressobj(wbits=31)
+    start, empty = zipper.compress(b"") + zipper.flush(zlib.Z_FULL_FLUSH), b"\0\0\0\xff\xff"
+    assert zlib.decompressobj(wbits=31).decompress(start + empty * 9) == b""
+    pieces = raw(start, *[empty * 10000] * 10)
+    with pytest.raises(AnswersError, match="zipped it has more than the 1,000 bytes"):
+        read_answers(pieces, sha256(b""), PROMPTS, 1000)
+
+
 def parcel(document: Any) -> Parcel:
     found = Parcel()
     for piece in sent(messages.canonical(document)):

@@ -15,6 +15,7 @@ from . import EngineError, request_seed, required
 
 _TRIES = 4
 _FIRST_PAUSE_S = 0.2
+_WAIT_STEP_S = 10.0
 _LONGEST_BODY = 1 << 24
 # Worth another try: too many at once, or a server that is not up yet.
 _PASSING = {408, 409, 425, 429, 500, 502, 503, 504}
@@ -36,7 +37,7 @@ class OpenAIEngine:
         deadline = time.monotonic() + within_s
         while True:
             try:
-                self._ask("/models", None, within_s)
+                self._ask("/models", None, _WAIT_STEP_S)
                 return
             except urllib.error.HTTPError as error:
                 if error.code not in _PASSING:

@@ -119,8 +119,8 @@ class TransformersEngine:
         total = logits.logsumexp(-1, keepdim=True)
         values, ids = logits.topk(min(_CANDIDATES, logits.shape[-1]))
         shares, ids = (values - total).double().exp().cpu(), ids.cpu()
-        ids, order = ids.sort(-1)
-        shares, order = shares.gather(-1, order).sort(-1, descending=True, stable=True)
+        ids, order = ids.sort(dim=-1)
+        shares, order = shares.gather(-1, order).sort(dim=-1, descending=True, stable=True)
         ids = ids.gather(-1, order)
         if temperature == 0:
             return ids[:, 0]
