@@ -1,8 +1,9 @@
 """What a solver says of its GPU, judged against its class: evidence beside the hidden answers.
 
 All of it is the executor's word but for two things: the digest of the memory proof, and the time that we measured. The
-claims are `{"inventory": [GPU, …], "vram": {…}, "speed": {…}}`; a GPU is `{"name", "memory_mb", "uuid", "driver",
-"compute_capability"}` as its driver says it, and only those are listed that the solver's job was given.
+claims are `{"inventory": [GPU, …], "vram": {…}, "speed": {…}}`, with `{"failed": why}` for a probe that failed. A GPU
+is `{"name", "memory_mb", "uuid", "driver", "compute_capability"}` as its driver says it, and only those are listed that
+the solver's job was given.
 """
 
 import hmac
@@ -131,18 +132,21 @@ def _vram(said: Mapping[str, Any], expected: Expected) -> list[Finding]:
     if not re.fullmatch("[0-9a-f]{64}", digest):
         same = False
     return [
-        Finding("vram", enough, f"{held:g} GiB held", f"{expected.vram_gb:g} GiB"),
+        Finding(
+            "vram", enough, f"{held:g} GiB held" if held else quoted(said.get("failed")), f"{expected.vram_gb:g} GiB"
+        ),
         Finding("vram_digest", same, quoted(said.get("digest")), right or "not computed by anybody that is trusted"),
     ]
 
 
 def _speed(said: Mapping[str, Any], expected: Expected) -> list[Finding]:
-    return [_figure(name, _number(said, name), expected.ranges.get(name)) for name in _FIGURES]
+    return [_figure(name, said, expected.ranges.get(name)) for name in _FIGURES]
 
 
-def _figure(name: str, figure: float, allowed: Range | None) -> Finding:
+def _figure(name: str, said: Mapping[str, Any], allowed: Range | None) -> Finding:
+    figure = _number(said, name)
     if figure <= 0:
-        return Finding(name, False, "nothing", "a figure")
+        return Finding(name, False, quoted(said.get("failed")), "a figure")
     if allowed is None:
         return Finding(name, None, f"{figure:g}", "not calibrated")
     return Finding(name, figure in allowed, f"{figure:g}", f"{allowed.low:g} to {allowed.high:g}")

@@ -151,6 +151,12 @@ def test_what_was_asked_for_and_left_out_counts_as_wrong(left_out: str) -> None:
     assert wrong(said) == names[left_out]
 
 
+def test_a_probe_that_failed_says_why() -> None:
+    found = judged({**SAID, "vram": {"failed": "out of memory"}, "speed": {"failed": "no torch"}})
+    assert found["vram"] == Finding("vram", False, "'out of memory'", "68 GiB")
+    assert found["tflops"] == Finding("tflops", False, "'no torch'", "a figure")
+
+
 @pytest.mark.parametrize("figure", [199.0, 301.0, -1.0, 0.0, float("nan"), float("inf"), None, "250", True])
 def test_a_speed_outside_the_range_of_the_class_above_it_too(figure: object) -> None:
     assert wrong({**SAID, "speed": {"tflops": figure, "bandwidth_gbs": 1700.0}}) == {"tflops"}
@@ -175,5 +181,7 @@ def test_the_time_is_the_one_that_we_measured(elapsed_s: float | None, ok: bool)
 )
 def test_whatever_is_said_there_is_a_finding_for_each_thing(said: object) -> None:
     found = judged(said, None)
-    assert all(finding.ok is not True for name, finding in found.items() if name in ("model", "vram", "tflops"))
+    assert {"vram", "vram_digest", "tflops", "bandwidth_gbs", "claims_s"} <= set(found) <= ALL | {"inventory"}
+    assert all(finding.ok is False for name, finding in found.items() if name not in ("vram", "compute_capability"))
+    assert all(len(finding.said) < 5000 for finding in found.values())
     assert shared_uuids({"a": said, "b": said}) == {}
