@@ -214,6 +214,18 @@ def test_no_configuration(run: Path) -> None:
     assert collected.reasons == ("exp_config.json is missing",)
 
 
+@pytest.mark.parametrize("started", [1, 2])
+def test_vllm_answers_for_all_its_workers(run: Path, started: int) -> None:
+    path = run / TENSOR.strategy_id / "exp_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"engine": "vllm"}))
+    if started == 1:
+        shard(run, 1).unlink()
+        metrics_path(run, TENSOR, 1).unlink()
+    assert collect(run) == Collected(TENSOR.strategy_id, TENSOR.kind, "COMPLETED", (), 6, 6, started)
+    shard(run).unlink()
+    assert collect(run).status == "FAILED"
+
+
 def test_a_limit_and_a_variant_ask_for_less(run: Path) -> None:
     path = run / TENSOR.strategy_id / "exp_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"variants": ["4k"], "limit": 2}))
