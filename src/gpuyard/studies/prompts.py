@@ -67,8 +67,9 @@ class PromptFileSet:
             except InvalidInputError as error:
                 faults += error.faults
         if not faults and found["2k"] != found["4k"]:
-            pair = next(pair for pair in zip(found["2k"], found["4k"], strict=True) if pair[0] != pair[1])
-            fault = f"the ids of the two files differ: {pair[0]} in the one stands where {pair[1]} is in the other"
+            pairs = enumerate(zip(found["2k"], found["4k"], strict=True), 1)
+            place, (one, other) = next((place, pair) for place, pair in pairs if pair[0] != pair[1])
+            fault = f"prompt {place} is {one} in {self.path('2k').name} and {other} in {self.path('4k').name}"
             faults.append(Fault("prompts", fault, "give the prompts of both files the same ids in the same order"))
         if faults:
             raise InvalidInputError(faults)
@@ -86,7 +87,11 @@ class PromptFileSet:
         found = split_prompts(read_text(path, f"prompts.{variant}"))
         if len(found) != self.count:
             fault = f"{path} holds {len(found)} {'prompt' if len(found) == 1 else 'prompts'}, and not {self.count}"
-            raise InvalidInputError.of(f"prompts.{variant}", fault, "separate prompts by a line ---")
+            remedy = (
+                "separate prompts by a line ---" if len(found) < self.count else "indent a line --- within a prompt"
+            )
+            remedy += f", or set prompts.count = {len(found)}" if found else ""
+            raise InvalidInputError.of(f"prompts.{variant}", fault, remedy)
         faults = [Fault(f"prompts.{variant}", *words) for words in _faults(path, found)]
         if faults:
             raise InvalidInputError(faults)

@@ -165,6 +165,14 @@ def test_a_shard_that_is_cut_off(tmp_path: Path) -> None:
     assert "cut off" in faults(tmp_path)
 
 
+def test_a_shard_that_cannot_be_read(tmp_path: Path) -> None:
+    shard = make_model(tmp_path / "model") / "model.safetensors"
+    shard.unlink()
+    # A file whose first bytes nobody can read, root neither.
+    shard.symlink_to("/proc/self/mem")
+    assert "model.safetensors cannot be read: " in faults(tmp_path)
+
+
 def test_no_model_and_a_wrong_layout_are_both_said(tmp_path: Path) -> None:
     make_study(tmp_path, strategies='\n[[strategies]]\nkind = "custom"\ntp = 2\n')
     (tmp_path / "model").rename(tmp_path / "elsewhere")
