@@ -18,6 +18,8 @@ Key = tuple[str, str, str, str]
 def key_of(row: Mapping[str, Any], settings: BaselineSection) -> Key:
     """What an answer stands for: prompt, variant, model, and a digest of all that the answer depends on."""
     asked = [settings.base_url, settings.max_tokens, settings.temperature, row["prompt"]]
+    # What was paid for before there was a choice of APIs stays paid for.
+    asked += [settings.api] if settings.api != "chat" else []
     digest = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
     return row["prompt_id"], row["variant"], settings.model, digest
 

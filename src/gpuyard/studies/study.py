@@ -126,6 +126,8 @@ class BaselineSection(Section):
     model: Words
     # Another name that the endpoint gives to that model in its answers.
     answers_as: Line = ""
+    # `chat` lets the endpoint put the model's marks around a prompt, `completions` sends it as the cluster gets it.
+    api: Literal["chat", "completions"] = "chat"
     api_key_env: Annotated[str, AfterValidator(_variable)] = "OPENAI_API_KEY"
     requests_per_minute: PositiveInt | None = None
     tokens_per_minute: PositiveInt | None = None

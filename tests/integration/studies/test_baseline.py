@@ -224,6 +224,26 @@ def test_the_same_model_by_another_spelling(endpoint: Endpoint, tmp_path: Path, 
     assert isinstance(found, Completion) and found.model == name
 
 
+@pytest.mark.parametrize("name", ["tiny/Tiny-8B-Instruct", "tiny-8bx", "tiny-8b.1", "tiny", "Tiny-8B-70b"])
+def test_another_model_of_a_like_name(endpoint: Endpoint, tmp_path: Path, clock: StoryClock, name: str) -> None:
+    endpoint.answer = lambda prompt, _: says("Yes.", model=name)
+    with pytest.raises(InvalidInputError, match=f"set answers_as = '{name}'"):
+        ask(study_at(endpoint, tmp_path), clock, "Well?")
+
+
+def test_prompts_as_they_are(endpoint: Endpoint, tmp_path: Path) -> None:
+    chat = study_at(endpoint, tmp_path)
+    runner_of(chat).run(frame_of(chat))
+    endpoint.answer = lambda prompt, _: says(f"{prompt[:8]} raw", chat=False)
+    study = study_at(endpoint, tmp_path, api="completions")
+    rows = rows_of(runner_of(study).run(frame_of(study)))
+    assert {row["local_completion"] for row in rows} == {"Question raw"}
+    assert {row["local_api"] for row in rows} == {"completions"}
+    assert [request.get("prompt") for request in endpoint.requests[:6]] == [None] * 6
+    assert {request["prompt"] for request in endpoint.requests[6:]} == {row["prompt"] for row in rows}
+    assert set(runner_of(chat).attach_metrics(frame_of(chat))["status"]) == {"ok"}
+
+
 def test_a_name_that_the_study_allows(endpoint: Endpoint, tmp_path: Path, clock: StoryClock) -> None:
     endpoint.answer = lambda prompt, _: says("Yes.", model="served")
     (found,) = ask(study_at(endpoint, tmp_path, answers_as="served"), clock, "Well?")

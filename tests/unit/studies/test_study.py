@@ -10,6 +10,7 @@ import pytest
 from gpuyard.domain.errors import InvalidInputError, NotFoundError
 from gpuyard.domain.validation import parse_model
 from gpuyard.studies.study import (
+    BaselineSection,
     GenerationSection,
     ReportSection,
     SlurmSection,
@@ -148,7 +149,7 @@ def test_the_written_study_names_every_choice() -> None:
 
     text = (Path(scaffold.__file__).parent / "template" / "study.toml").read_text()
     seen = 0
-    for section in (GenerationSection, SlurmSection, ReportSection):
+    for section in (BaselineSection, GenerationSection, SlurmSection, ReportSection):
         for name, field in section.model_fields.items():
             if get_origin(field.annotation) is Literal:
                 comment = re.search(rf"^# (.*)\n{name} = ", text, re.MULTILINE)
@@ -156,4 +157,4 @@ def test_the_written_study_names_every_choice() -> None:
                 listed = re.sub(r".*: |\(.*?\)|\bor\b", "", comment[1])
                 assert set(re.findall(r"\w+", listed)) == set(get_args(field.annotation)), comment[1]
                 seen += 1
-    assert seen == 6
+    assert seen == 7
