@@ -4,6 +4,7 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportArgumentType=false, reportAttributeAccessIssue=false
 import math
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,7 @@ class Report:
             rows=[(row, {name: show(row) for name, show in shown.items()}) for row in summary.rows], all=ALL,
             plots=[(plot, Markup(plot.svg)) for plot in summary.build_plots()], headlines=list(self._headlines()),
             divergences=divergences[:_MOST_DIVERGENCES], divergences_in_all=len(divergences),
-            files=list(self._files()), hardware=self._hardware(),
+            files=list(self._files()), hardware=self._hardware(), options=self._options(),
         )  # fmt: skip
 
     def write(self, path: Path) -> Path:
@@ -68,6 +69,15 @@ class Report:
             fresh.write_text(self.html(), encoding="utf-8", errors="replace")
             replace(fresh, path)
         return path
+
+    def _options(self) -> str:
+        """What this run was asked for beside the study's file, as words of the command."""
+        document = self._summary.document
+        words = [word for name in document.get("only") or () for word in ("--only", name)]
+        variants, limit = document.get("variants") or (), document.get("limit")
+        words += ["--variant", variants[0]] if len(variants) == 1 else []
+        words += ["--limit", str(limit)] if limit else []
+        return "".join(f" {shlex.quote(str(word))}" for word in words)
 
     def _headlines(self) -> Iterator[tuple[str, str]]:
         """The figures of the best strategy, in words."""

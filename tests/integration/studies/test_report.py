@@ -44,3 +44,20 @@ def test_what_files_say_stays_text(tmp_path: Path) -> None:
     assert found.count["script"] == 1 and "img" not in found.count
     assert not any(name.startswith("on") for _, name, _ in found.attributes)
     assert found.text.count("alert(1)</script>") >= 4
+
+
+def test_a_small_run_says_how_it_was_asked_for(tmp_path: Path) -> None:
+    run, asked = tmp_path / "runs" / RUN, prompts(2, ["2k"])
+    told = {"local_model": "Llama-3-8B-0613", "source": "api.example:443", "local_api": "chat"}
+    write_prompts(run, [prompt | told for prompt in asked])
+    write_strategy(run, ALONE, asked)
+    write_manifest(run, [entry(ALONE)])
+    options = {"variants": ["2k"], "limit": 2, "only": ["a wide one"]}
+    (run / "manifest.json").write_text(json.dumps(json.loads((run / "manifest.json").read_text()) | options))
+    collector = ResultCollector(run)
+    collector.ingest_run()
+    summary = RunSummary.load(collector.results, run.name)
+    found = Page(Report(summary, run).html())
+    assert "gpuyard study run . --only 'a wide one' --variant 2k --limit 2" in found.text
+    who = "The baseline is Llama-3-8B-0613 at api.example:443, API chat."
+    assert who in found.text and who in summary.to_markdown()
