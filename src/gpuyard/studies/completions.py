@@ -242,7 +242,9 @@ def _explained(error: Exception, settings: BaselineSection, heard: bool) -> Gpuy
         what = f"the connection failed: {error.__cause__ or error}"
         return NoAnswerError(what) if heard else UnreachableError(f"{where} cannot be reached: {what}.", "Is it up?")
     if isinstance(error, openai.APIStatusError):
-        return NoAnswerError(f"HTTP {error.status_code}: {_brief(_own_words(error))}")
+        wish = retry_after(error.response.headers, time.time()) or 0.0
+        wait = f" (it asks to wait for {wish / 3600:.1f} h)" if wish > _LONGEST_WISH_S else ""
+        return NoAnswerError(f"HTTP {error.status_code}: {_brief(_own_words(error))}{wait}")
     return NoAnswerError(_brief(str(error)))
 
 

@@ -172,6 +172,9 @@ class TokenCounter:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # noqa: BLE001  the library raises bare Exceptions
             raise InvalidInputError.of("model.path", f"{path} is no tokenizer: {error}", "fetch it again") from None
+        # As the runtime does: a file may say to cut texts off, or to fill them up.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
 
     @classmethod
     def of(cls, study: Study) -> "TokenCounter | None":

@@ -86,13 +86,14 @@ class Shard:
     def _line_by_line(self, block: bytes, number: int) -> pa.Table:
         rows: list[dict[str, Any]] = []
         *whole, rest = block.split(b"\n")
+        last = number + len(whole)
         for at, line in enumerate([*whole, rest], number):
             if not line.strip():
                 continue
             try:
                 rows.append(msgspec.structs.asdict(_decode_row(line)))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                if line is rest:
+                if at == last:
                     self.faults.append(f"the last line of {self.path.name} (line {at}) is cut off and left out")
                 else:
                     self.faults.append(f"line {at} of {self.path.name} is no result and left out: {error}")

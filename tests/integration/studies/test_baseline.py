@@ -174,7 +174,7 @@ def test_an_endpoint_that_hangs_is_asked_again(endpoint: Endpoint, tmp_path: Pat
         (fails(400, "maximum context length"), "HTTP 400: maximum context length", 1),
         (says(None), "without text", 1),
         (says("", choices=[]), "without a choice", 4),
-        (fails(429, retry_after="86400"), "HTTP 429", 1),
+        (fails(429, retry_after="86400"), "HTTP 429: no (it asks to wait for 24.0 h)", 1),
         (CUT, "the connection failed", 4),
     ],
     ids=["500", "400", "no text", "no choices", "429 until tomorrow", "cut"],

@@ -195,6 +195,13 @@ def test_a_line_that_does_not_belong(run: Path, line: str, reason: str) -> None:
     assert any(one.startswith(reason) for one in collected.reasons), collected.reasons
 
 
+def test_a_line_that_looks_like_a_cut_last_one(run: Path) -> None:
+    shard(run).write_text(f"{{\n{shard(run).read_text()}{{")
+    first, last = collect(run).reasons
+    assert first.startswith("line 1 of shard_0.jsonl is no result")
+    assert last == "the last line of shard_0.jsonl (line 8) is cut off and left out"
+
+
 def test_two_runs_in_one_folder(run: Path) -> None:
     path = run / TENSOR.strategy_id / "exp_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"run_id": "run_19990101T000000"}))

@@ -171,6 +171,18 @@ def test_tokens_are_counted_by_the_models_tokenizer(tmp_path: Path) -> None:
     assert len(warnings) == 2
 
 
+def test_what_a_tokenizer_would_cut_off_or_fill_up_is_counted_as_it_is(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+
+    path = tokenizer(tmp_path)
+    made = Tokenizer.from_file(str(path))
+    made.enable_truncation(4)
+    made.enable_padding(length=4)
+    made.save(str(path))
+    count = TokenCounter(path)
+    assert (count("a b c d e f"), count("a")) == (6, 1)
+
+
 def test_a_file_that_is_no_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(InvalidInputError, match="is no tokenizer"):
