@@ -71,6 +71,13 @@ class Shard:
 
     def tables(self) -> Iterator[pa.Table]:
         """The rows as tables of SCHEMA, in the order of the file."""
+        try:
+            yield from self._tables()
+        except OSError as error:
+            self.faults.append(f"{self.path.name} cannot be read: {error.strerror}")
+        self._check_footer()
+
+    def _tables(self) -> Iterator[pa.Table]:
         line = 1
         for block in _blocks(self.path) if self.is_there else ():
             table = _parse(block)
@@ -81,7 +88,6 @@ class Shard:
                 line += table.num_rows
             self.rows += table.num_rows
             yield table
-        self._check_footer()
 
     def _line_by_line(self, block: bytes, number: int) -> pa.Table:
         rows: list[dict[str, Any]] = []

@@ -233,6 +233,15 @@ def test_vllm_answers_for_all_its_workers(run: Path, started: int) -> None:
     assert collect(run).status == "FAILED"
 
 
+def test_a_shard_that_cannot_be_read_costs_only_itself(run: Path) -> None:
+    shard(run, 1).unlink()
+    # A file whose first bytes nobody can read, root neither.
+    shard(run, 1).symlink_to("/proc/self/mem")
+    collected = collect(run)
+    assert (collected.status, collected.rows) == ("PARTIAL", 6)
+    assert collected.reasons[0].startswith("shard_1.jsonl cannot be read: ")
+
+
 def test_a_limit_and_a_variant_ask_for_less(run: Path) -> None:
     path = run / TENSOR.strategy_id / "exp_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"variants": ["4k"], "limit": 2}))
