@@ -347,6 +347,16 @@ def test_the_command_says_what_has_no_answer(endpoint: Endpoint, tmp_path: Path)
     assert json.loads(said)["answered"] == 1 and json.loads(said)["failed"][0]["prompt_id"] == "p01"
 
 
+def test_the_command_asks_anew_on_demand(endpoint: Endpoint, tmp_path: Path) -> None:
+    study = study_at(endpoint, tmp_path)
+    for words in ((), ("--no-override",), ("--override", "--variant", "4k", "--limit", "2")):
+        done = command(study, *words)
+        said, _ = done.communicate(timeout=60)
+        assert done.returncode == 0, said
+    asked = {row["prompt_id"] + row["variant"]: endpoint.asked[row["prompt"]] for row in rows_of(frame_of(study))}
+    assert asked == {"p012k": 1, "p022k": 1, "p032k": 1, "p014k": 2, "p024k": 2, "p034k": 1}
+
+
 def test_without_a_key_nothing_is_sent(endpoint: Endpoint, tmp_path: Path) -> None:
     study = study_at(endpoint, tmp_path, api_key_env="NO_SUCH_KEY")
     done = command(study)
