@@ -3,6 +3,7 @@
 # pandas has no types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportArgumentType=false, reportAttributeAccessIssue=false
+import hashlib
 import math
 import shlex
 from collections.abc import Iterator
@@ -13,9 +14,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from gpuyard import __version__
 from gpuyard.storage.archive import beside, replace
 from gpuyard.studies.correctness import ALL
 from gpuyard.studies.markdown import columns
+from gpuyard.studies.study import FILE
 from gpuyard.studies.summary import RunSummary
 
 _MOST_DIVERGENCES = 300
@@ -60,6 +63,7 @@ class Report:
             plots=[(plot, Markup(plot.svg)) for plot in summary.build_plots()], headlines=list(self._headlines()),
             divergences=divergences[:_MOST_DIVERGENCES], divergences_in_all=len(divergences),
             files=list(self._files()), hardware=self._hardware(), options=self._options(),
+            version=__version__,
         )  # fmt: skip
 
     def write(self, path: Path) -> Path:
@@ -120,9 +124,14 @@ class Report:
                              agreement, expected, got)  # fmt: skip
 
     def _files(self) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-        """Each strategy's configuration and script."""
-        for one in self._summary.collected if self._run else ():
-            folder = (self._run or Path()) / one["strategy_id"]
+        """The study's file, if it is still that of the run, and each strategy's configuration and script."""
+        if self._run is None:
+            return
+        study = self._run.parent.parent / FILE
+        if _sha256(study) == self._summary.document.get("study_sha256"):
+            yield "study", [(FILE, _read(study))]
+        for one in self._summary.collected:
+            folder = self._run / one["strategy_id"]
             texts = [(name, _read(folder / name)) for name in ("exp_config.json", "job.slurm")]
             yield one["strategy_id"], [(name, text) for name, text in texts if text]
 
@@ -152,6 +161,13 @@ def _from_difference(expected: str, got: str) -> tuple[str, str]:
 def _excerpt(text: str, start: int) -> str:
     end = start + _AROUND
     return ("…" if start else "") + text[start:end] + ("…" if end < len(text) else "")
+
+
+def _sha256(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def _read(path: Path) -> str:

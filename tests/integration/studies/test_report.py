@@ -1,6 +1,7 @@
 """The page is safe whatever the files say."""
 
 import json
+from hashlib import sha256
 from pathlib import Path
 
 from gpuyard.studies.collector import ResultCollector
@@ -61,3 +62,20 @@ def test_a_small_run_says_how_it_was_asked_for(tmp_path: Path) -> None:
     assert "gpuyard study run . --only 'a wide one' --variant 2k --limit 2" in found.text
     who = "The baseline is Llama-3-8B-0613 at api.example:443, API chat."
     assert who in found.text and who in summary.to_markdown()
+
+
+def test_the_studys_file_is_shown_while_it_is_the_runs(tmp_path: Path) -> None:
+    run, asked = tmp_path / "runs" / RUN, prompts(1)
+    write_prompts(run, asked)
+    write_strategy(run, ALONE, asked)
+    write_manifest(run, [entry(ALONE)])
+    file = tmp_path / "study.toml"
+    file.write_text("# of the run\n")
+    told = json.loads((run / "manifest.json").read_text()) | {"study_sha256": sha256(file.read_bytes()).hexdigest()}
+    (run / "manifest.json").write_text(json.dumps(told))
+    collector = ResultCollector(run)
+    collector.ingest_run()
+    summary = RunSummary.load(collector.results, run.name)
+    assert "# of the run" in Page(Report(summary, run).html()).text
+    file.write_text("# of another\n")
+    assert "# of another" not in Page(Report(summary, run).html()).text
