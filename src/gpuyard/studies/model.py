@@ -90,7 +90,7 @@ def _read_json(folder: Path, name: str) -> dict[str, Any]:
         what = f"{folder} has no {name}" if folder.is_dir() else f"there is no folder {folder}"
         remedy = f"put the model's folder there, with {name} and its safetensors, or correct the path"
         raise InvalidInputError.of(_FIELD, what, remedy) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         fault = f"{folder / name} cannot be read: {getattr(error, 'strerror', None) or error}"
         raise InvalidInputError.of(_FIELD, fault, "fetch it again") from None
     if not isinstance(document, dict):

@@ -107,8 +107,9 @@ def read_text(path: Path, field: str) -> str:
     except UnicodeDecodeError as error:
         where = f"{path} is not UTF-8 at byte {error.start} (0x{error.object[error.start]:02x})"
         raise InvalidInputError.of(field, where, "save it as UTF-8, e.g. with iconv -t UTF-8") from None
-    except OSError as error:
-        raise InvalidInputError.of(field, f"{path} cannot be read: {error.strerror}", "make it readable") from None
+    except (OSError, ValueError) as error:
+        fault = f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise InvalidInputError.of(field, fault, "make it readable, or correct the path") from None
 
 
 def split_prompts(text: str) -> list[tuple[str, str]]:

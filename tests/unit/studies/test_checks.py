@@ -143,6 +143,7 @@ def test_a_model_with_shards_is_whole(tmp_path: Path) -> None:
         (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
         (lambda folder: (folder / "config.json").write_text("{"), "cannot be read"),
         (lambda folder: (folder / "config.json").write_text("[]"), "no JSON object"),
+        (lambda folder: (folder / "config.json").write_text("[" * 100_000), "cannot be read"),
         (lambda folder: (folder / "config.json").write_text('{"model_type": "mamba"}'), "family 'mamba'"),
         (lambda folder: (folder / "config.json").write_text('{"model_type": "llama"}'), "states no hidden_size"),
         (lambda folder: (folder / INDEX).unlink(), "neither"),
@@ -150,7 +151,8 @@ def test_a_model_with_shards_is_whole(tmp_path: Path) -> None:
         (lambda folder: (folder / "model-00002-of-00003.safetensors").unlink(), "lacks model-00002-of-00003"),
         (lambda folder: (folder / "model-00003-of-00003.safetensors").write_bytes(b"version https://"), "cut off"),
     ],
-    ids=["no config", "half a config", "a list", "family", "no sizes", "no index", "empty index", "shard", "pointer"],
+    ids=["no config", "half a config", "a list", "deep", "family", "no sizes", "no index", "empty index", "shard",
+         "pointer"],
 )  # fmt: skip
 def test_a_model_that_is_not_whole(tmp_path: Path, spoil: object, words: str) -> None:
     assert callable(spoil)
