@@ -52,7 +52,9 @@ def strategy_faults(study: "Study", shape: ModelShape | None, strategy: Parallel
 def layout_faults(study: "Study", shape: ModelShape | None, strategy: ParallelismStrategy, field: str) -> list[Fault]:
     """What is wrong with the layout of a strategy, for its nodes, its engine, and the model if there is one."""
     engine = study.generation.engine
-    faults = world_faults(strategy, field) + engine_faults(strategy, engine, field)
+    faults = (
+        world_faults(strategy, field) + engine_faults(strategy, engine, field) + sweep_faults(strategy, engine, field)
+    )
     return faults + (split_faults(strategy, shape, field, engine) if shape else [])
 
 
@@ -71,8 +73,11 @@ def feature_faults(study: "Study") -> list[Fault]:
 
 
 def world_faults(strategy: ParallelismStrategy, field: str) -> list[Fault]:
-    """pp × tp × dp must be the processes that the nodes give (S3-26)."""
+    """pp × tp × dp must be the processes that the nodes give (S3-26), and a single node is one."""
     given = strategy.num_nodes * strategy.gpus_per_node
+    if strategy.kind == "tensor_single_node" and strategy.num_nodes > 1:
+        fault = f"is {strategy.num_nodes}, but {strategy.kind} is of one node"
+        return [Fault(f"{field}.nodes", fault, "leave it out, or choose tensor_across_nodes")]
     if strategy.world_size == given:
         return []
     product = f"tp {strategy.tp_size} x pp {strategy.pp_size} x dp {strategy.dp_size} = {strategy.world_size}"
@@ -87,6 +92,14 @@ def engine_faults(strategy: ParallelismStrategy, engine: str, field: str) -> lis
     return [Fault(f"{field}.{name}", f"is {sizes[name]}, but the engine {engine} has no {name} beyond 1",
                   f"set it to 1, or generation.engine to {others[name]}")
             for name in {"deepspeed": ("pp", "dp"), "vllm": ("dp",)}.get(engine, ()) if sizes[name] > 1]  # fmt: skip
+
+
+def sweep_faults(strategy: ParallelismStrategy, engine: str, field: str) -> list[Fault]:
+    """Only the pipeline of the engine `torch` has micro-batches: elsewhere all jobs of a sweep would be the same."""
+    if len(strategy.sweep.get("micro_batches", ())) < 2 or (engine == "torch" and strategy.pp_size > 1):
+        return []
+    why = "there is no pipeline (pp is 1)" if engine == "torch" else f"the engine {engine} has its own"
+    return [Fault(f"{field}.micro_batches", f"changes nothing, since {why}", "remove it")]
 
 
 def split_faults(

@@ -73,6 +73,25 @@ def test_layouts_that_an_engine_does_not_have(tmp_path: Path) -> None:
     assert [row.reason[:6] for row in plan(make_study(tmp_path, VLLM, replicas))] == ["is 2, "] * 2
 
 
+def test_one_node_is_one_node(tmp_path: Path) -> None:
+    said = faults(tmp_path, 'kind = "tensor_single_node"\nnodes = 2\ngpus_per_node = 2')
+    assert said == (
+        "strategies.0.nodes: is 2, but tensor_single_node is of one node (leave it out, or choose tensor_across_nodes)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind", "words"),
+    [("torch", "tensor_across_nodes", "there is no pipeline"), ("vllm", "pipeline_across_nodes", "vllm has its own"),
+     ("torch", "pipeline_across_nodes", "")],
+)  # fmt: skip
+def test_a_sweep_that_changes_nothing_is_not_run(tmp_path: Path, engine: str, kind: str, words: str) -> None:
+    sweep = f'\n[[strategies]]\nkind = "{kind}"\nnodes = 4\nmicro_batches = [1, 2]\n'
+    found = study_faults(make_study(tmp_path, f'[generation]\nengine = "{engine}"\n', sweep))
+    assert [fault.field for fault in found] == (["strategies.0.micro_batches"] if words else [])
+    assert not words or words in found[0].fault
+
+
 def test_vllm_pads_words_and_repeats_kv_heads(tmp_path: Path) -> None:
     eight = '\n[[strategies]]\nkind = "tensor_single_node"\n'
     assert study_faults(make_study(tmp_path, VLLM, eight, vocab_size=321)) == []
