@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 # Beside the prompts' columns.
-ANSWER_COLUMNS = ("reason", "local_tokens", "local_model", "source")
+ANSWER_COLUMNS = ("reason", "local_tokens", "local_model", "source", "local_api")
 OK, FAILED, PENDING = "ok", "failed", "pending"
 Row = dict[str, Any]
 
@@ -107,8 +107,8 @@ class LocalInferenceRunner:
     def _joined(self, rows: Sequence[Row], journal: Journal) -> "DataFrame":
         import pyarrow as pa
 
-        types = schema()
-        for name, kind in zip(ANSWER_COLUMNS, (pa.string(), pa.int64(), pa.string(), pa.string()), strict=True):
+        types, kinds = schema(), (pa.string(), pa.int64(), pa.string(), pa.string(), pa.string())
+        for name, kind in zip(ANSWER_COLUMNS, kinds, strict=True):
             types = types.append(pa.field(name, kind))
         return frame_of([self._with_answer(row, journal.get(key_of(row, self.settings))) for row in rows], types)
 
@@ -118,6 +118,7 @@ class LocalInferenceRunner:
             "local_completion": found.get("text"), "local_latency_ms": found.get("latency_ms"),
             "status": found.get("status", PENDING), "reason": found.get("reason"), "local_tokens": found.get("tokens"),
             "local_model": found.get("answered_as"), "source": source_of(self.settings),
+            "local_api": self.settings.api,
         }  # fmt: skip
 
 

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 from gpuyard.domain.errors import Fault, InvalidInputError
 from gpuyard.studies.memory import Load, MemoryEstimate, estimate
 from gpuyard.studies.model import TOKENIZER, ModelShape, read_shape, weight_faults
+from gpuyard.studies.runtime.errors import RunError
+from gpuyard.studies.runtime.shape import read_shape as read_as_torch_does
 from gpuyard.studies.strategies import ParallelismStrategy, strategies_of
+from gpuyard.studies.study import VARIANTS
 
 if TYPE_CHECKING:
     from gpuyard.studies.study import Study, Variant
@@ -31,25 +34,50 @@ def study_faults(study: "Study", only: Sequence[ParallelismStrategy] | None = No
         faults += error.faults
     try:
         shape = read_shape(study.model.path)
-        faults += weight_faults(study.model.path)
+        faults += feature_faults(study) + weight_faults(study.model.path)
     except InvalidInputError as error:
         faults += error.faults
     for index, strategy in enumerate(strategies):
         if only is None or strategy in only:
-            field = f"strategies.{index}"
-            faults += strategy_faults(study, shape, strategy, field) if shape else world_faults(strategy, field)
+            faults += strategy_faults(study, shape, strategy, f"strategies.{index}")
     return faults
 
 
-def strategy_faults(study: "Study", shape: ModelShape, strategy: ParallelismStrategy, field: str) -> list[Fault]:
+def strategy_faults(study: "Study", shape: ModelShape | None, strategy: ParallelismStrategy, field: str) -> list[Fault]:
     """What is wrong with one strategy for a model, layout first: what does not divide is not weighed."""
-    faults = world_faults(strategy, field) + split_faults(strategy, shape, field)
-    return faults or memory_faults(study, shape, strategy, field)
+    faults = layout_faults(study, shape, strategy, field)
+    return faults if faults or shape is None else memory_faults(study, shape, strategy, field)
+
+
+def layout_faults(study: "Study", shape: ModelShape | None, strategy: ParallelismStrategy, field: str) -> list[Fault]:
+    """What is wrong with the layout of a strategy, for its nodes, its engine, and the model if there is one."""
+    engine = study.generation.engine
+    faults = (
+        world_faults(strategy, field) + engine_faults(strategy, engine, field) + sweep_faults(strategy, engine, field)
+    )
+    return faults + (split_faults(strategy, shape, field, engine) if shape else [])
+
+
+def feature_faults(study: "Study") -> list[Fault]:
+    """What the engine `torch` would say of a model once the job has its nodes."""
+    if study.generation.engine != "torch":
+        return []
+    try:
+        read_as_torch_does(study.model.path)
+    except RunError as error:
+        return [Fault("model.path", str(error), "choose another model, or set generation.engine to vllm")]
+    except (TypeError, ValueError, AttributeError) as error:
+        fault = f"{study.model.path / 'config.json'} states something odd: {error}"
+        return [Fault("model.path", fault, "fetch the model's config.json again")]
+    return []
 
 
 def world_faults(strategy: ParallelismStrategy, field: str) -> list[Fault]:
-    """pp × tp × dp must be the processes that the nodes give (S3-26)."""
+    """pp × tp × dp must be the processes that the nodes give (S3-26), and a single node is one."""
     given = strategy.num_nodes * strategy.gpus_per_node
+    if strategy.kind == "tensor_single_node" and strategy.num_nodes > 1:
+        fault = f"is {strategy.num_nodes}, but {strategy.kind} is of one node"
+        return [Fault(f"{field}.nodes", fault, "leave it out, or choose tensor_across_nodes")]
     if strategy.world_size == given:
         return []
     product = f"tp {strategy.tp_size} x pp {strategy.pp_size} x dp {strategy.dp_size} = {strategy.world_size}"
@@ -57,15 +85,32 @@ def world_faults(strategy: ParallelismStrategy, field: str) -> list[Fault]:
     return [Fault(field, f"{product} processes, but {nodes}", "make the two products equal")]
 
 
-def split_faults(strategy: ParallelismStrategy, shape: ModelShape, field: str) -> list[Fault]:
+def engine_faults(strategy: ParallelismStrategy, engine: str, field: str) -> list[Fault]:
+    """DeepSpeed splits tensors only, and vLLM runs one replica."""
+    sizes = {"pp": strategy.pp_size, "dp": strategy.dp_size}
+    others = {"pp": "torch or vllm", "dp": "torch"}
+    return [Fault(f"{field}.{name}", f"is {sizes[name]}, but the engine {engine} has no {name} beyond 1",
+                  f"set it to 1, or generation.engine to {others[name]}")
+            for name in {"deepspeed": ("pp", "dp"), "vllm": ("dp",)}.get(engine, ()) if sizes[name] > 1]  # fmt: skip
+
+
+def sweep_faults(strategy: ParallelismStrategy, engine: str, field: str) -> list[Fault]:
+    """Only the pipeline of the engine `torch` has micro-batches: elsewhere all jobs of a sweep would be the same."""
+    if len(strategy.sweep.get("micro_batches", ())) < 2 or (engine == "torch" and strategy.pp_size > 1):
+        return []
+    why = "there is no pipeline (pp is 1)" if engine == "torch" else f"the engine {engine} has its own"
+    return [Fault(f"{field}.micro_batches", f"changes nothing, since {why}", "remove it")]
+
+
+def split_faults(
+    strategy: ParallelismStrategy, shape: ModelShape, field: str, engine: str = "torch"
+) -> list[Fault]:  # fmt: skip
     """Heads, KV heads, MLP and vocabulary must divide by tp, and each stage must have a layer."""
     tp, pp = strategy.tp_size, strategy.pp_size
-    sizes = {"attention heads": shape.heads, "KV heads": shape.kv_heads,
-             "intermediate columns": shape.intermediate, "words of vocabulary": shape.vocabulary}  # fmt: skip
-    wrong = [f"{size} {what}" for what, size in sizes.items() if size % tp]
+    wrong = _uneven(shape, tp, engine)
     faults: list[Fault] = []
     if wrong:
-        good = [str(ways) for ways in range(1, shape.kv_heads + 1) if not any(size % ways for size in sizes.values())]
+        good = [str(ways) for ways in range(1, shape.heads + 1) if not _uneven(shape, ways, engine)]
         fault = f"{tp}-way tensor parallelism does not divide {', '.join(wrong)}"
         faults.append(Fault(f"{field}.tp", fault, f"for this model tp may be {_either(good)}"))
     if pp > shape.layers:
@@ -74,10 +119,22 @@ def split_faults(strategy: ParallelismStrategy, shape: ModelShape, field: str) -
     return faults
 
 
+def _uneven(shape: ModelShape, ways: int, engine: str) -> list[str]:
+    """The sizes that so many processes cannot share evenly."""
+    sizes = {"attention heads": shape.heads, "KV heads": shape.kv_heads,
+             "intermediate columns": shape.intermediate, "words of vocabulary": shape.vocabulary}  # fmt: skip
+    if engine == "vllm":
+        # It pads the vocabulary, and repeats KV heads of which there are fewer than processes.
+        del sizes["words of vocabulary"]
+        sizes["KV heads"] = max(shape.kv_heads, ways) if ways % shape.kv_heads == 0 else shape.kv_heads
+    return [f"{size} {what}" for what, size in sizes.items() if size % ways]
+
+
 def memory_faults(study: "Study", shape: ModelShape, strategy: ParallelismStrategy, field: str) -> list[Fault]:
     """Whether the fullest GPU holds its part, where `slurm.gpu_memory_gb` says what it has."""
     room = study.slurm.gpu_memory_gb
-    needs = [point_estimate(study, shape, strategy, point, "4k") for point in strategy.points]
+    needs = [point_estimate(study, shape, strategy, point, variant) for point in strategy.points
+             for variant in VARIANTS]  # fmt: skip
     need = max(needs, key=lambda one: one.total)
     if room is None or need.total <= room:
         return []

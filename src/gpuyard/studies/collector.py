@@ -171,7 +171,7 @@ class _Visit:
         self._reasons: list[str] = []
         self._config, fault = _read_object(self._folder / "exp_config.json")
         self._kind = str(entry.get("kind") or self._config.get("kind") or strategy_id)
-        self._shards = [self._shard(rank) for rank in range(self._world_size())]
+        self._shards = [self._shard(rank) for rank in range(self._processes())]
         self._coverage = Coverage(prompts, self._config.get("variants"), self._config.get("limit"))
         self._kept = 0
         if fault:
@@ -228,13 +228,17 @@ class _Visit:
             columns = columns.append_column(field, column)
         return columns
 
-    def _world_size(self) -> int:
+    def _processes(self) -> int:
+        """How many processes leave a shard: one for each rank, but vLLM's workers are its own and leave none."""
+        written = len(list((self._folder / "outputs").glob("shard_*.jsonl")))
+        if self._config.get("engine") == "vllm":
+            return max(1, written)
         size = self._config.get("world_size")
         if isinstance(size, int) and not isinstance(size, bool) and 0 < size <= _MOST_RANKS:
             return size
         if self._config:
             self._reasons.append(f"exp_config.json names no world_size: {size!r}")
-        return len(list((self._folder / "outputs").glob("shard_*.jsonl")))
+        return written
 
     def _shard(self, rank: int) -> Shard:
         output = str(self._config.get("output_shard_pattern") or "shard_{rank}.jsonl")

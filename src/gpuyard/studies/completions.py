@@ -3,6 +3,7 @@
 import asyncio
 import math
 import random
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +23,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 # A header may ask for hours, which is a refusal.
 _LONGEST_WISH_S = 600.0
 _CHARACTERS_PER_TOKEN = 4
+# What an endpoint may add to a model's name; `-instruct` or another number is another model.
+_REVISION = re.compile(r"(?:[-_:](?:\d{4}(?:-?\d{2}-?\d{2})?|v\d[\w.]*|latest|[0-9a-f]{7,40}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,9 @@ class Completion:
     prompt_tokens: int | None
     model: str
     finish_reason: str = ""
+
+
+_PATHS = {"chat": "/chat/completions", "completions": "/completions"}
 
 
 class NoAnswerError(GpuyardError):
@@ -104,17 +110,23 @@ class OpenAICompletionClient:
     async def _ask(self, prompt: str) -> Completion:
         began = time.monotonic()
         try:
-            response = await self._client.chat.completions.create(
-                model=self.settings.model,
-                messages=[{"role": "user", "content": prompt}],
-                max_tokens=self.settings.max_tokens,
-                temperature=self.settings.temperature,
-            )
+            response = await self._request(prompt)
         except ValueError:
             raise _NothingError("the endpoint's answer is no JSON") from None
         answer = self.normalize_response(response, 1000 * (time.monotonic() - began))
         _check_model(answer.model, self.settings)
         return answer
+
+    async def _request(self, prompt: str) -> Any:
+        wanted = self.settings
+        if wanted.api == "completions":
+            return await self._client.completions.create(
+                model=wanted.model, prompt=prompt, max_tokens=wanted.max_tokens, temperature=wanted.temperature
+            )
+        return await self._client.chat.completions.create(
+            model=wanted.model, messages=[{"role": "user", "content": prompt}], max_tokens=wanted.max_tokens,
+            temperature=wanted.temperature,
+        )  # fmt: skip
 
     @staticmethod
     def normalize_response(response: Any, latency_ms: float) -> Completion:
@@ -122,7 +134,8 @@ class OpenAICompletionClient:
         choices = getattr(response, "choices", None)
         if not choices:
             raise _NothingError("the endpoint answered without a choice")
-        text = getattr(choices[0].message, "content", None)
+        message = getattr(choices[0], "message", None)
+        text = getattr(choices[0], "text", None) if message is None else getattr(message, "content", None)
         if not text:
             raise NoAnswerError(f"the endpoint answered without text (finish_reason {choices[0].finish_reason})")
         usage = getattr(response, "usage", None)
@@ -167,7 +180,8 @@ def _connect(settings: BaselineSection, key: str) -> "AsyncOpenAI":
 def _check_model(answered: str, settings: BaselineSection) -> None:
     """InvalidInputError when another model answered; endpoints may add a date or a revision, or drop the owner."""
     wanted = [plain_name(name) for name in (settings.model, settings.answers_as) if name]
-    if not answered or any(plain_name(answered).startswith(name) for name in wanted):
+    given = plain_name(answered)
+    if not answered or any(given.startswith(name) and _REVISION.fullmatch(given[len(name) :]) for name in wanted):
         return
     fault = f"{settings.base_url} answered as {answered!r} when it was asked for {settings.model!r}"
     raise InvalidInputError.of("baseline.model", fault, f"ask for what it serves, or set answers_as = {answered!r}")
@@ -218,7 +232,7 @@ def _explained(error: Exception, settings: BaselineSection, heard: bool) -> Gpuy
         what = f"{where} refuses the key in {name}" if name else f"{where} asks for a key"
         return UnauthorizedError(f"{what} (HTTP {error.status_code}).", "Put a valid key into that variable.")
     if isinstance(error, openai.NotFoundError):
-        fault = f"{where} knows no model {settings.model!r}, or has no /chat/completions"
+        fault = f"{where} knows no model {settings.model!r}, or has no {_PATHS[settings.api]}"
         return InvalidInputError.of("baseline.model", fault, "correct baseline.model or baseline.base_url")
     if _quota_is_used_up(error):
         return RefusedError(f"{where} says that the key's quota is used up.", "Raise it, then run again.")
@@ -228,7 +242,9 @@ def _explained(error: Exception, settings: BaselineSection, heard: bool) -> Gpuy
         what = f"the connection failed: {error.__cause__ or error}"
         return NoAnswerError(what) if heard else UnreachableError(f"{where} cannot be reached: {what}.", "Is it up?")
     if isinstance(error, openai.APIStatusError):
-        return NoAnswerError(f"HTTP {error.status_code}: {_brief(_own_words(error))}")
+        wish = retry_after(error.response.headers, time.time()) or 0.0
+        wait = f" (it asks to wait for {wish / 3600:.1f} h)" if wish > _LONGEST_WISH_S else ""
+        return NoAnswerError(f"HTTP {error.status_code}: {_brief(_own_words(error))}{wait}")
     return NoAnswerError(_brief(str(error)))
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 
 from gpuyard.domain.exact import first_divergence
 from gpuyard.studies.scores import Score, agree, interval, score
+from gpuyard.studies.study import plain_name
 
 METRICS = ("exact_match", "token_agreement", "edit_similarity", "bleu", "chrf", "rouge_l", "embedding_similarity")
 PEER_METRICS = ("peer_exact", "peer_agreement")
@@ -56,7 +57,8 @@ class CorrectnessEvaluator:
         scores = pd.DataFrame(rows, columns=pd.Index(columns))
         numbers = (*METRICS, *PEER_METRICS, "first_divergence", "peer_divergence")
         scores = scores.astype(dict.fromkeys(numbers, float))
-        self.warnings = tuple(self._find_warnings(scores))
+        asked_as_chat = "local_api" in results and bool((results["local_api"] == "chat").any())
+        self.warnings = tuple(self._find_warnings(scores, asked_as_chat))
         self._embed(results, scores)
         return scores
 
@@ -112,12 +114,16 @@ class CorrectnessEvaluator:
             row[f"{name}_low"], row[f"{name}_high"] = interval(values, self._seed) or (None, None)
         return row
 
-    def _find_warnings(self, scores: pd.DataFrame) -> Iterator[str]:
+    def _find_warnings(self, scores: pd.DataFrame, asked_as_chat: bool) -> Iterator[str]:
         references = set(scores.loc[scores["status"] == "ok", "reference"])
         baseline, study = self._models
-        if "baseline" in references and baseline and study and not _same_model(baseline, study):
+        if "baseline" in references and baseline and study and plain_name(baseline) != plain_name(study):
             yield (f"The baseline is of the model {baseline}, the study of {study}: scores beside the baseline compare "
                    "models, and only the agreement of strategies with one another compares layouts.")  # fmt: skip
+        if "baseline" in references and asked_as_chat:
+            yield ("The baseline was asked as a chat, so the endpoint put the model's marks around each prompt; the "
+                   "cluster got prompts as they are. Answers may differ for that alone: baseline.api = \"completions\" "
+                   "asks for the same.")  # fmt: skip
         if "none" in references:
             count = int(((scores["reference"] == "none") & (scores["status"] == "ok")).sum())
             yield f"{count} answers have neither truth nor baseline: they are compared only with other strategies'."
@@ -177,9 +183,3 @@ def _ids(value: Any) -> list[int] | None:
     if isinstance(value, np.ndarray):
         return cast(list[int], value.tolist())
     return cast(list[int], value) if isinstance(value, list) else None
-
-
-def _same_model(one: str, other: str) -> bool:
-    """By their last part: a folder's name, or a hub's without its owner."""
-    left, right = (name.rstrip("/").rsplit("/", 1)[-1].casefold() for name in (one, other))
-    return left == right

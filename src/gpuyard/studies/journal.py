@@ -5,11 +5,12 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
 from gpuyard.config.locks import lock_exclusively
-from gpuyard.domain.errors import RefusedError
+from gpuyard.domain.errors import InvalidInputError, RefusedError
 from gpuyard.studies.study import BaselineSection
 
 Key = tuple[str, str, str, str]
@@ -18,6 +19,8 @@ Key = tuple[str, str, str, str]
 def key_of(row: Mapping[str, Any], settings: BaselineSection) -> Key:
     """What an answer stands for: prompt, variant, model, and a digest of all that the answer depends on."""
     asked = [settings.base_url, settings.max_tokens, settings.temperature, row["prompt"]]
+    # What was paid for before there was a choice of APIs stays paid for.
+    asked += [settings.api] if settings.api != "chat" else []
     digest = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
     return row["prompt_id"], row["variant"], settings.model, digest
 
@@ -26,9 +29,14 @@ class Journal:
     """The file of answers. One process holds it at a time; a line that a crash cut off does not count."""
 
     def __init__(self, path: Path) -> None:
-        """RefusedError while another process writes to it."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: IO[str] = path.open("a+", encoding="ascii", errors="replace")
+        """RefusedError while another process writes to it; InvalidInputError where nobody may."""
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: IO[str] = path.open("a+", encoding="ascii", errors="replace")
+        except OSError as error:
+            fault = f"{path} cannot be written: {error.strerror}"
+            raise InvalidInputError.of("study", fault, "let it be a file in a folder that you may write to") from None
         try:
             lock_exclusively(self._file)
         except BlockingIOError:
@@ -55,17 +63,26 @@ class Journal:
         return self._answers.get(key)
 
     def append(self, key: Key, answer: Mapping[str, Any]) -> None:
-        """Keep an answer; it is on the disk when this returns. May be called from any thread."""
+        """Keep an answer; it is on the disk when this returns. May be called from any thread.
+
+        RefusedError when the disk takes no more.
+        """
         row = {"key": list(key), **answer}
         with self._turn:
-            self._file.write(json.dumps(row) + "\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            try:
+                self._file.write(json.dumps(row) + "\n")
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            except OSError as error:
+                what = f"An answer cannot be kept in {self._path}: {error.strerror}."
+                raise RefusedError(what, "Make room; what was kept before is not asked for again.") from None
             self._answers[key] = row
 
     def close(self) -> None:
         """Let go of the file, and so of its lock."""
-        self._file.close()
+        # What could not be written was told when it was to be.
+        with suppress(OSError):
+            self._file.close()
 
 
 def _key(row: Mapping[str, Any]) -> Key:

@@ -74,6 +74,7 @@ def markdown(summary: "RunSummary") -> str:
                               for reason in one["reasons"]]),
         _list("Not ranked", [f"{name}: {why}" for name, why in summary.ranking.left_out]),
         _list("Beware", list(summary.warnings)),
+        _plain(summary.baseline),
         "Intervals hold the mean with 95 % (bootstrap over prompts). Speed-up and efficiency are beside the smallest "
         "layout of the run.",
     ]  # fmt: skip

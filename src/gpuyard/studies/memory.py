@@ -62,12 +62,15 @@ def estimate(shape: ModelShape, strategy: ParallelismStrategy, load: Load) -> Me
     return MemoryEstimate(
         weights=weights / GIB,
         kv_cache=load.batch_size * load.length * token / GIB,
-        activations=_activations(shape, strategy.tp_size, load) / GIB,
+        activations=_activations(shape, strategy, load) / GIB,
     )
 
 
-def _activations(shape: ModelShape, tp: int, load: Load) -> float:
-    """Bytes at the peak of reading a micro-batch: one layer's intermediates, and the scores of its last tokens."""
-    rows = -(-load.batch_size // load.micro_batches)
-    wide = 4 * shape.hidden + 3 * shape.intermediate // tp
+def _activations(shape: ModelShape, strategy: ParallelismStrategy, load: Load) -> float:
+    """Bytes at the peak of reading a micro-batch: one layer's intermediates, and the scores of its last tokens.
+
+    Without a pipeline there are no micro-batches.
+    """
+    rows = -(-load.batch_size // load.micro_batches) if strategy.pp_size > 1 else load.batch_size
+    wide = 4 * shape.hidden + 3 * shape.intermediate // strategy.tp_size
     return rows * (load.length * wide * BYTES[load.precision] + shape.vocabulary * 4)

@@ -90,7 +90,7 @@ def _read_json(folder: Path, name: str) -> dict[str, Any]:
         what = f"{folder} has no {name}" if folder.is_dir() else f"there is no folder {folder}"
         remedy = f"put the model's folder there, with {name} and its safetensors, or correct the path"
         raise InvalidInputError.of(_FIELD, what, remedy) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         fault = f"{folder / name} cannot be read: {getattr(error, 'strerror', None) or error}"
         raise InvalidInputError.of(_FIELD, fault, "fetch it again") from None
     if not isinstance(document, dict):
@@ -114,8 +114,7 @@ def weight_faults(folder: Path) -> list[Fault]:
     if missing:
         shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
         return [Fault(_FIELD, f"{folder} lacks {shown}, which its index names", "fetch the missing files")]
-    cut = [name for name in shards if not _whole(folder / name)]
-    return [Fault(_FIELD, f"{folder / name} is cut off or no safetensors file", "fetch it again") for name in cut]
+    return [fault for name in shards for fault in _shard_faults(folder / name)]
 
 
 def _indexed(folder: Path) -> list[str]:
@@ -123,6 +122,14 @@ def _indexed(folder: Path) -> list[str]:
     if not isinstance(weights, dict) or not weights:
         raise InvalidInputError.of(_FIELD, f"{folder / INDEX} names no weights", "fetch it again")
     return sorted({str(name) for name in cast(dict[str, object], weights).values()})
+
+
+def _shard_faults(path: Path) -> list[Fault]:
+    try:
+        whole = _whole(path)
+    except OSError as error:
+        return [Fault(_FIELD, f"{path} cannot be read: {error.strerror}", "make it a file you may read")]
+    return [] if whole else [Fault(_FIELD, f"{path} is cut off or no safetensors file", "fetch it again")]
 
 
 def _whole(path: Path) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuyard.studies.checks import point_estimate, split_faults, too_much, world_faults
+from gpuyard.studies.checks import layout_faults, point_estimate, too_much
 from gpuyard.studies.memory import MemoryEstimate, document_estimate
 from gpuyard.studies.model import ModelShape, read_shape
 from gpuyard.studies.strategies import ParallelismStrategy, strategies_of
@@ -71,7 +71,7 @@ def _row(
 
 
 def _why_not(study: "Study", shape: ModelShape, strategy: ParallelismStrategy, need: MemoryEstimate) -> str:
-    faults = world_faults(strategy, strategy.name) + split_faults(strategy, shape, strategy.name)
+    faults = layout_faults(study, shape, strategy, strategy.name)
     if faults:
         return "; ".join(f"{fault.fault} ({fault.remedy})" for fault in faults)
     room = study.slurm.gpu_memory_gb

@@ -67,8 +67,9 @@ class PromptFileSet:
             except InvalidInputError as error:
                 faults += error.faults
         if not faults and found["2k"] != found["4k"]:
-            pair = next(pair for pair in zip(found["2k"], found["4k"], strict=True) if pair[0] != pair[1])
-            fault = f"the ids of the two files differ: {pair[0]} in the one stands where {pair[1]} is in the other"
+            pairs = enumerate(zip(found["2k"], found["4k"], strict=True), 1)
+            place, (one, other) = next((place, pair) for place, pair in pairs if pair[0] != pair[1])
+            fault = f"prompt {place} is {one} in {self.path('2k').name} and {other} in {self.path('4k').name}"
             faults.append(Fault("prompts", fault, "give the prompts of both files the same ids in the same order"))
         if faults:
             raise InvalidInputError(faults)
@@ -86,7 +87,11 @@ class PromptFileSet:
         found = split_prompts(read_text(path, f"prompts.{variant}"))
         if len(found) != self.count:
             fault = f"{path} holds {len(found)} {'prompt' if len(found) == 1 else 'prompts'}, and not {self.count}"
-            raise InvalidInputError.of(f"prompts.{variant}", fault, "separate prompts by a line ---")
+            remedy = (
+                "separate prompts by a line ---" if len(found) < self.count else "indent a line --- within a prompt"
+            )
+            remedy += f", or set prompts.count = {len(found)}" if found else ""
+            raise InvalidInputError.of(f"prompts.{variant}", fault, remedy)
         faults = [Fault(f"prompts.{variant}", *words) for words in _faults(path, found)]
         if faults:
             raise InvalidInputError(faults)
@@ -102,8 +107,9 @@ def read_text(path: Path, field: str) -> str:
     except UnicodeDecodeError as error:
         where = f"{path} is not UTF-8 at byte {error.start} (0x{error.object[error.start]:02x})"
         raise InvalidInputError.of(field, where, "save it as UTF-8, e.g. with iconv -t UTF-8") from None
-    except OSError as error:
-        raise InvalidInputError.of(field, f"{path} cannot be read: {error.strerror}", "make it readable") from None
+    except (OSError, ValueError) as error:
+        fault = f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise InvalidInputError.of(field, fault, "make it readable, or correct the path") from None
 
 
 def split_prompts(text: str) -> list[tuple[str, str]]:
@@ -167,6 +173,9 @@ class TokenCounter:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # noqa: BLE001  the library raises bare Exceptions
             raise InvalidInputError.of("model.path", f"{path} is no tokenizer: {error}", "fetch it again") from None
+        # As the runtime does: a file may say to cut texts off, or to fill them up.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
 
     @classmethod
     def of(cls, study: Study) -> "TokenCounter | None":

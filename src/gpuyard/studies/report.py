@@ -3,7 +3,9 @@
 # pandas has no types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportArgumentType=false, reportAttributeAccessIssue=false
+import hashlib
 import math
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +14,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from gpuyard import __version__
 from gpuyard.storage.archive import beside, replace
 from gpuyard.studies.correctness import ALL
 from gpuyard.studies.markdown import columns
+from gpuyard.studies.study import FILE
 from gpuyard.studies.summary import RunSummary
 
 _MOST_DIVERGENCES = 300
@@ -58,7 +62,8 @@ class Report:
             rows=[(row, {name: show(row) for name, show in shown.items()}) for row in summary.rows], all=ALL,
             plots=[(plot, Markup(plot.svg)) for plot in summary.build_plots()], headlines=list(self._headlines()),
             divergences=divergences[:_MOST_DIVERGENCES], divergences_in_all=len(divergences),
-            files=list(self._files()), hardware=self._hardware(),
+            files=list(self._files()), hardware=self._hardware(), options=self._options(),
+            version=__version__,
         )  # fmt: skip
 
     def write(self, path: Path) -> Path:
@@ -68,6 +73,15 @@ class Report:
             fresh.write_text(self.html(), encoding="utf-8", errors="replace")
             replace(fresh, path)
         return path
+
+    def _options(self) -> str:
+        """What this run was asked for beside the study's file, as words of the command."""
+        document = self._summary.document
+        words = [word for name in document.get("only") or () for word in ("--only", name)]
+        variants, limit = document.get("variants") or (), document.get("limit")
+        words += ["--variant", variants[0]] if len(variants) == 1 else []
+        words += ["--limit", str(limit)] if limit else []
+        return "".join(f" {shlex.quote(str(word))}" for word in words)
 
     def _headlines(self) -> Iterator[tuple[str, str]]:
         """The figures of the best strategy, in words."""
@@ -110,9 +124,14 @@ class Report:
                              agreement, expected, got)  # fmt: skip
 
     def _files(self) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-        """Each strategy's configuration and script."""
-        for one in self._summary.collected if self._run else ():
-            folder = (self._run or Path()) / one["strategy_id"]
+        """The study's file, if it is still that of the run, and each strategy's configuration and script."""
+        if self._run is None:
+            return
+        study = self._run.parent.parent / FILE
+        if _sha256(study) == self._summary.document.get("study_sha256"):
+            yield "study", [(FILE, _read(study))]
+        for one in self._summary.collected:
+            folder = self._run / one["strategy_id"]
             texts = [(name, _read(folder / name)) for name in ("exp_config.json", "job.slurm")]
             yield one["strategy_id"], [(name, text) for name, text in texts if text]
 
@@ -142,6 +161,13 @@ def _from_difference(expected: str, got: str) -> tuple[str, str]:
 def _excerpt(text: str, start: int) -> str:
     end = start + _AROUND
     return ("…" if start else "") + text[start:end] + ("…" if end < len(text) else "")
+
+
+def _sha256(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def _read(path: Path) -> str:

@@ -71,6 +71,13 @@ class Shard:
 
     def tables(self) -> Iterator[pa.Table]:
         """The rows as tables of SCHEMA, in the order of the file."""
+        try:
+            yield from self._tables()
+        except OSError as error:
+            self.faults.append(f"{self.path.name} cannot be read: {error.strerror}")
+        self._check_footer()
+
+    def _tables(self) -> Iterator[pa.Table]:
         line = 1
         for block in _blocks(self.path) if self.is_there else ():
             table = _parse(block)
@@ -81,18 +88,18 @@ class Shard:
                 line += table.num_rows
             self.rows += table.num_rows
             yield table
-        self._check_footer()
 
     def _line_by_line(self, block: bytes, number: int) -> pa.Table:
         rows: list[dict[str, Any]] = []
         *whole, rest = block.split(b"\n")
+        last = number + len(whole)
         for at, line in enumerate([*whole, rest], number):
             if not line.strip():
                 continue
             try:
                 rows.append(msgspec.structs.asdict(_decode_row(line)))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                if line is rest:
+                if at == last:
                     self.faults.append(f"the last line of {self.path.name} (line {at}) is cut off and left out")
                 else:
                     self.faults.append(f"line {at} of {self.path.name} is no result and left out: {error}")

@@ -126,6 +126,8 @@ class BaselineSection(Section):
     model: Words
     # Another name that the endpoint gives to that model in its answers.
     answers_as: Line = ""
+    # `chat` lets the endpoint put the model's marks around a prompt, `completions` sends it as the cluster gets it.
+    api: Literal["chat", "completions"] = "chat"
     api_key_env: Annotated[str, AfterValidator(_variable)] = "OPENAI_API_KEY"
     requests_per_minute: PositiveInt | None = None
     tokens_per_minute: PositiveInt | None = None
@@ -238,7 +240,7 @@ class Study(StudyFile):
 
 def load_study(directory: Path) -> Study:
     """The study in a folder; NotFoundError where there is none, InvalidInputError for a file that is wrong."""
-    directory = directory.expanduser().absolute()
+    directory = _at_home(directory).absolute()
     try:
         raw = (directory / FILE).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -264,7 +266,15 @@ def _toml(raw: bytes) -> dict[str, Any]:
 
 
 def _on(directory: Path, path: Path) -> Path:
-    return directory / path.expanduser()
+    return directory / _at_home(path)
+
+
+def _at_home(path: Path) -> Path:
+    """A path with `~` filled in; that of a user who is not there stays as it is, and is then missed by that name."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path
 
 
 def short_name(name: str) -> str:

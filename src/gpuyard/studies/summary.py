@@ -73,6 +73,16 @@ class RunSummary:
         """The leading figure of correctness: beside a reference, or beside the peer where there is no reference."""
         return next((name for name in PRIMARY if any(_is_number(row.get(name)) for row in self.rows)), PRIMARY[0])
 
+    @property
+    def baseline(self) -> str:
+        """Who gave the baseline's answers, as they themselves say; empty where nobody is known."""
+        told = [sorted(set(self.results[name].dropna())) if name in self.results else []
+                for name in ("local_model", "source", "local_api")]  # fmt: skip
+        models, hosts, apis = (", ".join(map(str, names)) for names in told)
+        if not models:
+            return ""
+        return f"The baseline is {models}{f' at {hosts}' if hosts else ''}{f', API {apis}' if apis else ''}."
+
     def to_csv(self, path: Path) -> Path:
         """Write `summary_run_<ts>.csv`, every column; `path` is the file or the folder for it."""
         path = self._named(path, "csv")

@@ -1,4 +1,4 @@
-"""An endpoint that speaks OpenAI's chat completions over a real socket, and does to each prompt what a test says."""
+"""An endpoint that speaks OpenAI's completions, of chats and prompts, over a real socket, and does what a test says."""
 
 import json
 import threading
@@ -23,9 +23,10 @@ class Reply:
     declared: int | None = None
 
 
-def says(text: str | None, model: str = MODEL, **more: Any) -> Reply:
-    """A completion."""
-    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+def says(text: str | None, model: str = MODEL, *, chat: bool = True, **more: Any) -> Reply:
+    """A completion, of a chat or of a prompt."""
+    said = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+    choice = {"index": 0, **said, "finish_reason": "stop"}
     usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
     document = {"id": "x", "object": "chat.completion", "created": 1, "model": model, "choices": [choice],
                 "usage": usage, **more}  # fmt: skip
@@ -58,7 +59,7 @@ class Endpoint:
         """Answer one request."""
         if headers.get("Authorization") != f"Bearer {KEY}":
             return fails(401, "Incorrect API key provided")
-        prompt = body["messages"][0]["content"]
+        prompt = body["prompt"] if "prompt" in body else body["messages"][0]["content"]
         with self._turn:
             self.requests.append(body)
             self.asked[prompt] += 1
@@ -78,7 +79,7 @@ def _handler(endpoint: Endpoint) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            known = self.path == "/v1/chat/completions"
+            known = self.path == ("/v1/completions" if "prompt" in body else "/v1/chat/completions")
             reply = endpoint.take(self.headers, body) if known else fails(404, "no such path")
             try:
                 self._send(reply)

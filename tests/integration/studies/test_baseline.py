@@ -174,7 +174,7 @@ def test_an_endpoint_that_hangs_is_asked_again(endpoint: Endpoint, tmp_path: Pat
         (fails(400, "maximum context length"), "HTTP 400: maximum context length", 1),
         (says(None), "without text", 1),
         (says("", choices=[]), "without a choice", 4),
-        (fails(429, retry_after="86400"), "HTTP 429", 1),
+        (fails(429, retry_after="86400"), "HTTP 429: no (it asks to wait for 24.0 h)", 1),
         (CUT, "the connection failed", 4),
     ],
     ids=["500", "400", "no text", "no choices", "429 until tomorrow", "cut"],
@@ -222,6 +222,26 @@ def test_the_same_model_by_another_spelling(endpoint: Endpoint, tmp_path: Path, 
     endpoint.answer = lambda prompt, _: says("Yes.", model=name)
     (found,) = ask(study_at(endpoint, tmp_path), clock, "Well?")
     assert isinstance(found, Completion) and found.model == name
+
+
+@pytest.mark.parametrize("name", ["tiny/Tiny-8B-Instruct", "tiny-8bx", "tiny-8b.1", "tiny", "Tiny-8B-70b"])
+def test_another_model_of_a_like_name(endpoint: Endpoint, tmp_path: Path, clock: StoryClock, name: str) -> None:
+    endpoint.answer = lambda prompt, _: says("Yes.", model=name)
+    with pytest.raises(InvalidInputError, match=f"set answers_as = '{name}'"):
+        ask(study_at(endpoint, tmp_path), clock, "Well?")
+
+
+def test_prompts_as_they_are(endpoint: Endpoint, tmp_path: Path) -> None:
+    chat = study_at(endpoint, tmp_path)
+    runner_of(chat).run(frame_of(chat))
+    endpoint.answer = lambda prompt, _: says(f"{prompt[:8]} raw", chat=False)
+    study = study_at(endpoint, tmp_path, api="completions")
+    rows = rows_of(runner_of(study).run(frame_of(study)))
+    assert {row["local_completion"] for row in rows} == {"Question raw"}
+    assert {row["local_api"] for row in rows} == {"completions"}
+    assert [request.get("prompt") for request in endpoint.requests[:6]] == [None] * 6
+    assert {request["prompt"] for request in endpoint.requests[6:]} == {row["prompt"] for row in rows}
+    assert set(runner_of(chat).attach_metrics(frame_of(chat))["status"]) == {"ok"}
 
 
 def test_a_name_that_the_study_allows(endpoint: Endpoint, tmp_path: Path, clock: StoryClock) -> None:
@@ -325,6 +345,16 @@ def test_the_command_says_what_has_no_answer(endpoint: Endpoint, tmp_path: Path)
     done = command(study, "--variant", "4k", "--limit", "2", "--json")
     said, _ = done.communicate(timeout=60)
     assert json.loads(said)["answered"] == 1 and json.loads(said)["failed"][0]["prompt_id"] == "p01"
+
+
+def test_the_command_asks_anew_on_demand(endpoint: Endpoint, tmp_path: Path) -> None:
+    study = study_at(endpoint, tmp_path)
+    for words in ((), ("--no-override",), ("--override", "--variant", "4k", "--limit", "2")):
+        done = command(study, *words)
+        said, _ = done.communicate(timeout=60)
+        assert done.returncode == 0, said
+    asked = {row["prompt_id"] + row["variant"]: endpoint.asked[row["prompt"]] for row in rows_of(frame_of(study))}
+    assert asked == {"p012k": 1, "p022k": 1, "p032k": 1, "p014k": 2, "p024k": 2, "p034k": 1}
 
 
 def test_without_a_key_nothing_is_sent(endpoint: Endpoint, tmp_path: Path) -> None:

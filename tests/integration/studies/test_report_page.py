@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuyard import __version__
 from gpuyard.studies.collector import ResultCollector
 from gpuyard.studies.report import Report
 from gpuyard.studies.summary import RunSummary
@@ -42,6 +43,7 @@ def test_the_page_says_what_a_reader_asks(page: Page) -> None:
         "What failed", "rank 1: CUDA out of memory", "the last line of shard_0.jsonl (line 40) is cut off",
         "8 answers are not the same as what they are compared with", "tokens 9", "NVIDIA A100-SXM4-40GB", "2.13.0",
         '"strategy_id": "llama8b_tp2_pp2"', "#SBATCH --nodes=4", "gpuyard study run .", "ab" * 32,
+        f"Written by gpuyard {__version__}",
     ):  # fmt: skip
         assert part in page.text, part
     assert page.count["svg"] == 6

@@ -195,6 +195,13 @@ def test_a_line_that_does_not_belong(run: Path, line: str, reason: str) -> None:
     assert any(one.startswith(reason) for one in collected.reasons), collected.reasons
 
 
+def test_a_line_that_looks_like_a_cut_last_one(run: Path) -> None:
+    shard(run).write_text(f"{{\n{shard(run).read_text()}{{")
+    first, last = collect(run).reasons
+    assert first.startswith("line 1 of shard_0.jsonl is no result")
+    assert last == "the last line of shard_0.jsonl (line 8) is cut off and left out"
+
+
 def test_two_runs_in_one_folder(run: Path) -> None:
     path = run / TENSOR.strategy_id / "exp_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"run_id": "run_19990101T000000"}))
@@ -212,6 +219,27 @@ def test_no_configuration(run: Path) -> None:
     collected = collect(run)
     assert (collected.status, collected.rows, collected.world_size) == ("PARTIAL", 6, 2)
     assert collected.reasons == ("exp_config.json is missing",)
+
+
+@pytest.mark.parametrize("started", [1, 2])
+def test_vllm_answers_for_all_its_workers(run: Path, started: int) -> None:
+    path = run / TENSOR.strategy_id / "exp_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"engine": "vllm"}))
+    if started == 1:
+        shard(run, 1).unlink()
+        metrics_path(run, TENSOR, 1).unlink()
+    assert collect(run) == Collected(TENSOR.strategy_id, TENSOR.kind, "COMPLETED", (), 6, 6, started)
+    shard(run).unlink()
+    assert collect(run).status == "FAILED"
+
+
+def test_a_shard_that_cannot_be_read_costs_only_itself(run: Path) -> None:
+    shard(run, 1).unlink()
+    # A file whose first bytes nobody can read, root neither.
+    shard(run, 1).symlink_to("/proc/self/mem")
+    collected = collect(run)
+    assert (collected.status, collected.rows) == ("PARTIAL", 6)
+    assert collected.reasons[0].startswith("shard_1.jsonl cannot be read: ")
 
 
 def test_a_limit_and_a_variant_ask_for_less(run: Path) -> None:

@@ -111,6 +111,16 @@ def test_the_plan_as_a_table_and_as_a_document(tmp_path: Path) -> None:
     assert items[0]["world_size"] == 4 and items[0]["document_gib"] > 8
 
 
+def test_a_run_that_has_submitted_nothing_yet_has_a_status(tmp_path: Path) -> None:
+    run = make_study(tmp_path).runs / "run_20261123T091500"
+    run.mkdir(parents=True)
+    head = {"run_id": run.name, "study": "s", "study_sha256": "", "created_at": 0, "variants": ["2k"], "limit": None}
+    (run / "manifest.json").write_text(json.dumps({**head, "only": [], "entries": []}))
+    done = study("status", tmp_path)
+    assert done.exit_code == 0, done.exception
+    assert done.output.splitlines()[:1] == [run.name] and "STRATEGY" in done.output
+
+
 def test_a_missing_package_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_study(tmp_path, '[baseline]\nbase_url = "http://127.0.0.1:1/v1"\nmodel = "m"\n')
     monkeypatch.setitem(sys.modules, "pyarrow", None)

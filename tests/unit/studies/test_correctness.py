@@ -157,6 +157,16 @@ def test_other_models_are_warned_of() -> None:
     assert same.warnings == ()
 
 
+def test_a_baseline_that_was_a_chat_is_warned_of() -> None:
+    evaluator = CorrectnessEvaluator()
+    evaluator.evaluate(results(one=["a"]).assign(local_api="chat"))
+    assert evaluator.warnings[0].startswith("The baseline was asked as a chat")
+    evaluator.evaluate(results(one=["a"]).assign(local_api="completions"))
+    assert evaluator.warnings == ()
+    evaluator.evaluate(results(one=["a"]).assign(local_api="chat", local_completion=None))
+    assert not any("chat" in warning for warning in evaluator.warnings)
+
+
 def test_embeddings_that_cannot_be_had_cost_a_warning_only() -> None:
     evaluator = CorrectnessEvaluator(embedding_model="no/such/folder")
     scores = evaluator.evaluate(results(one=["a"]))

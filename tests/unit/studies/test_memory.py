@@ -74,3 +74,10 @@ def test_a_pipelines_fullest_stage_counts() -> None:
     shape = ModelShape("llama", 64, 5, 8, 4, 8, 128, 320, False, False, False, False)
     found = estimate(shape, HybridTensorPipeline(), Load(1, 1))
     assert found.weights == (3 * shape.layer_parameters + shape.embedding_parameters) * 2 / 4 / GIB
+
+
+def test_micro_batches_save_nothing_without_a_pipeline() -> None:
+    shape = ModelShape("llama", 64, 4, 8, 4, 8, 128, 320, False, False, False, False)
+    alone, piped = ParallelismStrategy(), ParallelismStrategy(pp_size=2)
+    assert estimate(shape, alone, Load(8, 100, 4)) == estimate(shape, alone, Load(8, 100))
+    assert estimate(shape, piped, Load(8, 100, 4)).activations < estimate(shape, piped, Load(8, 100)).activations

@@ -92,17 +92,20 @@ def spoiled(folder: Path, change: Callable[[bytes], bytes], variant: str = "4k")
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda raw: raw.partition(b"---\n")[2], "holds 19 prompts, and not 20"),
-        (lambda raw: raw + b"---\nmore\n", "holds 21 prompts"),
-        (lambda raw: b"", "holds 0 prompts"),
+        (lambda raw: raw.partition(b"---\n")[2],
+         "holds 19 prompts, and not 20 (separate prompts by a line ---, or set prompts.count = 19)"),
+        (lambda raw: raw + b"---\nmore\n",
+         "holds 21 prompts, and not 20 (indent a line --- within a prompt, or set prompts.count = 21)"),
+        (lambda raw: b"", "holds 0 prompts, and not 20 (separate prompts by a line ---)"),
         (lambda raw: raw.replace(b"Question 7 of 4k\nin two lines?", b"  ", 1), "empty prompt p07"),
         (lambda raw: raw.replace(b"Question 7", b"Qu\xe9stion 7", 1), "not UTF-8 at byte 212 (0xe9)"),
         (lambda raw: raw.decode().encode("utf-16"), "not UTF-8 at byte 0 (0xff)"),
         (lambda raw: raw.replace(b"---\n", b"--- p20\n", 1), "gives the id p20 to prompts 2 and 20"),
-        (lambda raw: raw.replace(b"---\n", b"--- p99\n", 1), "p02 in the one stands where p99 is in the other"),
+        (lambda raw: raw.replace(b"---\n", b"--- p99\n", 1),
+         "prompt 2 is p02 in prompts_2k.txt and p99 in prompts_4k.txt"),
         (lambda raw: raw.replace(b"---\n", b"--- a/b\n", 1), "'a/b', which is no id"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_is_wrong(tmp_path: Path, change: Callable[[bytes], bytes], words: str) -> None:
     assert words in spoiled(tmp_path, change)
 
@@ -166,6 +169,18 @@ def test_tokens_are_counted_by_the_models_tokenizer(tmp_path: Path) -> None:
     warnings = list(budget_warnings(found.load_all(limit=1), count))
     assert warnings[0] == "p01 of 2k has 8 tokens, -100 % off its budget of 2048"
     assert len(warnings) == 2
+
+
+def test_what_a_tokenizer_would_cut_off_or_fill_up_is_counted_as_it_is(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+
+    path = tokenizer(tmp_path)
+    made = Tokenizer.from_file(str(path))
+    made.enable_truncation(4)
+    made.enable_padding(length=4)
+    made.save(str(path))
+    count = TokenCounter(path)
+    assert (count("a b c d e f"), count("a")) == (6, 1)
 
 
 def test_a_file_that_is_no_tokenizer(tmp_path: Path) -> None:

@@ -1,14 +1,23 @@
 """study.toml: what it may say, and what is said of one that is wrong."""
 
+import re
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
 from gpuyard.domain.errors import InvalidInputError, NotFoundError
 from gpuyard.domain.validation import parse_model
-from gpuyard.studies.study import StudyFile, load_study, short_name
+from gpuyard.studies.study import (
+    BaselineSection,
+    GenerationSection,
+    ReportSection,
+    SlurmSection,
+    StudyFile,
+    load_study,
+    short_name,
+)
 from tests.unit.studies.folders import make_study
 
 SMALLEST: dict[str, Any] = {"model": {"name": "a/Llama-8B", "path": "m"}, "strategies": [{"kind": "hybrid"}]}
@@ -25,6 +34,14 @@ def test_paths_stand_on_the_studys_folder(tmp_path: Path) -> None:
     assert study.directory == tmp_path
     assert study.model.short_name == "tiny8b"
     assert len(study.sha256) == 64
+
+
+def test_the_home_of_nobody_is_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    path = make_study(tmp_path).directory / "study.toml"
+    path.write_text(path.read_text().replace('path = "model"', 'path = "~nobody-of-that-name/model"'))
+    assert load_study(tmp_path).model.path == tmp_path / "~nobody-of-that-name" / "model"
+    with pytest.raises(NotFoundError):
+        load_study(Path("~nobody-of-that-name/study"))
 
 
 def test_what_is_left_out_has_a_value() -> None:
@@ -124,3 +141,20 @@ def test_the_written_study_states_every_setting() -> None:
                            ("prompts", parsed().prompts), ("report", parsed().report)):  # fmt: skip
         for name in type(model).model_fields:
             assert f"\n{name} = " in text or f"\n# {name} = " in text, (section, name)
+
+
+def test_the_written_study_names_every_choice() -> None:
+    """Where a field takes one of a few words, the comment above it in the file that `init` writes has just those."""
+    import gpuyard.studies.scaffold as scaffold
+
+    text = (Path(scaffold.__file__).parent / "template" / "study.toml").read_text()
+    seen = 0
+    for section in (BaselineSection, GenerationSection, SlurmSection, ReportSection):
+        for name, field in section.model_fields.items():
+            if get_origin(field.annotation) is Literal:
+                comment = re.search(rf"^# (.*)\n{name} = ", text, re.MULTILINE)
+                assert comment, name
+                listed = re.sub(r".*: |\(.*?\)|\bor\b", "", comment[1])
+                assert set(re.findall(r"\w+", listed)) == set(get_args(field.annotation)), comment[1]
+                seen += 1
+    assert seen == 7

@@ -19,6 +19,11 @@ def load(folder: Path, *lines: str) -> dict[tuple[str, str], str]:
     return load_truth(folder / "truth.jsonl", PromptRepository(PromptFileSet(folder)).load_all())
 
 
+def test_a_path_that_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="embedded null byte"):
+        load_truth(tmp_path / "a\0b", [])
+
+
 def test_texts_by_prompt_and_variant(tmp_path: Path) -> None:
     other = {**GOOD, "variant": "4k", "text": "\u2028 is no end of a line"}
     lines = (json.dumps(GOOD), "", json.dumps(other, ensure_ascii=False))
