@@ -17,7 +17,7 @@ def write_report(study: Study, manifest: Manifest) -> Sequence[Path]:
     wanted, results = study.report, study.results
     summary = RunSummary.load(
         results, manifest.run_id, evaluator=_evaluator(study), objective=wanted.objective,
-        max_p90_ms=wanted.latency_limit_ms,
+        max_p90_ms=wanted.latency_limit_ms, price_per_gpu_hour=wanted.price_per_gpu_hour, currency=wanted.currency,
     )  # fmt: skip
     table = summary.to_csv(results)
     summary.to_markdown(results)
@@ -27,5 +27,8 @@ def write_report(study: Study, manifest: Manifest) -> Sequence[Path]:
 def _evaluator(study: Study) -> CorrectnessEvaluator:
     records = PromptRepository(PromptFileSet.of(study)).load_all()
     truth = load_truth(study.prompts.truth, records) if study.prompts.truth else None
-    baseline = study.baseline.model if study.baseline else None
-    return CorrectnessEvaluator(truth, baseline_model=baseline, study_model=study.model.name)
+    baseline = (study.baseline.answers_as or study.baseline.model) if study.baseline else None
+    folder = study.report.embedding_model
+    return CorrectnessEvaluator(
+        truth, baseline_model=baseline, study_model=study.model.name, embedding_model=str(folder) if folder else None
+    )

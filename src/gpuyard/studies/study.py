@@ -192,10 +192,14 @@ class StrategySection(Section):
 
 
 class ReportSection(Section):
-    """`objective` ranks the strategies; `latency_limit_ms` bounds the latency of nine answers in ten."""
+    """`objective` ranks the strategies; `latency_limit_ms` bounds the latency of nine answers in ten. With a price
+    there are costs, with `embedding_model` (a folder for sentence-transformers) similarities of meaning."""
 
     objective: Literal["cheapest", "fastest", "throughput", "balanced"] = "cheapest"
     latency_limit_ms: PositiveFloat | None = None
+    price_per_gpu_hour: PositiveFloat | None = None
+    currency: Words = "USD"
+    embedding_model: Path | None = None
 
 
 def _some(values: tuple[StrategySection, ...]) -> tuple[StrategySection, ...]:
@@ -252,7 +256,10 @@ def load_study(directory: Path) -> Study:
     model = file.model.model_copy(update={"path": _on(directory, file.model.path)})
     truth = file.prompts.truth and _on(directory, file.prompts.truth)
     prompts = file.prompts.model_copy(update={"folder": _on(directory, file.prompts.folder), "truth": truth})
-    found = {"model": model, "prompts": prompts, "directory": directory, "sha256": hashlib.sha256(raw).hexdigest()}
+    embedding_model = file.report.embedding_model and _on(directory, file.report.embedding_model)
+    report = file.report.model_copy(update={"embedding_model": embedding_model})
+    found = {"model": model, "prompts": prompts, "report": report, "directory": directory,
+             "sha256": hashlib.sha256(raw).hexdigest()}  # fmt: skip
     return Study.model_construct(None, **(sections | found))
 
 
