@@ -84,9 +84,9 @@ class Session:
         terms = {cls: self._terms(cls, claims=claims) for cls in classes}
         deadlines = {cls.value: term.deadline_s for cls, term in terms.items()}
         opens = YardChannels(self.jobs, self.hub, deadlines)
-        return Batch(
-            Ports(self.context, opens, new_id("holder"), terms, self._excuse, partial(ask_again, self.context))
-        )
+        issuers = {YARD: keys.public_hex(self.store.key()), **self.store.settings.issuers}
+        excuses, asks = partial(excuse, self.context.records, issuers), partial(ask_again, self.context)
+        return Batch(Ports(self.context, opens, new_id("holder"), terms, excuses, asks))
 
     def _terms(self, cls: Class, *, claims: bool) -> Terms:
         deadline_s = self.store.deadline_s(cls)
