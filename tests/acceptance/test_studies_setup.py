@@ -1,21 +1,16 @@
 """The first half of a study through the command: init, validate, plan, and a baseline from a real model server."""
 
 import json
-import os
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 
 from gpuyard.studies.tables import read_table, rows_of
 from tests.support import huggingface
+from tests.support.model_server import OFFLINE, served
 from tests.support.terminal import terminal
-from tests.support.wait import wait_until
 
 trainer_python = huggingface.trainer_python
 ROOT = Path(__file__).parents[2]
@@ -28,7 +23,6 @@ kind = "custom"
 gpus_per_node = 2
 dp = 2
 """
-OFFLINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 COMMAND = [sys.executable, "-m", "gpuyard.cli.entry", "study"]
 
 
@@ -45,35 +39,6 @@ def tiny_model(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -
     words = [trainer_python, ROOT / "tests" / "programs" / "tinymodel" / "make.py", folder, ROOT / "README.md"]
     subprocess.run(words, check=True, env=OFFLINE, capture_output=True)
     return folder
-
-
-@contextmanager
-def served(python: Path, model: Path, home: Path) -> Iterator[str]:
-    """The address of `transformers serve`, once it answers."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    (home / "hub").mkdir(parents=True)
-    words = [python.parent / "transformers", "serve", model, "--host", "127.0.0.1", "--port", str(port)]
-    log = (home / "log").open("w")
-    environment = {**os.environ, **OFFLINE, "HF_HOME": str(home)}
-    process = subprocess.Popen([*words, "--device", "cpu"], stdout=log, stderr=log, env=environment)
-    url = f"http://127.0.0.1:{port}"
-
-    def answers() -> bool:
-        assert process.poll() is None, (home / "log").read_text()
-        try:
-            return httpx.get(f"{url}/health", timeout=5).status_code == 200
-        except httpx.HTTPError:
-            return False
-
-    try:
-        wait_until(answers, 120, "the model server")
-        yield f"{url}/v1"
-    finally:
-        process.terminate()
-        process.wait(30)
-        log.close()
 
 
 def write_study(folder: Path, model: Path, url: str) -> None:

@@ -27,5 +27,5 @@ def write_report(study: Study, manifest: Manifest) -> Sequence[Path]:
 def _evaluator(study: Study) -> CorrectnessEvaluator:
     records = PromptRepository(PromptFileSet.of(study)).load_all()
     truth = load_truth(study.prompts.truth, records) if study.prompts.truth else None
-    baseline = study.baseline.model if study.baseline else None
+    baseline = (study.baseline.answers_as or study.baseline.model) if study.baseline else None
     return CorrectnessEvaluator(truth, baseline_model=baseline, study_model=study.model.name)
