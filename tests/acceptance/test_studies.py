@@ -7,6 +7,7 @@ import csv
 import json
 import os
 import random
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -292,12 +293,17 @@ def test_a_strategy_that_fails_stops_no_other_and_resume_completes_it(
     assert tables(folder) == dict.fromkeys(STRATEGIES, expected)
 
 
-def test_one_run_at_a_time(yard: TestYard, trainer_python: Path) -> None:
+def test_one_run_at_a_time_and_ctrl_c_leaves_its_job_to_slurm(yard: TestYard, trainer_python: Path) -> None:
     folder = make_study(yard, trainer_python, count=4)
     study = yard.popen("study", "run", str(folder))
-    wait_until(lambda: newest(folder, STRATEGIES[0]), 60, "the run")
-    second = yard.run("study", "resume", str(folder))
-    assert second.returncode == 2
-    assert "study: is running in another process" in second.stderr
-    study.kill()
-    study.wait()
+    wait_until(lambda: newest(folder, STRATEGIES[0]).get("status") == "SUBMITTED", 60, "the run")
+    for word in ("run", "resume"):
+        second = yard.run("study", word, str(folder))
+        assert second.returncode == 2
+        assert "study: is running in another process" in second.stderr
+    assert len(list(folder.glob("runs/*"))) == 1
+    study.send_signal(signal.SIGINT)
+    said, _ = study.communicate(timeout=60)
+    assert (study.returncode, "`gpuyard study resume` goes on" in said) == (130, True)
+    (job,) = yard.json("jobs")["items"]
+    assert yard.wait(job["id"]).state == "completed"

@@ -1,5 +1,7 @@
 """`gpuyard study run, resume, status, report`: a study from its prompts to its answer."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 Provider = Annotated[str, typer.Option(metavar="NAME", help="Which of the providers is the cluster.")]
 FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first strategy that fails.")]
 _FAILED = 1
+_INTERRUPTED = 130
 
 
 @app.command()
@@ -37,9 +40,9 @@ def run(
 ) -> None:
     """Ask the baseline, run the strategies one after the other, report. Exit code 1 when one has failed."""
     study = _checked(directory)
-    _refuse_unfinished(study, override)
-    _ask_baseline(study)
-    with _Session(study, provider) as pipeline:
+    with _session(study, provider) as pipeline:
+        _refuse_unfinished(study, override)
+        _ask_baseline(study)
         manifest = pipeline.begin(only or (), variants_of(variant), limit)
         say(f"{manifest.run_id} in {manifest.path.parent}")
         _go_on(study, pipeline, manifest, only or (), fail_fast=fail_fast)
@@ -50,7 +53,7 @@ def run(
 def resume(directory: Folder = Path(), fail_fast: FailFast = False, provider: Provider = "slurm") -> None:
     """Go on with the newest run: what is under way is seen to its end, what failed is tried again."""
     study = _checked(directory)
-    with _Session(study, provider) as pipeline:
+    with _session(study, provider) as pipeline:
         manifest = pipeline.newest()
         pipeline.reopen(manifest)
         _go_on(study, pipeline, manifest, manifest.only, fail_fast=fail_fast)
@@ -75,33 +78,35 @@ def status(directory: Folder = Path(), as_json: AsJson = False) -> None:
 def report(directory: Folder = Path()) -> None:
     """Read the newest run's results anew and write its tables, plots and page."""
     from gpuyard.studies.manifest import Manifest, newest_run
-    from gpuyard.studies.pipeline import collect_results
+    from gpuyard.studies.pipeline import alone, collect_results, is_running
     from gpuyard.studies.study import load_study
 
     study = load_study(directory)
-    manifest = Manifest.load(newest_run(study.runs))
-    collect_results(study, manifest)
-    _report(study, manifest)
+    if is_running(study):
+        say("The run goes on; this is what it has so far.")
+    else:
+        with alone(study):
+            collect_results(study, Manifest.load(newest_run(study.runs)))
+    _report(study, Manifest.load(newest_run(study.runs)))
 
 
-class _Session:
-    """A yard, and the pipeline that works through it."""
+@contextmanager
+def _session(study: "Study", provider: str) -> "Generator[DistributedExperimentPipeline]":
+    """A pipeline that works through the yard, and alone on its study. Ctrl-C leaves the jobs to Slurm."""
+    from gpuyard.client.sync import Client
+    from gpuyard.studies.pipeline import DistributedExperimentPipeline
 
-    def __init__(self, study: "Study", provider: str) -> None:
-        from gpuyard.client.sync import Client
-
-        self._study, self._provider, self._client = study, provider, Client()
-
-    def __enter__(self) -> "DistributedExperimentPipeline":
-        from gpuyard.studies.pipeline import DistributedExperimentPipeline
-
-        told: dict[int, str] = {}
-        return DistributedExperimentPipeline(
-            self._study, self._client, provider=self._provider, tell=lambda manifest: _tell(manifest, told)
+    told: dict[int, str] = {}
+    with Client() as client:
+        pipeline = DistributedExperimentPipeline(
+            study, client, provider=provider, tell=lambda manifest: _tell(manifest, told)
         )
-
-    def __exit__(self, *_: object) -> None:
-        self._client.close()
+        with pipeline.alone():
+            try:
+                yield pipeline
+            except KeyboardInterrupt:
+                say("Stopped. A job that Slurm has goes on; `gpuyard study resume` goes on with the study.")
+                raise typer.Exit(_INTERRUPTED) from None
 
 
 def _checked(directory: Path) -> "Study":
