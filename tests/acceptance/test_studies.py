@@ -32,6 +32,8 @@ KILLS = int(os.environ.get("GPUYARD_STUDY_KILLS", "3"))
 # A study of four strategies changes its manifest at least so often: made, submitted, running, over, judged.
 CHANGES = 16
 NEW = 8
+# What Slurm and shells would each read in their own way.
+_ODD = 'a "user\'s" study #1, 50%j; $(touch hacked)'
 _MODEL = Path(__file__).parents[1] / "support" / "tiny_llama.py"
 STRATEGIES = ("tiny_pp1_tp4_n4", "tiny_pp4_tp1", "tiny_pp1_tp2", "tiny_pp2_tp2")
 _STUDY = """
@@ -95,9 +97,9 @@ def yard(slurm: SlurmCluster) -> Iterator[TestYard]:
         yield made
 
 
-def make_study(yard: TestYard, python: Path, count: int = 20) -> Path:
+def make_study(yard: TestYard, python: Path, count: int = 20, name: str = "study") -> Path:
     """A study of four strategies over twice so many prompts, with what transformers answers to each."""
-    folder = yard.work / "study"
+    folder = yard.work / name
     yard.ok("study", "init", str(folder))
     texts: dict[str, str] = {}
     for variant, length in (("2k", 60), ("4k", 120)):
@@ -241,7 +243,7 @@ class Changes:
 def test_a_study_that_is_killed_goes_on_and_submits_nothing_twice(
     yard: TestYard, slurm: SlurmCluster, trainer_python: Path
 ) -> None:
-    folder = make_study(yard, trainer_python, count=4)
+    folder = make_study(yard, trainer_python, count=4, name=_ODD)
     dice, changes = random.Random(5), Changes(folder)
     for moment in sorted(dice.sample(range(CHANGES), KILLS)):
         study = yard.popen("study", "resume" if changes.count() else "run", str(folder))
