@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from gpuyard.studies.tables import read_table, rows_of
+from tests.integration.studies.endpoint import KEY, MODEL, fails, says, serve
 from tests.support import huggingface
 from tests.support.model_server import OFFLINE, served
 from tests.support.terminal import terminal
+from tests.support.yard import TestYard
+from tests.unit.studies.folders import make_study
 
 trainer_python = huggingface.trainer_python
 ROOT = Path(__file__).parents[2]
@@ -88,3 +91,21 @@ def test_a_study_up_to_its_baseline(trainer_python: Path, tiny_model: Path, tmp_
     assert all(row["prompt_tokens"] > 5 for row in table)
     # The server is gone, and nothing has to be asked.
     assert "6 of 6 prompts are answered" in study("baseline", folder)
+
+
+def test_a_small_run_asks_for_the_baseline_of_its_own_prompts(yard: TestYard) -> None:
+    """In a yard without Slurm, which refuses the jobs."""
+    folder = yard.work / "study"
+    with serve() as endpoint:
+        endpoint.answer = lambda prompt, _: fails(400, "no") if prompt.startswith("Question 2") else says("Yes.")
+        make_study(folder, f'[baseline]\nbase_url = "{endpoint.url}"\nmodel = "{MODEL}"\nretries = 0\n')
+        words = ["study", "run", str(folder), "--limit", "2", "--variant"]
+        for wrong, code in ((["8k"], 2), (["2k", "--only", "nothing"], 3)):
+            assert yard.run(*words, *wrong, env={"OPENAI_API_KEY": KEY}).returncode == code
+        assert not endpoint.asked
+        done = yard.run(*words, "2k", "--only", "hybrid", env={"OPENAI_API_KEY": KEY})
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert sorted(prompt[:10] for prompt in endpoint.asked) == ["Question 1", "Question 2"]
+    assert "warning  no baseline for p02 of 2k: HTTP 400: no" in done.stdout
+    (entry,) = yard.json("study", "status", str(folder))["items"]
+    assert (entry["status"], "refused" in entry["reason"]) == ("FAILED", True)

@@ -15,7 +15,7 @@ from gpuyard.studies.printing import print_json, print_table, say
 if TYPE_CHECKING:
     from gpuyard.studies.manifest import Entry, Manifest
     from gpuyard.studies.pipeline import DistributedExperimentPipeline
-    from gpuyard.studies.study import Study
+    from gpuyard.studies.study import Study, Variant
 
 Provider = Annotated[str, typer.Option(metavar="NAME", help="Which of the providers is the cluster.")]
 FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first strategy that fails.")]
@@ -39,11 +39,12 @@ def run(
     provider: Provider = "slurm",
 ) -> None:
     """Ask the baseline, run the strategies one after the other, report. Exit code 1 when one has failed."""
-    study = _checked(directory)
+    study, variants = _checked(directory), variants_of(variant)
     with _session(study, provider) as pipeline:
+        pipeline.chosen(only or ())
         _refuse_unfinished(study, override)
-        _ask_baseline(study)
-        manifest = pipeline.begin(only or (), variants_of(variant), limit)
+        _ask_baseline(study, variants, limit)
+        manifest = pipeline.begin(only or (), variants, limit)
         say(f"{manifest.run_id} in {manifest.path.parent}")
         _go_on(study, pipeline, manifest, only or (), fail_fast=fail_fast)
 
@@ -135,15 +136,20 @@ def _refuse_unfinished(study: "Study", override: bool) -> None:
         raise InvalidInputError.of("study", fault, "`gpuyard study resume`, or --override to begin anew")
 
 
-def _ask_baseline(study: "Study") -> None:
+def _ask_baseline(study: "Study", variants: "tuple[Variant, ...]", limit: int | None) -> None:
+    """Ask for the answers to the prompts of a run; one that gets none is told, and is no reason to stop."""
     from gpuyard.studies.baseline import LocalInferenceRunner
-    from gpuyard.studies.prompts import PromptDataFrameBuilder, PromptFileSet, PromptRepository
+    from gpuyard.studies.prompts import PromptDataFrameBuilder, PromptFileSet, PromptRepository, TokenCounter
+    from gpuyard.studies.tables import rows_of
 
     if study.baseline:
         runner = LocalInferenceRunner.of(study)
-        builder = PromptDataFrameBuilder(PromptRepository(PromptFileSet.of(study)))
-        runner.run(builder.build())
+        builder = PromptDataFrameBuilder(PromptRepository(PromptFileSet.of(study)), TokenCounter.of(study))
+        asked = rows_of(runner.run(builder.build(variants, limit)))
         runner.persist(runner.attach_metrics(builder.build()), study.baseline_table)
+        for row in asked:
+            if row["status"] != "ok":
+                say(f"warning  no baseline for {row['prompt_id']} of {row['variant']}: {row['reason']}")
 
 
 def _tell(manifest: "Manifest", told: dict[int, str]) -> None:

@@ -56,7 +56,7 @@ class DistributedExperimentPipeline:
         self, only: Sequence[str] = (), variants: Sequence[Variant] = VARIANTS, limit: int | None = None
     ) -> Manifest:
         """A new run: its folder, with the prompts and the program. NotFoundError for a strategy that is not there."""
-        self._chosen(only)
+        self.chosen(only)
         with self.alone():
             return self._begin(only, variants, limit)
 
@@ -97,7 +97,8 @@ class DistributedExperimentPipeline:
                     entry.set_aside = True
             manifest.save()
 
-    def _chosen(self, only: Sequence[str]) -> list[ParallelismStrategy]:
+    def chosen(self, only: Sequence[str]) -> list[ParallelismStrategy]:
+        """The strategies of these names or ids, of none all; NotFoundError for one that is not there."""
         short = self.study.model.short_name
         known = {name for each in self.strategies for name in (each.name, each.strategy_id(short))}
         if strange := [name for name in only if name not in known]:
@@ -113,7 +114,7 @@ class DistributedExperimentPipeline:
         with `fail_fast`."""
         well = True
         with self.alone():
-            for strategy in self._chosen(only):
+            for strategy in self.chosen(only):
                 well = self.run_strategy(manifest, strategy) and well
                 if fail_fast and not well:
                     break
