@@ -93,7 +93,7 @@ def report(directory: Folder = Path()) -> None:
 
 @contextmanager
 def _session(study: "Study", provider: str) -> "Generator[DistributedExperimentPipeline]":
-    """A pipeline that works through the yard, and alone on its study. Ctrl-C leaves the jobs to Slurm."""
+    """A pipeline that works through the yard, and alone on its study."""
     from gpuyard.client.sync import Client
     from gpuyard.studies.pipeline import DistributedExperimentPipeline
 
@@ -103,11 +103,7 @@ def _session(study: "Study", provider: str) -> "Generator[DistributedExperimentP
             study, client, provider=provider, tell=lambda manifest: _tell(manifest, told)
         )
         with pipeline.alone():
-            try:
-                yield pipeline
-            except KeyboardInterrupt:
-                say("Stopped. A job that Slurm has goes on; `gpuyard study resume` goes on with the study.")
-                raise typer.Exit(_INTERRUPTED) from None
+            yield pipeline
 
 
 def _checked(directory: Path) -> "Study":
@@ -183,7 +179,12 @@ def _print_entries(manifest: "Manifest") -> None:
 def _go_on(
     study: "Study", pipeline: "DistributedExperimentPipeline", manifest: "Manifest", only: Any, *, fail_fast: bool
 ) -> None:
-    well = pipeline.run(manifest, only, fail_fast=fail_fast)
+    """Run what is left, and report. Ctrl-C leaves the jobs to Slurm."""
+    try:
+        well = pipeline.run(manifest, only, fail_fast=fail_fast)
+    except KeyboardInterrupt:
+        say("Stopped. A job that Slurm has goes on; `gpuyard study resume` goes on with the study.")
+        raise typer.Exit(_INTERRUPTED) from None
     _report(study, manifest)
     if not well:
         say("Something failed; `gpuyard study resume` tries that again.")
