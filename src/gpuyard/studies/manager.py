@@ -39,7 +39,7 @@ class SlurmJobManager:
         try:
             entry.gpuyard_job, entry.status = self._client.run(work).id, "SUBMITTED"
         except (InvalidInputError, RefusedError) as error:
-            entry.status, entry.reason, entry.ended_at = "FAILED", f"it was refused: {error}", self._clock()
+            entry.end("FAILED", f"it was refused: {error}", self._clock())
         else:
             entry.submitted_at = self._clock()
 
@@ -65,10 +65,9 @@ class SlurmJobManager:
             entry.slurm_out = str(Path(entry.output_root) / "logs" / f"slurm-{number}.out")
         entry.state = job.state.value
         if job.state.terminal:
-            entry.status = _STATES.get(job.state.value, "FAILED")
+            status = _STATES.get(job.state.value, "FAILED")
             entry.elapsed_s, entry.max_rss_bytes = job.usage.get("elapsed_s"), job.usage.get("max_rss_bytes")
-            entry.ended_at = job.ended_at or self._clock()
-            entry.reason = None if entry.status == "COMPLETED" else _why(job)
+            entry.end(status, None if status == "COMPLETED" else _why(job), job.ended_at or self._clock())
         return before != (entry.job_id, entry.state, entry.status)
 
     def collect_artifacts(self, entry: Entry, collect: Callable[[Entry], None]) -> None:

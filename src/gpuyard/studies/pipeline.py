@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from gpuyard.client.sync import Client
-    from gpuyard.studies.collector import Collected, ResultCollector
+    from gpuyard.studies.collector import ResultCollector
 
 Tell = Callable[[Manifest], None]
 _LOCK = ".lock"
@@ -170,14 +170,16 @@ class DistributedExperimentPipeline:
             self._collector = ResultCollector(manifest.path.parent, self.study.results)
             for before in manifest.newest().values():
                 if before.over and before is not entry:
-                    self._collector.ingest_strategy(before.strategy_id, manifest.document())
-        _judge(entry, self._collector.ingest_strategy(entry.strategy_id, manifest.document()))
+                    _ingest(self._collector, manifest, before)
+        _ingest(self._collector, manifest, entry)
 
 
-def _judge(entry: Entry, found: "Collected") -> None:
-    entry.status = found.status
-    # What was known before is among them.
-    entry.reason = "; ".join(found.reasons) or None
+def _ingest(collector: "ResultCollector", manifest: Manifest, entry: Entry) -> None:
+    """Judge a job by its own end and by what it has left, whatever an earlier look has found."""
+    entry.status, entry.reason = entry.job_status or entry.status, entry.job_reason
+    found = collector.ingest_strategy(entry.strategy_id, manifest.document())
+    # What the job said of its end is among the reasons.
+    entry.status, entry.reason = found.status, "; ".join(found.reasons) or None
 
 
 def collect_results(study: Study, manifest: Manifest) -> None:
@@ -187,8 +189,7 @@ def collect_results(study: Study, manifest: Manifest) -> None:
     collector = ResultCollector(manifest.path.parent, study.results)
     for entry in manifest.newest().values():
         if entry.over:
-            entry.reason = None
-            _judge(entry, collector.ingest_strategy(entry.strategy_id, manifest.document()))
+            _ingest(collector, manifest, entry)
     manifest.save()
 
 

@@ -14,7 +14,7 @@ from gpuyard.client.connection import Address
 from gpuyard.client.sync import Client
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.studies.manifest import Manifest
-from gpuyard.studies.pipeline import DistributedExperimentPipeline, is_running
+from gpuyard.studies.pipeline import DistributedExperimentPipeline, collect_results, is_running
 from gpuyard.studies.study import Study
 from tests.support.study_run import Layout, metrics, row
 from tests.unit.studies.folders import make_study
@@ -24,12 +24,14 @@ TWO = ONE + '[[strategies]]\nkind = "tensor_single_node"\ngpus_per_node = 2\n'
 
 
 class Yard:
-    """Takes jobs and has each done at the first look at it; `refuse` has reasons by a job's name."""
+    """Takes jobs and has each done at the first look at it, with the `end` that is set and, unless it is `silent`, with
+    results; `refuse` has reasons by a job's name."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, dict[str, Any]] = {}
         self.refuse: dict[str, str] = {}
         self.silent = False
+        self.end: dict[str, Any] = {"state": "completed", "exit_code": 0}
         self.before_looking: Callable[[], None] = lambda: None
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
@@ -39,7 +41,7 @@ class Yard:
         (job,) = [job for job in self.jobs.values() if job["id"] == request.url.path.rpartition("/")[2]]
         if not self.silent:
             answer(Path(job["workdir"]))
-        return httpx.Response(200, json=_shown(job) | {"state": "completed", "exit_code": 0})
+        return httpx.Response(200, json=_shown(job) | self.end)
 
     def _take(self, spec: dict[str, Any]) -> httpx.Response:
         if fault := self.refuse.get(spec["name"]):
@@ -142,6 +144,21 @@ def test_a_job_that_is_refused_stops_no_other(tmp_path: Path) -> None:
     again = pipeline(study, yard)
     again.reopen(manifest := again.newest())
     assert again.run(manifest)
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_results_that_are_read_again_say_the_same(tmp_path: Path, silent: bool) -> None:
+    """Why a job failed is not lost with a second look, and not told twice, whether it left something or not."""
+    study, yard = make_study(tmp_path, strategies=TWO), Yard()
+    yard.silent, yard.end = silent, {"state": "failed", "reason": "node_failed"}
+    working = pipeline(study, yard)
+    working.run(manifest := working.begin())
+    before = [(entry.status, entry.reason) for entry in manifest.entries]
+    assert [status for status, _ in before] == ["FAILED" if silent else "PARTIAL"] * 2
+    assert all((reason or "").count("node_failed") == 1 for _, reason in before)
+    for _ in range(2):
+        collect_results(study, again := working.newest())
+        assert [(entry.status, entry.reason) for entry in again.entries] == before
 
 
 def test_while_one_works_on_a_study_nobody_else_touches_it(tmp_path: Path) -> None:
