@@ -7,6 +7,7 @@ SEEDS ?= 10000
 MINUTES ?= 10
 ROUNDS ?= 0
 DATABASE ?= both
+STUDY_KILLS ?= 10
 # The checker's version is pinned by the lock; do not ask the network for a newer one on each run.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
@@ -44,9 +45,10 @@ bench-peers: setup ## run the same work on other systems, in an environment of t
 	@scripts/system-packages.sh
 	@$(PYTHON) -m benchmarks.peers $(ARGS)
 
-soak: setup ## jobs under kill -9: MINUTES=10, or ROUNDS=500 of kills; DATABASE=sqlite|postgresql|both, SEED=
+soak: setup ## jobs under kill -9: MINUTES=10, or ROUNDS=500 of kills; DATABASE=sqlite|postgresql|both, SEED=; and a study
 	@scripts/system-packages.sh
 	@$(PYTHON) -m tests.soak --minutes $(MINUTES) --rounds $(ROUNDS) --database $(DATABASE) $(if $(SEED),--seed $(SEED))
+	@GPUYARD_STUDY_KILLS=$(STUDY_KILLS) $(PYTHON) -m pytest tests/acceptance/test_studies.py -k killed
 
 seeds: setup ## simulated storms in virtual time: SEEDS=10000 of them
 	@$(PYTHON) -m tests.simulation --seeds 0:$(SEEDS)

@@ -1,23 +1,39 @@
-"""A study on a real Slurm of four nodes: from prompts to tables, the same tokens however the model is split."""
+"""A study on a real Slurm of four nodes: from prompts to tables, the same tokens however the model is split.
 
+`GPUYARD_STUDY_KILLS` says how often a study is killed: 3 times in `make test`, 10 in `make soak`.
+"""
+
+import csv
 import json
 import os
 import random
+import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser, Page
 
 from tests.acceptance.test_slurm import settings
+from tests.support.browser import browser
 from tests.support.huggingface import trainer_python
+from tests.support.model_server import served
 from tests.support.slurm import SlurmCluster
 from tests.support.wait import wait_until
 from tests.support.yard import TestYard, make_yard
 
-__all__ = ["trainer_python"]
+__all__ = ["browser", "trainer_python"]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+KILLS = int(os.environ.get("GPUYARD_STUDY_KILLS", "3"))
+# A study of four strategies changes its manifest at least so often: made, submitted, running, over, judged.
+CHANGES = 16
 NEW = 8
+# What Slurm and shells would each read in their own way.
+_ODD = 'a "user\'s" study #1, 50%j; $(touch hacked)'
 _MODEL = Path(__file__).parents[1] / "support" / "tiny_llama.py"
 STRATEGIES = ("tiny_pp1_tp4_n4", "tiny_pp4_tp1", "tiny_pp1_tp2", "tiny_pp2_tp2")
 _STUDY = """
@@ -33,6 +49,7 @@ max_new_tokens = {new}
 batch_size = 8
 precision = "fp32"
 device = "cpu"
+{baseline}
 [slurm]
 time_limit = "00:10:00"
 python = "{python}"
@@ -53,8 +70,19 @@ gpus_per_node = 2
 """
 
 
-@pytest.fixture
-def yard(slurm: SlurmCluster) -> Iterator[TestYard]:
+_BASELINE = """
+[baseline]
+base_url = "{url}"
+model = "{folder}/model"
+answers_as = "tiny/Llama"
+api_key_env = ""
+max_tokens = {new}
+"""
+
+
+@contextmanager
+def yard_on(slurm: SlurmCluster) -> Iterator[TestYard]:
+    """A yard in front of the cluster, which is left empty."""
     with make_yard() as made:
         made.home.create()
         made.home.settings.write_text(settings(slurm))
@@ -63,22 +91,33 @@ def yard(slurm: SlurmCluster) -> Iterator[TestYard]:
         slurm.call("scancel", "--me", check=False)
 
 
-def make_study(yard: TestYard, python: Path, count: int = 20) -> Path:
+@pytest.fixture
+def yard(slurm: SlurmCluster) -> Iterator[TestYard]:
+    with yard_on(slurm) as made:
+        yield made
+
+
+def make_study(yard: TestYard, python: Path, count: int = 20, name: str = "study") -> Path:
     """A study of four strategies over twice so many prompts, with what transformers answers to each."""
-    folder = yard.work / "study"
+    folder = yard.work / name
     yard.ok("study", "init", str(folder))
     texts: dict[str, str] = {}
     for variant, length in (("2k", 60), ("4k", 120)):
         prompts = [f"{number}: {'once more and again ' * 9}"[:length] for number in range(1, count + 1)]
         (folder / "data" / f"prompts_{variant}.txt").write_text("\n---\n".join(prompts) + "\n")
         texts |= {f"p{number:02}/{variant}": text.strip() for number, text in enumerate(prompts, 1)}
-    (folder / "study.toml").write_text(_STUDY.format(count=count, new=NEW, python=python))
+    write_settings(folder, python, count)
     (folder / "texts.json").write_text(json.dumps(texts))
     subprocess.run(
         [python, _MODEL, folder / "model", folder / "texts.json", str(NEW)], check=True, timeout=120,
         capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     return folder
+
+
+def write_settings(folder: Path, python: Path, count: int, baseline: str = "") -> None:
+    """study.toml."""
+    (folder / "study.toml").write_text(_STUDY.format(count=count, new=NEW, python=python, baseline=baseline))
 
 
 def tables(folder: Path) -> dict[str, dict[str, list[int]]]:
@@ -96,54 +135,142 @@ def entries(yard: TestYard, folder: Path) -> list[dict[str, Any]]:
     return yard.json("study", "status", str(folder))["items"]
 
 
-def test_four_strategies_answer_as_one_process_does(yard: TestYard, trainer_python: Path) -> None:
-    folder = make_study(yard, trainer_python)
-    done = yard.run("study", "run", str(folder), timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    expected = json.loads((folder / "model" / "expected.json").read_text())
-    assert len(expected) == 40
-    found = tables(folder)
-    assert set(found) == set(STRATEGIES)
-    for strategy, answers in found.items():
-        assert answers == expected, strategy
-    assert [(entry["status"], entry["attempt"]) for entry in entries(yard, folder)] == [("COMPLETED", 1)] * 4
-    (page,) = folder.glob("results/summary_run_*.html")
-    assert all(strategy in page.read_text() for strategy in STRATEGIES)
-    assert page.with_suffix(".csv").exists()
-    assert page.with_suffix(".md").exists()
-    for entry in entries(yard, folder):
+@dataclass(frozen=True)
+class Done:
+    """A study that was run with one command while its baseline's server was up."""
+
+    folder: Path
+    expected: dict[str, list[int]]
+    entries: list[dict[str, Any]]
+    url: str
+
+    @property
+    def page(self) -> Path:
+        (page,) = self.folder.glob("results/summary_run_*.html")
+        return page
+
+
+@pytest.fixture(scope="module")
+def done(slurm: SlurmCluster, trainer_python: Path) -> Iterator[Done]:
+    with yard_on(slurm) as yard:
+        folder = make_study(yard, trainer_python)
+        with served(trainer_python, folder / "model", yard.work / "hub") as url:
+            write_settings(folder, trainer_python, 20, _BASELINE.format(url=url, folder=folder, new=NEW))
+            ended = yard.run("study", "run", str(folder), timeout=300)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        expected = json.loads((folder / "model" / "expected.json").read_text())
+        yield Done(folder, expected, entries(yard, folder), url)
+
+
+def test_four_strategies_answer_as_one_process_does(done: Done) -> None:
+    assert len(done.expected) == 40
+    assert tables(done.folder) == dict.fromkeys(STRATEGIES, done.expected)
+    assert [(entry["status"], entry["attempt"]) for entry in done.entries] == [("COMPLETED", 1)] * 4
+    assert done.page.with_suffix(".csv").exists()
+    assert done.page.with_suffix(".md").exists()
+    for entry in done.entries:
         assert Path(entry["slurm_out"]).exists()
         assert entry["elapsed_s"] > 0
+
+
+def test_strategies_are_compared_with_a_real_servers_answers(done: Done) -> None:
+    import pyarrow.parquet as pq
+
+    asked = pq.read_table(done.folder / "results" / "baseline_prompts.parquet").to_pylist()
+    assert [row["status"] for row in asked] == ["ok"] * 40
+    assert {row["source"] for row in asked} == {done.url.split("/")[2]}
+    assert all(row["local_latency_ms"] > 0 for row in asked)
+    with done.page.with_suffix(".csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["variant"] == "all"]
+    # The server has the same weights and chooses greedily, too.
+    assert [(row["strategy_id"], float(row["exact_match"]), int(row["prompts"])) for row in rows] == [
+        (strategy, 1, 40) for strategy in STRATEGIES
+    ]
+    said = done.page.with_suffix(".md").read_text()
+    assert "compare models" not in said and "neither truth nor baseline" not in said
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_in_a_browser(done: Done, browser: Browser, width: int, tmp_path: Path) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    said: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(done.page.as_uri())
+    assert (said, asked) == ([], [done.page.as_uri()])
+    for table in page.locator("table").all():
+        text = table.text_content() or ""
+        assert all(strategy in text for strategy in STRATEGIES)
+    plots = page.locator("figure svg").all()
+    assert len(plots) == 6
+    for plot in plots:
+        plot.scroll_into_view_if_needed()
+        box = plot.bounding_box()
+        assert plot.is_visible() and box and box["width"] > 0.7 * min(width, 500) and box["height"] > 150, box
+    check_script(page)
+    page.screenshot(path=tmp_path / f"page-{width}.png", full_page=True)
+    page.close()
+    assert said == []
+
+
+def check_script(page: Page) -> None:
+    """The page's own script hides the rows of single variants until they are asked for, and sorts by a column."""
+    table = page.locator("table.summary")
+    shown = table.locator("tbody tr:visible")
+    assert shown.count() == 4
+    page.get_by_label("show each variant").check()
+    assert shown.count() == 12
+    page.get_by_label("show each variant").uncheck()
+    table.get_by_role("button", name="strategy", exact=True).click()
+    assert [row.split("\t")[0].strip() for row in shown.all_inner_texts()] == sorted(STRATEGIES)
+
+
+class Changes:
+    """How often a study's manifest has changed, as far as somebody who looks again and again can see."""
+
+    def __init__(self, study: Path) -> None:
+        self._study, self._last, self._count = study, 0, 0
+
+    def count(self) -> int:
+        newest = max((path.stat().st_mtime_ns for path in self._study.glob("runs/run_*/manifest.json")), default=0)
+        self._count += newest != self._last
+        self._last = newest
+        return self._count
 
 
 def test_a_study_that_is_killed_goes_on_and_submits_nothing_twice(
     yard: TestYard, slurm: SlurmCluster, trainer_python: Path
 ) -> None:
-    folder = make_study(yard, trainer_python, count=4)
-    dice = random.Random(5)
-    command = ("study", "run", str(folder))
-    for _ in range(3):
-        study = yard.popen(*command)
-        reached = f"{dice.choice(STRATEGIES[:2])}|{dice.choice(('PENDING', 'SUBMITTED', 'running'))}"
-        wait_until(lambda seen=reached, run=study: _reached(folder, seen) or run.poll() is not None, 120, "a moment")
+    folder = make_study(yard, trainer_python, count=4, name=_ODD)
+    dice, changes = random.Random(5), Changes(folder)
+    for moment in sorted(dice.sample(range(CHANGES), KILLS)):
+        study = yard.popen("study", "resume" if changes.count() else "run", str(folder))
+        wait_until(lambda at=moment, run=study: changes.count() >= at or run.poll() is not None, 120, "a moment")
+        with suppress(subprocess.TimeoutExpired):
+            study.wait(dice.uniform(0, 0.3))  # somewhere between this change and the next ones
+        assert study.returncode is None, study.communicate()
         study.kill()
-        study.wait()
-        command = ("study", "resume", str(folder))
-    done = yard.run(*command, timeout=300)
+        study.communicate()
+    done = yard.run("study", "resume" if changes.count() else "run", str(folder), timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     expected = json.loads((folder / "model" / "expected.json").read_text())
     assert tables(folder) == dict.fromkeys(STRATEGIES, expected)
     jobs = [entry["job_id"] for entry in entries(yard, folder)]
     assert len(jobs) == len(set(jobs)) == 4
-    assert len(yard.json("jobs")["items"]) == 4
+    assert [len(job["attempts"]) for job in yard.json("jobs")["items"]] == [1] * 4
+    assert slurm.call("scontrol", "-o", "show", "jobs").count(f"WorkDir={folder}/") == 4
 
 
-def _reached(folder: Path, wanted: str) -> bool:
-    """Has the manifest come to this strategy in this state, or past it?"""
-    strategy, _, state = wanted.partition("|")
-    found = list(folder.glob("runs/run_*/manifest.json"))
-    newest = {entry["strategy_id"]: entry for entry in json.loads(found[-1].read_text())["entries"]} if found else {}
-    return strategy in newest and state in (newest[strategy]["status"], newest[strategy]["state"], "PENDING")
+def newest(folder: Path, strategy: str) -> dict[str, Any]:
+    """A strategy's newest entry in the manifest; empty where there is none."""
+    found = {
+        entry["strategy_id"]: entry
+        for path in folder.glob("runs/run_*/manifest.json")
+        for entry in json.loads(path.read_text())["entries"]
+    }
+    return found.get(strategy, {})
 
 
 def test_a_strategy_that_fails_stops_no_other_and_resume_completes_it(
@@ -151,7 +278,7 @@ def test_a_strategy_that_fails_stops_no_other_and_resume_completes_it(
 ) -> None:
     folder = make_study(yard, trainer_python, count=4)
     study = yard.popen("study", "run", str(folder))
-    wait_until(lambda: _reached(folder, "tiny_pp4_tp1|running"), 120, "the second strategy")
+    wait_until(lambda: newest(folder, "tiny_pp4_tp1").get("state") == "running", 120, "the second strategy")
     slurm.kill_with_all("node3")
     try:
         assert study.wait(280) == 1
@@ -168,12 +295,17 @@ def test_a_strategy_that_fails_stops_no_other_and_resume_completes_it(
     assert tables(folder) == dict.fromkeys(STRATEGIES, expected)
 
 
-def test_one_run_at_a_time(yard: TestYard, trainer_python: Path) -> None:
+def test_one_run_at_a_time_and_ctrl_c_leaves_its_job_to_slurm(yard: TestYard, trainer_python: Path) -> None:
     folder = make_study(yard, trainer_python, count=4)
     study = yard.popen("study", "run", str(folder))
-    wait_until(lambda: _reached(folder, f"{STRATEGIES[0]}|PENDING"), 60, "the run")
-    second = yard.run("study", "resume", str(folder))
-    assert second.returncode == 2
-    assert "study: is running in another process" in second.stderr
-    study.kill()
-    study.wait()
+    wait_until(lambda: newest(folder, STRATEGIES[0]).get("status") == "SUBMITTED", 60, "the run")
+    for word in ("run", "resume"):
+        second = yard.run("study", word, str(folder))
+        assert second.returncode == 2
+        assert "study: is running in another process" in second.stderr
+    assert len(list(folder.glob("runs/*"))) == 1
+    study.send_signal(signal.SIGINT)
+    said, _ = study.communicate(timeout=60)
+    assert (study.returncode, "`gpuyard study resume` goes on" in said) == (130, True)
+    (job,) = yard.json("jobs")["items"]
+    assert yard.wait(job["id"]).state == "completed"

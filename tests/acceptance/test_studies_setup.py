@@ -1,21 +1,19 @@
 """The first half of a study through the command: init, validate, plan, and a baseline from a real model server."""
 
 import json
-import os
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 
 from gpuyard.studies.tables import read_table, rows_of
+from tests.integration.studies.endpoint import KEY, MODEL, fails, says, serve
 from tests.support import huggingface
+from tests.support.model_server import OFFLINE, served
 from tests.support.terminal import terminal
-from tests.support.wait import wait_until
+from tests.support.yard import TestYard
+from tests.unit.studies.folders import make_study
 
 trainer_python = huggingface.trainer_python
 ROOT = Path(__file__).parents[2]
@@ -28,7 +26,6 @@ kind = "custom"
 gpus_per_node = 2
 dp = 2
 """
-OFFLINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 COMMAND = [sys.executable, "-m", "gpuyard.cli.entry", "study"]
 
 
@@ -45,35 +42,6 @@ def tiny_model(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -
     words = [trainer_python, ROOT / "tests" / "programs" / "tinymodel" / "make.py", folder, ROOT / "README.md"]
     subprocess.run(words, check=True, env=OFFLINE, capture_output=True)
     return folder
-
-
-@contextmanager
-def served(python: Path, model: Path, home: Path) -> Iterator[str]:
-    """The address of `transformers serve`, once it answers."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    (home / "hub").mkdir(parents=True)
-    words = [python.parent / "transformers", "serve", model, "--host", "127.0.0.1", "--port", str(port)]
-    log = (home / "log").open("w")
-    environment = {**os.environ, **OFFLINE, "HF_HOME": str(home)}
-    process = subprocess.Popen([*words, "--device", "cpu"], stdout=log, stderr=log, env=environment)
-    url = f"http://127.0.0.1:{port}"
-
-    def answers() -> bool:
-        assert process.poll() is None, (home / "log").read_text()
-        try:
-            return httpx.get(f"{url}/health", timeout=5).status_code == 200
-        except httpx.HTTPError:
-            return False
-
-    try:
-        wait_until(answers, 120, "the model server")
-        yield f"{url}/v1"
-    finally:
-        process.terminate()
-        process.wait(30)
-        log.close()
 
 
 def write_study(folder: Path, model: Path, url: str) -> None:
@@ -123,3 +91,21 @@ def test_a_study_up_to_its_baseline(trainer_python: Path, tiny_model: Path, tmp_
     assert all(row["prompt_tokens"] > 5 for row in table)
     # The server is gone, and nothing has to be asked.
     assert "6 of 6 prompts are answered" in study("baseline", folder)
+
+
+def test_a_small_run_asks_for_the_baseline_of_its_own_prompts(yard: TestYard) -> None:
+    """In a yard without Slurm, which refuses the jobs."""
+    folder = yard.work / "study"
+    with serve() as endpoint:
+        endpoint.answer = lambda prompt, _: fails(400, "no") if prompt.startswith("Question 2") else says("Yes.")
+        make_study(folder, f'[baseline]\nbase_url = "{endpoint.url}"\nmodel = "{MODEL}"\nretries = 0\n')
+        words = ["study", "run", str(folder), "--limit", "2", "--variant"]
+        for wrong, code in ((["8k"], 2), (["2k", "--only", "nothing"], 3)):
+            assert yard.run(*words, *wrong, env={"OPENAI_API_KEY": KEY}).returncode == code
+        assert not endpoint.asked
+        done = yard.run(*words, "2k", "--only", "hybrid", env={"OPENAI_API_KEY": KEY})
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert sorted(prompt[:10] for prompt in endpoint.asked) == ["Question 1", "Question 2"]
+    assert "warning  no baseline for p02 of 2k: HTTP 400: no" in done.stdout
+    (entry,) = yard.json("study", "status", str(folder))["items"]
+    assert (entry["status"], "refused" in entry["reason"]) == ("FAILED", True)

@@ -11,12 +11,12 @@ import pytest
 
 from tests.acceptance.test_models import models
 from tests.support import huggingface
+from tests.support.model_server import OFFLINE
 from tests.support.wait import wait_until
 from tests.support.yard import TestYard, make_yard
 
 trainer_python = huggingface.trainer_python
 PROGRAMS = Path(__file__).parents[1] / "programs" / "tinymodel"
-OFFLINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 @pytest.fixture(scope="session")

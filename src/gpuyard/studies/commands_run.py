@@ -1,5 +1,7 @@
 """`gpuyard study run, resume, status, report`: a study from its prompts to its answer."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,11 +15,12 @@ from gpuyard.studies.printing import print_json, print_table, say
 if TYPE_CHECKING:
     from gpuyard.studies.manifest import Entry, Manifest
     from gpuyard.studies.pipeline import DistributedExperimentPipeline
-    from gpuyard.studies.study import Study
+    from gpuyard.studies.study import Study, Variant
 
 Provider = Annotated[str, typer.Option(metavar="NAME", help="Which of the providers is the cluster.")]
 FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first strategy that fails.")]
 _FAILED = 1
+_INTERRUPTED = 130
 
 
 @app.command()
@@ -36,11 +39,12 @@ def run(
     provider: Provider = "slurm",
 ) -> None:
     """Ask the baseline, run the strategies one after the other, report. Exit code 1 when one has failed."""
-    study = _checked(directory)
-    _refuse_unfinished(study, override)
-    _ask_baseline(study)
-    with _Session(study, provider) as pipeline:
-        manifest = pipeline.begin(only or (), variants_of(variant), limit)
+    study, variants = _checked(directory), variants_of(variant)
+    with _session(study, provider) as pipeline:
+        pipeline.chosen(only or ())
+        _refuse_unfinished(study, override)
+        _ask_baseline(study, variants, limit)
+        manifest = pipeline.begin(only or (), variants, limit)
         say(f"{manifest.run_id} in {manifest.path.parent}")
         _go_on(study, pipeline, manifest, only or (), fail_fast=fail_fast)
 
@@ -50,7 +54,7 @@ def run(
 def resume(directory: Folder = Path(), fail_fast: FailFast = False, provider: Provider = "slurm") -> None:
     """Go on with the newest run: what is under way is seen to its end, what failed is tried again."""
     study = _checked(directory)
-    with _Session(study, provider) as pipeline:
+    with _session(study, provider) as pipeline:
         manifest = pipeline.newest()
         pipeline.reopen(manifest)
         _go_on(study, pipeline, manifest, manifest.only, fail_fast=fail_fast)
@@ -75,33 +79,31 @@ def status(directory: Folder = Path(), as_json: AsJson = False) -> None:
 def report(directory: Folder = Path()) -> None:
     """Read the newest run's results anew and write its tables, plots and page."""
     from gpuyard.studies.manifest import Manifest, newest_run
-    from gpuyard.studies.pipeline import collect_results
+    from gpuyard.studies.pipeline import alone, collect_results, is_running
     from gpuyard.studies.study import load_study
 
     study = load_study(directory)
-    manifest = Manifest.load(newest_run(study.runs))
-    collect_results(study, manifest)
-    _report(study, manifest)
+    if is_running(study):
+        say("The run goes on; this is what it has so far.")
+    else:
+        with alone(study):
+            collect_results(study, Manifest.load(newest_run(study.runs)))
+    _report(study, Manifest.load(newest_run(study.runs)))
 
 
-class _Session:
-    """A yard, and the pipeline that works through it."""
+@contextmanager
+def _session(study: "Study", provider: str) -> "Generator[DistributedExperimentPipeline]":
+    """A pipeline that works through the yard, and alone on its study."""
+    from gpuyard.client.sync import Client
+    from gpuyard.studies.pipeline import DistributedExperimentPipeline
 
-    def __init__(self, study: "Study", provider: str) -> None:
-        from gpuyard.client.sync import Client
-
-        self._study, self._provider, self._client = study, provider, Client()
-
-    def __enter__(self) -> "DistributedExperimentPipeline":
-        from gpuyard.studies.pipeline import DistributedExperimentPipeline
-
-        told: dict[int, str] = {}
-        return DistributedExperimentPipeline(
-            self._study, self._client, provider=self._provider, tell=lambda manifest: _tell(manifest, told)
+    told: dict[int, str] = {}
+    with Client() as client:
+        pipeline = DistributedExperimentPipeline(
+            study, client, provider=provider, tell=lambda manifest: _tell(manifest, told)
         )
-
-    def __exit__(self, *_: object) -> None:
-        self._client.close()
+        with pipeline.alone():
+            yield pipeline
 
 
 def _checked(directory: Path) -> "Study":
@@ -130,15 +132,20 @@ def _refuse_unfinished(study: "Study", override: bool) -> None:
         raise InvalidInputError.of("study", fault, "`gpuyard study resume`, or --override to begin anew")
 
 
-def _ask_baseline(study: "Study") -> None:
+def _ask_baseline(study: "Study", variants: "tuple[Variant, ...]", limit: int | None) -> None:
+    """Ask for the answers to the prompts of a run; one that gets none is told, and is no reason to stop."""
     from gpuyard.studies.baseline import LocalInferenceRunner
-    from gpuyard.studies.prompts import PromptDataFrameBuilder, PromptFileSet, PromptRepository
+    from gpuyard.studies.prompts import PromptDataFrameBuilder, PromptFileSet, PromptRepository, TokenCounter
+    from gpuyard.studies.tables import rows_of
 
     if study.baseline:
         runner = LocalInferenceRunner.of(study)
-        builder = PromptDataFrameBuilder(PromptRepository(PromptFileSet.of(study)))
-        runner.run(builder.build())
+        builder = PromptDataFrameBuilder(PromptRepository(PromptFileSet.of(study)), TokenCounter.of(study))
+        asked = rows_of(runner.run(builder.build(variants, limit)))
         runner.persist(runner.attach_metrics(builder.build()), study.baseline_table)
+        for row in asked:
+            if row["status"] != "ok":
+                say(f"warning  no baseline for {row['prompt_id']} of {row['variant']}: {row['reason']}")
 
 
 def _tell(manifest: "Manifest", told: dict[int, str]) -> None:
@@ -172,7 +179,12 @@ def _print_entries(manifest: "Manifest") -> None:
 def _go_on(
     study: "Study", pipeline: "DistributedExperimentPipeline", manifest: "Manifest", only: Any, *, fail_fast: bool
 ) -> None:
-    well = pipeline.run(manifest, only, fail_fast=fail_fast)
+    """Run what is left, and report. Ctrl-C leaves the jobs to Slurm."""
+    try:
+        well = pipeline.run(manifest, only, fail_fast=fail_fast)
+    except KeyboardInterrupt:
+        say("Stopped. A job that Slurm has goes on; `gpuyard study resume` goes on with the study.")
+        raise typer.Exit(_INTERRUPTED) from None
     _report(study, manifest)
     if not well:
         say("Something failed; `gpuyard study resume` tries that again.")

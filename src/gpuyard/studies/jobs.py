@@ -1,6 +1,7 @@
 """The jobs of a study: for each layout a folder with all that it needs, and the script that Slurm runs."""
 
 import json
+import re
 import shlex
 import shutil
 from collections.abc import Mapping
@@ -15,15 +16,16 @@ from gpuyard.studies.tables import replace_file
 
 _RUNTIME = Path(gpuyard.__file__).parent / "studies" / "runtime"
 ENTRY = "run_distributed_inference.py"
-# Stands for where processes meet until a shell knows it.
-_HEAD = "__HEAD__"
+# Stand for where processes meet until a shell knows it.
+_HEAD, _PORT = "__HEAD__", "__PORT__"
 FOLDERS = ("outputs", "metrics", "logs", "profiling")
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmConfig:
     """What a job asks Slurm for, and how it starts. `tasks_per_node` is 1 where a launcher of its own starts the other
-    processes. `gres` names the GPUs in Slurm's words, `gpu` or `gpu:a100`; empty for none."""
+    processes. `output` is in Slurm's words, in which `%j` is the job's number, and so is `gres`, `gpu` or `gpu:a100`;
+    empty for none."""
 
     job_name: str
     nodes: int
@@ -62,12 +64,13 @@ class SlurmJobFactory:
     def create_config(self, strategy: ParallelismStrategy, strategy_id: str) -> SlurmConfig:
         """What the job asks Slurm for."""
         slurm, root = self.study.slurm, self.output_root(strategy_id)
-        one = slurm.launcher != "srun" or self.study.generation.engine == "vllm"
+        one = self._launcher(strategy) != "srun"
         return SlurmConfig(
             strategy_id if strategy_id.startswith(self.study.model.short_name) else
             f"{self.study.model.short_name}_{strategy_id}",
             strategy.num_nodes, strategy.gpus_per_node, 1 if one else strategy.gpus_per_node, slurm.time_limit,
-            root / "logs" / "slurm-%j.out", root, slurm.partition, slurm.account, slurm.constraint, slurm.gres,
+            Path(str(root).replace("%", "%%")) / "logs" / "slurm-%j.out", root, slurm.partition, slurm.account,
+            slurm.constraint, slurm.gres,
             slurm.sbatch, slurm.modules, {"NCCL_DEBUG": slurm.nccl_debug, **slurm.environment},
         )  # fmt: skip
 
@@ -102,43 +105,56 @@ class SlurmJobFactory:
         modules = [f"module load {shlex.quote(name)}" for name in config.modules]
         profile, wrap = self._profiler(config)
         launch = shlex.join([*self._container(), *self._start(strategy), *self._program(config)])
+        launch = launch.replace(_HEAD, '"$head"').replace(_PORT, '"$MASTER_PORT"')
         return "\n".join([
             "#!/bin/bash", *(f"#SBATCH --{line}" for line in _options(config)),
             *(f"#SBATCH {line.removeprefix('#SBATCH').strip()}" for line in config.lines), "",
             "set -eo pipefail", *modules, *exports, *profile, *self._before(strategy), "",
-            " ".join(filter(None, [*self._srun(config), wrap, launch.replace(_HEAD, '"$head:$MASTER_PORT"')])), "",
+            " ".join(filter(None, [*self._srun(config, strategy), wrap, launch])), "",
         ])  # fmt: skip
 
-    def _srun(self, config: SlurmConfig) -> list[str]:
-        """The step that starts the processes, unless a launcher of its own does."""
-        spawns = self.study.slurm.launcher == "deepspeed" or self.study.generation.engine == "vllm"
-        if spawns:
+    def _launcher(self, strategy: ParallelismStrategy) -> str:
+        """What starts the processes: vLLM itself, srun, or a program on each node. DeepSpeed's would reach other nodes
+        with srun, too, but wants a list of hosts and ssh for it (0.19)."""
+        if self.study.generation.engine == "vllm":
+            return "vllm"
+        launcher = self.study.slurm.launcher
+        return "srun" if launcher == "deepspeed" and strategy.num_nodes > 1 else launcher
+
+    def _srun(self, config: SlurmConfig, strategy: ParallelismStrategy) -> list[str]:
+        """The step that starts the processes, or a program on each node that does."""
+        if self._launcher(strategy) in ("vllm", "deepspeed"):
             return []
         return ["srun", "--kill-on-bad-exit=1", f"--nodes={config.nodes}",
                 f"--ntasks-per-node={config.tasks_per_node}"]  # fmt: skip
 
     def _before(self, strategy: ParallelismStrategy) -> list[str]:
-        """Where processes meet, for launchers that ask; vLLM's on several nodes meet in a Ray cluster."""
+        """Where processes meet: below the ports that systems hand out by themselves. vLLM's on several nodes meet in a
+        Ray cluster."""
         found = ['head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-                 "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))"]  # fmt: skip
-        if self.study.generation.engine == "vllm" and strategy.num_nodes > 1:
+                 "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"]  # fmt: skip
+        if self._launcher(strategy) == "vllm" and strategy.num_nodes > 1:
+            ray, others = shlex.join([*self._container(), "ray"]), strategy.num_nodes - 1
             found += [
-                'srun --nodes=1 --ntasks=1 -w "$head" ray start --head --port="$MASTER_PORT" --block &',
-                f"srun --nodes={strategy.num_nodes - 1} --ntasks={strategy.num_nodes - 1} --exclude=\"$head\" "
-                'ray start --address="$head:$MASTER_PORT" --block &',
-                'until ray status --address="$head:$MASTER_PORT" >/dev/null 2>&1; do sleep 1; done',
+                f'srun --nodes=1 --ntasks=1 -w "$head" {ray} start --head --port="$MASTER_PORT" --block &',
+                f'srun --nodes={others} --ntasks={others} --exclude="$head" '
+                f'{ray} start --address="$head:$MASTER_PORT" --block &',
+                f'until {ray} status --address="$head:$MASTER_PORT" >/dev/null 2>&1; do sleep 1; done',
                 'export RAY_ADDRESS="$head:$MASTER_PORT"',
             ]  # fmt: skip
         return found
 
     def _start(self, strategy: ParallelismStrategy) -> list[str]:
-        launcher, python = self.study.slurm.launcher, self.study.slurm.python
-        if self.study.generation.engine == "vllm" or launcher == "srun":
-            return [python]
-        if launcher == "deepspeed":
-            return ["deepspeed", *strategy.deepspeed_args(), *(["--launcher=slurm"] if strategy.num_nodes > 1 else [])]
-        return [python, "-m", "torch.distributed.run", f"--nnodes={strategy.num_nodes}", "--rdzv-backend=c10d",
-                f"--nproc-per-node={strategy.gpus_per_node}", "--rdzv-endpoint", _HEAD]  # fmt: skip
+        python = self.study.slurm.python
+        match self._launcher(strategy):
+            case "deepspeed":
+                return ["deepspeed", *strategy.deepspeed_args(), "--master_port", _PORT]
+            case "torchrun":
+                return [python, "-m", "torch.distributed.run", f"--nnodes={strategy.num_nodes}", "--rdzv-backend=c10d",
+                        f"--nproc-per-node={strategy.gpus_per_node}", "--rdzv-endpoint",
+                        f"{_HEAD}:{_PORT}"]  # fmt: skip
+            case _:
+                return [python]
 
     def _container(self) -> list[str]:
         """Paths are the same inside; `/exp` and `/models` are the document's names of two of them."""
@@ -153,11 +169,12 @@ class SlurmJobFactory:
         return [str(self.run / "runtime" / ENTRY), "--config", str(config.folder / "exp_config.json")]
 
     def _profiler(self, config: SlurmConfig) -> tuple[list[str], str]:
-        """nsys and perf wrap each process where the node has them; torch's own runs inside."""
-        into = config.folder / "profiling"
+        """nsys and perf wrap each process where the node has them, with a file for each; torch's own runs inside."""
+        into = shlex.quote(str(config.folder / "profiling"))
+        perf = """'exec perf record --output="$0/perf_rank_$SLURM_PROCID.data" -- "$@"'"""
         command = {
-            "nsys": f"nsys profile --force-overwrite=true --output={shlex.quote(str(into))}/rank_%q{{SLURM_PROCID}}",
-            "perf": f"perf record --output={shlex.quote(str(into))}/perf_$SLURM_JOB_ID.data --",
+            "nsys": f"nsys profile --force-overwrite=true --output={into}/rank_%q{{SLURM_PROCID}}",
+            "perf": f"bash -c {perf} {into}",
         }.get(self.study.generation.profiler)
         if command is None:
             return [], ""
@@ -194,9 +211,16 @@ def _options(config: SlurmConfig) -> list[str]:
         f"job-name={config.job_name}", f"nodes={config.nodes}",
         *([f"gres={config.gres}:{config.gpus_per_node}"] if config.gres else []),
         f"ntasks-per-node={config.tasks_per_node}", f"time={clock(config.time_limit_s)}",
-        f"output={config.output}", f"chdir={config.folder}", "no-requeue",
-        *(f"{name}={value}" for name, value in named.items() if value),
+        f"output={_quoted(str(config.output))}", f"chdir={_quoted(str(config.folder))}", "no-requeue",
+        *(f"{name}={_quoted(value)}" for name, value in named.items() if value),
     ]  # fmt: skip
+
+
+def _quoted(value: str) -> str:
+    """A value as Slurm reads it in a line of `#SBATCH`, where no shell does."""
+    if re.fullmatch(r"[\w%/.,:@+=-]+", value):
+        return value
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def clock(seconds: float) -> str:

@@ -20,7 +20,8 @@ class Entry:
     """One job of a strategy. `status` is PENDING until Slurm has it, SUBMITTED until it is over, then COMPLETED,
     FAILED, TIMEOUT or PARTIAL (some of its rows are there). `job_id` is Slurm's number, `gpuyard_job` ours. Times are
     UTC seconds, `elapsed_s` and `max_rss_bytes` are Slurm's. `overrides` are the values of a sweep. One that
-    failed is `set_aside` when its strategy is given another chance."""
+    failed is `set_aside` when its strategy is given another chance. `job_status` and `job_reason` are the job's own
+    end, before its results were read; `status` and `reason` heed both."""
 
     strategy_id: str
     strategy: str
@@ -40,11 +41,18 @@ class Entry:
     ended_at: float | None = None
     overrides: dict[str, int] = field(default_factory=dict[str, int])
     set_aside: bool = False
+    job_status: str | None = None
+    job_reason: str | None = None
 
     @property
     def over(self) -> bool:
         """Nothing more comes of it."""
         return self.status in OVER
+
+    def end(self, status: str, reason: str | None, ended_at: float) -> None:
+        """Its job is over."""
+        self.status, self.reason, self.ended_at = status, reason, ended_at
+        self.job_status, self.job_reason = status, reason
 
 
 @dataclass(slots=True)

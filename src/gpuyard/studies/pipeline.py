@@ -1,14 +1,13 @@
 """A run of a study, strategy after strategy, from prompts to tables. What it knows stands in its manifest, so one that
 was killed at any moment goes on where it was."""
 
-import fcntl
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuyard.config.locks import is_locked, lock_exclusively
 from gpuyard.domain.errors import InvalidInputError, NotFoundError
 from gpuyard.studies.baseline import LocalInferenceRunner
 from gpuyard.studies.jobs import SlurmJobFactory
@@ -22,9 +21,10 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from gpuyard.client.sync import Client
-    from gpuyard.studies.collector import Collected, ResultCollector
+    from gpuyard.studies.collector import ResultCollector
 
 Tell = Callable[[Manifest], None]
+_LOCK = ".lock"
 
 
 class DistributedExperimentPipeline:
@@ -34,6 +34,21 @@ class DistributedExperimentPipeline:
         self.study, self.strategies, self._tell = study, strategies_of(study), tell
         self._manager = SlurmJobManager(client, provider)
         self._collector: ResultCollector | None = None
+        self._is_alone = False
+
+    @contextmanager
+    def alone(self) -> Generator[None]:
+        """Nobody else works on this study meanwhile; InvalidInputError when somebody does. A manifest that is read in
+        here is the newest, and stays so."""
+        if self._is_alone:
+            yield
+            return
+        with alone(self.study):
+            self._is_alone = True
+            try:
+                yield
+            finally:
+                self._is_alone = False
 
     # --- beginning ---
 
@@ -41,7 +56,11 @@ class DistributedExperimentPipeline:
         self, only: Sequence[str] = (), variants: Sequence[Variant] = VARIANTS, limit: int | None = None
     ) -> Manifest:
         """A new run: its folder, with the prompts and the program. NotFoundError for a strategy that is not there."""
-        self._chosen(only)
+        self.chosen(only)
+        with self.alone():
+            return self._begin(only, variants, limit)
+
+    def _begin(self, only: Sequence[str], variants: Sequence[Variant], limit: int | None) -> Manifest:
         now = time.time()
         run_id = datetime.fromtimestamp(now, UTC).strftime("run_%Y%m%dT%H%M%S")
         run = self.study.runs / run_id
@@ -72,12 +91,14 @@ class DistributedExperimentPipeline:
         if manifest.study_sha256 != self.study.sha256:
             fault = f"has changed since {manifest.run_id} began"
             raise InvalidInputError.of("study.toml", fault, "put it back, or start a new run")
-        for entry in manifest.newest().values():
-            if entry.over and entry.status != DONE:
-                entry.set_aside = True
-        manifest.save()
+        with self.alone():
+            for entry in manifest.newest().values():
+                if entry.over and entry.status != DONE:
+                    entry.set_aside = True
+            manifest.save()
 
-    def _chosen(self, only: Sequence[str]) -> list[ParallelismStrategy]:
+    def chosen(self, only: Sequence[str]) -> list[ParallelismStrategy]:
+        """The strategies of these names or ids, of none all; NotFoundError for one that is not there."""
         short = self.study.model.short_name
         known = {name for each in self.strategies for name in (each.name, each.strategy_id(short))}
         if strange := [name for name in only if name not in known]:
@@ -92,8 +113,8 @@ class DistributedExperimentPipeline:
         """Every strategy after the other; True when all of them have completed. One that fails stops the others only
         with `fail_fast`."""
         well = True
-        with _alone(self.study.directory):
-            for strategy in self._chosen(only):
+        with self.alone():
+            for strategy in self.chosen(only):
                 well = self.run_strategy(manifest, strategy) and well
                 if fail_fast and not well:
                     break
@@ -149,14 +170,16 @@ class DistributedExperimentPipeline:
             self._collector = ResultCollector(manifest.path.parent, self.study.results)
             for before in manifest.newest().values():
                 if before.over and before is not entry:
-                    self._collector.ingest_strategy(before.strategy_id, manifest.document())
-        _judge(entry, self._collector.ingest_strategy(entry.strategy_id, manifest.document()))
+                    _ingest(self._collector, manifest, before)
+        _ingest(self._collector, manifest, entry)
 
 
-def _judge(entry: Entry, found: "Collected") -> None:
-    entry.status = found.status
-    # What was known before is among them.
-    entry.reason = "; ".join(found.reasons) or None
+def _ingest(collector: "ResultCollector", manifest: Manifest, entry: Entry) -> None:
+    """Judge a job by its own end and by what it has left, whatever an earlier look has found."""
+    entry.status, entry.reason = entry.job_status or entry.status, entry.job_reason
+    found = collector.ingest_strategy(entry.strategy_id, manifest.document())
+    # What the job said of its end is among the reasons.
+    entry.status, entry.reason = found.status, "; ".join(found.reasons) or None
 
 
 def collect_results(study: Study, manifest: Manifest) -> None:
@@ -166,17 +189,21 @@ def collect_results(study: Study, manifest: Manifest) -> None:
     collector = ResultCollector(manifest.path.parent, study.results)
     for entry in manifest.newest().values():
         if entry.over:
-            entry.reason = None
-            _judge(entry, collector.ingest_strategy(entry.strategy_id, manifest.document()))
+            _ingest(collector, manifest, entry)
     manifest.save()
 
 
+def is_running(study: Study) -> bool:
+    """Whether some process works on the study."""
+    return is_locked(study.directory / _LOCK)
+
+
 @contextmanager
-def _alone(folder: Path) -> Generator[None]:
-    """Nobody else runs this study meanwhile; InvalidInputError when somebody does."""
-    with (folder / ".lock").open("w") as file:
+def alone(study: Study) -> Generator[None]:
+    """Nobody else works on the study meanwhile; InvalidInputError when somebody does."""
+    with (study.directory / _LOCK).open("w") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_exclusively(file)
         except BlockingIOError:
             raise InvalidInputError.of("study", "is running in another process", "wait, or end that one") from None
         yield

@@ -1,10 +1,10 @@
 """Everything about a study that can be checked without running it, gathered: what is wrong, and what is merely odd."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from gpuyard.domain.errors import Fault, InvalidInputError
+from gpuyard.domain.errors import Fault, InvalidInputError, quoted
 from gpuyard.studies.checks import model_warnings, study_faults
 from gpuyard.studies.prompts import PromptFileSet, PromptRecord, PromptRepository, TokenCounter, budget_warnings
 from gpuyard.studies.study import Study, plain_name
@@ -24,7 +24,7 @@ class Review:
 
 def review(study: Study) -> Review:
     """Look at a study's prompts, truth, model and strategies."""
-    faults: list[Fault] = []
+    faults: list[Fault] = list(_folder_faults(study))
     warnings: list[str] = []
     records = _collect(faults, lambda: PromptRepository(PromptFileSet.of(study)).load_all()) or ()
     truth = study.prompts.truth
@@ -39,6 +39,15 @@ def review(study: Study) -> Review:
         warnings += _collect(faults, lambda: _off_budget(study, records)) or []
     warnings += _about_baseline(study)
     return Review(tuple(dict.fromkeys(faults)), tuple(warnings), len(records))
+
+
+def _folder_faults(study: Study) -> Iterator[Fault]:
+    """A job is told its folder in lines that have no way to write these."""
+    name = str(study.directory)
+    if not name.isprintable() or "\\" in name:
+        yield Fault(
+            "study", f"its folder {quoted(name)} has a backslash or a control character in its name", "rename it"
+        )
 
 
 def _about_baseline(study: Study) -> list[str]:

@@ -24,6 +24,7 @@ from gpuyard.verification.claims import Expected
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import Context, load_generator
 from gpuyard.verification.database import Database
+from gpuyard.verification.excusing import YARD, excuse
 from gpuyard.verification.executors import Executor, trusted
 from gpuyard.verification.hub import Hub
 from gpuyard.verification.records import Records

@@ -191,7 +191,10 @@ def test_vllm_is_told_the_layout_and_its_answers_become_rows(
             assert row["latency_ms"] == pytest.approx(750 if row["tokens_generated"] > 1 else 250)
             assert sum(row["token_ms"]) == pytest.approx(row["latency_ms"])
     metrics = metrics_of(config.parent)
-    assert [one["rows"] for one in metrics] == [3, 0, 0, 0][:world]
+    assert [one["rows"] for one in metrics] == [3, 0, 0, 0]
+    assert [path.name for path in sorted(config.parent.glob("outputs/*"))] == [
+        f"shard_{rank}.jsonl" for rank in range(4)
+    ]
     assert all(one["complete"] for one in metrics)
     assert (metrics[0]["engine"], metrics[0]["engine_version"]) == ("vllm", "0.0.fake")
 
@@ -203,7 +206,14 @@ def test_deepspeed_on_two_processes_answers_as_transformers_does(
     ours = write_config(tmp_path / "ours", model, layout=(2, 1, 1), **draws)
     greedy = write_config(tmp_path / "greedy", model, layout=(2, 1, 1), engine="deepspeed", batch_size=4)
     drawn = write_config(tmp_path / "drawn", model, layout=(2, 1, 1), engine="deepspeed", **draws)
-    run_many(trainer_python, [ours, greedy, drawn], 2, DS_ACCELERATOR="cpu")
+    picky = shutil.copytree(model, tmp_path / "picky")
+    (picky / "generation_config.json").write_text('{"eos_token_id": [2, 3], "repetition_penalty": 5.0, "top_k": 1}')
+    plain, other = (
+        write_config(tmp_path / engine, picky, layout=(2, 1, 1), engine=engine, ignore_eos=True, max_new_tokens=20)
+        for engine in ("torch", "deepspeed")
+    )
+    run_many(trainer_python, [ours, greedy, drawn, plain, other], 2, DS_ACCELERATOR="cpu")
+    assert ids_of(other.parent) == ids_of(plain.parent)
     assert ids_of(greedy.parent) == running.expected(model)
     assert ids_of(drawn.parent) == ids_of(ours.parent)
     metrics = metrics_of(greedy.parent)

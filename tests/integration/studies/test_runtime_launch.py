@@ -33,11 +33,13 @@ def test_srun() -> None:
     assert (found.rank, found.world_size, found.local_rank) == (2, 4, 1)
     assert found.master == ("gpu03", "20289")
     with pytest.raises(RunError, match="no sound SLURM_NTASKS"):
-        read_launch({"SLURM_PROCID": "2"})
+        read_launch({"SLURM_PROCID": "2", "SLURM_STEP_ID": "0"})
 
 
-def test_alone() -> None:
-    assert (read_launch({}).rank, read_launch({}).world_size) == (0, 1)
+@pytest.mark.parametrize("batch", [{}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_JOB_ID": "41"}])
+def test_alone(batch: dict[str, str]) -> None:
+    """By hand, or in a batch script over two nodes."""
+    assert (read_launch(batch).rank, read_launch(batch).world_size) == (0, 1)
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,14 @@ def test_a_study_that_can_run(tmp_path: Path) -> None:
     assert json.loads(study("validate", tmp_path, "--json").stdout)["faults"] == []
 
 
+@pytest.mark.parametrize("name", ["back\\slash", "two\nlines"])
+def test_a_folder_that_slurm_cannot_be_told(tmp_path: Path, name: str) -> None:
+    make_study(tmp_path / name)
+    done = study("validate", tmp_path / name)
+    assert done.exit_code == 2
+    assert "study: its folder" in done.output and "rename it" in done.output
+
+
 def test_another_model_as_baseline_is_a_warning(tmp_path: Path) -> None:
     settings = '[baseline]\nbase_url = "http://127.0.0.1:1/v1"\nmodel = "{}"\n'
     make_study(tmp_path, settings.format("big/Llama-70B"))

@@ -14,13 +14,14 @@ from gpuyard.studies.study import Study, load_study
 
 
 def study_in(folder: Path, **slurm: Any) -> Study:
-    """A study whose folder has a name that shells dislike."""
-    root = folder / "a study; $(touch hacked)"
+    """A study whose folder has a name that shells and Slurm dislike."""
+    root = folder / 'a "user\'s" study #1, 50%j; $(touch hacked)'
     root.mkdir()
-    lines = "\n".join(f"{key} = {_toml(value)}" for key, value in slurm.items() if key != "engine")
-    engine = slurm.get("engine", "torch")
+    engine, profiler = slurm.pop("engine", "torch"), slurm.pop("profiler", "none")
+    lines = "\n".join(f"{key} = {_toml(value)}" for key, value in slurm.items())
     (root / "study.toml").write_text(
         f'[model]\nname = "meta-llama/Llama-3.1-8B"\npath = "model"\n[generation]\nengine = "{engine}"\n'
+        f'profiler = "{profiler}"\n'
         f'[slurm]\n{lines}\n[[strategies]]\nkind = "hybrid"\n'
     )
     return load_study(root)
@@ -47,9 +48,11 @@ def test_the_header_is_the_documents(tmp_path: Path) -> None:
     script, _ = write(factory, HybridTensorPipeline())
     header = [line.removeprefix("#SBATCH --") for line in script.splitlines() if line.startswith("#SBATCH")]
     root = factory.output_root("llama8b_pp2_tp4")
+    named = str(root).replace('"', '\\"')
     assert header == [
         "job-name=llama8b_pp2_tp4", "nodes=2", "gres=gpu:4", "ntasks-per-node=4", "time=01:30:00",
-        f"output={root}/logs/slurm-%j.out", f"chdir={root}", "no-requeue", "partition=gpu", "account=lab",
+        f'output="{named.replace("%", "%%")}/logs/slurm-%j.out"', f'chdir="{named}"', "no-requeue", "partition=gpu",
+        "account=lab",
     ]  # fmt: skip
     assert {path.name for path in root.iterdir()} == {"exp_config.json", "job.slurm", "outputs", "metrics", "logs",
                                                       "profiling"}  # fmt: skip
@@ -74,8 +77,8 @@ def run(factory: SlurmJobFactory, strategy: ParallelismStrategy, tmp_path: Path)
     programs = tmp_path / "bin"
     programs.mkdir()
     note = '#!/bin/sh\nname=$(basename "$0")\nprintf "%s\\0" "$@" >> "$NOTES/$name"\nprintf "\\n" >> "$NOTES/$name"\n'
-    for name in ("srun", "module", "apptainer", "deepspeed", "ray", "nsys", "python3"):
-        (programs / name).write_text(note + ("[ $name = ray ] || exit 0\n" if name == "ray" else ""))
+    for name in ("srun", "module", "apptainer", "deepspeed", "ray", "nsys", "perf", "python3"):
+        (programs / name).write_text(note)
         (programs / name).chmod(0o755)
     (programs / "scontrol").write_text("#!/bin/sh\nprintf 'node1\\nnode2\\n'\n")
     (programs / "scontrol").chmod(0o755)
@@ -110,8 +113,8 @@ def test_in_a_container_the_paths_are_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("launcher", "nodes", "program", "words"),
     [
-        ("deepspeed", 1, "deepspeed", ["--num_nodes=1", "--num_gpus=4"]),
-        ("deepspeed", 2, "deepspeed", ["--num_nodes=2", "--num_gpus=4", "--launcher=slurm"]),
+        ("deepspeed", 1, "deepspeed", ["--num_nodes=1", "--num_gpus=4", "--master_port", "20007"]),
+        ("deepspeed", 2, "srun", ["--kill-on-bad-exit=1", "--nodes=2", "--ntasks-per-node=4", "python3"]),
         ("torchrun", 2, "srun", ["--kill-on-bad-exit=1", "--nodes=2", "--ntasks-per-node=1", "python3", "-m",
                                  "torch.distributed.run", "--nnodes=2", "--rdzv-backend=c10d", "--nproc-per-node=4",
                                  "--rdzv-endpoint", "node1:20007"]),
@@ -129,6 +132,25 @@ def test_one_process_drives_vllm(tmp_path: Path) -> None:
     started = run(factory, strategy, tmp_path)
     assert "srun" not in started
     assert started["python3"][-2:] == ["--config", str(factory.config_path("llama8b_pp1_tp4"))]
+
+
+def test_vllms_nodes_meet_inside_the_container(tmp_path: Path) -> None:
+    factory = factory_in(tmp_path, engine="vllm", apptainer_image="/images/vllm.sif")
+    script, _ = write(factory, HybridTensorPipeline(num_nodes=2, gpus_per_node=4, tp_size=4, pp_size=2))
+    rays = [line for line in script.splitlines() if " ray " in line]
+    assert len(rays) == 3
+    assert all("apptainer exec --nv" in line and "/images/vllm.sif ray st" in line for line in rays)
+
+
+def test_each_process_has_a_profile_of_its_own(tmp_path: Path) -> None:
+    factory = factory_in(tmp_path, profiler="perf")
+    started = run(factory, HybridTensorPipeline(num_nodes=2, gpus_per_node=2, tp_size=2), tmp_path)["srun"]
+    each = started[3:]
+    environment = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "NOTES": str(tmp_path), "SLURM_PROCID": "3"}
+    subprocess.run(each, env=environment, check=True, timeout=30, cwd=tmp_path)
+    words = (tmp_path / "perf").read_text().split("\0")
+    into = factory.output_root("llama8b_pp2_tp2") / "profiling"
+    assert words[:4] == ["record", f"--output={into}/perf_rank_3.data", "--", "python3"]
 
 
 def test_what_an_earlier_try_left_is_gone_but_for_its_logs(tmp_path: Path) -> None:

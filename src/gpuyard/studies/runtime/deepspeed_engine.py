@@ -36,12 +36,14 @@ class DeepSpeedEngine:
             raise RunError(f"the engine deepspeed is tensor-parallel only, but the layout is {experiment.layout}")
         try:
             import deepspeed
-            from transformers import AutoModelForCausalLM
+            from transformers import AutoModelForCausalLM, GenerationConfig
         except ImportError as error:
             raise RunError(f"the engine deepspeed cannot be imported here: {error}") from error
         self.version = deepspeed.__version__
         dtype = DTYPES[experiment.precision]
         model = AutoModelForCausalLM.from_pretrained(experiment.model_path, dtype=dtype, local_files_only=True).eval()
+        # The model's own would bring its penalties and cuts along, which no other engine has.
+        model.generation_config = GenerationConfig(pad_token_id=0)
         self.bytes_read = sum(path.stat().st_size for path in experiment.model_path.glob("*.safetensors"))
         self.bytes_share = self.bytes_read // experiment.tp_size
         if experiment.tp_size > 1:
@@ -75,7 +77,7 @@ class DeepSpeedEngine:
         with torch.inference_mode():
             self._model.generate(
                 torch.tensor(ids, device=self._device), attention_mask=torch.tensor(real, device=self._device),
-                max_new_tokens=limit, do_sample=False, pad_token_id=0, eos_token_id=None,
+                max_new_tokens=limit, do_sample=False,
                 logits_processor=[listener.choose], stopping_criteria=[listener.stop],
             )  # fmt: skip
         return listener.answers

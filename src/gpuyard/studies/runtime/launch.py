@@ -59,10 +59,12 @@ class Mesh:
 
 
 def read_launch(environment: Mapping[str, str]) -> Launch:
-    """By torchrun's or DeepSpeed's variables, else srun's, else a process alone. Raises `RunError` on half of them."""
+    """By torchrun's or DeepSpeed's variables, else srun's, else a process alone. Raises `RunError` on half of them.
+
+    A batch script has Slurm's variables, too, but is no step of srun's: what it starts itself is alone."""
     if "RANK" in environment:
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    elif "SLURM_PROCID" in environment:
+    elif "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment:
         count = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
         names = ("SLURM_PROCID", count, "SLURM_LOCALID")
     else:

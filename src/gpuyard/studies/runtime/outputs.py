@@ -14,7 +14,8 @@ from .launch import Launch
 
 @dataclass
 class RankReport:
-    """All that is said about one rank, in the words of the metrics file. Sizes are bytes, times seconds."""
+    """All that is said about one rank, in the words of the metrics file. Sizes are bytes, times seconds; what nobody
+    measured is None."""
 
     rank: int
     host: str
@@ -32,7 +33,7 @@ class RankReport:
     load_s: float = 0.0
     bytes_read: int = 0
     bytes_share: int = 0
-    peak_memory_bytes: int = 0
+    peak_memory_bytes: int | None = 0
     prompts: int = 0
     tokens_generated: int = 0
     generate_s: float = 0.0

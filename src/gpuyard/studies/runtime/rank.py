@@ -6,6 +6,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from .experiment import Experiment
 from .generation import BatchDone, Engine, run_generation_loop
 from .launch import Launch, Mesh, configure_parallel_groups
 from .links import Links, agree, initialize_distributed_environment
-from .outputs import RankReport, Shard
+from .outputs import RankReport, Shard, finalize_rank
 from .profiling import profiling
 from .prompts import Prompt, batches_of, prepare_prompt_shard
 from .tokenizer import Tokenizer
@@ -37,6 +38,8 @@ def run_rank(experiment: Experiment, launch: Launch, report: RankReport) -> None
             mesh = Mesh(0, 0, 0, 1, 1, 1)
             report.device = "cuda" if experiment.device == "auto" else experiment.device
             _answer_all(experiment, mesh, VllmEngine(experiment), shard, report)
+        if launch.world_size == 1:
+            _report_workers(experiment, launch, report)
     else:
         device = initialize_distributed_environment(experiment, launch)
         _describe(report, device)
@@ -65,6 +68,18 @@ def _answer_all(experiment: Experiment, mesh: Mesh, engine: Engine, shard: Shard
 
         seconds = run_generation_loop(engine, batches_of(prompts, experiment.batch_size), make_row, keep)
     report.spent(seconds, engine.communication_s() - before)
+
+
+def _report_workers(experiment: Experiment, launch: Launch, report: RankReport) -> None:
+    """vLLM's own workers leave no files. Each gets an empty shard and the driver's times, so that none is missing."""
+    batches = [{**batch, "tokens": 0, "ttft_ms": None} for batch in report.batches]
+    for rank in range(1, experiment.world_size):
+        Shard(experiment, replace(launch, rank=rank))
+        worker = replace(
+            report, rank=rank, rows=0, tokens_generated=0, tokens_per_s=0.0, avg_latency_ms=None, batches=batches,
+            peak_memory_bytes=None, complete=True,
+        )  # fmt: skip
+        finalize_rank(experiment.metrics_path(rank), worker)
 
 
 def together(work: Callable[[], Any]) -> Any:
