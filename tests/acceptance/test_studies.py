@@ -210,6 +210,7 @@ def test_the_page_in_a_browser(done: Done, browser: Browser, width: int, tmp_pat
         box = plot.bounding_box()
         assert plot.is_visible() and box and box["width"] > 0.7 * min(width, 500) and box["height"] > 150, box
     check_script(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, "nothing sticks out"
     page.screenshot(path=tmp_path / f"page-{width}.png", full_page=True)
     page.close()
     assert said == []

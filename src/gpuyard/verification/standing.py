@@ -10,6 +10,8 @@ from gpuyard.domain.errors import GpuyardError
 from gpuyard.verification.records.executors import ExecutorRecord
 from gpuyard.verification.trust import Outcome, Trust, quarantine_s
 
+_LONGEST_REASON = 400
+
 if TYPE_CHECKING:
     from gpuyard.client.aio import AsyncClient
     from gpuyard.verification.check import Check
@@ -46,17 +48,28 @@ def is_quarantined(record: ExecutorRecord, now: float) -> bool:
 
 
 async def tell_yard(client: "AsyncClient", checks: Sequence["Check"], records: Iterable[ExecutorRecord]) -> list[str]:
-    """Put the standing of everyone who was checked into the yard; what went wrong, in words."""
+    """Put the standing of everyone who was checked into the yard; what went wrong, in words.
+
+    A place with several executors stands as its worst one does: a job that goes there may get just that.
+    """
     now, known, faults = time.time(), {record.name: record for record in records}, list[str]()
+    places: dict[str, list[tuple[ExecutorRecord, str]]] = {}
     for check in checks:
-        record = known.get(check.executor.name)
-        if record is None:
-            continue
-        until = record.quarantined_until if is_quarantined(record, now) else None
-        body = {"score": round(score(record, now), 4), "quarantined_until": until,
-                "reason": f"verification: {check.reason}"[:500] if until else "verification"}  # fmt: skip
+        if record := known.get(check.executor.name):
+            places.setdefault(check.executor.place, []).append((record, check.reason))
+    for place, found in places.items():
         try:
-            await client.call(calls.record_trust(check.executor.place, body))
+            await client.call(calls.record_trust(place, _finding(found, now)))
         except GpuyardError as error:
-            faults.append(f"{check.executor.place}: {error}")
+            faults.append(f"{place}: {error}")
     return faults
+
+
+def _finding(found: Sequence[tuple[ExecutorRecord, str]], now: float) -> dict[str, Any]:
+    until = max((record.quarantined_until or 0.0 for record, _ in found), default=0.0)
+    reasons = "; ".join(f"{record.name}: {reason or 'passed'}" for record, reason in found)
+    return {
+        "score": round(min(score(record, now) for record, _ in found), 4),
+        "quarantined_until": until if until > now else None,
+        "reason": f"verification of {reasons}"[:_LONGEST_REASON],
+    }
