@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from gpuyard.config.verification import ExecutorSettings
-from gpuyard.verification.asking import ask_again
 from gpuyard.verification.batch import Batch, Ports, Terms
 from gpuyard.verification.channel import Channel, GoneError, Order
 from gpuyard.verification.claims import Expected
@@ -102,4 +101,4 @@ def make_batch(
     wanted: dict[Class, Any] = dict(expected or {})
     terms = {cls: Terms(TRAITS[cls].solve_s, wanted.get(cls) or Expected(cls.value)) for cls in classes}
     excuses = partial(excuse, context.records, issuers)
-    return Batch(Ports(context, opens, "test", terms, excuses, partial(ask_again, context)))
+    return Batch(Ports(context, opens, "test", terms, excuses))

@@ -31,6 +31,11 @@ def answer_to(prompt: str, seed: int) -> str:
     return hashlib.sha256(f"{seed} {prompt}".encode()).hexdigest()[:16]
 
 
+def digest_of(nonce: str) -> str:
+    """What every honest executor's memory proof comes to."""
+    return hashlib.sha256(f"memory {nonce}".encode()).hexdigest()
+
+
 class LocalTrusted:
     """A trusted executor of class `cls` in this process: prompts are numbered, answers follow from seed and prompt.
 
@@ -61,6 +66,10 @@ class LocalTrusted:
         if self._clock:
             self._clock.advance(self.solve_s)
         return {prompt: answer_to(prompt, seed) for prompt in prompts if not self.forgets(prompt)}
+
+    async def prove_memory(self, cls: Class, nonce: str, gigabytes: float) -> str:
+        await self._work(cls)
+        return digest_of(nonce)
 
     def _prompt(self, place: int) -> str:
         return f"{self._cls} asks: what is {next(self._numbers)}?" if place else f"{self._cls} asks the same"

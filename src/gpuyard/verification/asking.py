@@ -1,12 +1,17 @@
 """Asking the trusted executor again: nobody is blamed for an answer that it would not give twice itself."""
 
+import secrets
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from itertools import groupby
 
 from gpuyard.verification.check import Check
 from gpuyard.verification.classes import TRAITS
 from gpuyard.verification.context import Busy, Context, LeaseLost, call, with_trusted
 from gpuyard.verification.files import read_file
+from gpuyard.verification.solver.probe import nonce_of
 from gpuyard.verification.trusted import ExecutorFault, Trusted
 
 
@@ -24,6 +29,23 @@ async def ask_again(context: Context, suspects: Sequence[Check]) -> None:
             continue
         for check in checks:
             check.again = answers.get(check.taken.hidden, "")
+
+
+async def ask_for_digest(context: Context, checks: Sequence[Check]) -> None:
+    """Have the trusted executor do the memory proof of one check of each class again, which nobody knew would be it.
+
+    Each check has a nonce of its own, and a proof takes the whole of a GPU: one that may be any is enough to deter.
+    """
+    proven = [check for check in checks if check.claims and check.expected.vram_gb]
+    for cls in sorted({check.executor.gpu_class for check in proven}):
+        check = secrets.choice([one for one in proven if one.executor.gpu_class is cls])
+        trusted, nonce = context.trusted(cls), nonce_of(check.id, check.taken.seed)
+        if trusted is None:
+            continue
+        prove = partial(trusted.prove_memory, cls, nonce, check.expected.vram_gb)
+        with suppress(ExecutorFault, Busy, LeaseLost):  # then there is nothing to hold it against
+            check.expected = replace(check.expected, vram_digest=await with_trusted(context, trusted, prove))
+            check.lines = ()
 
 
 async def _answers(context: Context, trusted: Trusted | None, workload_id: str, check: Check) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import Any
 from gpuyard.domain.errors import GpuyardError
 from gpuyard.storage.place import in_background
 from gpuyard.verification.answers import AnswersError, Parcel, most_bytes
+from gpuyard.verification.asking import ask_again, ask_for_digest
 from gpuyard.verification.channel import GoneError, NotStartedError, Opens, Order
 from gpuyard.verification.channels import AFTER_S
 from gpuyard.verification.check import Check
@@ -45,15 +46,13 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What a batch works with. `terms` by class; `excuse` puts the receipts that count into a check that was declined;
-    `ask_again` has trusted executors answer the hidden prompts of suspects once more."""
+    """What a batch works with: `terms` by class; `excuse`, which leaves in a declined check the receipts that count."""
 
     context: Context
     opens: Opens
     holder: str
     terms: Mapping[Class, Terms]
     excuse: Callable[[Check], Awaitable[None]]
-    ask_again: Callable[[Sequence[Check]], Awaitable[None]]
 
 
 class Batch:
@@ -185,6 +184,7 @@ class Batch:
 
     async def _judge(self, checks: Sequence[Check]) -> None:
         """Hold what solvers said of their GPUs against one another, and ask again where an answer differs."""
+        await ask_for_digest(self._context, checks)
         shared = shared_uuids({check.executor.name: check.claims for check in checks if check.claims})
         for check in checks:
             if others := shared.get(check.executor.name):
@@ -192,7 +192,7 @@ class Batch:
             if others or not check.lines:
                 await self.judge_anew(check)
         suspects = [check for check in checks if check.suspect]
-        await self._ports.ask_again(suspects)
+        await ask_again(self._context, suspects)
         for check in suspects:
             await self.judge_anew(check)
 

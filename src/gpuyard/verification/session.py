@@ -16,7 +16,6 @@ from gpuyard.domain.gpus import GPUClass
 from gpuyard.domain.ids import new_id
 from gpuyard.storage.blobs import Blobs, BlobStore, open_blobs
 from gpuyard.verification import keys
-from gpuyard.verification.asking import ask_again
 from gpuyard.verification.batch import Batch, Ports, Terms
 from gpuyard.verification.calibration import Range
 from gpuyard.verification.channels import YardChannels
@@ -86,8 +85,8 @@ class Session:
         deadlines = {cls.value: term.deadline_s for cls, term in terms.items()}
         opens = YardChannels(self.jobs, self.hub, deadlines)
         issuers = {YARD: keys.public_hex(self.store.key()), **self.store.settings.issuers}
-        excuses, asks = partial(excuse, self.context.records, issuers), partial(ask_again, self.context)
-        return Batch(Ports(self.context, opens, new_id("holder"), terms, excuses, asks))
+        excuses = partial(excuse, self.context.records, issuers)
+        return Batch(Ports(self.context, opens, new_id("holder"), terms, excuses))
 
     def _terms(self, cls: Class, *, claims: bool) -> Terms:
         deadline_s = self.store.deadline_s(cls)

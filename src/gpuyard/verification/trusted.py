@@ -26,6 +26,10 @@ class Trusted(Protocol):
         """Answer all prompts at once under `seed`, by prompt; ExecutorFault. Some answers may be missing."""
         ...
 
+    async def prove_memory(self, cls: Class, nonce: str, gigabytes: float) -> str:
+        """The digest of the memory proof for a nonce (hex); ExecutorFault."""
+        ...
+
 
 class PromptGenerator(Protocol):
     """Where prompts come from. Another one is named by the setting `generator` and made without arguments.

@@ -81,6 +81,15 @@ class JobTrusted:
         finally:
             run.parcel.close()
 
+    async def prove_memory(self, cls: Class, nonce: str, gigabytes: float) -> str:
+        """The digest of the memory proof; ExecutorFault."""
+        order = {"task": "probe", "claims": {"nonce": nonce, "vram_gb": gigabytes}}
+        run = await self._run(order, Task.PROBE, MOST_BYTES)
+        proof: Mapping[str, Any] = run.claims.get("vram") or {}
+        if not isinstance(proof.get("digest"), str):
+            raise ExecutorFault(f"{self.name} cannot prove its own memory: {proof.get('failed', 'it says nothing')}")
+        return proof["digest"]
+
     async def _run(self, work: Order, task: Task, limit: int) -> Run:
         traits, check_id = TRAITS[self._executor.gpu_class], new_id("trusted")
         order: Order = {
@@ -92,7 +101,7 @@ class JobTrusted:
         try:
             async with asyncio.timeout(traits.spin_up_s + limit_s):
                 await channel.start(order)
-                await self._hear(channel, run)
+                await self._hear(channel, run, task)
             return run
         except (TimeoutError, ProtocolError, AnswersError, GpuyardError) as error:
             run.parcel.close()
@@ -100,9 +109,9 @@ class JobTrusted:
         finally:
             await channel.close()
 
-    async def _hear(self, channel: OutputChannel, run: Run) -> None:
+    async def _hear(self, channel: OutputChannel, run: Run, task: Task) -> None:
         ready_at = now()
-        while not run.parcel.complete:
+        while not (run.claims if task is Task.PROBE else run.parcel.complete):
             match await channel.receive():
                 case Ready():
                     ready_at = now()

@@ -20,10 +20,11 @@ from gpuyard.verification.protocol import Answers, Claims, Declined, Hash, Messa
 from gpuyard.verification.records import Records
 from gpuyard.verification.records.events import Kind, Subtype
 from gpuyard.verification.solver.messages import pieces
+from gpuyard.verification.solver.probe import nonce_of
 from gpuyard.verification.times import now
 from gpuyard.verification.trust import Outcome, catches
 from tests.support.executors import Executors, Honest, executor, make_batch
-from tests.support.verification import A, B, LocalTrusted, make_context, stock
+from tests.support.verification import A, B, LocalTrusted, digest_of, make_context, stock
 
 pytestmark = pytest.mark.anyio
 
@@ -272,6 +273,34 @@ async def test_lies_about_the_gpu_and_one_gpu_behind_two_are_found(records: Reco
     found = {check.executor.name: check.outcome for check in checks}
     assert found.pop("honest") is Outcome.PASSED, [check.reason for check in checks]
     assert set(found.values()) == {Outcome.FAILED}
+
+
+class HasMemory(Honest):
+    """Proves its memory, or says something."""
+
+    def __init__(self, *, really: bool) -> None:
+        super().__init__()
+        self._really = really
+
+    async def rest(self, order: Order, seed: int) -> AsyncIterator[Message]:
+        nonce = nonce_of(order["check"], seed)
+        async for message in super().rest(order, seed):
+            yield message
+            if isinstance(message, Hash):
+                digest = digest_of(nonce) if self._really else "0" * 64
+                yield Claims(vram={"gigabytes": 13.6, "digest": digest, "fill_s": 1.0, "read_s": 1.0, "device": "T4"})
+
+
+@pytest.mark.parametrize(("really", "outcome"), [(True, Outcome.PASSED), (False, Outcome.FAILED)])
+async def test_memory_is_proven_by_what_the_trusted_executor_finds(
+    records: Records, blobs: BlobStore, really: bool, outcome: Outcome
+):
+    stock(records, blobs, GPUClass.T4, workloads=1)
+    context = make_context(records, blobs, LocalTrusted(GPUClass.T4))
+    expected = {GPUClass.T4: Expected(GPUClass.T4.value, vram_gb=13.6)}
+    opens = Executors(one=HasMemory(really=really))
+    (check,) = await make_batch(context, opens, [GPUClass.T4], expected).run([executor("one", GPUClass.T4)])
+    assert check.outcome is outcome, check.lines
 
 
 class Hangs(Honest):

@@ -1,6 +1,7 @@
 """What an executor claims of its GPUs: which there are, and proof of their memory and speed where it is asked for."""
 
 import ctypes
+import hashlib
 import os
 from typing import Any, Callable
 
@@ -15,6 +16,11 @@ class NvmlError(Exception):
 def asked(claims: dict[str, Any]) -> bool:
     """Whether an order asks for any claim."""
     return any(claims.get(name) for name in ("inventory", "vram_gb", "speed"))
+
+
+def nonce_of(check: str, seed: int) -> str:
+    """What a check's proofs start from, known to nobody before the seed is."""
+    return hashlib.sha256(f"{check}/{seed}".encode()).hexdigest()
 
 
 def claims(wanted: dict[str, Any]) -> dict[str, Any]:
