@@ -1,4 +1,4 @@
-"""`gpuyard verify`: run, watch, calibrate, status, evidence, check."""
+"""`gpuyard verify`: run, watch, calibrate, status, evidence, receipt, check."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -219,6 +219,36 @@ def evidence(
     _print_verdict(files.check(found[0], key), as_json, {"key": key, "file": str(output or found[0])})
     if not as_json:
         say(f"{output or found[0]}; who has it checks it with: gpuyard verify check FILE --key {key}")
+
+
+@app.command()
+@needs_extra
+def receipt(
+    name: Annotated[str, typer.Argument(metavar="EXECUTOR", help="One of the settings, by name.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The work it is given, by any name.")],
+    valid: Annotated[str, typer.Option("--for", metavar="TIME", help="For how long from now, such as 1h.")],
+) -> None:
+    """Sign what excuses an executor once for declining a check, since it works for you; hand it over with the job."""
+    import time
+
+    from gpuyard.domain import units
+    from gpuyard.domain.ids import new_id
+    from gpuyard.verification import receipts
+    from gpuyard.verification.excusing import YARD
+    from gpuyard.verification.executors import named
+    from gpuyard.verification.session import open_store
+
+    try:
+        valid_s = float(units.seconds(valid))
+    except ValueError as error:
+        raise InvalidInputError.of("--for", str(error), "write a time such as 1h") from None
+    if not 0 < valid_s <= receipts.LONGEST_S:
+        raise InvalidInputError.of("--for", f"is {valid}", f"give at most {receipts.LONGEST_S / 3600:g}h")
+    store, database = open_store()
+    database.close()
+    executor = named(name, store.settings.executors, None)
+    wanted = receipts.Receipt(new_id("receipt"), name, job, executor.gpu_class.value, time.time(), valid_s, YARD)
+    print_json(receipts.sign(wanted, store.key()))
 
 
 @app.command()
