@@ -19,6 +19,8 @@ from gpuyard.verification.protocol import Piece
 MOST_BYTES = 64 << 20
 # A token's text is hardly ever longer; the longest of today's vocabularies are runs of 128 spaces.
 _BYTES_PER_TOKEN = 256
+# A control character is written as six.
+_BYTES_PER_CHARACTER = 6
 # What zipping may add to what cannot be zipped; a stream that unpacks to nothing has no other bound.
 _OVERHEAD = 1 << 16
 _IN_MEMORY = 1 << 16

@@ -13,7 +13,6 @@ from itertools import groupby
 from typing import Any
 
 from gpuyard.domain.errors import GpuyardError
-from gpuyard.storage.place import in_background
 from gpuyard.verification.answers import AnswersError, Parcel, most_bytes
 from gpuyard.verification.asking import ask_again, ask_for_digest
 from gpuyard.verification.channel import GoneError, NotStartedError, Opens, Order
@@ -173,12 +172,15 @@ class Batch:
                     parcel.add(message)
                 else:
                     return await self._refused(check, message)
-            data = parcel.read()
-            check.answers = (await in_background(self._context.blobs.put, BytesIO(data))).sha256
             check.answered_at = now()
-            await asyncio.to_thread(check.judge, data)
+            await call(self._keep, check, parcel.read())
         finally:
             parcel.close()
+
+    def _keep(self, check: Check, answers: bytes) -> None:
+        """Judge what came, and put it aside: all files of a batch would be too much for memory."""
+        check.answers = self._context.blobs.put(BytesIO(answers)).sha256
+        check.judge(answers)
 
     # --- at the end ---
 
@@ -199,7 +201,7 @@ class Batch:
     async def judge_anew(self, check: Check) -> None:
         """Judge a check by what is known now."""
         blobs, blob = self._context.blobs, check.answers
-        check.judge(await in_background(lambda: blobs.open(blob).read()) if blob else None)
+        check.judge(await call(lambda: blobs.open(blob).read()) if blob else None)
 
 
 @contextmanager

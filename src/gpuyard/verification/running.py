@@ -6,10 +6,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.domain.gpus import GPUClass
+from gpuyard.storage.blobs import Blobs
 from gpuyard.verification import evidence
 from gpuyard.verification.calibration import Calibration, calibrate
 from gpuyard.verification.check import Check
@@ -52,21 +56,21 @@ async def verify(session: Session, executors: Sequence[Executor], *, claims: boo
         await prepare(session, cls, count, say)
     say(f"{len(executors)} executors begin together")
     checks = await session.batch(executors, claims=claims).run(executors)
-    await asyncio.to_thread(_keep_evidence, session, checks)
+    store = session.store
+    await asyncio.to_thread(keep_evidence, store.evidence, store.key(), store.blobs, checks)
     records = await call(session.context.records.executors)
     faults = await tell_yard(session.client, checks, records)
     return Report(checks, {record.name: record for record in records}, faults)
 
 
-def _keep_evidence(session: Session, checks: Sequence[Check]) -> None:
+def keep_evidence(folder: Path, key: Ed25519PrivateKey, blobs: Blobs, checks: Sequence[Check]) -> None:
     """A signed file for each check, with the answers that lay among the blobs until now."""
-    store, key = session.store, session.store.key()
-    store.evidence.mkdir(exist_ok=True, mode=0o700)
+    folder.mkdir(exist_ok=True, mode=0o700)
     for check in checks:
-        answers = store.blobs.open(check.answers).read() if check.answers else None
-        evidence.write(store.evidence / f"{check.id}.json", check.evidence(answers), key)
+        answers = blobs.open(check.answers).read() if check.answers else None
+        evidence.write(folder / f"{check.id}.json", check.evidence(answers), key)
         if check.answers:
-            store.blobs.delete(check.answers)
+            blobs.delete(check.answers)
 
 
 async def prepare(session: Session, cls: Class, count: int, say: Say) -> None:
