@@ -166,7 +166,7 @@ def _words(entry: "Entry") -> str:
 
 
 def _print_entries(manifest: "Manifest") -> None:
-    columns = ("STRATEGY", "TRY", "JOB", "STATUS", "SECONDS", "PEAK GB", "WHY")
+    columns = ("STRATEGY", "TRY", "JOB", "STATUS", "SECONDS", "PEAK GIB", "WHY")
     rows: list[tuple[Any, ...]] = [
         (entry.strategy_id, entry.attempt, entry.job_id, entry.status,
          None if entry.elapsed_s is None else round(entry.elapsed_s),

@@ -92,7 +92,7 @@ class Manifest:
             return cls(path, entries=entries, **head)
         except FileNotFoundError:
             raise NotFoundError(f"There is no run in {run}.", "`gpuyard study run` makes one.") from None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidInputError.of(str(path), f"is damaged: {error}", "start a new run") from None
 
     def of(self, strategy: str) -> list[Entry]:

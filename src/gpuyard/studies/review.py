@@ -53,7 +53,9 @@ def _folder_faults(study: Study) -> Iterator[Fault]:
 def _about_baseline(study: Study) -> list[str]:
     """X-16: scores against another model's answers say nothing about ways of splitting."""
     if study.baseline is None:
-        return ["there is no [baseline], so answers are compared with right ones only"]
+        return [
+            "there is no [baseline]: answers are compared with right ones where there are some, and with one another"
+        ]
     asked = study.baseline.answers_as or study.baseline.model
     if plain_name(asked) == plain_name(study.model.name):
         return []

@@ -65,11 +65,17 @@ async def tell_yard(client: "AsyncClient", checks: Sequence["Check"], records: I
     return faults
 
 
+def _weight(record: ExecutorRecord, now: float) -> float:
+    """Its score as the yard is to weigh it. There a place that nobody has checked counts in full, so whoever is trusted
+    as much as a newcomer is here, or more, must not count for less."""
+    return min(1.0, score(record, now) / Trust().score)
+
+
 def _finding(found: Sequence[tuple[ExecutorRecord, str]], now: float) -> dict[str, Any]:
     until = max((record.quarantined_until or 0.0 for record, _ in found), default=0.0)
     reasons = "; ".join(f"{record.name}: {reason or 'passed'}" for record, reason in found)
     return {
-        "score": round(min(score(record, now) for record, _ in found), 4),
+        "score": round(min(_weight(record, now) for record, _ in found), 4),
         "quarantined_until": until if until > now else None,
         "reason": f"verification of {reasons}"[:_LONGEST_REASON],
     }

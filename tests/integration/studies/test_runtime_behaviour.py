@@ -173,6 +173,7 @@ def test_vllm_is_told_the_layout_and_its_answers_become_rows(
     assert asked == {
         "model": str(model), "dtype": "bfloat16", "seed": 7, "tensor_parallel_size": 2, "pipeline_parallel_size": 2,
         "max_num_seqs": 7, "disable_log_stats": False, "distributed_executor_backend": "ray", "launcher": [],
+        "enable_prefix_caching": False,
     }  # fmt: skip
     assert len({one.pop("seed") for one in sampling}) == len(sampling) == 3
     assert sampling[0] == {"temperature": 0.5, "top_p": 1.0, "top_k": -1, "max_tokens": 8, "ignore_eos": False,

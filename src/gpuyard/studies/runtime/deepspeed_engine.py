@@ -11,7 +11,7 @@ from .answers import Answer
 from .choosing import Chooser
 from .errors import RunError
 from .experiment import Experiment
-from .links import Clock, Links
+from .links import Links
 from .prompts import Prompt
 from .shape import read_eos_ids
 
@@ -25,7 +25,7 @@ class DeepSpeedEngine:
     version = ""
 
     def __init__(self, experiment: Experiment, links: Links) -> None:
-        self._experiment, self._device, self._clock = experiment, links.device, Clock(links.device)
+        self._experiment, self._device = experiment, links.device
         self._chooser = Chooser(experiment, Links.alone(links.device))
         self.bytes_read = self.bytes_share = 0
 
@@ -64,9 +64,9 @@ class DeepSpeedEngine:
         """Answers to a batch."""
         return self._generate(batch, self._experiment.max_new_tokens, self._eos_ids)
 
-    def communication_s(self) -> float:
+    def communication_s(self) -> float | None:
         """DeepSpeed does not tell."""
-        return self._clock.seconds()
+        return None
 
     def _generate(self, batch: Sequence[Prompt], limit: int, eos_ids: frozenset[int]) -> list[Answer]:
         longest = max(len(prompt.token_ids) for prompt in batch)

@@ -29,7 +29,7 @@ class Engine(Protocol):
         """Answers in the order of the prompts."""
         ...
 
-    def communication_s(self) -> float:
+    def communication_s(self) -> float | None:
         """Seconds of communication since it was made."""
         ...
 

@@ -38,18 +38,20 @@ class RankReport:
     tokens_generated: int = 0
     generate_s: float = 0.0
     tokens_per_s: float = 0.0
-    compute_s: float = 0.0
-    communication_s: float = 0.0
+    compute_s: float | None = 0.0
+    communication_s: float | None = 0.0
     avg_latency_ms: float | None = None
     batches: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     started_at: float = field(default_factory=time.time)
     ended_at: float = 0.0
     error: str | None = None
 
-    def spent(self, generate_s: float, communication_s: float) -> None:
-        """Put down where the time went."""
-        self.generate_s, self.communication_s = generate_s, min(communication_s, generate_s)
-        self.compute_s = generate_s - self.communication_s
+    def spent(self, generate_s: float, communication_s: float | None) -> None:
+        """Put down where the time went; None where nobody knows how much of it went into communication."""
+        self.generate_s, self.communication_s, self.compute_s = generate_s, None, None
+        if communication_s is not None:
+            self.communication_s = min(communication_s, generate_s)
+            self.compute_s = generate_s - self.communication_s
         self.tokens_per_s = self.tokens_generated / generate_s if generate_s else 0.0
 
 

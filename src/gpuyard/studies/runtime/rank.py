@@ -58,7 +58,7 @@ def _answer_all(experiment: Experiment, mesh: Mesh, engine: Engine, shard: Shard
     report.engine, report.engine_version = engine.name, engine.version
     report.bytes_read, report.bytes_share = engine.bytes_read, engine.bytes_share
     engine.warm_up()
-    before = engine.communication_s()
+    before = engine.communication_s() or 0.0
     make_row = partial(row_of, rank=report.rank, strategy_id=experiment.strategy_id, decode=tokenizer.decode)
     with profiling(experiment, report.rank, cuda=report.device.startswith("cuda")) as after_batch:
 
@@ -67,7 +67,8 @@ def _answer_all(experiment: Experiment, mesh: Mesh, engine: Engine, shard: Shard
             shard.persist_rank_outputs(done, report, is_output=mesh.is_output)
 
         seconds = run_generation_loop(engine, batches_of(prompts, experiment.batch_size), make_row, keep)
-    report.spent(seconds, engine.communication_s() - before)
+    communicated_s = engine.communication_s()
+    report.spent(seconds, None if communicated_s is None else communicated_s - before)
 
 
 def _report_workers(experiment: Experiment, launch: Launch, report: RankReport) -> None:

@@ -44,7 +44,7 @@ class VllmEngine:
         self._llm = vllm.LLM(
             model=str(experiment.model_path), dtype=DTYPES[experiment.precision], seed=experiment.seed,
             tensor_parallel_size=experiment.tp_size, pipeline_parallel_size=experiment.pp_size,
-            max_num_seqs=experiment.batch_size, disable_log_stats=False,
+            max_num_seqs=experiment.batch_size, disable_log_stats=False, enable_prefix_caching=False,
             distributed_executor_backend=_executor(experiment),
         )  # fmt: skip
 
@@ -60,9 +60,9 @@ class VllmEngine:
         seconds = time.perf_counter() - began
         return [_answer(prompt, output, seconds) for prompt, output in zip(batch, said, strict=True)]
 
-    def communication_s(self) -> float:
+    def communication_s(self) -> float | None:
         """Its workers do not tell."""
-        return 0.0
+        return None
 
     def _sampling(self, prompt: Prompt) -> Any:
         experiment = self._experiment
