@@ -54,5 +54,5 @@ class TrustRecords:
         change = Change(Table.TRUST, place, values)
         core.emit([Event(EventKind.TRUST_CHANGED, core.clock(), (change,), None, {"place": place, **info})])
         core.schedule()
+        await core.committed()  # what was intended before is on its way by then, and can be had back
         self._launching.heed_quarantines()
-        await core.committed()

@@ -247,7 +247,8 @@ def _gpu(view: View, uuid: str, row: Row) -> None:
     if known.get("draining", False) is None:  # a row from before GPUs could be drained
         known["draining"] = False
     old = view.devices.get(uuid)
-    device = view.devices[uuid] = replace(old, **known) if old else Device(uuid, **known)
+    # Whether it is in quarantine is found anew with its node.
+    device = view.devices[uuid] = replace(old, **known, quarantine="") if old else Device(uuid, **known)
     if old and old.node_id is not None:
         del view.node(old.node_id).devices[uuid]
         view.rebuild(view.node(old.node_id))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gpuyard.controller import launching
 from gpuyard.domain.trust import TrustFinding
 from tests.integration.controller.test_claims import waiting
 from tests.support.controlled import Controlled
@@ -14,7 +15,8 @@ def quarantine(yard: Controlled, seconds: float = 3600.0) -> TrustFinding:
     return TrustFinding(quarantined_until=yard.core.clock() + seconds, reason="wrong answers")
 
 
-async def test_what_was_sent_ahead_comes_back_and_what_runs_runs_on(yard: Controlled):
+async def test_what_was_sent_ahead_comes_back_and_what_runs_runs_on(yard: Controlled, monkeypatch):
+    monkeypatch.setattr(launching, "_CLAIM_S", 3600.0)
     jobs = await waiting(yard, 10)
     running = [i for i, attempt in yard.host.attempts.items() if attempt.live]
     await yard.controller.trust.record("fake", quarantine(yard))
@@ -23,6 +25,7 @@ async def test_what_was_sent_ahead_comes_back_and_what_runs_runs_on(yard: Contro
     assert [i for i, attempt in yard.host.attempts.items() if attempt.live] == running
     for attempt_id in running:
         yard.host.ended(attempt_id, exit_code=0)
+    yard.provider.deliver_soon("node_1")
     await eventually(lambda: not yard.core.view.attempts, "the server to hear of their ends")
     assert sum(job.attempt_id is None for job in yard.core.view.jobs.values()) == len(jobs) - len(running)
     await yard.controller.trust.forget("fake")
