@@ -31,7 +31,8 @@ class LLM:
 
     def __init__(
         self, model: str, *, dtype: str, seed: int, tensor_parallel_size: int, pipeline_parallel_size: int,
-        max_num_seqs: int, disable_log_stats: bool, distributed_executor_backend: str | None, enable_prefix_caching: bool,
+        max_num_seqs: int, disable_log_stats: bool, distributed_executor_backend: str | None,
+        enable_prefix_caching: bool,
     ) -> None:  # fmt: skip
         self._told: dict[str, Any] = {name: value for name, value in locals().items() if name != "self"}
         self._told |= {"launcher": sorted({"RANK", "WORLD_SIZE", "MASTER_PORT"} & os.environ.keys()), "sampling": []}
