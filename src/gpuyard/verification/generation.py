@@ -33,6 +33,8 @@ async def _generate(step: Step) -> dict[str, Any]:
         raise Fail(f"{type(error).__name__}: {error}", Subtype.ERROR_UPLOADING) from error
     version = context.generator.generator_version
     added = await call(context.records.add_series, cls, blobs, version, policy.max_series)
+    if not added:
+        raise Fail("every series that was made is there already")
     return {"series": added, **({"left_out": len(made) - len(files), "reason": fault} if fault else {})}
 
 
