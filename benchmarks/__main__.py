@@ -17,7 +17,7 @@ from benchmarks.figures import Figure, machine, markdown, plain, write_into_page
 
 # On a slow disk only what syncs can differ.
 DISKS = {"as-is": ("ledger", "http", "jobs", "idle", "scheduler", "engines", "server", "commands",
-                   "studies-results", "studies-runtime"),
+                   "studies-results", "studies-runtime", "verification"),
          "4ms": ("ledger", "http", "jobs", "idle")}  # fmt: skip
 
 

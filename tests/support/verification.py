@@ -55,9 +55,7 @@ class LocalTrusted:
 
     async def generate(self, cls: Class, count: int, series: int) -> list[list[str]]:
         await self._work(cls)
-        return [
-            [self._prompt(0 if place < self.shorter_by else place) for place in range(count)] for _ in range(series)
-        ]
+        return [[self._prompt(same=place < self.shorter_by) for place in range(count)] for _ in range(series)]
 
     async def solve(self, cls: Class, prompts: Sequence[str], seed: int) -> dict[str, str]:
         await self._work(cls)
@@ -71,8 +69,8 @@ class LocalTrusted:
         await self._work(cls)
         return digest_of(nonce)
 
-    def _prompt(self, place: int) -> str:
-        return f"{self._cls} asks: what is {next(self._numbers)}?" if place else f"{self._cls} asks the same"
+    def _prompt(self, *, same: bool) -> str:
+        return f"{self._cls} asks the same" if same else f"{self._cls} asks: what is {next(self._numbers)}?"
 
     async def _work(self, cls: Class) -> None:
         assert cls is self._cls
@@ -87,7 +85,7 @@ class LocalTrusted:
 
 
 class HandClock(Clock):
-    """Time passes when it is told to. `sleepers` counts who waits."""
+    """Time passes when it is told to."""
 
     def __init__(self, at: float = 1_800_000_000.0) -> None:
         self._at = at
@@ -114,8 +112,9 @@ class HandClock(Clock):
                 future.set_result(None)
 
     @property
-    def sleepers(self) -> int:
-        return sum(not future.done() for *_, future in self._waiting)
+    def waits(self) -> list[float]:
+        """How long each who sleeps has still to wait, shortest first."""
+        return sorted(due - self._at for due, _, future in self._waiting if not future.done())
 
 
 class BrokenStore(BlobStore):

@@ -153,6 +153,7 @@ class BlobStore(Store):
     def __init__(self, root: Path) -> None:
         self.root = root
         self.name = str(root)
+        self._prefix = f"{root}{os.sep}"
 
     def path(self, sha256: str) -> Path:
         """Where the blob is, or would be; ValueError when `sha256` is none."""
@@ -162,7 +163,8 @@ class BlobStore(Store):
         return self.path(sha256).is_file()
 
     def open(self, sha256: str, part: tuple[int, int] | None = None) -> IO[bytes]:
-        file = self.path(sha256).open("rb")
+        # Thousands of small files are read one after the other: making a Path for each takes as long as reading it.
+        file = open(f"{self._prefix}{key(sha256)}", "rb")  # noqa: PTH123, SIM115
         return as_file(_part(file, *part)) if part else file
 
     def delete(self, sha256: str) -> None:

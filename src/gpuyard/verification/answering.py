@@ -5,7 +5,7 @@ from typing import Any
 
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import Context, call, with_trusted
-from gpuyard.verification.files import DamagedFileError, read_file
+from gpuyard.verification.files import LOST, read_file
 from gpuyard.verification.records.events import Kind, Subtype
 from gpuyard.verification.records.workloads import Workload
 from gpuyard.verification.step import Fail, Outcome, Skip, Step, run_step
@@ -86,7 +86,7 @@ async def _prompts(step: Step, workload: Workload) -> tuple[str, ...] | None:
     try:
         return await read_file(step.context, workload.blob, TRAITS[step.cls].prompts)
     except OSError as error:
-        lost = isinstance(error, FileNotFoundError | DamagedFileError)
+        lost = isinstance(error, LOST)
         if lost:
             await call(step.context.records.retire_workload, workload.id)
         reason = f"{type(error).__name__}: {error}"[:1000]

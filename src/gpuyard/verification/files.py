@@ -1,5 +1,6 @@
 """Files of prompts in the blob store."""
 
+import asyncio
 import hashlib
 import io
 from collections.abc import Sequence
@@ -14,16 +15,18 @@ class DamagedFileError(OSError):
     """A stored file is not what was stored."""
 
 
-async def keep_files(context: Context, files: Sequence[Sequence[str]]) -> list[str]:
-    """Store a file of each of these prompts, and note it as an upload until a row names it; their SHA-256.
+LOST = (FileNotFoundError, DamagedFileError)
+"""Faults of a file that will not go by."""
 
-    OSError when the store fails.
-    """
+
+async def keep_files(context: Context, files: Sequence[Sequence[str]]) -> list[str | OSError]:
+    """Store a file of each of these prompts, and note it as an upload until a row names it; the SHA-256 of each, or why
+    it could not be stored."""
     contents = [to_file(prompts) for prompts in files]
     names = [hashlib.sha256(content).hexdigest() for content in contents]
     await call(context.records.note_uploads, names)
-    await in_background(_put_all, context.blobs, contents)
-    return names
+    puts = [in_background(_put, context.blobs, content) for content in contents]
+    return [fault or name for fault, name in zip(await asyncio.gather(*puts), names, strict=True)]
 
 
 async def read_file(context: Context, blob: str, count: int) -> tuple[str, ...]:
@@ -31,13 +34,31 @@ async def read_file(context: Context, blob: str, count: int) -> tuple[str, ...]:
     return split_file(await in_background(read_blob, context.blobs, blob, count))
 
 
+def read_prompt(blobs: Blobs, blob: str, count: int, place: int) -> str:
+    """One of the `count` prompts of a file, by its place from 0. The rest is not looked at: most of the time would go
+    into that, and whoever uses the file whole sees whether it is damaged."""
+    data = _read(blobs, blob, count)
+    try:
+        from_start = place < count // 2
+        line = data.split(b"\n", place + 1)[place] if from_start else data.rsplit(b"\n", count - place + 1)[1]
+        if not data.endswith(b"\n"):
+            raise ValueError("it is cut off")
+        return line.decode()
+    except (IndexError, ValueError) as error:
+        raise DamagedFileError(f"the file {blob} is damaged: {error}") from None
+
+
 def read_blob(blobs: Blobs, blob: str, count: int) -> bytes:
     """The bytes of a file of `count` prompts, which were checked when it was made: it still hashes to its name."""
-    with blobs.open(blob) as file:
-        data = file.read(count * (MAX_PROMPT_BYTES + 1) + 1)
+    data = _read(blobs, blob, count)
     if hashlib.sha256(data).hexdigest() != blob:
         raise DamagedFileError(f"the file {blob} is damaged")
     return data
+
+
+def _read(blobs: Blobs, blob: str, count: int) -> bytes:
+    with blobs.open(blob) as file:
+        return file.read(count * (MAX_PROMPT_BYTES + 1) + 1)
 
 
 def split_file(data: bytes) -> tuple[str, ...]:
@@ -45,6 +66,9 @@ def split_file(data: bytes) -> tuple[str, ...]:
     return tuple(data.decode().removesuffix("\n").split("\n"))
 
 
-def _put_all(blobs: Blobs, contents: Sequence[bytes]) -> None:
-    for content in contents:
+def _put(blobs: Blobs, content: bytes) -> OSError | None:
+    try:
         blobs.put(io.BytesIO(content))
+    except OSError as error:
+        return error
+    return None

@@ -27,12 +27,18 @@ async def _generate(step: Step) -> dict[str, Any]:
     files, fault = _files(made[:wanted], TRAITS[cls].prompts)
     if not files:
         raise Fail(f"no series can be used: {fault or 'none was made'}")
-    try:
-        blobs = await keep_files(context, files)
-    except OSError as error:
-        raise Fail(f"{type(error).__name__}: {error}", Subtype.ERROR_UPLOADING) from error
+    stored = await keep_files(context, files)
+    blobs = [one for one in stored if isinstance(one, str)]
+    if len(blobs) < len(stored):
+        first = next(one for one in stored if isinstance(one, OSError))
+        told = Fail(f"{type(first).__name__}: {first}"[:1000], Subtype.ERROR_UPLOADING, series=len(stored) - len(blobs))
+        if not blobs:
+            raise told
+        await step.tell(told.subtype, reason=str(told), **told.data)
     version = context.generator.generator_version
     added = await call(context.records.add_series, cls, blobs, version, policy.max_series)
+    if not added:
+        raise Fail("every series that was made is there already")
     return {"series": added, **({"left_out": len(made) - len(files), "reason": fault} if fault else {})}
 
 

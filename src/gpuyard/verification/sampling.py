@@ -1,21 +1,20 @@
 """The second pipeline: workloads of hidden prompts, drawn from series in random order."""
 
-import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import in_background, problem_of
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import Context, call
-from gpuyard.verification.files import DamagedFileError, keep_files, read_blob
+from gpuyard.verification.files import LOST, keep_files, read_blob, read_prompt, split_file
 from gpuyard.verification.records.events import Kind, Subtype
 from gpuyard.verification.records.series import Series
+from gpuyard.verification.records.workloads import Hidden, NewWorkload
 from gpuyard.verification.step import Fail, Outcome, Skip, Step, run_step
 
-Hidden = tuple[str, str]
-"""A series' id and one of its prompts."""
+# So many workloads share a transaction, and their files the disk's turns.
+_AT_ONCE = 8
 
 
 async def sample(context: Context, cls: Class) -> Outcome:
@@ -32,17 +31,17 @@ async def _sample(step: Step) -> dict[str, Any]:
         raise Fail(f"the storage cannot be used: {problem}", Subtype.ERROR_DOWNLOADING)
     await step.tell(Subtype.STARTED, workloads=wanted)
     pool = _Pool(context, await call(context.records.series, cls), size)
-    made = 0
-    hidden = await pool.draw()
-    for number in range(wanted, 0, -1):
-        if len(hidden) < size:
+    made = left = 0
+    for first in range(0, wanted, _AT_ONCE):
+        drawn = await pool.draw(min(_AT_ONCE, wanted - first))
+        whole = [hidden for hidden in drawn if len(hidden) == size]
+        left = sum(map(len, drawn)) - len(whole) * size
+        made += await _store(step, whole) if whole else 0
+        if len(whole) < _AT_ONCE:
             break
-        # While one workload is stored, the prompts of the next are read.
-        stored, hidden = await asyncio.gather(_store(step, hidden), pool.draw() if number > 1 else _nothing())
-        made += stored
     await _tell_faults(step, pool)
     if not made:
-        raise Fail("no workload could be filled and stored", unfilled=len(hidden))
+        raise Fail("no workload could be filled and stored", left=left)
     await step.tell(Subtype.NEW_WORKLOADS_CREATED, workloads=made, samples=made * size)
     return {"workloads": made, "wanted": wanted}
 
@@ -61,20 +60,19 @@ async def _need(step: Step) -> int:
     return need
 
 
-async def _store(step: Step, hidden: Sequence[Hidden]) -> bool:
-    """Keep one workload, whole or not at all; whether it was."""
+async def _store(step: Step, workloads: Sequence[Sequence[Hidden]]) -> int:
+    """Keep workloads, each whole or not at all; how many were kept."""
     context, cls = step.context, step.cls
-    try:
-        (blob,) = await keep_files(context, [[prompt for _, prompt in hidden]])
-    except OSError as error:
-        await step.tell(Subtype.ERROR_UPLOADING, reason=f"{type(error).__name__}: {error}"[:1000])
-        return False
-    await call(context.records.add_workload, cls, context.draw_seed(), blob, hidden)
-    return True
-
-
-async def _nothing() -> list[Hidden]:
-    return []
+    files = [[prompt for _, prompt in hidden] for hidden in workloads]
+    fresh: list[NewWorkload] = []
+    for hidden, blob in zip(workloads, await keep_files(context, files), strict=True):
+        if isinstance(blob, OSError):
+            await step.tell(Subtype.ERROR_UPLOADING, reason=f"{type(blob).__name__}: {blob}"[:1000])
+        else:
+            fresh.append(NewWorkload(context.draw_seed(), blob, hidden))
+    if fresh:
+        await call(context.records.add_workloads, cls, fresh)
+    return len(fresh)
 
 
 async def _tell_faults(step: Step, pool: "_Pool") -> None:
@@ -109,42 +107,33 @@ class _Pool:
         self._left = list(series)
         context.random.shuffle(self._left)
 
-    async def draw(self) -> list[Hidden]:
-        """Prompts for a workload, no two the same; fewer when there are no more series."""
+    async def draw(self, workloads: int) -> list[list[Hidden]]:
+        """Prompts for so many workloads; when there are no more series, of which none is drawn twice, the last has
+        fewer."""
+        return await in_background(lambda: [self._fill() for _ in range(workloads) if self._left])
+
+    def _fill(self) -> list[Hidden]:
+        """Prompts for one, no two the same."""
         drawn: list[Hidden] = []
+        seen: set[str] = set()
         while self._left and len(drawn) < self._size:
-            cut = max(len(self._left) - (self._size - len(drawn)), 0)
-            some, self._left = self._left[cut:], self._left[:cut]
-            places = [self._context.random.randrange(self._size) for _ in some]
-            seen = {prompt for _, prompt in drawn}
-            found, faults = await in_background(_draw_all, self._context.blobs, some, places, self._size, seen)
-            drawn += found
-            self.faults += faults
-            self.read += len(found)
+            series = self._left.pop()
+            try:
+                prompt = self._prompt_of(series, seen)
+            except OSError as error:
+                reason = f"{type(error).__name__}: {error}"[:300]
+                self.faults.append(_Fault(series.id, reason, isinstance(error, LOST)))
+                continue
+            self.read += 1
+            if prompt is not None:
+                seen.add(prompt)
+                drawn.append((series.id, prompt))
         return drawn
 
-
-def _draw_all(
-    blobs: Blobs, some: Sequence[Series], places: Sequence[int], size: int, seen: set[str]
-) -> tuple[list[Hidden], list[_Fault]]:
-    """A prompt of each series that is not among `seen`, to which it is added."""
-    found: list[Hidden] = []
-    faults: list[_Fault] = []
-    for series, place in zip(some, places, strict=True):
-        try:
-            prompt = next((one for one in _prompts(blobs, series.blob, size, place) if one not in seen), None)
-        except OSError as error:
-            lost = isinstance(error, FileNotFoundError | DamagedFileError)
-            faults.append(_Fault(series.id, f"{type(error).__name__}: {error}"[:300], lost))
-            continue
-        if prompt is not None:
-            seen.add(prompt)
-            found.append((series.id, prompt))
-    return found, faults
-
-
-def _prompts(blobs: Blobs, blob: str, size: int, place: int) -> Iterator[str]:
-    """A series' prompts from a place on, and then those before it."""
-    lines = read_blob(blobs, blob, size).split(b"\n")
-    yield lines[place].decode()
-    yield from (line.decode() for line in (*lines[place + 1 : size], *lines[:place]))
+    def _prompt_of(self, series: Series, seen: set[str]) -> str | None:
+        """Any of a series' prompts that is not among `seen`."""
+        blobs, size = self._context.blobs, self._size
+        prompt = read_prompt(blobs, series.blob, size, self._context.random.randrange(size))
+        if prompt not in seen:
+            return prompt
+        return next((one for one in split_file(read_blob(blobs, series.blob, size)) if one not in seen), None)

@@ -60,11 +60,9 @@ samples = sa.Table(
 prompts = sa.Table(
     "prompts",
     metadata,
-    sa.Column("id", TEXT, primary_key=True),
-    sa.Column("sample_id", TEXT, sa.ForeignKey(samples.c.id), nullable=False),
+    sa.Column("sample_id", TEXT, sa.ForeignKey(samples.c.id), primary_key=True),
     sa.Column("content", TEXT, nullable=False),
     sa.Column("answer", TEXT),
-    sa.Index("prompts_by_sample", "sample_id"),
 )
 
 batches = sa.Table(

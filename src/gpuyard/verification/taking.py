@@ -8,7 +8,7 @@ from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import in_background, problem_of
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import Context, call
-from gpuyard.verification.files import read_blob, split_file
+from gpuyard.verification.files import LOST, read_blob, split_file
 from gpuyard.verification.records.events import Kind, Subtype
 from gpuyard.verification.records.samples import TakenSample
 
@@ -54,6 +54,9 @@ async def take(context: Context, cls: Class, count: int, batch_id: str) -> list[
             reason = f"{files[row.blob]}"[:300]
             faulty = {"batch": batch_id, "series": row.series_id, "sample": row.sample_id, "reason": reason}
             await call(context.records.event, Kind.BATCH, Subtype.ERROR_DOWNLOADING, cls, **faulty)
+            # One that is gone or damaged is sampled no more, unless so many are that the fault must be elsewhere.
+            if isinstance(files[row.blob], LOST) and taken.count(None) < len(taken) / 2:
+                await call(context.records.retire_series, row.series_id)
     return [one for one in taken if one is not None]
 
 

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from gpuyard.domain.ids import new_id
 from gpuyard.verification.classes import Class
+from gpuyard.verification.database import insert_many
 from gpuyard.verification.records.base import Records
 from gpuyard.verification.tables import prompts, samples, uploads, workloads
 
@@ -20,26 +21,40 @@ class Workload:
     blob: str
 
 
+Hidden = tuple[str, str]
+"""A series' id and one of its prompts."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewWorkload:
+    """A workload to be added, and what is hidden in it."""
+
+    seed: int
+    blob: str
+    hidden: Sequence[Hidden]
+
+
 class WorkloadRecords(Records):
     """Workloads of each class."""
 
-    def add_workload(self, cls: Class, seed: int, blob: str, hidden: Sequence[tuple[str, str]]) -> str:
-        """Add a workload with a sample for each `(series, prompt)` of `hidden`, all at once; its id."""
-        now, workload_id = self._now(), new_id("workload")
-        taken = [(new_id("sample"), series_id, prompt) for series_id, prompt in hidden]
+    def add_workload(self, cls: Class, seed: int, blob: str, hidden: Sequence[Hidden]) -> str:
+        """Add one workload; its id."""
+        return self.add_workloads(cls, [NewWorkload(seed, blob, hidden)])[0]
+
+    def add_workloads(self, cls: Class, fresh: Sequence[NewWorkload]) -> list[str]:
+        """Add workloads with a sample for each of their prompts, all at once; their ids."""
+        now, ids = self._now(), [new_id("workload") for _ in fresh]
         with self.database.writing() as tx:
-            tx.execute(workloads.insert().values(
-                id=workload_id, gpu_class=cls.value, seed=seed, blob=blob, created_at=now
-            ))  # fmt: skip
-            tx.execute(samples.insert(), [
-                {"id": sample_id, "series_id": series_id, "workload_id": workload_id, "created_at": now}
-                for sample_id, series_id, _ in taken
-            ])  # fmt: skip
-            tx.execute(prompts.insert(), [
-                {"id": new_id("prompt"), "sample_id": sample_id, "content": prompt} for sample_id, _, prompt in taken
-            ])  # fmt: skip
-            tx.execute(uploads.delete().where(uploads.c.blob == blob))
-        return workload_id
+            for workload_id, one in zip(ids, fresh, strict=True):
+                values = {"gpu_class": cls.value, "seed": one.seed, "blob": one.blob, "created_at": now}
+                tx.execute(workloads.insert().values(id=workload_id, **values))
+                first = new_id("sample")
+                taken = [(f"{first}_{place}", *hidden) for place, hidden in enumerate(one.hidden)]
+                columns = ("id", "series_id", "workload_id", "created_at")
+                insert_many(tx, samples, columns, [(own, series_id, workload_id, now) for own, series_id, _ in taken])
+                insert_many(tx, prompts, ("sample_id", "content"), [(own, prompt) for own, _, prompt in taken])
+            tx.execute(uploads.delete().where(uploads.c.blob.in_([one.blob for one in fresh])))
+        return ids
 
     def workload(self, workload_id: str) -> Workload | None:
         """One workload, used or not."""
@@ -62,12 +77,16 @@ class WorkloadRecords(Records):
         finished = workloads.update().where(
             workloads.c.id == workload_id, workloads.c.finished_at.is_(None), workloads.c.retired_at.is_(None)
         )
-        mine = sa.select(prompts.c.id, prompts.c.content).join(samples).where(samples.c.workload_id == workload_id)
-        answered = prompts.update().where(prompts.c.id == sa.bindparam("prompt_id")).values(answer=sa.bindparam("said"))
+        mine = (
+            sa.select(prompts.c.sample_id, prompts.c.content).join(samples).where(samples.c.workload_id == workload_id)
+        )
+        answered = (
+            prompts.update().where(prompts.c.sample_id == sa.bindparam("one")).values(answer=sa.bindparam("said"))
+        )
         with self.database.writing() as tx:
             if not tx.execute(finished.values(finished_at=self._now())).rowcount:
                 return False
-            rows = [{"prompt_id": prompt_id, "said": answers[content]} for prompt_id, content in tx.execute(mine)]
+            rows = [{"one": sample_id, "said": answers[content]} for sample_id, content in tx.execute(mine)]
             tx.execute(answered, rows)
             return True
 
