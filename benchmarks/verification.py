@@ -1,4 +1,4 @@
-"""Verification: sampling a class's series."""
+"""Verification: sampling a class's series, the barrier, and a batch."""
 
 import asyncio
 import io
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+from benchmarks import verification_barrier, verification_batch
 from benchmarks.bench import scaled, scratch, timed
 from benchmarks.figures import Figure
 from gpuyard.config.verification import VerificationPolicy
@@ -28,6 +29,8 @@ TURNS = 5
 def measure(scale: float) -> Iterator[Figure]:
     """Each figure beside its floor, in turns."""
     yield _sampling(scaled(3500, scale, TRAITS[CLASS].prompts))
+    yield from verification_barrier.figures(scale)
+    yield from verification_batch.figures(scale)
 
 
 def _sampling(count: int) -> Figure:
