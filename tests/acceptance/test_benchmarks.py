@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 GROUPS = {
     "ledger": 4, "http": 6, "jobs": 1, "idle": 2, "scheduler": 4, "server": 17, "commands": 2,
-    "verification": 1,
+    "verification": 8,
 }  # fmt: skip
 
 
