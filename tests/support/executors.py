@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from gpuyard.config.verification import ExecutorSettings
@@ -94,11 +95,11 @@ class Executors:
 
 
 def make_batch(
-    context: Context, opens: Executors, classes: Sequence[Class], expected: Mapping[Class, Expected] | None = None,
-    **issuers: str,
+    context: Context, opens: Executors, classes: Sequence[Class], folder: Path,
+    expected: Mapping[Class, Expected] | None = None, **issuers: str,
 ) -> Batch:  # fmt: skip
-    """A batch over executors in this process."""
+    """A batch over executors in this process; answer files go into `folder`."""
     wanted: dict[Class, Any] = dict(expected or {})
     terms = {cls: Terms(TRAITS[cls].solve_s, wanted.get(cls) or Expected(cls.value)) for cls in classes}
     excuses = partial(excuse, context.records, issuers)
-    return Batch(Ports(context, opens, "test", terms, excuses))
+    return Batch(Ports(context, opens, "test", terms, excuses, folder))

@@ -32,8 +32,8 @@ class VerificationPolicy(Section):
     more than a series holds, since some of them are the same. Samples: so many that `target` are unused; of a series
     each workload takes `prompts_per_series`. Each pipeline has its turn `…_every_s`. Answering starts no workload that
     would end after `answer_budget_s`, and is stopped after `answer_limit_s`, the others after `step_limit_s`; what is
-    used, retired or was never answered is kept for `keep_s`, and events for `keep_events_s`. A lock that a dead process
-    held is free after `lease_s`.
+    used, retired or was never answered is kept for `keep_s`, events and evidence for `keep_events_s`. A lock that a
+    dead process held is free after `lease_s`.
     """
 
     max_series: int = Field(default=3500, ge=1)
@@ -94,6 +94,7 @@ class VerificationSettings(VerificationPolicy):
     blobs: str | None = None
     host: str = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)
+    public_host: str | None = None
     generator: Annotated[str | None, AfterValidator(_module_and_class)] = None
     issuers: dict[str, str] = Field(default_factory=dict[str, str])
     executors: dict[str, ExecutorSettings] = Field(default_factory=dict[str, ExecutorSettings])

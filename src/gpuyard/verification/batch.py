@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from io import BytesIO
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from gpuyard.domain.errors import GpuyardError
@@ -45,13 +45,15 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What a batch works with: `terms` by class; `excuse`, which leaves in a declined check the receipts that count."""
+    """What a batch works with: `terms` by class; `excuse`, which leaves in a declined check the receipts that count;
+    the `folder` for answer files, which belongs to whoever runs the batch."""
 
     context: Context
     opens: Opens
     holder: str
     terms: Mapping[Class, Terms]
     excuse: Callable[[Check], Awaitable[None]]
+    folder: Path
 
 
 class Batch:
@@ -83,7 +85,7 @@ class Batch:
         if outcome != "done":
             for check in checks:
                 check.fault = "the verification was interrupted"
-                check.judge(None)
+                check.judge()
         await call(self._context.records.close_checks, [check.row() for check in checks], stands)
         await call(self._context.records.end_batch, self.id, outcome)
         await asyncio.gather(*(check.channel.close() for check in checks if check.channel))
@@ -144,8 +146,6 @@ class Batch:
             if hashed:
                 async with self._reading, asyncio.timeout(AFTER_S):
                     await self._answers(check)
-        # Its GPU may be what another one waits for.
-        await check.channel.close()
 
     async def _hash(self, check: Check) -> bool:
         assert check.channel is not None
@@ -178,9 +178,10 @@ class Batch:
             parcel.close()
 
     def _keep(self, check: Check, answers: bytes) -> None:
-        """Judge what came, and put it aside: all files of a batch would be too much for memory."""
-        check.answers = self._context.blobs.put(BytesIO(answers)).sha256
-        check.judge(answers)
+        """Put aside what came, since all files of a batch would be too much for memory, and judge it."""
+        check.answers = self._ports.folder / check.id
+        check.answers.write_bytes(answers)
+        check.judge()
 
     # --- at the end ---
 
@@ -192,16 +193,11 @@ class Batch:
             if others := shared.get(check.executor.name):
                 check.expected = replace(check.expected, shared=others)
             if others or not check.lines:
-                await self.judge_anew(check)
+                await call(check.judge)
         suspects = [check for check in checks if check.suspect]
         await ask_again(self._context, suspects)
         for check in suspects:
-            await self.judge_anew(check)
-
-    async def judge_anew(self, check: Check) -> None:
-        """Judge a check by what is known now."""
-        blobs, blob = self._context.blobs, check.answers
-        check.judge(await call(lambda: blobs.open(blob).read()) if blob else None)
+            await call(check.judge)
 
 
 @contextmanager
@@ -227,7 +223,13 @@ def _explained(check: Check) -> Generator[None]:
 
 async def _all(step: Callable[[Check], Awaitable[None]], checks: Iterable[Check]) -> None:
     """A step of every check of which something is still to be heard, at once."""
-    await asyncio.gather(*(step(check) for check in checks if check.under_way))
+
+    async def one(check: Check) -> None:
+        await step(check)
+        if check.channel and not check.under_way:
+            await check.channel.close()  # its GPU may be what another one waits for
+
+    await asyncio.gather(*(one(check) for check in checks if check.under_way))
 
 
 def _class(executor: Executor) -> Class:

@@ -1,6 +1,7 @@
 """A check: one executor's part in a batch, from its sample to what is made of it."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from gpuyard.verification.channel import Channel, Order
@@ -18,7 +19,7 @@ class Check:
     """What happened, and when: `…_at` as `now` tells, None for what did not happen.
 
     `fault` is what broke on our side, `silence` why no answers came, `unread` why those that came could not be kept.
-    `answers` is the answer file's blob. `again` is what the trusted executor said when it was asked once more.
+    `answers` is where the answer file was put aside, `again` what the trusted executor said when asked once more.
     """
 
     taken: Taken
@@ -38,7 +39,7 @@ class Check:
     answered_at: float | None = None
     declined_at: float | None = None
     sha256: str | None = None
-    answers: str | None = None
+    answers: Path | None = None
     claims: dict[str, Any] | None = None
     receipts: tuple[dict[str, Any], ...] = ()
     issuers: dict[str, str] = field(default_factory=dict[str, str])
@@ -80,11 +81,11 @@ class Check:
         bad = [line for line in self.lines if line.ok is False] or [line for line in self.lines if line.ok is None]
         return f"{bad[0].name}: {bad[0].reason}" if bad else ""
 
-    def judge(self, answers: bytes | None) -> None:
-        """Judge it by its evidence; `answers` is the answer file, if one came."""
-        self.lines = judge(self.evidence(answers))
+    def judge(self) -> None:
+        """Judge it by what is known now."""
+        self.lines = judge(self.evidence())
 
-    def evidence(self, answers: bytes | None) -> Evidence:
+    def evidence(self) -> Evidence:
         """Everything it is judged by."""
         taken, (settings, engine) = self.taken, public_order(self.order)
         return Evidence(
@@ -92,7 +93,8 @@ class Check:
             trusted=self.trusted, delivery=self.executor.delivery, settings=settings, engine=engine, seed=taken.seed,
             series=taken.series, hidden=taken.hidden, trusted_answer=taken.answer, answer_again=self.again,
             deadline_s=self.deadline_s, released_at=self.released_at, hashed_at=self.hashed_at,
-            claimed_at=self.claimed_at, declined_at=self.declined_at, sha256=self.sha256, answers=answers,
+            claimed_at=self.claimed_at, declined_at=self.declined_at, sha256=self.sha256,
+            answers=self.answers.read_bytes() if self.answers else None,
             unread=self.unread, silence=self.silence, expected=self.expected, claims=self.claims,
             receipts=self.receipts, issuers=self.issuers, fault=self.fault,
         )  # fmt: skip

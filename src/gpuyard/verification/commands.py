@@ -1,6 +1,7 @@
 """`gpuyard verify`: run, watch, calibrate, status, evidence, receipt, check."""
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -297,12 +298,14 @@ def _print_report(report: "Report", as_json: bool) -> None:
         for check in report.checks
     ]  # fmt: skip
     if as_json:
-        print_json({"items": items, "faults": report.faults, "next": None})
+        print_json({"items": items, "left_out": report.left_out, "faults": report.faults, "next": None})
         return
     columns = ("EXECUTOR", "CLASS", "OUTCOME", "SECONDS", "TRUST", "CHECK", "WHY")
     rows = [(one["executor"], one["class"], one["outcome"], one["solve_s"] and round(one["solve_s"], 2), one["trust"],
              one["check"][-8:], one["reason"]) for one in items]  # fmt: skip
     print_table(columns, rows)
+    if report.left_out:
+        say(f"Without a sample that can be read, so not verified: {', '.join(report.left_out)}")
     for fault in report.faults:
         say(f"The yard was not told: {fault}")
 
@@ -326,7 +329,11 @@ def _quiet(as_json: bool) -> Callable[[str], None]:
 
 
 def _in_session(work: "Callable[[Session], Coroutine[Any, Any, T]]") -> T:
+    import structlog
+
     from gpuyard.verification.session import open_session
+
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # stdout is for what was asked for
 
     async def inside() -> T:
         async with open_session() as session:

@@ -5,15 +5,16 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.domain.gpus import GPUClass
-from gpuyard.storage.blobs import Blobs
 from gpuyard.verification import evidence
 from gpuyard.verification.calibration import Calibration, calibrate
 from gpuyard.verification.check import Check
@@ -43,10 +44,12 @@ class NotPreparedError(GpuyardError):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of a batch: its checks, how everybody stands now, and what the yard could not be told."""
+    """What came of a batch: its checks, how everybody stands now, who had no sample after all, and what the yard could
+    not be told."""
 
     checks: list[Check]
     standing: dict[str, ExecutorRecord]
+    left_out: list[str]
     faults: list[str]
 
 
@@ -55,22 +58,30 @@ async def verify(session: Session, executors: Sequence[Executor], *, claims: boo
     for cls, count in Counter(executor.gpu_class for executor in executors).items():
         await prepare(session, cls, count, say)
     say(f"{len(executors)} executors begin together")
-    checks = await session.batch(executors, claims=claims).run(executors)
     store = session.store
-    await asyncio.to_thread(keep_evidence, store.evidence, store.key(), store.blobs, checks)
+    with TemporaryDirectory(prefix="answers-", dir=store.folder) as folder:
+        checks = await session.batch(executors, Path(folder), claims=claims).run(executors)
+        await asyncio.to_thread(keep_evidence, store.evidence, store.key(), checks)
+    await asyncio.to_thread(forget_evidence, store.evidence, time.time() - store.settings.keep_events_s)
+    left_out = sorted({executor.name for executor in executors} - {check.executor.name for check in checks})
     records = await call(session.context.records.executors)
     faults = await tell_yard(session.client, checks, records)
-    return Report(checks, {record.name: record for record in records}, faults)
+    return Report(checks, {record.name: record for record in records}, left_out, faults)
 
 
-def keep_evidence(folder: Path, key: Ed25519PrivateKey, blobs: Blobs, checks: Sequence[Check]) -> None:
-    """A signed file for each check, with the answers that lay among the blobs until now."""
+def keep_evidence(folder: Path, key: Ed25519PrivateKey, checks: Sequence[Check]) -> None:
+    """A signed file for each check."""
     folder.mkdir(exist_ok=True, mode=0o700)
     for check in checks:
-        answers = blobs.open(check.answers).read() if check.answers else None
-        evidence.write(folder / f"{check.id}.json", check.evidence(answers), key)
-        if check.answers:
-            blobs.delete(check.answers)
+        evidence.write(folder / f"{check.id}.json", check.evidence(), key)
+
+
+def forget_evidence(folder: Path, before: float) -> None:
+    """Remove what was written before then (UTC seconds)."""
+    for path in folder.glob("*.json"):
+        with suppress(FileNotFoundError):  # another server was first
+            if path.stat().st_mtime < before:
+                path.unlink()
 
 
 async def prepare(session: Session, cls: Class, count: int, say: Say) -> None:

@@ -78,15 +78,15 @@ class Session:
     context: Context
     trusted: dict[Class, JobTrusted]
 
-    def batch(self, executors: Sequence[Executor], *, claims: bool) -> Batch:
-        """A batch that is ready to run."""
+    def batch(self, executors: Sequence[Executor], folder: Path, *, claims: bool) -> Batch:
+        """A batch that is ready to run; it puts answer files into `folder`."""
         classes = {executor.gpu_class for executor in executors}
         terms = {cls: self._terms(cls, claims=claims) for cls in classes}
         deadlines = {cls.value: term.deadline_s for cls, term in terms.items()}
         opens = YardChannels(self.jobs, self.hub, deadlines)
         issuers = {YARD: keys.public_hex(self.store.key()), **self.store.settings.issuers}
         excuses = partial(excuse, self.context.records, issuers)
-        return Batch(Ports(self.context, opens, new_id("holder"), terms, excuses))
+        return Batch(Ports(self.context, opens, new_id("holder"), terms, excuses, folder))
 
     def _terms(self, cls: Class, *, claims: bool) -> Terms:
         deadline_s = self.store.deadline_s(cls)
@@ -102,7 +102,10 @@ async def open_session(home: Home | None = None) -> AsyncGenerator[Session]:
     """Open everything; the embedded server is started if none runs."""
     store, database = open_store(home)
     try:
-        settings, listen = store.settings, Hub(store.settings.host, store.settings.port)
+        settings, listen = (
+            store.settings,
+            Hub(store.settings.host, store.settings.port, public_host=store.settings.public_host),
+        )
         async with AsyncClient() as client, listen as hub:
             jobs = SolverJobs(client, lay_out(store.folder))
             known = {

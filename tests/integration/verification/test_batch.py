@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -37,15 +38,17 @@ def context(records: Records, blobs: BlobStore) -> Context:
     return make_context(records, blobs, LocalTrusted(A), LocalTrusted(B))
 
 
-async def verdicts(context: Context, *names: str, cls: Class = A, **cheaters: Honest) -> dict[str, tuple[Outcome, str]]:
+async def verdicts(
+    context: Context, tmp_path: Path, *names: str, cls: Class = A, **cheaters: Honest
+) -> dict[str, tuple[Outcome, str]]:
     """What a batch makes of these executors."""
-    batch = make_batch(context, Executors(**cheaters), [cls])
+    batch = make_batch(context, Executors(**cheaters), [cls], tmp_path)
     checks = await batch.run([executor(name, cls) for name in names or cheaters])
     return {check.executor.name: (check.outcome, check.reason) for check in checks}
 
 
-async def test_honest_executors_of_all_classes_pass_and_no_sample_is_used_twice(context: Context):
-    batch = make_batch(context, Executors(), [A, B])
+async def test_honest_executors_of_all_classes_pass_and_no_sample_is_used_twice(context: Context, tmp_path: Path):
+    batch = make_batch(context, Executors(), [A, B], tmp_path)
     executors = [executor(f"a{n}", A) for n in range(14)] + [executor(f"b{n}", B) for n in range(5)]
     checks = await batch.run(executors)
     assert {check.executor.name for check in checks} == {one.name for one in executors}
@@ -56,8 +59,8 @@ async def test_honest_executors_of_all_classes_pass_and_no_sample_is_used_twice(
     assert {one.name for one in context.records.executors()} == {one.name for one in executors}
 
 
-async def test_a_class_that_is_short_of_samples_is_left_out_alone(context: Context):
-    checks = await make_batch(context, Executors(), [A, B]).run(
+async def test_a_class_that_is_short_of_samples_is_left_out_alone(context: Context, tmp_path: Path):
+    checks = await make_batch(context, Executors(), [A, B], tmp_path).run(
         [executor(f"a{n}", A) for n in range(40)] + [executor("b", B)]
     )
     assert [check.executor.name for check in checks if check.executor.gpu_class is B] == ["b"]
@@ -154,8 +157,8 @@ class Twice(Honest):
         (Silent, "left"), (HashOfSomethingElse, "was said"), (AsAList, "no map"), (Twice, "hash"),
     ],
 )  # fmt: skip
-async def test_cheaters_are_caught_and_nobody_else(context: Context, cheater: type[Honest], words: str):
-    found = await verdicts(context, "honest", "cheater", cheater=cheater())
+async def test_cheaters_are_caught_and_nobody_else(context: Context, tmp_path: Path, cheater: type[Honest], words: str):
+    found = await verdicts(context, tmp_path, "honest", "cheater", cheater=cheater())
     assert found["honest"] == (Outcome.PASSED, "")
     outcome, reason = found["cheater"]
     assert outcome is Outcome.FAILED
@@ -164,17 +167,17 @@ async def test_cheaters_are_caught_and_nobody_else(context: Context, cheater: ty
     assert record and record.quarantined_until and record.quarantined_until > now() + 3 * 3600
 
 
-async def test_answers_of_before_are_no_answers_now(context: Context):
+async def test_answers_of_before_are_no_answers_now(context: Context, tmp_path: Path):
     cheater = Replays()
-    assert (await verdicts(context, cheater=cheater))["cheater"][0] is Outcome.PASSED
-    outcome, reason = (await verdicts(context, cheater=cheater))["cheater"]
+    assert (await verdicts(context, tmp_path, cheater=cheater))["cheater"][0] is Outcome.PASSED
+    outcome, reason = (await verdicts(context, tmp_path, cheater=cheater))["cheater"]
     assert outcome is Outcome.FAILED
     assert "differs" in reason
 
 
-async def test_an_order_tells_neither_the_seed_nor_which_prompt_is_hidden(context: Context):
+async def test_an_order_tells_neither_the_seed_nor_which_prompt_is_hidden(context: Context, tmp_path: Path):
     honest = Honest()
-    (check,) = await make_batch(context, Executors(honest=honest), [A]).run([executor("honest", A)])
+    (check,) = await make_batch(context, Executors(honest=honest), [A], tmp_path).run([executor("honest", A)])
     (order,) = honest.orders
     text = json.dumps(order)
     assert str(check.taken.seed) not in text
@@ -195,7 +198,7 @@ class SomeWrong(Honest):
         return right | dict.fromkeys(self._random.sample(list(prompts), len(prompts) // 3), "made up")
 
 
-async def test_the_catch_rate_is_the_theorys(records: Records, blobs: BlobStore):
+async def test_the_catch_rate_is_the_theorys(records: Records, blobs: BlobStore, tmp_path: Path):
     if not records.database.sqlite:
         pytest.skip("chance is the same everywhere")
     batches, random, caught = 600, Random(7), 0
@@ -204,21 +207,21 @@ async def test_the_catch_rate_is_the_theorys(records: Records, blobs: BlobStore)
     # A batch binds whole workloads, so that twelve cheaters in one batch are as many batches of one.
     for _ in range(batches // 12):
         names = [f"c{number}" for number in range(12)]
-        found = await verdicts(context, **{name: SomeWrong(random) for name in names})
+        found = await verdicts(context, tmp_path, **{name: SomeWrong(random) for name in names})
         caught += sum(outcome is Outcome.FAILED for outcome, _ in found.values())
     low, high = catches(1 / 3, batches)
     assert low <= caught <= high
 
 
-async def test_a_trusted_executor_that_wavers_blames_nobody(context: Context):
+async def test_a_trusted_executor_that_wavers_blames_nobody(context: Context, tmp_path: Path):
     trusted = context.trusted(A)
     assert isinstance(trusted, LocalTrusted)
     trusted.forgets = lambda prompt: True
-    outcome, reason = (await verdicts(context, cheater=SmallerModel()))["cheater"]
+    outcome, reason = (await verdicts(context, tmp_path, cheater=SmallerModel()))["cheater"]
     assert outcome is Outcome.BLAMELESS
     assert "itself says something else" in reason
     trusted.dead = True
-    outcome, reason = (await verdicts(context, cheater=SmallerModel()))["cheater"]
+    outcome, reason = (await verdicts(context, tmp_path, cheater=SmallerModel()))["cheater"]
     assert outcome is Outcome.BLAMELESS
     assert "could not be asked again" in reason
 
@@ -229,7 +232,7 @@ def receipt(key: Ed25519PrivateKey, **changes: object) -> dict[str, object]:
     return receipts.sign(receipts.Receipt(**fields), key)  # type: ignore[arg-type]
 
 
-async def test_receipts_excuse_once_and_forgeries_never(context: Context):
+async def test_receipts_excuse_once_and_forgeries_never(context: Context, tmp_path: Path):
     stock(context.records, context.blobs, A, workloads=8, seed=2)
     key, foreign = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
     good = receipt(key)
@@ -240,7 +243,7 @@ async def test_receipts_excuse_once_and_forgeries_never(context: Context):
     }  # fmt: skip
     found: dict[str, Outcome] = {}
     for name, one in tries.items():
-        batch = make_batch(context, Executors(busy=Declines(one)), [A], yard=keys.public_hex(key))
+        batch = make_batch(context, Executors(busy=Declines(one)), [A], tmp_path, yard=keys.public_hex(key))
         (check,) = await batch.run([executor("busy", A)])
         found[name] = check.outcome
     assert found.pop("good") is Outcome.EXCUSED
@@ -259,7 +262,7 @@ class Claiming(Honest):
         return Claims(inventory=[self._gpu])
 
 
-async def test_lies_about_the_gpu_and_one_gpu_behind_two_are_found(records: Records, blobs: BlobStore):
+async def test_lies_about_the_gpu_and_one_gpu_behind_two_are_found(records: Records, blobs: BlobStore, tmp_path: Path):
     stock(records, blobs, GPUClass.T4, workloads=1)
     context = make_context(records, blobs)
     liars = {
@@ -267,7 +270,7 @@ async def test_lies_about_the_gpu_and_one_gpu_behind_two_are_found(records: Reco
         "one": Claiming(4), "other": Claiming(4), "mute": Honest(),
     }  # fmt: skip
     expected = {GPUClass.T4: Expected(GPUClass.T4.value, inventory=True)}
-    checks = await make_batch(context, Executors(**liars), [GPUClass.T4], expected).run(
+    checks = await make_batch(context, Executors(**liars), [GPUClass.T4], tmp_path, expected).run(
         [executor(name, GPUClass.T4) for name in liars]
     )
     found = {check.executor.name: check.outcome for check in checks}
@@ -293,13 +296,13 @@ class HasMemory(Honest):
 
 @pytest.mark.parametrize(("really", "outcome"), [(True, Outcome.PASSED), (False, Outcome.FAILED)])
 async def test_memory_is_proven_by_what_the_trusted_executor_finds(
-    records: Records, blobs: BlobStore, really: bool, outcome: Outcome
+    records: Records, blobs: BlobStore, tmp_path: Path, really: bool, outcome: Outcome
 ):
     stock(records, blobs, GPUClass.T4, workloads=1)
     context = make_context(records, blobs, LocalTrusted(GPUClass.T4))
     expected = {GPUClass.T4: Expected(GPUClass.T4.value, vram_gb=13.6)}
     opens = Executors(one=HasMemory(really=really))
-    (check,) = await make_batch(context, opens, [GPUClass.T4], expected).run([executor("one", GPUClass.T4)])
+    (check,) = await make_batch(context, opens, [GPUClass.T4], tmp_path, expected).run([executor("one", GPUClass.T4)])
     assert check.outcome is outcome, check.lines
 
 
@@ -316,9 +319,9 @@ class Hangs(Honest):
         raise AssertionError
 
 
-async def test_a_batch_that_is_interrupted_counts_for_nobody(context: Context):
+async def test_a_batch_that_is_interrupted_counts_for_nobody(context: Context, tmp_path: Path):
     slow = Hangs()
-    batch = make_batch(context, Executors(slow=slow), [A])
+    batch = make_batch(context, Executors(slow=slow), [A], tmp_path)
     running = asyncio.create_task(batch.run([executor("slow", A), executor("honest", A)]))
     await slow.came.wait()
     running.cancel()

@@ -50,7 +50,7 @@ def change(file: Path, key: Ed25519PrivateKey | None = None, **fields: Any) -> N
     file.write_bytes(msgspec.json.encode(whole))
 
 
-@pytest.mark.parametrize("form", [public_hex(KEY), public_pem(KEY), None])
+@pytest.mark.parametrize("form", [public_hex(KEY), public_pem(KEY), None], ids=["hex", "pem", "none"])
 def test_a_failure_is_proven_line_by_line(file: Path, form: str | None) -> None:
     verdict = check(file, form)
     assert verdict.sound and verdict.outcome is Outcome.FAILED
