@@ -44,7 +44,7 @@ class Executor:
         return {
             "name": name, "command": [settings.python, "solve.py"], "workdir": workdir, "stdin": order,
             "provider": settings.provider, "provider_options": settings.provider_options, "image": settings.image,
-            "resources": {"cpus": 1, "gpus": gpus}, "environment": {}, "allowed": {"quarantined": True},
+            "resources": {"cpus": settings.cpus, "gpus": gpus}, "environment": {}, "allowed": {"quarantined": True},
         }  # fmt: skip
 
 
