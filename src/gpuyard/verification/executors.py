@@ -55,13 +55,20 @@ def named(words: str, configured: Mapping[str, ExecutorSettings], gpu_class: Cla
     """
     settings = configured.get(words)
     if settings is not None:
-        return Executor(words, gpu_class or class_of(settings.gpu_class), settings)
+        return Executor(words, gpu_class or _class(words, settings), settings)
     if gpu_class is None:
         known = f"one of {', '.join(sorted(configured))}" if configured else "[verification.executors.NAME]"
         fault = f"{quoted(words)} is not in the settings, so nobody says what it claims to be"
         raise InvalidInputError.of("EXECUTOR", fault, f"add --class, or name {known}")
     place = {"gpu": words.removeprefix(_GPU)} if words.startswith(_GPU) else {"provider": words}
     return Executor(words, gpu_class, ExecutorSettings.model_validate({"class": gpu_class, **place}))
+
+
+def _class(name: str, settings: ExecutorSettings) -> Class:
+    try:
+        return class_of(settings.gpu_class)
+    except ValueError as error:
+        raise InvalidInputError.of(f"verification.executors.{name}.class", str(error), "name one of them") from None
 
 
 def trusted(configured: Mapping[str, ExecutorSettings]) -> dict[Class, Executor]:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpuyard.domain.errors import GpuyardError, InvalidInputError
+from gpuyard.client import calls
+from gpuyard.domain.errors import GpuyardError, InvalidInputError, quoted
 from gpuyard.domain.gpus import GPUClass
 from gpuyard.verification import evidence
 from gpuyard.verification.calibration import Calibration, calibrate
@@ -47,7 +48,8 @@ class Report:
 
 
 async def verify(session: Session, executors: Sequence[Executor], *, claims: bool, say: Say) -> Report:
-    """Verify each executor once, with samples that are made now where there are none."""
+    """Verify each executor once, with samples that are made now where there are none; InvalidInputError."""
+    await check_places(session, executors)
     for cls, count in Counter(executor.gpu_class for executor in executors).items():
         await prepare(session, cls, count, say)
     say(f"{len(executors)} executors begin together")
@@ -56,6 +58,16 @@ async def verify(session: Session, executors: Sequence[Executor], *, claims: boo
     records = await call(session.context.records.executors)
     faults = await tell_yard(session.client, checks, records)
     return Report(checks, {record.name: record for record in records}, faults)
+
+
+async def check_places(session: Session, executors: Sequence[Executor]) -> None:
+    """InvalidInputError when the yard has no such provider: nothing is begun that cannot be done."""
+    configured = {one["name"] for one in await session.client.call(calls.listing("providers"))}
+    for executor in executors:
+        provider = executor.settings.provider
+        if provider not in configured:
+            known = f"configured are: {', '.join(sorted(configured))}"
+            raise InvalidInputError.of("EXECUTOR", f"{executor.name} is on {quoted(provider)}, no provider here", known)
 
 
 def _keep_evidence(session: Session, checks: Sequence[Check]) -> None:
@@ -98,6 +110,7 @@ async def watch(
     tell: Callable[[Report], None],
 ) -> None:  # fmt: skip
     """Verify all of them every `every_s` until cancelled, while the pipelines of their classes make samples."""
+    await check_places(session, executors)
     classes = sorted({executor.gpu_class for executor in executors})
     pipelines = asyncio.create_task(Dispatcher(session.context, classes).run())
     try:
@@ -120,6 +133,7 @@ async def calibrate_class(session: Session, executor: Executor, runs: int, say: 
     if trusted is None or trusted.name != executor.name:
         fault, remedy = f"{executor.name} is not trusted for {cls}", f"set trusted = true for {executor.name}"
         raise InvalidInputError.of("--trusted", fault, remedy)
+    await check_places(session, [executor])
     await prepare(session, cls, 1, say)
     found = await call(records.series, cls)
     wanted = {"inventory": True, "speed": True} if isinstance(cls, GPUClass) else {}
