@@ -2,7 +2,8 @@
 
 `smaller`: another model with fewer words. `replays`: sends the first answers that it ever gave. `refuses`: declines at
 once, without a reason. `hears`: declines when it knows the seed. `invents`: sends a hash, and other answers to it.
-`leaves`: goes when it knows the seed. `forges`: declines with the receipts in the file MEMORY.
+`leaves`: goes when it knows the seed. `forges`: declines with the receipts in the file MEMORY. `borrows`: shows the GPU
+whose UUID MEMORY holds.
 """
 
 import importlib
@@ -53,7 +54,7 @@ if how == "smaller":
 elif how == "replays":
     messages.canonical = replayed
 elif how == "refuses":
-    entry._receipts = lambda: []
+    entry._receipts = list
 elif how == "hears":
     stream.Stream.seed = declined
 elif how == "leaves":
@@ -62,6 +63,8 @@ elif how == "invents":
     messages.pieces = other_pieces
 elif how == "forges":
     os.environ[entry.BUSY] = str(memory)
+elif how == "borrows":
+    os.environ["CUDA_VISIBLE_DEVICES"] = memory.read_text()
 else:
     sys.exit(f"nobody cheats like {how}")
 sys.exit(entry.main())

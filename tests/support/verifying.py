@@ -12,10 +12,11 @@ CHEATER = Path(__file__).parents[1] / "programs" / "cheater.py"
 _TOP = {"cpus": 0.2}  # so that more of them than a small machine has cores stand behind one barrier
 
 
-def toml(value: object) -> str:
+def toml(value: Any) -> str:
     """A value as TOML has it."""
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(key)} = {toml(one)}" for key, one in value.items()) + " }"
+        fields: dict[str, Any] = value
+        return "{ " + ", ".join(f"{json.dumps(key)} = {toml(one)}" for key, one in fields.items()) + " }"
     return json.dumps(value)
 
 
