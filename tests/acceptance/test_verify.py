@@ -159,17 +159,14 @@ def test_wrong_settings_are_named(yard: TestYard, sections: list[str], said: str
 
 
 def test_a_class_is_calibrated_and_who_is_late_fails(yard: TestYard) -> None:
-    slow = {"options": {"delay_s": 1.5}}
-    late = {"options": {"delay_s": 3}}
+    slow = {"options": {"delay_s": 1.2}}
+    late = {"options": {"delay_s": 8}}
     configure(yard, executor("trusted", "practice-6", trusted=True, engine=slow), executor("quick", "practice-6"),
               executor("late", "practice-6", engine=late))  # fmt: skip
     said = yard.json("verify", "calibrate", "--class", "practice-6", "--trusted", "trusted", "--runs", "5")
-    assert 1.8 <= said["deadline_s"] < 6
+    assert 1.44 <= said["deadline_s"] < 6
     (row,) = yard.json("verify", "status")["classes"]
     assert row["deadline_s"] == said["deadline_s"]
-    assert "from the seed to the answers' hash" in yard.ok(
-        "verify", "calibrate", "--class", "practice-6", "--trusted", "trusted", "--runs", "5"
-    )
     found = verify(yard, "quick", "late", code=1)
     assert outcomes(found) == {"quick": "passed", "late": "failed"}, found
     assert "deadline" in found["late"]["reason"] or "in time" in found["late"]["reason"]

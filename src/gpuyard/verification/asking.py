@@ -5,7 +5,7 @@ from itertools import groupby
 
 from gpuyard.verification.check import Check
 from gpuyard.verification.classes import TRAITS
-from gpuyard.verification.context import Busy, Context, LeaseLost, call, with_trusted
+from gpuyard.verification.context import Busy, Context, LeaseLost, call, when_free
 from gpuyard.verification.files import read_file
 from gpuyard.verification.trusted import ExecutorFault, Trusted
 
@@ -32,7 +32,7 @@ async def _answers(context: Context, trusted: Trusted | None, workload_id: str, 
     if trusted is None or workload is None:
         raise ExecutorFault(f"there is none of the class {cls}" if workload else "the workload is gone")
     prompts = await read_file(context, workload.blob, TRAITS[cls].prompts)
-    return await with_trusted(context, trusted, lambda: trusted.solve(cls, prompts, check.taken.seed))
+    return await when_free(context, trusted, lambda: trusted.solve(cls, prompts, check.taken.seed))
 
 
 def _workload(check: Check) -> str:
