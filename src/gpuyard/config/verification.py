@@ -66,14 +66,16 @@ class ExecutorSettings(Section):
     """A place where jobs can run, and what it is said to be.
 
     `class`: its class. `provider`, `provider_options` and `image`: as a job has them; `gpu`: the UUID of the one GPU
-    that is meant. `python`: the interpreter that runs the solver there. `trusted`: its answers are taken for true, and
-    others are held against them. `stream`: the solver can reach us, so that it gets the seed at the barrier.
+    that is meant. `cpus`: what its jobs take of the processor and are held to; unset, each books a core and is free.
+    `python`: the interpreter that runs the solver there. `trusted`: its answers are taken for true, and others are held
+    against them. `stream`: the solver can reach us, so that it gets the seed at the barrier.
     """
 
     gpu_class: str = Field(alias="class")
     provider: str = "local"
     provider_options: dict[str, Any] = Field(default_factory=dict[str, Any])
     gpu: str | None = None
+    cpus: float | None = Field(default=None, gt=0, le=10_000)
     image: str | None = None
     python: str = "python3"
     engine: EngineSettings = EngineSettings()

@@ -9,7 +9,7 @@ from itertools import groupby
 
 from gpuyard.verification.check import Check
 from gpuyard.verification.classes import TRAITS
-from gpuyard.verification.context import Busy, Context, LeaseLost, call, with_trusted
+from gpuyard.verification.context import Busy, Context, LeaseLost, call, when_free
 from gpuyard.verification.files import read_file
 from gpuyard.verification.solver.probe import nonce_of
 from gpuyard.verification.trusted import ExecutorFault, Trusted
@@ -44,7 +44,7 @@ async def ask_for_digest(context: Context, checks: Sequence[Check]) -> None:
             continue
         prove = partial(trusted.prove_memory, cls, nonce, check.expected.vram_gb)
         with suppress(ExecutorFault, Busy, LeaseLost):  # then there is nothing to hold it against
-            check.expected = replace(check.expected, vram_digest=await with_trusted(context, trusted, prove))
+            check.expected = replace(check.expected, vram_digest=await when_free(context, trusted, prove))
             check.lines = ()
 
 
@@ -54,7 +54,7 @@ async def _answers(context: Context, trusted: Trusted | None, workload_id: str, 
     if trusted is None or workload is None:
         raise ExecutorFault(f"there is none of the class {cls}" if workload else "the workload is gone")
     prompts = await read_file(context, workload.blob, TRAITS[cls].prompts)
-    return await with_trusted(context, trusted, lambda: trusted.solve(cls, prompts, check.taken.seed))
+    return await when_free(context, trusted, lambda: trusted.solve(cls, prompts, check.taken.seed))
 
 
 def _workload(check: Check) -> str:

@@ -64,6 +64,11 @@ class Batch:
         self._reading = asyncio.Semaphore(_READING)
         self.id = ""
 
+    @property
+    def holder(self) -> str:
+        """The process, or part of one, whose batch it is."""
+        return self._ports.holder
+
     async def run(self, executors: Sequence[Executor]) -> list[Check]:
         """Verify each executor once; its checks, judged. Who is of a class without samples has none."""
         records = self._context.records

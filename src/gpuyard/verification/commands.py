@@ -29,6 +29,7 @@ OfClass = Annotated[str, typer.Option("--class", metavar="C", help="The class th
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Claims = Annotated[bool, typer.Option("--claims", help="Ask for the GPU's model, memory and speed, too.")]
 _FAILED = 1
+_MOST_OFTEN_S = 1.0
 
 app = typer.Typer(
     help="Prove that GPU executors are what they claim.",
@@ -86,6 +87,8 @@ def watch(
         every_s = float(units.seconds(every))
     except ValueError as error:
         raise InvalidInputError.of("--every", str(error), "write a time such as 30m") from None
+    if every_s < _MOST_OFTEN_S:
+        raise InvalidInputError.of("--every", f"is {every}, too often for a check", f"write {_MOST_OFTEN_S:g}s or more")
 
     async def again(session: "Session") -> None:
         executors = _executors(session, names, of_class)

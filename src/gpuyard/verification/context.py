@@ -19,6 +19,8 @@ from gpuyard.verification.trusted import PromptGenerator, Trusted, TrustedGenera
 
 P = ParamSpec("P")
 T = TypeVar("T")
+# How soon to look again whether a trusted executor is free.
+_AGAIN_S = 1.0
 
 
 class Busy(Exception):  # noqa: N818  (no error: somebody else is at it)
@@ -79,6 +81,18 @@ async def _keep(context: Context, name: str, holder: str) -> None:
 async def with_trusted(context: Context, trusted: Trusted, work: Callable[[], Awaitable[T]]) -> T:
     """What `work` gives; nobody else uses the trusted executor meanwhile. Busy when somebody does already."""
     return await leased(context, f"trusted {trusted.name}", work)
+
+
+async def when_free(context: Context, trusted: Trusted, work: Callable[[], Awaitable[T]]) -> T:
+    """As `with_trusted`, once nobody else uses it; Busy when that takes longer than somebody's longest use of it."""
+    deadline = context.clock.monotonic() + 2 * context.policy.answer_limit_s
+    while True:
+        try:
+            return await with_trusted(context, trusted, work)
+        except Busy:
+            if context.clock.monotonic() > deadline:
+                raise
+        await context.clock.sleep(_AGAIN_S)
 
 
 def load_generator(name: str | None) -> PromptGenerator:

@@ -44,7 +44,7 @@ class Executor:
         return {
             "name": name, "command": [settings.python, "solve.py"], "workdir": workdir, "stdin": order,
             "provider": settings.provider, "provider_options": settings.provider_options, "image": settings.image,
-            "resources": {"cpus": 1, "gpus": gpus}, "environment": {}, "allowed": {"quarantined": True},
+            "resources": {"cpus": settings.cpus, "gpus": gpus}, "environment": {}, "allowed": {"quarantined": True},
         }  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def named(words: str, configured: Mapping[str, ExecutorSettings], gpu_class: Cla
     """
     settings = configured.get(words)
     if settings is not None:
-        return Executor(words, gpu_class or _class_of(words, settings), settings)
+        return Executor(words, gpu_class or _class(words, settings), settings)
     if gpu_class is None:
         known = f"one of {', '.join(sorted(configured))}" if configured else "[verification.executors.NAME]"
         fault = f"{quoted(words)} is not in the settings, so nobody says what it claims to be"
@@ -64,12 +64,11 @@ def named(words: str, configured: Mapping[str, ExecutorSettings], gpu_class: Cla
     return Executor(words, gpu_class, ExecutorSettings.model_validate({"class": gpu_class, **place}))
 
 
-def _class_of(name: str, settings: ExecutorSettings) -> Class:
+def _class(name: str, settings: ExecutorSettings) -> Class:
     try:
         return class_of(settings.gpu_class)
     except ValueError as error:
-        field = f"verification.executors.{name}.class"
-        raise InvalidInputError.of(field, str(error), "name one of the catalogue's") from None
+        raise InvalidInputError.of(f"verification.executors.{name}.class", str(error), "name one of them") from None
 
 
 def trusted(configured: Mapping[str, ExecutorSettings]) -> dict[Class, Executor]:

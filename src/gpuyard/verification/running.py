@@ -7,38 +7,48 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gpuyard.domain.errors import GpuyardError, InvalidInputError
+from gpuyard.client import calls
+from gpuyard.domain.errors import GpuyardError, InvalidInputError, quoted
 from gpuyard.domain.gpus import GPUClass
 from gpuyard.verification import evidence
 from gpuyard.verification.calibration import Calibration, calibrate
 from gpuyard.verification.check import Check
 from gpuyard.verification.classes import TRAITS, Class
-from gpuyard.verification.context import call, with_trusted
+from gpuyard.verification.context import Busy, Context, LeaseLost, call, leased, when_free
 from gpuyard.verification.dispatcher import PIPELINES, Dispatcher
 from gpuyard.verification.executors import Executor
 from gpuyard.verification.files import read_file
 from gpuyard.verification.records.events import Kind
 from gpuyard.verification.records.executors import ExecutorRecord
 from gpuyard.verification.session import Session, with_policy
-from gpuyard.verification.standing import tell_yard
+from gpuyard.verification.standing import stands, tell_yard
 from gpuyard.verification.step import Outcome as StepOutcome
+from gpuyard.verification.trust import Outcome as TrustOutcome
 from gpuyard.verification.trusted import ExecutorFault
 
 Say = Callable[[str], None]
-# Series, then workloads, then answers; a turn makes 25 series at most.
-_TURNS = 40
+# Series, then workloads, then answers; a turn makes 25 series at most. Others may use up what was made, or be at it.
+_TURNS, _IDLE_TURNS, _PAUSE_S = 40, 3, 0.5
 
 
 class NotPreparedError(GpuyardError):
     """A class has not enough samples, and more cannot be made."""
 
     code = "verification_not_prepared"
+    exit_code = 4
+
+
+class BatchLostError(GpuyardError):
+    """The database was away for so long that others may take this process for dead."""
+
+    code = "verification_interrupted"
     exit_code = 4
 
 
@@ -54,19 +64,68 @@ class Report:
 
 
 async def verify(session: Session, executors: Sequence[Executor], *, claims: bool, say: Say) -> Report:
-    """Verify each executor once, with samples that are made now where there are none."""
-    for cls, count in Counter(executor.gpu_class for executor in executors).items():
-        await prepare(session, cls, count, say)
-    say(f"{len(executors)} executors begin together")
+    """Verify each executor once, with samples that are made now where there are none; InvalidInputError."""
+    await check_places(session, executors)
+    await abandon_dead(session.context)
+    checks, faults, left = list[Check](), list[str](), list(executors)
+    for _ in range(_TURNS):
+        for cls, count in Counter(executor.gpu_class for executor in left).items():
+            await prepare(session, cls, count, say)
+        say(f"{len(left)} executors begin together")
+        fresh = await _run_batch(session, left, claims=claims)
+        faults += await tell_yard(session.client, fresh, await call(session.context.records.executors))
+        checks += fresh
+        # Another server may have taken the samples that were ready.
+        done = {check.executor.name for check in fresh}
+        left = [executor for executor in left if executor.name not in done]
+        if not left:
+            break
+    records = await call(session.context.records.executors)
+    return Report(checks, {record.name: record for record in records}, [one.name for one in left], faults)
+
+
+async def _run_batch(session: Session, executors: Sequence[Executor], *, claims: bool) -> list[Check]:
     store = session.store
     with TemporaryDirectory(prefix="answers-", dir=store.folder) as folder:
-        checks = await session.batch(executors, Path(folder), claims=claims).run(executors)
+        batch = session.batch(executors, Path(folder), claims=claims)
+        try:
+            checks = await leased(session.context, _lock(batch.holder), partial(batch.run, executors))
+        except LeaseLost as error:
+            raise BatchLostError(f"The batch was given up: {error}.") from error
         await asyncio.to_thread(keep_evidence, store.evidence, store.key(), checks)
     await asyncio.to_thread(forget_evidence, store.evidence, time.time() - store.settings.keep_events_s)
-    left_out = sorted({executor.name for executor in executors} - {check.executor.name for check in checks})
-    records = await call(session.context.records.executors)
-    faults = await tell_yard(session.client, checks, records)
-    return Report(checks, {record.name: record for record in records}, left_out, faults)
+    return checks
+
+
+def _lock(holder: str) -> str:
+    return f"batch of {holder}"
+
+
+async def abandon_dead(context: Context) -> None:
+    """End the batches of processes that died in them: they count for nobody."""
+    for batch in await call(context.records.open_batches):
+        with suppress(Busy):  # it lives
+            await leased(context, _lock(batch["holder"]), partial(_abandon, context, batch["id"]))
+
+
+async def _abandon(context: Context, batch_id: str) -> None:
+    records, reason = context.records, "fault: not the executor's: the process that verified it died"
+    rows = [{**check, "state": "over", "outcome": TrustOutcome.BLAMELESS.value, "reason": reason}
+            for check in await call(records.checks_of, batch_id)]  # fmt: skip
+    for row in rows:
+        del row["scored"]
+    await call(records.close_checks, rows, stands)
+    await call(records.end_batch, batch_id, "abandoned")
+
+
+async def check_places(session: Session, executors: Sequence[Executor]) -> None:
+    """InvalidInputError when the yard has no such provider: nothing is begun that cannot be done."""
+    configured = {one["name"] for one in await session.client.call(calls.listing("providers"))}
+    for executor in executors:
+        provider = executor.settings.provider
+        if provider not in configured:
+            known = f"configured are: {', '.join(sorted(configured))}"
+            raise InvalidInputError.of("EXECUTOR", f"{executor.name} is on {quoted(provider)}, no provider here", known)
 
 
 def keep_evidence(folder: Path, key: Ed25519PrivateKey, checks: Sequence[Check]) -> None:
@@ -92,14 +151,18 @@ async def prepare(session: Session, cls: Class, count: int, say: Say) -> None:
     small = with_policy(session, target=target, max_series=max(size, await call(records.series_count, cls)))
     dispatcher = Dispatcher(small.context, [cls])
     steps = [pipeline for pipeline in PIPELINES if pipeline.kind is not Kind.EVICTION]
-    for _ in range(_TURNS):
+    turns = idle = 0
+    while turns < _TURNS and idle < _IDLE_TURNS:
         ready = await call(records.samples_ready, cls)
         if ready >= count:
             return
         say(f"class {cls}: {ready} of {count} samples are ready")
         outcomes = [await dispatcher.turn(step, cls) for step in steps]
-        if StepOutcome.DONE not in outcomes and StepOutcome.BUSY not in outcomes:
-            break
+        if StepOutcome.DONE in outcomes:
+            turns, idle = turns + 1, 0
+        else:
+            idle += StepOutcome.BUSY not in outcomes
+            await session.context.clock.sleep(_PAUSE_S)
     told = (await call(records.events, cls))[-len(steps) :]
     reasons = "; ".join(dict.fromkeys(str(event.data["reason"]) for event in told if "reason" in event.data))
     raise NotPreparedError(
@@ -113,6 +176,7 @@ async def watch(
     tell: Callable[[Report], None],
 ) -> None:  # fmt: skip
     """Verify all of them every `every_s` until cancelled, while the pipelines of their classes make samples."""
+    await check_places(session, executors)
     classes = sorted({executor.gpu_class for executor in executors})
     pipelines = asyncio.create_task(Dispatcher(session.context, classes).run())
     try:
@@ -135,6 +199,7 @@ async def calibrate_class(session: Session, executor: Executor, runs: int, say: 
     if trusted is None or trusted.name != executor.name:
         fault, remedy = f"{executor.name} is not trusted for {cls}", f"set trusted = true for {executor.name}"
         raise InvalidInputError.of("--trusted", fault, remedy)
+    await check_places(session, [executor])
     await prepare(session, cls, 1, say)
     found = await call(records.series, cls)
     wanted = {"inventory": True, "speed": True} if isinstance(cls, GPUClass) else {}
@@ -143,10 +208,10 @@ async def calibrate_class(session: Session, executor: Executor, runs: int, say: 
         series = await read_file(session.context, found[number % len(found)].blob, TRAITS[cls].prompts)
         seed = secrets.randbits(64) - 2**63
         try:
-            _, run = await with_trusted(
+            _, run = await when_free(
                 session.context, trusted, lambda series=series, seed=seed: trusted.solve_timed(series, seed, wanted)
             )
-        except ExecutorFault as error:
+        except (ExecutorFault, LeaseLost, Busy) as error:
             raise NotPreparedError(f"{error}.") from error
         times.append(run.solve_s)
         speed: Mapping[str, Any] = run.claims.get("speed") or {}

@@ -31,7 +31,10 @@ from gpuyard.verification.yard import SolverJobs
 
 
 class Run:
-    """What a trusted solver said: the file it sent, its hash, its claims, and how long it took from ready to hash."""
+    """What a trusted solver said: the file it sent, its hash, its claims, and how long it took from ready to hash.
+
+    Its output comes in pieces, so that ready and hash may come at once: its own figure counts where it is longer.
+    """
 
     def __init__(self, limit: int) -> None:
         self.parcel = Parcel(limit)
@@ -116,7 +119,7 @@ class JobTrusted:
                 case Ready():
                     ready_at = now()
                 case Hash() as said:
-                    run.sha256, run.solve_s = said.sha256, now() - ready_at
+                    run.sha256, run.solve_s = said.sha256, max(said.solve_s, now() - ready_at)
                 case Claims() as said:
                     run.claims = said.model_dump(exclude={"type"})
                 case Answers() | Series() as piece:

@@ -38,6 +38,7 @@ class = "a6000"
 provider = "slurm"
 provider_options = {partition = "gpu"}
 gpu = "GPU-1"
+cpus = 4
 stream = false
 [verification.executors.rented.engine]
 kind = "vllm"
@@ -50,6 +51,7 @@ trusted = true
     assert (found.target, found.keep_s) == (12, 3 * 86400)
     rented = found.executors["rented"]
     assert (rented.gpu_class, rented.provider, rented.gpu, rented.stream) == ("a6000", "slurm", "GPU-1", False)
+    assert (rented.cpus, found.executors["mine"].cpus) == (4, None)
     assert rented.engine.kind == "vllm" and rented.engine.options == {"max_model_len": 2048}
     assert found.executors["mine"].trusted and not rented.trusted
     assert "p@host" not in repr(found)

@@ -1,0 +1,172 @@
+"""Verification end to end, on this machine: what the commands do and say when everybody is honest, and bad input."""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.verifying import configure, executor, outcomes, section, verify
+from tests.support.yard import TestYard, make_yard
+
+HONEST = (
+    executor("trusted12", "practice-12", trusted=True),
+    executor("trusted6", "practice-6", trusted=True),
+    executor("stream12", "practice-12"),
+    executor("stdin12", "practice-12", stream=False),
+    executor("stream6", "practice-6"),
+    executor("stdin6", "practice-6", stream=False),
+)
+NAMES = ("trusted12", "trusted6", "stream12", "stdin12", "stream6", "stdin6")
+
+
+@pytest.fixture(scope="module")
+def checked() -> Iterator[TestYard]:
+    """A yard whose executors were verified twice."""
+    with make_yard() as yard:
+        configure(yard, *HONEST)
+        for _ in range(2):
+            found = verify(yard, *NAMES)
+            assert outcomes(found) == dict.fromkeys(NAMES, "passed"), found
+        yield yard
+
+
+def rows(yard: TestYard, statement: str) -> list[dict[str, Any]]:
+    """What the yard's own database holds."""
+    with sqlite3.connect(yard.home.verification / "verification.db") as database:
+        database.row_factory = sqlite3.Row
+        return [dict(row) for row in database.execute(statement)]
+
+
+def newest(yard: TestYard, name: str) -> str:
+    """The id of an executor's newest check."""
+    (mine,) = [one for one in yard.json("verify", "status")["executors"] if one["name"] == name]
+    return mine["checks"][0]["id"]
+
+
+def test_two_classes_pass_and_another_run_uses_other_samples(checked: TestYard) -> None:
+    checks = rows(checked, "select sample_id, batch_id, delivery, executor, outcome, scored, job_id from checks")
+    assert len({check["sample_id"] for check in checks}) == len(checks) == 12
+    assert len({check["batch_id"] for check in checks}) == 2
+    assert {(check["outcome"], check["scored"]) for check in checks} == {("passed", 1)}
+    assert {check["delivery"] for check in checks if check["executor"].startswith("stdin")} == {"stdin"}
+    assert len({check["job_id"] for check in checks}) == 12
+    assert {job["state"] for job in checked.json("jobs", "--limit", "1000")["items"]} == {"completed"}
+
+
+def test_the_status_shows_classes_and_executors(checked: TestYard) -> None:
+    said = checked.json("verify", "status")
+    classes = {one["class"]: one for one in said["classes"]}
+    assert {name: (one["executors"], one["used"]) for name, one in classes.items()} == {
+        "practice-12": (3, 6), "practice-6": (3, 6)}  # fmt: skip
+    assert {one["name"]: [check["outcome"] for check in one["checks"]] for one in said["executors"]} == dict.fromkeys(
+        NAMES, ["passed"] * 2
+    )
+    assert {(one["trust"], one["quarantined_until"]) for one in said["executors"]} == {(0.5, None)}
+    table = checked.ok("verify", "status")
+    assert all(name in table for name in (*NAMES, "practice-12", "++"))
+    assert 'gpu_class="practice-6"' in checked.ok("verify", "status", "--metrics")
+    (place,) = checked.json("trust")["items"]
+    assert (place["place"], place["score"], place["quarantined_until"]) == ("local", 0.5, None)
+
+
+@pytest.mark.parametrize("name", ["stream12", "stdin6"])
+def test_evidence_is_checked_by_anybody(checked: TestYard, name: str) -> None:
+    check, file = newest(checked, name), checked.work / f"{name}.json"
+    told = checked.json("verify", "evidence", check, "-o", str(file))
+    assert (told["sound"], told["outcome"], told["executor"], told["check"]) == (True, "passed", name, check)
+    assert json.loads(file.read_text())["body"]["evidence"]["seed"]
+    with make_yard() as stranger:  # who knows nothing of the yard
+        known = stranger.json("verify", "check", str(file), "--key", told["key"])
+        assert all(line["ok"] for line in known["lines"]), known
+        unknown = stranger.json("verify", "check", str(file))
+        assert {line["name"] for line in unknown["lines"] if line["ok"] is None} == {"signer"}
+        assert "The file is sound." in stranger.ok("verify", "check", str(file))
+        other = stranger.run("verify", "check", str(file), "--key", "00" * 31 + "01")
+        assert other.returncode == 1
+        assert "another key" in other.stdout
+        assert stranger.pid("server") is None, "nobody's help is needed"
+        check_changed(stranger, file, told["key"])
+
+
+def check_changed(yard: TestYard, file: Path, key: str) -> None:
+    """A file in which anything was changed is not sound."""
+    changed = yard.work / "changed.json"
+    changed.write_text(file.read_text().replace('"executor":"', '"executor":"not '))
+    done = yard.run("verify", "check", str(changed), "--key", key)
+    assert (done.returncode, "The file is not sound" in done.stdout) == (1, True), done
+    changed.write_text(file.read_text()[:500])
+    done = yard.run("verify", "check", str(changed))
+    assert (done.returncode, "is no evidence" in done.stderr) == (2, True), done
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["run", "stream12", "--class", "a999"], 2, "--class: "),
+        (["run", "nobody"], 2, "EXECUTOR: 'nobody' is not in the settings"),
+        (["run", "stream12", "stream6", "stream12"], 2, "EXECUTOR: names stream12 twice"),
+        (["run", "stream12", "--class", "t4"], 4, "no executor of the class t4 is trusted"),
+        (["run", "moon", "--class", "practice-6"], 2, "EXECUTOR: moon is on 'moon'"),
+        (["watch", "stream12", "--every", "soon"], 2, "--every: "),
+        (["watch", "stream12", "--every", "-5m"], 2, "--every: "),
+        (["watch", "stream12", "--every", "0"], 2, "--every: "),
+        (["watch", "nobody", "--every", "1m"], 2, "EXECUTOR: 'nobody'"),
+        (["calibrate", "--class", "practice-12", "--trusted", "stream12"], 2, "--trusted: stream12 is not trusted"),
+        (["calibrate", "--class", "practice-6", "--trusted", "trusted12"], 2, "--trusted: trusted12 is not trusted"),
+        (["calibrate", "--class", "practice-12", "--trusted", "trusted12", "--runs", "4"], 2, "--runs"),
+        (["calibrate", "--class", "moon", "--trusted", "trusted12"], 2, "--class: "),
+        (["evidence", "chk_1"], 3, "no evidence of a check 'chk_1'"),
+        (["evidence", ""], 3, "checks. `gpuyard verify status --json`"),
+        (["check", "nothing.json"], 2, "nothing.json: is no file"),
+        (["check", "/dev/zero"], 2, "/dev/zero: is no file"),
+    ],
+)
+def test_bad_input_is_one_clear_error_and_nothing_is_half_done(
+    checked: TestYard, words: list[str], code: int, said: str
+) -> None:  # fmt: skip
+    counts = ("checks", "batches", "samples", "series", "ranges", "executors")
+    before = {table: rows(checked, f"select count(*) from {table}") for table in counts}
+    jobs = len(checked.json("jobs", "--limit", "1000")["items"])
+    done = checked.run("verify", *words)
+    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert {table: rows(checked, f"select count(*) from {table}") for table in counts} == before
+    assert len(checked.json("jobs", "--limit", "1000")["items"]) == jobs
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ([executor("a", "a999")], "verification.executors.a.class: "),
+        ([executor("a", "practice-6", trusted=True), executor("b", "practice-6", trusted=True)], "trust one of each"),
+        ([executor("a", "practice-6", provider="moon")], "a is on 'moon'"),
+        ([executor("a", "practice-6", cpus=0)], "verification.executors.a.cpus"),
+        ([executor("a", "practice-6", engine={"kind": "brain"})], "verification.executors.a.engine.kind"),
+        ([executor("a", "practice-6", tursted=True)], "verification.executors.a.tursted"),
+        ([section("verification", database="mysql://x/y"), executor("a", "practice-6")], "verification.database"),
+    ],
+)
+def test_wrong_settings_are_named(yard: TestYard, sections: list[str], said: str) -> None:
+    configure(yard, *sections)
+    done = yard.run("verify", "run", "a")
+    assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_class_is_calibrated_and_who_is_late_fails(yard: TestYard) -> None:
+    slow = {"options": {"delay_s": 1.2}}
+    late = {"options": {"delay_s": 8}}
+    configure(yard, executor("trusted", "practice-6", trusted=True, engine=slow), executor("quick", "practice-6"),
+              executor("late", "practice-6", engine=late))  # fmt: skip
+    said = yard.json("verify", "calibrate", "--class", "practice-6", "--trusted", "trusted", "--runs", "5")
+    assert 1.44 <= said["deadline_s"] < 6
+    (row,) = yard.json("verify", "status")["classes"]
+    assert row["deadline_s"] == said["deadline_s"]
+    found = verify(yard, "quick", "late", code=1)
+    assert outcomes(found) == {"quick": "passed", "late": "failed"}, found
+    assert "deadline" in found["late"]["reason"] or "in time" in found["late"]["reason"]

@@ -1,0 +1,130 @@
+"""Cheaters as real processes, each on a GPU of its own: they fail, get no more jobs, and nobody else is touched.
+
+There are no GPUs here: a fake NVML shows them, and solvers are mocks. So speed and memory can be asked for, and nobody
+can prove them; what an honest executor claims is shown in tests/integration/verification.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from gpuyard.verification import receipts
+from gpuyard.verification.times import now
+from tests.support.nvml import FakeGpus
+from tests.support.nvml.fixtures import fake_gpus, nvml_library  # noqa: F401  (fixtures)
+from tests.support.verifying import cheating, configure, executor, outcomes, verify
+from tests.support.yard import TestYard, make_yard
+
+# Each has its GPU, by its place here.
+CHEATERS = ("smaller", "replays", "refuses", "hears", "leaves", "invents", "forges")
+WORDS = {
+    "smaller": "differs from the trusted one", "replays": "lack", "refuses": "declined", "hears": "declined",
+    "leaves": "no hash of answers came", "invents": "hash", "forges": "is not signed by",
+}  # fmt: skip
+
+
+def uuid(number: int) -> str:
+    """The GPU with this number."""
+    return f"GPU-{number:08d}-0000-0000-0000-000000000000"
+
+
+def t4(name: str, number: int, **fields: Any) -> str:
+    """An executor that says it is a T4, and has the GPU with this number."""
+    return executor(name, "t4", gpu=uuid(number), **fields)
+
+
+@pytest.fixture
+def yard(fake_gpus: FakeGpus) -> Iterator[TestYard]:  # noqa: F811
+    """Ten GPUs."""
+    for number in range(10):
+        fake_gpus.add(uuid(number), name="Tesla T4", memory_mb=15360, cc="7.5")
+    with make_yard(**fake_gpus.env(), GPUYARD_NODE__DISCOVERY_S="0.2") as made:
+        yield made
+
+
+def sections(yard: TestYard, names: Sequence[str]) -> list[str]:
+    return [
+        t4("trusted", 8, trusted=True),
+        t4("honest", 9),
+        *(t4(name, CHEATERS.index(name), python=cheating(yard, name)) for name in names),
+    ]
+
+
+def forged(yard: TestYard) -> None:
+    """A receipt that the yard is said to have signed, for the executor that forges."""
+    receipt = receipts.Receipt("r1", "forges", "job_1", "t4", now() - 5, 3600.0, "yard")
+    (yard.work / "forges.memory").write_text(json.dumps([receipts.sign(receipt, Ed25519PrivateKey.generate())]))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_each_cheater_fails_and_gets_no_jobs_until_it_is_forgotten(yard: TestYard) -> None:
+    configure(yard, *sections(yard, CHEATERS))
+    forged(yard)
+    found = verify(yard, "honest", "replays")
+    assert outcomes(found) == {"honest": "passed", "replays": "passed"}, "it has nothing to replay yet"
+    found = verify(yard, "honest", *CHEATERS, code=1, timeout=150)
+    assert outcomes(found) == {"honest": "passed", **dict.fromkeys(CHEATERS, "failed")}, found
+    for name in CHEATERS:
+        assert WORDS[name] in found[name]["reason"], found[name]
+    places = {one["place"]: one["quarantined_until"] for one in yard.json("trust")["items"]}
+    assert places.pop(f"gpu:{uuid(9)}") is None
+    assert set(places) == {f"gpu:{uuid(number)}" for number in range(len(CHEATERS))}
+    assert min(places.values()) > now() + 3 * 3600
+    assert gets_no_job(yard, 0)
+    # What is asked of it goes there all the same, and failing again makes it worse.
+    again = verify(yard, "honest", "smaller", code=1)
+    assert outcomes(again) == {"honest": "passed", "smaller": "failed"}
+    assert yard.json("trust")["items"][0]["quarantined_until"] > places[f"gpu:{uuid(0)}"] + 3 * 3600
+    check_evidence(yard)
+
+
+def gets_no_job(yard: TestYard, number: int) -> bool:
+    """A job for this GPU waits and says why, until the GPU is forgotten; one for another GPU runs."""
+    command = ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]
+    waits = yard.submit(command, resources={"gpus": {"count": 1, "uuid": [uuid(number)]}})
+    why = yard.json("why", waits)
+    assert (why["pending"], why["constraint"]) == (True, "quarantined")
+    assert "verification of smaller: comparison" in why["summary"]
+    other = yard.submit(command, resources={"gpus": {"count": 1, "uuid": [uuid(9)]}})
+    assert yard.wait(other).state == "completed"
+    assert yard.job(waits).state == "queued"
+    yard.ok("trust", "forget", f"gpu:{uuid(number)}")
+    assert yard.wait(waits).state == "completed"
+    return True
+
+
+def check_evidence(yard: TestYard) -> None:
+    """What speaks against each stands in a file that is sound."""
+    for one in yard.json("verify", "status")["executors"]:
+        if one["name"] in CHEATERS:
+            told = yard.json("verify", "evidence", one["checks"][0]["id"])
+            assert (told["outcome"], told["sound"]) == ("failed", True)
+
+
+@pytest.mark.timeout(200)
+def test_lies_about_the_gpu_and_one_gpu_behind_two_are_found(yard: TestYard, fake_gpus: FakeGpus) -> None:  # noqa: F811
+    fake_gpus.set(uuid(0), name="NVIDIA GeForce GTX 1080", cc="6.1")
+    fake_gpus.set(uuid(1), memory_mb=8192)
+    python = cheating(yard, "borrows")
+    (yard.work / "borrows.memory").write_text(uuid(3))
+    configure(yard, t4("trusted", 8, trusted=True), t4("true", 2), t4("name", 0), t4("memory", 1), t4("owner", 3),
+              t4("borrows", 4, python=python))  # fmt: skip
+    done = yard.run("verify", "run", "true", "name", "memory", "owner", "borrows", "--claims", "--json")
+    assert done.returncode == 1, done.stderr
+    wrong = {item["executor"]: not_ok(yard, item["check"]) for item in json.loads(done.stdout)["items"]}
+    unproven = {"vram", "vram_digest", "tflops", "bandwidth_gbs"}
+    assert wrong == {
+        "true": unproven, "name": unproven | {"model", "compute_capability"}, "memory": unproven | {"model", "memory"},
+        "owner": unproven | {"uuid"}, "borrows": unproven | {"uuid"},
+    }  # fmt: skip
+
+
+def not_ok(yard: TestYard, check: str) -> set[str]:
+    """The lines that speak against an executor in the evidence of a check."""
+    told = yard.json("verify", "evidence", check)
+    assert told["sound"]
+    return {line["name"] for line in told["lines"] if line["ok"] is False}

@@ -1,0 +1,70 @@
+"""`cheater.py HOW MEMORY solve.py < order`: our solver with one thing changed, as a dishonest executor may do it.
+
+`smaller`: another model with fewer words. `replays`: sends the first answers that it ever gave. `refuses`: declines at
+once, without a reason. `hears`: declines when it knows the seed. `invents`: sends a hash, and other answers to it.
+`leaves`: goes when it knows the seed. `forges`: declines with the receipts in the file MEMORY. `borrows`: shows the GPU
+whose UUID MEMORY holds.
+"""
+
+import importlib
+import os
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+how, memory = sys.argv[1], Path(sys.argv[2])
+runpy.run_path(sys.argv[3])["load_package"]()
+entry: Any = importlib.import_module("gpuyard_solver.entry")
+lines: Any = importlib.import_module("gpuyard_solver.lines")
+messages: Any = importlib.import_module("gpuyard_solver.messages")
+mock: Any = importlib.import_module("gpuyard_solver.engines.mock")
+stream: Any = importlib.import_module("gpuyard_solver.stream")
+canonical, seed = messages.canonical, stream.Stream.seed
+
+
+def replayed(document: Any) -> bytes:
+    """What was said the first time."""
+    if not memory.exists():
+        memory.write_bytes(canonical(document))
+    return memory.read_bytes()
+
+
+def declined(channel: Any) -> int:
+    """Hear the seed, and then have no time."""
+    seed(channel)
+    channel.send({"type": "declined", "reason": "busy", "receipts": []})
+    channel.close()
+    sys.exit(0)
+
+
+def gone(channel: Any) -> int:
+    """Hear the seed, and leave."""
+    sys.exit(seed(channel) and 0)
+
+
+def other_pieces(kind: str, data: bytes, size: int) -> Any:
+    """Pieces of something else."""
+    return pieces(kind, data.replace(b"a", b"e"), size)
+
+
+pieces = messages.pieces
+if how == "smaller":
+    mock._WORDS = mock._WORDS[:5]
+elif how == "replays":
+    messages.canonical = replayed
+elif how == "refuses":
+    entry._receipts = list
+elif how == "hears":
+    stream.Stream.seed = declined
+elif how == "leaves":
+    stream.Stream.seed = gone
+elif how == "invents":
+    messages.pieces = other_pieces
+elif how == "forges":
+    os.environ[entry.BUSY] = str(memory)
+elif how == "borrows":
+    os.environ["CUDA_VISIBLE_DEVICES"] = memory.read_text()
+else:
+    sys.exit(f"nobody cheats like {how}")
+sys.exit(entry.main())
