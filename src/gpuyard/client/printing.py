@@ -1,4 +1,4 @@
-"""What the commands print: tables for people, one JSON document for programs."""
+"""What the commands of wings print: tables for people, one JSON document for programs."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ def print_json(document: Any) -> None:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """A table without lines; numbers stand to the right."""
     cells = [["-" if value is None or value == "" else str(value) for value in row] for row in rows]
-    numeric = [all(isinstance(value, int | float | None) for value in column) for column in zip(*rows, strict=True)]
+    numeric = [all(isinstance(row[place], int | float | None) for row in rows) for place in range(len(columns))]
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
     for line in (list(columns), *cells):
         aligned = [

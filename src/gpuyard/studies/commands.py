@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
+from gpuyard.client.printing import print_json, print_table, say
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.studies.printing import print_json, print_table, say
 
 if TYPE_CHECKING:
     from pandas import DataFrame

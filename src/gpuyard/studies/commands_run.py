@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpuyard.client.printing import print_json, print_table, say
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.studies.commands import AsJson, Folder, Limit, OneVariant, app, needs_extra, variants_of
-from gpuyard.studies.printing import print_json, print_table, say
 
 if TYPE_CHECKING:
     from gpuyard.studies.manifest import Entry, Manifest
