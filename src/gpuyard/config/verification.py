@@ -88,14 +88,15 @@ class VerificationSettings(VerificationPolicy):
     """`database`: the address of a PostgreSQL database, which servers may share; unset, a SQLite file in the home.
 
     `blobs`: where series and workloads are kept, a folder or a bucket; unset, a folder in the home. `host` and `port`
-    are where solvers reach us (port 0: a free one). `generator`: another one, as `module:Class`; unset, prompts are
-    made by each class's trusted executor.
+    are where solvers reach us (port 0: a free one), at `public_host` where they know us by another name. `generator`:
+    another one, as `module:Class`; unset, prompts are made by each class's trusted executor.
     """
 
     database: Annotated[str | None, AfterValidator(_postgresql)] = Field(default=None, repr=False)
     blobs: str | None = None
     host: str = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)
+    public_host: str | None = None
     generator: Annotated[str | None, AfterValidator(_module_and_class)] = None
     issuers: dict[str, str] = Field(default_factory=dict[str, str])
     executors: dict[str, ExecutorSettings] = Field(default_factory=dict[str, ExecutorSettings])
