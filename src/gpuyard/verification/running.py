@@ -19,7 +19,7 @@ from gpuyard.verification.check import Check
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import Busy, Context, LeaseLost, call, leased, when_free
 from gpuyard.verification.dispatcher import PIPELINES, Dispatcher
-from gpuyard.verification.executors import Executor
+from gpuyard.verification.executors import Executor, place_of
 from gpuyard.verification.files import read_file
 from gpuyard.verification.records.events import Kind
 from gpuyard.verification.records.executors import ExecutorRecord
@@ -62,6 +62,7 @@ async def verify(session: Session, executors: Sequence[Executor], *, claims: boo
     await check_places(session, executors)
     await abandon_dead(session.context)
     checks, faults, left = list[Check](), list[str](), list(executors)
+    places = {name: place_of(settings) for name, settings in session.store.settings.executors.items()}
     for _ in range(_TURNS):
         for cls, count in Counter(executor.gpu_class for executor in left).items():
             await prepare(session, cls, count, say)
@@ -72,7 +73,7 @@ async def verify(session: Session, executors: Sequence[Executor], *, claims: boo
         except LeaseLost as error:
             raise BatchLostError(f"The batch was given up: {error}.") from error
         await asyncio.to_thread(_keep_evidence, session, fresh)
-        faults += await tell_yard(session.client, fresh, await call(session.context.records.executors))
+        faults += await tell_yard(session.client, fresh, await call(session.context.records.executors), places)
         checks += fresh
         # Another server may have taken the samples that were ready.
         done = {check.executor.name for check in fresh}
