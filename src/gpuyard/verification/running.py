@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -167,8 +168,8 @@ async def watch(
             began = time.monotonic()
             try:
                 tell(await verify(session, executors, claims=claims, say=say))
-            except GpuyardError as error:
-                say(str(error))
+            except GpuyardError as error:  # the next time may be better
+                sys.stderr.write(f"gpuyard: {error}\n")
             await asyncio.sleep(max(0.0, began + every_s - time.monotonic()))
     finally:
         pipelines.cancel()
