@@ -19,10 +19,11 @@ from tests.support.verifying import cheating, configure, executor, outcomes, ver
 from tests.support.yard import TestYard, make_yard
 
 # Each has its GPU, by its place here.
-CHEATERS = ("smaller", "replays", "refuses", "hears", "leaves", "invents", "forges")
+CHEATERS = ("smaller", "replays", "refuses", "hears", "leaves", "invents", "forges", "guesses")
 WORDS = {
     "smaller": "differs from the trusted one", "replays": "lack", "refuses": "declined", "hears": "declined",
     "leaves": "no hash of answers came", "invents": "hash", "forges": "is not signed by",
+    "guesses": "differs from the trusted one",
 }  # fmt: skip
 
 
@@ -103,6 +104,28 @@ def check_evidence(yard: TestYard) -> None:
         if one["name"] in CHEATERS:
             told = yard.json("verify", "evidence", one["checks"][0]["id"])
             assert (told["outcome"], told["sound"]) == ("failed", True)
+
+
+@pytest.mark.timeout(200)
+def test_a_place_stands_as_its_worst_executor_until_somebody_forgets_it() -> None:
+    with make_yard() as yard:
+        configure(yard, executor("trusted", "practice-6", trusted=True), executor("honest", "practice-6"),
+                  executor("smaller", "practice-6", python=cheating(yard, "smaller")))  # fmt: skip
+
+        def until() -> float | None:
+            (place,) = yard.json("trust")["items"]
+            return place["quarantined_until"]
+
+        assert outcomes(verify(yard, "honest", "smaller", code=1)) == {"honest": "passed", "smaller": "failed"}
+        quarantined = until()
+        assert quarantined
+        assert outcomes(verify(yard, "honest")) == {"honest": "passed"}
+        assert until() == quarantined, "who else is there does not make it better"
+        yard.ok("trust", "forget", "local")
+        assert outcomes(verify(yard, "honest")) == {"honest": "passed"}
+        assert until() is None
+        assert outcomes(verify(yard, "smaller", code=1)) == {"smaller": "failed"}
+        assert (until() or 0) > quarantined + 3 * 3600
 
 
 @pytest.mark.timeout(200)

@@ -3,7 +3,7 @@
 `smaller`: another model with fewer words. `replays`: sends the first answers that it ever gave. `refuses`: declines at
 once, without a reason. `hears`: declines when it knows the seed. `invents`: sends a hash, and other answers to it.
 `leaves`: goes when it knows the seed. `forges`: declines with the receipts in the file MEMORY. `borrows`: shows the GPU
-whose UUID MEMORY holds.
+whose UUID MEMORY holds. `guesses`: answers under another seed than it is given.
 """
 
 import importlib
@@ -63,6 +63,8 @@ elif how == "invents":
     messages.pieces = other_pieces
 elif how == "forges":
     os.environ[entry.BUSY] = str(memory)
+elif how == "guesses":
+    stream.Stream.seed = lambda channel: seed(channel) ^ 1
 elif how == "borrows":
     os.environ["CUDA_VISIBLE_DEVICES"] = memory.read_text()
 else:

@@ -50,10 +50,10 @@ def outcomes(found: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {name: item["outcome"] for name, item in found.items()}
 
 
-def cheating(yard: TestYard, how: str) -> str:
+def cheating(yard: TestYard, how: str, python: str | Path = sys.executable) -> str:
     """An executor's `python` that runs the solver in another way (see the program); what it remembers lies beside."""
     path = yard.work / f"python-{how}"
-    words = [sys.executable, str(CHEATER), how, str(yard.work / f"{how}.memory")]
+    words = [str(python), str(CHEATER), how, str(yard.work / f"{how}.memory")]
     path.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
     path.chmod(0o755)
     return str(path)

@@ -88,8 +88,8 @@ class VerificationSettings(VerificationPolicy):
     """`database`: the address of a PostgreSQL database, which servers may share; unset, a SQLite file in the home.
 
     `blobs`: where series and workloads are kept, a folder or a bucket; unset, a folder in the home. `host` and `port`
-    are where solvers reach us (port 0: a free one). `generator`: another one, as `module:Class`; unset, prompts are
-    made by each class's trusted executor.
+    are where solvers reach us (port 0: a free one), at `public_host` where they know us by another name. `generator`:
+    another one, as `module:Class`; unset, prompts are made by each class's trusted executor.
     """
 
     database: Annotated[str | None, AfterValidator(_postgresql)] = Field(default=None, repr=False)

@@ -22,7 +22,7 @@ class Executor:
     @property
     def place(self) -> str:
         """The yard's word for it, under which it is put into quarantine."""
-        return self.settings.place or (f"{_GPU}{self.settings.gpu}" if self.settings.gpu else self.settings.provider)
+        return place_of(self.settings)
 
     @property
     def delivery(self) -> str:
@@ -46,6 +46,11 @@ class Executor:
             "provider": settings.provider, "provider_options": settings.provider_options, "image": settings.image,
             "resources": {"cpus": settings.cpus, "gpus": gpus}, "environment": {}, "allowed": {"quarantined": True},
         }  # fmt: skip
+
+
+def place_of(settings: ExecutorSettings) -> str:
+    """Where the jobs of an executor go, in the yard's word for it."""
+    return settings.place or (f"{_GPU}{settings.gpu}" if settings.gpu else settings.provider)
 
 
 def named(words: str, configured: Mapping[str, ExecutorSettings], gpu_class: Class | None) -> Executor:

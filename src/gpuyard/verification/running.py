@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ from gpuyard.verification.check import Check
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import Busy, Context, LeaseLost, call, leased, when_free
 from gpuyard.verification.dispatcher import PIPELINES, Dispatcher
-from gpuyard.verification.executors import Executor
+from gpuyard.verification.executors import Executor, place_of
 from gpuyard.verification.files import read_file
 from gpuyard.verification.records.events import Kind
 from gpuyard.verification.records.executors import ExecutorRecord
@@ -68,12 +69,13 @@ async def verify(session: Session, executors: Sequence[Executor], *, claims: boo
     await check_places(session, executors)
     await abandon_dead(session.context)
     checks, faults, left = list[Check](), list[str](), list(executors)
+    places = {name: place_of(settings) for name, settings in session.store.settings.executors.items()}
     for _ in range(_TURNS):
         for cls, count in Counter(executor.gpu_class for executor in left).items():
             await prepare(session, cls, count, say)
         say(f"{len(left)} executors begin together")
         fresh = await _run_batch(session, left, claims=claims)
-        faults += await tell_yard(session.client, fresh, await call(session.context.records.executors))
+        faults += await tell_yard(session.client, fresh, await call(session.context.records.executors), places)
         checks += fresh
         # Another server may have taken the samples that were ready.
         done = {check.executor.name for check in fresh}
@@ -184,8 +186,8 @@ async def watch(
             began = time.monotonic()
             try:
                 tell(await verify(session, executors, claims=claims, say=say))
-            except GpuyardError as error:
-                say(str(error))
+            except GpuyardError as error:  # the next time may be better
+                sys.stderr.write(f"gpuyard: {error}\n")
             await asyncio.sleep(max(0.0, began + every_s - time.monotonic()))
     finally:
         pipelines.cancel()

@@ -102,10 +102,8 @@ async def open_session(home: Home | None = None) -> AsyncGenerator[Session]:
     """Open everything; the embedded server is started if none runs."""
     store, database = open_store(home)
     try:
-        settings, listen = (
-            store.settings,
-            Hub(store.settings.host, store.settings.port, public_host=store.settings.public_host),
-        )
+        settings = store.settings
+        listen = Hub(settings.host, settings.port, public_host=settings.public_host)
         async with AsyncClient() as client, listen as hub:
             jobs = SolverJobs(client, lay_out(store.folder))
             known = {

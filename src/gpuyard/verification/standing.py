@@ -47,19 +47,25 @@ def is_quarantined(record: ExecutorRecord, now: float) -> bool:
     return record.quarantined_until is not None and record.quarantined_until > now
 
 
-async def tell_yard(client: "AsyncClient", checks: Sequence["Check"], records: Iterable[ExecutorRecord]) -> list[str]:
+async def tell_yard(
+    client: "AsyncClient", checks: Sequence["Check"], records: Iterable[ExecutorRecord], places: Mapping[str, str]
+) -> list[str]:
     """Put the standing of everyone who was checked into the yard; what went wrong, in words.
 
-    A place with several executors stands as its worst one does: a job that goes there may get just that.
+    `places` of the executors that are known, by name. A place with several stands as its worst one does, whoever of
+    them was checked: a job that goes there may get just that. Only a failure brings quarantine: what somebody has
+    ended by hand, a check that is passed does not begin again.
     """
     now, known, faults = time.time(), {record.name: record for record in records}, list[str]()
-    places: dict[str, list[tuple[ExecutorRecord, str]]] = {}
-    for check in checks:
-        if record := known.get(check.executor.name):
-            places.setdefault(check.executor.place, []).append((record, check.reason))
-    for place, found in places.items():
+    names = {**places, **{check.executor.name: check.executor.place for check in checks}}
+    for place in dict.fromkeys(check.executor.place for check in checks):
+        here = [check for check in checks if check.executor.place == place]
+        found = [known[name] for name, at in names.items() if at == place and name in known]
         try:
-            await client.call(calls.record_trust(place, _finding(found, now)))
+            until = max((record.quarantined_until or 0.0 for record in found), default=0.0)
+            if not any(check.outcome is Outcome.FAILED for check in here):
+                until = min(until, await _quarantined_until(client, place))
+            await client.call(calls.record_trust(place, _finding(here, found, until, now)))
         except GpuyardError as error:
             faults.append(f"{place}: {error}")
     return faults
@@ -71,11 +77,15 @@ def _weight(record: ExecutorRecord, now: float) -> float:
     return min(1.0, score(record, now) / Trust().score)
 
 
-def _finding(found: Sequence[tuple[ExecutorRecord, str]], now: float) -> dict[str, Any]:
-    until = max((record.quarantined_until or 0.0 for record, _ in found), default=0.0)
-    reasons = "; ".join(f"{record.name}: {reason or 'passed'}" for record, reason in found)
+async def _quarantined_until(client: "AsyncClient", place: str) -> float:
+    recorded = {one.place: one.quarantined_until for one in await client.call(calls.trust())}
+    return recorded.get(place) or 0.0
+
+
+def _finding(checks: Sequence["Check"], records: Sequence[ExecutorRecord], until: float, now: float) -> dict[str, Any]:
+    reasons = "; ".join(f"{check.executor.name}: {check.reason or 'passed'}" for check in checks)
     return {
-        "score": round(min(_weight(record, now) for record, _ in found), 4),
+        "score": round(min((_weight(record, now) for record in records), default=0.0), 4),
         "quarantined_until": until if until > now else None,
         "reason": f"verification of {reasons}"[:_LONGEST_REASON],
     }
