@@ -1,13 +1,12 @@
 """`gpuyard study`: write a study, look at it, ask its baseline. What runs it on a cluster is added to `app`."""
 
-from collections.abc import Callable
 from dataclasses import asdict
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpuyard.client.extras import needs_extra
 from gpuyard.client.printing import print_json, print_table, say
 from gpuyard.domain.errors import InvalidInputError
 
@@ -18,14 +17,13 @@ if TYPE_CHECKING:
     from gpuyard.studies.review import Review
     from gpuyard.studies.study import Study, Variant
 
-P = ParamSpec("P")
-R = TypeVar("R")
 Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="The study's folder.", show_default="this folder")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 OneVariant = Annotated[str, typer.Option("--variant", metavar="2k|4k", help="Only the prompts of this variant.")]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Only the first N prompts.")]
 _REFUSED = 4
 
+extra_needed = needs_extra("study", "studies")
 app = typer.Typer(
     help="Compare ways of splitting a large model over a cluster.",
     rich_markup_mode=None,
@@ -33,21 +31,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-def needs_extra(command: Callable[P, R]) -> Callable[P, R]:
-    """A command that says which extra to install when a package of it is missing."""
-
-    @wraps(command)
-    def explained(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return command(*args, **kwargs)
-        except ModuleNotFoundError as error:
-            if (error.name or "gpuyard").startswith("gpuyard"):
-                raise
-            raise InvalidInputError.of("study", f"needs {error.name}", "pip install 'gpuyard[studies]'") from None
-
-    return explained
 
 
 def variants_of(name: str) -> "tuple[Variant, ...]":
@@ -73,7 +56,7 @@ def init(
 
 
 @app.command()
-@needs_extra
+@extra_needed
 def validate(directory: Folder = Path(), as_json: AsJson = False) -> None:
     """Check a study without running it: prompts, model, strategies. Exit code 2 when something is wrong."""
     from gpuyard.studies.review import Review, review
@@ -103,7 +86,7 @@ def _print_review(found: "Review") -> None:
 
 
 @app.command()
-@needs_extra
+@extra_needed
 def plan(directory: Folder = Path(), as_json: AsJson = False) -> None:
     """Show what each job would need: nodes, processes, memory per GPU; and why one cannot fit."""
     from gpuyard.studies.plan import plan as rows_of
@@ -127,7 +110,7 @@ def _plan_cells(row: "PlanRow") -> tuple[Any, ...]:
 
 
 @app.command()
-@needs_extra
+@extra_needed
 def baseline(
     directory: Folder = Path(),
     variant: OneVariant = "",

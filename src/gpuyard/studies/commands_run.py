@@ -10,7 +10,7 @@ import typer
 
 from gpuyard.client.printing import print_json, print_table, say
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.studies.commands import AsJson, Folder, Limit, OneVariant, app, needs_extra, variants_of
+from gpuyard.studies.commands import AsJson, Folder, Limit, OneVariant, app, extra_needed, variants_of
 
 if TYPE_CHECKING:
     from gpuyard.studies.manifest import Entry, Manifest
@@ -24,7 +24,7 @@ _INTERRUPTED = 130
 
 
 @app.command()
-@needs_extra
+@extra_needed
 def run(
     directory: Folder = Path(),
     only: Annotated[
@@ -50,7 +50,7 @@ def run(
 
 
 @app.command()
-@needs_extra
+@extra_needed
 def resume(directory: Folder = Path(), fail_fast: FailFast = False, provider: Provider = "slurm") -> None:
     """Go on with the newest run: what is under way is seen to its end, what failed is tried again."""
     study = _checked(directory)
@@ -75,7 +75,7 @@ def status(directory: Folder = Path(), as_json: AsJson = False) -> None:
 
 
 @app.command()
-@needs_extra
+@extra_needed
 def report(directory: Folder = Path()) -> None:
     """Read the newest run's results anew and write its tables, plots and page."""
     from gpuyard.studies.manifest import Manifest, newest_run

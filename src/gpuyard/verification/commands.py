@@ -5,13 +5,13 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import wraps
 from pathlib import Path
 from shutil import copyfile
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from gpuyard.client.extras import needs_extra
 from gpuyard.client.printing import print_json, print_table, say
 from gpuyard.domain.errors import InvalidInputError, NotFoundError
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from gpuyard.verification.running import Report
     from gpuyard.verification.session import Session, Store
 
-P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")
 Names = Annotated[list[str], typer.Argument(metavar="EXECUTOR…", help="Names of the settings, providers, or gpu:UUID.")]
 OfClass = Annotated[str, typer.Option("--class", metavar="C", help="The class they claim, such as a6000.")]
@@ -31,6 +29,7 @@ Claims = Annotated[bool, typer.Option("--claims", help="Ask for the GPU's model,
 _FAILED = 1
 _MOST_OFTEN_S = 1.0
 
+extra_needed = needs_extra("verify", "verification")
 app = typer.Typer(
     help="Prove that GPU executors are what they claim.",
     rich_markup_mode=None,
@@ -40,23 +39,8 @@ app = typer.Typer(
 )
 
 
-def needs_extra(command: Callable[P, R]) -> Callable[P, R]:
-    """A command that says which extra to install when a package of it is missing."""
-
-    @wraps(command)
-    def explained(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return command(*args, **kwargs)
-        except ModuleNotFoundError as error:
-            if (error.name or "gpuyard").startswith("gpuyard"):
-                raise
-            raise InvalidInputError.of("verify", f"needs {error.name}", "pip install 'gpuyard[verification]'") from None
-
-    return explained
-
-
 @app.command()
-@needs_extra
+@extra_needed
 def run(names: Names, of_class: OfClass = "", claims: Claims = False, as_json: AsJson = False) -> None:
     """Verify executors once, all at the same moment. Exit code 1 when one of them fails."""
     from gpuyard.verification.running import verify
@@ -71,7 +55,7 @@ def run(names: Names, of_class: OfClass = "", claims: Claims = False, as_json: A
 
 
 @app.command()
-@needs_extra
+@extra_needed
 def watch(
     names: Names,
     of_class: OfClass = "",
@@ -100,7 +84,7 @@ def watch(
 
 
 @app.command()
-@needs_extra
+@extra_needed
 def calibrate(
     of_class: Annotated[str, typer.Option("--class", metavar="C", help="The class.")],
     trusted: Annotated[str, typer.Option(metavar="EXECUTOR", help="Its trusted executor.")],
@@ -125,7 +109,7 @@ def calibrate(
 
 
 @app.command()
-@needs_extra
+@extra_needed
 def status(
     as_json: AsJson = False,
     metrics: Annotated[bool, typer.Option("--metrics", help="The same for Prometheus.")] = False,
@@ -199,7 +183,7 @@ def _when(moment: float | None) -> str | None:
 
 
 @app.command()
-@needs_extra
+@extra_needed
 def evidence(
     check_id: Annotated[str, typer.Argument(metavar="CHECK", help="The id of a check.")],
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the file here.")] = None,
@@ -226,7 +210,7 @@ def evidence(
 
 
 @app.command()
-@needs_extra
+@extra_needed
 def receipt(
     name: Annotated[str, typer.Argument(metavar="EXECUTOR", help="One of the settings, by name.")],
     job: Annotated[str, typer.Argument(metavar="JOB", help="The work it is given, by any name.")],
@@ -256,7 +240,7 @@ def receipt(
 
 
 @app.command()
-@needs_extra
+@extra_needed
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `gpuyard verify evidence` wrote.")],
     key: Annotated[str | None, typer.Option(metavar="KEY", help="The yard's public key, hex or PEM.")] = None,
