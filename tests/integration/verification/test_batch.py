@@ -276,8 +276,8 @@ async def test_lies_about_the_gpu_and_one_gpu_behind_two_are_found(records: Reco
     found = {check.executor.name: check.outcome for check in checks}
     assert found.pop("honest") is Outcome.PASSED, [check.reason for check in checks]
     assert set(found.values()) == {Outcome.FAILED}
-    nonces = {order["claims"]["nonce"] for one in liars.values() for order in one.orders}
-    assert len(nonces) == len(liars), "a proof of memory can be computed by nobody ahead of time"
+    asked = [order["claims"] for one in liars.values() for order in one.orders]
+    assert asked == [{"inventory": True, "vram_gb": 0.0, "speed": False}] * len(liars), "proofs begin with the seed"
 
 
 class HasMemory(Honest):
