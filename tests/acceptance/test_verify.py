@@ -69,7 +69,9 @@ def test_the_status_shows_classes_and_executors(checked: TestYard) -> None:
     assert all(name in table for name in (*NAMES, "practice-12", "++"))
     assert 'gpu_class="practice-6"' in checked.ok("verify", "status", "--metrics")
     (place,) = checked.json("trust")["items"]
-    assert (place["place"], place["score"], place["quarantined_until"]) == ("local", 0.5, None)
+    assert (place["place"], place["score"], place["quarantined_until"]) == ("local", 1.0, None), (
+        "more than a newcomer is trusted counts in full"
+    )
 
 
 @pytest.mark.parametrize("name", ["stream12", "stdin6"])

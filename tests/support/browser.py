@@ -12,9 +12,12 @@ _FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "
           "--disable-component-update", "--disable-sync")  # fmt: skip
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def browser() -> Iterator[Browser]:
-    """Chromium; its pages ask nobody for anything but what a test opens."""
+    """Chromium; its pages ask nobody for anything but what a test opens.
+
+    A new one for each test: while it is there an event loop runs in this thread, and others could not run theirs.
+    """
     program = shutil.which("chromium")
     if program is None:
         if os.environ.get("CI") == "true":

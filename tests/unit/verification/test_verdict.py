@@ -38,7 +38,7 @@ def test_a_check_that_is_passed() -> None:
         ({"answers": answer_file(WRONG)}, "hash", "and '"),  # another file than the one that was hashed
         ({"answers": answer_file(ANSWERS) + b" "}, "hash", "was said"),
         ({"answers": None}, "hash", "a hash came, and no answers to it"),
-        ({"answers": None, "unread": "65 MiB unpacked"}, "hash", "no answers to it that can be read: 65 MiB unpacked"),
+        ({"answers": None, "unread": "65 MiB unpacked"}, "hash", "no answers to it: 65 MiB unpacked"),
         (answered(list(ANSWERS.values())), "answers", "are no map of prompts to texts: Expected `object`, got `array`"),
         (answered({**ANSWERS, SERIES[0]: 5}), "answers", "Expected `str`, got `int`"),
         (answered({**ANSWERS, "more": "x"}), "answers", "lack 0 prompts and have 1 that were not asked"),
