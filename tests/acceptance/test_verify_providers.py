@@ -40,7 +40,7 @@ def check_jobs(yard: TestYard, found: dict[str, dict[str, Any]], provider: str) 
     assert there == {f"verify {name}" for name in NAMES}
     assert {job["state"] for job in jobs} == {"completed"}
     places = {one["place"]: one["score"] for one in yard.json("trust")["items"]}
-    assert places == {provider: 0.4}
+    assert places == {provider: 1.0}
 
 
 @pytest.fixture
