@@ -474,7 +474,8 @@ def test_the_rights_in_rbac_yaml_are_enough_and_all_of_them_are_used(cluster, tm
             assert await kubernetes.health_check() == {"status": "healthy", "version": "v1.30.0"}
             gang = await yard.submit(yard.job(STAY, options={"nodes": 2}, environment={"A": "b"}))
             await polled(yard, gang, JobStatus.RUNNING)
-            while "here" not in await kubernetes.get_job_logs(gang):  # a pod runs before its program has said anything
+            # A pod runs before its program has said anything.
+            while "here" not in await kubernetes.get_job_logs(gang):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             await kubernetes.cancel_job(gang)
             assert (await polled(yard, gang)).status is JobStatus.CANCELLED
