@@ -28,9 +28,10 @@ TURNS = 5
 
 def measure(scale: float) -> Iterator[Figure]:
     """Each figure beside its floor, in turns."""
+    # First, since its memory is how far the peak of this process rises.
+    yield from verification_batch.figures(scale)
     yield _sampling(scaled(3500, scale, TRAITS[CLASS].prompts))
     yield from verification_barrier.figures(scale)
-    yield from verification_batch.figures(scale)
 
 
 def _sampling(count: int) -> Figure:

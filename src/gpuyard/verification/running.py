@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -224,8 +224,3 @@ async def calibrate_class(session: Session, executor: Executor, runs: int, say: 
     ranges = {name: (one.low, one.high) for name, one in result.ranges.items()}
     await call(records.put_ranges, cls, {"solve_s": (min(times), result.deadline_s), **ranges})
     return result
-
-
-def streaming(executor: Executor, *, stream: bool) -> Executor:
-    """The executor with its seed on standard input where `stream` is false."""
-    return replace(executor, settings=executor.settings.model_copy(update={"stream": stream}))

@@ -1,14 +1,13 @@
 """Trusted executors through the yard: their jobs make prompts, and answer ours ahead of time."""
 
 import asyncio
-import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpuyard.domain.errors import GpuyardError
 from gpuyard.domain.ids import new_id
-from gpuyard.verification.answers import MOST_BYTES, AnswersError, Parcel, answers_of, most_bytes
+from gpuyard.verification.answers import MOST_BYTES, AnswersError, Parcel, answers_of, most_bytes, read_series
 from gpuyard.verification.batch import SETTINGS
 from gpuyard.verification.channel import Order
 from gpuyard.verification.channels import AFTER_S, OutputChannel
@@ -60,12 +59,11 @@ class JobTrusted:
         wanted = {"series": series, "prompts": count, "seed": secrets.randbits(63)}
         run = await self._run({"task": "generate", "generate": wanted}, Task.GENERATE, MOST_BYTES)
         try:
-            found: Any = json.loads(run.parcel.read())
-        except ValueError as error:
-            raise ExecutorFault(f"{self.name} made no JSON of prompts: {error}") from error
-        if not isinstance(found, list) or not all(isinstance(one, list) for one in found):  # pyright: ignore
-            raise ExecutorFault(f"{self.name} made no list of lists of prompts")
-        return found  # pyright: ignore[reportUnknownVariableType]
+            return read_series(run.parcel, series, count)
+        except AnswersError as error:
+            raise ExecutorFault(f"{self.name} made no series: {error}") from error
+        finally:
+            run.parcel.close()
 
     async def solve(self, cls: Class, prompts: Sequence[str], seed: int) -> dict[str, str]:
         """The answers by prompt; ExecutorFault."""
