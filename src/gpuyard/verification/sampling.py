@@ -13,8 +13,8 @@ from gpuyard.verification.records.series import Series
 from gpuyard.verification.records.workloads import Hidden, NewWorkload
 from gpuyard.verification.step import Fail, Outcome, Skip, Step, run_step
 
-# So many workloads share a transaction, and their files the disk's turns.
-_AT_ONCE = 8
+# So many workloads share a transaction, and their files the disk's turns: more than a usual run makes.
+_AT_ONCE = 16
 
 
 async def sample(context: Context, cls: Class) -> Outcome:

@@ -44,12 +44,17 @@ class SampleRecords(Records):
 
     def samples_unused(self, cls: Class) -> int:
         """How many may be used now, or once they are answered."""
-        counts = self.counts(cls)
-        return counts.ready + counts.waiting
+        return self._count_open(cls)
 
     def samples_ready(self, cls: Class) -> int:
         """How many may be used now."""
-        return self.counts(cls).ready
+        return self._count_open(cls, _ANSWERED)
+
+    def _count_open(self, cls: Class, *conditions: sa.ColumnElement[bool]) -> int:
+        # What was used and retired, most of all there are, is not looked at.
+        wanted = sa.select(sa.func.count()).select_from(samples).join(workloads)
+        with self.database.reading() as tx:
+            return tx.scalar(wanted.where(workloads.c.gpu_class == cls.value, _UNUSED, *conditions)) or 0
 
     def counts(self, cls: Class) -> Counts:
         """The class in figures."""
