@@ -1,4 +1,4 @@
-"""`gpuyard verify`: run, watch, calibrate, status, evidence, receipt, check."""
+"""`gpuyard verify`: run, watch, calibrate, prompts, status, evidence, receipt, check."""
 
 import asyncio
 import sys
@@ -13,9 +13,10 @@ import typer
 
 from gpuyard.client.extras import needs_extra
 from gpuyard.client.printing import print_json, print_table, say
-from gpuyard.domain.errors import InvalidInputError, NotFoundError
+from gpuyard.domain.errors import GpuyardError, InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
+    from gpuyard.verification.classes import Class
     from gpuyard.verification.evidence import Verdict
     from gpuyard.verification.executors import Executor
     from gpuyard.verification.running import Report
@@ -106,6 +107,35 @@ def calibrate(
     say(f"{of_class} has {found.deadline_s:.2f} s from the seed to the answers' hash.")
     for name, (low, high) in ranges.items():
         say(f"{name}: {low:.4g} to {high:.4g}")
+
+
+@app.command()
+@extra_needed
+def prompts(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Prompts in UTF-8, one a line.")],
+    of_class: Annotated[str, typer.Option("--class", metavar="C", help="The class that will be asked them.")],
+    as_json: AsJson = False,
+) -> None:
+    """Add prompts of your own; each file is a series, with as many prompts as the class has in one."""
+    from gpuyard.verification.context import Context
+    from gpuyard.verification.own_prompts import add_files
+    from gpuyard.verification.session import open_store
+
+    cls = _class_of(of_class)
+    store, database = open_store()
+    try:
+        context = Context(store.records, store.blobs, lambda _: None, store.settings)
+        added = asyncio.run(add_files(context, cls, files))
+    except OSError as error:
+        raise GpuyardError(f"The prompts cannot be stored: {error}.", "Nothing was added.") from error
+    finally:
+        database.close()
+    if as_json:
+        print_json({"class": of_class, "series": added.series, "left_out": added.left_out})
+        return
+    say(f"{added.series} series added to {of_class}.")
+    if added.left_out:
+        say(f"{added.left_out} left out: there already, or no room ([verification] max_series).")
 
 
 @app.command()
@@ -298,17 +328,22 @@ def _print_report(report: "Report", as_json: bool) -> None:
 
 
 def _executors(session: "Session", names: Sequence[str], of_class: str) -> "list[Executor]":
-    from gpuyard.verification.classes import class_of
     from gpuyard.verification.executors import named
 
-    try:
-        cls = class_of(of_class) if of_class else None
-    except ValueError as error:
-        raise InvalidInputError.of("--class", str(error), "name one of them") from None
+    cls = _class_of(of_class) if of_class else None
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise InvalidInputError.of("EXECUTOR", f"names {', '.join(sorted(twice))} twice", "name each once")
     return [named(name, session.store.settings.executors, cls) for name in names]
+
+
+def _class_of(name: str) -> "Class":
+    from gpuyard.verification.classes import class_of
+
+    try:
+        return class_of(name)
+    except ValueError as error:
+        raise InvalidInputError.of("--class", str(error), "name one of them") from None
 
 
 def _quiet(as_json: bool) -> Callable[[str], None]:
