@@ -9,6 +9,7 @@ import typer
 from gpuyard.client.extras import needs_extra
 from gpuyard.client.printing import print_json, print_table, say
 from gpuyard.domain.errors import InvalidInputError
+from gpuyard.studies.wing import wing
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -24,13 +25,7 @@ Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="
 _REFUSED = 4
 
 extra_needed = needs_extra("study", "studies")
-app = typer.Typer(
-    help="Compare ways of splitting a large model over a cluster.",
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = wing.new_app()
 
 
 def variants_of(name: str) -> "tuple[Variant, ...]":

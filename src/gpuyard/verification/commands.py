@@ -14,6 +14,7 @@ import typer
 from gpuyard.client.extras import needs_extra
 from gpuyard.client.printing import print_json, print_table, say
 from gpuyard.domain.errors import GpuyardError, InvalidInputError, NotFoundError
+from gpuyard.verification.wing import wing
 
 if TYPE_CHECKING:
     from gpuyard.verification.classes import Class
@@ -31,13 +32,7 @@ _FAILED = 1
 _MOST_OFTEN_S = 1.0
 
 extra_needed = needs_extra("verify", "verification")
-app = typer.Typer(
-    help="Prove that GPU executors are what they claim.",
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = wing.new_app()
 
 
 @app.command()
@@ -64,7 +59,10 @@ def watch(
     claims: Claims = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document a line for each batch.")] = False,
 ) -> None:
-    """Verify executors again and again between their jobs, and make samples meanwhile, until Ctrl-C."""
+    """Verify executors again and again between their jobs.
+
+    Samples are made meanwhile; Ctrl-C ends it.
+    """
     from gpuyard.domain import units
     from gpuyard.verification.running import watch as go_on
 
@@ -92,7 +90,10 @@ def calibrate(
     runs: Annotated[int, typer.Option(min=5, help="How many series it solves.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the trusted executor: the class's deadline becomes its 95th percentile × 1.2, its figures the ranges."""
+    """Measure a class's trusted executor.
+
+    The class's deadline becomes its 95th percentile × 1.2, its figures the ranges.
+    """
     from gpuyard.verification.running import calibrate_class
 
     async def measure(session: "Session") -> Any:
@@ -116,7 +117,10 @@ def prompts(
     of_class: Annotated[str, typer.Option("--class", metavar="C", help="The class that will be asked them.")],
     as_json: AsJson = False,
 ) -> None:
-    """Add prompts of your own; each file is a series, with as many prompts as the class has in one."""
+    """Add prompts of your own.
+
+    Each file is a series, with as many prompts as the class has in one.
+    """
     from gpuyard.verification.context import Context
     from gpuyard.verification.own_prompts import add_files
     from gpuyard.verification.session import open_store
@@ -144,7 +148,10 @@ def status(
     as_json: AsJson = False,
     metrics: Annotated[bool, typer.Option("--metrics", help="The same for Prometheus.")] = False,
 ) -> None:
-    """Show each class's samples and each executor's trust and newest checks."""
+    """Show samples by class, and how executors stand.
+
+    Of each executor: its trust, its quarantine and its newest checks.
+    """
     from gpuyard.verification.metrics import figures, render_metrics
     from gpuyard.verification.session import open_store
 
@@ -219,7 +226,10 @@ def evidence(
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the file here.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show, and write out, the signed evidence of a check, which anybody can check with `gpuyard verify check`."""
+    """Show or write out the signed evidence of a check.
+
+    Anybody can check the file with `gpuyard verify check`.
+    """
     from gpuyard.verification import evidence as files
     from gpuyard.verification import keys
     from gpuyard.verification.session import open_store
@@ -246,7 +256,10 @@ def receipt(
     job: Annotated[str, typer.Argument(metavar="JOB", help="The work it is given, by any name.")],
     valid: Annotated[str, typer.Option("--for", metavar="TIME", help="For how long from now, such as 1h.")],
 ) -> None:
-    """Sign what excuses an executor once for declining a check, since it works for you; hand it over with the job."""
+    """Sign a receipt for work that an executor is given.
+
+    It excuses the executor once for declining a check; hand it over with the job.
+    """
     import time
 
     from gpuyard.domain import units
