@@ -48,9 +48,9 @@ class _TellingStore(BlobStore):
         self._tell("put")
         return super().put(source)
 
-    def open(self, sha256: str, part: tuple[int, int] | None = None) -> IO[bytes]:
-        self._tell("open")
-        return super().open(sha256, part)
+    def read(self, sha256: str, most: int) -> bytes:
+        self._tell("read")
+        return super().read(sha256, most)
 
     def delete(self, sha256: str) -> None:
         self._tell("delete")

@@ -57,8 +57,7 @@ def read_blob(blobs: Blobs, blob: str, count: int) -> bytes:
 
 
 def _read(blobs: Blobs, blob: str, count: int) -> bytes:
-    with blobs.open(blob) as file:
-        return file.read(count * (MAX_PROMPT_BYTES + 1) + 1)
+    return blobs.read(blob, count * (MAX_PROMPT_BYTES + 1) + 1)
 
 
 def split_file(data: bytes) -> tuple[str, ...]:

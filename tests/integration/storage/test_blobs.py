@@ -181,6 +181,16 @@ def test_a_blob_with_other_content_is_an_oserror_and_what_was_there_stays(place:
     assert (tmp_path / "model.pt").read_bytes() == b"before"
 
 
+def test_a_small_blob_is_read_at_once_and_a_large_one_only_so_far(store: Blobs) -> None:
+    small, large = store.put(io.BytesIO(b"hello")), store.put(io.BytesIO(BIG))
+    assert (store.read(small.sha256, 5), store.read(small.sha256, 100)) == (b"hello", b"hello")
+    assert store.read(large.sha256, 1000) == BIG[:1000]
+    with pytest.raises(FileNotFoundError):
+        store.read("0" * 64, 100)
+    with pytest.raises(ValueError, match="is not a SHA-256"):
+        store.read("../secret", 100)
+
+
 def test_a_deleted_blob_is_gone_and_others_stay(store: Blobs):
     one, two = store.put(io.BytesIO(b"one")), store.put(io.BytesIO(b"two"))
     store.delete(one.sha256)
