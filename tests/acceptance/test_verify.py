@@ -116,6 +116,8 @@ def check_changed(yard: TestYard, file: Path, key: str) -> None:
         (["watch", "stream12", "--every", "-5m"], 2, "--every: "),
         (["watch", "stream12", "--every", "0"], 2, "--every: "),
         (["watch", "nobody", "--every", "1m"], 2, "EXECUTOR: 'nobody'"),
+        (["run", "stream12", "--claim", "memory"], 2, "--claim: there is no claim 'memory'"),
+        (["watch", "stream12", "--claim", "vram", "--claim", "inventory,speed"], 2, "write inventory, vram, speed or"),
         (["calibrate", "--class", "practice-12", "--trusted", "stream12"], 2, "--trusted: stream12 is not trusted"),
         (["calibrate", "--class", "practice-6", "--trusted", "trusted12"], 2, "--trusted: trusted12 is not trusted"),
         (["calibrate", "--class", "practice-12", "--trusted", "trusted12", "--runs", "4"], 2, "--runs"),

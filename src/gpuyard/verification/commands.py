@@ -25,7 +25,10 @@ T = TypeVar("T")
 Names = Annotated[list[str], typer.Argument(metavar="EXECUTOR…", help="Names of the settings, providers, or gpu:UUID.")]
 OfClass = Annotated[str, typer.Option("--class", metavar="C", help="The class they claim, such as a6000.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-Claims = Annotated[bool, typer.Option("--claims", help="Ask for the GPU's model, memory and speed, too.")]
+Claims = Annotated[
+    list[str] | None,
+    typer.Option("--claim", metavar="CLAIM", help="Ask for inventory, vram, speed or all, too; repeat for several."),
+]
 _FAILED = 1
 _MOST_OFTEN_S = 1.0
 
@@ -41,9 +44,12 @@ app = typer.Typer(
 
 @app.command()
 @extra_needed
-def run(names: Names, of_class: OfClass = "", claims: Claims = False, as_json: AsJson = False) -> None:
+def run(names: Names, of_class: OfClass = "", claim: Claims = None, as_json: AsJson = False) -> None:
     """Verify executors once, all at the same moment. Exit code 1 when one of them fails."""
+    from gpuyard.verification.claims import claims_of
     from gpuyard.verification.running import verify
+
+    claims = claims_of(claim or [])
 
     async def once(session: "Session") -> "Report":
         return await verify(session, _executors(session, names, of_class), claims=claims, say=_quiet(as_json))
@@ -60,13 +66,15 @@ def watch(
     names: Names,
     of_class: OfClass = "",
     every: Annotated[str, typer.Option(metavar="TIME", help="How often, such as 30m.")] = "30m",
-    claims: Claims = False,
+    claim: Claims = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document a line for each batch.")] = False,
 ) -> None:
     """Verify executors again and again between their jobs, and make samples meanwhile, until Ctrl-C."""
     from gpuyard.domain import units
+    from gpuyard.verification.claims import claims_of
     from gpuyard.verification.running import watch as go_on
 
+    claims = claims_of(claim or [])
     try:
         every_s = float(units.seconds(every))
     except ValueError as error:
