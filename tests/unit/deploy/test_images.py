@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,16 @@ def test_it_has_what_the_document_lists(image: Image) -> None:
     if image.framework == "torch":
         assert {"transformers", "accelerate"} <= requirements_of(image).keys()
     assert 'ARG MODELS=""' in dockerfile_of(image)
+
+
+def test_the_servers_image_has_what_its_extras_need() -> None:
+    (words,) = re.findall(r'^ARG EXTRAS="\[(.*)\]"', (IMAGES_FOLDER / "gpuyard.Dockerfile").read_text(), re.MULTILINE)
+    extras = words.split(",")
+    assert {"kubernetes", "docker", "s3", "verification"} == set(extras)
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    needed = {re.split(r"[<>=\[]", package)[0] for extra in extras for package in known[extra]}
+    lock = (ROOT / "requirements-server.lock").read_text()
+    assert needed <= set(re.findall(r"^([a-z0-9-]+)(?:\[.*\])?==", lock, re.MULTILINE))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
