@@ -9,7 +9,9 @@ compile() {
         --generate-hashes --no-emit-index-url --no-emit-find-links "$@"
 }
 compile --output-file requirements.lock "$@"
-compile --output-file requirements-server.lock --extra kubernetes --extra docker --extra s3 --constraint requirements.lock "$@"
+# The server's image says the same (EXTRAS).
+server=(--extra kubernetes --extra docker --extra s3 --extra verification)
+compile --output-file requirements-server.lock "${server[@]}" --constraint requirements.lock "$@"
 compile --output-file requirements-dev.lock --extra dev --constraint requirements.lock "$@"
 
 if grep -nE '://|^--' requirements.lock requirements-server.lock requirements-dev.lock; then

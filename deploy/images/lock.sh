@@ -19,3 +19,5 @@ leave+=(nvidia-{cublas,cuda-cupti,cuda-nvrtc,cuda-runtime,cudnn-cu13,cufft,cufil
 leave+=(nvidia-{cusparselt-cu13,nccl-cu13,nvjitlink,nvshmem-cu13,nvtx})
 compile pytorch 3.12 "${leave[@]/#/--no-emit-package=}" "$@"
 compile tensorflow 3.11 "$@"
+compile solver-transformers 3.11 "$@"
+compile solver-vllm 3.11 "$@"

@@ -4,10 +4,12 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
 
+from gpuyard.verification.yard import SOLVER
 from tests.support.verifying import configure, executor, outcomes, section, verify
 from tests.support.yard import TestYard, make_yard
 
@@ -116,6 +118,8 @@ def check_changed(yard: TestYard, file: Path, key: str) -> None:
         (["watch", "stream12", "--every", "-5m"], 2, "--every: "),
         (["watch", "stream12", "--every", "0"], 2, "--every: "),
         (["watch", "nobody", "--every", "1m"], 2, "EXECUTOR: 'nobody'"),
+        (["run", "stream12", "--claim", "memory"], 2, "--claim: there is no claim 'memory'"),
+        (["watch", "stream12", "--claim", "vram", "--claim", "inventory,speed"], 2, "write inventory, vram, speed or"),
         (["calibrate", "--class", "practice-12", "--trusted", "stream12"], 2, "--trusted: stream12 is not trusted"),
         (["calibrate", "--class", "practice-6", "--trusted", "trusted12"], 2, "--trusted: trusted12 is not trusted"),
         (["calibrate", "--class", "practice-12", "--trusted", "trusted12", "--runs", "4"], 2, "--runs"),
@@ -172,3 +176,29 @@ def test_a_class_is_calibrated_and_who_is_late_fails(yard: TestYard) -> None:
     found = verify(yard, "quick", "late", code=1)
     assert outcomes(found) == {"quick": "passed", "late": "failed"}, found
     assert "deadline" in found["late"]["reason"] or "in time" in found["late"]["reason"]
+
+
+def other_version(folder: Path) -> str:
+    """A solver of the next version; its `solve.py`."""
+    copytree(SOLVER, folder)
+    order = folder / "order.py"
+    order.write_text(order.read_text().replace("VERSION = 1", "VERSION = 2"))
+    return str(folder / "solve.py")
+
+
+@pytest.mark.timeout(200)
+def test_a_solver_that_is_there_already_is_used_and_one_of_another_version_is_refused(yard: TestYard) -> None:
+    there, newer = str(SOLVER / "solve.py"), other_version(yard.work / "newer")
+    configure(yard, executor("trusted", "practice-6", trusted=True, solver=there),
+              executor("there", "practice-6", solver=there), executor("newer", "practice-6", solver=newer),
+              executor("newer-stdin", "practice-6", solver=newer, stream=False),
+              executor("gone", "practice-6", solver="/nowhere/solve.py"),
+              executor("trusted12", "practice-12", trusted=True, solver=newer))  # fmt: skip
+    found = verify(yard, "there", "newer", "newer-stdin", "gone", code=1)
+    assert outcomes(found) == {"there": "passed", "newer": "failed", "newer-stdin": "failed", "gone": "blameless"}
+    refused = "version: this solver reads 2, the order has 1; take the solver that comes with the gpuyard that asks"
+    assert refused in found["newer"]["reason"]
+    assert refused in found["newer-stdin"]["reason"]
+    assert "/nowhere/solve.py" in found["gone"]["reason"], "this host is ours, so the yard has looked before"
+    done = yard.run("verify", "run", "trusted12")
+    assert (done.returncode, refused in done.stderr, "Traceback" in done.stderr) == (4, True, False), done.stderr

@@ -1,7 +1,7 @@
 """Cheaters as real processes, each on a GPU of its own: they fail, get no more jobs, and nobody else is touched.
 
-There are no GPUs here: a fake NVML shows them, and solvers are mocks. So speed and memory can be asked for, and nobody
-can prove them; what an honest executor claims is shown in tests/integration/verification.
+There are no GPUs here: a fake NVML shows them, and solvers are mocks. So an inventory can be true, and speed and memory
+can be asked for and not be proven; what an honest executor claims of those is shown in tests/integration/verification.
 """
 
 import json
@@ -25,6 +25,9 @@ WORDS = {
     "leaves": "no hash of answers came", "invents": "hash", "forges": "is not signed by",
     "guesses": "differs from the trusted one",
 }  # fmt: skip
+# What the evidence says of an inventory, and of claims that nobody can prove here.
+INVENTORY = ("model", "memory", "compute_capability", "uuid", "driver")
+UNPROVEN = {"vram", "vram_digest", "tflops", "bandwidth_gbs"}
 
 
 def uuid(number: int) -> str:
@@ -129,25 +132,51 @@ def test_a_place_stands_as_its_worst_executor_until_somebody_forgets_it() -> Non
 
 
 @pytest.mark.timeout(200)
-def test_lies_about_the_gpu_and_one_gpu_behind_two_are_found(yard: TestYard, fake_gpus: FakeGpus) -> None:  # noqa: F811
+def test_an_inventory_alone_shows_who_lies_about_the_gpu_or_shares_one(yard: TestYard, fake_gpus: FakeGpus) -> None:  # noqa: F811
     fake_gpus.set(uuid(0), name="NVIDIA GeForce GTX 1080", cc="6.1")
     fake_gpus.set(uuid(1), memory_mb=8192)
     python = cheating(yard, "borrows")
     (yard.work / "borrows.memory").write_text(uuid(3))
     configure(yard, t4("trusted", 8, trusted=True), t4("true", 2), t4("name", 0), t4("memory", 1), t4("owner", 3),
               t4("borrows", 4, python=python))  # fmt: skip
-    done = yard.run("verify", "run", "true", "name", "memory", "owner", "borrows", "--claims", "--json")
-    assert done.returncode == 1, done.stderr
-    wrong = {item["executor"]: not_ok(yard, item["check"]) for item in json.loads(done.stdout)["items"]}
-    unproven = {"vram", "vram_digest", "tflops", "bandwidth_gbs"}
-    assert wrong == {
-        "true": unproven, "name": unproven | {"model", "compute_capability"}, "memory": unproven | {"model", "memory"},
-        "owner": unproven | {"uuid"}, "borrows": unproven | {"uuid"},
+    names = ("true", "name", "memory", "owner", "borrows")
+    found = verify(yard, *names, "--claim", "inventory", code=1)
+    assert outcomes(found) == {**dict.fromkeys(names, "failed"), "true": "passed"}, found
+    assert {name: not_ok(yard, found[name]["check"]) for name in names} == {
+        "true": set(), "name": {"model", "compute_capability"}, "memory": {"model", "memory"},
+        "owner": {"uuid"}, "borrows": {"uuid"},
     }  # fmt: skip
+    (shown,) = (line for line in lines(yard, found["true"]["check"]) if line["name"] == "uuid")
+    assert uuid(2) in shown["reason"], "it has shown its own GPU"
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    ("claims", "looked_at", "wrong"),
+    [
+        (["vram"], {"vram", "vram_digest"}, {"vram", "vram_digest"}),
+        (["speed", "inventory"], {*INVENTORY, "tflops", "bandwidth_gbs"}, {"tflops", "bandwidth_gbs"}),
+        (["all"], {*INVENTORY, *UNPROVEN}, UNPROVEN),
+    ],
+)
+def test_only_the_claims_that_are_asked_for_count(
+    yard: TestYard, claims: list[str], looked_at: set[str], wrong: set[str]
+) -> None:
+    configure(yard, t4("trusted", 8, trusted=True), t4("true", 2))
+    asked = [word for claim in claims for word in ("--claim", claim)]
+    found = verify(yard, "true", *asked, code=1)["true"]
+    names = {line["name"] for line in lines(yard, found["check"])}
+    assert looked_at | {"claims_s"} == names & {*INVENTORY, *UNPROVEN, "claims_s"}
+    assert not_ok(yard, found["check"]) == wrong
+
+
+def lines(yard: TestYard, check: str) -> list[dict[str, Any]]:
+    """What the evidence of a check says, line by line."""
+    told = yard.json("verify", "evidence", check)
+    assert told["sound"]
+    return told["lines"]
 
 
 def not_ok(yard: TestYard, check: str) -> set[str]:
     """The lines that speak against an executor in the evidence of a check."""
-    told = yard.json("verify", "evidence", check)
-    assert told["sound"]
-    return {line["name"] for line in told["lines"] if line["ok"] is False}
+    return {line["name"] for line in lines(yard, check) if line["ok"] is False}

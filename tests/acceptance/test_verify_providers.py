@@ -1,5 +1,8 @@
-"""The same two classes on other machines' terms: containers of a real Docker, nodes of a real Slurm, a real model."""
+"""The same two classes on other machines' terms: containers of a real Docker, nodes of a real Slurm, pods of a
+Kubernetes (a full fake, whose containers are processes), a real model."""
 
+import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,16 +10,24 @@ from typing import Any
 
 import pytest
 
+from gpuyard.verification.yard import SOLVER
 from tests.acceptance.test_slurm import settings as slurm_settings
 from tests.support import huggingface
 from tests.support.dockerd import IMAGE, Dockerd
+from tests.support.kubernetes import Cluster, Node
 from tests.support.model_server import OFFLINE
 from tests.support.slurm import SlurmCluster
 from tests.support.verifying import cheating, configure, executor, outcomes, section, verify
 from tests.support.yard import TestYard, make_yard
 
 trainer_python = huggingface.trainer_python
-PROGRAMS = Path(__file__).parents[1] / "programs" / "tinymodel"
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ROOT / "tests" / "programs" / "tinymodel"
+SOLVER_IMAGE, SOLVER_INSIDE = "gpuyard/solver:1", "/opt/gpuyard/solver/solve.py"
+# In place of Docker's image of Python, which cannot be fetched: what our Dockerfile takes from it and from Debian.
+BASE = rf"""FROM {IMAGE}
+RUN cd /usr/local/bin && echo '#!/bin/sh' > apt-get && printf '#!/bin/sh\nshift\nexec "$@"\n' > tini && chmod +x *
+"""
 NAMES = ("stream12", "stdin12", "stream6", "stdin6")
 
 
@@ -43,15 +54,33 @@ def check_jobs(yard: TestYard, found: dict[str, dict[str, Any]], provider: str) 
     assert places == {provider: 1.0}
 
 
+def docker_sections(dockerd: Dockerd) -> list[str]:
+    """A yard's settings for it."""
+    docker = f'[providers.docker]\nhost = "{dockerd.host}"\npoll_s = 0.2\n'
+    # A container's own loopback is not ours: it reaches us at the bridge's address.
+    bridge = dockerd.call("network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}").stdout.strip()
+    return [docker, section("verification", host="0.0.0.0", public_host=bridge)]
+
+
 @pytest.fixture
 def docker_yard(dockerd: Dockerd) -> Iterator[TestYard]:
     with make_yard() as yard:
-        docker = f'[providers.docker]\nhost = "{dockerd.host}"\npoll_s = 0.2\n'
-        # A container's own loopback is not ours: it reaches us at the bridge's address.
-        bridge = dockerd.call("network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}").stdout.strip()
-        hub = section("verification", host="0.0.0.0", public_host=bridge)
-        configure(yard, docker, hub, *sections(provider="docker", image=IMAGE))
+        configure(yard, *docker_sections(dockerd), *sections(provider="docker", image=IMAGE))
         yield yard
+
+
+@pytest.fixture(scope="module")
+def solver_image(dockerd: Dockerd, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The solver's image, built as its Dockerfile says."""
+    dockerfile = ROOT / "deploy/images/solver.Dockerfile"
+    (base,) = (line.split()[1] for line in dockerfile.read_text().splitlines() if line.startswith("FROM "))
+    context = tmp_path_factory.mktemp("context")
+    for folder in ("deploy/images", "src/gpuyard/verification/solver"):
+        shutil.copytree(ROOT / folder, context / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (context / "base").write_text(BASE)
+    for tag, file in ((base, "base"), (SOLVER_IMAGE, "deploy/images/solver.Dockerfile")):
+        dockerd.call("build", "--network", "none", "--tag", tag, "--file", str(context / file), str(context))
+    return SOLVER_IMAGE
 
 
 @pytest.fixture
@@ -65,6 +94,55 @@ def slurm_yard(slurm: SlurmCluster) -> Iterator[TestYard]:
 @pytest.mark.slow
 def test_two_classes_pass_in_containers(docker_yard: TestYard) -> None:
     check_jobs(docker_yard, verify(docker_yard, *NAMES), "docker")
+
+
+@pytest.mark.slow
+def test_two_classes_pass_in_containers_that_bring_the_solver_along(dockerd: Dockerd, solver_image: str) -> None:
+    with make_yard() as yard:
+        place = {"provider": "docker", "image": solver_image}
+        old = executor("old", "practice-6", solver="/opt/solve.py", **place)
+        configure(yard, *docker_sections(dockerd), *sections(solver=SOLVER_INSIDE, **place), old)
+        check_jobs(yard, verify(yard, *NAMES), "docker")
+        found = verify(yard, "old", code=1)["old"]
+        assert found["outcome"] == "failed"
+        assert "can't open file '/opt/solve.py'" in found["reason"], "it is told where to look"
+
+
+@pytest.mark.slow
+def test_the_solvers_image_solves_an_order_on_its_own(dockerd: Dockerd, solver_image: str) -> None:
+    order = {"version": 1, "check": "chk_1", "task": "solve", "prompts": ["a?", "b?"], "seed": 1,
+             "engine": {"kind": "mock"}}  # fmt: skip
+    words = ["docker", "-H", dockerd.host, "run", "--rm", "--interactive", "--network", "none", "--read-only"]
+    done = subprocess.run([*words, solver_image], input=json.dumps(order), capture_output=True, text=True, check=False,
+                          timeout=100)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = [json.loads(line.partition(" ")[2])["type"] for line in done.stdout.splitlines() if line]
+    assert said == ["ready", "hash", "answers"]
+    assert dockerd.call("inspect", "-f", "{{.Config.User}}", solver_image).stdout.strip() == "10001:10001"
+
+
+@pytest.fixture
+def cluster_yard(tmp_path: Path) -> Iterator[TestYard]:
+    """A yard and a cluster that share no folder. A claim holds what the image would: a pod's root is this host's."""
+    spec = {"accessModes": ["ReadOnlyMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "solver"}, "spec": spec}
+    with Cluster([Node("n1"), Node("n2")]) as cluster, make_yard() as yard:
+        cluster.add_image(SOLVER_IMAGE)
+        cluster.create(claim)
+        shutil.copytree(SOLVER, cluster.claim("solver"), dirs_exist_ok=True)
+        fields = {"kubeconfig": str(cluster.kubeconfig(tmp_path / "kubeconfig")), "namespace": "default", "poll_s": 0.2,
+                  "volumes": {str(Path(SOLVER_INSIDE).parent): "pvc:solver"}}  # fmt: skip
+        place = {"provider": "kubernetes", "image": SOLVER_IMAGE}
+        configure(yard, section("providers.kubernetes", **fields), *sections(solver=SOLVER_INSIDE, **place),
+                  executor("without", "practice-6", **place))  # fmt: skip
+        yield yard
+
+
+@pytest.mark.slow
+def test_two_classes_pass_in_pods_that_bring_the_solver_along(cluster_yard: TestYard) -> None:
+    check_jobs(cluster_yard, verify(cluster_yard, *NAMES), "kubernetes")
+    found = verify(cluster_yard, "without", code=1)["without"]
+    assert "can't open file '/gpuyard/work/solve.py'" in found["reason"], "our folder does not reach it"
 
 
 @pytest.mark.slow

@@ -36,9 +36,9 @@ def configure(yard: TestYard, *sections: str) -> None:
     yard.home.settings.write_text("\n".join(sections))
 
 
-def verify(yard: TestYard, *names: str, code: int | None = 0, timeout: float = 100) -> dict[str, dict[str, Any]]:
-    """`gpuyard verify run NAMES`: what came of each, by its name."""
-    done = yard.run("verify", "run", *names, "--json", timeout=timeout)
+def verify(yard: TestYard, *words: str, code: int | None = 0, timeout: float = 100) -> dict[str, dict[str, Any]]:
+    """`gpuyard verify run WORDS`: what came of each, by its name."""
+    done = yard.run("verify", "run", *words, "--json", timeout=timeout)
     assert code is None or done.returncode == code, (done.returncode, done.stdout, done.stderr)
     report = json.loads(done.stdout)
     assert report["faults"] == []

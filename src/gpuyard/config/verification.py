@@ -25,6 +25,12 @@ def _module_and_class(name: str | None) -> str | None:
     return name
 
 
+def _absolute(path: str | None) -> str | None:
+    if path is not None and not path.startswith("/"):
+        raise ValueError(f"{quoted(path)} is no absolute path; write one such as /opt/gpuyard/solver/solve.py")
+    return path
+
+
 class VerificationPolicy(Section):
     """The numbers, each of a single class.
 
@@ -67,8 +73,9 @@ class ExecutorSettings(Section):
 
     `class`: its class. `provider`, `provider_options` and `image`: as a job has them; `gpu`: the UUID of the one GPU
     that is meant. `cpus`: what its jobs take of the processor and are held to; unset, each books a core and is free.
-    `python`: the interpreter that runs the solver there. `trusted`: its answers are taken for true, and others are held
-    against them. `stream`: the solver can reach us, so that it gets the seed at the barrier.
+    `python`: the interpreter that runs the solver there. `solver`: where its image has the solver's `solve.py`; unset,
+    the solver's files travel with each job. `trusted`: its answers are taken for true, and others are held against
+    them. `stream`: the solver can reach us, so that it gets the seed at the barrier.
     """
 
     gpu_class: str = Field(alias="class")
@@ -78,6 +85,7 @@ class ExecutorSettings(Section):
     cpus: float | None = Field(default=None, gt=0, le=10_000)
     image: str | None = None
     python: str = "python3"
+    solver: Annotated[str | None, AfterValidator(_absolute)] = None
     engine: EngineSettings = EngineSettings()
     trusted: bool = False
     stream: bool = True

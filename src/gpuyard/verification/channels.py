@@ -14,7 +14,7 @@ from gpuyard.verification.executors import Executor
 from gpuyard.verification.hub import Hub, Line, LineLostError, release
 from gpuyard.verification.protocol import Conversation, Message, Task, parse_output
 from gpuyard.verification.times import at, now
-from gpuyard.verification.yard import SolverJobs, why_over
+from gpuyard.verification.yard import SolverJobs
 
 if TYPE_CHECKING:
     from gpuyard.client.aio import AsyncJobHandle
@@ -72,7 +72,8 @@ class StreamChannel:
             await asyncio.wait({line, over}, return_when=asyncio.FIRST_COMPLETED)
             if line.done():
                 return line.result()
-            raise GoneError(f"{why_over(over.result())}.")
+            over.result()
+            raise GoneError(f"{await self._jobs.why_over(job)}.")
         finally:
             await cancelled(line, over)
 
@@ -94,7 +95,7 @@ class StreamChannel:
         """Why its job is over, if it is."""
         with suppress(GpuyardError):
             if self._job and (await self._job.refresh()).state.terminal:
-                return why_over(self._job.info)
+                return await self._jobs.why_over(self._job)
         return ""
 
     async def close(self) -> None:
@@ -138,7 +139,8 @@ class OutputChannel:
             message = parse_output(line.decode(errors="replace"))
             if message is not None:
                 return self._said.take(message)
-        raise GoneError(f"{why_over(await self._jobs.over(self._job))}.")
+        await self._jobs.over(self._job)
+        raise GoneError(f"{await self._jobs.why_over(self._job)}.")
 
     async def close(self) -> None:
         if self._lines:

@@ -10,9 +10,10 @@ import hmac
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, cast
 
-from gpuyard.domain.errors import quoted
+from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.domain.gpus import GPU_CLASSES, GPUClass, classify, compute_capability
 from gpuyard.verification.calibration import Range
 
@@ -22,6 +23,23 @@ _LEAST_MEMORY, _MOST_MEMORY = 0.9, 1.1
 _UUID = re.compile(r"GPU-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.IGNORECASE)
 _DRIVER = re.compile(r"\d{3}\.\d{1,3}(\.\d{1,3})?")
 _FIGURES = ("tflops", "bandwidth_gbs")
+_ALL = "all"
+
+
+class Claim(StrEnum):
+    """What an executor can be asked for beside its answers."""
+
+    INVENTORY = "inventory"
+    VRAM = "vram"
+    SPEED = "speed"
+
+
+def claims_of(words: Sequence[str]) -> frozenset[Claim]:
+    """The claims that a person asks for by their names, or all at once by `all`; InvalidInputError."""
+    if unknown := [word for word in words if word != _ALL and word not in set(Claim)]:
+        remedy = f"write {', '.join(Claim)} or {_ALL}; repeat --claim for several"
+        raise InvalidInputError.of("--claim", f"there is no claim {quoted(unknown[0])}", remedy)
+    return frozenset(Claim if _ALL in words else map(Claim, words))
 
 
 @dataclass(frozen=True, slots=True)

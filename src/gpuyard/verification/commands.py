@@ -27,7 +27,10 @@ T = TypeVar("T")
 Names = Annotated[list[str], typer.Argument(metavar="EXECUTOR…", help="Names of the settings, providers, or gpu:UUID.")]
 OfClass = Annotated[str, typer.Option("--class", metavar="C", help="The class they claim, such as a6000.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-Claims = Annotated[bool, typer.Option("--claims", help="Ask for the GPU's model, memory and speed, too.")]
+Claims = Annotated[
+    list[str] | None,
+    typer.Option("--claim", metavar="CLAIM", help="Ask for inventory, vram, speed or all, too; repeat for several."),
+]
 _FAILED = 1
 _MOST_OFTEN_S = 1.0
 
@@ -37,9 +40,12 @@ app = wing.new_app()
 
 @app.command()
 @extra_needed
-def run(names: Names, of_class: OfClass = "", claims: Claims = False, as_json: AsJson = False) -> None:
+def run(names: Names, of_class: OfClass = "", claim: Claims = None, as_json: AsJson = False) -> None:
     """Verify executors once, all at the same moment. Exit code 1 when one of them fails."""
+    from gpuyard.verification.claims import claims_of
     from gpuyard.verification.running import verify
+
+    claims = claims_of(claim or [])
 
     async def once(session: "Session") -> "Report":
         return await verify(session, _executors(session, names, of_class), claims=claims, say=_quiet(as_json))
@@ -56,7 +62,7 @@ def watch(
     names: Names,
     of_class: OfClass = "",
     every: Annotated[str, typer.Option(metavar="TIME", help="How often, such as 30m.")] = "30m",
-    claims: Claims = False,
+    claim: Claims = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document a line for each batch.")] = False,
 ) -> None:
     """Verify executors again and again between their jobs.
@@ -64,8 +70,10 @@ def watch(
     Samples are made meanwhile; Ctrl-C ends it.
     """
     from gpuyard.domain import units
+    from gpuyard.verification.claims import claims_of
     from gpuyard.verification.running import watch as go_on
 
+    claims = claims_of(claim or [])
     try:
         every_s = float(units.seconds(every))
     except ValueError as error:

@@ -36,13 +36,17 @@ class Executor:
         return {**engine.pop("options"), **engine}
 
     def job(self, name: str, order: str, workdir: str) -> dict[str, Any]:
-        """The job that solves an order there. It runs where nothing else may, since it decides about just that."""
+        """The job that solves an order there. It runs where nothing else may, since it decides about just that.
+
+        `workdir` holds the solver's files, for who has none of its own.
+        """
         settings, traits = self.settings, TRAITS[self.gpu_class]
         gpus: dict[str, Any] = {"count": traits.gpus}
         if traits.gpus and settings.gpu:
             gpus["uuid"] = [settings.gpu]
         return {
-            "name": name, "command": [settings.python, "solve.py"], "workdir": workdir, "stdin": order,
+            "name": name, "command": [settings.python, settings.solver or "solve.py"],
+            "workdir": None if settings.solver else workdir, "stdin": order,
             "provider": settings.provider, "provider_options": settings.provider_options, "image": settings.image,
             "resources": {"cpus": settings.cpus, "gpus": gpus}, "environment": {}, "allowed": {"quarantined": True},
         }  # fmt: skip

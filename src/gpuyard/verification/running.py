@@ -21,6 +21,7 @@ from gpuyard.domain.gpus import GPUClass
 from gpuyard.verification import evidence
 from gpuyard.verification.calibration import Calibration, calibrate
 from gpuyard.verification.check import Check
+from gpuyard.verification.claims import Claim
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import Busy, Context, LeaseLost, call, leased, when_free
 from gpuyard.verification.dispatcher import PIPELINES, Dispatcher
@@ -64,7 +65,7 @@ class Report:
     faults: list[str]
 
 
-async def verify(session: Session, executors: Sequence[Executor], *, claims: bool, say: Say) -> Report:
+async def verify(session: Session, executors: Sequence[Executor], *, claims: frozenset[Claim], say: Say) -> Report:
     """Verify each executor once, with samples that are made now where there are none; InvalidInputError."""
     await check_places(session, executors)
     await abandon_dead(session.context)
@@ -86,7 +87,7 @@ async def verify(session: Session, executors: Sequence[Executor], *, claims: boo
     return Report(checks, {record.name: record for record in records}, [one.name for one in left], faults)
 
 
-async def _run_batch(session: Session, executors: Sequence[Executor], *, claims: bool) -> list[Check]:
+async def _run_batch(session: Session, executors: Sequence[Executor], *, claims: frozenset[Claim]) -> list[Check]:
     store = session.store
     with TemporaryDirectory(prefix="answers-", dir=store.folder) as folder:
         batch = session.batch(executors, Path(folder), claims=claims)
@@ -174,7 +175,7 @@ async def prepare(session: Session, cls: Class, count: int, say: Say) -> None:
 
 
 async def watch(
-    session: Session, executors: Sequence[Executor], every_s: float, *, claims: bool, say: Say,
+    session: Session, executors: Sequence[Executor], every_s: float, *, claims: frozenset[Claim], say: Say,
     tell: Callable[[Report], None],
 ) -> None:  # fmt: skip
     """Verify all of them every `every_s` until cancelled, while the pipelines of their classes make samples."""
@@ -204,7 +205,7 @@ async def calibrate_class(session: Session, executor: Executor, runs: int, say: 
     await check_places(session, [executor])
     await prepare(session, cls, 1, say)
     found = await call(records.series, cls)
-    wanted = {"inventory": True, "speed": True} if isinstance(cls, GPUClass) else {}
+    wanted = {"speed": True} if isinstance(cls, GPUClass) else {}
     times, probes = list[float](), list[dict[str, float]]()
     for number in range(runs):
         series = await read_file(session.context, found[number % len(found)].blob, TRAITS[cls].prompts)

@@ -19,7 +19,7 @@ from gpuyard.verification import keys
 from gpuyard.verification.batch import Batch, Ports, Terms
 from gpuyard.verification.calibration import Range
 from gpuyard.verification.channels import YardChannels
-from gpuyard.verification.claims import Expected
+from gpuyard.verification.claims import Claim, Expected
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import Context, load_generator
 from gpuyard.verification.database import Database
@@ -78,7 +78,7 @@ class Session:
     context: Context
     trusted: dict[Class, JobTrusted]
 
-    def batch(self, executors: Sequence[Executor], folder: Path, *, claims: bool) -> Batch:
+    def batch(self, executors: Sequence[Executor], folder: Path, *, claims: frozenset[Claim]) -> Batch:
         """A batch that is ready to run; it puts answer files into `folder`."""
         classes = {executor.gpu_class for executor in executors}
         terms = {cls: self._terms(cls, claims=claims) for cls in classes}
@@ -88,12 +88,15 @@ class Session:
         excuses = partial(excuse, self.context.records, issuers)
         return Batch(Ports(self.context, opens, new_id("holder"), terms, excuses, folder))
 
-    def _terms(self, cls: Class, *, claims: bool) -> Terms:
+    def _terms(self, cls: Class, *, claims: frozenset[Claim]) -> Terms:
         deadline_s = self.store.deadline_s(cls)
         if not claims or not isinstance(cls, GPUClass):
             return Terms(deadline_s, Expected(cls.value))
         ranges = {name: Range(one.low, one.high) for name, one in self.store.records.ranges(cls).items()}
-        wanted = Expected(cls.value, inventory=True, speed=True, vram_gb=gigabytes_to_ask(cls), ranges=ranges)
+        wanted = Expected(
+            cls.value, inventory=Claim.INVENTORY in claims, speed=Claim.SPEED in claims,
+            vram_gb=gigabytes_to_ask(cls) if Claim.VRAM in claims else 0.0, ranges=ranges,
+        )  # fmt: skip
         return Terms(deadline_s, wanted)
 
 

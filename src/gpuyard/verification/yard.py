@@ -22,6 +22,7 @@ _PAUSE_S = (0.1, 2.0)
 # How long a solver that was let go may take to leave.
 _FAREWELL_S = 10.0
 _LONGEST = LONGEST_LINE + len(WORD)
+_LONGEST_WORDS = 300
 SOLVER = Path(__file__).parent / "solver"
 
 
@@ -94,6 +95,16 @@ class SolverJobs:
                 await asyncio.sleep(_PAUSE_S[1])
                 await job.refresh()  # raises where nobody is there any more
 
+    async def why_over(self, job: "AsyncJobHandle") -> str:
+        """Why a job that is over ended, in words: the yard's, and the last that it said itself where it failed."""
+        reason = _why_over(job.info)
+        if job.info.exit_code:
+            with suppress(GpuyardError):
+                async with aclosing(_cut(self._client.log_bytes(job.id, lines=1))) as lines:
+                    async for line in lines:
+                        return f"{reason}, and said last: {_printable(line)}"
+        return reason
+
     async def end(self, job: "AsyncJobHandle") -> None:
         """See it end by itself, or call it off; a yard that is away is not waited for."""
         with suppress(GpuyardError):
@@ -108,12 +119,18 @@ def _has_begun(job: Job) -> bool:
     return job.state.terminal or any(attempt.started_at is not None for attempt in job.attempts)
 
 
-def why_over(job: Job) -> str:
+def _printable(line: bytes) -> str:
+    """The beginning of a line that anybody may have written, as a person can read it."""
+    text = line[:_LONGEST_WORDS].decode(errors="replace").strip()
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _why_over(job: Job) -> str:
     """Why a job ended, in words."""
     last = job.attempts[-1] if job.attempts else None
     words = [job.reason or "", (last.message if last else None) or ""]
     code = f"exit code {job.exit_code}" if job.exit_code else ""
-    return f"job {job.id} is {job.state.value}" + "".join(f": {word}" for word in (*words, code) if word)
+    return f"job {job.id} is {job.state.value}" + "".join(f": {word}" for word in dict.fromkeys((*words, code)) if word)
 
 
 async def _cut(parts: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:

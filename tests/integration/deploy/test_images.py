@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ ROOT = Path(__file__).parents[3]
 IMAGES_FOLDER = ROOT / "deploy/images"
 MADE_HERE = [image for image in IMAGES if image.name.startswith(OURS)]
 DOCKERFILES = sorted(IMAGES_FOLDER.glob("*.Dockerfile"))
+ENGINES = ("transformers", "vllm")
 ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
 
 
@@ -26,6 +28,11 @@ def dockerfile_of(image: Image) -> str:
 def requirements_of(image: Image) -> dict[str, str]:
     """The versions that an image pins, by package."""
     (file,) = re.findall(r"COPY (requirements-\S+\.txt)", dockerfile_of(image))
+    return pinned_in(file)
+
+
+def pinned_in(file: str) -> dict[str, str]:
+    """The versions that a file pins, by package."""
     lines = [line for line in (IMAGES_FOLDER / file).read_text().splitlines() if not line.startswith("#")]
     assert all(re.fullmatch(r"[a-z0-9.-]+==[\w.]+", line) for line in lines), "a line is no exact version"
     return dict(line.split("==") for line in lines)
@@ -53,6 +60,31 @@ def test_it_has_what_the_document_lists(image: Image) -> None:
     if image.framework == "torch":
         assert {"transformers", "accelerate"} <= requirements_of(image).keys()
     assert 'ARG MODELS=""' in dockerfile_of(image)
+
+
+def test_the_servers_image_has_what_its_extras_need() -> None:
+    (words,) = re.findall(r'^ARG EXTRAS="\[(.*)\]"', (IMAGES_FOLDER / "gpuyard.Dockerfile").read_text(), re.MULTILINE)
+    extras = words.split(",")
+    assert {"kubernetes", "docker", "s3", "verification"} == set(extras)
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    needed = {re.split(r"[<>=\[]", package)[0] for extra in extras for package in known[extra]}
+    lock = (ROOT / "requirements-server.lock").read_text()
+    assert needed <= set(re.findall(r"^([a-z0-9-]+)(?:\[.*\])?==", lock, re.MULTILINE))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_solver_has_its_engine_in_one_version(engine: str) -> None:
+    assert {engine, "torch", "transformers", "huggingface-hub"} <= pinned_in(f"requirements-solver-{engine}.txt").keys()
+
+
+def test_the_solvers_image_has_its_files_where_the_guide_says() -> None:
+    text = (IMAGES_FOLDER / "solver.Dockerfile").read_text()
+    ((source, target),) = re.findall(r"^COPY (src/\S+) (/\S+)$", text, re.MULTILINE)
+    assert (ROOT / source / "solve.py").is_file()
+    assert f'"{target}/solve.py"]' in text.splitlines()[-1]
+    assert f'solver = "{target}/solve.py"' in (ROOT / "docs/guides/verification.md").read_text()
+    allowed = (IMAGES_FOLDER / "solver.Dockerfile.dockerignore").read_text().splitlines()
+    assert {f"!{source}", "!deploy/images/requirements-solver-*.txt"} <= set(allowed)
 
 
 @pytest.mark.parametrize("file", DOCKERFILES, ids=lambda file: file.stem)
@@ -93,6 +125,14 @@ def test_a_dry_run_shows_every_command_with_the_tags_of_the_catalogue() -> None:
         ) in lines
         assert f"docker push {ECR}/team/{image.reference}" in lines
     assert f"--tag {ECR}/team/gpuyard/gpuyard:{__version__} --build-arg VERSION={__version__} ." in done.stdout
+    for engine in ENGINES:
+        tag = f"{__version__}-{engine}"
+        assert (
+            f"docker build --file deploy/images/solver.Dockerfile --tag {ECR}/team/gpuyard/solver:{tag}"
+            f" --build-arg VERSION={tag} --build-arg ENGINE={engine} --build-arg 'MODELS=org/a b' ."
+        ) in lines
+    plain = f"gpuyard/solver:{__version__} --build-arg VERSION={__version__} ."
+    assert any(line.endswith(plain) for line in lines), "what needs only Python has no models"
     password = "aws ecr get-login-password --region eu-west-1"
     assert f"{password} | docker login --username AWS --password-stdin {ECR}" in lines
 

@@ -90,7 +90,7 @@ def test_what_an_engine_prints_does_not_mix_with_the_messages(tmp_path: Path) ->
 WRONG: dict[str, tuple[Any, str]] = {
     "empty": ("", "the order is no JSON document"),
     "list": ("[]", "must be a JSON object"),
-    "version": (order(version=2), "version: this solver reads 1, the order has 2"),
+    "version": (order(version=2), "version: this solver reads 1, the order has 2; take the solver that comes with the"),
     "task": (order(task="steal"), "task: 'steal' is none of solve, generate, probe"),
     "no-prompts": (order(prompts=[]), "prompts: must be a list of texts"),
     "a-prompt-no-text": (order(prompts=["a", 1]), "prompts: must be a list of texts"),

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuyard.domain.errors import InvalidInputError
 from gpuyard.verification.calibration import Range
-from gpuyard.verification.claims import MOST_GPUS, Expected, Finding, judge, shared_uuids
+from gpuyard.verification.claims import MOST_GPUS, Claim, Expected, Finding, claims_of, judge, shared_uuids
 
 UUID = "GPU-2f4e6a80-1111-2222-3333-444455556666"
 OTHER = "GPU-aaaaaaaa-1111-2222-3333-444455556666"
@@ -42,6 +43,20 @@ def wrong(said: object, elapsed_s: float | None = 12.0, **expected: Any) -> set[
 
 def gpu(**changes: Any) -> dict[str, Any]:
     return {**SAID, "inventory": [{**A100, **changes}]}
+
+
+def test_claims_are_asked_for_by_name() -> None:
+    assert claims_of([]) == frozenset()
+    assert claims_of(["speed"]) == {Claim.SPEED}
+    assert claims_of(["vram", "inventory", "vram"]) == {Claim.INVENTORY, Claim.VRAM}
+    assert claims_of(["vram", "all"]) == set(Claim)
+
+
+@pytest.mark.parametrize("word", ["memory", "", "VRAM", "inventory,vram"])
+def test_a_claim_that_does_not_exist_is_named_with_those_that_do(word: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"--claim: .* inventory, vram, speed or all") as raised:
+        claims_of(["speed", word])
+    assert repr(word) in str(raised.value)
 
 
 def test_what_is_true_is_found_right() -> None:

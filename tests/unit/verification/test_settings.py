@@ -39,6 +39,7 @@ provider = "slurm"
 provider_options = {partition = "gpu"}
 gpu = "GPU-1"
 cpus = 4
+solver = "/opt/gpuyard/solver/solve.py"
 stream = false
 [verification.executors.rented.engine]
 kind = "vllm"
@@ -52,6 +53,7 @@ trusted = true
     rented = found.executors["rented"]
     assert (rented.gpu_class, rented.provider, rented.gpu, rented.stream) == ("a6000", "slurm", "GPU-1", False)
     assert (rented.cpus, found.executors["mine"].cpus) == (4, None)
+    assert (rented.solver, found.executors["mine"].solver) == ("/opt/gpuyard/solver/solve.py", None)
     assert rented.engine.kind == "vllm" and rented.engine.options == {"max_model_len": 2048}
     assert found.executors["mine"].trusted and not rented.trusted
     assert "p@host" not in repr(found)
@@ -70,6 +72,8 @@ trusted = true
         ("[verification.executors.x]\n", "executors.x.class", "is missing"),
         ("[verification.executors.x]\nclass = 'a6000'\ngpus = 1", "executors.x.gpus", "did you mean gpu"),
         ("[verification.executors.x]\nclass = 'a6000'\ncls = 1", "executors.x.cls", "did you mean class"),
+        ("[verification.executors.x]\nclass = 'a6000'\nsolver = 'solve.py'", "executors.x.solver",
+         "'solve.py' is no absolute path (write one such as /opt/"),
         ("[verification.executors.x]\nclass = 'a6000'\nengine = {kind = 'gpt'}", "executors.x.engine.kind", "'mock'"),
         ("[verification.executors.x]\nclass = 'a6000'\nengine = {modle = 'm'}", "x.engine.modle", "did you mean model"),
         ("[verification.executors.x]\nclass = 'a6000'\nengine = {options = {api_key = 's'}}", "engine.options.api_key",

@@ -39,7 +39,8 @@ def read_order(text: str) -> Order:
         raise OrderError("the order must be a JSON object")
     said = cast("dict[str, Any]", document)
     if said.get("version") != VERSION:
-        raise OrderError(f"version: this solver reads {VERSION}, the order has {said.get('version')!r}")
+        reads = f"version: this solver reads {VERSION}, the order has {said.get('version')!r}"
+        raise OrderError(f"{reads}; take the solver that comes with the gpuyard that asks")
     order = Order(
         check=_of(said, "check", str, ""),
         task=_of(said, "task", str, ""),
