@@ -160,6 +160,18 @@ def test_wrong_settings_are_named(yard: TestYard, sections: list[str], said: str
     assert "Traceback" not in done.stderr
 
 
+def test_what_a_broken_generator_holds_is_not_logged(yard: TestYard) -> None:
+    (yard.work / "broken.py").write_text(
+        "class Generator:\n    generator_version, needs_trusted = 1, False\n"
+        "    async def generate(self, *_):\n        held = 'sesame-' + 'opens'\n        return held.nothing\n"
+    )
+    configure(yard, section("verification", generator="broken:Generator"), executor("a", "practice-6", trusted=True))
+    done = yard.run("verify", "run", "a", "--json", env={"PYTHONPATH": str(yard.work)})
+    assert (done.returncode, done.stdout) == (4, ""), (done.stdout, done.stderr)
+    assert "AttributeError" in done.stderr
+    assert "sesame-opens" not in done.stderr
+
+
 def test_a_class_is_calibrated_and_who_is_late_fails(yard: TestYard) -> None:
     slow = {"options": {"delay_s": 1.2}}
     late = {"options": {"delay_s": 8}}

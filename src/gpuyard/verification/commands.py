@@ -1,7 +1,6 @@
 """`gpuyard verify`: run, watch, calibrate, status, evidence, receipt, check."""
 
 import asyncio
-import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -65,7 +64,7 @@ def watch(
 ) -> None:
     """Verify executors again and again between their jobs, and make samples meanwhile, until Ctrl-C."""
     from gpuyard.domain import units
-    from gpuyard.verification.running import watch as go_on
+    from gpuyard.verification.watching import watch as go_on
 
     try:
         every_s = float(units.seconds(every))
@@ -316,11 +315,10 @@ def _quiet(as_json: bool) -> Callable[[str], None]:
 
 
 def _in_session(work: "Callable[[Session], Coroutine[Any, Any, T]]") -> T:
-    import structlog
-
+    from gpuyard.config.logs import configure_logging
     from gpuyard.verification.session import open_session
 
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # stdout is for what was asked for
+    configure_logging()
 
     async def inside() -> T:
         async with open_session() as session:
