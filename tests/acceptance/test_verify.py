@@ -93,6 +93,14 @@ def test_evidence_is_checked_by_anybody(checked: TestYard, name: str) -> None:
         check_changed(stranger, file, told["key"])
 
 
+@pytest.mark.parametrize("place", ["nowhere/evidence.json", "."])
+def test_evidence_that_cannot_be_written_is_one_clear_error(checked: TestYard, place: str) -> None:
+    done = checked.run("verify", "evidence", newest(checked, "stream12"), "-o", place)
+    assert (done.returncode, done.stdout) == (2, ""), (done.stdout, done.stderr)
+    assert done.stderr.startswith(f"gpuyard: --output: {place} cannot be written: ")
+    assert "Traceback" not in done.stderr
+
+
 def check_changed(yard: TestYard, file: Path, key: str) -> None:
     """A file in which anything was changed is not sound."""
     changed = yard.work / "changed.json"
@@ -122,6 +130,12 @@ def check_changed(yard: TestYard, file: Path, key: str) -> None:
         (["calibrate", "--class", "moon", "--trusted", "trusted12"], 2, "--class: "),
         (["evidence", "chk_1"], 3, "no evidence of a check 'chk_1'"),
         (["evidence", ""], 3, "checks. `gpuyard verify status --json`"),
+        (["run", "gpu:", "--class", "practice-6"], 2, "EXECUTOR: 'gpu:' names no place"),
+        (["status", "--json", "--metrics"], 2, "--metrics: is no JSON"),
+        (["receipt", "stream12", "", "--for", "1h"], 2, "JOB: is ''"),
+        (["receipt", "stream12", "x" * 513, "--for", "1h"], 2, "JOB: is 'xxx"),
+        (["receipt", "moon", "job_1", "--for", "1h"], 2, "EXECUTOR: 'moon' is not in the settings (name one of"),
+        (["receipt", "stream12", "job_1", "--for", "0s"], 2, "--for: is 0s (give more than 0"),
         (["check", "nothing.json"], 2, "nothing.json: is no file"),
         (["check", "/dev/zero"], 2, "/dev/zero: is no file"),
     ],

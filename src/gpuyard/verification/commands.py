@@ -12,7 +12,7 @@ import typer
 
 from gpuyard.client.extras import needs_extra
 from gpuyard.client.printing import print_json, print_table, say
-from gpuyard.domain.errors import InvalidInputError, NotFoundError
+from gpuyard.domain.errors import InvalidInputError, NotFoundError, quoted
 
 if TYPE_CHECKING:
     from gpuyard.verification.evidence import Verdict
@@ -63,13 +63,9 @@ def watch(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document a line for each batch.")] = False,
 ) -> None:
     """Verify executors again and again between their jobs, and make samples meanwhile, until Ctrl-C."""
-    from gpuyard.domain import units
     from gpuyard.verification.watching import watch as go_on
 
-    try:
-        every_s = float(units.seconds(every))
-    except ValueError as error:
-        raise InvalidInputError.of("--every", str(error), "write a time such as 30m") from None
+    every_s = _seconds("--every", every)
     if every_s < _MOST_OFTEN_S:
         raise InvalidInputError.of("--every", f"is {every}, too often for a check", f"write {_MOST_OFTEN_S:g}s or more")
 
@@ -117,6 +113,8 @@ def status(
     from gpuyard.verification.metrics import figures, render_metrics
     from gpuyard.verification.session import open_store
 
+    if as_json and metrics:
+        raise InvalidInputError.of("--metrics", "is no JSON", "leave out --json, or --metrics")
     store, database = open_store()
     try:
         if metrics:
@@ -202,10 +200,28 @@ def evidence(
                             "`gpuyard verify status --json` lists their ids.")  # fmt: skip
     key = keys.public_hex(store.key())
     if output:
-        copyfile(found[0], output)
+        _copy(found[0], output)
     _print_verdict(files.check(found[0], key), as_json, {"key": key, "file": str(output or found[0])})
     if not as_json:
         say(f"{output or found[0]}; who has it checks it with: gpuyard verify check FILE --key {key}")
+
+
+def _copy(file: Path, output: Path) -> None:
+    try:
+        copyfile(file, output)
+    except OSError as error:
+        fault = f"{output} cannot be written: {error.strerror or error}"
+        raise InvalidInputError.of("--output", fault, "name a file in a folder that is there") from None
+
+
+def _seconds(option: str, words: str) -> float:
+    from gpuyard.domain import units
+
+    try:
+        return float(units.seconds(words))
+    except ValueError as error:
+        fault, _, remedy = str(error).rpartition("; ")
+        raise InvalidInputError.of(option, fault, remedy) from None
 
 
 @app.command()
@@ -218,22 +234,26 @@ def receipt(
     """Sign what excuses an executor once for declining a check, since it works for you; hand it over with the job."""
     import time
 
-    from gpuyard.domain import units
     from gpuyard.domain.ids import new_id
     from gpuyard.verification import receipts
     from gpuyard.verification.excusing import YARD
     from gpuyard.verification.executors import named
     from gpuyard.verification.session import open_store
 
-    try:
-        valid_s = float(units.seconds(valid))
-    except ValueError as error:
-        raise InvalidInputError.of("--for", str(error), "write a time such as 1h") from None
+    valid_s = _seconds("--for", valid)
     if not 0 < valid_s <= receipts.LONGEST_S:
-        raise InvalidInputError.of("--for", f"is {valid}", f"give at most {receipts.LONGEST_S / 3600:g}h")
+        remedy = f"give more than 0 and at most {receipts.LONGEST_S / 3600:g}h"
+        raise InvalidInputError.of("--for", f"is {valid}", remedy)
+    if not (0 < len(job) <= receipts.LONGEST_TEXT and job.isprintable()):
+        remedy = f"give a name of 1 to {receipts.LONGEST_TEXT} printable characters"
+        raise InvalidInputError.of("JOB", f"is {quoted(job)}", remedy)
     store, database = open_store()
     database.close()
-    executor = named(name, store.settings.executors, None)
+    known = store.settings.executors
+    if name not in known:
+        remedy = f"name one of {', '.join(sorted(known))}" if known else "add [verification.executors.NAME]"
+        raise InvalidInputError.of("EXECUTOR", f"{quoted(name)} is not in the settings", remedy)
+    executor = named(name, known, None)
     wanted = receipts.Receipt(new_id("receipt"), name, job, executor.gpu_class.value, time.time(), valid_s, YARD)
     print_json(receipts.sign(wanted, store.key()))
 
