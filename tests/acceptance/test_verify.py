@@ -186,6 +186,13 @@ def test_what_a_broken_generator_holds_is_not_logged(yard: TestYard) -> None:
     assert "sesame-opens" not in done.stderr
 
 
+def test_who_is_honest_passes_however_quick_the_trusted_executor_was(yard: TestYard) -> None:
+    configure(yard, executor("trusted", "practice-6", trusted=True), executor("quick", "practice-6"))
+    assert yard.json("verify", "calibrate", "--class", "practice-6", "--trusted", "trusted", "--runs", "5")[
+        "deadline_s"] == 1  # fmt: skip
+    assert outcomes(verify(yard, "quick")) == {"quick": "passed"}
+
+
 def test_a_class_is_calibrated_and_who_is_late_fails(yard: TestYard) -> None:
     slow = {"options": {"delay_s": 1.2}}
     late = {"options": {"delay_s": 8}}
