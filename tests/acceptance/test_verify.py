@@ -205,3 +205,18 @@ def test_a_class_is_calibrated_and_who_is_late_fails(yard: TestYard) -> None:
     found = verify(yard, "quick", "late", code=1)
     assert outcomes(found) == {"quick": "passed", "late": "failed"}, found
     assert "deadline" in found["late"]["reason"] or "in time" in found["late"]["reason"]
+    (place,) = yard.json("trust")["items"]
+    assert place["quarantined_until"] and quarantines(yard) == dict.fromkeys(found, place["quarantined_until"])
+    yard.ok("trust", "forget", "local")
+    assert quarantines(yard) == dict.fromkeys(found), "a person has ended it"
+
+
+def quarantines(yard: TestYard) -> dict[str, float | None]:
+    """Until when each executor gets no work, as `verify status` shows it."""
+    return {one["name"]: one["quarantined_until"] for one in yard.json("verify", "status")["executors"]}
+
+
+def test_the_status_is_shown_where_no_yard_answers(checked: TestYard) -> None:
+    done = checked.run("verify", "status", "--json", env={"GPUYARD_URL": "http://127.0.0.1:9"})
+    assert (done.returncode, len(json.loads(done.stdout)["executors"])) == (0, len(NAMES))
+    assert "Quarantines are shown as verification left them" in done.stderr

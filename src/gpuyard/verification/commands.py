@@ -1,6 +1,7 @@
 """`gpuyard verify`: run, watch, calibrate, status, evidence, receipt, check."""
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -12,11 +13,12 @@ import typer
 
 from gpuyard.client.extras import needs_extra
 from gpuyard.client.printing import print_json, print_table, say
-from gpuyard.domain.errors import InvalidInputError, NotFoundError, quoted
+from gpuyard.domain.errors import InvalidInputError, NotFoundError, UnreachableError, quoted
 
 if TYPE_CHECKING:
     from gpuyard.verification.evidence import Verdict
     from gpuyard.verification.executors import Executor
+    from gpuyard.verification.records.executors import ExecutorRecord
     from gpuyard.verification.running import Report
     from gpuyard.verification.session import Session, Store
 
@@ -121,7 +123,9 @@ def status(
             say(render_metrics(store.records)[0].decode().rstrip("\n"))
             return
         classes = [_class_row(store, one) for one in figures(store.records)]
-        executors = [_executor_row(store, record) for record in store.records.executors()]
+        known = store.records.executors()
+        quarantines = _quarantines(store, known) if known else {}
+        executors = [_executor_row(store, record, quarantines[record.name]) for record in known]
     finally:
         database.close()
     if as_json:
@@ -139,14 +143,32 @@ def _class_row(store: "Store", one: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _executor_row(store: "Store", record: Any) -> dict[str, Any]:
+def _quarantines(store: "Store", records: "Sequence[ExecutorRecord]") -> dict[str, float | None]:
+    """Until when each executor's place is in quarantine, by what the yard says: a person may have ended it.
+
+    Where no yard answers, by what verification wanted.
+    """
+    from gpuyard.client.sync import Client
+    from gpuyard.verification.executors import place_of
+
+    settings = store.settings.executors
+    try:
+        with Client() as yard:
+            places = {one.place: one.quarantined_until for one in yard.trust()}
+    except UnreachableError as error:
+        sys.stderr.write(f"gpuyard: note: {error} Quarantines are shown as verification left them.\n")
+        return {one.name: one.quarantined_until for one in records}
+    return {one.name: places.get(place_of(settings[one.name]) if one.name in settings else one.name)
+            for one in records}  # fmt: skip
+
+
+def _executor_row(store: "Store", record: "ExecutorRecord", until: float | None) -> dict[str, Any]:
     import time
 
     from gpuyard.verification.standing import score
 
     now = time.time()
     checks = store.records.checks_by(record.name, 20)
-    until = record.quarantined_until
     return {
         "name": record.name, "class": record.gpu_class, "trust": round(score(record, now), 3),
         "quarantined_until": until if until and until > now else None,
