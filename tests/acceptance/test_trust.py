@@ -66,6 +66,7 @@ def test_a_gpu_in_quarantine_gets_no_jobs_until_it_is_forgotten(gpu_yard: TestYa
     assert "too slow" in why["summary"]
     allowed = gpu_yard.submit(SHOW, **ONE, allowed={"quarantined": True})
     assert gpu_yard.wait(allowed).state == "completed"
+    assert gpu_yard.ok("run", "-g", "1", "--allow-quarantined", "--", *SHOW).strip() in (A, B)
 
     gpu_yard.kill("server")
     gpu_yard.ok("up")

@@ -95,6 +95,14 @@ def test_evidence_is_checked_by_anybody(checked: TestYard, name: str) -> None:
         check_changed(stranger, file, told["key"])
 
 
+@pytest.mark.parametrize("place", ["nowhere/evidence.json", "."])
+def test_evidence_that_cannot_be_written_is_one_clear_error(checked: TestYard, place: str) -> None:
+    done = checked.run("verify", "evidence", newest(checked, "stream12"), "-o", place)
+    assert (done.returncode, done.stdout) == (2, ""), (done.stdout, done.stderr)
+    assert done.stderr.startswith(f"gpuyard: --output: {place} cannot be written: ")
+    assert "Traceback" not in done.stderr
+
+
 def check_changed(yard: TestYard, file: Path, key: str) -> None:
     """A file in which anything was changed is not sound."""
     changed = yard.work / "changed.json"
@@ -126,6 +134,12 @@ def check_changed(yard: TestYard, file: Path, key: str) -> None:
         (["calibrate", "--class", "moon", "--trusted", "trusted12"], 2, "--class: "),
         (["evidence", "chk_1"], 3, "no evidence of a check 'chk_1'"),
         (["evidence", ""], 3, "checks. `gpuyard verify status --json`"),
+        (["run", "gpu:", "--class", "practice-6"], 2, "EXECUTOR: 'gpu:' names no place"),
+        (["status", "--json", "--metrics"], 2, "--metrics: is no JSON"),
+        (["receipt", "stream12", "", "--for", "1h"], 2, "JOB: is ''"),
+        (["receipt", "stream12", "x" * 513, "--for", "1h"], 2, "JOB: is 'xxx"),
+        (["receipt", "moon", "job_1", "--for", "1h"], 2, "EXECUTOR: 'moon' is not in the settings (name one of"),
+        (["receipt", "stream12", "job_1", "--for", "0s"], 2, "--for: is 0s (give more than 0"),
         (["check", "nothing.json"], 2, "nothing.json: is no file"),
         (["check", "/dev/zero"], 2, "/dev/zero: is no file"),
     ],
@@ -164,6 +178,25 @@ def test_wrong_settings_are_named(yard: TestYard, sections: list[str], said: str
     assert "Traceback" not in done.stderr
 
 
+def test_what_a_broken_generator_holds_is_not_logged(yard: TestYard) -> None:
+    (yard.work / "broken.py").write_text(
+        "class Generator:\n    generator_version, needs_trusted = 1, False\n"
+        "    async def generate(self, *_):\n        held = 'sesame-' + 'opens'\n        return held.nothing\n"
+    )
+    configure(yard, section("verification", generator="broken:Generator"), executor("a", "practice-6", trusted=True))
+    done = yard.run("verify", "run", "a", "--json", env={"PYTHONPATH": str(yard.work)})
+    assert (done.returncode, done.stdout) == (4, ""), (done.stdout, done.stderr)
+    assert "AttributeError" in done.stderr
+    assert "sesame-opens" not in done.stderr
+
+
+def test_who_is_honest_passes_however_quick_the_trusted_executor_was(yard: TestYard) -> None:
+    configure(yard, executor("trusted", "practice-6", trusted=True), executor("quick", "practice-6"))
+    assert yard.json("verify", "calibrate", "--class", "practice-6", "--trusted", "trusted", "--runs", "5")[
+        "deadline_s"] == 1  # fmt: skip
+    assert outcomes(verify(yard, "quick")) == {"quick": "passed"}
+
+
 def test_a_class_is_calibrated_and_who_is_late_fails(yard: TestYard) -> None:
     slow = {"options": {"delay_s": 1.2}}
     late = {"options": {"delay_s": 8}}
@@ -176,6 +209,21 @@ def test_a_class_is_calibrated_and_who_is_late_fails(yard: TestYard) -> None:
     found = verify(yard, "quick", "late", code=1)
     assert outcomes(found) == {"quick": "passed", "late": "failed"}, found
     assert "deadline" in found["late"]["reason"] or "in time" in found["late"]["reason"]
+    (place,) = yard.json("trust")["items"]
+    assert place["quarantined_until"] and quarantines(yard) == dict.fromkeys(found, place["quarantined_until"])
+    yard.ok("trust", "forget", "local")
+    assert quarantines(yard) == dict.fromkeys(found), "a person has ended it"
+
+
+def quarantines(yard: TestYard) -> dict[str, float | None]:
+    """Until when each executor gets no work, as `verify status` shows it."""
+    return {one["name"]: one["quarantined_until"] for one in yard.json("verify", "status")["executors"]}
+
+
+def test_the_status_is_shown_where_no_yard_answers(checked: TestYard) -> None:
+    done = checked.run("verify", "status", "--json", env={"GPUYARD_URL": "http://127.0.0.1:9"})
+    assert (done.returncode, len(json.loads(done.stdout)["executors"])) == (0, len(NAMES))
+    assert "Quarantines are shown as verification left them" in done.stderr
 
 
 def other_version(folder: Path) -> str:

@@ -62,6 +62,7 @@ class InProcess:
 
     def __init__(self, behaviour: Honest, order: Order) -> None:
         self.job_id: str | None = None
+        self.closed = False
         self._behaviour, self._order, self._said = behaviour, order, Conversation()
         self._rest: AsyncIterator[Message] | None = None
 
@@ -82,16 +83,19 @@ class InProcess:
 
     async def close(self) -> None:
         await asyncio.sleep(0)
+        self.closed = True
 
 
 class Executors:
-    """Opens channels to executors by name; who is not named is honest."""
+    """Opens `channels` to executors by name; who is not named is honest."""
 
     def __init__(self, **behaviours: Honest) -> None:
         self._behaviours, self._honest = behaviours, Honest()
+        self.channels: list[InProcess] = []
 
     def open(self, executor: Executor, check_id: str, order: Order) -> Channel:
-        return InProcess(self._behaviours.get(executor.name, self._honest), order)
+        self.channels.append(InProcess(self._behaviours.get(executor.name, self._honest), order))
+        return self.channels[-1]
 
 
 def make_batch(

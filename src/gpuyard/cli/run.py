@@ -56,6 +56,9 @@ def run(
     label: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, for finding it again.")] = None,
     provider: Annotated[str | None, typer.Option(help="Only on this provider.")] = None,
     region: Annotated[list[str] | None, typer.Option(help="Elsewhere only in this region; more may be named.")] = None,
+    allow_quarantined: Annotated[
+        bool, typer.Option("--allow-quarantined", help="Also in places that are in quarantine; see `gpuyard trust`.")
+    ] = False,
     workspace: Annotated[
         str | None, typer.Option(help="A folder that outlives the job; see `gpuyard workspace`.")
     ] = None,
@@ -75,7 +78,8 @@ def run(
     fields = given(
         name=name, image=image, tier=tier, timeout_s=timeout, retry_count=retries, priority=priority, project=project,
         workspace=workspace, provider=provider, max_price=max_price, strategy=strategy, spot=spot or None,
-        allowed=given(regions=region or None) or None, idempotency_key=idempotency_key, depends_on=after or None,
+        allowed=given(regions=region or None, quarantined=allow_quarantined or None) or None,
+        idempotency_key=idempotency_key, depends_on=after or None,
         labels=pairs_of("label", label or [], {}) or None,
         resources=given(cpus=cpus, memory_gb=memory, nodes=nodes, gpus=gpu_request or None) or None,
         checkpoint=given(path=checkpoint, signal=checkpoint_signal, grace_s=grace) or None,

@@ -6,7 +6,7 @@ batch whose process dies is abandoned as a whole and counts for nobody.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -21,6 +21,7 @@ from gpuyard.verification.check import Check
 from gpuyard.verification.claims import Expected, shared_uuids
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import Context, call
+from gpuyard.verification.database import DatabaseError
 from gpuyard.verification.executors import Executor
 from gpuyard.verification.protocol import Answers, Claims, Declined, Failed, Hash, Message, ProtocolError, Ready
 from gpuyard.verification.standing import stands
@@ -73,7 +74,7 @@ class Batch:
         """Verify each executor once; its checks, judged. Who is of a class without samples has none."""
         records = self._context.records
         self.id = await call(records.new_batch, self._ports.holder)
-        checks, outcome = list[Check](), "abandoned"
+        checks = list[Check]()
         try:
             checks = await self._take(executors)
             await call(records.add_checks, [check.row() for check in checks])
@@ -81,9 +82,11 @@ class Batch:
             await call(records.release_batch, self.id)
             await _all(self._solve, checks)
             await self._judge(checks)
-            outcome = "done"
-        finally:
-            await asyncio.shield(self._finish(checks, outcome))
+        except BaseException:
+            with suppress(DatabaseError):  # the next batch ends it, as it does when a process has died
+                await asyncio.shield(self._finish(checks, "abandoned"))
+            raise
+        await asyncio.shield(self._finish(checks, "done"))
         return checks
 
     async def _finish(self, checks: Sequence[Check], outcome: str) -> None:
@@ -91,9 +94,11 @@ class Batch:
             for check in checks:
                 check.fault = "the verification was interrupted"
                 check.judge()
-        await call(self._context.records.close_checks, [check.row() for check in checks], stands)
-        await call(self._context.records.end_batch, self.id, outcome)
-        await asyncio.gather(*(check.channel.close() for check in checks if check.channel))
+        try:
+            await call(self._context.records.close_checks, [check.row() for check in checks], stands)
+            await call(self._context.records.end_batch, self.id, outcome)
+        finally:
+            await asyncio.gather(*(check.channel.close() for check in checks if check.channel))
 
     async def _take(self, executors: Sequence[Executor]) -> list[Check]:
         """A sample for each executor."""

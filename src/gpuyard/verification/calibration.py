@@ -10,6 +10,7 @@ from gpuyard.domain.errors import InvalidInputError
 MARGIN = 0.15  # cards of one class differ by their coolers, clocks and drivers
 LEEWAY = 1.2
 FEWEST_RUNS = 5
+LEAST_DEADLINE_S = 1.0  # a shorter one would judge the way to the executor, and not its GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def calibrate(solve_s: Sequence[float], probes: Sequence[Mapping[str, float]], m
         if missing := [name for name in names if name not in probe]:
             raise InvalidInputError.of(f"probes.{number}", f"lacks {', '.join(missing)}", "repeat the calibration")
     ranges = {name: range_of(name, [probe[name] for probe in probes], margin) for name in names}
-    return Calibration(deadline_s(solve_s), ranges)
+    return Calibration(max(deadline_s(solve_s), LEAST_DEADLINE_S), ranges)
 
 
 def deadline_s(solve_s: Sequence[float]) -> float:

@@ -13,13 +13,14 @@ import typer
 
 from gpuyard.client.extras import needs_extra
 from gpuyard.client.printing import print_json, print_table, say
-from gpuyard.domain.errors import GpuyardError, InvalidInputError, NotFoundError
+from gpuyard.domain.errors import GpuyardError, InvalidInputError, NotFoundError, UnreachableError, quoted
 from gpuyard.verification.wing import wing
 
 if TYPE_CHECKING:
     from gpuyard.verification.classes import Class
     from gpuyard.verification.evidence import Verdict
     from gpuyard.verification.executors import Executor
+    from gpuyard.verification.records.executors import ExecutorRecord
     from gpuyard.verification.running import Report
     from gpuyard.verification.session import Session, Store
 
@@ -69,15 +70,11 @@ def watch(
 
     Samples are made meanwhile; Ctrl-C ends it.
     """
-    from gpuyard.domain import units
     from gpuyard.verification.claims import claims_of
-    from gpuyard.verification.running import watch as go_on
+    from gpuyard.verification.watching import watch as go_on
 
     claims = claims_of(claim or [])
-    try:
-        every_s = float(units.seconds(every))
-    except ValueError as error:
-        raise InvalidInputError.of("--every", str(error), "write a time such as 30m") from None
+    every_s = _seconds("--every", every)
     if every_s < _MOST_OFTEN_S:
         raise InvalidInputError.of("--every", f"is {every}, too often for a check", f"write {_MOST_OFTEN_S:g}s or more")
 
@@ -163,13 +160,17 @@ def status(
     from gpuyard.verification.metrics import figures, render_metrics
     from gpuyard.verification.session import open_store
 
+    if as_json and metrics:
+        raise InvalidInputError.of("--metrics", "is no JSON", "leave out --json, or --metrics")
     store, database = open_store()
     try:
         if metrics:
             say(render_metrics(store.records)[0].decode().rstrip("\n"))
             return
         classes = [_class_row(store, one) for one in figures(store.records)]
-        executors = [_executor_row(store, record) for record in store.records.executors()]
+        known = store.records.executors()
+        quarantines = _quarantines(store, known) if known else {}
+        executors = [_executor_row(store, record, quarantines[record.name]) for record in known]
     finally:
         database.close()
     if as_json:
@@ -187,14 +188,32 @@ def _class_row(store: "Store", one: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _executor_row(store: "Store", record: Any) -> dict[str, Any]:
+def _quarantines(store: "Store", records: "Sequence[ExecutorRecord]") -> dict[str, float | None]:
+    """Until when each executor's place is in quarantine, by what the yard says: a person may have ended it.
+
+    Where no yard answers, by what verification wanted.
+    """
+    from gpuyard.client.sync import Client
+    from gpuyard.verification.executors import place_of
+
+    settings = store.settings.executors
+    try:
+        with Client() as yard:
+            places = {one.place: one.quarantined_until for one in yard.trust()}
+    except UnreachableError as error:
+        sys.stderr.write(f"gpuyard: note: {error} Quarantines are shown as verification left them.\n")
+        return {one.name: one.quarantined_until for one in records}
+    return {one.name: places.get(place_of(settings[one.name]) if one.name in settings else one.name)
+            for one in records}  # fmt: skip
+
+
+def _executor_row(store: "Store", record: "ExecutorRecord", until: float | None) -> dict[str, Any]:
     import time
 
     from gpuyard.verification.standing import score
 
     now = time.time()
     checks = store.records.checks_by(record.name, 20)
-    until = record.quarantined_until
     return {
         "name": record.name, "class": record.gpu_class, "trust": round(score(record, now), 3),
         "quarantined_until": until if until and until > now else None,
@@ -251,10 +270,28 @@ def evidence(
                             "`gpuyard verify status --json` lists their ids.")  # fmt: skip
     key = keys.public_hex(store.key())
     if output:
-        copyfile(found[0], output)
+        _copy(found[0], output)
     _print_verdict(files.check(found[0], key), as_json, {"key": key, "file": str(output or found[0])})
     if not as_json:
         say(f"{output or found[0]}; who has it checks it with: gpuyard verify check FILE --key {key}")
+
+
+def _copy(file: Path, output: Path) -> None:
+    try:
+        copyfile(file, output)
+    except OSError as error:
+        fault = f"{output} cannot be written: {error.strerror or error}"
+        raise InvalidInputError.of("--output", fault, "name a file in a folder that is there") from None
+
+
+def _seconds(option: str, words: str) -> float:
+    from gpuyard.domain import units
+
+    try:
+        return float(units.seconds(words))
+    except ValueError as error:
+        fault, _, remedy = str(error).rpartition("; ")
+        raise InvalidInputError.of(option, fault, remedy) from None
 
 
 @app.command()
@@ -270,22 +307,26 @@ def receipt(
     """
     import time
 
-    from gpuyard.domain import units
     from gpuyard.domain.ids import new_id
     from gpuyard.verification import receipts
     from gpuyard.verification.excusing import YARD
     from gpuyard.verification.executors import named
     from gpuyard.verification.session import open_store
 
-    try:
-        valid_s = float(units.seconds(valid))
-    except ValueError as error:
-        raise InvalidInputError.of("--for", str(error), "write a time such as 1h") from None
+    valid_s = _seconds("--for", valid)
     if not 0 < valid_s <= receipts.LONGEST_S:
-        raise InvalidInputError.of("--for", f"is {valid}", f"give at most {receipts.LONGEST_S / 3600:g}h")
+        remedy = f"give more than 0 and at most {receipts.LONGEST_S / 3600:g}h"
+        raise InvalidInputError.of("--for", f"is {valid}", remedy)
+    if not (0 < len(job) <= receipts.LONGEST_TEXT and job.isprintable()):
+        remedy = f"give a name of 1 to {receipts.LONGEST_TEXT} printable characters"
+        raise InvalidInputError.of("JOB", f"is {quoted(job)}", remedy)
     store, database = open_store()
     database.close()
-    executor = named(name, store.settings.executors, None)
+    known = store.settings.executors
+    if name not in known:
+        remedy = f"name one of {', '.join(sorted(known))}" if known else "add [verification.executors.NAME]"
+        raise InvalidInputError.of("EXECUTOR", f"{quoted(name)} is not in the settings", remedy)
+    executor = named(name, known, None)
     wanted = receipts.Receipt(new_id("receipt"), name, job, executor.gpu_class.value, time.time(), valid_s, YARD)
     print_json(receipts.sign(wanted, store.key()))
 
@@ -372,11 +413,10 @@ def _quiet(as_json: bool) -> Callable[[str], None]:
 
 
 def _in_session(work: "Callable[[Session], Coroutine[Any, Any, T]]") -> T:
-    import structlog
-
+    from gpuyard.config.logs import configure_logging
     from gpuyard.verification.session import open_session
 
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # stdout is for what was asked for
+    configure_logging()
 
     async def inside() -> T:
         async with open_session() as session:

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from random import Random
@@ -14,6 +15,7 @@ from gpuyard.domain.ids import new_id
 from gpuyard.storage.blobs import Blobs
 from gpuyard.verification.classes import Class
 from gpuyard.verification.clock import Clock, cancelled
+from gpuyard.verification.database import DatabaseError
 from gpuyard.verification.records import Records
 from gpuyard.verification.trusted import PromptGenerator, Trusted, TrustedGenerator
 
@@ -67,15 +69,24 @@ async def leased(context: Context, name: str, work: Callable[[], Awaitable[T]]) 
         return task.result()
     finally:
         await cancelled(task, keeper)
-        await call(records.release, name, holder)
+        with suppress(DatabaseError):  # it is free after a while all the same, and what was done stays done
+            await call(records.release, name, holder)
 
 
 async def _keep(context: Context, name: str, holder: str) -> None:
-    seconds = context.policy.lease_s
+    """Renew a lock until it is lost; DatabaseError when the database was away for nearly as long as it lasts."""
+    clock, seconds = context.clock, context.policy.lease_s
+    until = clock.monotonic() + seconds
     while True:
-        await context.clock.sleep(seconds / 3)
-        if not await call(context.records.renew, name, holder, seconds):
-            return
+        await clock.sleep(seconds / 3)
+        began = clock.monotonic()
+        try:
+            if not await call(context.records.renew, name, holder, seconds):
+                return
+            until = began + seconds
+        except DatabaseError:
+            if clock.monotonic() + seconds / 3 >= until:
+                raise
 
 
 async def with_trusted(context: Context, trusted: Trusted, work: Callable[[], Awaitable[T]]) -> T:

@@ -12,6 +12,7 @@ from gpuyard.verification.answering import answer
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.clock import cancelled, within
 from gpuyard.verification.context import Busy, Context, call, leased
+from gpuyard.verification.database import DatabaseError
 from gpuyard.verification.eviction import evict
 from gpuyard.verification.generation import generate
 from gpuyard.verification.records.events import Kind, Subtype
@@ -76,11 +77,14 @@ class Dispatcher:
     async def _repeat(self, pipeline: Pipeline, cls: Class) -> None:
         while True:
             every_s = pipeline.every_s(self._context.policy)
-            outcome = await self.turn(pipeline, cls)
+            try:
+                outcome = await self.turn(pipeline, cls)
+            except DatabaseError:  # whoever waits for samples finds the same, and says so
+                outcome = Outcome.BUSY
             await self._context.clock.sleep(min(every_s, _AGAIN_S) if outcome is Outcome.BUSY else every_s)
 
     async def turn(self, pipeline: Pipeline, cls: Class) -> Outcome:
-        """One turn of one step; whatever happens to it stays there."""
+        """One turn of one step; whatever happens to it stays there, but for a database that fails: DatabaseError."""
         context, kind = self._context, pipeline.kind
         limit_s = pipeline.limit_s(context.policy, cls)
 
@@ -95,6 +99,8 @@ class Dispatcher:
             return await leased(context, f"{kind} {cls}", step)
         except Busy:
             return Outcome.BUSY
+        except DatabaseError:
+            raise
         except Exception:
             log.exception("verification_turn_failed", kind=kind, gpu_class=cls)
             return Outcome.FAILED

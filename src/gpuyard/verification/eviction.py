@@ -7,6 +7,7 @@ from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import in_background
 from gpuyard.verification.classes import Class
 from gpuyard.verification.context import Context, call
+from gpuyard.verification.receipts import LONGEST_S
 from gpuyard.verification.records.events import Kind, Subtype
 from gpuyard.verification.step import Outcome, Step, run_step
 
@@ -29,6 +30,8 @@ async def _evict(step: Step) -> dict[str, Any]:
     await call(records.remove, old)
     await _remove_uploads(step, before)
     await call(records.remove_events, cls, now - policy.keep_events_s)
+    # No class's in particular either. Twice as long as any is valid, since servers' clocks may differ.
+    await call(records.forget_receipts, now - 2 * LONGEST_S)
     return {"retired": retired, "workloads": len(old.workloads), "series": len(old.series), "files": len(old.blobs)}
 
 

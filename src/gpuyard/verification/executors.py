@@ -69,6 +69,8 @@ def named(words: str, configured: Mapping[str, ExecutorSettings], gpu_class: Cla
         known = f"one of {', '.join(sorted(configured))}" if configured else "[verification.executors.NAME]"
         fault = f"{quoted(words)} is not in the settings, so nobody says what it claims to be"
         raise InvalidInputError.of("EXECUTOR", fault, f"add --class, or name {known}")
+    if not words.removeprefix(_GPU).strip():
+        raise InvalidInputError.of("EXECUTOR", f"{quoted(words)} names no place", "name a provider, or gpu:UUID")
     place = {"gpu": words.removeprefix(_GPU)} if words.startswith(_GPU) else {"provider": words}
     return Executor(words, gpu_class, ExecutorSettings.model_validate({"class": gpu_class, **place}))
 

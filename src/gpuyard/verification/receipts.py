@@ -18,6 +18,7 @@ from gpuyard.domain.errors import quoted
 CLOCKS_S = 5.0  # by how much issuer's and reader's clocks may differ
 LONGEST_S = 24 * 3600.0  # a lost or stolen receipt excuses for no longer
 MOST = 64  # in one message
+LONGEST_TEXT = 512
 _END_OF_TIME = 1e12
 _CONTEXT = b"gpuyard receipt 1\n"
 _TEXTS = ("id", "executor", "job", "class", "issuer")
@@ -99,8 +100,8 @@ def _fields(receipt: object) -> dict[str, Any]:
     if set(fields) != _FIELDS:
         raise ReceiptError(f"has other fields than {', '.join(sorted(_FIELDS))}")
     for name in (*_TEXTS, "signature"):
-        if not isinstance(fields[name], str) or not 0 < len(fields[name]) <= 512:
-            raise ReceiptError(f"{name} is {quoted(fields[name])}, not a text of at most 512 characters")
+        if not isinstance(fields[name], str) or not 0 < len(fields[name]) <= LONGEST_TEXT:
+            raise ReceiptError(f"{name} is {quoted(fields[name])}, not a text of at most {LONGEST_TEXT} characters")
     for name in _TIMES:
         # A whole number may be too large for a float, and True is one, too.
         if type(fields[name]) not in (int, float) or not abs(fields[name]) < _END_OF_TIME:

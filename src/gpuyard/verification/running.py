@@ -1,8 +1,7 @@
-"""What the commands do: verify executors once or again and again, calibrate a class."""
+"""What the commands do: verify executors once, calibrate a class."""
 
 import asyncio
 import secrets
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -74,7 +73,7 @@ async def verify(session: Session, executors: Sequence[Executor], *, claims: fro
     for _ in range(_TURNS):
         for cls, count in Counter(executor.gpu_class for executor in left).items():
             await prepare(session, cls, count, say)
-        say(f"{len(left)} executors begin together")
+        say(f"{len(left)} executors begin together" if len(left) > 1 else f"{left[0].name} begins")
         fresh = await _run_batch(session, left, claims=claims)
         faults += await tell_yard(session.client, fresh, await call(session.context.records.executors), places)
         checks += fresh
@@ -107,7 +106,7 @@ def _lock(holder: str) -> str:
 async def abandon_dead(context: Context) -> None:
     """End the batches of processes that died in them: they count for nobody."""
     for batch in await call(context.records.open_batches):
-        with suppress(Busy):  # it lives
+        with suppress(Busy, LeaseLost):  # it lives, or another has taken this over
             await leased(context, _lock(batch["holder"]), partial(_abandon, context, batch["id"]))
 
 
@@ -155,44 +154,26 @@ async def prepare(session: Session, cls: Class, count: int, say: Say) -> None:
     dispatcher = Dispatcher(small.context, [cls])
     steps = [pipeline for pipeline in PIPELINES if pipeline.kind is not Kind.EVICTION]
     turns = idle = 0
+    told = -1
     while turns < _TURNS and idle < _IDLE_TURNS:
         ready = await call(records.samples_ready, cls)
         if ready >= count:
             return
-        say(f"class {cls}: {ready} of {count} samples are ready")
+        if ready != told:  # it may be a while before there are more
+            say(f"class {cls}: {ready} of {count} samples are ready")
+        told = ready
         outcomes = [await dispatcher.turn(step, cls) for step in steps]
         if StepOutcome.DONE in outcomes:
             turns, idle = turns + 1, 0
         else:
             idle += StepOutcome.BUSY not in outcomes
             await session.context.clock.sleep(_PAUSE_S)
-    told = (await call(records.events, cls))[-len(steps) :]
-    reasons = "; ".join(dict.fromkeys(str(event.data["reason"]) for event in told if "reason" in event.data))
+    newest = (await call(records.events, cls))[-len(steps) :]
+    reasons = "; ".join(dict.fromkeys(str(event.data["reason"]) for event in newest if "reason" in event.data))
     raise NotPreparedError(
         f"class {cls} has {await call(records.samples_ready, cls)} of {count} samples, and no more come: {reasons}.",
         "`gpuyard verify status` shows what the pipelines did; a class needs an executor that is trusted.",
     )
-
-
-async def watch(
-    session: Session, executors: Sequence[Executor], every_s: float, *, claims: frozenset[Claim], say: Say,
-    tell: Callable[[Report], None],
-) -> None:  # fmt: skip
-    """Verify all of them every `every_s` until cancelled, while the pipelines of their classes make samples."""
-    await check_places(session, executors)
-    classes = sorted({executor.gpu_class for executor in executors})
-    pipelines = asyncio.create_task(Dispatcher(session.context, classes).run())
-    try:
-        while True:
-            began = time.monotonic()
-            try:
-                tell(await verify(session, executors, claims=claims, say=say))
-            except GpuyardError as error:  # the next time may be better
-                sys.stderr.write(f"gpuyard: {error}\n")
-            await asyncio.sleep(max(0.0, began + every_s - time.monotonic()))
-    finally:
-        pipelines.cancel()
-        await asyncio.gather(pipelines, return_exceptions=True)
 
 
 async def calibrate_class(session: Session, executor: Executor, runs: int, say: Say) -> Calibration:

@@ -4,8 +4,10 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gpuyard.storage.blobs import BlobStore
+from gpuyard.verification import receipts
 from gpuyard.verification.classes import TRAITS
 from gpuyard.verification.clock import cancelled
 from gpuyard.verification.context import Busy, Context, LeaseLost, leased
@@ -176,3 +178,19 @@ async def test_old_events_are_removed(context: Context, records: Records, clock:
     clock.advance(30 * DAY_S + 1)
     assert await evict(context, B) is Outcome.DONE
     assert [event.gpu_class for event in records.events()] == ["practice-12", "practice-6"]
+
+
+async def test_a_receipt_is_remembered_until_it_must_have_expired(context: Context, records: Records, clock: HandClock):
+    key = Ed25519PrivateKey.generate()
+    receipt = receipts.sign(
+        receipts.Receipt("r1", "a", "job", B.value, clock.now() + receipts.CLOCKS_S, receipts.LONGEST_S, "yard"), key
+    )
+    assert records.use_receipt("yard r1")
+    clock.advance(receipts.LONGEST_S + receipts.CLOCKS_S)
+    assert await evict(context, B) is Outcome.DONE
+    assert not records.use_receipt("yard r1"), "another server's clock may be behind"
+    with pytest.raises(receipts.ReceiptError, match="expired"):
+        receipts.read(receipt, {"yard": key.public_key()}, "a", clock.now(), (), gpu_class=B.value)
+    clock.advance(receipts.LONGEST_S)
+    assert await evict(context, B) is Outcome.DONE
+    assert records.use_receipt("yard r1"), "nothing of it is kept"

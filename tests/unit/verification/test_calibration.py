@@ -20,6 +20,10 @@ def test_a_straggler_does_not_set_it_alone() -> None:
     assert deadline_s([10.0] * 99 + [1000.0]) == pytest.approx(12)
 
 
+def test_a_class_that_is_done_at_once_has_a_second_all_the_same() -> None:
+    assert calibrate([0.001] * 5, []).deadline_s == 1
+
+
 def test_ranges_hold_what_was_seen_and_a_margin() -> None:
     probes = [{"tflops": 100.0, "bandwidth_gbs": 700.0}, {"tflops": 110.0, "bandwidth_gbs": 690.0}]
     found = calibrate([10.0] * 5, probes, margin=0.1)

@@ -74,3 +74,8 @@ class ExecutorRecords(Records):
                 return False
             tx.execute(receipts.insert().values(id=receipt_id, at=self._now()))
             return True
+
+    def forget_receipts(self, before: float) -> None:
+        """Forget those that excused before then: they must have expired."""
+        with self.database.writing(lock="receipts") as tx:
+            tx.execute(receipts.delete().where(receipts.c.at < before))

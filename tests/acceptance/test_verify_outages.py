@@ -1,0 +1,113 @@
+"""Verification while its database or the server is away: a watch outlasts that, a run ends with one clear error."""
+
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.postgres import PostgresServer, running_server
+from tests.support.verifying import configure, executor, section
+from tests.support.wait import wait_until
+from tests.support.yard import GPUYARD, TestYard, make_yard
+
+EXECUTORS = (executor("trusted6", "practice-6", trusted=True), executor("rented", "practice-6"))
+PASSWORD = "sesame-opens"  # the server lets everybody in, but nobody who reads along must see it
+
+
+@pytest.fixture
+def away() -> Iterator[PostgresServer]:
+    """A PostgreSQL server that the test may stop."""
+    with running_server() as server:
+        yield server
+
+
+@contextmanager
+def watching(yard: TestYard, every: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """`gpuyard verify watch rented`, and the file of all it says."""
+    log = yard.work / "watch.log"
+    words = [*GPUYARD, "verify", "watch", "rented", "--every", every]
+    with log.open("w") as file:
+        process = subprocess.Popen(words, env=yard.environment, cwd=yard.work, text=True, stdout=file, stderr=file)
+    try:
+        yield process, log
+    finally:
+        process.kill()
+        process.wait()
+
+
+def refuse(port: int, connections: int) -> None:
+    """Accept so many connections where a database should be, and hang up."""
+    with socket.create_server(("127.0.0.1", port)) as listening:
+        listening.settimeout(60)
+        for _ in range(connections):
+            with closing(listening.accept()[0]):
+                pass
+
+
+def test_a_watch_outlasts_its_database(away: PostgresServer) -> None:
+    url = away.create().replace("gpuyard@", f"gpuyard:{PASSWORD}@")
+    with make_yard(GPUYARD_VERIFICATION__DATABASE=url) as yard:
+        configure(yard, *EXECUTORS)
+        yard.ok("up")
+        with watching(yard, "1s") as (process, log):
+            wait_until(lambda: "EXECUTOR" in log.read_text(), 100, "a batch")
+            away.stop(signal.SIGQUIT)
+            wait_until(lambda: "cannot be used" in log.read_text(), 60, "the outage to be told")
+            refuse(away.port, 3)
+            away.start()
+            batches = log.read_text().count("EXECUTOR")
+            wait_until(lambda: log.read_text().count("EXECUTOR") >= batches + 2, 100, "two more batches")
+            said = log.read_text()
+            assert said.count("cannot be used") == said.count("it works again") == 1, said
+            away.stop(signal.SIGQUIT)
+            wait_until(lambda: log.read_text().count("cannot be used") == 2, 60, "the next outage to be told")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+        said = log.read_text()
+        assert "Traceback" not in said and PASSWORD not in said, said
+
+
+def test_a_run_without_its_database_ends_with_one_clear_error(away: PostgresServer) -> None:
+    url = away.create().replace("gpuyard@", f"gpuyard:{PASSWORD}@")
+    slow = executor("slow", "practice-6", engine={"options": {"delay_s": 3}})
+    with make_yard(GPUYARD_VERIFICATION__DATABASE=url) as yard:
+        configure(yard, *EXECUTORS, slow)
+        yard.ok("up")
+        running = yard.popen("verify", "run", "slow", "--json")
+        name = url.rsplit("/", 1)[1]
+
+        def solves() -> bool:
+            return bool(away.execute("select 1 from pg_tables where schemaname = 'verification'", name)) and bool(
+                away.execute("select 1 from verification.batches where released_at is not null", name)
+            )
+
+        wait_until(solves, 60, "the executors to begin")
+        away.stop(signal.SIGQUIT)
+        for done in (running, yard.popen("verify", "run", "rented"), yard.popen("verify", "status", "--json")):
+            out, errors = done.communicate(timeout=60)
+            assert (done.returncode, out) == (4, ""), (done.returncode, out, errors)
+            (line,) = errors.strip().splitlines()
+            assert line.startswith("gpuyard: The verification database") and PASSWORD not in line
+        away.start()
+        wait_until(lambda: not live_jobs(yard), 60, "the solver to be let go")
+
+
+def live_jobs(yard: TestYard) -> list[str]:
+    """Jobs that are not over."""
+    return [job["id"] for job in yard.json("jobs")["items"] if job["state"] in ("queued", "assigned", "running")]
+
+
+def test_a_watch_outlasts_an_embedded_server_that_leaves_when_it_has_nothing_to_do() -> None:
+    with make_yard() as yard:
+        configure(yard, section("server", idle_exit_s=1), *EXECUTORS)
+        with watching(yard, "8s") as (process, log):
+            for batch in (1, 2):
+                wait_until(lambda batch=batch: log.read_text().count("EXECUTOR") >= batch, 100, f"batch {batch}")
+                wait_until(lambda: yard.pid("server") is None, 60, "the server to leave")
+            assert "passed" in log.read_text() and "does not answer" not in log.read_text(), log.read_text()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
