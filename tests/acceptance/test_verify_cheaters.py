@@ -106,6 +106,16 @@ def check_evidence(yard: TestYard) -> None:
             assert (told["outcome"], told["sound"]) == ("failed", True)
 
 
+def test_who_fails_in_words_that_no_line_can_hold_goes_into_quarantine() -> None:
+    with make_yard() as yard:
+        configure(yard, executor("trusted", "practice-6", trusted=True),
+                  executor("mumbles", "practice-6", python=cheating(yard, "mumbles")))  # fmt: skip
+        found = verify(yard, "mumbles", code=1)
+        assert (outcomes(found), "no  words" in found["mumbles"]["reason"]) == ({"mumbles": "failed"}, True), found
+        (place,) = yard.json("trust")["items"]
+        assert place["quarantined_until"] > now() + 3 * 3600
+
+
 @pytest.mark.timeout(200)
 def test_a_place_stands_as_its_worst_executor_until_somebody_forgets_it() -> None:
     with make_yard() as yard:
