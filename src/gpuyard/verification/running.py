@@ -54,8 +54,8 @@ class BatchLostError(GpuyardError):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of a batch: its checks, how everybody stands now, who had no sample after all, and what the yard could
-    not be told."""
+    """What came of a batch: its checks, how everybody stands now, who had no sample after all, and in words what
+    evidence could not be kept and what the yard could not be told."""
 
     checks: list[Check]
     standing: dict[str, ExecutorRecord]
@@ -73,7 +73,8 @@ async def verify(session: Session, executors: Sequence[Executor], *, claims: boo
         for cls, count in Counter(executor.gpu_class for executor in left).items():
             await prepare(session, cls, count, say)
         say(f"{len(left)} executors begin together" if len(left) > 1 else f"{left[0].name} begins")
-        fresh = await _run_batch(session, left, claims=claims)
+        fresh, lost = await _run_batch(session, left, claims=claims)
+        faults += lost
         faults += await tell_yard(session.client, fresh, await call(session.context.records.executors), places)
         checks += fresh
         # Another server may have taken the samples that were ready.
@@ -85,7 +86,10 @@ async def verify(session: Session, executors: Sequence[Executor], *, claims: boo
     return Report(checks, {record.name: record for record in records}, [one.name for one in left], faults)
 
 
-async def _run_batch(session: Session, executors: Sequence[Executor], *, claims: bool) -> list[Check]:
+async def _run_batch(
+    session: Session, executors: Sequence[Executor], *, claims: bool
+) -> tuple[list[Check], list[str]]:  # fmt: skip
+    """The checks of a batch that is over, and what evidence of them could not be kept."""
     store = session.store
     with TemporaryDirectory(prefix="answers-", dir=store.folder) as folder:
         batch = session.batch(executors, Path(folder), claims=claims)
@@ -93,9 +97,9 @@ async def _run_batch(session: Session, executors: Sequence[Executor], *, claims:
             checks = await leased(session.context, _lock(batch.holder), partial(batch.run, executors))
         except LeaseLost as error:
             raise BatchLostError(f"The batch was given up: {error}.") from error
-        await asyncio.to_thread(keep_evidence, store.evidence, store.key(), checks)
+        lost = await asyncio.to_thread(keep_evidence, store.evidence, store.key(), checks)
     await asyncio.to_thread(forget_evidence, store.evidence, time.time() - store.settings.keep_events_s)
-    return checks
+    return checks, lost
 
 
 def _lock(holder: str) -> str:
@@ -129,11 +133,16 @@ async def check_places(session: Session, executors: Sequence[Executor]) -> None:
             raise InvalidInputError.of("EXECUTOR", f"{executor.name} is on {quoted(provider)}, no provider here", known)
 
 
-def keep_evidence(folder: Path, key: Ed25519PrivateKey, checks: Sequence[Check]) -> None:
-    """A signed file for each check."""
-    folder.mkdir(exist_ok=True, mode=0o700)
+def keep_evidence(folder: Path, key: Ed25519PrivateKey, checks: Sequence[Check]) -> list[str]:
+    """Write a signed file for each check; in words, why some could not be. Their verdicts stand all the same."""
+    lost = list[str]()
     for check in checks:
-        evidence.write(folder / f"{check.id}.json", check.evidence(), key)
+        try:
+            folder.mkdir(exist_ok=True, mode=0o700)
+            evidence.write(folder / f"{check.id}.json", check.evidence(), key)
+        except (OSError, InvalidInputError) as error:
+            lost.append(f"The evidence of {check.id} is not kept: {error}")
+    return lost
 
 
 def forget_evidence(folder: Path, before: float) -> None:

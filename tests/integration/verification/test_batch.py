@@ -181,7 +181,7 @@ async def test_nothing_that_is_said_keeps_a_verdict_from_being_written_down(
     checks = await batch.run([executor("honest", A), executor("cheater", A)])
     assert {check.executor.name: check.outcome for check in checks} == {
         "honest": Outcome.PASSED, "cheater": Outcome.FAILED}  # fmt: skip
-    keep_evidence(tmp_path / "evidence", Ed25519PrivateKey.generate(), checks)
+    assert keep_evidence(tmp_path / "evidence", Ed25519PrivateKey.generate(), checks) == []
     assert {path.stem for path in (tmp_path / "evidence").iterdir()} == {check.id for check in checks}
     reasons = [row["reason"] for row in context.records.checks_of(batch.id)]
     assert all(reason.isprintable() for reason in reasons), "the yard takes nothing else"
