@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from gpuyard.client import calls
 from gpuyard.domain.errors import GpuyardError, InvalidInputError, quoted
 from gpuyard.domain.gpus import GPUClass
+from gpuyard.domain.trust import check_place
 from gpuyard.verification import evidence
 from gpuyard.verification.calibration import Calibration, calibrate
 from gpuyard.verification.check import Check
@@ -124,13 +125,18 @@ async def _abandon(context: Context, batch_id: str) -> None:
 
 
 async def check_places(session: Session, executors: Sequence[Executor]) -> None:
-    """InvalidInputError when the yard has no such provider: nothing is begun that cannot be done."""
+    """InvalidInputError when the yard has no such provider or place: nothing is begun that cannot be done."""
     configured = {one["name"] for one in await session.client.call(calls.listing("providers"))}
     for executor in executors:
         provider = executor.settings.provider
         if provider not in configured:
             known = f"configured are: {', '.join(sorted(configured))}"
             raise InvalidInputError.of("EXECUTOR", f"{executor.name} is on {quoted(provider)}, no provider here", known)
+        try:
+            check_place(executor.place, configured)
+        except InvalidInputError as error:
+            field = f"verification.executors.{executor.name}.place"
+            raise InvalidInputError([replace(fault, field=field) for fault in error.faults]) from None
 
 
 def keep_evidence(folder: Path, key: Ed25519PrivateKey, checks: Sequence[Check]) -> list[str]:
