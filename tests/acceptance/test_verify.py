@@ -168,6 +168,10 @@ def test_bad_input_is_one_clear_error_and_nothing_is_half_done(
         ([executor("a", "practice-6", engine={"kind": "brain"})], "verification.executors.a.engine.kind"),
         ([executor("a", "practice-6", tursted=True)], "verification.executors.a.tursted"),
         ([section("verification", database="mysql://x/y"), executor("a", "practice-6")], "verification.database"),
+        ([section("verification", blobs="ftp://x"), executor("a", "practice-6")], "verification.blobs: "),
+        ([section("verification", host="192.0.2.1"), executor("a", "practice-6")], "verification.host: "),
+        ([section("verification", issuers={"bob": "x"}), executor("a", "practice-6")], "verification.issuers.bob: "),
+        ([executor("a", "practice-6", place="no where:x")], "verification.executors.a.place: "),
     ],
 )
 def test_wrong_settings_are_named(yard: TestYard, sections: list[str], said: str) -> None:
@@ -176,6 +180,14 @@ def test_wrong_settings_are_named(yard: TestYard, sections: list[str], said: str
     assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_home_that_cannot_be_made_is_one_clear_error(yard: TestYard) -> None:
+    yard.home.create()
+    yard.home.verification.write_text("no folder")
+    done = yard.run("verify", "status", "--json")
+    assert (done.returncode, done.stdout) == (2, ""), (done.stdout, done.stderr)
+    assert done.stderr.startswith("gpuyard: GPUYARD_HOME: ")
 
 
 def test_what_a_broken_generator_holds_is_not_logged(yard: TestYard) -> None:

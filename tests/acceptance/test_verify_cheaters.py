@@ -109,6 +109,30 @@ def check_evidence(yard: TestYard) -> None:
             assert (told["outcome"], told["sound"]) == ("failed", True)
 
 
+def test_who_fails_in_words_that_no_line_can_hold_goes_into_quarantine() -> None:
+    with make_yard() as yard:
+        configure(yard, executor("trusted", "practice-6", trusted=True),
+                  executor("mumbles", "practice-6", python=cheating(yard, "mumbles")))  # fmt: skip
+        found = verify(yard, "mumbles", code=1)
+        assert (outcomes(found), "no  words" in found["mumbles"]["reason"]) == ({"mumbles": "failed"}, True), found
+        (place,) = yard.json("trust")["items"]
+        assert place["quarantined_until"] > now() + 3 * 3600
+
+
+def test_evidence_that_cannot_be_kept_saves_nobody_from_quarantine() -> None:
+    with make_yard() as yard:
+        configure(yard, executor("trusted", "practice-6", trusted=True),
+                  executor("smaller", "practice-6", python=cheating(yard, "smaller")))  # fmt: skip
+        yard.home.verification.mkdir()
+        (yard.home.verification / "evidence").write_text("no folder")
+        done = yard.run("verify", "run", "smaller", "--json")
+        assert (done.returncode, done.stderr) == (1, ""), done
+        (fault,) = json.loads(done.stdout)["faults"]
+        assert "is not kept: " in fault
+        (place,) = yard.json("trust")["items"]
+        assert place["quarantined_until"] > now() + 3 * 3600
+
+
 @pytest.mark.timeout(200)
 def test_a_place_stands_as_its_worst_executor_until_somebody_forgets_it() -> None:
     with make_yard() as yard:

@@ -2,8 +2,9 @@
 
 `smaller`: another model with fewer words. `replays`: sends the first answers that it ever gave. `refuses`: declines at
 once, without a reason. `hears`: declines when it knows the seed. `invents`: sends a hash, and other answers to it.
-`leaves`: goes when it knows the seed. `forges`: declines with the receipts in the file MEMORY. `borrows`: shows the GPU
-whose UUID MEMORY holds. `guesses`: answers under another seed than it is given.
+`leaves`: goes when it knows the seed. `mumbles`: says then that it has failed, in words that no line can hold.
+`forges`: declines with the receipts in the file MEMORY. `borrows`: shows the GPU whose UUID MEMORY holds. `guesses`:
+answers under another seed than it is given.
 """
 
 import importlib
@@ -43,6 +44,13 @@ def gone(channel: Any) -> int:
     sys.exit(seed(channel) and 0)
 
 
+def mumbled(channel: Any) -> int:
+    """Hear the seed, and fail with characters that are not to be printed."""
+    channel.send({"type": "failed", "reason": f"no\0 words\n{seed(channel)}"})
+    channel.close()
+    sys.exit(0)
+
+
 def other_pieces(kind: str, data: bytes, size: int) -> Any:
     """Pieces of something else."""
     return pieces(kind, data.replace(b"a", b"e"), size)
@@ -59,6 +67,8 @@ elif how == "hears":
     stream.Stream.seed = declined
 elif how == "leaves":
     stream.Stream.seed = gone
+elif how == "mumbles":
+    stream.Stream.seed = mumbled
 elif how == "invents":
     messages.pieces = other_pieces
 elif how == "forges":

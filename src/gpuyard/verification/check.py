@@ -77,9 +77,13 @@ class Check:
 
     @property
     def reason(self) -> str:
-        """The first thing that speaks against it, or that could not be judged."""
+        """The first thing that speaks against it, or that could not be judged, in one printable line.
+
+        An executor has a say in it, and neither a database nor the yard takes in just anything.
+        """
         bad = [line for line in self.lines if line.ok is False] or [line for line in self.lines if line.ok is None]
-        return f"{bad[0].name}: {bad[0].reason}" if bad else ""
+        words = f"{bad[0].name}: {bad[0].reason}" if bad else ""
+        return "".join(char if char.isprintable() else " " for char in words)
 
     def judge(self) -> None:
         """Judge it by what is known now."""

@@ -386,7 +386,7 @@ def _print_report(report: "Report", as_json: bool) -> None:
     if report.left_out:
         say(f"Without a sample that can be read, so not verified: {', '.join(report.left_out)}")
     for fault in report.faults:
-        say(f"The yard was not told: {fault}")
+        say(fault)
 
 
 def _executors(session: "Session", names: Sequence[str], of_class: str) -> "list[Executor]":

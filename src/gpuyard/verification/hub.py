@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
+from gpuyard.domain.errors import InvalidInputError
 from gpuyard.verification.certificates import Authority
 from gpuyard.verification.protocol import LONGEST_LINE, Conversation, Message, ProtocolError, Stage, Task, parse
 
@@ -101,10 +102,15 @@ class Hub:
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(
-            self._arrived, self._host, self.port, ssl=self._authority.server_context(), limit=LONGEST_LINE,
-            backlog=_BACKLOG, ssl_handshake_timeout=_PATIENCE_S, ssl_shutdown_timeout=_PATIENCE_S,
-        )  # fmt: skip
+        try:
+            self._server = await asyncio.start_server(
+                self._arrived, self._host, self.port, ssl=self._authority.server_context(), limit=LONGEST_LINE,
+                backlog=_BACKLOG, ssl_handshake_timeout=_PATIENCE_S, ssl_shutdown_timeout=_PATIENCE_S,
+            )  # fmt: skip
+        except OSError as error:
+            fault = f"nobody can listen at {self._host}:{self.port}: {error.strerror or error}"
+            remedy = "give an address of this machine, and a port that is free (0: any)"
+            raise InvalidInputError.of("verification.host", fault, remedy) from error
         self.port = int(self._server.sockets[0].getsockname()[1])
         return self
 

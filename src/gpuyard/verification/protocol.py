@@ -2,11 +2,12 @@
 
 import base64
 import binascii
+import math
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from gpuyard.domain.errors import quoted
 
@@ -18,6 +19,21 @@ _MOST_PIECES = 1 << 15
 
 class ProtocolError(Exception):
     """A solver said what it may not say, or not then. The text tells a person what, and what would be right."""
+
+
+def _told(value: dict[str, Any]) -> dict[str, Any]:
+    """ValueError for a number anywhere in it that is none, or infinite: neither JSON nor a database has it."""
+    left: list[Any] = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, float) and not math.isfinite(one):
+            raise ValueError(f"holds {one}, which is no number")
+        left += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+    return value
+
+
+Told = Annotated[dict[str, Any], AfterValidator(_told)]
+"""An object with anything in it that JSON can hold."""
 
 
 class _Said(BaseModel):
@@ -35,7 +51,7 @@ class Declined(_Said):
 
     type: Literal["declined"] = "declined"
     reason: str = Field(max_length=200)
-    receipts: list[dict[str, Any]] = Field(default=[], max_length=64)
+    receipts: list[Told] = Field(default=[], max_length=64)
 
 
 class Hash(_Said):
@@ -50,9 +66,9 @@ class Claims(_Said):
     """What the executor says of its GPUs; None where it was not asked."""
 
     type: Literal["claims"] = "claims"
-    inventory: list[dict[str, Any]] | None = Field(default=None, max_length=64)
-    vram: dict[str, Any] | None = None
-    speed: dict[str, Any] | None = None
+    inventory: list[Told] | None = Field(default=None, max_length=64)
+    vram: Told | None = None
+    speed: Told | None = None
 
 
 class Piece(_Said):

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from gpuyard.client import calls
 from gpuyard.domain.errors import GpuyardError, InvalidInputError, quoted
 from gpuyard.domain.gpus import GPUClass
+from gpuyard.domain.trust import check_place
 from gpuyard.verification import evidence
 from gpuyard.verification.calibration import Calibration, calibrate
 from gpuyard.verification.check import Check
@@ -55,8 +56,8 @@ class BatchLostError(GpuyardError):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of a batch: its checks, how everybody stands now, who had no sample after all, and what the yard could
-    not be told."""
+    """What came of a batch: its checks, how everybody stands now, who had no sample after all, and in words what
+    evidence could not be kept and what the yard could not be told."""
 
     checks: list[Check]
     standing: dict[str, ExecutorRecord]
@@ -74,7 +75,8 @@ async def verify(session: Session, executors: Sequence[Executor], *, claims: fro
         for cls, count in Counter(executor.gpu_class for executor in left).items():
             await prepare(session, cls, count, say)
         say(f"{len(left)} executors begin together" if len(left) > 1 else f"{left[0].name} begins")
-        fresh = await _run_batch(session, left, claims=claims)
+        fresh, lost = await _run_batch(session, left, claims=claims)
+        faults += lost
         faults += await tell_yard(session.client, fresh, await call(session.context.records.executors), places)
         checks += fresh
         # Another server may have taken the samples that were ready.
@@ -86,7 +88,10 @@ async def verify(session: Session, executors: Sequence[Executor], *, claims: fro
     return Report(checks, {record.name: record for record in records}, [one.name for one in left], faults)
 
 
-async def _run_batch(session: Session, executors: Sequence[Executor], *, claims: frozenset[Claim]) -> list[Check]:
+async def _run_batch(
+    session: Session, executors: Sequence[Executor], *, claims: frozenset[Claim]
+) -> tuple[list[Check], list[str]]:  # fmt: skip
+    """The checks of a batch that is over, and what evidence of them could not be kept."""
     store = session.store
     with TemporaryDirectory(prefix="answers-", dir=store.folder) as folder:
         batch = session.batch(executors, Path(folder), claims=claims)
@@ -94,9 +99,9 @@ async def _run_batch(session: Session, executors: Sequence[Executor], *, claims:
             checks = await leased(session.context, _lock(batch.holder), partial(batch.run, executors))
         except LeaseLost as error:
             raise BatchLostError(f"The batch was given up: {error}.") from error
-        await asyncio.to_thread(keep_evidence, store.evidence, store.key(), checks)
+        lost = await asyncio.to_thread(keep_evidence, store.evidence, store.key(), checks)
     await asyncio.to_thread(forget_evidence, store.evidence, time.time() - store.settings.keep_events_s)
-    return checks
+    return checks, lost
 
 
 def _lock(holder: str) -> str:
@@ -121,20 +126,30 @@ async def _abandon(context: Context, batch_id: str) -> None:
 
 
 async def check_places(session: Session, executors: Sequence[Executor]) -> None:
-    """InvalidInputError when the yard has no such provider: nothing is begun that cannot be done."""
+    """InvalidInputError when the yard has no such provider or place: nothing is begun that cannot be done."""
     configured = {one["name"] for one in await session.client.call(calls.listing("providers"))}
     for executor in executors:
         provider = executor.settings.provider
         if provider not in configured:
             known = f"configured are: {', '.join(sorted(configured))}"
             raise InvalidInputError.of("EXECUTOR", f"{executor.name} is on {quoted(provider)}, no provider here", known)
+        try:
+            check_place(executor.place, configured)
+        except InvalidInputError as error:
+            field = f"verification.executors.{executor.name}.place"
+            raise InvalidInputError([replace(fault, field=field) for fault in error.faults]) from None
 
 
-def keep_evidence(folder: Path, key: Ed25519PrivateKey, checks: Sequence[Check]) -> None:
-    """A signed file for each check."""
-    folder.mkdir(exist_ok=True, mode=0o700)
+def keep_evidence(folder: Path, key: Ed25519PrivateKey, checks: Sequence[Check]) -> list[str]:
+    """Write a signed file for each check; in words, why some could not be. Their verdicts stand all the same."""
+    lost = list[str]()
     for check in checks:
-        evidence.write(folder / f"{check.id}.json", check.evidence(), key)
+        try:
+            folder.mkdir(exist_ok=True, mode=0o700)
+            evidence.write(folder / f"{check.id}.json", check.evidence(), key)
+        except (OSError, InvalidInputError) as error:
+            lost.append(f"The evidence of {check.id} is not kept: {error}")
+    return lost
 
 
 def forget_evidence(folder: Path, before: float) -> None:

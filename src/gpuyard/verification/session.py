@@ -12,6 +12,7 @@ from gpuyard.client.aio import AsyncClient
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import load_settings
 from gpuyard.config.verification import VerificationSettings
+from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.gpus import GPUClass
 from gpuyard.domain.ids import new_id
 from gpuyard.storage.blobs import Blobs, BlobStore, open_blobs
@@ -57,14 +58,29 @@ class Store:
 
 
 def open_store(home: Home | None = None) -> tuple[Store, Database]:
-    """What is kept under `home`, and the database to close."""
+    """What is kept under `home`, and the database to close; InvalidInputError for settings that can never work."""
     home = home or Home.find()
     settings = load_settings(home).verification
+    for name, key in settings.issuers.items():
+        keys.read_public(key, f"verification.issuers.{name}")
     folder = home.verification
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        fault = f"{folder} cannot be made: {error.strerror}"
+        raise InvalidInputError.of("GPUYARD_HOME", fault, "set it to a folder you can write to") from None
+    blobs = _open_blobs(settings.blobs, folder)
     database = Database.open(settings.database or folder / "verification.db")
-    blobs = open_blobs(settings.blobs, {}, scratch=folder) if settings.blobs else BlobStore(folder / "blobs")
     return Store(settings, folder, Records(database), blobs), database
+
+
+def _open_blobs(where: str | None, folder: Path) -> Blobs:
+    if where is None:
+        return BlobStore(folder / "blobs")
+    try:
+        return open_blobs(where, {}, scratch=folder)
+    except InvalidInputError as error:
+        raise InvalidInputError([replace(fault, field="verification.blobs") for fault in error.faults]) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ async def tell_yard(
                 until = min(until, await _quarantined_until(client, place))
             await client.call(calls.record_trust(place, _finding(here, found, until, now)))
         except GpuyardError as error:
-            faults.append(f"{place}: {error}")
+            faults.append(f"The yard was not told about {place}: {error}")
     return faults
 
 

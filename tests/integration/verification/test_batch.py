@@ -17,9 +17,10 @@ from gpuyard.verification.channel import Order
 from gpuyard.verification.claims import Expected
 from gpuyard.verification.classes import Class
 from gpuyard.verification.context import Context
-from gpuyard.verification.protocol import Answers, Claims, Declined, Hash, Message, Ready
+from gpuyard.verification.protocol import Answers, Claims, Declined, Hash, Message, Ready, parse
 from gpuyard.verification.records import Records
 from gpuyard.verification.records.events import Kind, Subtype
+from gpuyard.verification.running import keep_evidence
 from gpuyard.verification.solver.messages import pieces
 from gpuyard.verification.solver.probe import nonce_of
 from gpuyard.verification.times import now
@@ -148,6 +149,42 @@ class Twice(Honest):
             yield message
             if isinstance(message, Hash):
                 yield message
+
+
+class Says(Honest):
+    """Says this at its end, claims as soon as they are due."""
+
+    def __init__(self, line: bytes) -> None:
+        super().__init__()
+        self._line = line
+
+    async def rest(self, order: Order, seed: int) -> AsyncIterator[Message]:
+        if b"claims" in self._line:
+            yield Hash(sha256="0" * 64, solve_s=0.0)
+        yield parse(self._line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"type": "failed", "reason": "no\\u0000 words\\n\\u001b[2J"}',
+        b'{"type": "failed", "reason": "", "no\\u0000 such\\nfield": 1}',
+        b'{"type": "no\\u0000 such\\nword"}',
+        b'{"type": "claims", "vram": {"fill_s": NaN}}',
+        b'{"type": "claims", "inventory": [{"memory_mb": [1e999]}]}',
+    ],
+)
+async def test_nothing_that_is_said_keeps_a_verdict_from_being_written_down(
+    context: Context, tmp_path: Path, line: bytes
+):
+    batch = make_batch(context, Executors(cheater=Says(line)), [A], tmp_path)
+    checks = await batch.run([executor("honest", A), executor("cheater", A)])
+    assert {check.executor.name: check.outcome for check in checks} == {
+        "honest": Outcome.PASSED, "cheater": Outcome.FAILED}  # fmt: skip
+    assert keep_evidence(tmp_path / "evidence", Ed25519PrivateKey.generate(), checks) == []
+    assert {path.stem for path in (tmp_path / "evidence").iterdir()} == {check.id for check in checks}
+    reasons = [row["reason"] for row in context.records.checks_of(batch.id)]
+    assert all(reason.isprintable() for reason in reasons), "the yard takes nothing else"
 
 
 @pytest.mark.parametrize(
