@@ -2,11 +2,12 @@
 
 import base64
 import binascii
+import json
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from gpuyard.domain.errors import quoted
 
@@ -14,10 +15,27 @@ LONGEST_LINE = 1 << 20
 # Before a message on standard output; see solver/lines.py.
 WORD = "gpuyard-verify "
 _MOST_PIECES = 1 << 15
+# Characters of an error's parts.
+_LONGEST_FIELD, _LONGEST_FAULT = 60, 200
 
 
 class ProtocolError(Exception):
     """A solver said what it may not say, or not then. The text tells a person what, and what would be right."""
+
+
+def one_line(text: str) -> str:
+    """A text as logs, databases and the yard's records take it: without control characters and ends of lines."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def _numbers(value: dict[str, Any]) -> dict[str, Any]:
+    """NaN and infinity are no JSON: PostgreSQL would refuse them, and with them a whole batch."""
+    json.dumps(value, allow_nan=False)
+    return value
+
+
+Words = Annotated[str, AfterValidator(one_line)]
+Object = Annotated[dict[str, Any], AfterValidator(_numbers)]
 
 
 class _Said(BaseModel):
@@ -34,8 +52,8 @@ class Declined(_Said):
     """The executor will not solve. Only receipts for other work excuse it."""
 
     type: Literal["declined"] = "declined"
-    reason: str = Field(max_length=200)
-    receipts: list[dict[str, Any]] = Field(default=[], max_length=64)
+    reason: Words = Field(max_length=200)
+    receipts: list[Object] = Field(default=[], max_length=64)
 
 
 class Hash(_Said):
@@ -50,9 +68,9 @@ class Claims(_Said):
     """What the executor says of its GPUs; None where it was not asked."""
 
     type: Literal["claims"] = "claims"
-    inventory: list[dict[str, Any]] | None = Field(default=None, max_length=64)
-    vram: dict[str, Any] | None = None
-    speed: dict[str, Any] | None = None
+    inventory: list[Object] | None = Field(default=None, max_length=64)
+    vram: Object | None = None
+    speed: Object | None = None
 
 
 class Piece(_Said):
@@ -86,7 +104,7 @@ class Failed(_Said):
     """The solver cannot go on."""
 
     type: Literal["failed"] = "failed"
-    reason: str = Field(max_length=2000)
+    reason: Words = Field(max_length=2000)
 
 
 Message = Ready | Declined | Hash | Claims | Answers | Series | Failed
@@ -102,7 +120,9 @@ def parse(line: bytes) -> Message:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         field = ".".join(map(str, first["loc"])) or "message"
-        raise ProtocolError(f"{field}: {first['msg']}; the line begins {quoted(line)}") from None
+        # Both hold what the solver wrote: names of fields, the type that it made up.
+        fault = one_line(f"{field[:_LONGEST_FIELD]}: {first['msg'][:_LONGEST_FAULT]}")
+        raise ProtocolError(f"{fault}; the line begins {quoted(line)}") from None
 
 
 def parse_output(line: str) -> Message | None:
