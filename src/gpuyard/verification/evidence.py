@@ -25,6 +25,9 @@ from gpuyard.verification.verdict import Evidence, Line, judge, outcome
 # Bytes of a file, most of them answers: many times what 480 of them need. JSON that is made to be costly takes up to
 # thirty times as much memory.
 LARGEST = 16 * 2**20
+# Of an answer file, so that with series, claims and receipts at their longest it fits. 480 answers of 256 tokens have a
+# tenth of it.
+LONGEST_ANSWERS = LARGEST // 4
 FORMAT, VERSION = "gpuyard evidence", 1
 _CONTEXT = b"gpuyard evidence 1\n"
 
