@@ -82,7 +82,7 @@ class Session:
         """A batch that is ready to run; it puts answer files into `folder`."""
         classes = {executor.gpu_class for executor in executors}
         terms = {cls: self._terms(cls, claims=claims) for cls in classes}
-        deadlines = {cls.value: term.deadline_s for cls, term in terms.items()}
+        deadlines = {cls: term.deadline_s for cls, term in terms.items()}
         opens = YardChannels(self.jobs, self.hub, deadlines)
         issuers = {YARD: keys.public_hex(self.store.key()), **self.store.settings.issuers}
         excuses = partial(excuse, self.context.records, issuers)
