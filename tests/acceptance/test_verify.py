@@ -160,6 +160,28 @@ def test_wrong_settings_are_named(yard: TestYard, sections: list[str], said: str
     assert "Traceback" not in done.stderr
 
 
+GENERATOR = """
+class Generator:
+    generator_version = 1
+    needs_trusted = False
+
+    async def generate(self, cls, count, series, trusted):
+        prompt = "tell" + "tale"
+        raise KeyError(count)
+"""
+
+
+def test_a_fault_of_ours_is_logged_without_prompts_and_seeds(tmp_path: Path) -> None:
+    (tmp_path / "faulty.py").write_text(GENERATOR)
+    with make_yard(PYTHONPATH=str(tmp_path)) as yard:
+        configure(yard, section("verification", generator="faulty:Generator"),
+                  executor("trusted", "practice-6", trusted=True), executor("a", "practice-6"))  # fmt: skip
+        done = yard.run("verify", "run", "a")
+        assert done.returncode == 4, (done.stdout, done.stderr)
+        assert "verification_step_failed" in done.stderr
+        assert "telltale" not in done.stderr, "a frame's variables are no part of a log"
+
+
 def test_a_class_is_calibrated_and_who_is_late_fails(yard: TestYard) -> None:
     slow = {"options": {"delay_s": 1.2}}
     late = {"options": {"delay_s": 8}}

@@ -1,7 +1,6 @@
 """`gpuyard verify`: run, watch, calibrate, status, evidence, receipt, check."""
 
 import asyncio
-import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -316,11 +315,10 @@ def _quiet(as_json: bool) -> Callable[[str], None]:
 
 
 def _in_session(work: "Callable[[Session], Coroutine[Any, Any, T]]") -> T:
-    import structlog
-
+    from gpuyard.config.logs import configure_logging
     from gpuyard.verification.session import open_session
 
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # stdout is for what was asked for
+    configure_logging()
 
     async def inside() -> T:
         async with open_session() as session:
