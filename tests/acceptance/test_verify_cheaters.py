@@ -129,6 +129,42 @@ def test_a_place_stands_as_its_worst_executor_until_somebody_forgets_it() -> Non
 
 
 @pytest.mark.timeout(200)
+def test_a_pass_ends_no_quarantine_whoever_began_it() -> None:
+    with make_yard() as yard:
+        known = (executor("trusted", "practice-6", trusted=True), executor("honest", "practice-6"))
+        configure(yard, *known, executor("smaller", "practice-6", python=cheating(yard, "smaller")))
+
+        def until() -> float:
+            (place,) = yard.json("trust")["items"]
+            return place["quarantined_until"]
+
+        verify(yard, "smaller", code=1)
+        failed = until()
+        configure(yard, *known)
+        assert outcomes(verify(yard, "honest")) == {"honest": "passed"}
+        assert until() == failed, "taking an executor out of the settings, or giving it a new name, frees no place"
+        yard.ok("trust", "quarantine", "local", "--for", "9d")
+        by_hand = until()
+        assert by_hand > failed
+        assert outcomes(verify(yard, "honest")) == {"honest": "passed"}
+        assert until() == by_hand
+        configure(yard, *known, executor("smaller", "practice-6", python=cheating(yard, "smaller")))
+        verify(yard, "smaller", code=1)
+        assert until() == by_hand, "a failure makes none shorter"
+
+
+@pytest.mark.timeout(200)
+def test_words_that_the_yard_would_not_take_save_nobody() -> None:
+    with make_yard() as yard:
+        configure(yard, executor("trusted", "practice-6", trusted=True),
+                  executor("rants", "practice-6", python=cheating(yard, "rants")))  # fmt: skip
+        found = verify(yard, "rants", code=1)
+        assert outcomes(found) == {"rants": "failed"}
+        (place,) = yard.json("trust")["items"]
+        assert (place["place"], place["quarantined_until"] > now()) == ("local", True)
+
+
+@pytest.mark.timeout(200)
 def test_lies_about_the_gpu_and_one_gpu_behind_two_are_found(yard: TestYard, fake_gpus: FakeGpus) -> None:  # noqa: F811
     fake_gpus.set(uuid(0), name="NVIDIA GeForce GTX 1080", cc="6.1")
     fake_gpus.set(uuid(1), memory_mb=8192)

@@ -3,7 +3,8 @@
 `smaller`: another model with fewer words. `replays`: sends the first answers that it ever gave. `refuses`: declines at
 once, without a reason. `hears`: declines when it knows the seed. `invents`: sends a hash, and other answers to it.
 `leaves`: goes when it knows the seed. `forges`: declines with the receipts in the file MEMORY. `borrows`: shows the GPU
-whose UUID MEMORY holds. `guesses`: answers under another seed than it is given.
+whose UUID MEMORY holds. `guesses`: answers under another seed than it is given. `rants`: fails, in words that fit into
+no line.
 """
 
 import importlib
@@ -43,6 +44,12 @@ def gone(channel: Any) -> int:
     sys.exit(seed(channel) and 0)
 
 
+def rant(channel: Any) -> int:
+    """Say why not, at length."""
+    seed(channel)
+    raise stream.StreamError("one\n\0other\x1b[2J")
+
+
 def other_pieces(kind: str, data: bytes, size: int) -> Any:
     """Pieces of something else."""
     return pieces(kind, data.replace(b"a", b"e"), size)
@@ -65,6 +72,8 @@ elif how == "forges":
     os.environ[entry.BUSY] = str(memory)
 elif how == "guesses":
     stream.Stream.seed = lambda channel: seed(channel) ^ 1
+elif how == "rants":
+    stream.Stream.seed = rant
 elif how == "borrows":
     os.environ["CUDA_VISIBLE_DEVICES"] = memory.read_text()
 else:
