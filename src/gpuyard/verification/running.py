@@ -94,7 +94,8 @@ async def _run_batch(session: Session, executors: Sequence[Executor], *, claims:
             checks = await leased(session.context, _lock(batch.holder), partial(batch.run, executors))
         except LeaseLost as error:
             raise BatchLostError(f"The batch was given up: {error}.") from error
-        await asyncio.to_thread(keep_evidence, store.evidence, store.key(), checks)
+        for fault in await asyncio.to_thread(keep_evidence, store.evidence, store.key(), checks):
+            sys.stderr.write(f"gpuyard: {fault}\n")
     await asyncio.to_thread(forget_evidence, store.evidence, time.time() - store.settings.keep_events_s)
     return checks
 
@@ -130,11 +131,16 @@ async def check_places(session: Session, executors: Sequence[Executor]) -> None:
             raise InvalidInputError.of("EXECUTOR", f"{executor.name} is on {quoted(provider)}, no provider here", known)
 
 
-def keep_evidence(folder: Path, key: Ed25519PrivateKey, checks: Sequence[Check]) -> None:
-    """A signed file for each check."""
+def keep_evidence(folder: Path, key: Ed25519PrivateKey, checks: Sequence[Check]) -> list[str]:
+    """A signed file for each check; of which there is none, and why: the yard must hear of a failure all the same."""
     folder.mkdir(exist_ok=True, mode=0o700)
+    faults: list[str] = []
     for check in checks:
-        evidence.write(folder / f"{check.id}.json", check.evidence(), key)
+        try:
+            evidence.write(folder / f"{check.id}.json", check.evidence(), key)
+        except (OSError, InvalidInputError) as error:
+            faults.append(f"There is no evidence of {check.id}: {error}")
+    return faults
 
 
 def forget_evidence(folder: Path, before: float) -> None:

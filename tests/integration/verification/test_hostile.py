@@ -112,6 +112,15 @@ async def test_there_is_evidence_of_the_longest_answers_too(records: Records, bl
         assert (told.sound, told.outcome) == (True, check.outcome)
 
 
+async def test_evidence_that_cannot_be_written_is_told_and_the_rest_is_there(context: Context, tmp_path: Path):
+    checks = await make_batch(context, Executors(), [A], tmp_path).run([executor(name, A) for name in ("a", "b", "c")])
+    folder = tmp_path / "evidence"
+    (folder / f"{checks[0].id}.json").mkdir(parents=True)
+    (fault,) = keep_evidence(folder, Ed25519PrivateKey.generate(), checks)
+    assert fault.startswith(f"There is no evidence of {checks[0].id}: ")
+    assert {path.stem for path in folder.iterdir() if path.is_file()} == {check.id for check in checks[1:]}
+
+
 class Inventory(Honest):
     """Shows a GPU with this number, asked or not."""
 
