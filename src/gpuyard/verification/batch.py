@@ -5,6 +5,7 @@ batch whose process dies is abandoned as a whole and counts for nobody.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -138,7 +139,8 @@ class Batch:
 
     async def _refused(self, check: Check, message: Message) -> None:
         if isinstance(message, Declined):
-            check.declined_at, check.receipts = now(), tuple(message.receipts)
+            # By the clock of the day, as receipts are dated by others: `now` stands still while a machine sleeps.
+            check.declined_at, check.receipts = time.time(), tuple(message.receipts)
             check.silence = f"it declined: {message.reason}"
             await self._ports.excuse(check)
         else:
