@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,10 @@ def test_evidence_is_checked_by_anybody(checked: TestYard, name: str) -> None:
         assert all(line["ok"] for line in known["lines"]), known
         unknown = stranger.json("verify", "check", str(file))
         assert {line["name"] for line in unknown["lines"] if line["ok"] is None} == {"signer"}
-        assert "The file is sound." in stranger.ok("verify", "check", str(file))
+        said = stranger.ok("verify", "check", str(file))
+        assert "The file is sound." in said
+        assert f"at {datetime.fromtimestamp(known['at'], UTC):%Y-%m-%d %H:%M} UTC" in said, "old evidence looks old"
+        assert f"with the seed by {known['delivery']}" in said
         other = stranger.run("verify", "check", str(file), "--key", "00" * 31 + "01")
         assert other.returncode == 1
         assert "another key" in other.stdout
