@@ -180,8 +180,8 @@ class Batch:
         assert check.channel is not None
         message = await check.channel.receive()
         if isinstance(message, Claims):
-            if check.order["claims"]:
-                check.claims, check.claimed_at = message.model_dump(exclude={"type"}), now()
+            if asked := check.expected.asked:
+                check.claims, check.claimed_at = message.model_dump(include=asked), now()
             message = await check.channel.receive()
         if isinstance(message, Answers):
             return message
@@ -267,7 +267,7 @@ def _class(executor: Executor) -> Class:
 
 
 def _asked(expected: Expected) -> dict[str, Any]:
-    if not (expected.inventory or expected.vram_gb or expected.speed):
+    if not expected.asked:
         return {}
     return {"inventory": expected.inventory, "vram_gb": expected.vram_gb,
             "speed": expected.speed}  # fmt: skip

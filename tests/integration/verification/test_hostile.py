@@ -145,6 +145,16 @@ async def test_claims_that_nobody_asked_for_frame_nobody(records: Records, blobs
     assert {check.executor.name: check.outcome for check in checks} == dict.fromkeys(("owner", "framer"), "passed")
 
 
+async def test_of_claims_only_those_are_kept_that_were_asked_for(records: Records, blobs: BlobStore, tmp_path: Path):
+    stock(records, blobs, GPUClass.T4, workloads=1)
+    context = make_context(records, blobs, LocalTrusted(GPUClass.T4))
+    expected: dict[Class, Expected] = {GPUClass.T4: Expected(GPUClass.T4.value, speed=True)}
+    opens = Executors(talks=Inventory(1))
+    (check,) = await make_batch(context, opens, [GPUClass.T4], tmp_path, expected).run([executor("talks", GPUClass.T4)])
+    assert check.claims == {"speed": None}
+    assert check.outcome is Outcome.FAILED, "what was asked for is missing"
+
+
 class HashAndNothing(Honest):
     """Commits itself to a file, and never sends it."""
 
