@@ -153,6 +153,7 @@ def test_bad_input_is_one_clear_error_and_nothing_is_half_done(
         ([executor("a", "practice-6", cpus=0)], "verification.executors.a.cpus"),
         ([executor("a", "practice-6", engine={"kind": "brain"})], "verification.executors.a.engine.kind"),
         ([executor("a", "practice-6", tursted=True)], "verification.executors.a.tursted"),
+        ([section("verification", issuers={"x": "00"}), executor("a", "practice-6")], "verification.issuers.x"),
         ([section("verification", database="mysql://x/y"), executor("a", "practice-6")], "verification.database"),
     ],
 )

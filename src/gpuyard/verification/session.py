@@ -103,6 +103,8 @@ async def open_session(home: Home | None = None) -> AsyncGenerator[Session]:
     store, database = open_store(home)
     try:
         settings = store.settings
+        for name, key in settings.issuers.items():  # later on nobody would be blamed for declining
+            keys.read_public(key, f"verification.issuers.{name}")
         listen = Hub(settings.host, settings.port, public_host=settings.public_host)
         async with AsyncClient() as client, listen as hub:
             jobs = SolverJobs(client, lay_out(store.folder))
