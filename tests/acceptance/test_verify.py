@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -87,7 +88,10 @@ def test_evidence_is_checked_by_anybody(checked: TestYard, name: str) -> None:
         assert all(line["ok"] for line in known["lines"]), known
         unknown = stranger.json("verify", "check", str(file))
         assert {line["name"] for line in unknown["lines"] if line["ok"] is None} == {"signer"}
-        assert "The file is sound." in stranger.ok("verify", "check", str(file))
+        said = stranger.ok("verify", "check", str(file))
+        assert "The file is sound." in said
+        assert f"at {datetime.fromtimestamp(known['at'], UTC):%Y-%m-%d %H:%M} UTC" in said, "old evidence looks old"
+        assert f"with the seed by {known['delivery']}" in said
         other = stranger.run("verify", "check", str(file), "--key", "00" * 31 + "01")
         assert other.returncode == 1
         assert "another key" in other.stdout
@@ -190,23 +194,33 @@ def test_a_home_that_cannot_be_made_is_one_clear_error(yard: TestYard) -> None:
     assert done.stderr.startswith("gpuyard: GPUYARD_HOME: ")
 
 
-def test_what_a_broken_generator_holds_is_not_logged(yard: TestYard) -> None:
-    (yard.work / "broken.py").write_text(
-        "class Generator:\n    generator_version, needs_trusted = 1, False\n"
-        "    async def generate(self, *_):\n        held = 'sesame-' + 'opens'\n        return held.nothing\n"
-    )
-    configure(yard, section("verification", generator="broken:Generator"), executor("a", "practice-6", trusted=True))
-    done = yard.run("verify", "run", "a", "--json", env={"PYTHONPATH": str(yard.work)})
-    assert (done.returncode, done.stdout) == (4, ""), (done.stdout, done.stderr)
-    assert "AttributeError" in done.stderr
-    assert "sesame-opens" not in done.stderr
-
-
 def test_who_is_honest_passes_however_quick_the_trusted_executor_was(yard: TestYard) -> None:
     configure(yard, executor("trusted", "practice-6", trusted=True), executor("quick", "practice-6"))
     assert yard.json("verify", "calibrate", "--class", "practice-6", "--trusted", "trusted", "--runs", "5")[
         "deadline_s"] == 1  # fmt: skip
     assert outcomes(verify(yard, "quick")) == {"quick": "passed"}
+
+
+GENERATOR = """
+class Generator:
+    generator_version = 1
+    needs_trusted = False
+
+    async def generate(self, cls, count, series, trusted):
+        prompt = "tell" + "tale"
+        raise KeyError(count)
+"""
+
+
+def test_a_fault_of_ours_is_logged_without_prompts_and_seeds(tmp_path: Path) -> None:
+    (tmp_path / "faulty.py").write_text(GENERATOR)
+    with make_yard(PYTHONPATH=str(tmp_path)) as yard:
+        configure(yard, section("verification", generator="faulty:Generator"),
+                  executor("trusted", "practice-6", trusted=True), executor("a", "practice-6"))  # fmt: skip
+        done = yard.run("verify", "run", "a")
+        assert done.returncode == 4, (done.stdout, done.stderr)
+        assert "verification_step_failed" in done.stderr
+        assert "telltale" not in done.stderr, "a frame's variables are no part of a log"
 
 
 def test_a_class_is_calibrated_and_who_is_late_fails(yard: TestYard) -> None:

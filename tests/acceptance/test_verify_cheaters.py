@@ -109,16 +109,6 @@ def check_evidence(yard: TestYard) -> None:
             assert (told["outcome"], told["sound"]) == ("failed", True)
 
 
-def test_who_fails_in_words_that_no_line_can_hold_goes_into_quarantine() -> None:
-    with make_yard() as yard:
-        configure(yard, executor("trusted", "practice-6", trusted=True),
-                  executor("mumbles", "practice-6", python=cheating(yard, "mumbles")))  # fmt: skip
-        found = verify(yard, "mumbles", code=1)
-        assert (outcomes(found), "no  words" in found["mumbles"]["reason"]) == ({"mumbles": "failed"}, True), found
-        (place,) = yard.json("trust")["items"]
-        assert place["quarantined_until"] > now() + 3 * 3600
-
-
 def test_evidence_that_cannot_be_kept_saves_nobody_from_quarantine() -> None:
     with make_yard() as yard:
         configure(yard, executor("trusted", "practice-6", trusted=True),
@@ -153,6 +143,42 @@ def test_a_place_stands_as_its_worst_executor_until_somebody_forgets_it() -> Non
         assert until() is None
         assert outcomes(verify(yard, "smaller", code=1)) == {"smaller": "failed"}
         assert (until() or 0) > quarantined + 3 * 3600
+
+
+@pytest.mark.timeout(200)
+def test_a_pass_ends_no_quarantine_whoever_began_it() -> None:
+    with make_yard() as yard:
+        known = (executor("trusted", "practice-6", trusted=True), executor("honest", "practice-6"))
+        configure(yard, *known, executor("smaller", "practice-6", python=cheating(yard, "smaller")))
+
+        def until() -> float:
+            (place,) = yard.json("trust")["items"]
+            return place["quarantined_until"]
+
+        verify(yard, "smaller", code=1)
+        failed = until()
+        configure(yard, *known)
+        assert outcomes(verify(yard, "honest")) == {"honest": "passed"}
+        assert until() == failed, "taking an executor out of the settings, or giving it a new name, frees no place"
+        yard.ok("trust", "quarantine", "local", "--for", "9d")
+        by_hand = until()
+        assert by_hand > failed
+        assert outcomes(verify(yard, "honest")) == {"honest": "passed"}
+        assert until() == by_hand
+        configure(yard, *known, executor("smaller", "practice-6", python=cheating(yard, "smaller")))
+        verify(yard, "smaller", code=1)
+        assert until() == by_hand, "a failure makes none shorter"
+
+
+@pytest.mark.timeout(200)
+def test_words_that_the_yard_would_not_take_save_nobody() -> None:
+    with make_yard() as yard:
+        configure(yard, executor("trusted", "practice-6", trusted=True),
+                  executor("rants", "practice-6", python=cheating(yard, "rants")))  # fmt: skip
+        found = verify(yard, "rants", code=1)
+        assert outcomes(found) == {"rants": "failed"}
+        (place,) = yard.json("trust")["items"]
+        assert (place["place"], place["quarantined_until"] > now()) == ("local", True)
 
 
 @pytest.mark.timeout(200)

@@ -2,9 +2,9 @@
 
 `smaller`: another model with fewer words. `replays`: sends the first answers that it ever gave. `refuses`: declines at
 once, without a reason. `hears`: declines when it knows the seed. `invents`: sends a hash, and other answers to it.
-`leaves`: goes when it knows the seed. `mumbles`: says then that it has failed, in words that no line can hold.
-`forges`: declines with the receipts in the file MEMORY. `borrows`: shows the GPU whose UUID MEMORY holds. `guesses`:
-answers under another seed than it is given.
+`leaves`: goes when it knows the seed. `forges`: declines with the receipts in the file MEMORY. `borrows`: shows the GPU
+whose UUID MEMORY holds. `guesses`: answers under another seed than it is given. `rants`: fails, in words that fit into
+no line.
 """
 
 import importlib
@@ -44,11 +44,10 @@ def gone(channel: Any) -> int:
     sys.exit(seed(channel) and 0)
 
 
-def mumbled(channel: Any) -> int:
-    """Hear the seed, and fail with characters that are not to be printed."""
-    channel.send({"type": "failed", "reason": f"no\0 words\n{seed(channel)}"})
-    channel.close()
-    sys.exit(0)
+def rant(channel: Any) -> int:
+    """Say why not, at length."""
+    seed(channel)
+    raise stream.StreamError("one\n\0other\x1b[2J")
 
 
 def other_pieces(kind: str, data: bytes, size: int) -> Any:
@@ -67,14 +66,14 @@ elif how == "hears":
     stream.Stream.seed = declined
 elif how == "leaves":
     stream.Stream.seed = gone
-elif how == "mumbles":
-    stream.Stream.seed = mumbled
 elif how == "invents":
     messages.pieces = other_pieces
 elif how == "forges":
     os.environ[entry.BUSY] = str(memory)
 elif how == "guesses":
     stream.Stream.seed = lambda channel: seed(channel) ^ 1
+elif how == "rants":
+    stream.Stream.seed = rant
 elif how == "borrows":
     os.environ["CUDA_VISIBLE_DEVICES"] = memory.read_text()
 else:

@@ -5,12 +5,15 @@ batch whose process dies is abandoned as a whole and counts for nobody.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+
+import structlog
 
 from gpuyard.domain.errors import GpuyardError
 from gpuyard.verification.answers import AnswersError, Parcel, most_bytes
@@ -22,18 +25,22 @@ from gpuyard.verification.claims import Expected, shared_uuids
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import Context, call
 from gpuyard.verification.database import DatabaseError
+from gpuyard.verification.evidence import LONGEST_ANSWERS
 from gpuyard.verification.executors import Executor
 from gpuyard.verification.protocol import Answers, Claims, Declined, Failed, Hash, Message, ProtocolError, Ready
 from gpuyard.verification.standing import stands
 from gpuyard.verification.taking import Taken, take_for_all
 from gpuyard.verification.times import now
 
+log = structlog.get_logger(__name__)
+
 SETTINGS: Mapping[str, Any] = {"temperature": 0.5, "top_p": 0.8, "max_tokens": 256}
 """How every solver samples (S0-41)."""
 # Answers that come after the deadline are kept; after so many times the deadline nobody waits any more.
 _LATE_FACTOR = 2
-# So many answer files are read at a time; the others wait in their senders.
-_READING = 32
+# So many answer files are read at a time, once they have begun to come; the others wait in their senders. A file that
+# is on its way takes no longer.
+_READING, _FILE_S = 32, 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +144,8 @@ class Batch:
 
     async def _refused(self, check: Check, message: Message) -> None:
         if isinstance(message, Declined):
-            check.declined_at, check.receipts = now(), tuple(message.receipts)
+            # By the clock of the day, as receipts are dated by others: `now` stands still while a machine sleeps.
+            check.declined_at, check.receipts = time.time(), tuple(message.receipts)
             check.silence = f"it declined: {message.reason}"
             await self._ports.excuse(check)
         else:
@@ -154,8 +162,11 @@ class Batch:
             async with asyncio.timeout(_LATE_FACTOR * check.deadline_s):
                 hashed = await self._hash(check)
             if hashed:
-                async with self._reading, asyncio.timeout(AFTER_S):
-                    await self._answers(check)
+                async with asyncio.timeout(AFTER_S):
+                    first = await self._claims(check)
+                if first:
+                    async with self._reading, asyncio.timeout(_FILE_S):
+                        await self._answers(check, first)
 
     async def _hash(self, check: Check) -> bool:
         assert check.channel is not None
@@ -169,19 +180,30 @@ class Batch:
         check.hashed_at, check.sha256 = now(), message.sha256
         return True
 
-    async def _answers(self, check: Check) -> None:
-        """Take in what follows the hash, and judge it while the file is at hand."""
+    async def _claims(self, check: Check) -> Answers | None:
+        """Keep the claims that were asked for; the first piece of the answers, or None when it refuses."""
         assert check.channel is not None
-        parcel = Parcel(most_bytes(check.taken.series, SETTINGS["max_tokens"]))
+        message = await check.channel.receive()
+        if isinstance(message, Claims):
+            if asked := check.expected.asked:
+                check.claims, check.claimed_at = message.model_dump(include=asked), now()
+            message = await check.channel.receive()
+        if isinstance(message, Answers):
+            return message
+        await self._refused(check, message)
+        return None
+
+    async def _answers(self, check: Check, first: Answers) -> None:
+        """Take in the file that begins so, and judge it while it is at hand."""
+        assert check.channel is not None
+        parcel = Parcel(min(most_bytes(check.taken.series, SETTINGS["max_tokens"]), LONGEST_ANSWERS))
         try:
+            parcel.add(first)
             while not parcel.complete:
                 message = await check.channel.receive()
-                if isinstance(message, Claims):
-                    check.claims, check.claimed_at = message.model_dump(exclude={"type"}), now()
-                elif isinstance(message, Answers):
-                    parcel.add(message)
-                else:
+                if not isinstance(message, Answers):
                     return await self._refused(check, message)
+                parcel.add(message)
             check.answered_at = now()
             await call(self._keep, check, parcel.read())
         finally:
@@ -229,6 +251,9 @@ def _explained(check: Check) -> Generator[None]:
         check.unread = "the file did not follow its hash"
     except (GpuyardError, OSError) as error:
         check.fault = f"it could not be asked: {error}"
+    except Exception as error:  # whatever it is, it must not be everybody's
+        log.exception("verification_check_failed", check=check.id)
+        check.fault = f"a fault of ours: {type(error).__name__}: {error}"
 
 
 async def _all(step: Callable[[Check], Awaitable[None]], checks: Iterable[Check]) -> None:
@@ -247,7 +272,7 @@ def _class(executor: Executor) -> Class:
 
 
 def _asked(expected: Expected) -> dict[str, Any]:
-    if not (expected.inventory or expected.vram_gb or expected.speed):
+    if not expected.asked:
         return {}
     return {"inventory": expected.inventory, "vram_gb": expected.vram_gb,
             "speed": expected.speed}  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuyard.domain.errors import GpuyardError
 from gpuyard.verification.channel import Channel, GoneError, Order
-from gpuyard.verification.classes import TRAITS
+from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.clock import cancelled
 from gpuyard.verification.executors import Executor
 from gpuyard.verification.hub import Hub, Line, LineLostError, release
@@ -29,33 +29,34 @@ class YardChannels:
 
     jobs: SolverJobs
     hub: Hub | None
-    solve_s: Mapping[str, float]
-    """How long each class may solve."""
+    solve_s: Mapping[Class, float]
+    """How long each class may solve that is in the batch."""
 
     def open(self, executor: Executor, check_id: str, order: Order) -> Channel:
         """A channel; its job is submitted by `ready` or `reveal`."""
-        limit_s = TRAITS[executor.gpu_class].prepare_s + 3 * self.solve_s[executor.gpu_class] + AFTER_S
+        traits, after_s = TRAITS[executor.gpu_class], 3 * self.solve_s[executor.gpu_class] + AFTER_S
         if executor.settings.stream and self.hub is not None:
-            return StreamChannel(self.jobs, self.hub, executor, check_id, order, limit_s)
-        return OutputChannel(self.jobs, executor, check_id, order, limit_s)
+            # The barrier is one for all classes, so the quickest waits for the slowest.
+            wait_s = max(TRAITS[cls].spin_up_s + TRAITS[cls].prepare_s for cls in self.solve_s)
+            return StreamChannel(self.jobs, self.hub, executor, check_id, order, wait_s, wait_s + after_s)
+        return OutputChannel(self.jobs, executor, check_id, order, traits.prepare_s + after_s)
 
 
 class StreamChannel:
-    """A solver that dials in and gets the seed when everybody does."""
+    """A solver that dials in and gets the seed when everybody does, after `wait_s` at the latest."""
 
     def __init__(
-        self, jobs: SolverJobs, hub: Hub, executor: Executor, check_id: str, order: Order, limit_s: float
+        self, jobs: SolverJobs, hub: Hub, executor: Executor, check_id: str, order: Order, wait_s: float, limit_s: float
     ) -> None:
         self.job_id: str | None = None
         self._jobs, self._hub, self._executor, self._check_id, self._order = jobs, hub, executor, check_id, order
-        self._limit_s = limit_s
+        self._wait_s, self._limit_s = wait_s, limit_s
         self._job: AsyncJobHandle | None = None
         self._line: Line | None = None
 
     async def ready(self) -> Message:
         traits = TRAITS[self._executor.gpu_class]
-        wait_s = traits.spin_up_s + traits.prepare_s
-        stream = self._hub.invite(self._check_id, valid_s=wait_s + self._limit_s, wait_s=wait_s)
+        stream = self._hub.invite(self._check_id, valid_s=self._wait_s + self._limit_s, wait_s=self._wait_s)
         order = {**self._order, "stream": stream}
         self._job = await self._jobs.submit(self._executor, self._check_id, order, self._limit_s)
         self.job_id = self._job.id

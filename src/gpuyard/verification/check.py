@@ -8,6 +8,7 @@ from gpuyard.verification.channel import Channel, Order
 from gpuyard.verification.claims import Expected
 from gpuyard.verification.evidence import public_order
 from gpuyard.verification.executors import Executor
+from gpuyard.verification.protocol import one_line
 from gpuyard.verification.taking import Taken
 from gpuyard.verification.times import now
 from gpuyard.verification.trust import Outcome
@@ -82,8 +83,7 @@ class Check:
         An executor has a say in it, and neither a database nor the yard takes in just anything.
         """
         bad = [line for line in self.lines if line.ok is False] or [line for line in self.lines if line.ok is None]
-        words = f"{bad[0].name}: {bad[0].reason}" if bad else ""
-        return "".join(char if char.isprintable() else " " for char in words)
+        return one_line(f"{bad[0].name}: {bad[0].reason}") if bad else ""
 
     def judge(self) -> None:
         """Judge it by what is known now."""

@@ -70,6 +70,12 @@ class Expected:
     ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
     shared: Mapping[str, str] = field(default_factory=dict[str, str])
 
+    @property
+    def asked(self) -> set[str]:
+        """The claims that were asked for, by their names."""
+        wanted = {"inventory": self.inventory, "vram": self.vram_gb, "speed": self.speed}
+        return {name for name, asked in wanted.items() if asked}
+
 
 def judge(said: object, expected: Expected, elapsed_s: float | None) -> tuple[Finding, ...]:
     """A finding for each thing that was asked for. What was asked for and is not said counts as wrong: a cheater would

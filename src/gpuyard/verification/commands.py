@@ -351,10 +351,13 @@ def _print_verdict(verdict: "Verdict", as_json: bool, more: dict[str, Any]) -> N
     lines = [*verdict.about_file, *verdict.about_check]
     if as_json:
         told = [{"name": line.name, "ok": line.ok, "reason": line.reason} for line in lines]
-        print_json({"check": verdict.check, "executor": verdict.executor, "class": verdict.gpu_class,
-                    "outcome": verdict.outcome, "sound": verdict.sound, "lines": told, **more})  # fmt: skip
+        print_json({"check": verdict.check, "executor": verdict.executor, "class": verdict.gpu_class, "at": verdict.at,
+                    "delivery": verdict.delivery, "outcome": verdict.outcome, "sound": verdict.sound, "lines": told,
+                    **more})  # fmt: skip
         return
     say(f"{verdict.check}: {verdict.executor}, as {verdict.gpu_class}: {verdict.outcome}")
+    if moment := _when(verdict.at):
+        say(f"  at {moment} UTC, with the seed by {verdict.delivery}; it says nothing of other times")
     for line in lines:
         say(f"  {_MARKS[line.ok]:<8} {line.name:<14} {line.reason}")
     say("The file is sound." if verdict.sound else "The file is not sound: it proves nothing.")

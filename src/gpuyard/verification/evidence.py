@@ -25,6 +25,9 @@ from gpuyard.verification.verdict import Evidence, Line, judge, outcome
 # Bytes of a file, most of them answers: many times what 480 of them need. JSON that is made to be costly takes up to
 # thirty times as much memory.
 LARGEST = 16 * 2**20
+# Of an answer file, so that with series, claims and receipts at their longest it fits. 480 answers of 256 tokens have a
+# tenth of it.
+LONGEST_ANSWERS = LARGEST // 4
 FORMAT, VERSION = "gpuyard evidence", 1
 _CONTEXT = b"gpuyard evidence 1\n"
 
@@ -32,12 +35,16 @@ _CONTEXT = b"gpuyard evidence 1\n"
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """`outcome`: what the evidence comes to. `about_file` says whether the file can be relied on, `about_check` what
-    the executor did. A file that is `sound` proves its outcome, a failure too, as far as its signer is believed.
+    the executor did. A file that is `sound` proves its outcome, a failure too, as far as its signer is believed; for
+    the time `at` which the seed was out or the executor declined (UTC seconds; None for neither), and no other.
+    `delivery` is how the seed came to it: over a `stream`, or on the `stdin` of its job.
     """
 
     check: str
     executor: str
     gpu_class: str
+    at: float | None
+    delivery: str
     signer: str
     outcome: Outcome
     about_file: tuple[Line, ...]
@@ -95,7 +102,10 @@ def check(path: Path, key: str | None = None) -> Verdict:
     found = outcome(lines)
     agrees = Line("outcome", found is body.outcome, f"says {body.outcome}; the evidence comes to {found}")
     about_file = (_signature(file), _signer(file.key, key), *_series(evidence), agrees)
-    return Verdict(evidence.check, evidence.executor, evidence.gpu_class, file.key, found, about_file, lines)
+    at = evidence.released_at or evidence.declined_at
+    return Verdict(
+        evidence.check, evidence.executor, evidence.gpu_class, at, evidence.delivery, file.key, found, about_file, lines
+    )
 
 
 def _read(path: Path) -> tuple[_File, _Body]:

@@ -50,11 +50,12 @@ class Line:
                 line = await self._reader.readline()
         except ValueError:
             raise ProtocolError(f"a line has more than {LONGEST_LINE} bytes") from None
-        except TimeoutError:
+        except OSError as error:
+            # TimeoutError is one: ours, or the system's, which has given the connection up.
+            if within_s is None or not isinstance(error, TimeoutError):
+                raise LineLostError(f"the connection of {self.check_id} broke: {error}") from error
             stage = self.conversation.stage
             raise TimeoutError(f"{self.check_id} said nothing for {within_s:g} s at the stage {stage}") from None
-        except OSError as error:
-            raise LineLostError(f"the connection of {self.check_id} broke: {error}") from error
         self.heard_at = time.monotonic()
         if not line:
             raise LineLostError(f"{self.check_id} has left at the stage {self.conversation.stage}")

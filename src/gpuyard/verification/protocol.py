@@ -2,7 +2,7 @@
 
 import base64
 import binascii
-import math
+import json
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -15,25 +15,27 @@ LONGEST_LINE = 1 << 20
 # Before a message on standard output; see solver/lines.py.
 WORD = "gpuyard-verify "
 _MOST_PIECES = 1 << 15
+# Characters of an error's parts.
+_LONGEST_FIELD, _LONGEST_FAULT = 60, 200
 
 
 class ProtocolError(Exception):
     """A solver said what it may not say, or not then. The text tells a person what, and what would be right."""
 
 
-def _told(value: dict[str, Any]) -> dict[str, Any]:
-    """ValueError for a number anywhere in it that is none, or infinite: neither JSON nor a database has it."""
-    left: list[Any] = [value]
-    while left:
-        one = left.pop()
-        if isinstance(one, float) and not math.isfinite(one):
-            raise ValueError(f"holds {one}, which is no number")
-        left += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+def one_line(text: str) -> str:
+    """A text as logs, databases and the yard's records take it: without control characters and ends of lines."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def _numbers(value: dict[str, Any]) -> dict[str, Any]:
+    """NaN and infinity are no JSON: PostgreSQL would refuse them, and with them a whole batch."""
+    json.dumps(value, allow_nan=False)
     return value
 
 
-Told = Annotated[dict[str, Any], AfterValidator(_told)]
-"""An object with anything in it that JSON can hold."""
+Words = Annotated[str, AfterValidator(one_line)]
+Object = Annotated[dict[str, Any], AfterValidator(_numbers)]
 
 
 class _Said(BaseModel):
@@ -50,8 +52,8 @@ class Declined(_Said):
     """The executor will not solve. Only receipts for other work excuse it."""
 
     type: Literal["declined"] = "declined"
-    reason: str = Field(max_length=200)
-    receipts: list[Told] = Field(default=[], max_length=64)
+    reason: Words = Field(max_length=200)
+    receipts: list[Object] = Field(default=[], max_length=64)
 
 
 class Hash(_Said):
@@ -66,9 +68,9 @@ class Claims(_Said):
     """What the executor says of its GPUs; None where it was not asked."""
 
     type: Literal["claims"] = "claims"
-    inventory: list[Told] | None = Field(default=None, max_length=64)
-    vram: Told | None = None
-    speed: Told | None = None
+    inventory: list[Object] | None = Field(default=None, max_length=64)
+    vram: Object | None = None
+    speed: Object | None = None
 
 
 class Piece(_Said):
@@ -102,7 +104,7 @@ class Failed(_Said):
     """The solver cannot go on."""
 
     type: Literal["failed"] = "failed"
-    reason: str = Field(max_length=2000)
+    reason: Words = Field(max_length=2000)
 
 
 Message = Ready | Declined | Hash | Claims | Answers | Series | Failed
@@ -118,7 +120,9 @@ def parse(line: bytes) -> Message:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         field = ".".join(map(str, first["loc"])) or "message"
-        raise ProtocolError(f"{field}: {first['msg']}; the line begins {quoted(line)}") from None
+        # Both hold what the solver wrote: names of fields, the type that it made up.
+        fault = one_line(f"{field[:_LONGEST_FIELD]}: {first['msg'][:_LONGEST_FAULT]}")
+        raise ProtocolError(f"{fault}; the line begins {quoted(line)}") from None
 
 
 def parse_output(line: str) -> Message | None:

@@ -61,7 +61,7 @@ def open_store(home: Home | None = None) -> tuple[Store, Database]:
     """What is kept under `home`, and the database to close; InvalidInputError for settings that can never work."""
     home = home or Home.find()
     settings = load_settings(home).verification
-    for name, key in settings.issuers.items():
+    for name, key in settings.issuers.items():  # later on nobody would be blamed for declining
         keys.read_public(key, f"verification.issuers.{name}")
     folder = home.verification
     try:
@@ -98,7 +98,7 @@ class Session:
         """A batch that is ready to run; it puts answer files into `folder`."""
         classes = {executor.gpu_class for executor in executors}
         terms = {cls: self._terms(cls, claims=claims) for cls in classes}
-        deadlines = {cls.value: term.deadline_s for cls, term in terms.items()}
+        deadlines = {cls: term.deadline_s for cls, term in terms.items()}
         opens = YardChannels(self.jobs, self.hub, deadlines)
         issuers = {YARD: keys.public_hex(self.store.key()), **self.store.settings.issuers}
         excuses = partial(excuse, self.context.records, issuers)

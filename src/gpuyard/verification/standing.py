@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuyard.client import calls
 from gpuyard.domain.errors import GpuyardError
+from gpuyard.verification.protocol import one_line
 from gpuyard.verification.records.executors import ExecutorRecord
 from gpuyard.verification.trust import Outcome, Trust, quarantine_s
 
@@ -52,19 +53,20 @@ async def tell_yard(
 ) -> list[str]:
     """Put the standing of everyone who was checked into the yard; what went wrong, in words.
 
-    `places` of the executors that are known, by name. A place with several stands as its worst one does, whoever of
-    them was checked: a job that goes there may get just that. Only a failure brings quarantine: what somebody has
-    ended by hand, a check that is passed does not begin again.
+    `places` of the executors that are known, by name; who is in no settings was named by its place. A place with
+    several stands as its worst one does, whoever of them was checked: a job that goes there may get just that. Only a
+    failure brings quarantine, and only time or a person ends it: a check that is passed leaves it as it is.
     """
     now, known, faults = time.time(), {record.name: record for record in records}, list[str]()
-    names = {**places, **{check.executor.name: check.executor.place for check in checks}}
+    checked = {check.executor.name: check.executor.place for check in checks}
+    names = {**{name: name for name in known}, **places, **checked}
     for place in dict.fromkeys(check.executor.place for check in checks):
         here = [check for check in checks if check.executor.place == place]
         found = [known[name] for name, at in names.items() if at == place and name in known]
         try:
-            until = max((record.quarantined_until or 0.0 for record in found), default=0.0)
-            if not any(check.outcome is Outcome.FAILED for check in here):
-                until = min(until, await _quarantined_until(client, place))
+            until = await _quarantined_until(client, place)
+            if any(check.outcome is Outcome.FAILED for check in here):
+                until = max([until, *(record.quarantined_until or 0.0 for record in found)])
             await client.call(calls.record_trust(place, _finding(here, found, until, now)))
         except GpuyardError as error:
             faults.append(f"The yard was not told about {place}: {error}")
@@ -87,5 +89,5 @@ def _finding(checks: Sequence["Check"], records: Sequence[ExecutorRecord], until
     return {
         "score": round(min((_weight(record, now) for record in records), default=0.0), 4),
         "quarantined_until": until if until > now else None,
-        "reason": f"verification of {reasons}"[:_LONGEST_REASON],
+        "reason": one_line(f"verification of {reasons}")[:_LONGEST_REASON],
     }

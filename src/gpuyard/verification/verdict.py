@@ -101,6 +101,9 @@ def _answers(evidence: Evidence) -> list[Line]:
         answers = msgspec.json.decode(evidence.answers, type=dict[str, str])
     except (ValueError, RecursionError) as error:
         return [hashed, Line("answers", False, f"are no map of prompts to texts: {error}")]
+    # Who reads the evidence with another reader is to see the same answers.
+    if msgspec.json.encode(answers) != evidence.answers:
+        return [hashed, Line("answers", False, "are not written as solvers write them: no spaces, no key twice")]
     missing, extra = set(evidence.series) - set(answers), set(answers) - set(evidence.series)
     if missing or extra:
         return [

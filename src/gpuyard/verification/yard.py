@@ -13,7 +13,7 @@ from gpuyard.domain.errors import GpuyardError, UnreachableError
 from gpuyard.domain.jobs import Job
 from gpuyard.verification.channel import NotStartedError, Order
 from gpuyard.verification.executors import Executor
-from gpuyard.verification.protocol import LONGEST_LINE, WORD
+from gpuyard.verification.protocol import LONGEST_LINE, WORD, one_line
 
 if TYPE_CHECKING:
     from gpuyard.client.aio import AsyncClient, AsyncJobHandle
@@ -102,7 +102,8 @@ class SolverJobs:
             with suppress(GpuyardError):
                 async with aclosing(_cut(self._client.log_bytes(job.id, lines=1))) as lines:
                     async for line in lines:
-                        return f"{reason}, and said last: {_printable(line)}"
+                        said = line[:_LONGEST_WORDS].decode(errors="replace").strip()
+                        return f"{reason}, and said last: {one_line(said)}"
         return reason
 
     async def end(self, job: "AsyncJobHandle") -> None:
@@ -117,12 +118,6 @@ class SolverJobs:
 
 def _has_begun(job: Job) -> bool:
     return job.state.terminal or any(attempt.started_at is not None for attempt in job.attempts)
-
-
-def _printable(line: bytes) -> str:
-    """The beginning of a line that anybody may have written, as a person can read it."""
-    text = line[:_LONGEST_WORDS].decode(errors="replace").strip()
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _why_over(job: Job) -> str:

@@ -3,7 +3,9 @@
 import asyncio
 import hashlib
 import json
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -12,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gpuyard.domain.gpus import GPUClass
 from gpuyard.storage.blobs import BlobStore
-from gpuyard.verification import keys, receipts
+from gpuyard.verification import keys, receipts, times
 from gpuyard.verification.channel import Order
 from gpuyard.verification.claims import Expected
 from gpuyard.verification.classes import Class
@@ -269,6 +271,19 @@ def receipt(key: Ed25519PrivateKey, **changes: object) -> dict[str, object]:
     return receipts.sign(receipts.Receipt(**fields), key)  # type: ignore[arg-type]
 
 
+async def test_an_excuse_counts_though_the_machine_has_slept(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(
+        times, "_BEGAN", times.now() - time.monotonic() - 7200
+    )  # clocks for spans stand still meanwhile
+    key = Ed25519PrivateKey.generate()
+    batch = make_batch(context, Executors(busy=Declines(receipt(key, started_at=time.time() - 5))), [A], tmp_path,
+                       yard=keys.public_hex(key))  # fmt: skip
+    (check,) = await batch.run([executor("busy", A)])
+    assert check.outcome is Outcome.EXCUSED, check.reason
+
+
 async def test_receipts_excuse_once_and_forgeries_never(context: Context, tmp_path: Path):
     stock(context.records, context.blobs, A, workloads=8, seed=2)
     key, foreign = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
@@ -343,6 +358,25 @@ async def test_memory_is_proven_by_what_the_trusted_executor_finds(
     opens = Executors(one=HasMemory(really=really))
     (check,) = await make_batch(context, opens, [GPUClass.T4], tmp_path, expected).run([executor("one", GPUClass.T4)])
     assert check.outcome is outcome, check.lines
+
+
+class Forgetful(LocalTrusted):
+    """Its memory is bad: no proof of it comes out twice."""
+
+    async def prove_memory(self, cls: Class, nonce: str, gigabytes: float) -> str:
+        return digest_of(f"{nonce} {next(self.proofs)}")
+
+    proofs = count()
+
+
+async def test_a_trusted_executor_with_bad_memory_blames_nobody(records: Records, blobs: BlobStore, tmp_path: Path):
+    stock(records, blobs, GPUClass.T4, workloads=1)
+    context = make_context(records, blobs, Forgetful(GPUClass.T4))
+    expected: dict[Class, Expected] = {GPUClass.T4: Expected(GPUClass.T4.value, vram_gb=13.6)}
+    opens = Executors(one=HasMemory(really=True))
+    (check,) = await make_batch(context, opens, [GPUClass.T4], tmp_path, expected).run([executor("one", GPUClass.T4)])
+    assert check.outcome is Outcome.PASSED
+    assert {line.name: line.ok for line in check.lines}["vram_digest"] is None
 
 
 class Hangs(Honest):

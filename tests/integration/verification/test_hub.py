@@ -1,6 +1,7 @@
 """The hub and what connects to it: real solvers, and whoever does what no solver should."""
 
 import asyncio
+import errno
 import gzip
 import hashlib
 import ssl
@@ -8,7 +9,7 @@ from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,6 +20,7 @@ from gpuyard.verification.protocol import (
     LONGEST_LINE,
     Answers,
     Claims,
+    Conversation,
     Declined,
     Failed,
     Hash,
@@ -366,6 +368,14 @@ async def test_what_is_not_due_is_refused(pair: tuple[Caller, Line], stage: Stag
     with pytest.raises(ProtocolError, match="at the stage over"):
         await pair[1].receive(10)
     assert release([pair[1]], {"chk_1": 9}) == {}
+
+
+async def test_a_connection_that_the_system_gives_up_is_lost() -> None:
+    reader = asyncio.StreamReader()
+    reader.set_exception(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))  # so read(2) says it
+    line = Line("chk_1", Conversation(), reader, cast(asyncio.StreamWriter, None))
+    with pytest.raises(LineLostError, match="Connection timed out"):
+        await line.receive()
 
 
 async def test_a_line_without_an_end_is_refused_when_it_is_too_long(pair: tuple[Caller, Line]) -> None:

@@ -75,6 +75,18 @@ def test_a_passed_check_and_an_excused_one_are_proven_too(tmp_path: Path) -> Non
         assert verdict.sound and verdict.outcome is outcome
 
 
+def test_evidence_is_of_its_time_and_of_no_other(tmp_path: Path) -> None:
+    """So that one which was good long ago does not pass for one of today."""
+    times: dict[str, dict[str, Any]] = {
+        "seed": {}, "declined": {"released_at": None, "declined_at": NOW + 5}, "neither": {"released_at": None},
+    }  # fmt: skip
+    for name, changes in times.items():
+        write(tmp_path / name, evidence(**changes), KEY)
+    found = {name: check(tmp_path / name) for name in times}
+    assert {name: one.at for name, one in found.items()} == {"seed": NOW, "declined": NOW + 5, "neither": None}
+    assert {one.delivery for one in found.values()} == {"stream"}
+
+
 def test_everything_that_went_in_comes_out(tmp_path: Path) -> None:
     expected = Expected("a100-80gb", inventory=True, speed=True, vram_gb=68.0, vram_digest="ab" * 32, shared={"u": "x"})
     whole = evidence(

@@ -78,6 +78,10 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "empty-piece": (b'{"type": "answers", "part": 0, "of": 1, "data": ""}', "answers.data"),
     "not-utf8": (b'{"type": "failed", "reason": "\xff\xfe"}', "JSON"),
     "deep": (b'{"type": "claims", "vram": ' + b'{"a":' * 50000 + b"1" + b"}" * 50000 + b"}", "recursion limit"),
+    "no-number": (b'{"type": "claims", "vram": {"gigabytes": NaN}}', "claims.vram"),
+    "infinite": (b'{"type": "claims", "inventory": [{"memory_mb": 1e999}]}', "claims.inventory.0"),
+    "long-field": (b'{"type": "ready", "' + b"a" * 100_000 + b'": 1}', "ready.aaa"),
+    "long-type": (b'{"type": "' + b"a" * 100_000 + b'"}', "aaa"),
     "too-long": (b'{"type": "failed", "reason": "' + b"a" * LONGEST_LINE + b'"}', "more than 1048576 bytes"),
 }
 
@@ -88,6 +92,24 @@ def test_a_wrong_line_is_refused_with_its_field(name: str) -> None:
     with pytest.raises(ProtocolError, match="(?s)" + told.replace(".", r"\.")) as caught:
         parse(line)
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"type": "\\u0000\\n"}', b'{"type": "ready", "\\u0000\\n": 1}', b'{"type": "claims", "vram": "\\u001b[2J"}',
+        b'{"type": "hash", "sha256": "\\r\\u2028", "solve_s": 1}',
+    ],
+)  # fmt: skip
+def test_an_error_is_one_line_whatever_the_solver_wrote(line: bytes) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        parse(line)
+    assert str(caught.value).isprintable()
+
+
+def test_a_solvers_words_are_one_line() -> None:
+    message = parse(b'{"type": "failed", "reason": "CUDA error:\\n\\u0000\\u001b[2Jout of memory"}')
+    assert message == Failed(reason="CUDA error:   [2Jout of memory")
 
 
 def test_a_piece_that_is_no_base64_is_refused() -> None:

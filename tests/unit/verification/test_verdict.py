@@ -4,10 +4,13 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpuyard.verification.claims import Expected
 from gpuyard.verification.keys import public_hex
 from gpuyard.verification.receipts import Receipt, sign
+from gpuyard.verification.solver.messages import canonical
 from gpuyard.verification.trust import Outcome
 from gpuyard.verification.verdict import judge, outcome
 from tests.unit.verification.bundles import ANSWERS, NOW, SERIES, answer_file, answered, evidence
@@ -43,6 +46,8 @@ def test_a_check_that_is_passed() -> None:
         (answered({**ANSWERS, SERIES[0]: 5}), "answers", "Expected `str`, got `int`"),
         (answered({**ANSWERS, "more": "x"}), "answers", "lack 0 prompts and have 1 that were not asked"),
         (answered({SERIES[4]: ANSWERS[SERIES[4]]}), "answers", "lack 11 prompts"),
+        (answered(b'{"prompt 4":"x",' + answer_file(ANSWERS)[1:]), "answers", "no key twice"),
+        (answered(answer_file(ANSWERS).replace(b":", b": ", 1)), "answers", "no spaces"),
         (answered(answer_file(ANSWERS)[:-9]), "answers", "are no map of prompts to texts"),
         (answered(b"[" * 100_000), "answers", "are no map"),
         (answered(b"\xff\xfe"), "answers", "are no map"),
@@ -54,6 +59,13 @@ def test_what_fails_a_check(changes: dict[str, Any], name: str, reason: str) -> 
     assert found is Outcome.FAILED
     assert [line for line, (ok, _) in lines.items() if ok is False] == [name]
     assert reason in lines[name][1]
+
+
+@given(st.text())
+def test_any_text_can_be_the_right_answer(text: str) -> None:
+    answers = canonical({**ANSWERS, SERIES[4]: text})
+    (said,) = (line for line in judge(evidence(**answered(answers), trusted_answer=text)) if line.name == "answers")
+    assert said.ok, said
 
 
 def test_right_answers_that_are_late_pass_nothing() -> None:
