@@ -1,6 +1,7 @@
 """Verification end to end, on this machine: what the commands do and say when everybody is honest, and bad input."""
 
 import json
+import re
 import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -111,6 +112,9 @@ def check_changed(yard: TestYard, file: Path, key: str) -> None:
     """A file in which anything was changed is not sound."""
     changed = yard.work / "changed.json"
     changed.write_text(file.read_text().replace('"executor":"', '"executor":"not '))
+    done = yard.run("verify", "check", str(changed), "--key", key)
+    assert (done.returncode, "The file is not sound" in done.stdout) == (1, True), done
+    changed.write_text(re.sub(r'"released_at":[0-9.]+', '"released_at":1e300', file.read_text()))
     done = yard.run("verify", "check", str(changed), "--key", key)
     assert (done.returncode, "The file is not sound" in done.stdout) == (1, True), done
     changed.write_text(file.read_text()[:500])

@@ -243,7 +243,10 @@ def _history(checks: Sequence[dict[str, Any]]) -> str:
 
 
 def _when(moment: float | None) -> str | None:
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M") if moment else None
+    try:
+        return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M") if moment else None
+    except (ValueError, OverflowError, OSError):  # evidence that somebody made up
+        return f"{moment:g} s"
 
 
 @app.command()
