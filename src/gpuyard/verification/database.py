@@ -25,6 +25,8 @@ SCHEMA = "verification"
 _PRAGMAS = ("busy_timeout=30000", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "temp_store=MEMORY")
 _CONNECT = {"application_name": "gpuyard verification", "connect_timeout": 5, "keepalives_idle": 5,
             "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000}  # fmt: skip
+# A server that was stopped in the middle of a transaction may not keep others out for longer.
+_IDLE_IN_TRANSACTION = "SET idle_in_transaction_session_timeout = '10s'"
 
 
 class DatabaseError(GpuyardError):
@@ -135,12 +137,18 @@ def _postgresql(url: str) -> sa.Engine:
         raise DatabaseError("The verification database's address cannot be read.",
                             "See `[verification] database`.") from None  # fmt: skip
     engine = sa.create_engine(address, connect_args=_CONNECT, pool_pre_ping=True)
+    event.listen(engine, "connect", _set_limit)
     return engine.execution_options(schema_translate_map={None: SCHEMA})
 
 
 def _set_pragmas(connection: sqlite3.Connection, _record: Any) -> None:
     for pragma in _PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _set_limit(connection: Any, _record: Any) -> None:
+    connection.execute(_IDLE_IN_TRANSACTION)
+    connection.commit()
 
 
 def _begin(tx: sa.Connection) -> None:

@@ -14,10 +14,9 @@ class LeaseRecords(Records):
         """Take a lease that is free or `holder`'s already; False when it is another's."""
         now = self._now()
         with self.database.writing(lock=f"lease {name}") as tx:
-            other = sa.select(leases.c.holder).where(
-                leases.c.name == name, leases.c.holder != holder, leases.c.until > now
-            )
-            if tx.execute(other).first():
+            # Its row is locked, so that it is not renewed between the look and the change.
+            found = tx.execute(sa.select(leases).where(leases.c.name == name).with_for_update()).first()
+            if found and found.holder != holder and found.until > now:
                 return False
             tx.execute(leases.delete().where(leases.c.name == name))
             tx.execute(leases.insert().values(name=name, holder=holder, until=now + seconds))
