@@ -220,6 +220,21 @@ def test_only_the_claims_that_are_asked_for_count(
     assert not_ok(yard, found["check"]) == wrong
 
 
+@pytest.mark.timeout(300)
+def test_who_takes_longer_for_its_claims_than_its_class_fails(yard: TestYard) -> None:
+    for how, seconds in (("canned", 3), ("dawdles", 15)):
+        (yard.work / f"{how}.memory").write_text(str(seconds))
+    good, slow = cheating(yard, "canned"), cheating(yard, "dawdles")
+    configure(yard, t4("trusted", 8, trusted=True, python=good), t4("good", 2, python=good),
+              t4("slow", 1, python=slow))  # fmt: skip
+    said = yard.json("verify", "calibrate", "--class", "t4", "--trusted", "trusted", "--runs", "5")
+    assert 3.6 <= said["claims_s"] < 15
+    assert set(said["ranges"]) == {"tflops", "bandwidth_gbs"}
+    found = verify(yard, "good", "slow", "--claim", "vram", "--claim", "speed", code=1)
+    assert outcomes(found) == {"good": "passed", "slow": "failed"}, found
+    assert not_ok(yard, found["slow"]["check"]) == {"claims_s"}
+
+
 def lines(yard: TestYard, check: str) -> list[dict[str, Any]]:
     """What the evidence of a check says, line by line."""
     told = yard.json("verify", "evidence", check)

@@ -4,13 +4,15 @@
 once, without a reason. `hears`: declines when it knows the seed. `invents`: sends a hash, and other answers to it.
 `leaves`: goes when it knows the seed. `forges`: declines with the receipts in the file MEMORY. `borrows`: shows the GPU
 whose UUID MEMORY holds. `guesses`: answers under another seed than it is given. `rants`: fails, in words that fit into
-no line.
+no line. `canned`, `dawdles`: claims what an honest GPU would, after as many seconds as MEMORY says.
 """
 
+import hashlib
 import importlib
 import os
 import runpy
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,14 @@ def rant(channel: Any) -> int:
     raise stream.StreamError("one\n\0other\x1b[2J")
 
 
+def canned(wanted: dict[str, Any]) -> dict[str, Any]:
+    """A digest that is the same for all, and figures of a T4, from no GPU at all."""
+    time.sleep(float(memory.read_text()))
+    digest = hashlib.sha256(wanted["nonce"].encode()).hexdigest()
+    return {"vram": {"gigabytes": wanted["vram_gb"], "digest": digest},
+            "speed": {"tflops": 24.0, "bandwidth_gbs": 240.0}}  # fmt: skip
+
+
 def other_pieces(kind: str, data: bytes, size: int) -> Any:
     """Pieces of something else."""
     return pieces(kind, data.replace(b"a", b"e"), size)
@@ -74,6 +84,8 @@ elif how == "guesses":
     stream.Stream.seed = lambda channel: seed(channel) ^ 1
 elif how == "rants":
     stream.Stream.seed = rant
+elif how in ("canned", "dawdles"):
+    entry.probe.claims = canned
 elif how == "borrows":
     os.environ["CUDA_VISIBLE_DEVICES"] = memory.read_text()
 else:

@@ -38,6 +38,8 @@ SETTINGS: Mapping[str, Any] = {"temperature": 0.5, "top_p": 0.8, "max_tokens": 2
 """How every solver samples (S0-41)."""
 # Answers that come after the deadline are kept; after so many times the deadline nobody waits any more.
 _LATE_FACTOR = 2
+# What a solver without a stream writes comes in pieces, as an engine hands on its jobs' output.
+_IN_PIECES_S = 5.0
 # So many answer files are read at a time, once they have begun to come; the others wait in their senders. A file that
 # is on its way takes no longer.
 _READING, _FILE_S = 32, 60.0
@@ -120,14 +122,18 @@ class Batch:
     def _check(self, taken: Taken, executor: Executor) -> Check:
         terms, traits = self._ports.terms[executor.gpu_class], TRAITS[executor.gpu_class]
         trusted = self._context.trusted(executor.gpu_class)
-        # A solver that starts with its seed uses it from the first moment on, so all of its time counts.
-        extra_s = traits.prepare_s if executor.delivery == "stdin" else 0.0
+        expected, extra_s = terms.expected, 0.0
+        if executor.delivery == "stdin":
+            # A solver that starts with its seed uses it from the first moment on, so all of its time counts.
+            extra_s = traits.prepare_s
+            if expected.claims_s:
+                expected = replace(expected, claims_s=expected.claims_s + _IN_PIECES_S)
         order = {
             "version": 1, "check": taken.check_id, "task": "solve", "settings": dict(SETTINGS),
             "engine": executor.engine, "seed": None, "claims": _asked(terms.expected),
         }  # fmt: skip
         name = trusted.name if trusted else ""
-        return Check(taken, self.id, executor, name, terms.deadline_s + extra_s, order, terms.expected)
+        return Check(taken, self.id, executor, name, terms.deadline_s + extra_s, order, expected)
 
     # --- before the barrier ---
 

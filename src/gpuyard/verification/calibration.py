@@ -26,14 +26,20 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """`deadline_s`: from the barrier to the answers' hash. `ranges` by figure, such as `tflops`."""
+    """`deadline_s`: from the barrier to the answers' hash. `claims_s`: from there to all claims, None where they could
+    not be made. `ranges` by figure, such as `tflops`."""
 
     deadline_s: float
+    claims_s: float | None
     ranges: Mapping[str, Range]
 
 
-def calibrate(solve_s: Sequence[float], probes: Sequence[Mapping[str, float]], margin: float = MARGIN) -> Calibration:
-    """From the trusted executor's solve times (s) and its probes (figure → value); InvalidInputError.
+def calibrate(
+    solve_s: Sequence[float], probes: Sequence[Mapping[str, float]], claims_s: Sequence[float] = (),
+    margin: float = MARGIN,
+) -> Calibration:  # fmt: skip
+    """From what the trusted executor showed: its solve times (s), its probes (figure → value), and how long all claims
+    took it (s) whenever it could make them; InvalidInputError.
 
     Every probe has to have every figure. Probes may be empty: a class without a GPU has no ranges.
     """
@@ -42,15 +48,20 @@ def calibrate(solve_s: Sequence[float], probes: Sequence[Mapping[str, float]], m
         if missing := [name for name in names if name not in probe]:
             raise InvalidInputError.of(f"probes.{number}", f"lacks {', '.join(missing)}", "repeat the calibration")
     ranges = {name: range_of(name, [probe[name] for probe in probes], margin) for name in names}
-    return Calibration(max(deadline_s(solve_s), LEAST_DEADLINE_S), ranges)
+    longest_s = _held(deadline_s(claims_s, "claims_s")) if len(claims_s) == len(solve_s) else None
+    return Calibration(_held(deadline_s(solve_s)), longest_s, ranges)
 
 
-def deadline_s(solve_s: Sequence[float]) -> float:
+def _held(limit_s: float) -> float:
+    return max(limit_s, LEAST_DEADLINE_S)
+
+
+def deadline_s(taken_s: Sequence[float], name: str = "solve_s") -> float:
     """The 95th percentile, between its neighbours as a straight line, × 1.2; InvalidInputError for too few times."""
-    times = _positive("solve_s", solve_s)
+    times = _positive(name, taken_s)
     if len(times) < FEWEST_RUNS:
         fault = f"has {len(times)} times; the slowest of few runs says little"
-        raise InvalidInputError.of("solve_s", fault, f"let the trusted executor solve at least {FEWEST_RUNS} workloads")
+        raise InvalidInputError.of(name, fault, f"let the trusted executor solve at least {FEWEST_RUNS} workloads")
     return statistics.quantiles(times, n=20, method="inclusive")[-1] * LEEWAY
 
 

@@ -65,12 +65,13 @@ class Hash(_Said):
 
 
 class Claims(_Said):
-    """What the executor says of its GPUs; None where it was not asked."""
+    """What the executor says of its GPUs; None where it was not asked. `took_s` is what the solver says it took."""
 
     type: Literal["claims"] = "claims"
     inventory: list[Object] | None = Field(default=None, max_length=64)
     vram: Object | None = None
     speed: Object | None = None
+    took_s: float = Field(default=0.0, ge=0)
 
 
 class Piece(_Said):

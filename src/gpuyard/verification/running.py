@@ -34,6 +34,7 @@ from gpuyard.verification.standing import stands, tell_yard
 from gpuyard.verification.step import Outcome as StepOutcome
 from gpuyard.verification.trust import Outcome as TrustOutcome
 from gpuyard.verification.trusted import ExecutorFault
+from gpuyard.verification.vram import gigabytes_to_ask
 
 Say = Callable[[str], None]
 # Series, then workloads, then answers; a turn makes 25 series at most. Others may use up what was made, or be at it.
@@ -201,8 +202,8 @@ async def calibrate_class(session: Session, executor: Executor, runs: int, say: 
     await check_places(session, [executor])
     await prepare(session, cls, 1, say)
     found = await call(records.series, cls)
-    wanted = {"speed": True} if isinstance(cls, GPUClass) else {}
-    times, probes = list[float](), list[dict[str, float]]()
+    wanted = {"vram_gb": gigabytes_to_ask(cls), "speed": True} if isinstance(cls, GPUClass) else {}
+    times, claims_s, probes = list[float](), list[float](), list[dict[str, float]]()
     for number in range(runs):
         series = await read_file(session.context, found[number % len(found)].blob, TRAITS[cls].prompts)
         seed = secrets.randbits(64) - 2**63
@@ -216,8 +217,13 @@ async def calibrate_class(session: Session, executor: Executor, runs: int, say: 
         speed: Mapping[str, Any] = run.claims.get("speed") or {}
         if "tflops" in speed and "bandwidth_gbs" in speed:
             probes.append({name: float(speed[name]) for name in ("tflops", "bandwidth_gbs")})
+            if "digest" in (run.claims.get("vram") or {}):
+                claims_s.append(run.claims_s)
         say(f"{number + 1} of {runs}: {run.solve_s:.2f} s")
-    result = calibrate(times, probes)
+    result = calibrate(times, probes, claims_s)
     ranges = {name: (one.low, one.high) for name, one in result.ranges.items()}
-    await call(records.put_ranges, cls, {"solve_s": (min(times), result.deadline_s), **ranges})
+    ranges["solve_s"] = (min(times), result.deadline_s)
+    if result.claims_s:
+        ranges["claims_s"] = (min(claims_s), result.claims_s)
+    await call(records.put_ranges, cls, ranges)
     return result

@@ -109,9 +109,12 @@ class Session:
         if not claims or not isinstance(cls, GPUClass):
             return Terms(deadline_s, Expected(cls.value))
         ranges = {name: Range(one.low, one.high) for name, one in self.store.records.ranges(cls).items()}
+        # An inventory takes no time that would tell anything.
+        timed = ranges.get("claims_s") if claims - {Claim.INVENTORY} else None
         wanted = Expected(
             cls.value, inventory=Claim.INVENTORY in claims, speed=Claim.SPEED in claims,
             vram_gb=gigabytes_to_ask(cls) if Claim.VRAM in claims else 0.0, ranges=ranges,
+            claims_s=timed.high if timed else None,
         )  # fmt: skip
         return Terms(deadline_s, wanted)
 

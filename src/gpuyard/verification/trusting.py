@@ -30,9 +30,10 @@ from gpuyard.verification.yard import SolverJobs
 
 
 class Run:
-    """What a trusted solver said: the file it sent, its hash, its claims, and how long it took from ready to hash.
+    """What a trusted solver said: the file it sent, its hash, its claims, and how long it took from ready to hash and
+    from there to the claims.
 
-    Its output comes in pieces, so that ready and hash may come at once: its own figure counts where it is longer.
+    Its output comes in pieces, so that several may come at once: its own figures count where they are longer.
     """
 
     def __init__(self, limit: int) -> None:
@@ -40,6 +41,7 @@ class Run:
         self.sha256 = ""
         self.solve_s = 0.0
         self.claims: Mapping[str, Any] = {}
+        self.claims_s = 0.0
 
 
 class JobTrusted:
@@ -111,15 +113,17 @@ class JobTrusted:
             await channel.close()
 
     async def _hear(self, channel: OutputChannel, run: Run, task: Task) -> None:
-        ready_at = now()
+        ready_at = hashed_at = now()
         while not (run.claims if task is Task.PROBE else run.parcel.complete):
             match await channel.receive():
                 case Ready():
                     ready_at = now()
                 case Hash() as said:
-                    run.sha256, run.solve_s = said.sha256, max(said.solve_s, now() - ready_at)
+                    hashed_at = now()
+                    run.sha256, run.solve_s = said.sha256, max(said.solve_s, hashed_at - ready_at)
                 case Claims() as said:
-                    run.claims = said.model_dump(exclude={"type"})
+                    run.claims = said.model_dump(exclude={"type", "took_s"})
+                    run.claims_s = max(said.took_s, now() - hashed_at)
                 case Answers() | Series() as piece:
                     run.parcel.add(piece)
                 case Declined() | Failed() as said:

@@ -24,6 +24,13 @@ def test_a_class_that_is_done_at_once_has_a_second_all_the_same() -> None:
     assert calibrate([0.001] * 5, []).deadline_s == 1
 
 
+def test_claims_have_their_time_where_every_run_could_make_them() -> None:
+    assert calibrate([1.0] * 5, [], [20.0] * 5).claims_s == pytest.approx(24)
+    assert calibrate([1.0] * 5, [], [0.01] * 5).claims_s == 1
+    assert calibrate([1.0] * 5, [], [20.0] * 4).claims_s is None
+    assert calibrate([1.0] * 5, []).claims_s is None
+
+
 def test_ranges_hold_what_was_seen_and_a_margin() -> None:
     probes = [{"tflops": 100.0, "bandwidth_gbs": 700.0}, {"tflops": 110.0, "bandwidth_gbs": 690.0}]
     found = calibrate([10.0] * 5, probes, margin=0.1)

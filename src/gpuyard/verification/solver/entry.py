@@ -68,10 +68,11 @@ def _solve(order: Order, channel: Channel) -> None:
     solve_s = time.monotonic() - began
     channel.send({"type": "hash", "sha256": hashlib.sha256(data).hexdigest(), "solve_s": solve_s})
     if probe.asked(order.claims):
+        began = time.monotonic()
         # What the engine holds of the GPU's memory could not be proven to be there.
         engine.close()
         # Nobody who had the order early could have begun early.
-        _claim({"nonce": probe.nonce_of(order.check, seed), **order.claims}, channel)
+        _claim({"nonce": probe.nonce_of(order.check, seed), **order.claims}, channel, began)
     _send_file(channel, "answers", data)
 
 
@@ -86,11 +87,11 @@ def _generate(order: Order, channel: Channel) -> None:
 
 def _probe(order: Order, channel: Channel) -> None:
     channel.send({"type": "ready"})
-    _claim(order.claims, channel)
+    _claim(order.claims, channel, time.monotonic())
 
 
-def _claim(wanted: dict[str, Any], channel: Channel) -> None:
-    channel.send({"type": "claims", **probe.claims(wanted)})
+def _claim(wanted: dict[str, Any], channel: Channel, began: float) -> None:
+    channel.send({"type": "claims", **probe.claims(wanted), "took_s": time.monotonic() - began})
 
 
 def _send_file(channel: Channel, kind: str, data: bytes) -> None:
