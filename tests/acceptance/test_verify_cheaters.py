@@ -116,6 +116,20 @@ def test_who_fails_in_words_that_no_line_can_hold_goes_into_quarantine() -> None
         assert place["quarantined_until"] > now() + 3 * 3600
 
 
+def test_a_quarantine_by_hand_goes_on_whoever_passes() -> None:
+    with make_yard() as yard:
+        configure(yard, executor("trusted", "practice-6", trusted=True), executor("honest", "practice-6"),
+                  executor("smaller", "practice-6", python=cheating(yard, "smaller")))  # fmt: skip
+        by_hand = yard.json("trust", "quarantine", "local", "--for", "8h", "--reason", "under repair")
+        assert outcomes(verify(yard, "honest")) == {"honest": "passed"}
+        (place,) = yard.json("trust")["items"]
+        assert (place["quarantined_until"], place["reason"]) == (by_hand["quarantined_until"], "under repair")
+        assert outcomes(verify(yard, "smaller", code=1)) == {"smaller": "failed"}
+        (place,) = yard.json("trust")["items"]
+        assert place["quarantined_until"] == by_hand["quarantined_until"], "four hours more would be less"
+        assert place["reason"].startswith("verification of smaller: comparison")
+
+
 def test_evidence_that_cannot_be_kept_saves_nobody_from_quarantine() -> None:
     with make_yard() as yard:
         configure(yard, executor("trusted", "practice-6", trusted=True),

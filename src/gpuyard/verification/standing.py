@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuyard.client import calls
 from gpuyard.domain.errors import GpuyardError
+from gpuyard.domain.trust import Trust as YardTrust
 from gpuyard.verification.records.executors import ExecutorRecord
 from gpuyard.verification.trust import Outcome, Trust, quarantine_s
 
@@ -53,8 +54,8 @@ async def tell_yard(
     """Put the standing of everyone who was checked into the yard; what went wrong, in words.
 
     `places` of the executors that are known, by name. A place with several stands as its worst one does, whoever of
-    them was checked: a job that goes there may get just that. Only a failure brings quarantine: what somebody has
-    ended by hand, a check that is passed does not begin again.
+    them was checked: a job that goes there may get just that. Only a failure changes a quarantine, and it shortens
+    none: what somebody has begun or ended by hand, a check that is passed leaves as it is.
     """
     now, known, faults = time.time(), {record.name: record for record in records}, list[str]()
     names = {**places, **{check.executor.name: check.executor.place for check in checks}}
@@ -62,10 +63,8 @@ async def tell_yard(
         here = [check for check in checks if check.executor.place == place]
         found = [known[name] for name, at in names.items() if at == place and name in known]
         try:
-            until = max((record.quarantined_until or 0.0 for record in found), default=0.0)
-            if not any(check.outcome is Outcome.FAILED for check in here):
-                until = min(until, await _quarantined_until(client, place))
-            await client.call(calls.record_trust(place, _finding(here, found, until, now)))
+            before = await _recorded(client, place)
+            await client.call(calls.record_trust(place, _finding(here, found, before, now)))
         except GpuyardError as error:
             faults.append(f"The yard was not told about {place}: {error}")
     return faults
@@ -77,15 +76,23 @@ def _weight(record: ExecutorRecord, now: float) -> float:
     return min(1.0, score(record, now) / Trust().score)
 
 
-async def _quarantined_until(client: "AsyncClient", place: str) -> float:
-    recorded = {one.place: one.quarantined_until for one in await client.call(calls.trust())}
-    return recorded.get(place) or 0.0
+async def _recorded(client: "AsyncClient", place: str) -> YardTrust:
+    recorded = {one.place: one for one in await client.call(calls.trust())}
+    return recorded.get(place) or YardTrust(place=place, updated_at=0.0)
 
 
-def _finding(checks: Sequence["Check"], records: Sequence[ExecutorRecord], until: float, now: float) -> dict[str, Any]:
-    reasons = "; ".join(f"{check.executor.name}: {check.reason or 'passed'}" for check in checks)
+def _finding(
+    checks: Sequence["Check"], records: Sequence[ExecutorRecord], before: YardTrust, now: float
+) -> dict[str, Any]:  # fmt: skip
+    """What to record about a place instead of what was recorded `before`."""
+    until = before.quarantined_until or 0.0
+    reason = "verification of " + "; ".join(f"{check.executor.name}: {check.reason or 'passed'}" for check in checks)
+    if any(check.outcome is Outcome.FAILED for check in checks):
+        until = max([until, *(record.quarantined_until or 0.0 for record in records)])
+    elif until > now:
+        reason = before.reason  # of the quarantine that goes on
     return {
         "score": round(min((_weight(record, now) for record in records), default=0.0), 4),
         "quarantined_until": until if until > now else None,
-        "reason": f"verification of {reasons}"[:_LONGEST_REASON],
+        "reason": reason[:_LONGEST_REASON],
     }
