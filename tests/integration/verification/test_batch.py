@@ -170,6 +170,7 @@ class Says(Honest):
         b'{"type": "failed", "reason": "no\\u0000 words\\n\\u001b[2J"}',
         b'{"type": "failed", "reason": "", "no\\u0000 such\\nfield": 1}',
         b'{"type": "no\\u0000 such\\nword"}',
+        b'{"type": "claims", "vram": {"digest": "no\\u0000 digest"}}',
         b'{"type": "claims", "vram": {"fill_s": NaN}}',
         b'{"type": "claims", "inventory": [{"memory_mb": [1e999]}]}',
     ],
