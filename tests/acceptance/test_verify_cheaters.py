@@ -5,7 +5,9 @@ can be asked for and not be proven; what an honest executor claims of those is s
 """
 
 import json
+import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from gpuyard.verification import receipts
 from gpuyard.verification.times import now
 from tests.support.nvml import FakeGpus
 from tests.support.nvml.fixtures import fake_gpus, nvml_library  # noqa: F401  (fixtures)
-from tests.support.verifying import cheating, configure, executor, outcomes, verify
+from tests.support.verifying import cheating, configure, executor, outcomes, section, verify
 from tests.support.yard import TestYard, make_yard
 
 # Each has its GPU, by its place here.
@@ -109,6 +111,20 @@ def check_evidence(yard: TestYard) -> None:
             assert (told["outcome"], told["sound"]) == ("failed", True)
 
 
+def test_a_quarantine_by_hand_goes_on_whoever_passes() -> None:
+    with make_yard() as yard:
+        configure(yard, executor("trusted", "practice-6", trusted=True), executor("honest", "practice-6"),
+                  executor("smaller", "practice-6", python=cheating(yard, "smaller")))  # fmt: skip
+        by_hand = yard.json("trust", "quarantine", "local", "--for", "8h", "--reason", "under repair")
+        assert outcomes(verify(yard, "honest")) == {"honest": "passed"}
+        (place,) = yard.json("trust")["items"]
+        assert (place["quarantined_until"], place["reason"]) == (by_hand["quarantined_until"], "under repair")
+        assert outcomes(verify(yard, "smaller", code=1)) == {"smaller": "failed"}
+        (place,) = yard.json("trust")["items"]
+        assert place["quarantined_until"] == by_hand["quarantined_until"], "four hours more would be less"
+        assert place["reason"].startswith("verification of smaller: comparison")
+
+
 def test_evidence_that_cannot_be_kept_saves_nobody_from_quarantine() -> None:
     with make_yard() as yard:
         configure(yard, executor("trusted", "practice-6", trusted=True),
@@ -121,6 +137,22 @@ def test_evidence_that_cannot_be_kept_saves_nobody_from_quarantine() -> None:
         assert "is not kept: " in fault
         (place,) = yard.json("trust")["items"]
         assert place["quarantined_until"] > now() + 3 * 3600
+
+
+def test_a_failure_is_told_even_if_the_process_died_before_it_could(yard: TestYard) -> None:
+    configure(yard, section("verification", lease_s=1), executor("trusted", "practice-6", trusted=True),
+              executor("honest", "practice-6", place="node:box"),
+              executor("smaller", "practice-6", python=cheating(yard, "smaller")))  # fmt: skip
+    found = verify(yard, "smaller", code=1)
+    yard.ok("trust", "forget", "local")
+    with closing(sqlite3.connect(yard.home.verification / "verification.db")) as database, database:
+        # As `kill -9` leaves it between the verdict and the yard.
+        database.execute("update batches set ended_at = null, outcome = null")
+    assert outcomes(verify(yard, "honest")) == {"honest": "passed"}
+    (place,) = (one for one in yard.json("trust")["items"] if one["place"] == "local")
+    assert place["quarantined_until"] > now() + 3 * 3600
+    assert "verification of smaller: comparison" in place["reason"]
+    assert yard.json("verify", "evidence", found["smaller"]["check"])["outcome"] == "failed"
 
 
 @pytest.mark.timeout(200)

@@ -101,6 +101,29 @@ def live_jobs(yard: TestYard) -> list[str]:
     return [job["id"] for job in yard.json("jobs")["items"] if job["state"] in ("queued", "assigned", "running")]
 
 
+def test_a_watch_outlasts_a_server_elsewhere() -> None:
+    """One that it is given the address of, and so does not start itself."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with make_yard() as yard:
+        configure(yard, section("server", port=port), *EXECUTORS)
+        yard.ok("up")
+        yard.environment["GPUYARD_URL"] = f"http://127.0.0.1:{port}"
+        with watching(yard, "1s") as (process, log):
+            wait_until(lambda: "EXECUTOR" in log.read_text(), 100, "a batch")
+            yard.kill("server")
+            wait_until(lambda: "gpuyard: The server at" in log.read_text(), 60, "the outage to be told")
+            del yard.environment["GPUYARD_URL"]
+            yard.ok("up")
+            batches = log.read_text().count("passed")
+            wait_until(lambda: log.read_text().count("passed") >= batches + 2, 100, "two more batches")
+            said = log.read_text()
+            assert said.count("gpuyard: The server at") == said.count("it works again") == 1, said
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+        assert "Traceback" not in log.read_text(), log.read_text()
+
+
 def test_a_watch_outlasts_an_embedded_server_that_leaves_when_it_has_nothing_to_do() -> None:
     with make_yard() as yard:
         configure(yard, section("server", idle_exit_s=1), *EXECUTORS)

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from gpuyard.config.verification import ExecutorSettings
 from gpuyard.verification.batch import Batch, Ports, Terms
 from gpuyard.verification.channel import Channel, GoneError, Order
+from gpuyard.verification.check import Check
 from gpuyard.verification.claims import Expected
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import Context
@@ -98,12 +99,24 @@ class Executors:
         return self.channels[-1]
 
 
+async def keep_nothing(checks: Sequence[Check]) -> None:
+    """No evidence."""
+
+
+async def tell_nobody(checks: Sequence[Check]) -> bool:
+    """There is no yard."""
+    return True
+
+
 def make_batch(
     context: Context, opens: Executors, classes: Sequence[Class], folder: Path,
-    expected: Mapping[Class, Expected] | None = None, **issuers: str,
+    expected: Mapping[Class, Expected] | None = None,
+    keep: Callable[[Sequence[Check]], Awaitable[None]] = keep_nothing,
+    tell: Callable[[Sequence[Check]], Awaitable[bool]] = tell_nobody,
+    **issuers: str,
 ) -> Batch:  # fmt: skip
     """A batch over executors in this process; answer files go into `folder`."""
     wanted: dict[Class, Any] = dict(expected or {})
     terms = {cls: Terms(TRAITS[cls].solve_s, wanted.get(cls) or Expected(cls.value)) for cls in classes}
     excuses = partial(excuse, context.records, issuers)
-    return Batch(Ports(context, opens, "test", terms, excuses, folder))
+    return Batch(Ports(context, opens, "test", terms, excuses, folder, keep, tell))

@@ -40,7 +40,8 @@ class LocalTrusted:
     """A trusted executor of class `cls` in this process: prompts are numbered, answers follow from seed and prompt.
 
     `dead`: it fails. `hanging`: it never comes back. `shorter_by`: so many of the prompts of a series are the same.
-    `forgets`: it gives no answer to these. `solve_s`: how far each solving moves a `HandClock`.
+    `forgets`: it gives no answer to these. `says`: what it answers to others. `solve_s`: how far each solving moves a
+    `HandClock`.
     """
 
     def __init__(self, cls: Class, clock: "HandClock | None" = None) -> None:
@@ -49,6 +50,7 @@ class LocalTrusted:
         self.shorter_by = 0
         self.solve_s = 0.0
         self.forgets: Callable[[str], bool] = lambda prompt: False
+        self.says = answer_to
         self.at_once = self.most_at_once = 0
         self.seeds: list[int] = []
         self._cls, self._clock, self._numbers = cls, clock, count(1)
@@ -63,7 +65,7 @@ class LocalTrusted:
         self.seeds.append(seed)
         if self._clock:
             self._clock.advance(self.solve_s)
-        return {prompt: answer_to(prompt, seed) for prompt in prompts if not self.forgets(prompt)}
+        return {prompt: self.says(prompt, seed) for prompt in prompts if not self.forgets(prompt)}
 
     async def prove_memory(self, cls: Class, nonce: str, gigabytes: float) -> str:
         await self._work(cls)

@@ -77,6 +77,11 @@ async def _answer_one(step: Step, trusted: Trusted, workload: Workload, turn: _T
     if missing:
         turn.missing += 1
         await step.tell(Subtype.ANSWERS_MISSING, workload=workload.id, missing=missing, of=len(prompts))
+    elif spoilt := sum("\0" in answer for answer in answers.values()):
+        # PostgreSQL keeps no NUL, and under the same seed the answers would be the same again.
+        await call(context.records.retire_workload, workload.id)
+        await step.tell(Subtype.ANSWERS_MISSING, workload=workload.id, missing=spoilt, of=len(prompts), retired=True,
+                        reason="answers have a NUL character in them")  # fmt: skip
     elif await call(context.records.finish_workload, workload.id, answers):
         turn.answered += 1
 

@@ -56,7 +56,11 @@ class Terms:
 @dataclass(frozen=True, slots=True)
 class Ports:
     """What a batch works with: `terms` by class; `excuse`, which leaves in a declined check the receipts that count;
-    the `folder` for answer files, which belongs to whoever runs the batch."""
+    the `folder` for answer files, which belongs to whoever runs the batch.
+
+    `keep` is given the checks when all are judged, before they count; `tell` when they do, and says whether that was
+    passed on. Until it was the batch is not over, so that one whose process dies is told of by another.
+    """
 
     context: Context
     opens: Opens
@@ -64,6 +68,8 @@ class Ports:
     terms: Mapping[Class, Terms]
     excuse: Callable[[Check], Awaitable[None]]
     folder: Path
+    keep: Callable[[Sequence[Check]], Awaitable[None]]
+    tell: Callable[[Sequence[Check]], Awaitable[bool]]
 
 
 class Batch:
@@ -91,6 +97,7 @@ class Batch:
             await call(records.release_batch, self.id)
             await _all(self._solve, checks)
             await self._judge(checks)
+            await self._ports.keep(checks)
         except BaseException:
             with suppress(DatabaseError):  # the next batch ends it, as it does when a process has died
                 await asyncio.shield(self._finish(checks, "abandoned"))
@@ -105,7 +112,8 @@ class Batch:
                 check.judge()
         try:
             await call(self._context.records.close_checks, [check.row() for check in checks], stands)
-            await call(self._context.records.end_batch, self.id, outcome)
+            if outcome != "done" or await self._ports.tell(checks):
+                await call(self._context.records.end_batch, self.id, outcome)
         finally:
             await asyncio.gather(*(check.channel.close() for check in checks if check.channel))
 

@@ -99,7 +99,7 @@ class Database:
             yield
         except SQLAlchemyError as error:
             # A URL's password is in no message of a driver, and neither are parameters, which hold prompts and seeds.
-            said = " ".join(str(getattr(error, "orig", None) or type(error).__name__).split())[:300]
+            said = " ".join(str(getattr(error, "orig", None) or type(error).__name__).split())[:300].rstrip(".?")
             raise DatabaseError(f"The verification database {self.name} cannot be used: {said}.") from error
 
 

@@ -11,7 +11,7 @@ from gpuyard.config.verification import VerificationPolicy
 from gpuyard.verification.answering import answer
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.clock import cancelled, within
-from gpuyard.verification.context import Busy, Context, call, leased
+from gpuyard.verification.context import Busy, Context, LeaseLost, call, leased
 from gpuyard.verification.database import DatabaseError
 from gpuyard.verification.eviction import evict
 from gpuyard.verification.generation import generate
@@ -97,7 +97,7 @@ class Dispatcher:
 
         try:
             return await leased(context, f"{kind} {cls}", step)
-        except Busy:
+        except (Busy, LeaseLost):  # another is at it, or may be by now
             return Outcome.BUSY
         except DatabaseError:
             raise

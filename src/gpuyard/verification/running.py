@@ -5,34 +5,29 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
 from gpuyard.client import calls
 from gpuyard.domain.errors import GpuyardError, InvalidInputError, quoted
 from gpuyard.domain.gpus import GPUClass
 from gpuyard.domain.trust import check_place
-from gpuyard.verification import evidence
 from gpuyard.verification.calibration import Calibration, calibrate
 from gpuyard.verification.check import Check
 from gpuyard.verification.claims import Claim
 from gpuyard.verification.classes import TRAITS, Class
-from gpuyard.verification.context import Busy, Context, LeaseLost, call, leased, when_free
+from gpuyard.verification.context import Busy, LeaseLost, call, leased, when_free
 from gpuyard.verification.dispatcher import PIPELINES, Dispatcher
-from gpuyard.verification.executors import Executor, place_of
+from gpuyard.verification.ending import Ending, forget_evidence, lock_of
+from gpuyard.verification.executors import Executor
 from gpuyard.verification.files import read_file
 from gpuyard.verification.records.events import Kind
 from gpuyard.verification.records.executors import ExecutorRecord
 from gpuyard.verification.session import Session, with_policy
-from gpuyard.verification.standing import stands, tell_yard
 from gpuyard.verification.step import Outcome as StepOutcome
-from gpuyard.verification.trust import Outcome as TrustOutcome
 from gpuyard.verification.trusted import ExecutorFault
 from gpuyard.verification.vram import gigabytes_to_ask
 
@@ -69,16 +64,14 @@ class Report:
 async def verify(session: Session, executors: Sequence[Executor], *, claims: frozenset[Claim], say: Say) -> Report:
     """Verify each executor once, with samples that are made now where there are none; InvalidInputError."""
     await check_places(session, executors)
-    await abandon_dead(session.context)
-    checks, faults, left = list[Check](), list[str](), list(executors)
-    places = {name: place_of(settings) for name, settings in session.store.settings.executors.items()}
+    ending = Ending(session.client, session.store, session.context)
+    await ending.settle()
+    checks, left = list[Check](), list(executors)
     for _ in range(_TURNS):
         for cls, count in Counter(executor.gpu_class for executor in left).items():
             await prepare(session, cls, count, say)
         say(f"{len(left)} executors begin together" if len(left) > 1 else f"{left[0].name} begins")
-        fresh, lost = await _run_batch(session, left, claims=claims)
-        faults += lost
-        faults += await tell_yard(session.client, fresh, await call(session.context.records.executors), places)
+        fresh = await _run_batch(session, left, claims=claims, ending=ending)
         checks += fresh
         # Another server may have taken the samples that were ready.
         done = {check.executor.name for check in fresh}
@@ -86,44 +79,21 @@ async def verify(session: Session, executors: Sequence[Executor], *, claims: fro
         if not left:
             break
     records = await call(session.context.records.executors)
-    return Report(checks, {record.name: record for record in records}, [one.name for one in left], faults)
+    return Report(checks, {record.name: record for record in records}, [one.name for one in left], ending.faults)
 
 
 async def _run_batch(
-    session: Session, executors: Sequence[Executor], *, claims: frozenset[Claim]
-) -> tuple[list[Check], list[str]]:  # fmt: skip
-    """The checks of a batch that is over, and what evidence of them could not be kept."""
+    session: Session, executors: Sequence[Executor], *, claims: frozenset[Claim], ending: Ending
+) -> list[Check]:  # fmt: skip
     store = session.store
     with TemporaryDirectory(prefix="answers-", dir=store.folder) as folder:
-        batch = session.batch(executors, Path(folder), claims=claims)
+        batch = session.batch(executors, Path(folder), claims=claims, ending=ending)
         try:
-            checks = await leased(session.context, _lock(batch.holder), partial(batch.run, executors))
+            checks = await leased(session.context, lock_of(batch.holder), partial(batch.run, executors))
         except LeaseLost as error:
             raise BatchLostError(f"The batch was given up: {error}.") from error
-        lost = await asyncio.to_thread(keep_evidence, store.evidence, store.key(), checks)
     await asyncio.to_thread(forget_evidence, store.evidence, time.time() - store.settings.keep_events_s)
-    return checks, lost
-
-
-def _lock(holder: str) -> str:
-    return f"batch of {holder}"
-
-
-async def abandon_dead(context: Context) -> None:
-    """End the batches of processes that died in them: they count for nobody."""
-    for batch in await call(context.records.open_batches):
-        with suppress(Busy, LeaseLost):  # it lives, or another has taken this over
-            await leased(context, _lock(batch["holder"]), partial(_abandon, context, batch["id"]))
-
-
-async def _abandon(context: Context, batch_id: str) -> None:
-    records, reason = context.records, "fault: not the executor's: the process that verified it died"
-    rows = [{**check, "state": "over", "outcome": TrustOutcome.BLAMELESS.value, "reason": reason}
-            for check in await call(records.checks_of, batch_id)]  # fmt: skip
-    for row in rows:
-        del row["scored"]
-    await call(records.close_checks, rows, stands)
-    await call(records.end_batch, batch_id, "abandoned")
+    return checks
 
 
 async def check_places(session: Session, executors: Sequence[Executor]) -> None:
@@ -139,26 +109,6 @@ async def check_places(session: Session, executors: Sequence[Executor]) -> None:
         except InvalidInputError as error:
             field = f"verification.executors.{executor.name}.place"
             raise InvalidInputError([replace(fault, field=field) for fault in error.faults]) from None
-
-
-def keep_evidence(folder: Path, key: Ed25519PrivateKey, checks: Sequence[Check]) -> list[str]:
-    """Write a signed file for each check; in words, why some could not be. Their verdicts stand all the same."""
-    lost = list[str]()
-    for check in checks:
-        try:
-            folder.mkdir(exist_ok=True, mode=0o700)
-            evidence.write(folder / f"{check.id}.json", check.evidence(), key)
-        except (OSError, InvalidInputError) as error:
-            lost.append(f"The evidence of {check.id} is not kept: {error}")
-    return lost
-
-
-def forget_evidence(folder: Path, before: float) -> None:
-    """Remove what was written before then (UTC seconds)."""
-    for path in folder.glob("*.json"):
-        with suppress(FileNotFoundError):  # another server was first
-            if path.stat().st_mtime < before:
-                path.unlink()
 
 
 async def prepare(session: Session, cls: Class, count: int, say: Say) -> None:

@@ -24,6 +24,7 @@ from gpuyard.verification.claims import Claim, Expected
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import Context, load_generator
 from gpuyard.verification.database import Database
+from gpuyard.verification.ending import Ending
 from gpuyard.verification.excusing import YARD, excuse
 from gpuyard.verification.executors import Executor, trusted
 from gpuyard.verification.hub import Hub
@@ -94,7 +95,9 @@ class Session:
     context: Context
     trusted: dict[Class, JobTrusted]
 
-    def batch(self, executors: Sequence[Executor], folder: Path, *, claims: frozenset[Claim]) -> Batch:
+    def batch(
+        self, executors: Sequence[Executor], folder: Path, *, claims: frozenset[Claim], ending: Ending
+    ) -> Batch:  # fmt: skip
         """A batch that is ready to run; it puts answer files into `folder`."""
         classes = {executor.gpu_class for executor in executors}
         terms = {cls: self._terms(cls, claims=claims) for cls in classes}
@@ -102,7 +105,8 @@ class Session:
         opens = YardChannels(self.jobs, self.hub, deadlines)
         issuers = {YARD: keys.public_hex(self.store.key()), **self.store.settings.issuers}
         excuses = partial(excuse, self.context.records, issuers)
-        return Batch(Ports(self.context, opens, new_id("holder"), terms, excuses, folder))
+        ports = Ports(self.context, opens, new_id("holder"), terms, excuses, folder, keep=ending.keep, tell=ending.tell)
+        return Batch(ports)
 
     def _terms(self, cls: Class, *, claims: frozenset[Claim]) -> Terms:
         deadline_s = self.store.deadline_s(cls)

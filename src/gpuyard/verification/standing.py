@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpuyard.client import calls
 from gpuyard.domain.errors import GpuyardError
+from gpuyard.domain.trust import Trust as YardTrust
 from gpuyard.verification.protocol import one_line
 from gpuyard.verification.records.executors import ExecutorRecord
 from gpuyard.verification.trust import Outcome, Trust, quarantine_s
@@ -15,7 +16,16 @@ _LONGEST_REASON = 400
 
 if TYPE_CHECKING:
     from gpuyard.client.aio import AsyncClient
-    from gpuyard.verification.check import Check
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a check of an executor, for the yard; `reason` is empty where it passed."""
+
+    executor: str
+    place: str
+    outcome: Outcome
+    reason: str
 
 
 def stands(known: ExecutorRecord | None, check: Mapping[str, Any]) -> ExecutorRecord:
@@ -49,25 +59,23 @@ def is_quarantined(record: ExecutorRecord, now: float) -> bool:
 
 
 async def tell_yard(
-    client: "AsyncClient", checks: Sequence["Check"], records: Iterable[ExecutorRecord], places: Mapping[str, str]
+    client: "AsyncClient", results: Sequence[Result], records: Iterable[ExecutorRecord], places: Mapping[str, str]
 ) -> list[str]:
     """Put the standing of everyone who was checked into the yard; what went wrong, in words.
 
-    `places` of the executors that are known, by name; who is in no settings was named by its place. A place with
-    several stands as its worst one does, whoever of them was checked: a job that goes there may get just that. Only a
-    failure brings quarantine, and only time or a person ends it: a check that is passed leaves it as it is.
+    `places` of the executors that are known, by name. A place with several stands as its worst one does, whoever of
+    them was checked: a job that goes there may get just that. Only a failure changes a quarantine, and it shortens
+    none: what somebody has begun or ended by hand, a check that is passed leaves as it is.
     """
     now, known, faults = time.time(), {record.name: record for record in records}, list[str]()
-    checked = {check.executor.name: check.executor.place for check in checks}
+    checked = {result.executor: result.place for result in results}
     names = {**{name: name for name in known}, **places, **checked}
-    for place in dict.fromkeys(check.executor.place for check in checks):
-        here = [check for check in checks if check.executor.place == place]
+    for place in dict.fromkeys(result.place for result in results):
+        here = [result for result in results if result.place == place]
         found = [known[name] for name, at in names.items() if at == place and name in known]
         try:
-            until = await _quarantined_until(client, place)
-            if any(check.outcome is Outcome.FAILED for check in here):
-                until = max([until, *(record.quarantined_until or 0.0 for record in found)])
-            await client.call(calls.record_trust(place, _finding(here, found, until, now)))
+            before = await _recorded(client, place)
+            await client.call(calls.record_trust(place, _finding(here, found, before, now)))
         except GpuyardError as error:
             faults.append(f"The yard was not told about {place}: {error}")
     return faults
@@ -79,15 +87,23 @@ def _weight(record: ExecutorRecord, now: float) -> float:
     return min(1.0, score(record, now) / Trust().score)
 
 
-async def _quarantined_until(client: "AsyncClient", place: str) -> float:
-    recorded = {one.place: one.quarantined_until for one in await client.call(calls.trust())}
-    return recorded.get(place) or 0.0
+async def _recorded(client: "AsyncClient", place: str) -> YardTrust:
+    recorded = {one.place: one for one in await client.call(calls.trust())}
+    return recorded.get(place) or YardTrust(place=place, updated_at=0.0)
 
 
-def _finding(checks: Sequence["Check"], records: Sequence[ExecutorRecord], until: float, now: float) -> dict[str, Any]:
-    reasons = "; ".join(f"{check.executor.name}: {check.reason or 'passed'}" for check in checks)
+def _finding(
+    results: Sequence[Result], records: Sequence[ExecutorRecord], before: YardTrust, now: float
+) -> dict[str, Any]:  # fmt: skip
+    """What to record about a place instead of what was recorded `before`."""
+    until = before.quarantined_until or 0.0
+    reason = "verification of " + "; ".join(f"{result.executor}: {result.reason or 'passed'}" for result in results)
+    if any(result.outcome is Outcome.FAILED for result in results):
+        until = max([until, *(record.quarantined_until or 0.0 for record in records)])
+    elif until > now:
+        reason = before.reason  # of the quarantine that goes on
     return {
         "score": round(min((_weight(record, now) for record in records), default=0.0), 4),
         "quarantined_until": until if until > now else None,
-        "reason": one_line(f"verification of {reasons}")[:_LONGEST_REASON],
+        "reason": one_line(reason)[:_LONGEST_REASON],
     }

@@ -16,13 +16,14 @@ from gpuyard.domain.gpus import GPUClass
 from gpuyard.storage.blobs import BlobStore
 from gpuyard.verification import keys, receipts, times
 from gpuyard.verification.channel import Order
+from gpuyard.verification.check import Check
 from gpuyard.verification.claims import Expected
 from gpuyard.verification.classes import Class
 from gpuyard.verification.context import Context
+from gpuyard.verification.ending import keep_evidence
 from gpuyard.verification.protocol import Answers, Claims, Declined, Hash, Message, Ready, parse
 from gpuyard.verification.records import Records
 from gpuyard.verification.records.events import Kind, Subtype
-from gpuyard.verification.running import keep_evidence
 from gpuyard.verification.solver.messages import pieces
 from gpuyard.verification.solver.probe import nonce_of
 from gpuyard.verification.times import now
@@ -172,6 +173,7 @@ class Says(Honest):
         b'{"type": "failed", "reason": "no\\u0000 words\\n\\u001b[2J"}',
         b'{"type": "failed", "reason": "", "no\\u0000 such\\nfield": 1}',
         b'{"type": "no\\u0000 such\\nword"}',
+        b'{"type": "claims", "vram": {"digest": "no\\u0000 digest"}}',
         b'{"type": "claims", "vram": {"fill_s": NaN}}',
         b'{"type": "claims", "inventory": [{"memory_mb": [1e999]}]}',
     ],
@@ -405,3 +407,21 @@ async def test_a_batch_that_is_interrupted_counts_for_nobody(context: Context, t
     row = context.records.batch(batch.id)
     assert row and row["outcome"] == "abandoned"
     assert {one.alpha + one.beta for one in context.records.executors()} == {4.0}, "the prior and nothing more"
+
+
+@pytest.mark.parametrize("heard", [True, False])
+async def test_a_batch_is_over_when_the_yard_has_heard_of_it(context: Context, tmp_path: Path, heard: bool):
+    records, seen = context.records, list[tuple[str, bool]]()
+
+    async def keep(checks: Sequence[Check]) -> None:
+        seen.append(("keep", any(row["scored"] for row in records.checks_of(checks[0].batch_id))))
+
+    async def tell(checks: Sequence[Check]) -> bool:
+        seen.append(("tell", all(row["scored"] for row in records.checks_of(checks[0].batch_id))))
+        assert records.open_batches(), "nobody would tell of it if this process died now"
+        return heard
+
+    batch = make_batch(context, Executors(), [A], tmp_path, keep=keep, tell=tell)
+    await batch.run([executor("honest", A)])
+    assert seen == [("keep", False), ("tell", True)], "evidence is there before a check counts"
+    assert bool(records.open_batches()) is not heard

@@ -15,9 +15,9 @@ from gpuyard.verification.channel import Order
 from gpuyard.verification.claims import Expected
 from gpuyard.verification.classes import Class
 from gpuyard.verification.context import Context
+from gpuyard.verification.ending import keep_evidence
 from gpuyard.verification.protocol import Answers, Claims, Hash, Message, parse
 from gpuyard.verification.records import Records
-from gpuyard.verification.running import keep_evidence
 from gpuyard.verification.trust import Outcome
 from tests.support.executors import Executors, Honest, executor, make_batch
 from tests.support.verification import A, B, LocalTrusted, make_context, stock

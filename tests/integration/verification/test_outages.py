@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from gpuyard.storage.blobs import BlobStore
 from gpuyard.verification.channel import Order
@@ -14,6 +15,7 @@ from gpuyard.verification.database import Database, DatabaseError
 from gpuyard.verification.dispatcher import PIPELINES, Dispatcher
 from gpuyard.verification.protocol import Message, Ready
 from gpuyard.verification.records import Records
+from gpuyard.verification.step import Outcome
 from tests.support.executors import Executors, Honest, executor, make_batch
 from tests.support.postgres import PostgresServer, running_server
 from tests.support.verification import SMALL, B, HandClock, LocalTrusted, make_context, stock
@@ -109,6 +111,23 @@ async def test_pipelines_go_on_soon_after_an_outage(
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert records.series_count(B) == SMALL.series_per_run
+
+
+async def test_a_turn_that_loses_its_lock_has_another_soon(
+    records: Records, blobs: BlobStore, clock: HandClock, away: PostgresServer
+):
+    trusted = LocalTrusted(B)
+    trusted.hanging = True
+    context = make_context(records, blobs, trusted, clock=clock)
+    with capture_logs() as logs:
+        turn = asyncio.create_task(Dispatcher(context, [B]).turn(PIPELINES[0], B))
+        await eventually(lambda: trusted.at_once == 1 and len(clock.waits) == 3, "the executor to hang")
+        away.stop(signal.SIGQUIT)
+        clock.advance(RENEWAL_S)
+        await eventually(lambda: len(clock.waits) == 3, "the next renewal")
+        clock.advance(RENEWAL_S)
+        assert await asyncio.wait_for(turn, 30) is Outcome.BUSY
+    assert logs == [], "it is nobody's fault"
 
 
 class Hangs(Honest):

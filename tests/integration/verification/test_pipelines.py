@@ -372,6 +372,20 @@ async def test_a_workload_whose_file_is_gone_does_not_hold_up_its_class(
     assert {one.workload_id for one in await take(context, B, 12, records.new_batch("me"))} == {second.id}
 
 
+async def test_a_workload_whose_answers_no_database_keeps_does_not_hold_up_its_class(
+    context: Context, records: Records, trusted: LocalTrusted
+):
+    await fill(context)
+    await sample(context, B)
+    spoilt, _sound = (one.seed for one in records.unfinished(B))
+    trusted.says = lambda prompt, seed: "\0" if seed == spoilt else answer_to(prompt, seed)
+    assert await answer(context, B) is Outcome.DONE
+    assert records.counts(B).ready == 6
+    assert records.unfinished(B) == [], "it would be answered in the same way again"
+    (missing,) = [data for subtype, data in told(records, Kind.ANSWERING) if subtype == "ANSWERS_MISSING"]
+    assert (missing["missing"], missing["retired"]) == (6, True)
+
+
 async def test_one_thing_at_a_time_is_asked_of_a_trusted_executor(
     context: Context, records: Records, trusted: LocalTrusted, clock: HandClock
 ):
