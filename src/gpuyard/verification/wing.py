@@ -2,4 +2,4 @@
 
 from gpuyard.client.wing import Wing
 
-wing = Wing("verify", "Prove that GPU executors are what they claim.", "gpuyard.verification.commands")
+wing = Wing("verify", "Prove that GPU executors are what they claim.", "gpuyard.verification.commands_look")
