@@ -25,7 +25,7 @@ test: setup ## run every test this machine can run
 	@$(PYTHON) -m pytest $(ARGS)
 
 unit: setup ## run only the fast tests
-	@$(PYTHON) -m pytest tests/unit -n 2 --dist worksteal -p no:schemathesis $(ARGS)
+	@$(PYTHON) -m pytest tests/unit -n 2 -p no:schemathesis $(ARGS)
 
 coverage: setup ## how much of the providers their tests run, in their own process; at least 90 %
 	@scripts/system-packages.sh

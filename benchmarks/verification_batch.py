@@ -14,10 +14,10 @@ from gpuyard.storage.blobs import BlobStore
 from gpuyard.verification.check import Check
 from gpuyard.verification.classes import TRAITS, Class, PracticeClass
 from gpuyard.verification.database import Database
+from gpuyard.verification.ending import keep_evidence
 from gpuyard.verification.executors import Executor
 from gpuyard.verification.keys import yard_key
 from gpuyard.verification.records import Records
-from gpuyard.verification.running import keep_evidence
 from gpuyard.verification.trust import Outcome
 from tests.support.executors import Executors, Honest, executor, make_batch
 from tests.support.verification import make_context, stock
