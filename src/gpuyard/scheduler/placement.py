@@ -53,6 +53,12 @@ def place(view: View, shape: Shape, instead: Mapping[str, Space] | None = None) 
     return tuple(share_of(candidate.node, candidate.devices, shape) for candidate in best)
 
 
+def fitting(view: View, shape: Shape) -> Iterator[Node]:
+    """The nodes that can take a share of the shape now."""
+    for group in view.index.able(shape):
+        yield from (candidate.node for candidate in _in_group(view, group, shape, {}))
+
+
 def candidates(view: View, shape: Shape, space_of: SpaceOf = free_space) -> list[Candidate]:
     """The nodes that can take a share, best first, for people's questions: it looks at every node.
 

@@ -12,6 +12,7 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import AttemptState
@@ -19,7 +20,7 @@ from gpuyard.scheduler.ends import Bound
 from gpuyard.scheduler.fitting import fit, may_use, share_of, suitable
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node, Space
-from gpuyard.scheduler.placement import place
+from gpuyard.scheduler.placement import fitting, place
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.view import View
 
@@ -161,7 +162,13 @@ class Reservations:
         if not view.index.able(shape):
             return ()
         view.ends.refresh(view.nodes, self.surely_ends)
-        return ((bound, view.nodes[bound[-1]]) for bound in view.ends.soonest(shape.gpus))
+        found = ((bound, view.nodes[bound[-1]]) for bound in view.ends.soonest(shape.gpus))
+        if shape.gpus or shape.nodes == 1:
+            return found
+        # Of a gang without GPUs a share may fit at once, which bounds do not tell.
+        now = {node.id: node for node in fitting(view, shape)}
+        first = (((0.0, 0, node_id), node) for node_id, node in now.items())
+        return chain(first, ((bound, node) for bound, node in found if node.id not in now))
 
     def _wait(self, node: Node, shape: Shape) -> _Wait | None:
         """How long a share must wait on `node`; None when it does not even fit the empty node."""

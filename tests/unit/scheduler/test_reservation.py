@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuyard.domain.events import Change, Table
@@ -277,6 +277,12 @@ def head_start(first: list[dict], later: list[tuple[int, int, dict]]) -> float |
     return world.now if head in world.running() else None
 
 
+def cores(cpus: int, timeout_s: int, nodes: int = 1) -> dict[str, int]:
+    return {"gpus": 0, "cpus": cpus, "nodes": nodes, "timeout_s": timeout_s}
+
+
+# A share of the gang fits one node at once.
+@example([*[cores(1, 1)] * 3, cores(2, 3, nodes=2), cores(3, 2), cores(4, 1, nodes=2)], [(0, 1, cores(1, 2))])
 @given(st.lists(asks, min_size=4, max_size=12), later_asks)
 def test_later_jobs_never_delay_the_first_that_waits(first, later):
     assert head_start(first, later) == head_start(first, [])
