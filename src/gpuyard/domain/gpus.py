@@ -136,8 +136,9 @@ def resolve_gpu_class(name: str) -> frozenset[GPUClass]:
         if candidate in GPU_CLASSES:
             return frozenset({GPUClass(candidate)})
     known = [*FAMILIES, *GPU_CLASSES]
-    near = get_close_matches(word, known, n=3, cutoff=0.4) or sorted(known)
-    raise ValueError(f"there is no GPU class {quoted(name)}; nearest: {', '.join(str(n) for n in near)}")
+    near = get_close_matches(word, known, n=3, cutoff=0.4)
+    offered = f"nearest: {', '.join(near)}" if near else f"there are: {', '.join(sorted(known))}"
+    raise ValueError(f"there is no GPU class {quoted(name)}; {offered}")
 
 
 def compute_capability(text: str) -> tuple[int, int]:

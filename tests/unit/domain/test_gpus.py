@@ -97,7 +97,7 @@ def test_a_class_that_does_not_exist_gets_the_nearest_names(name, near):
 
 
 def test_a_name_like_no_other_gets_the_whole_list():
-    with pytest.raises(ValueError, match=r"nearest: a10, a100, a100-40gb.*v100-32gb"):
+    with pytest.raises(ValueError, match=r"there are: a10, a100, a100-40gb.*v100-32gb"):
         resolve_gpu_class("%%%")
 
 

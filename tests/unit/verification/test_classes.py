@@ -74,7 +74,7 @@ def test_a_class_by_its_name(name: str, found: object):
         ("a100", "'a100' is more than one class; write one of a100-40gb, a100-80gb"),
         ("a600", "there is no GPU class 'a600'; nearest: a6000"),
         ("practice", "there is no class 'practice'; nearest: practice-6, practice-12"),
-        ("", "there is no GPU class ''; nearest: "),
+        ("", "there is no GPU class ''; there are: "),
     ],
 )
 def test_an_unknown_class_is_refused_with_the_nearest(name: str, words: str):
