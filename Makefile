@@ -8,6 +8,7 @@ MINUTES ?= 10
 ROUNDS ?= 0
 DATABASE ?= both
 STUDY_KILLS ?= 10
+VERIFY_KILLS ?= 100
 # The checker's version is pinned by the lock; do not ask the network for a newer one on each run.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
@@ -45,10 +46,11 @@ bench-peers: setup ## run the same work on other systems, in an environment of t
 	@scripts/system-packages.sh
 	@$(PYTHON) -m benchmarks.peers $(ARGS)
 
-soak: setup ## jobs under kill -9: MINUTES=10, or ROUNDS=500 of kills; DATABASE=sqlite|postgresql|both, SEED=; and a study
+soak: setup ## jobs under kill -9: MINUTES=10, or ROUNDS=500 of kills; DATABASE=sqlite|postgresql|both, SEED=; and a study, and verification
 	@scripts/system-packages.sh
 	@$(PYTHON) -m tests.soak --minutes $(MINUTES) --rounds $(ROUNDS) --database $(DATABASE) $(if $(SEED),--seed $(SEED))
 	@GPUYARD_STUDY_KILLS=$(STUDY_KILLS) $(PYTHON) -m pytest tests/acceptance/test_studies.py -k killed
+	@GPUYARD_VERIFY_KILL_ROUNDS=$(VERIFY_KILLS) $(PYTHON) -m pytest tests/acceptance/test_verify_servers.py -k killed
 
 seeds: setup ## simulated storms in virtual time: SEEDS=10000 of them
 	@$(PYTHON) -m tests.simulation --seeds 0:$(SEEDS)
