@@ -6,6 +6,7 @@ On uvloop a connection takes some 40 kB, on asyncio's own loop 300 kB (benchmark
 
 import asyncio
 import json
+import resource
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
@@ -17,6 +18,8 @@ from gpuyard.verification.protocol import LONGEST_LINE, Conversation, Message, P
 # For a handshake, or a farewell: S0's streaming timeout with its leeway.
 _PATIENCE_S = 35.0
 _BACKLOG = 4096
+# Each solver is an open file, of which a process may have 1,024 by default.
+_FILES = 65_536
 
 
 class LineLostError(Exception):
@@ -103,6 +106,7 @@ class Hub:
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
+        _allow_files()
         try:
             self._server = await asyncio.start_server(
                 self._arrived, self._host, self.port, ssl=self._authority.server_context(), limit=LONGEST_LINE,
@@ -190,6 +194,14 @@ def release(lines: Iterable[Line], seeds: Mapping[str, int]) -> dict[str, float]
         line.conversation.release()
         released[line.check_id] = time.monotonic()
     return released
+
+
+def _allow_files() -> None:
+    """Have this process open as many files as the system lets it, as far as solvers could need them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _encoded(message: Mapping[str, Any]) -> bytes:

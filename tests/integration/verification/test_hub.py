@@ -4,6 +4,7 @@ import asyncio
 import errno
 import gzip
 import hashlib
+import resource
 import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator
@@ -50,6 +51,16 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 async def hub() -> AsyncIterator[Hub]:
     async with Hub() as one:
         yield one
+
+
+async def test_a_hub_may_open_a_file_for_each_of_many_solvers() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    try:
+        async with Hub():
+            assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 4096
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def take_all(line: Line) -> dict[str, str]:
