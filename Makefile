@@ -1,8 +1,10 @@
 # Every target sets up what it needs; with nothing to do it is quiet. ARGS reaches pytest, ruff's fixes stay with you.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit coverage lint bench bench-peers soak seeds images lock clean
+.PHONY: help setup demo test unit coverage lint style docs bench bench-peers soak seeds images lock clean
 
 PYTHON := .venv/bin/python
+# Many tests wait for other processes, so two cores are busy only with three workers.
+WORKERS ?= 3
 SEEDS ?= 10000
 MINUTES ?= 10
 ROUNDS ?= 0
@@ -21,9 +23,11 @@ setup: ## make .venv from the lock file, with this checkout installed in it
 demo: setup ## train a small GPT through the whole system
 	@$(PYTHON) examples/demo.py
 
-test: setup ## run every test this machine can run
+test: setup ## run every test, WORKERS=3 at a time; ARGS reaches pytest
 	@scripts/system-packages.sh
-	@$(PYTHON) -m pytest $(ARGS)
+	@$(PYTHON) -m tests.support.prepare
+	@$(PYTHON) -m compileall -q src
+	@$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 unit: setup ## run only the fast tests
 	@$(PYTHON) -m pytest tests/unit -n 2 -p no:schemathesis $(ARGS)
@@ -39,6 +43,12 @@ lint: setup ## check style, types and the floors of the house
 	@.venv/bin/pyright
 	@.venv/bin/lint-imports --no-logo
 
+style: setup ## how plain the code is, by package and beside other projects (ARGS=--json)
+	@$(PYTHON) scripts/style.py $(ARGS)
+
+docs: setup ## build the site of the documents in build/site
+	@$(PYTHON) scripts/docs.py
+
 bench: setup ## measure the pace on this machine, each figure beside its floor
 	@$(PYTHON) -m benchmarks $(ARGS)
 
@@ -46,8 +56,10 @@ bench-peers: setup ## run the same work on other systems, in an environment of t
 	@scripts/system-packages.sh
 	@$(PYTHON) -m benchmarks.peers $(ARGS)
 
-soak: setup ## jobs under kill -9: MINUTES=10, or ROUNDS=500 of kills; DATABASE=sqlite|postgresql|both, SEED=; and a study, and verification
+soak: setup ## kill -9 for MINUTES=10 or ROUNDS=500; DATABASE=sqlite|postgresql|both, SEED=; many examples and seeds
 	@scripts/system-packages.sh
+	@GPUYARD_SEEDS=1000 $(PYTHON) -m pytest tests/simulation --timeout 3600
+	@$(PYTHON) -m pytest -n 2 --hypothesis-profile=soak --timeout 1800 $$(grep -rl hypothesis tests/unit tests/integration)
 	@$(PYTHON) -m tests.soak --minutes $(MINUTES) --rounds $(ROUNDS) --database $(DATABASE) $(if $(SEED),--seed $(SEED))
 	@GPUYARD_STUDY_KILLS=$(STUDY_KILLS) $(PYTHON) -m pytest tests/acceptance/test_studies.py -k killed
 	@GPUYARD_VERIFY_KILL_ROUNDS=$(VERIFY_KILLS) $(PYTHON) -m pytest tests/acceptance/test_verify_servers.py -k killed

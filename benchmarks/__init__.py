@@ -1,1 +1,3 @@
-"""How fast gpuyard is, each figure beside the floor of the same run; `python -m benchmarks --help`."""
+"""How fast gpuyard is, each figure beside the floor of the same run; `python -m
+benchmarks --help`.
+"""

@@ -1,4 +1,7 @@
-"""`python -m benchmarks [GROUP…]`: measure this machine. Prints figures, floors, ratios and targets."""
+"""`python -m benchmarks [GROUP…]`: measure this machine.
+
+Prints figures, floors, ratios and targets.
+"""
 
 import argparse
 import json
@@ -12,13 +15,32 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.bench import fdatasync_ms, scratch, slow_sync  # noqa: E402
-from benchmarks.figures import Figure, machine, markdown, plain, write_into_page  # noqa: E402
+from benchmarks.bench import fdatasync_ms, scratch, slow_sync
+from benchmarks.figures import (
+    Figure,
+    machine,
+    markdown,
+    plain,
+    write_into_page,
+)
 
 # On a slow disk only what syncs can differ.
-DISKS = {"as-is": ("ledger", "http", "jobs", "idle", "scheduler", "engines", "server", "commands",
-                   "studies-results", "studies-runtime", "verification"),
-         "4ms": ("ledger", "http", "jobs", "idle")}  # fmt: skip
+DISKS = {
+    "as-is": (
+        "ledger",
+        "http",
+        "jobs",
+        "idle",
+        "scheduler",
+        "engines",
+        "server",
+        "commands",
+        "studies-results",
+        "studies-runtime",
+        "verification",
+    ),
+    "4ms": ("ledger", "http", "jobs", "idle"),
+}
 
 
 # It needs an environment with PyTorch, and two cores of its own for a minute.
@@ -31,12 +53,16 @@ def run_group(group: str, disk: str, scale: float) -> Iterator[Figure]:
     if disk == "4ms":
         environment["LD_PRELOAD"] = slow_sync()
     command = [sys.executable, "-m", "benchmarks.one", group, str(scale)]
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout
         for line in process.stdout:
             yield replace(Figure(**json.loads(line)), disk=disk)
     if process.returncode:
-        raise SystemExit(f"benchmarks: {group} on the disk {disk} left with {process.returncode}")
+        raise SystemExit(
+            f"benchmarks: {group} on the disk {disk} left with {process.returncode}"
+        )
 
 
 def main() -> None:
@@ -48,19 +74,35 @@ def main() -> None:
         metavar="GROUP",
         help=f"{' '.join(DISKS['as-is'])}; by default all but {' '.join(ON_REQUEST)}",
     )
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the full counts; 0.01 is a quick look")
+    parser.add_argument(
+        "--scale",
+        type=float,
+        default=1.0,
+        help="share of the full counts; 0.01 is a quick look",
+    )
     parser.add_argument("--disk", choices=["as-is", "4ms", "both"], default="both")
-    parser.add_argument("--markdown", action="store_true", help="a table for docs/benchmarks.md")
-    parser.add_argument("--write", action="store_true", help="put that table into docs/benchmarks.md")
+    parser.add_argument(
+        "--markdown", action="store_true", help="a table for docs/benchmarks.md"
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="put that table into docs/benchmarks.md"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document")
     arguments = parser.parse_args()
     unknown = set(arguments.groups) - set(DISKS["as-is"])
     if unknown:
-        parser.error(f"there is no group {', '.join(sorted(unknown))}; there are {', '.join(DISKS['as-is'])}")
+        parser.error(
+            f"there is no group {', '.join(sorted(unknown))}; there are"
+            f" {', '.join(DISKS['as-is'])}"
+        )
     figures: list[Figure] = []
     for disk in DISKS if arguments.disk == "both" else [arguments.disk]:
         for group in DISKS[disk]:
-            if group not in arguments.groups if arguments.groups else group in ON_REQUEST:
+            if (
+                group not in arguments.groups
+                if arguments.groups
+                else group in ON_REQUEST
+            ):
                 continue
             for figure in run_group(group, disk, arguments.scale):
                 figures.append(figure)
@@ -71,7 +113,11 @@ def main() -> None:
     with scratch() as folder:
         about = machine(fdatasync_ms(folder))
     if arguments.write:
-        share = "" if arguments.scale == 1 else f" Counts are {arguments.scale:g} of the full ones."
+        share = (
+            ""
+            if arguments.scale == 1
+            else f" Counts are {arguments.scale:g} of the full ones."
+        )
         write_into_page("bench", f"{about}{share}\n\n{markdown(figures)}")
     print(f"{about}\n\n{markdown(figures) if arguments.markdown else plain(figures)}")
 

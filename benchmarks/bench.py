@@ -1,4 +1,6 @@
-"""What the groups share: built programs, clocks, SQLite as the ledger opens it, a yard and plain HTTP to it."""
+"""What the groups share: built programs, clocks, SQLite as the ledger opens it, an instance
+and plain HTTP to it.
+"""
 
 import asyncio
 import gc
@@ -23,8 +25,8 @@ from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.shape import Shape
 from gpuyard.ledger.ledger import Ledger
+from tests.support.instance import TestInstance, make_instance
 from tests.support.wait import wait_until
-from tests.support.yard import TestYard, make_yard
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[1]
@@ -34,13 +36,16 @@ BUILT = Path(__file__).with_name(".built")
 
 def built(name: str, *flags: str) -> Path:
     """A program of `programs/`, compiled by gcc once for this checkout."""
-    source, target = PROGRAMS / f"{name}.c", BUILT / name
+    source = PROGRAMS / f"{name}.c"
+    target = BUILT / name
     if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
         if not shutil.which("gcc"):
             sys.exit("benchmarks: gcc is missing; install it (Debian: gcc libc6-dev)")
         BUILT.mkdir(exist_ok=True)
         partial = target.with_suffix(f".{os.getpid()}")
-        subprocess.run(["gcc", "-O2", *flags, "-o", partial, source, "-ldl"], check=True)
+        subprocess.run(
+            ["gcc", "-O2", *flags, "-o", partial, source, "-ldl"], check=True
+        )
         partial.rename(target)
     return target
 
@@ -93,25 +98,60 @@ def spec_body(number: int, *, distinct: bool) -> dict[str, Any]:
     """A job of 20 shapes in turn, or of a shape and a runtime of its own."""
     memory_gb = 1 + number * 1e-5 if distinct else 1 + number % 20 / 4
     timeout_s = 3600 + (number if distinct else 0)
-    return {"name": f"train-{number % 50}", "command": ["/bin/sleep", str(1000 + number)],
-            "workdir": "/tmp", "resources": {"cpus": 1, "memory_gb": memory_gb}, "timeout_s": timeout_s,
-            "project": f"team-{number % 10}"}  # fmt: skip
+    return {
+        "name": f"train-{number % 50}",
+        "command": ["/bin/sleep", str(1000 + number)],
+        "workdir": "/tmp",
+        "resources": {"cpus": 1, "memory_gb": memory_gb},
+        "timeout_s": timeout_s,
+        "project": f"team-{number % 10}",
+    }
 
 
 def job_event(body: dict[str, Any]) -> Event:
     """The event of a submission, as the controller makes it."""
     spec = JobSpec.model_validate(body)
-    job_id, now = new_id("job"), time.time()
+    job_id = new_id("job")
+    now = time.time()
     row: dict[str, Any] = {
-        "name": spec.name, "kind": spec.kind.value, "state": "queued", "reason": None, "exit_code": None,
-        "priority": spec.priority, "project": spec.project, "labels": {}, "shape": Shape.of(spec).to_row(),
-        "created_at": now, "started_at": None, "ended_at": None, "not_before": None, "timeout_s": spec.timeout_s,
-        "estimated_duration_s": None, "preemptible": False, "depends_on": [], "retry_count": 0, "failures": 0,
-        "attempts": 0, "attempt_id": None, "cancel_requested": False, "resume_from": None, "tier": None,
-        "idempotency_key": None, "warnings": [],
-    }  # fmt: skip
-    changes = (Change(Table.JOBS, job_id, row), Change(Table.SPECS, job_id, {"body": body}))
-    return Event(EventKind.JOB_SUBMITTED, now, changes, job_id, {"state": "queued", "name": spec.name})
+        "name": spec.name,
+        "kind": spec.kind.value,
+        "state": "queued",
+        "reason": None,
+        "exit_code": None,
+        "priority": spec.priority,
+        "project": spec.project,
+        "labels": {},
+        "shape": Shape.of(spec).to_row(),
+        "created_at": now,
+        "started_at": None,
+        "ended_at": None,
+        "not_before": None,
+        "timeout_s": spec.timeout_s,
+        "estimated_duration_s": None,
+        "preemptible": False,
+        "depends_on": [],
+        "retry_count": 0,
+        "failures": 0,
+        "attempts": 0,
+        "attempt_id": None,
+        "cancel_requested": False,
+        "resume_from": None,
+        "tier": None,
+        "idempotency_key": None,
+        "warnings": [],
+    }
+    changes = (
+        Change(Table.JOBS, job_id, row),
+        Change(Table.SPECS, job_id, {"body": body}),
+    )
+    return Event(
+        EventKind.JOB_SUBMITTED,
+        now,
+        changes,
+        job_id,
+        {"state": "queued", "name": spec.name},
+    )
 
 
 def job_events(count: int, *, distinct: bool = False) -> list[Event]:
@@ -125,8 +165,8 @@ async def write(ledger: Ledger, events: Sequence[Event]) -> float:
     writer.start()
     gc.collect()
     began = time.perf_counter()
-    writer.put(events)
-    await writer.written()
+    writer.add_events(events)
+    await writer.committed()
     taken = time.perf_counter() - began
     await writer.close()
     return taken
@@ -137,24 +177,33 @@ Rows = dict[str, list[tuple[Any, ...]]]
 
 
 def rows_of(events: Sequence[Event], folder: Path) -> Rows:
-    """The rows that the ledger writes for `events`, by table, in its own columns' order."""
+    """The rows that the ledger writes for `events`, by table, in its own columns'
+    order.
+    """
     path = folder / "rows.db"
     path.unlink(missing_ok=True)
     ledger = Ledger.open(path)
     asyncio.run(write(ledger, events))
     ledger.close()
     connection = sqlite3.connect(path)
-    found = {table: connection.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall() for table in TABLES}
+    found = {
+        table: connection.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall()
+        for table in TABLES
+    }
     connection.close()
     return found
 
 
 def raw_connection(path: Path) -> sqlite3.Connection:
-    """Bare sqlite3 on a new ledger's file: its tables, indexes and pragmas, and nothing of gpuyard in between."""
+    """Bare sqlite3 on a new ledger's file: its tables, indexes and pragmas, and nothing
+    of gpuyard in between.
+    """
     ledger = Ledger.open(path)
     names = ("journal_mode", "synchronous", "cache_size", "mmap_size", "temp_store")
     with ledger.engine.connect() as ours:
-        pragmas = {name: ours.exec_driver_sql(f"PRAGMA {name}").scalar() for name in names}
+        pragmas = {
+            name: ours.exec_driver_sql(f"PRAGMA {name}").scalar() for name in names
+        }
     ledger.close()
     connection = sqlite3.connect(path, isolation_level=None)
     for name, value in pragmas.items():
@@ -192,20 +241,25 @@ def fdatasync_ms(folder: Path, times: int = 100) -> float:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder on the disk that yards use too."""
+    """A folder on the disk that instances use too."""
     with tempfile.TemporaryDirectory(prefix="gy-bench-") as folder:
         yield Path(folder)
 
 
-# --- a yard ---
+# --- an instance ---
 
 
 class Web:
-    """One kept connection to a yard's server; nothing is decoded unless asked for."""
+    """One kept connection to an instance's server; nothing is decoded unless asked for."""
 
     def __init__(self, address: Address) -> None:
-        self._connection = http.client.HTTPConnection(address.url.removeprefix("http://"), timeout=300)
-        self._headers = {"Authorization": f"Bearer {address.token}", "Content-Type": "application/json"}
+        self._connection = http.client.HTTPConnection(
+            address.url.removeprefix("http://"), timeout=300
+        )
+        self._headers = {
+            "Authorization": f"Bearer {address.token}",
+            "Content-Type": "application/json",
+        }
 
     def send(self, method: str, path: str, body: bytes | None = None) -> bytes:
         """The body of the answer, which must be a success."""
@@ -219,7 +273,10 @@ class Web:
             answer = self._connection.getresponse()
         content = answer.read()
         if answer.status >= 400:
-            raise RuntimeError(f"{method} {path}: {answer.status} {content[:300].decode(errors='replace')}")
+            raise RuntimeError(
+                f"{method} {path}:"
+                f" {answer.status} {content[:300].decode(errors='replace')}"
+            )
         return content
 
     def get(self, path: str) -> Any:
@@ -228,7 +285,9 @@ class Web:
 
     def submit(self, bodies: Sequence[dict[str, Any]] | dict[str, Any]) -> Any:
         """Submit and decode."""
-        return json.loads(self.send("POST", "/api/v1/jobs", json.dumps(bodies).encode()))
+        return json.loads(
+            self.send("POST", "/api/v1/jobs", json.dumps(bodies).encode())
+        )
 
     def counts(self) -> dict[str, int]:
         """Jobs by state."""
@@ -240,42 +299,65 @@ class Web:
 
 
 @contextmanager
-def serving(module: str = "gpuyard.server") -> Iterator[tuple[TestYard, Web]]:
-    """A yard whose server is `python -m MODULE` and whose node has joined, and a connection to it."""
-    with make_yard() as yard:
-        yard.home.create()
-        start_server(yard, module)
-        web = Web(yard.address())
+def serving(module: str = "gpuyard.server") -> Iterator[tuple[TestInstance, Web]]:
+    """An instance whose server is `python -m MODULE` and whose node has joined, and a
+    connection to it.
+    """
+    with make_instance() as instance:
+        instance.home.create()
+        start_server(instance, module)
+        web = Web(instance.address())
         wait_until(lambda: web.get("/api/v1/nodes")["items"], 30, "the node to join")
         try:
-            yield yard, web
+            yield instance, web
         finally:
             web.close()
             # Not asked to cancel what it has: that may be a hundred thousand jobs.
-            yard.kill("keeper", "agent", "server")
+            instance.kill("keeper", "agent", "server")
 
 
-def start_server(yard: TestYard, module: str = "gpuyard.server") -> None:
-    """Start the yard's server and wait until it serves."""
-    command = [sys.executable, "-m", module, "--home", str(yard.home.root)]
-    with (yard.home.logs / "server.log").open("ab") as log:
-        process = subprocess.Popen(command, cwd=ROOT, env=yard.environment, stdout=log, stderr=log,
-                                   start_new_session=True)  # fmt: skip
-    wait_until(lambda: process.poll() is not None or running_server(yard.home), 60, "the server to serve")
+def start_server(instance: TestInstance, module: str = "gpuyard.server") -> None:
+    """Start the instance's server and wait until it serves."""
+    command = [sys.executable, "-m", module, "--home", str(instance.home.root)]
+    with (instance.home.logs / "server.log").open("ab") as log:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=instance.environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    wait_until(
+        lambda: process.poll() is not None or running_server(instance.home),
+        60,
+        "the server to serve",
+    )
     if process.poll() is not None:
-        sys.exit((yard.home.logs / "server.log").read_text()[-2000:])
+        sys.exit((instance.home.logs / "server.log").read_text()[-2000:])
 
 
 def whole_node(web: Web) -> float:
-    """How many cores the yard's node has."""
+    """How many cores the instance's node has."""
     return float(web.get("/api/v1/nodes")["items"][0]["cpus"])
 
 
-def block(yard: TestYard, web: Web) -> str:
-    """Take the whole node with a job that runs until `go` appears in the work folder, or that is gone; its id."""
-    script = f"while [ -d {yard.work} ] && [ ! -e {yard.work}/go ]; do sleep 0.01; done"
-    body = {"name": "blocker", "command": ["/bin/sh", "-c", script], "workdir": str(yard.work), "priority": 5,
-            "resources": {"cpus": whole_node(web)}}  # fmt: skip
+def block(instance: TestInstance, web: Web) -> str:
+    """Take the whole node with a job that runs until `go` appears in the work folder,
+    or that is gone; its id.
+    """
+    script = f"while [ -d {instance.work} ] && [ ! -e {instance.work}/go ]; do sleep 0.01; done"
+    body = {
+        "name": "blocker",
+        "command": ["/bin/sh", "-c", script],
+        "workdir": str(instance.work),
+        "priority": 5,
+        "resources": {"cpus": whole_node(web)},
+    }
     job_id = str(web.submit(body)["id"])
-    wait_until(lambda: web.get(f"/api/v1/jobs/{job_id}")["state"] == "running", 30, "the blocker to run")
+    wait_until(
+        lambda: web.get(f"/api/v1/jobs/{job_id}")["state"] == "running",
+        30,
+        "the blocker to run",
+    )
     return job_id

@@ -11,9 +11,11 @@ PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
 @dataclass(frozen=True)
 class Figure:
-    """`value` and `floor` are in `unit`; `target` bounds their ratio, or `value` itself where there is no floor.
+    """`value` and `floor` are in `unit`; `target` bounds their ratio, or `value` itself
+    where there is no floor.
 
-    With `least` the target is the least that will do (a rate), else the most (a time, a size); None is told only.
+    With `least` the target is the least that will do (a rate), else the most (a time, a
+    size); None is told only.
     """
 
     group: str
@@ -45,13 +47,28 @@ class Figure:
 
     def cells(self) -> list[str]:
         """For people: group, disk, figure, value, floor, ratio, target, met."""
-        floor = f"{number(self.floor)} {self.unit}, {self.floor_name}" if self.floor is not None else "–"
+        floor = (
+            f"{number(self.floor)} {self.unit}, {self.floor_name}"
+            if self.floor is not None
+            else "–"
+        )
         bound = "≥" if self.least else "≤"
         times = " ×" if self.ratio is not None else f" {self.unit}".rstrip()
-        target = f"{bound} {number(self.target)}{times}" if self.target is not None else "–"
+        target = (
+            f"{bound} {number(self.target)}{times}" if self.target is not None else "–"
+        )
         met = {True: "met", False: "MISSED", None: "–"}[self.met]
         ratio = f"{self.ratio:.2f}" if self.ratio is not None else "–"
-        return [self.group, self.disk, self.name, f"{number(self.value)} {self.unit}", floor, ratio, target, met]
+        return [
+            self.group,
+            self.disk,
+            self.name,
+            f"{number(self.value)} {self.unit}",
+            floor,
+            ratio,
+            target,
+            met,
+        ]
 
 
 COLUMNS = ["group", "disk", "figure", "measured", "floor", "ratio", "target", ""]
@@ -79,16 +96,25 @@ def plain(figures: Iterable[Figure]) -> str:
 
 def machine(synced_ms: float) -> str:
     """One line about the machine that was measured."""
-    model = [line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
-             if line.startswith("model name")]  # fmt: skip
+    model = [
+        line.split(":", 1)[1].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     kind = model[0] if model else "processor unknown"
-    return f"{os.cpu_count()} cores ({kind}), {memory_gb:.0f} GB; 4 kB appended and synced in {synced_ms:.2f} ms."
+    return (
+        f"{os.cpu_count()} cores ({kind}), {memory_gb:.0f} GB; 4 kB appended and synced"
+        f" in {synced_ms:.2f} ms."
+    )
 
 
 def write_into_page(mark: str, text: str) -> None:
-    """Put `text` between the lines `<!-- MARK -->` and `<!-- end of MARK -->` of docs/benchmarks.md."""
-    begin, end = f"<!-- {mark} -->\n", f"<!-- end of {mark} -->\n"
+    """Put `text` between the lines `<!-- MARK -->` and `<!-- end of MARK -->` of
+    docs/benchmarks.md.
+    """
+    begin = f"<!-- {mark} -->\n"
+    end = f"<!-- end of {mark} -->\n"
     before, found, rest = PAGE.read_text().partition(begin)
     _, closed, after = rest.partition(end)
     if not (found and closed):

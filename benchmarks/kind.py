@@ -1,13 +1,15 @@
-"""Workloads of the kind of `data/workloads/mixed_*`, made by seed: four GPUs for eight hours, one model, one script.
+"""Workloads of the kind of `data/workloads/mixed_*`, made by seed: four GPUs for eight
+hours, one model, one script.
 
-Requests are on (0.2 a second) or off (0.005), each for some twenty minutes; scripts come singly (0.008 a second) and in
-heaps of 40 to 115, one in half an hour. How long they take is log-normal, as in the originals.
+Requests are on (0.2 a second) or off (0.005), each for some twenty minutes; scripts
+come singly (0.008 a second) and in heaps of 40 to 115, one in half an hour. How long
+they take is log-normal, as in the originals.
 """
 
 from collections.abc import Iterator
 from random import Random
 
-from gpuyard.scheduler.workload import Arrival, Model, Script, Workload
+from gpuyard.residency.workload import Arrival, Model, Script, Workload
 
 _END = 28_800.0
 
@@ -15,18 +17,26 @@ _END = 28_800.0
 def workload(seed: int, wake_s: float | None) -> Workload:
     """One of them."""
     random = Random(seed)
-    came = sorted([*_requests(random), *_scripts(random)], key=lambda arrival: arrival.at)
+    came = sorted(
+        [*_requests(random), *_scripts(random)], key=lambda arrival: arrival.at
+    )
     gpus = {f"GPU-{number}": 24.0 for number in range(4)}
-    return Workload(gpus, {"m": Model(120, wake_s, 5, 20)}, {"s": Script(5, 1, 8)}, came)
+    return Workload(
+        gpus, {"m": Model(120, wake_s, 5, 20)}, {"s": Script(5, 1, 8)}, came
+    )
 
 
 def _requests(random: Random) -> Iterator[Arrival]:
-    at, busy = 0.0, random.random() < 0.5
+    at = 0.0
+    busy = random.random() < 0.5
     while at < _END:
         end = min(at + 120 + random.expovariate(1 / 1200), _END)
         for moment in _poisson(random, 0.2 if busy else 0.005, at, end):
-            yield Arrival(moment, "m", min(max(random.lognormvariate(2.25, 0.8), 1.0), 90.0))
-        at, busy = end, not busy
+            yield Arrival(
+                moment, "m", min(max(random.lognormvariate(2.25, 0.8), 1.0), 90.0)
+            )
+        at = end
+        busy = not busy
 
 
 def _scripts(random: Random) -> Iterator[Arrival]:

@@ -1,4 +1,6 @@
-"""Durable writes, the ledger against bare sqlite3 that writes the same rows with the same pragmas."""
+"""Durable writes, the ledger against bare sqlite3 that writes the same rows with the
+same pragmas.
+"""
 
 import asyncio
 import gc
@@ -7,7 +9,17 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.bench import job_events, raw_connection, raw_insert, rows_of, scaled, scratch, sliced, timed, write
+from benchmarks.bench import (
+    job_events,
+    raw_connection,
+    raw_insert,
+    rows_of,
+    scaled,
+    scratch,
+    sliced,
+    timed,
+    write,
+)
 from benchmarks.figures import Figure
 from gpuyard.domain.events import Event
 from gpuyard.ledger.ledger import Ledger
@@ -17,7 +29,9 @@ WRITERS = 128
 
 
 def measure(scale: float) -> Iterator[Figure]:
-    """One acknowledgement, many writers, one large batch, a commit beside a busy loop."""
+    """One acknowledgement, many writers, one large batch, a commit beside a busy
+    loop.
+    """
     with scratch() as folder:
         yield acknowledgement(folder, scaled(400, scale, 20))
         yield writers(folder, scaled(40, scale, 2))
@@ -26,7 +40,9 @@ def measure(scale: float) -> Iterator[Figure]:
 
 
 def acknowledgement(folder: Path, count: int) -> Figure:
-    """One client that waits for each commit; both sides take turns, so that they meet the same machine."""
+    """One client that waits for each commit; both sides take turns, so that they meet
+    the same machine.
+    """
     events = job_events(2 * count)
     rows = rows_of(events[count:], folder)
     raw = raw_connection(folder / "raw1.db")
@@ -39,8 +55,8 @@ def acknowledgement(folder: Path, count: int) -> Figure:
         taken: list[float] = []
         for number, event in enumerate(events[:count]):
             began = time.perf_counter()
-            writer.put([event])
-            await writer.written()
+            writer.add_events([event])
+            await writer.committed()
             taken.append(time.perf_counter() - began)
             bare.append(timed(lambda n=number: raw_insert(raw, sliced(rows, n, n + 1))))
         await writer.close()
@@ -48,11 +64,21 @@ def acknowledgement(folder: Path, count: int) -> Figure:
         return taken
 
     value = statistics.median(asyncio.run(ours())) * 1000
-    return Figure(GROUP, "one client's acknowledgement", value, "ms", 1.5, statistics.median(bare) * 1000, "raw commit")
+    return Figure(
+        GROUP,
+        "one client's acknowledgement",
+        value,
+        "ms",
+        1.5,
+        statistics.median(bare) * 1000,
+        "raw commit",
+    )
 
 
 def writers(folder: Path, each: int) -> Figure:
-    """Writers that each wait for their own commit, against one loop that commits so many rows at a time."""
+    """Writers that each wait for their own commit, against one loop that commits so
+    many rows at a time.
+    """
     events = job_events(WRITERS * each)
     rows = rows_of(events, folder)
     raw = raw_connection(folder / "raw2.db")
@@ -68,19 +94,31 @@ def writers(folder: Path, each: int) -> Figure:
 
         async def one(mine: Sequence[Event]) -> None:
             for event in mine:
-                writer.put([event])
-                await writer.written()
+                writer.add_events([event])
+                await writer.committed()
 
         gc.collect()
         began = time.perf_counter()
-        await asyncio.gather(*(one(events[number::WRITERS]) for number in range(WRITERS)))
+        await asyncio.gather(
+            *(one(events[number::WRITERS]) for number in range(WRITERS))
+        )
         taken = time.perf_counter() - began
         await writer.close()
         ledger.close()
         return taken
 
-    value, floor = len(events) / asyncio.run(ours()), len(events) / timed(bare)
-    return Figure(GROUP, f"{WRITERS} writers at once", value, "jobs/s", 0.6, floor, "bare group commits", least=True)
+    value = len(events) / asyncio.run(ours())
+    floor = len(events) / timed(bare)
+    return Figure(
+        GROUP,
+        f"{WRITERS} writers at once",
+        value,
+        "jobs/s",
+        0.6,
+        floor,
+        "bare group commits",
+        least=True,
+    )
 
 
 def batch(folder: Path, count: int) -> Figure:
@@ -94,7 +132,16 @@ def batch(folder: Path, count: int) -> Figure:
     ledger = Ledger.open(folder / "batch.db")
     value = count / asyncio.run(write(ledger, events))
     ledger.close()
-    return Figure(GROUP, f"{count:,} jobs in one batch", value, "jobs/s", 0.4, floor, "raw executemany", least=True)
+    return Figure(
+        GROUP,
+        f"{count:,} jobs in one batch",
+        value,
+        "jobs/s",
+        0.4,
+        floor,
+        "raw executemany",
+        least=True,
+    )
 
 
 def beside_work(folder: Path, times: int) -> Figure:
@@ -110,8 +157,8 @@ def beside_work(folder: Path, times: int) -> Figure:
         for start in range(0, len(events), 500):
             await asyncio.sleep(0.01)
             began = time.perf_counter()
-            writer.put(events[start : start + 500])
-            await writer.written()
+            writer.add_events(events[start : start + 500])
+            await writer.committed()
             taken.append(time.perf_counter() - began)
         busy.cancel()
         await writer.close()

@@ -1,8 +1,10 @@
-"""`python -m benchmarks.optimum`: `cost` beside the best there is, on instances small enough to try everything.
+"""`python -m benchmarks.optimum`: `cost` beside the best there is, on instances small
+enough to try everything.
 
-Two kinds. A batch: all items known, each GPU's model to be back at the end, loads one at a time; measured is the time
-until all is done. A mix: requests and scripts that come over some minutes; measured is the mean time until each is
-done. The best knows all durations and every arrival that will be, but does nothing for anybody before it comes.
+Two kinds. A batch: all items known, each GPU's model to be back at the end, loads one
+at a time; measured is the time until all is done. A mix: requests and scripts that come
+over some minutes; measured is the mean time until each is done. The best knows all
+durations and every arrival that will be, but does nothing for anybody before it comes.
 """
 
 import math
@@ -12,7 +14,8 @@ from itertools import permutations, product
 from random import Random
 from statistics import mean
 
-from gpuyard.scheduler.workload import Arrival, BatchArrival, Model, Script, Workload, play
+from gpuyard.residency.simulation import play
+from gpuyard.residency.workload import Arrival, BatchArrival, Model, Script, Workload
 
 SCRIPT = Script(boot_s=5, exit_s=1, memory_gb=8)
 SEEDS = 200
@@ -22,27 +25,45 @@ SEEDS = 200
 
 
 def batch(seed: int) -> Workload:
-    """Two or three GPUs with a model each; as many items as can be tried in every way."""
+    """Two or three GPUs with a model each; as many items as can be tried in every
+    way.
+    """
     random = Random(seed)
     gpus = random.choice((2, 3))
-    items = tuple(round(random.lognormvariate(3.6, 0.7), 1) for _ in range(random.randint(1, 9 if gpus == 2 else 7)))
+    items = tuple(
+        round(random.lognormvariate(3.6, 0.7), 1)
+        for _ in range(random.randint(1, 9 if gpus == 2 else 7))
+    )
     model = Model(random.choice((20, 60, 120)), random.choice((None, 6)), 5, 20)
     names = [f"g{number}" for number in range(gpus)]
-    return Workload(dict.fromkeys(names, 24.0), {"m": model}, {"s": SCRIPT}, initial=dict.fromkeys(names, "m"),
-                    batches=[BatchArrival(0, "s", items, exclusive=True, reload=True)], serial_loads=True)  # fmt: skip
+    return Workload(
+        dict.fromkeys(names, 24.0),
+        {"m": model},
+        {"s": SCRIPT},
+        initial=dict.fromkeys(names, "m"),
+        batches=[BatchArrival(0, "s", items, exclusive=True, reload=True)],
+        serial_loads=True,
+    )
 
 
 def best_batch(work: Workload) -> float:
     """Every way to deal the items to the GPUs; a GPU that gets none keeps its model."""
-    (arrival,), (model,), gpus = work.batches, work.models.values(), len(work.gpus)
+    (arrival,) = work.batches
+    (model,) = work.models.values()
+    gpus = len(work.gpus)
     least = math.inf
     for dealt in product(range(gpus), repeat=len(arrival.items)):
-        if any(gpu > max(dealt[:place], default=-1) + 1 for place, gpu in enumerate(dealt)):
+        if any(
+            gpu > max(dealt[:place], default=-1) + 1 for place, gpu in enumerate(dealt)
+        ):
             continue  # another way with its GPUs in another order
         sums: dict[int, float] = {}
         for item, gpu in zip(arrival.items, dealt, strict=True):
             sums[gpu] = sums.get(gpu, 0.0) + item
-        dry = sorted(model.unload_s + SCRIPT.boot_s + work_s + SCRIPT.exit_s for work_s in sums.values())
+        dry = sorted(
+            model.unload_s + SCRIPT.boot_s + work_s + SCRIPT.exit_s
+            for work_s in sums.values()
+        )
         least = min(least, _all_back(dry, model))
     return least
 
@@ -60,27 +81,48 @@ def _all_back(dry: Sequence[float], model: Model) -> float:
 
 
 def mix(seed: int) -> Workload:
-    """Two GPUs, one of which has a model; up to six requests and scripts within five minutes."""
+    """Two GPUs, one of which has a model; up to six requests and scripts within five
+    minutes.
+    """
     random = Random(seed)
     model = Model(random.choice((20, 60, 120)), None, 5, 20)
     arrivals = sorted(
-        (Arrival(round(random.uniform(0, 300), 1), random.choice("mms"), round(random.lognormvariate(3, 0.7), 1))
-         for _ in range(random.randint(2, 6))), key=lambda arrival: arrival.at)  # fmt: skip
-    return Workload({"g0": 24.0, "g1": 24.0}, {"m": model}, {"s": SCRIPT}, arrivals, initial={"g0": "m"})
+        (
+            Arrival(
+                round(random.uniform(0, 300), 1),
+                random.choice("mms"),
+                round(random.lognormvariate(3, 0.7), 1),
+            )
+            for _ in range(random.randint(2, 6))
+        ),
+        key=lambda arrival: arrival.at,
+    )
+    return Workload(
+        {"g0": 24.0, "g1": 24.0},
+        {"m": model},
+        {"s": SCRIPT},
+        arrivals,
+        initial={"g0": "m"},
+    )
 
 
 def best_mix(work: Workload) -> float:
-    """Every order of the tasks on one GPU and of the others on the other; the mean time until each is done."""
+    """Every order of the tasks on one GPU and of the others on the other; the mean time
+    until each is done.
+    """
     tasks = range(len(work.arrivals))
     return min(
-        sum(_leg(work, order[:cut], loaded=True)) + sum(_leg(work, order[cut:], loaded=False))
-        for order in permutations(tasks) for cut in range(len(order) + 1)
-    ) / len(tasks)  # fmt: skip
+        sum(_leg(work, order[:cut], loaded=True))
+        + sum(_leg(work, order[cut:], loaded=False))
+        for order in permutations(tasks)
+        for cut in range(len(order) + 1)
+    ) / len(tasks)
 
 
 def _leg(work: Workload, order: Sequence[int], *, loaded: bool) -> Iterator[float]:
     """How long each task of a GPU takes from its arrival."""
-    model, at = work.models["m"], 0.0
+    model = work.models["m"]
+    at = 0.0
     for number in order:
         task = work.arrivals[number]
         at = max(at, task.at)
@@ -103,7 +145,10 @@ def main() -> None:
             row(
                 f"{len(seeds)} batches",
                 policy,
-                [play(batch(s), policy).batches[0] / best_batch(batch(s)) for s in seeds],
+                [
+                    play(batch(s), policy).batches[0] / best_batch(batch(s))
+                    for s in seeds
+                ],
             )
         )
     for policy in ("cost", "threshold", "lru"):

@@ -1,4 +1,6 @@
-"""The scheduler's brain with a long queue on a large cluster, fed with events as the controller feeds it."""
+"""The scheduler's brain with a long queue on a large cluster, fed with events as the
+controller feeds it.
+"""
 
 import gc
 import random
@@ -26,8 +28,11 @@ SHAPES = 1000
 
 
 def measure(scale: float) -> Iterator[Figure]:
-    """Fill a cluster, then a queue behind it; then jobs end and come, one event at a time."""
-    jobs, gpus = scaled(100_000, scale, 100), scaled(10_000, scale, 2 * PER_NODE)
+    """Fill a cluster, then a queue behind it; then jobs end and come, one event at a
+    time.
+    """
+    jobs = scaled(100_000, scale, 100)
+    gpus = scaled(10_000, scale, 2 * PER_NODE)
     cluster = Cluster(random.Random(7))
     cluster.add_nodes(-(-gpus // PER_NODE))
     cluster.fill()
@@ -39,8 +44,19 @@ def measure(scale: float) -> Iterator[Figure]:
     gc.collect()
     taken = [cluster.one_event() for _ in range(scaled(3000, scale, 50))]
     where = f"{jobs:,} queued, {gpus:,} GPUs"
-    yield Figure(GROUP, f"decision after one event, {where}, p50", statistics.median(taken) * 1000, "ms")
-    yield Figure(GROUP, f"decision after one event, {where}, p99", percentile(taken, 0.99) * 1000, "ms", 5)
+    yield Figure(
+        GROUP,
+        f"decision after one event, {where}, p50",
+        statistics.median(taken) * 1000,
+        "ms",
+    )
+    yield Figure(
+        GROUP,
+        f"decision after one event, {where}, p99",
+        percentile(taken, 0.99) * 1000,
+        "ms",
+        5,
+    )
     yield Figure(GROUP, f"full re-rank, {where}", cluster.rerank(5) * 1000, "ms", 50)
 
 
@@ -63,13 +79,33 @@ class Cluster:
         """Empty nodes of 8 GPUs and 64 cores."""
         for number in range(count):
             node_id = f"node_{number:05d}"
-            row = {"name": node_id, "provider": "agents", "state": "online", "reason": None, "cpus": 64,
-                   "memory_gb": 512}  # fmt: skip
-            gpus = [Change(Table.GPUS, f"{node_id}-gpu-{index}",
-                           {"node_id": node_id, "index": index, "name": "NVIDIA L4", "memory_mb": 23034,
-                            "compute_capability": "8.9", "state": "idle", "problem": None})
-                    for index in range(PER_NODE)]  # fmt: skip
-            self._observe(EventKind.NODE_CHANGED, Change(Table.NODES, node_id, row), *gpus)
+            row = {
+                "name": node_id,
+                "provider": "agents",
+                "state": "online",
+                "reason": None,
+                "cpus": 64,
+                "memory_gb": 512,
+            }
+            gpus = [
+                Change(
+                    Table.GPUS,
+                    f"{node_id}-gpu-{index}",
+                    {
+                        "node_id": node_id,
+                        "index": index,
+                        "name": "NVIDIA L4",
+                        "memory_mb": 23034,
+                        "compute_capability": "8.9",
+                        "state": "idle",
+                        "problem": None,
+                    },
+                )
+                for index in range(PER_NODE)
+            ]
+            self._observe(
+                EventKind.NODE_CHANGED, Change(Table.NODES, node_id, row), *gpus
+            )
 
     def fill(self) -> None:
         """Start jobs until nothing more fits."""
@@ -82,27 +118,58 @@ class Cluster:
     def submit(self) -> float:
         """Queue a job of one of many shapes; the seconds of observing it."""
         kind = self.dice.randrange(SHAPES)
-        shape = Shape(cpus=1 + kind % 8, memory_gb=8 + kind // 8 % 32, gpus=(1, 1, 1, 2, 2, 4, 8)[kind % 7])
-        row = {"state": "queued", "priority": 1 + self.dice.randrange(5), "shape": shape.to_row(),
-               "created_at": self.now, "not_before": None, "timeout_s": 600.0 + self.dice.randrange(36_000),
-               "estimated_duration_s": None, "project": f"team-{kind % 10}", "preemptible": False, "depends_on": [],
-               "name": f"train-{kind}", "reason": None, "retry_count": 0, "failures": 0, "attempts": 0}  # fmt: skip
-        return self._observe(EventKind.JOB_SUBMITTED, Change(Table.JOBS, new_id("job"), row))
+        shape = Shape(
+            cpus=1 + kind % 8,
+            memory_gb=8 + kind // 8 % 32,
+            gpus=(1, 1, 1, 2, 2, 4, 8)[kind % 7],
+        )
+        row = {
+            "state": "queued",
+            "priority": 1 + self.dice.randrange(5),
+            "shape": shape.to_row(),
+            "created_at": self.now,
+            "not_before": None,
+            "timeout_s": 600.0 + self.dice.randrange(36_000),
+            "estimated_duration_s": None,
+            "project": f"team-{kind % 10}",
+            "preemptible": False,
+            "depends_on": [],
+            "name": f"train-{kind}",
+            "reason": None,
+            "retry_count": 0,
+            "failures": 0,
+            "attempts": 0,
+        }
+        return self._observe(
+            EventKind.JOB_SUBMITTED, Change(Table.JOBS, new_id("job"), row)
+        )
 
     def settle(self) -> int:
         """Decide and make it firm; how many started."""
-        started = [action for action in decide(self.view, self.now, self.policy).actions if isinstance(action, Start)]
+        started = [
+            action
+            for action in decide(self.view, self.now, self.policy).actions
+            if isinstance(action, Start)
+        ]
         for action in started:
             self._run(action)
         return len(started)
 
     def one_event(self) -> float:
-        """A job ends, or one comes; the seconds from that event to the decision, which is then made firm."""
+        """A job ends, or one comes; the seconds from that event to the decision, which
+        is then made firm.
+        """
         self.now += 1
         if self.running and self.dice.random() < 0.5:
             job_id = self.running.pop(self.dice.randrange(len(self.running)))
-            attempt = Change(Table.ATTEMPTS, f"attempt_{job_id}", {"state": "ended", "ended_at": self.now})
-            job = Change(Table.JOBS, job_id, {"state": "completed", "ended_at": self.now})
+            attempt = Change(
+                Table.ATTEMPTS,
+                f"attempt_{job_id}",
+                {"state": "ended", "ended_at": self.now},
+            )
+            job = Change(
+                Table.JOBS, job_id, {"state": "completed", "ended_at": self.now}
+            )
             folded = self._observe(EventKind.JOB_COMPLETED, attempt, job)
         else:
             folded = self.submit()
@@ -117,26 +184,49 @@ class Cluster:
         return folded + taken
 
     def rerank(self, times: int) -> float:
-        """The median seconds of a decision under a policy that orders every job anew."""
+        """The median seconds of a decision under a policy that orders every job
+        anew.
+        """
         taken: list[float] = []
         for number in range(times):
             policy = replace(self.policy, ageing_s=self.policy.ageing_s / (number + 2))
             actions: list[Start] = []
-            taken.append(timed(lambda p=policy, a=actions: a.extend(decide(self.view, self.now, p).actions)))
+            taken.append(
+                timed(
+                    lambda p=policy, a=actions: a.extend(
+                        decide(self.view, self.now, p).actions
+                    )
+                )
+            )
             for action in actions:
                 undo(self.view, action)
         return statistics.median(taken)
 
     def _run(self, start: Start) -> None:
         attempt_id = f"attempt_{start.job_id}"
-        row = {"job_id": start.job_id, "number": 1, "state": "intended", "token": 1, "epoch": 1, "provider": "agents",
-               "placements": [share.to_row() for share in start.placements], "created_at": self.now,
-               "started_at": None}  # fmt: skip
+        row = {
+            "job_id": start.job_id,
+            "number": 1,
+            "state": "intended",
+            "token": 1,
+            "epoch": 1,
+            "provider": "agents",
+            "placements": [share.to_row() for share in start.placements],
+            "created_at": self.now,
+            "started_at": None,
+        }
         assigned = {"state": "assigned", "attempts": 1, "attempt_id": attempt_id}
         running = {"state": "running", "started_at": self.now}
-        changes = ((EventKind.ATTEMPT_INTENDED, row, assigned), (EventKind.ATTEMPT_STARTED, running, running))
+        changes = (
+            (EventKind.ATTEMPT_INTENDED, row, assigned),
+            (EventKind.ATTEMPT_STARTED, running, running),
+        )
         for kind, attempt, job in changes:
-            self._observe(kind, Change(Table.ATTEMPTS, attempt_id, attempt), Change(Table.JOBS, start.job_id, job))
+            self._observe(
+                kind,
+                Change(Table.ATTEMPTS, attempt_id, attempt),
+                Change(Table.JOBS, start.job_id, job),
+            )
         self.running.append(start.job_id)
 
     def _observe(self, kind: EventKind, *changes: Change) -> float:

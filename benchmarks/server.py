@@ -1,4 +1,6 @@
-"""The server idle, under a thousand commands at once, and with a long queue: memory, lists, its way back after kill."""
+"""The server idle, under a thousand commands at once, and with a long queue: memory,
+lists, its way back after kill.
+"""
 
 import json
 import os
@@ -10,11 +12,20 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.bench import Web, block, scaled, serving, stamp, start_server, timed, whole_node
+from benchmarks.bench import (
+    Web,
+    block,
+    scaled,
+    serving,
+    stamp,
+    start_server,
+    timed,
+    whole_node,
+)
 from benchmarks.commands import GPUYARD
 from benchmarks.figures import Figure
+from tests.support.instance import TestInstance
 from tests.support.wait import wait_until
-from tests.support.yard import TestYard
 
 GROUP = "server"
 MB = 1e6
@@ -22,103 +33,174 @@ MB = 1e6
 
 def measure(scale: float) -> Iterator[Figure]:
     """First an idle server, then the same one under more and more."""
-    with serving() as (yard, web):
-        yield from idle(yard, max(10 * scale, 0.5))
-        yield from commands(yard, scaled(1000, scale, 10))
-        yield from queue(yard, web, scaled(100_000, scale, 200), scaled(100, scale, 5))
+    with serving() as (instance, web):
+        yield from idle(instance, max(10 * scale, 0.5))
+        yield from commands(instance, scaled(1000, scale, 10))
+        yield from queue(
+            instance, web, scaled(100_000, scale, 200), scaled(100, scale, 5)
+        )
 
 
-def idle(yard: TestYard, seconds: float) -> Iterator[Figure]:
-    """Resident memory and the share of one core, of the server and of its node's agent and keeper."""
+def idle(instance: TestInstance, seconds: float) -> Iterator[Figure]:
+    """Resident memory and the share of one core, of the server and of its node's agent
+    and keeper.
+    """
     names = ("server", "agent", "keeper")
-    processes = {name: psutil.Process(pid) for name in names if (pid := yard.pid(name))}
+    processes = {
+        name: psutil.Process(pid) for name in names if (pid := instance.pid(name))
+    }
     before = {name: _cpu_s(process) for name, process in processes.items()}
     began = time.monotonic()
     time.sleep(seconds)
     spent = time.monotonic() - began
     for name, process in processes.items():
         target = {"server": (100.0, 0.5)}.get(name, (None, None))
-        yield Figure(GROUP, f"idle {name}, resident", process.memory_info().rss / MB, "MB", target[0])
+        yield Figure(
+            GROUP,
+            f"idle {name}, resident",
+            process.memory_info().rss / MB,
+            "MB",
+            target[0],
+        )
         share = 100 * (_cpu_s(process) - before[name]) / spent
         yield Figure(GROUP, f"idle {name}, of a core", share, "%", target[1])
 
 
 def _cpu_s(process: psutil.Process) -> float:
-    """Seconds of processor time, to the nanosecond: ticks of 10 ms are too coarse for an idle process."""
+    """Seconds of processor time, to the nanosecond: ticks of 10 ms are too coarse for
+    an idle process.
+    """
     tasks = Path(f"/proc/{process.pid}/task")
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
+    return (
+        sum(
+            int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()
+        )
+        / 1e9
+    )
 
 
-def commands(yard: TestYard, count: int) -> Iterator[Figure]:
+def commands(instance: TestInstance, count: int) -> Iterator[Figure]:
     """`gpuyard jobs`, so many at the same moment."""
-    _reset_peak(yard)
+    _reset_peak(instance)
     command = [GPUYARD, "jobs"]
-    started = [subprocess.Popen(command, env=yard.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-               for _ in range(count)]  # fmt: skip
-    failed = sum(process.wait() != 0 or bool(process.communicate()[1]) for process in started)
+    started = [
+        subprocess.Popen(
+            command,
+            env=instance.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        for _ in range(count)
+    ]
+    failed = sum(
+        process.wait() != 0 or bool(process.communicate()[1]) for process in started
+    )
     yield Figure(GROUP, f"errors of {count:,} `gpuyard jobs` at once", failed, "", 0)
-    yield Figure(GROUP, "the server's most memory meanwhile", _peak_mb(yard), "MB", 300)
+    yield Figure(
+        GROUP, "the server's most memory meanwhile", _peak_mb(instance), "MB", 300
+    )
 
 
-def queue(yard: TestYard, web: Web, count: int, reads: int) -> Iterator[Figure]:
-    """Many jobs in one request; what they weigh; lists among them; and a kill -9 among them."""
-    block(yard, web)
+def queue(instance: TestInstance, web: Web, count: int, reads: int) -> Iterator[Figure]:
+    """Many jobs in one request; what they weigh; lists among them; and a kill -9 among
+    them.
+    """
+    block(instance, web)
     cpus = whole_node(web)
-    jobs = [{"name": f"train-{n % 50}", "command": ["/bin/sleep", "20", str(n % 20)], "workdir": str(yard.work),
-             "project": f"team-{n % 10}", "resources": {"cpus": cpus, "memory_gb": 0.1 + n % 20 / 100}}
-            for n in range(count)]  # fmt: skip
+    jobs = [
+        {
+            "name": f"train-{n % 50}",
+            "command": ["/bin/sleep", "20", str(n % 20)],
+            "workdir": str(instance.work),
+            "project": f"team-{n % 10}",
+            "resources": {"cpus": cpus, "memory_gb": 0.1 + n % 20 / 100},
+        }
+        for n in range(count)
+    ]
     body = json.dumps(jobs).encode()
-    before = _rss_mb(yard)
-    _reset_peak(yard)
+    before = _rss_mb(instance)
+    _reset_peak(instance)
     took = timed(lambda: web.send("POST", "/api/v1/jobs", body))
     # What arrived is let go of in the moments after the answer.
-    settled = min(_settle(yard) for _ in range(5))
+    settled = min(_settle(instance) for _ in range(5))
     yield Figure(GROUP, f"{count:,} jobs in one request", took, "s")
-    yield Figure(GROUP, f"memory over empty, {count:,} queued", settled - before, "MB", 60)
-    yield Figure(GROUP, "peak memory while they arrive", _peak_mb(yard), "MB", 200)
+    yield Figure(
+        GROUP, f"memory over empty, {count:,} queued", settled - before, "MB", 60
+    )
+    yield Figure(GROUP, "peak memory while they arrive", _peak_mb(instance), "MB", 200)
     yield from lists(web, reads)
-    yield restart(yard, web)
+    yield restart(instance, web)
 
 
 def lists(web: Web, reads: int) -> Iterator[Figure]:
     """Listing and filtering, a page of 100 each."""
-    for words in ("", "?state=queued", "?name=train-7", "?project=team-3&state=queued", "?state=running"):
-        taken = [timed(lambda w=words: web.send("GET", f"/api/v1/jobs{w}")) for _ in range(reads)]
-        yield Figure(GROUP, f"GET /jobs{words}, p50", statistics.median(taken) * 1000, "ms", 15)
+    for words in (
+        "",
+        "?state=queued",
+        "?name=train-7",
+        "?project=team-3&state=queued",
+        "?state=running",
+    ):
+        taken = [
+            timed(lambda w=words: web.send("GET", f"/api/v1/jobs{w}"))
+            for _ in range(reads)
+        ]
+        yield Figure(
+            GROUP, f"GET /jobs{words}, p50", statistics.median(taken) * 1000, "ms", 15
+        )
 
 
-def restart(yard: TestYard, web: Web) -> Figure:
-    """From kill -9 until the next job's process runs; what blocked the node ends while no server runs."""
-    target = yard.work / "again"
-    web.submit({"name": "next", "command": [stamp(), str(target)], "workdir": "/tmp", "priority": 5,
-                "resources": {"cpus": whole_node(web)}})  # fmt: skip
+def restart(instance: TestInstance, web: Web) -> Figure:
+    """From kill -9 until the next job's process runs; what blocked the node ends while
+    no server runs.
+    """
+    target = instance.work / "again"
+    web.submit(
+        {
+            "name": "next",
+            "command": [stamp(), str(target)],
+            "workdir": "/tmp",
+            "priority": 5,
+            "resources": {"cpus": whole_node(web)},
+        }
+    )
     killed = time.time()
-    os.kill(yard.pid("server") or 0, 9)
-    (yard.work / "go").touch()
-    wait_until(lambda: not _listening(yard), what="the server to be gone")
-    start_server(yard)
-    wait_until(lambda: target.exists() and target.read_text().endswith("\n"), 120, "the next job to run")
-    return Figure(GROUP, "from kill -9 to scheduling again", float(target.read_text()) - killed, "s", 2)
+    os.kill(instance.pid("server") or 0, 9)
+    (instance.work / "go").touch()
+    wait_until(lambda: not _listening(instance), what="the server to be gone")
+    start_server(instance)
+    wait_until(
+        lambda: target.exists() and target.read_text().endswith("\n"),
+        120,
+        "the next job to run",
+    )
+    return Figure(
+        GROUP,
+        "from kill -9 to scheduling again",
+        float(target.read_text()) - killed,
+        "s",
+        2,
+    )
 
 
-def _listening(yard: TestYard) -> bool:
-    pid = yard.pid("server")
+def _listening(instance: TestInstance) -> bool:
+    pid = instance.pid("server")
     return pid is not None and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def _settle(yard: TestYard) -> float:
+def _settle(instance: TestInstance) -> float:
     time.sleep(0.2)
-    return _rss_mb(yard)
+    return _rss_mb(instance)
 
 
-def _rss_mb(yard: TestYard) -> float:
-    return psutil.Process(yard.pid("server")).memory_info().rss / MB
+def _rss_mb(instance: TestInstance) -> float:
+    return psutil.Process(instance.pid("server")).memory_info().rss / MB
 
 
-def _reset_peak(yard: TestYard) -> None:
-    Path(f"/proc/{yard.pid('server')}/clear_refs").write_text("5")
+def _reset_peak(instance: TestInstance) -> None:
+    Path(f"/proc/{instance.pid('server')}/clear_refs").write_text("5")
 
 
-def _peak_mb(yard: TestYard) -> float:
-    status = Path(f"/proc/{yard.pid('server')}/status").read_text()
+def _peak_mb(instance: TestInstance) -> float:
+    status = Path(f"/proc/{instance.pid('server')}/status").read_text()
     return int(status.split("VmHWM:", 1)[1].split()[0]) * 1024 / MB

@@ -1,4 +1,6 @@
-"""Collecting a study's results: rows of 64 ranks checked, joined with their prompts and written as Parquet."""
+"""Collecting a study's results: rows of 64 ranks checked, joined with their prompts and
+written as Parquet.
+"""
 
 import json
 import resource
@@ -22,27 +24,42 @@ STRATEGY = "llama8b_pp1_tp1_dp64"
 
 
 def measure(scale: float) -> Iterator[Figure]:
-    """Seconds and memory beside pyarrow's reader over the same bytes; each in a process of its own, in turns."""
+    """Seconds and memory beside pyarrow's reader over the same bytes; each in a process
+    of its own, in turns.
+    """
     rows = scaled(1_000_000, scale, RANKS)
     with scratch() as folder:
         run = folder / "runs" / "run_20261123T000000"
         _write(run, rows)
-        turns = [(_in_a_process("read", run), _in_a_process("collect", run)) for _ in range(2)]
+        turns = [
+            (_in_a_process("read", run), _in_a_process("collect", run))
+            for _ in range(2)
+        ]
     floor, ours = zip(*turns, strict=True)
     seconds, worked_s, memory_mb = (min(values) for values in zip(*ours, strict=True))
-    floor_s, floor_worked_s, floor_mb = (min(values) for values in zip(*floor, strict=True))
-    name, bare = f"{rows:,} rows of {RANKS} shards collected", "pyarrow reading the same bytes"
+    floor_s, floor_worked_s, floor_mb = (
+        min(values) for values in zip(*floor, strict=True)
+    )
+    name = f"{rows:,} rows of {RANKS} shards collected"
+    bare = "pyarrow reading the same bytes"
     yield Figure(GROUP, name, seconds, "s", 2.5, floor_s, bare)
-    # Where other programs take turns on the cores, this says how long it would be alone on one of them.
-    yield Figure(GROUP, f"{name}, processor time", worked_s, "s", 2.5, floor_worked_s, bare)
-    yield Figure(GROUP, f"{name}, against the clock", seconds, "s", 10 * max(rows / 1e6, 0.1))
+    # Where other programs take turns on the cores, this says how long it would be alone
+    # on one of them.
+    yield Figure(
+        GROUP, f"{name}, processor time", worked_s, "s", 2.5, floor_worked_s, bare
+    )
+    yield Figure(
+        GROUP, f"{name}, against the clock", seconds, "s", 10 * max(rows / 1e6, 0.1)
+    )
     yield Figure(GROUP, f"{name}, most memory", memory_mb, "MB", 1000)
     yield Figure(GROUP, f"{bare}, most memory", floor_mb, "MB")
 
 
 def _in_a_process(what: str, run: Path) -> tuple[float, float, float]:
     command = [sys.executable, "-m", "benchmarks.studies_results", what, str(run)]
-    seconds, worked_s, memory_mb = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    seconds, worked_s, memory_mb = json.loads(
+        subprocess.run(command, check=True, capture_output=True).stdout
+    )
     return seconds, worked_s, memory_mb
 
 
@@ -50,28 +67,52 @@ def _write(run: Path, rows: int) -> None:
     outputs, metrics = (run / STRATEGY / name for name in ("outputs", "metrics"))
     for folder in (outputs, metrics):
         folder.mkdir(parents=True)
-    config = {"strategy_id": STRATEGY, "world_size": RANKS, "dp_size": RANKS, "variants": ["2k"]}
+    config = {
+        "strategy_id": STRATEGY,
+        "world_size": RANKS,
+        "dp_size": RANKS,
+        "variants": ["2k"],
+    }
     (run / STRATEGY / "exp_config.json").write_text(json.dumps(config))
     ids = [f"p{number:07}" for number in range(rows)]
-    prompts = {"prompt_id": ids, "variant": ["2k"] * rows, "prompt": [f"What comes after {one}?" for one in ids]}
+    prompts = {
+        "prompt_id": ids,
+        "variant": ["2k"] * rows,
+        "prompt": [f"What comes after {one}?" for one in ids],
+    }
     pq.write_table(pa.table(prompts), run / "prompts.parquet")
     for rank in range(RANKS):
         mine = ids[rank::RANKS]
         with (outputs / f"shard_{rank}.jsonl").open("w") as file:
             file.writelines(_row(one, number, rank) for number, one in enumerate(mine))
-        footer = {"rank": rank, "rows": len(mine), "complete": True, "gpu_id": str(rank)}
+        footer = {
+            "rank": rank,
+            "rows": len(mine),
+            "complete": True,
+            "gpu_id": str(rank),
+        }
         (metrics / f"metrics_rank_{rank}.json").write_text(json.dumps(footer))
 
 
 def _row(prompt_id: str, number: int, rank: int) -> str:
     row = {
-        "prompt_id": prompt_id, "variant": "2k", "strategy_id": STRATEGY,
-        "completion": f"After {prompt_id} comes the next one, which has a number of its own; it is {number + 1}.",
-        "latency_ms": 400 + number % 97 / 8, "tokens_generated": TOKENS, "ttft_ms": 30.5,
+        "prompt_id": prompt_id,
+        "variant": "2k",
+        "strategy_id": STRATEGY,
+        "completion": (
+            f"After {prompt_id} comes the next one, which has a number of its own; it"
+            f" is {number + 1}."
+        ),
+        "latency_ms": 400 + number % 97 / 8,
+        "tokens_generated": TOKENS,
+        "ttft_ms": 30.5,
         "token_ms": [25.0 + place / 8 for place in range(TOKENS)],
         "token_ids": [(number * 31 + place * 7) % 128_000 for place in range(TOKENS)],
-        "prompt_tokens": 2000, "finish_reason": "length", "batch": number // 8, "rank": rank,
-    }  # fmt: skip
+        "prompt_tokens": 2000,
+        "finish_reason": "length",
+        "batch": number // 8,
+        "rank": rank,
+    }
     return json.dumps(row) + "\n"
 
 

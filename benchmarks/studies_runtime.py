@@ -1,4 +1,6 @@
-"""The runtime of studies: tokens per second on CPU beside transformers', in turns in the same processes."""
+"""The runtime of studies: tokens per second on CPU beside transformers', in turns in
+the same processes.
+"""
 
 import json
 import os
@@ -25,23 +27,52 @@ def measure(scale: float) -> Iterator[Figure]:
     """The median of pairs, in one run each; a thread per process."""
     python = make_trainer_python()
     with scratch() as folder:
-        subprocess.run([python, PROGRAMS / "study_rank.py", "make", folder], check=True, capture_output=True)
+        subprocess.run(
+            [python, PROGRAMS / "study_rank.py", "make", folder],
+            check=True,
+            capture_output=True,
+        )
         for mode, (world, name, floor_name, target) in MODES.items():
             found = _turns(python, folder, mode, world, scaled(9, scale, 3))
-            ours, floor = statistics.median(found["ours"]), statistics.median(found["floor"])
-            yield Figure(GROUP, f"tokens/s of {name}", ours, "/s", target, floor, floor_name, least=True)
+            ours = statistics.median(found["ours"])
+            floor = statistics.median(found["floor"])
+            yield Figure(
+                GROUP,
+                f"tokens/s of {name}",
+                ours,
+                "/s",
+                target,
+                floor,
+                floor_name,
+                least=True,
+            )
 
 
-def _turns(python: Path, folder: Path, mode: str, world: int, rounds: int) -> dict[str, list[float]]:
+def _turns(
+    python: Path, folder: Path, mode: str, world: int, rounds: int
+) -> dict[str, list[float]]:
     """What rank 0 says."""
-    port, command = str(free_port()), [python, PROGRAMS / "study_rank.py", RUNTIME, folder, mode, str(rounds)]
+    port = str(free_port())
+    command = [python, PROGRAMS / "study_rank.py", RUNTIME, folder, mode, str(rounds)]
     ranks = [
-        subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={
-            **os.environ, "OMP_NUM_THREADS": "1", "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank),
-            "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-        })
+        subprocess.Popen(
+            command,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "RANK": str(rank),
+                "WORLD_SIZE": str(world),
+                "LOCAL_RANK": str(rank),
+                "LOCAL_WORLD_SIZE": str(world),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+            },
+        )
         for rank in range(world)
-    ]  # fmt: skip
+    ]
     try:
         texts = [rank.communicate(timeout=600)[0] for rank in ranks]
     finally:

@@ -16,10 +16,10 @@ from gpuyard.storage.blobs import BlobStore
 from gpuyard.verification.classes import TRAITS
 from gpuyard.verification.context import Context
 from gpuyard.verification.database import Database
+from gpuyard.verification.pipelines.sampling import sample
+from gpuyard.verification.pipelines.step import StepOutcome
 from gpuyard.verification.prompts import to_file
 from gpuyard.verification.records import Records
-from gpuyard.verification.sampling import sample
-from gpuyard.verification.step import Outcome
 
 GROUP = "verification"
 CLASS = GPUClass.A6000
@@ -35,16 +35,24 @@ def measure(scale: float) -> Iterator[Figure]:
 
 
 def _sampling(count: int) -> Figure:
-    """A workload takes one prompt of each of 240 series. The floor reads as many files, in random order too."""
+    """A workload takes one prompt of each of 240 series.
+
+    The floor reads as many files, in random order too.
+    """
     with scratch() as folder:
         blobs = BlobStore(folder / "blobs")
-        names = [blobs.put(io.BytesIO(_series(number))).sha256 for number in range(count)]
+        names = [
+            blobs.put(io.BytesIO(_series(number))).sha256 for number in range(count)
+        ]
         paths = [blobs.path(name) for name in names]
         records = Records(Database.open(folder / "verification.db"))
         records.add_series(CLASS, names, 1, count)
         policy = VerificationPolicy(max_series=count, target=count)
         context = Context(records, blobs, lambda cls: None, policy)
-        turns = [(asyncio.run(_sampled(context)), timed(lambda: _read(paths))) for _ in range(TURNS)]
+        turns = [
+            (asyncio.run(_sampled(context)), timed(lambda: _read(paths)))
+            for _ in range(TURNS)
+        ]
         records.database.close()
     ours, floor = (min(times) * 1000 for times in zip(*turns, strict=True))
     name = f"{count:,} series of {TRAITS[CLASS].prompts} prompts sampled"
@@ -52,12 +60,17 @@ def _sampling(count: int) -> Figure:
 
 
 async def _sampled(context: Context) -> float:
-    """Seconds that one run of sampling takes; what it made is retired, so that the next has as much to do."""
+    """Seconds that one run of sampling takes; what it made is retired, so that the next
+    has as much to do.
+    """
     began = time.perf_counter()
     outcome = await sample(context, CLASS)
     taken = time.perf_counter() - began
     made = context.records.unfinished(CLASS)
-    assert (outcome, len(made)) == (Outcome.DONE, context.policy.target // TRAITS[CLASS].prompts)
+    assert (outcome, len(made)) == (
+        StepOutcome.DONE,
+        context.policy.target // TRAITS[CLASS].prompts,
+    )
     for workload in made:
         context.records.retire_workload(workload.id)
     return taken
@@ -69,4 +82,7 @@ def _read(paths: list[Path]) -> None:
 
 
 def _series(number: int) -> bytes:
-    return to_file(f"Series {number}: what follows from {place}, and why is that so?" for place in range(240))
+    return to_file(
+        f"Series {number}: what follows from {place}, and why is that so?"
+        for place in range(240)
+    )

@@ -1,4 +1,6 @@
-"""The start barrier of verification: how far apart 1,000 executors get their seeds, over real TLS connections."""
+"""The start barrier of verification: how far apart 1,000 executors get their seeds,
+over real TLS connections.
+"""
 
 import asyncio
 import gc
@@ -16,11 +18,12 @@ import uvloop
 
 from benchmarks.bench import scaled
 from benchmarks.figures import Figure
-from gpuyard.verification.hub import Hub, Line, release
+from gpuyard.verification.hub import Hub, SolverConnection, release
 
 GROUP = "verification"
 CLIENTS = 2
-# A client process: its connections wait for their seeds; prints when each came, on the clock that all processes share.
+# A client process: its connections wait for their seeds; prints when each came, on the
+# clock that all processes share.
 CLIENT = """
 import asyncio, json, ssl, sys, tempfile, time
 import uvloop
@@ -61,52 +64,93 @@ def figures(scale: float) -> Iterator[Figure]:
         program = Path(folder) / "client.py"
         program.write_text(CLIENT)
         rounds = [uvloop.run(_barrier(program, count)) for _ in range(3)]
-    # Others on this machine can only make it slower; memory is new in the first round only.
-    found = {name: min(one[name] for one in rounds) for name in rounds[0]} | {"memory_kb": rounds[0]["memory_kb"]}
+    # Others on this machine can only make it slower; memory is new in the first round
+    # only.
+    found = {name: min(one[name] for one in rounds) for name in rounds[0]} | {
+        "memory_kb": rounds[0]["memory_kb"]
+    }
     name = f"{count:,} executors released"
-    yield Figure(GROUP, f"{name}, from the first seed that arrives to the last", found["heard_ms"], "ms", 250)
-    yield Figure(GROUP, f"{name}, from the first seed sent to the last that arrives", found["whole_ms"], "ms", 250)
-    yield Figure(GROUP, f"{name}, from the first seed sent to the last sent", found["sent_ms"], "ms")
-    yield Figure(GROUP, "processor time of the hub per executor that connects", found["connect_ms"], "ms", 2)
+    yield Figure(
+        GROUP,
+        f"{name}, from the first seed that arrives to the last",
+        found["heard_ms"],
+        "ms",
+        250,
+    )
+    yield Figure(
+        GROUP,
+        f"{name}, from the first seed sent to the last that arrives",
+        found["whole_ms"],
+        "ms",
+        250,
+    )
+    yield Figure(
+        GROUP,
+        f"{name}, from the first seed sent to the last sent",
+        found["sent_ms"],
+        "ms",
+    )
+    yield Figure(
+        GROUP,
+        "processor time of the hub per executor that connects",
+        found["connect_ms"],
+        "ms",
+        2,
+    )
     yield Figure(GROUP, "memory of the hub per executor", found["memory_kb"], "kB", 100)
 
 
 async def _barrier(program: Path, count: int) -> dict[str, float]:
     ids = [f"chk_{number}" for number in range(count)]
     async with Hub() as hub:
-        memory, worked_s = _memory_kb(), time.process_time()
+        memory = _memory_kb()
+        worked_s = time.process_time()
         streams = [hub.invite(check_id) for check_id in ids]
-        clients = [_client(program, streams[number::CLIENTS]) for number in range(CLIENTS)]
+        clients = [
+            _client(program, streams[number::CLIENTS]) for number in range(CLIENTS)
+        ]
         lines = await asyncio.gather(*(_ready(hub, check_id) for check_id in ids))
         worked_s = time.process_time() - worked_s
         memory = _memory_kb() - memory
         gc.collect()
         seeds = {check_id: number for number, check_id in enumerate(ids)}
         sent = release(lines, seeds)
-        # A process says that it has heard its seeds when it has them all, so that nothing else is under way till then.
+        # A process says that it has heard its seeds when it has them all, so that
+        # nothing else is under way till then.
         for line in lines:
             await line.receive()
             hub.dismiss(line.check_id)
-        outputs = await asyncio.gather(*(asyncio.to_thread(client.communicate) for client in clients))
-    heard: list[tuple[float, int]] = [(at, seed) for output, _ in outputs for at, seed in json.loads(output)]
+        outputs = await asyncio.gather(
+            *(asyncio.to_thread(client.communicate) for client in clients)
+        )
+    heard: list[tuple[float, int]] = [
+        (at, seed) for output, _ in outputs for at, seed in json.loads(output)
+    ]
     assert sorted(seed for _, seed in heard) == list(range(count))
-    first, last = min(heard)[0], max(heard)[0]
+    first = min(heard)[0]
+    last = max(heard)[0]
     began = min(sent.values())
     return {
-        "heard_ms": (last - first) * 1000, "whole_ms": (last - began) * 1000,
-        "sent_ms": (max(sent.values()) - began) * 1000, "connect_ms": worked_s / count * 1000,
+        "heard_ms": (last - first) * 1000,
+        "whole_ms": (last - began) * 1000,
+        "sent_ms": (max(sent.values()) - began) * 1000,
+        "connect_ms": worked_s / count * 1000,
         "memory_kb": memory / count,
-    }  # fmt: skip
+    }
 
 
-async def _ready(hub: Hub, check_id: str) -> Line:
+async def _ready(hub: Hub, check_id: str) -> SolverConnection:
     line = await hub.expect(check_id)
     await line.receive()
     return line
 
 
-def _client(program: Path, streams: Sequence[dict[str, Any]]) -> "subprocess.Popen[bytes]":
-    client = subprocess.Popen([sys.executable, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+def _client(
+    program: Path, streams: Sequence[dict[str, Any]]
+) -> "subprocess.Popen[bytes]":
+    client = subprocess.Popen(
+        [sys.executable, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert client.stdin
     client.stdin.write(json.dumps(streams).encode())
     client.stdin.close()

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Brings the system packages that the tests use. What cannot be installed here is named; its tests then skip.
+# Brings the system packages that the tests use. What cannot be installed here is named; its tests then fail, unless
+# GPUYARD_TEST_WITHOUT names it (tests/support/components.py).
 set -euo pipefail
 cd "$(dirname "$0")"
 missing=()

@@ -1,11 +1,15 @@
 """What tests of any room may ask for."""
 
 import asyncio
+import os
 import signal
+import sys
 
 import uvloop
 
 from tests.support.dockerd import dockerd
+from tests.support.examples import register_profiles
+from tests.support.nvml.fixtures import fake_gpus, nvml_library
 from tests.support.postgres import postgres
 from tests.support.s3 import bucket, s3
 from tests.support.slurm import slurm
@@ -14,11 +18,28 @@ from tests.support.slurmrestd import rest_cluster, slurm_rest
 from tests.support.sshd import sshd
 
 __all__ = [
-    "bucket", "dockerd", "postgres", "rest_cluster", "s3", "slurm", "slurm_rest", "slurm_with_accounts", "sshd",
-]  # fmt: skip
+    "bucket",
+    "dockerd",
+    "fake_gpus",
+    "nvml_library",
+    "postgres",
+    "rest_cluster",
+    "s3",
+    "slurm",
+    "slurm_rest",
+    "slurm_with_accounts",
+    "sshd",
+]
 
-# Tests that run in the background of a shell ignore Ctrl-C, and so would every program they start.
+register_profiles()
+
+# `python3` in a job is the interpreter itself and no script that looks for it.
+os.environ["PATH"] = f"{sys.base_prefix}/bin:{os.environ['PATH']}"
+
+# Tests that run in the background of a shell ignore Ctrl-C, and so would every program
+# they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The loop that the server runs on: it is stricter than asyncio's own, and providers are to work there.
+# The loop that the server runs on: it is stricter than asyncio's own, and providers are
+# to work there.
 asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())

@@ -1,4 +1,6 @@
-"""`python -m benchmarks.peers [NAME…]`: no-op jobs on gpuyard and on its peers, and what each promises of them."""
+"""`python -m benchmarks.peers [NAME…]`: no-op jobs on gpuyard and on its peers, and
+what each promises of them.
+"""
 
 import argparse
 import json
@@ -21,14 +23,17 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import jobs  # noqa: E402
 from benchmarks.bench import noop, scratch  # noqa: E402
 from benchmarks.figures import number, write_into_page  # noqa: E402
-from tests.support.postgres import NEEDED, PostgresServer, binaries  # noqa: E402
+from tests.support.components import COMPONENTS  # noqa: E402
+from tests.support.postgres import PostgresServer, binaries  # noqa: E402
 
 ENVIRONMENT = HERE.parent / ".venv-peers"
 
 
 @dataclass(frozen=True)
 class Peer:
-    """`target`: gpuyard's least ratio to it; `keeps`: what of a queued job survives the system's own crash."""
+    """`target`: gpuyard's least ratio to it; `keeps`: what of a queued job survives the
+    system's own crash.
+    """
 
     name: str
     keeps: str
@@ -36,22 +41,43 @@ class Peer:
 
 
 PEERS = (
-    Peer("huey", "SQLite, every commit synced; a task that is running when its worker dies is lost", 2),
-    Peer("procrastinate", "PostgreSQL, every commit synced; a stalled job must be found and retried by hand", 5),
+    Peer(
+        "huey",
+        "SQLite, every commit synced; a task that is running when its worker dies is"
+        " lost",
+        2,
+    ),
+    Peer(
+        "procrastinate",
+        "PostgreSQL, every commit synced; a stalled job must be found and retried by"
+        " hand",
+        5,
+    ),
     Peer("tsp", "nothing: the queue is memory of its server"),
     Peer("ray", "nothing: tasks are memory of their driver"),
     Peer("dask", "nothing: tasks are memory of the scheduler"),
-    Peer("hyperqueue", "nothing: the journal is off, its Python package cannot switch it on"),
+    Peer(
+        "hyperqueue",
+        "nothing: the journal is off, its Python package cannot switch it on",
+    ),
 )
-OURS = "SQLite, every commit synced; acknowledged only then, adopted after kill -9 of any part"
+OURS = (
+    "SQLite, every commit synced; acknowledged only then, adopted after kill -9 of any"
+    " part"
+)
 
 
 def install() -> None:
-    """The peers' environment, and task-spooler; made once for each list of requirements."""
-    wanted, made = HERE / "requirements.txt", ENVIRONMENT / "made"
+    """The peers' environment, and task-spooler; made once for each list of
+    requirements.
+    """
+    wanted = HERE / "requirements.txt"
+    made = ENVIRONMENT / "made"
     if not made.exists() or made.read_text() != wanted.read_text():
         venv.create(ENVIRONMENT, with_pip=True)
-        subprocess.run([ENVIRONMENT / "bin/pip", "install", "-q", "-r", wanted], check=True)
+        subprocess.run(
+            [ENVIRONMENT / "bin/pip", "install", "-q", "-r", wanted], check=True
+        )
         shutil.copy(wanted, made)
     if not shutil.which("tsp"):
         subprocess.run([ROOT / "scripts/apt-install.sh", "task-spooler"], check=False)
@@ -61,10 +87,21 @@ def seconds(peer: Peer, count: int, limit_s: float) -> float | None:
     """How long `peer` takes; None, with a word on stderr, when it cannot run here."""
     with scratch() as folder, surroundings(peer) as more:
         command = [ENVIRONMENT / "bin/python", HERE / f"run_{peer.name}.py"]
-        told = {"PEER_PROGRAM": noop(), "PEER_COUNT": str(count), "PEER_FOLDER": str(folder), **more}
+        told = {
+            "PEER_PROGRAM": noop(),
+            "PEER_COUNT": str(count),
+            "PEER_FOLDER": str(folder),
+            **more,
+        }
         # Messages of a peer's own go to stderr, so that stdout holds the figure alone.
-        with subprocess.Popen(command, cwd=HERE, env={**os.environ, **told}, stdout=subprocess.PIPE, text=True,
-                              start_new_session=True) as process:  # fmt: skip
+        with subprocess.Popen(
+            command,
+            cwd=HERE,
+            env={**os.environ, **told},
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
             try:
                 said, _ = process.communicate(timeout=limit_s)
             except subprocess.TimeoutExpired:
@@ -78,13 +115,15 @@ def seconds(peer: Peer, count: int, limit_s: float) -> float | None:
 
 @contextmanager
 def surroundings(peer: Peer) -> Iterator[dict[str, str]]:
-    """The environment variables of `peer`'s run, and what must be there while it runs."""
+    """The environment variables of `peer`'s run, and what must be there while it
+    runs.
+    """
     if peer.name != "procrastinate":
         yield {}
         return
     where = binaries()
     if where is None:
-        sys.exit(f"benchmarks: {NEEDED}")
+        sys.exit(f"benchmarks: PostgreSQL is missing; {COMPONENTS['postgresql']}")
     server = PostgresServer(where, durable=True)
     try:
         server.start()
@@ -95,11 +134,25 @@ def surroundings(peer: Peer) -> Iterator[dict[str, str]]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
-    parser.add_argument("peers", nargs="*", metavar="NAME", help=f"default: {' '.join(peer.name for peer in PEERS)}")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers", description=__doc__
+    )
+    parser.add_argument(
+        "peers",
+        nargs="*",
+        metavar="NAME",
+        help=f"default: {' '.join(peer.name for peer in PEERS)}",
+    )
     parser.add_argument("--count", type=int, default=2000, help="how many jobs")
-    parser.add_argument("--limit", type=float, default=600, help="seconds after which a peer is given up")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=600,
+        help="seconds after which a peer is given up",
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="put the table into docs/benchmarks.md"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document")
     arguments = parser.parse_args()
     if unknown := set(arguments.peers) - {peer.name for peer in PEERS}:
@@ -113,8 +166,16 @@ def main() -> None:
         taken = seconds(peer, arguments.count, arguments.limit)
         if taken is not None:
             rate = arguments.count / taken
-            rows.append({"name": peer.name, "rate": rate, "keeps": peer.keeps, "ratio": ours / rate,
-                         "target": peer.target, "met": ours / rate >= peer.target})  # fmt: skip
+            rows.append(
+                {
+                    "name": peer.name,
+                    "rate": rate,
+                    "keeps": peer.keeps,
+                    "ratio": ours / rate,
+                    "target": peer.target,
+                    "met": ours / rate >= peer.target,
+                }
+            )
     if arguments.write:
         write_into_page("peers", table(rows, arguments.count))
     print(json.dumps(rows) if arguments.json else table(rows, arguments.count))
@@ -122,13 +183,22 @@ def main() -> None:
 
 def table(rows: list[dict[str, Any]], count: int) -> str:
     """For a page and for people."""
-    head = [f"{count:,} no-op jobs on {jobs.SLOTS} slots", "jobs/s", "gpuyard is", "target", "", "what a crash leaves"]
+    head = [
+        f"{count:,} no-op jobs on {jobs.SLOTS} slots",
+        "jobs/s",
+        "gpuyard is",
+        "target",
+        "",
+        "what a crash leaves",
+    ]
     lines = [head, ["---"] * len(head)]
     for row in rows:
         ratio = f"{row['ratio']:.2f} ×" if "ratio" in row else "–"
         target = f"≥ {number(row['target'])} ×" if "target" in row else "–"
         met = {True: "met", False: "MISSED", None: ""}[row.get("met")]
-        lines.append([row["name"], number(row["rate"]), ratio, target, met, row["keeps"]])
+        lines.append(
+            [row["name"], number(row["rate"]), ratio, target, met, row["keeps"]]
+        )
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

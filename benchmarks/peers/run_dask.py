@@ -1,4 +1,6 @@
-"""Dask's distributed scheduler on this machine: two workers of one thread, nothing on disk."""
+"""Dask's distributed scheduler on this machine: two workers of one thread, nothing on
+disk.
+"""
 
 from common import FOLDER, SLOTS, report, spawn
 from distributed import Client, LocalCluster, wait
@@ -12,7 +14,10 @@ def noop(_: int) -> int:
 if __name__ == "__main__":
     with (
         LocalCluster(
-            n_workers=SLOTS, threads_per_worker=1, dashboard_address=None, local_directory=str(FOLDER)
+            n_workers=SLOTS,
+            threads_per_worker=1,
+            dashboard_address=None,
+            local_directory=str(FOLDER),
         ) as cluster,
         Client(cluster) as client,
     ):

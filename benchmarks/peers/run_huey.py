@@ -29,8 +29,22 @@ def work(count: int) -> None:
 
 if __name__ == "__main__":
     consumer = str(Path(sys.executable).with_name("huey_consumer"))
-    command = [consumer, "run_huey.huey", "-q", "-w", str(SLOTS), "-k", "process", "-d", "0.001", "-m", "0.01"]
-    with subprocess.Popen(command, cwd=Path(__file__).parent, env={**os.environ, "PYTHONPATH": "."}) as process:
+    command = [
+        consumer,
+        "run_huey.huey",
+        "-q",
+        "-w",
+        str(SLOTS),
+        "-k",
+        "process",
+        "-d",
+        "0.001",
+        "-m",
+        "0.01",
+    ]
+    with subprocess.Popen(
+        command, cwd=Path(__file__).parent, env={**os.environ, "PYTHONPATH": "."}
+    ) as process:
         try:
             import run_huey  # under the name by which the consumer knows the task
 

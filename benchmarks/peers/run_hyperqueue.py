@@ -1,11 +1,15 @@
-"""HyperQueue with its server and one worker of two cores; its Python package offers no journal."""
+"""HyperQueue with its server and one worker of two cores; its Python package offers no
+journal.
+"""
 
 from common import FOLDER, PROGRAM, SLOTS, report
 from hyperqueue import Job, LocalCluster
 from hyperqueue.cluster import WorkerConfig
 
 if __name__ == "__main__":
-    with LocalCluster(server_dir=str(FOLDER), worker_config=WorkerConfig(cores=SLOTS)) as cluster:
+    with LocalCluster(
+        server_dir=str(FOLDER), worker_config=WorkerConfig(cores=SLOTS)
+    ) as cluster:
         client = cluster.client()
 
         def work(count: int) -> None:

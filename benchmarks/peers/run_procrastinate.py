@@ -1,4 +1,6 @@
-"""procrastinate on a PostgreSQL that syncs every commit, at PEER_DATABASE; one worker, two jobs at once."""
+"""procrastinate on a PostgreSQL that syncs every commit, at PEER_DATABASE; one worker,
+two jobs at once.
+"""
 
 import asyncio
 import os
@@ -7,7 +9,9 @@ import time
 import procrastinate
 from common import SLOTS, report, spawn
 
-app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=os.environ["PEER_DATABASE"]))
+app = procrastinate.App(
+    connector=procrastinate.PsycopgConnector(conninfo=os.environ["PEER_DATABASE"])
+)
 
 
 @app.task(name="noop")
@@ -25,7 +29,9 @@ async def main() -> None:
     """Queue all in one statement, as procrastinate's guide advises."""
     async with app.open_async():
         await app.schema_manager.apply_schema_async()
-        worker = asyncio.create_task(app.run_worker_async(concurrency=SLOTS, install_signal_handlers=False))
+        worker = asyncio.create_task(
+            app.run_worker_async(concurrency=SLOTS, install_signal_handlers=False)
+        )
         loop = asyncio.get_running_loop()
         done = 0
 

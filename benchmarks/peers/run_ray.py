@@ -12,7 +12,12 @@ def work(count: int) -> None:
 
 
 if __name__ == "__main__":
-    ray.init(num_cpus=SLOTS, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+    ray.init(
+        num_cpus=SLOTS,
+        include_dashboard=False,
+        logging_level=logging.ERROR,
+        log_to_driver=False,
+    )
     noop = ray.remote(spawn)
     report(work)
     ray.shutdown()

@@ -1,4 +1,6 @@
-"""task-spooler: a queue in the memory of its server, one client process per submission."""
+"""task-spooler: a queue in the memory of its server, one client process per
+submission.
+"""
 
 import os
 import subprocess
@@ -6,8 +8,13 @@ from itertools import count
 
 from common import FOLDER, PROGRAM, SLOTS, report
 
-ENVIRONMENT = {**os.environ, "TS_SOCKET": str(FOLDER / "tsp"), "TMPDIR": str(FOLDER), "TS_SLOTS": str(SLOTS),
-               "TS_MAXFINISHED": "10"}  # fmt: skip
+ENVIRONMENT = {
+    **os.environ,
+    "TS_SOCKET": str(FOLDER / "tsp"),
+    "TMPDIR": str(FOLDER),
+    "TS_SLOTS": str(SLOTS),
+    "TS_MAXFINISHED": "10",
+}
 
 
 def tsp(*words: str) -> None:
@@ -19,7 +26,9 @@ numbers = count()
 
 
 def work(jobs: int) -> None:
-    """Queue them one by one, as tsp offers it, and wait for the last of each slot: they start in order."""
+    """Queue them one by one, as tsp offers it, and wait for the last of each slot: they
+    start in order.
+    """
     last: list[int] = []
     for _ in range(jobs):
         tsp("-n", PROGRAM)

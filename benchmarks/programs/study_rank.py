@@ -1,8 +1,12 @@
-"""`study_rank.py RUNTIME FOLDER MODE ROUNDS`: one rank that lets two ways of answering the same batch take turns.
+"""`study_rank.py RUNTIME FOLDER MODE ROUNDS`: one rank that lets two ways of answering
+the same batch take turns.
 
-MODE: `alone` our engine against transformers' generate, `tp` ours on two ranks against transformers' own tensor
-parallelism on the same two, `pp` ours on two stages with micro-batches against the same without. Rank 0 prints one JSON
-object: tokens per second of each round, `{"ours": […], "floor": […]}`. `make FOLDER` writes the model instead."""
+MODE: `alone` our engine against transformers' generate, `tp` ours on two ranks against
+transformers' own tensor parallelism on the same two, `pp` ours on two stages with
+micro-batches against the same without. Rank 0 prints one JSON
+object: tokens per second of each round, `{"ours": […], "floor": […]}`. `make FOLDER`
+writes the model instead.
+"""
 
 import importlib
 import json
@@ -16,7 +20,10 @@ from typing import Any
 
 import torch
 
-BATCH, PROMPT_TOKENS, NEW_TOKENS, VOCABULARY = 64, 64, 32, 1024
+BATCH = 64
+PROMPT_TOKENS = 64
+NEW_TOKENS = 32
+VOCABULARY = 1024
 LAYOUTS = {"alone": (1, 1), "tp": (2, 1), "pp": (1, 2)}
 
 
@@ -26,36 +33,62 @@ def make(folder: Path) -> None:
 
     torch.manual_seed(1)
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=256, intermediate_size=704, num_hidden_layers=8, num_attention_heads=8,
-        num_key_value_heads=4, tie_word_embeddings=True,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=256,
+        intermediate_size=704,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        tie_word_embeddings=True,
+    )
     LlamaForCausalLM(config).save_pretrained(folder)
 
 
 def prompts() -> list[list[int]]:
     """Prompts of nearly the same length."""
     draws = random.Random(2)
-    return [[draws.randrange(3, VOCABULARY) for _ in range(PROMPT_TOKENS - number % 4)] for number in range(BATCH)]
+    return [
+        [draws.randrange(3, VOCABULARY) for _ in range(PROMPT_TOKENS - number % 4)]
+        for number in range(BATCH)
+    ]
 
 
-def ours(runtime: Path, folder: Path, mode: str, micro_batches: int) -> Callable[[], Any]:
+def ours(
+    runtime: Path, folder: Path, mode: str, micro_batches: int
+) -> Callable[[], Any]:
     """Answers the batch by our engine."""
     sys.path.insert(0, str(runtime))
     importlib.import_module("run_distributed_inference").load_package()
-    names = ("experiment", "launch", "links", "prompts", "torch_engine")
-    experiment, launch, links, prompt, torch_engine = (
+    names = ("experiment", "launch", "communicator", "prompts", "torch_engine")
+    experiment, launch, communicator, prompt, torch_engine = (
         importlib.import_module(f"study_runtime.{name}") for name in names
     )
     tp_size, pp_size = LAYOUTS[mode]
     one = experiment.Experiment(
-        "bench", folder, folder, folder, folder, tp_size=tp_size, pp_size=pp_size, micro_batches=micro_batches,
-        max_new_tokens=NEW_TOKENS, precision="fp32", device="cpu", ignore_eos=True,
-    )  # fmt: skip
+        "bench",
+        folder,
+        folder,
+        folder,
+        folder,
+        tp_size=tp_size,
+        pp_size=pp_size,
+        micro_batches=micro_batches,
+        max_new_tokens=NEW_TOKENS,
+        precision="fp32",
+        device="cpu",
+        ignore_eos=True,
+    )
     here = launch.read_launch(os.environ)
-    device = links.initialize_distributed_environment(one, here)
-    engine = torch_engine.TorchEngine(one, links.Links(launch.configure_parallel_groups(one, here), device))
+    device = communicator.initialize_distributed_environment(one, here)
+    engine = torch_engine.TorchEngine(
+        one,
+        communicator.Communicator(launch.configure_parallel_groups(one, here), device),
+    )
     engine.load()
-    batch = [prompt.Prompt(f"p{number}", "2k", tuple(ids)) for number, ids in enumerate(prompts())]
+    batch = [
+        prompt.Prompt(f"p{number}", "2k", tuple(ids))
+        for number, ids in enumerate(prompts())
+    ]
     return lambda: engine.generate(batch)
 
 
@@ -68,11 +101,20 @@ def theirs(folder: Path, mode: str) -> Callable[[], Any]:
         from transformers.distributed import DistributedConfig
 
         options["distributed_config"] = DistributedConfig(tp_size=2)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options).eval()
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, **options
+    ).eval()
     rows = prompts()
     ids = torch.tensor([[0] * (PROMPT_TOKENS - len(row)) + row for row in rows])
-    mask = torch.tensor([[0] * (PROMPT_TOKENS - len(row)) + [1] * len(row) for row in rows])
-    options = {"do_sample": False, "max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "pad_token_id": 0}
+    mask = torch.tensor(
+        [[0] * (PROMPT_TOKENS - len(row)) + [1] * len(row) for row in rows]
+    )
+    options = {
+        "do_sample": False,
+        "max_new_tokens": NEW_TOKENS,
+        "min_new_tokens": NEW_TOKENS,
+        "pad_token_id": 0,
+    }
     return lambda: model.generate(ids, attention_mask=mask, **options)
 
 
@@ -86,10 +128,15 @@ def rate(answer: Callable[[], Any]) -> float:
 def main() -> None:
     if sys.argv[1] == "make":
         return make(Path(sys.argv[2]))
-    runtime, folder, mode, rounds = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+    runtime = Path(sys.argv[1])
+    folder = Path(sys.argv[2])
+    mode = sys.argv[3]
+    rounds = int(sys.argv[4])
     ways = {
         "ours": ours(runtime, folder, mode, 2 if mode == "pp" else 1),
-        "floor": ours(runtime, folder, mode, 1) if mode == "pp" else theirs(folder, mode),
+        "floor": (
+            ours(runtime, folder, mode, 1) if mode == "pp" else theirs(folder, mode)
+        ),
     }
     for way in ways.values():
         way()

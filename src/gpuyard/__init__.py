@@ -1,6 +1,7 @@
 """gpuyard: one queue for all GPU work, on every GPU you can reach.
 
-The public names are loaded on first use, so that `import gpuyard` (and `gpuyard --help`) stays fast.
+The public names are loaded on first use, so that `import gpuyard` (and `gpuyard
+--help`) stays fast.
 """
 
 from importlib import import_module

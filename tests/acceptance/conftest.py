@@ -1,22 +1,22 @@
-"""A yard per test, and one that tests which only look can share."""
+"""An instance per test, and one that tests which only look can share."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.support.yard import TestYard, make_yard
+from tests.support.instance import TestInstance, make_instance
 
 
 @pytest.fixture
-def yard() -> Iterator[TestYard]:
+def instance() -> Iterator[TestInstance]:
     """A fresh home of the test's own."""
-    with make_yard() as made:
+    with make_instance() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def shared_yard() -> Iterator[TestYard]:
-    """A running yard for the tests of one module that do not disturb each other."""
-    with make_yard() as made:
+def shared_instance() -> Iterator[TestInstance]:
+    """A running instance for the tests of one module that do not disturb each other."""
+    with make_instance() as made:
         made.ok("up")
         yield made

@@ -1,4 +1,6 @@
-"""The benchmarks, at a scale at which their figures mean nothing: every group runs and says what it should."""
+"""The benchmarks, at a scale at which their figures mean nothing: every group runs and
+says what it should.
+"""
 
 import json
 import subprocess
@@ -10,21 +12,31 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 GROUPS = {
-    "ledger": 4, "http": 6, "jobs": 1, "idle": 2, "scheduler": 4, "server": 17, "commands": 2,
+    "ledger": 4,
+    "http": 6,
+    "jobs": 1,
+    "idle": 2,
+    "scheduler": 4,
+    "server": 17,
+    "commands": 2,
     "verification": 8,
-}  # fmt: skip
+}
 
 
 def bench(*words: str) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "benchmarks", *words, "--scale", "0.001", "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=110
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 def test_every_group_runs_and_says_each_figure_with_its_floor() -> None:
     figures = bench(*GROUPS, "--disk", "as-is")
-    assert {group: sum(f["group"] == group for f in figures) for group in GROUPS} == GROUPS
+    assert {
+        group: sum(f["group"] == group for f in figures) for group in GROUPS
+    } == GROUPS
     for figure in figures:
         assert figure["value"] >= 0, figure
         if figure["floor"] is not None:
@@ -37,11 +49,17 @@ def test_every_group_runs_and_says_each_figure_with_its_floor() -> None:
 
 def test_the_slow_disk_takes_4_ms_for_each_sync() -> None:
     commit = bench("ledger", "--disk", "4ms")[0]
-    assert (commit["disk"], commit["unit"], commit["floor_name"]) == ("4ms", "ms", "raw commit")
+    assert (commit["disk"], commit["unit"], commit["floor_name"]) == (
+        "4ms",
+        "ms",
+        "raw commit",
+    )
     assert commit["value"] > commit["floor"] * 0.5 >= 2
 
 
-@pytest.mark.parametrize(("module", "noun"), [("benchmarks", "group"), ("benchmarks.peers", "peer")])
+@pytest.mark.parametrize(
+    ("module", "noun"), [("benchmarks", "group"), ("benchmarks.peers", "peer")]
+)
 def test_what_there_is_not_is_refused(module: str, noun: str) -> None:
     command = [sys.executable, "-m", module, "nosuch"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
@@ -51,8 +69,16 @@ def test_what_there_is_not_is_refused(module: str, noun: str) -> None:
 
 def test_cost_is_near_the_best_there_is_on_small_instances() -> None:
     command = [sys.executable, "-m", "benchmarks.optimum", "40"]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=True).stdout
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in told.splitlines()[2:]]
+    told = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=True
+    ).stdout
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in told.splitlines()[2:]
+    ]
     mine = {row[0]: (float(row[2]), float(row[3])) for row in rows if row[1] == "cost"}
-    assert {name: mean <= 1.10 for name, (mean, _) in mine.items()} == {"40 batches": True, "40 mixes": True}
+    assert {name: mean <= 1.10 for name, (mean, _) in mine.items()} == {
+        "40 batches": True,
+        "40 mixes": True,
+    }
     assert 1 <= mine["40 batches"][1] <= 1.25

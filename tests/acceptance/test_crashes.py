@@ -1,4 +1,5 @@
-"""`kill -9` of server, agent, keeper and all of them: running jobs go on or are requeued, every job ends exactly once.
+"""`kill -9` of server, agent, keeper and all of them: running jobs go on or are
+requeued, every job ends exactly once.
 
 `GPUYARD_KILL_ROUNDS` sets the length: 20 rounds in `make test`, more in a soak.
 """
@@ -9,11 +10,12 @@ from contextlib import suppress
 
 import pytest
 
+from tests.support.instance import TestInstance
 from tests.support.wait import wait_until
-from tests.support.yard import TestYard
 
 ROUNDS = int(os.environ.get("GPUYARD_KILL_ROUNDS", "20"))
-# Writes a line when it starts and one when it ends: a job that ran twice at once, or twice to its end, shows.
+# Writes a line when it starts and one when it ends: a job that ran twice at once, or
+# twice to its end, shows.
 WITNESS = """
 import os, sys, time
 mark, seconds, code = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
@@ -24,101 +26,133 @@ sys.exit(code)
 """
 
 
-def submit_witness(yard: TestYard, name: str, seconds: float, code: int = 0, **fields: object) -> str:
-    script = yard.work / "witness.py"
+def submit_witness(
+    instance: TestInstance, name: str, seconds: float, code: int = 0, **fields: object
+) -> str:
+    script = instance.work / "witness.py"
     if not script.exists():
         script.write_text(WITNESS)
-    command = ["python3", str(script), str(yard.work / f"{name}.mark"), str(seconds), str(code)]
-    return yard.submit(command, name=name, **fields)
+    command = [
+        "python3",
+        str(script),
+        str(instance.work / f"{name}.mark"),
+        str(seconds),
+        str(code),
+    ]
+    return instance.submit(command, name=name, **fields)
 
 
-def marks(yard: TestYard, name: str) -> list[str]:
-    path = yard.work / f"{name}.mark"
+def marks(instance: TestInstance, name: str) -> list[str]:
+    path = instance.work / f"{name}.mark"
     return path.read_text().splitlines() if path.exists() else []
 
 
-@pytest.mark.parametrize("victims", [("server",), ("agent",), ("keeper",), ("server", "agent"), ("server", "keeper")])
-def test_a_running_job_goes_on_and_waiting_ones_follow(yard: TestYard, victims: tuple[str, ...]) -> None:
-    running = submit_witness(yard, "running", 3, code=5)
-    waiting = [submit_witness(yard, f"waiting{n}", 0.1, resources={"cpus": 2}) for n in range(3)]
-    yard.wait(running, "running")
-    yard.kill(*victims)
-    assert yard.wait(running).exit_code == 5
-    assert marks(yard, "running") == ["began 1", "ended 1"]
+@pytest.mark.parametrize(
+    "victims",
+    [("server",), ("agent",), ("keeper",), ("server", "agent"), ("server", "keeper")],
+)
+def test_a_running_job_goes_on_and_waiting_ones_follow(
+    instance: TestInstance, victims: tuple[str, ...]
+) -> None:
+    running = submit_witness(instance, "running", 3, code=5)
+    waiting = [
+        submit_witness(instance, f"waiting{n}", 0.1, resources={"cpus": 2})
+        for n in range(3)
+    ]
+    instance.wait(running, "running")
+    instance.kill(*victims)
+    assert instance.wait(running).exit_code == 5
+    assert marks(instance, "running") == ["began 1", "ended 1"]
     for number, job_id in enumerate(waiting):
-        assert yard.wait(job_id).state == "completed"
-        assert marks(yard, f"waiting{number}") == ["began 1", "ended 1"]
+        assert instance.wait(job_id).state == "completed"
+        assert marks(instance, f"waiting{number}") == ["began 1", "ended 1"]
 
 
 @pytest.mark.parametrize("retries", [0, 1])
 def test_with_everything_killed_the_exit_status_is_lost_and_the_retry_policy_decides(
-    yard: TestYard, retries: int
+    instance: TestInstance, retries: int
 ) -> None:
-    running = submit_witness(yard, "running", 2, retry_count=retries)
-    waiting = submit_witness(yard, "waiting", 0.1, resources={"cpus": 2})
-    yard.wait(running, "running")
-    yard.kill("keeper", "server", "agent")
-    done = yard.wait(running)
+    running = submit_witness(instance, "running", 2, retry_count=retries)
+    waiting = submit_witness(instance, "waiting", 0.1, resources={"cpus": 2})
+    instance.wait(running, "running")
+    instance.kill("keeper", "server", "agent")
+    done = instance.wait(running)
     assert done.attempts[0].reason == "exit_status_lost"
-    assert (done.state, len(done.attempts)) == (("failed", 1) if not retries else ("completed", 2))
+    assert (done.state, len(done.attempts)) == (
+        ("failed", 1) if not retries else ("completed", 2)
+    )
     # The first attempt was left to end by itself before a second one began.
     expected = ["began 1", "ended 1"] + ["began 2", "ended 2"] * retries
-    assert marks(yard, "running") == expected
-    assert yard.wait(waiting).state == "completed"
+    assert marks(instance, "running") == expected
+    assert instance.wait(waiting).state == "completed"
 
 
-def test_a_cancel_survives_the_crash_that_follows_it(yard: TestYard) -> None:
-    job_id = submit_witness(yard, "cancelled", 60)
-    yard.wait(job_id, "running")
-    yard.kill("agent")
-    with yard.client() as client:
+def test_a_cancel_survives_the_crash_that_follows_it(instance: TestInstance) -> None:
+    job_id = submit_witness(instance, "cancelled", 60)
+    instance.wait(job_id, "running")
+    instance.kill("agent")
+    with instance.client() as client:
         client.job(job_id).cancel()
-    yard.kill("server")
-    done = yard.wait(job_id)
+    instance.kill("server")
+    done = instance.wait(job_id)
     assert done.state == "cancelled"
-    assert marks(yard, "cancelled") == ["began 1"]
+    assert marks(instance, "cancelled") == ["began 1"]
 
 
 @pytest.mark.parametrize("keeper_dies", [False, True])
-def test_rounds_of_random_kills_lose_no_job_and_run_none_twice(yard: TestYard, keeper_dies: bool) -> None:
-    """Random victims at random moments while jobs are submitted; at the end every promise is checked.
+def test_rounds_of_random_kills_lose_no_job_and_run_none_twice(
+    instance: TestInstance, keeper_dies: bool
+) -> None:
+    """Random victims at random moments while jobs are submitted; at the end every
+    promise is checked.
 
-    As long as the keeper lives, no exit status is lost and each job needs one attempt. Once keeper and then agent
-    were killed within one job's life nobody saw how it ended: then, and only then, the retry policy starts another.
+    As long as the keeper lives, no exit status is lost and each job needs one attempt.
+    Once keeper and then agent were killed within one job's life nobody saw how it
+    ended: then, and only then, the retry policy starts another.
     """
     dice = random.Random(20261121)
-    choices = [("server",), ("agent",), ("server", "agent"), *([("keeper",), ("server", "keeper")] * keeper_dies)]
+    choices = [
+        ("server",),
+        ("agent",),
+        ("server", "agent"),
+        *([("keeper",), ("server", "keeper")] * keeper_dies),
+    ]
     jobs: dict[str, str] = {}
     for number in range(ROUNDS // 2):
         name = f"job{number}"
-        with suppress(Exception):  # an unacknowledged submission may or may not have been taken
+        # An unacknowledged submission may or may not have been taken.
+        with suppress(Exception):
             seconds = dice.choice([0.0, 0.1, 0.5])
-            jobs[name] = submit_witness(yard, name, seconds, idempotency_key=name, retry_count=10)
-        wait_until(lambda: yard.pid("agent"), 30, "an agent to live")
-        yard.kill(*dice.choice(choices))
+            jobs[name] = submit_witness(
+                instance, name, seconds, idempotency_key=name, retry_count=10
+            )
+        wait_until(lambda: instance.pid("agent"), 30, "an agent to live")
+        instance.kill(*dice.choice(choices))
     for name, job_id in jobs.items():
-        done = yard.wait(job_id, timeout=120)
+        done = instance.wait(job_id, timeout=120)
         reasons = [attempt.reason for attempt in done.attempts]
         assert done.state == "completed", (name, reasons)
         assert reasons == ["exit_status_lost"] * (len(reasons) - 1) + [None], name
         assert keeper_dies or len(reasons) == 1, (name, reasons)
-        check_no_overlap(marks(yard, name))
+        check_no_overlap(marks(instance, name))
     assert len(jobs) >= ROUNDS // 4
 
 
 def check_no_overlap(lines: list[str]) -> None:
-    """No attempt wrote anything after the next one had begun, and the last one ended."""
+    """No attempt wrote anything after the next one had begun, and the last one
+    ended.
+    """
     numbers = [int(line.split()[1]) for line in lines]
     assert numbers == sorted(numbers), lines
     assert lines[-1] == f"ended {numbers[-1]}", lines
     assert len(lines) == len(set(lines)), lines
 
 
-def test_no_gpu_or_core_stays_booked_after_the_storm(yard: TestYard) -> None:
-    submit_witness(yard, "first", 0.5)
-    wait_until(lambda: yard.pid("agent"), 30, "an agent to live")
-    yard.kill("server", "agent")
-    after = submit_witness(yard, "after", 0, resources={"cpus": 2})
-    assert yard.wait(after).state == "completed"
-    (node,) = yard.json("nodes")["items"]
+def test_no_gpu_or_core_stays_booked_after_the_storm(instance: TestInstance) -> None:
+    submit_witness(instance, "first", 0.5)
+    wait_until(lambda: instance.pid("agent"), 30, "an agent to live")
+    instance.kill("server", "agent")
+    after = submit_witness(instance, "after", 0, resources={"cpus": 2})
+    assert instance.wait(after).state == "completed"
+    (node,) = instance.json("nodes")["items"]
     assert node["booked"] == {"cpus": 0, "memory_gb": 0, "gpus": 0}

@@ -1,4 +1,6 @@
-"""A yard with a real Docker daemon: jobs that name an image run in containers, on the GPUs the scheduler gives them."""
+"""An instance with a real Docker daemon: jobs that name an image run in containers, on
+the GPUs the scheduler gives them.
+"""
 
 import json
 from collections.abc import Iterator
@@ -7,130 +9,190 @@ import pytest
 
 from gpuyard.domain.images import choose_image
 from tests.support.dockerd import IMAGE, Dockerd
+from tests.support.instance import TestInstance, make_instance
 from tests.support.nvml import FakeGpus
 from tests.support.nvml.fixtures import fake_gpus, nvml_library
 from tests.support.same import run_here_and_there
 from tests.support.wait import wait_until
-from tests.support.yard import TestYard, make_yard
 
 __all__ = ["fake_gpus", "nvml_library"]
 
 
 @pytest.fixture
-def yard(dockerd: Dockerd, fake_gpus: FakeGpus) -> Iterator[TestYard]:
+def instance(dockerd: Dockerd, fake_gpus: FakeGpus) -> Iterator[TestInstance]:
     """Two GPUs, and Docker."""
     for name in ("GPU-a", "GPU-b"):
         fake_gpus.add(name, name="NVIDIA A100-SXM4-40GB", memory_mb=40960, cc="8.0")
-    with make_yard(GPUYARD_SCHEDULER__RETRY_BASE_S="0.1", **fake_gpus.env()) as made:
+    with make_instance(
+        GPUYARD_SCHEDULER__RETRY_BASE_S="0.1", **fake_gpus.env()
+    ) as made:
         made.home.create()
-        made.home.settings.write_text(f'[providers.docker]\nhost = "{dockerd.host}"\npoll_s = 0.2\n')
+        made.home.settings.write_text(
+            f'[providers.docker]\nhost = "{dockerd.host}"\npoll_s = 0.2\n'
+        )
         made.ok("up")
         wait_until(lambda: len(made.json("gpus")["items"]) == 2, 20, "the GPUs")
         yield made
 
 
-def submit(yard: TestYard, *command: str, **fields: object) -> str:
-    path = yard.work / "spec.json"
-    body = {"name": "boxed", "command": list(command), "image": IMAGE, "workdir": str(yard.work), **fields}
+def submit(instance: TestInstance, *command: str, **fields: object) -> str:
+    path = instance.work / "spec.json"
+    body = {
+        "name": "boxed",
+        "command": list(command),
+        "image": IMAGE,
+        "workdir": str(instance.work),
+        **fields,
+    }
     path.write_text(json.dumps(body))
-    return yard.ok("submit", str(path)).split()[-1]
+    return instance.ok("submit", str(path)).split()[-1]
 
 
-def test_a_job_with_an_image_runs_in_a_container_on_its_gpus(yard: TestYard) -> None:
-    (yard.work / "here.txt").write_text("from the working directory\n")
+def test_a_job_with_an_image_runs_in_a_container_on_its_gpus(
+    instance: TestInstance,
+) -> None:
+    (instance.work / "here.txt").write_text("from the working directory\n")
     code = (
-        "cat here.txt; cat /etc/debian_version >/dev/null; echo GPUs $CUDA_VISIBLE_DEVICES; echo step 4: loss 0.5;"
-        " echo made > out.txt; touch /etc/x || echo the image is read only; exit 3"
+        "cat here.txt; cat /etc/debian_version >/dev/null; echo GPUs"
+        " $CUDA_VISIBLE_DEVICES; echo step 4: loss 0.5; echo made > out.txt; touch"
+        " /etc/x || echo the image is read only; exit 3"
     )
-    job = submit(yard, "sh", "-c", code, resources={"gpus": 1, "cpus": 0.5, "memory_gb": 0.25})
-    yard.wait(job)
-    log = yard.ok("logs", job)
+    job = submit(
+        instance,
+        "sh",
+        "-c",
+        code,
+        resources={"gpus": 1, "cpus": 0.5, "memory_gb": 0.25},
+    )
+    instance.wait(job)
+    log = instance.ok("logs", job)
     assert log.startswith("from the working directory\nGPUs GPU-")
     assert "the image is read only" in log
-    shown = yard.json("show", job)
-    assert (shown["state"], shown["exit_code"], shown["provider"]) == ("failed", 3, "docker")
+    shown = instance.json("show", job)
+    assert (shown["state"], shown["exit_code"], shown["provider"]) == (
+        "failed",
+        3,
+        "docker",
+    )
     assert shown["gpus"][0] in log
     assert shown["progress"]["step"] == 4
-    assert (yard.work / "out.txt").read_text() == "made\n"
+    assert (instance.work / "out.txt").read_text() == "made\n"
 
 
-def test_containers_and_processes_share_the_gpus_of_a_host(yard: TestYard) -> None:
-    boxed = submit(yard, "sleep", "600", resources={"gpus": 2})
-    yard.wait(boxed, "running")
-    plain = yard.ok("run", "-d", "--gpus", "1", "--", "true").strip()
-    assert "in use" in yard.ok("why", plain)
-    yard.ok("cancel", boxed)
-    assert yard.wait(boxed).state == "cancelled"
-    assert yard.wait(plain).state == "completed"
+def test_containers_and_processes_share_the_gpus_of_a_host(
+    instance: TestInstance,
+) -> None:
+    boxed = submit(instance, "sleep", "600", resources={"gpus": 2})
+    instance.wait(boxed, "running")
+    plain = instance.ok("run", "-d", "--gpus", "1", "--", "true").strip()
+    assert "in use" in instance.ok("why", plain)
+    instance.ok("cancel", boxed)
+    assert instance.wait(boxed).state == "cancelled"
+    assert instance.wait(plain).state == "completed"
 
 
-def test_one_spec_runs_unchanged_here_and_in_a_container(yard: TestYard, dockerd: Dockerd) -> None:
-    dockerd.call("tag", IMAGE, choose_image(frozenset(), gpu=False).image.reference)  # there is no registry here
-    _, there = run_here_and_there(yard, "docker")
+def test_one_spec_runs_unchanged_here_and_in_a_container(
+    instance: TestInstance, dockerd: Dockerd
+) -> None:
+    # There is no registry here.
+    dockerd.call("tag", IMAGE, choose_image(frozenset(), gpu=False).image.reference)
+    _, there = run_here_and_there(instance, "docker")
     assert "was chosen" in there["warnings"][0]
 
 
-def test_containers_and_processes_share_a_workspace(yard: TestYard) -> None:
-    yard.ok("run", "--workspace", "corpus", "--", "sh", "-c", "echo words > $GPUYARD_WORKSPACE/text")
-    job = submit(yard, "sh", "-c", "cat $GPUYARD_WORKSPACE/text; echo $GPUYARD_WORKSPACE", workspace="corpus")
-    assert yard.wait(job).state == "completed"
-    assert yard.ok("logs", job) == "words\n/workspace\n"
+def test_containers_and_processes_share_a_workspace(instance: TestInstance) -> None:
+    instance.ok(
+        "run",
+        "--workspace",
+        "corpus",
+        "--",
+        "sh",
+        "-c",
+        "echo words > $GPUYARD_WORKSPACE/text",
+    )
+    job = submit(
+        instance,
+        "sh",
+        "-c",
+        "cat $GPUYARD_WORKSPACE/text; echo $GPUYARD_WORKSPACE",
+        workspace="corpus",
+    )
+    assert instance.wait(job).state == "completed"
+    assert instance.ok("logs", job) == "words\n/workspace\n"
 
 
-def test_a_container_goes_on_from_what_it_saved(yard: TestYard) -> None:
+def test_a_container_goes_on_from_what_it_saved(instance: TestInstance) -> None:
     code = """
         if [ -n "$GPUYARD_RESUME_FROM" ]; then echo from $(cat $GPUYARD_RESUME_FROM); exit 0; fi
         echo 40 > new; mv new step-40.txt; sleep 600
         """
-    job = submit(yard, "sh", "-c", code, checkpoint={"path": "step-*.txt"}, retry_count=1)
-    (saved,) = wait_until(lambda: yard.json("checkpoints", job)["items"], 60, "a checkpoint")
+    job = submit(
+        instance, "sh", "-c", code, checkpoint={"path": "step-*.txt"}, retry_count=1
+    )
+    (saved,) = wait_until(
+        lambda: instance.json("checkpoints", job)["items"], 60, "a checkpoint"
+    )
     assert (saved["path"], saved["step"]) == ("step-40.txt", 40)
-    yard.ok("cancel", job)
-    assert yard.wait(job).state == "cancelled"
-    (yard.work / "step-40.txt").unlink()
-    yard.ok("resume", job, "-d")
-    assert yard.wait(job).state == "completed"
-    assert yard.ok("logs", job) == "from 40\n"
+    instance.ok("cancel", job)
+    assert instance.wait(job).state == "cancelled"
+    (instance.work / "step-40.txt").unlink()
+    instance.ok("resume", job, "-d")
+    assert instance.wait(job).state == "completed"
+    assert instance.ok("logs", job) == "from 40\n"
 
 
-def test_what_ends_a_container_is_told_apart(yard: TestYard) -> None:
+def test_what_ends_a_container_is_told_apart(instance: TestInstance) -> None:
     eats = "x = bytearray(1 << 30); print(len(x))"
     jobs = {
-        "out_of_memory": submit(yard, "python3", "-c", eats, resources={"memory_gb": 0.1}),
-        "timed_out": submit(yard, "sleep", "600", timeout_s=1),
-        "command_not_found": submit(yard, "no-such-program"),
-        "submit_failed": submit(yard, "true", image="127.0.0.1:9/no/such:image"),
+        "out_of_memory": submit(
+            instance, "python3", "-c", eats, resources={"memory_gb": 0.1}
+        ),
+        "timed_out": submit(instance, "sleep", "600", timeout_s=1),
+        "command_not_found": submit(instance, "no-such-program"),
+        "submit_failed": submit(instance, "true", image="127.0.0.1:9/no/such:image"),
     }
     for reason, job in jobs.items():
-        yard.wait(job)
-        shown = yard.json("show", job)
+        instance.wait(job)
+        shown = instance.json("show", job)
         assert shown["reason"] == reason, shown
-    message = yard.json("show", jobs["submit_failed"])["attempts"][0]["message"]
+    message = instance.json("show", jobs["submit_failed"])["attempts"][0]["message"]
     assert "127.0.0.1:9/no/such:image cannot be pulled" in message
 
 
-def test_containers_outlive_gpuyard_and_their_daemon(yard: TestYard, dockerd: Dockerd) -> None:
-    enough = yard.work / "enough"
+def test_containers_outlive_gpuyard_and_their_daemon(
+    instance: TestInstance, dockerd: Dockerd
+) -> None:
+    enough = instance.work / "enough"
     waits = f"echo here; while [ ! -e {enough} ]; do sleep 0.1; done; echo done"
-    jobs = [submit(yard, "sh", "-c", waits, resources={"gpus": 1}) for _ in range(2)]
+    jobs = [
+        submit(instance, "sh", "-c", waits, resources={"gpus": 1}) for _ in range(2)
+    ]
     for job in jobs:
-        yard.wait(job, "running")
-    yard.kill("server")
+        instance.wait(job, "running")
+    instance.kill("server")
     dockerd.stop(kill=True)
-    yard.ok("up")
-    wait_until(lambda: "unhealthy" in yard.run("providers").stdout, 30, "the daemon to be missed")
+    instance.ok("up")
+    wait_until(
+        lambda: "unhealthy" in instance.run("providers").stdout,
+        30,
+        "the daemon to be missed",
+    )
     dockerd.start()
     enough.touch()
     for job in jobs:
-        assert yard.wait(job).state == "completed"
-        assert yard.ok("logs", job) == "here\ndone\n"
-        assert len(yard.json("show", job)["attempts"]) == 1
-    assert not dockerd.call("ps", "-aq", "--filter", f"label=gpuyard.home={yard.home.root}").stdout.strip()
+        assert instance.wait(job).state == "completed"
+        assert instance.ok("logs", job) == "here\ndone\n"
+        assert len(instance.json("show", job)["attempts"]) == 1
+    assert not dockerd.call(
+        "ps", "-aq", "--filter", f"label=gpuyard.home={instance.home.root}"
+    ).stdout.strip()
 
 
 def test_without_docker_an_image_is_refused() -> None:
-    with make_yard() as made:
-        (made.work / "spec.json").write_text(json.dumps({"command": ["true"], "image": "debian:12"}))
+    with make_instance() as made:
+        (made.work / "spec.json").write_text(
+            json.dumps({"command": ["true"], "image": "debian:12"})
+        )
         done = made.run("submit", str(made.work / "spec.json"))
         assert done.returncode == 2, done
         assert "nothing here runs containers" in done.stderr

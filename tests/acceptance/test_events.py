@@ -1,4 +1,6 @@
-"""The stream of events: whole lives in order, nothing missed or repeated over a break, listeners that never read."""
+"""The stream of events: whole lives in order, nothing missed or repeated over a break,
+listeners that never read.
+"""
 
 import itertools
 import json
@@ -10,11 +12,17 @@ from typing import Any
 import httpx
 import psutil
 
+from tests.support.instance import TestInstance
 from tests.support.wait import wait_until
 from tests.support.web import http, spec, sse
-from tests.support.yard import TestYard
 
-LIFE = ["job.submitted", "attempt.intended", "attempt.started", "checkpoint.saved", "job.completed"]
+LIFE = [
+    "job.submitted",
+    "attempt.intended",
+    "attempt.started",
+    "checkpoint.saved",
+    "job.completed",
+]
 TRAIN = """
 import time, pathlib
 for n in range(1, 4):
@@ -26,9 +34,13 @@ pathlib.Path("life_3.pt").write_text("weights")
 THOUSANDS = 1000
 
 
-def listen(web: httpx.Client, last_id: str | None = None, **query: Any) -> Iterator[dict[str, Any]]:
+def listen(
+    web: httpx.Client, last_id: str | None = None, **query: Any
+) -> Iterator[dict[str, Any]]:
     """The live stream; ends when the consumer leaves it."""
-    headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id is not None else {})
+    headers = {"Accept": "text/event-stream"} | (
+        {"Last-Event-ID": last_id} if last_id is not None else {}
+    )
     with web.stream("GET", "/api/v1/events", params=query, headers=headers) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         yield from sse(answer.iter_lines())
@@ -39,18 +51,24 @@ def journal(web: httpx.Client, **query: Any) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     after: int | None = 0
     while after is not None:
-        page = web.get("/api/v1/events", params={**query, "after": after, "limit": 1000}).json()
+        page = web.get(
+            "/api/v1/events", params={**query, "after": after, "limit": 1000}
+        ).json()
         found += page["items"]
         after = page["next"]
     return found
 
 
-def test_a_jobs_whole_life_comes_in_order_and_its_progress_without_ids(shared_yard: TestYard) -> None:
-    (shared_yard.work / "train.py").write_text(TRAIN)
-    shared_yard.submit(["true"])
-    job_id = shared_yard.submit(["python3", "train.py"], checkpoint={"path": "life_*.pt"})
+def test_a_jobs_whole_life_comes_in_order_and_its_progress_without_ids(
+    shared_instance: TestInstance,
+) -> None:
+    (shared_instance.work / "train.py").write_text(TRAIN)
+    shared_instance.submit(["true"])
+    job_id = shared_instance.submit(
+        ["python3", "train.py"], checkpoint={"path": "life_*.pt"}
+    )
     seen: list[dict[str, Any]] = []
-    with http(shared_yard) as web:
+    with http(shared_instance) as web:
         for message in listen(web, after=0, job=job_id):
             seen.append(message)
             if message["event"] == "job.completed":
@@ -67,65 +85,106 @@ def test_a_jobs_whole_life_comes_in_order_and_its_progress_without_ids(shared_ya
     assert passing[-1]["data"]["data"]["metrics"]["loss"] == 2.0
 
 
-def test_a_broken_stream_goes_on_where_it_was_even_after_the_server_was_killed(yard: TestYard) -> None:
-    yard.ok("up")
-    with http(yard) as web:
-        web.post("/api/v1/jobs", json=[spec(yard) for _ in range(4)])
+def test_a_broken_stream_goes_on_where_it_was_even_after_the_server_was_killed(
+    instance: TestInstance,
+) -> None:
+    instance.ok("up")
+    with http(instance) as web:
+        web.post("/api/v1/jobs", json=[spec(instance) for _ in range(4)])
         seen = list(itertools.islice(listen(web, "0"), 5))
-        web.post("/api/v1/jobs", json=[spec(yard) for _ in range(4)])
+        web.post("/api/v1/jobs", json=[spec(instance) for _ in range(4)])
         seen += itertools.islice(listen(web, seen[-1]["id"]), 5)
-    running = yard.submit(["sleep", "0.5"])
-    yard.wait(running, "running")
-    yard.kill("server")
-    assert yard.json("show", running)["id"] == running  # the command starts the server anew
-    yard.wait(running)
-    with http(yard) as web:
+    running = instance.submit(["sleep", "0.5"])
+    instance.wait(running, "running")
+    instance.kill("server")
+    # The command starts the server anew.
+    assert instance.json("show", running)["id"] == running
+    instance.wait(running)
+    with http(instance) as web:
         whole = journal(web)
         seen += itertools.islice(listen(web, seen[-1]["id"]), len(whole) - len(seen))
     assert [int(message["id"]) for message in seen] == [event["seq"] for event in whole]
     assert [message["data"] for message in seen] == whole
 
 
-def test_listeners_that_never_read_cost_little_and_hold_up_nobody(yard: TestYard) -> None:
-    """200 of them, each owed more than the kernel keeps for it (4 MB); one that reads in the end gets everything."""
-    yard.ok("up")
-    with http(yard) as web:
-        parent = web.post("/api/v1/jobs", json=spec(yard, "sleep", "300")).json()["id"]
-        children = [spec(yard, name="🙂" * 200, depends_on=[parent]) for _ in range(2500)]
+def test_listeners_that_never_read_cost_little_and_hold_up_nobody(
+    instance: TestInstance,
+) -> None:
+    """200 of them, each owed more than the kernel keeps for it (4 MB); one that reads
+    in the end gets everything.
+    """
+    instance.ok("up")
+    with http(instance) as web:
+        parent = web.post("/api/v1/jobs", json=spec(instance, "sleep", "300")).json()[
+            "id"
+        ]
+        children = [
+            spec(instance, name="🙂" * 200, depends_on=[parent]) for _ in range(2500)
+        ]
         assert web.post("/api/v1/jobs", json=children).status_code == 201
-        server = psutil.Process(yard.pid("server"))
+        server = psutil.Process(instance.pid("server"))
         before = server.memory_info().rss
         listeners = [mute_listener(web) for _ in range(200)]
-        wait_until(lambda: all(listener.recv(1, socket.MSG_PEEK) for listener in listeners), 30, "all to be answered")
+        wait_until(
+            lambda: all(listener.recv(1, socket.MSG_PEEK) for listener in listeners),
+            30,
+            "all to be answered",
+        )
         assert web.post("/api/v1/jobs", json=children).status_code == 201
         assert web.post(f"/api/v1/jobs/{parent}/cancel").status_code == 200
-        wait_until(lambda: web.get("/api/v1/server").json()["jobs"].get("queued", 0) == 0, 60, "all to be over")
+        wait_until(
+            lambda: web.get("/api/v1/server").json()["jobs"].get("queued", 0) == 0,
+            60,
+            "all to be over",
+        )
         grown = server.memory_info().rss - before
         whole = journal(web)
-        assert sum(len(json.dumps(event, ensure_ascii=False).encode()) for event in whole) > 5e6
+        assert (
+            sum(len(json.dumps(event, ensure_ascii=False).encode()) for event in whole)
+            > 5e6
+        )
         assert grown < len(listeners) * 1e6
         lines = listeners[0].makefile(encoding="utf-8")
-        read = itertools.islice((line for line in lines if line.startswith("id: ")), len(whole))
-        assert [int(line.removeprefix("id: ")) for line in read] == [event["seq"] for event in whole]
+        read = itertools.islice(
+            (line for line in lines if line.startswith("id: ")), len(whole)
+        )
+        assert [int(line.removeprefix("id: ")) for line in read] == [
+            event["seq"] for event in whole
+        ]
         for listener in listeners:
             listener.close()
 
 
-def test_thousands_that_never_read_hold_up_nobody(yard: TestYard) -> None:
-    """Each is woken for every event, and soon takes no more; the server's memory does not grow with what it is owed."""
-    yard.ok("up")
-    with http(yard) as web:
-        parent = web.post("/api/v1/jobs", json=spec(yard, "sleep", "300")).json()["id"]
-        server = psutil.Process(yard.pid("server"))
+def test_thousands_that_never_read_hold_up_nobody(instance: TestInstance) -> None:
+    """Each is woken for every event, and soon takes no more; the server's memory does
+    not grow with what it is owed.
+    """
+    instance.ok("up")
+    with http(instance) as web:
+        parent = web.post("/api/v1/jobs", json=spec(instance, "sleep", "300")).json()[
+            "id"
+        ]
+        server = psutil.Process(instance.pid("server"))
         listeners = [mute_listener(web, after=None) for _ in range(THOUSANDS)]
-        wait_until(lambda: all(listener.recv(1, socket.MSG_PEEK) for listener in listeners), 60, "all to be answered")
-        before, seen = server.memory_info().rss, len(journal(web))
-        children = [spec(yard, name="🙂" * 200, depends_on=[parent]) for _ in range(100)]
+        wait_until(
+            lambda: all(listener.recv(1, socket.MSG_PEEK) for listener in listeners),
+            60,
+            "all to be answered",
+        )
+        before = server.memory_info().rss
+        seen = len(journal(web))
+        children = [
+            spec(instance, name="🙂" * 200, depends_on=[parent]) for _ in range(100)
+        ]
         for _ in range(10):
             assert web.post("/api/v1/jobs", json=children).status_code == 201
             assert web.get("/api/v1/jobs", params={"limit": 1}).status_code == 200
         assert web.post(f"/api/v1/jobs/{parent}/cancel").status_code == 200
-        wait_until(lambda: web.get("/api/v1/server").json()["jobs"].get("queued", 0) == 0, 60, "all to be over")
+        wait_until(
+            lambda: web.get("/api/v1/server").json()["jobs"].get("queued", 0) == 0,
+            60,
+            "all to be over",
+        )
         owed = sum(len(json.dumps(event)) for event in journal(web)[seen:])
         assert owed > 1_000_000
         assert server.memory_info().rss - before < THOUSANDS * 100_000
@@ -137,42 +196,59 @@ def test_thousands_that_never_read_hold_up_nobody(yard: TestYard) -> None:
 
 
 def mute_listener(web: httpx.Client, after: int | None = 0) -> socket.socket:
-    """A connection that asks for every event there ever was (or from now on), with as small a buffer as can be."""
+    """A connection that asks for every event there ever was (or from now on), with as
+    small a buffer as can be.
+    """
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
     connection.connect((web.base_url.host, web.base_url.port))
     path = "/api/v1/events" if after is None else f"/api/v1/events?after={after}"
-    request = f"GET {path} HTTP/1.1\r\nHost: yard\r\nAuthorization: {web.headers['Authorization']}\r\n"
+    request = (
+        f"GET {path} HTTP/1.1\r\nHost: instance\r\nAuthorization:"
+        f" {web.headers['Authorization']}\r\n"
+    )
     connection.sendall(f"{request}Accept: text/event-stream\r\n\r\n".encode())
     return connection
 
 
-def test_the_command_lists_and_follows_events(shared_yard: TestYard) -> None:
-    first = shared_yard.submit(["true"], name="listed")
-    shared_yard.wait(first)
-    events = shared_yard.json("events", "--job", "listed")["items"]
+def test_the_command_lists_and_follows_events(shared_instance: TestInstance) -> None:
+    first = shared_instance.submit(["true"], name="listed")
+    shared_instance.wait(first)
+    events = shared_instance.json("events", "--job", "listed")["items"]
     assert [events[0]["kind"], events[-1]["kind"]] == ["job.submitted", "job.completed"]
-    assert shared_yard.json("events", "--after", str(events[-1]["seq"] - 1), "-n", "1")["items"] == events[-1:]
-    page = shared_yard.json("events", "-n", "2")
+    assert (
+        shared_instance.json(
+            "events", "--after", str(events[-1]["seq"] - 1), "-n", "1"
+        )["items"]
+        == events[-1:]
+    )
+    page = shared_instance.json("events", "-n", "2")
     assert page["next"] == str(page["items"][-1]["seq"])
-    following = shared_yard.popen("events", "-f", "--json", "--after", "0")
+    following = shared_instance.popen("events", "-f", "--json", "--after", "0")
     assert following.stdout is not None
-    second = shared_yard.submit(["true"])
+    second = shared_instance.submit(["true"])
     lines: list[dict[str, Any]] = []
-    while not lines or (lines[-1]["kind"], lines[-1]["job_id"]) != ("job.completed", second):
+    while not lines or (lines[-1]["kind"], lines[-1]["job_id"]) != (
+        "job.completed",
+        second,
+    ):
         lines.append(json.loads(following.stdout.readline()))
-    assert [line["seq"] for line in lines if line["seq"]] == list(range(1, lines[-1]["seq"] + 1))
+    assert [line["seq"] for line in lines if line["seq"]] == list(
+        range(1, lines[-1]["seq"] + 1)
+    )
     following.send_signal(signal.SIGINT)
     assert following.communicate(timeout=20)[1] == ""
 
 
-def test_following_into_a_pipe_that_closes_is_no_error(shared_yard: TestYard) -> None:
-    following = shared_yard.popen("events", "-f", "--after", "0")
+def test_following_into_a_pipe_that_closes_is_no_error(
+    shared_instance: TestInstance,
+) -> None:
+    following = shared_instance.popen("events", "-f", "--after", "0")
     assert following.stdout is not None
     assert following.stdout.readline()
     following.stdout.close()
     while following.poll() is None:  # it can notice only when it writes
-        shared_yard.wait(shared_yard.submit(["true"]))
+        shared_instance.wait(shared_instance.submit(["true"]))
     assert following.stderr is not None
     assert (following.returncode, following.stderr.read()) == (0, "")
     following.stderr.close()

@@ -1,4 +1,6 @@
-"""What models teach outlives the server: how long they take, and when they are asked for."""
+"""What models teach outlives the server: how long they take, and when they are asked
+for.
+"""
 
 import asyncio
 import time
@@ -10,22 +12,25 @@ import pytest
 
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.ledger.ledger import Ledger
-from gpuyard.scheduler.habits import SLOT_S, SLOTS
+from gpuyard.residency.demand_forecast import SLOT_S, SLOTS
 from tests.acceptance.test_models import ask, models, said
-from tests.acceptance.test_sharing import PATHS, section, states, yard_of
+from tests.acceptance.test_sharing import PATHS, instance_of, section, states
+from tests.support.instance import TestInstance
 from tests.support.wait import wait_until
-from tests.support.yard import TestYard
 
 
 @pytest.fixture
-def learning() -> Iterator[TestYard]:
+def learning() -> Iterator[TestInstance]:
     """Two GPUs; two models that are said to boot for a minute, one of which sleeps."""
-    sections = [section("m", memory_gb=20, boot_s=60), section("s", memory_gb=20, boot_s=60, **PATHS)]
-    with yard_of("2x24", *sections) as yard:
-        yield yard
+    sections = [
+        section("m", memory_gb=20, boot_s=60),
+        section("s", memory_gb=20, boot_s=60, **PATHS),
+    ]
+    with instance_of("2x24", *sections) as instance:
+        yield instance
 
 
-def test_measured_times_outlive_the_server(learning: TestYard) -> None:
+def test_measured_times_outlive_the_server(learning: TestInstance) -> None:
     before = models(learning)["m"]
     assert (before["boot_s"], before["boot_p90_s"]) == (60, 60)
     assert said(ask(learning, "m")) == "m: hello"
@@ -39,8 +44,16 @@ def test_measured_times_outlive_the_server(learning: TestYard) -> None:
     learning.ok("up", "--simulate-gpus", "2x24")
     after = models(learning)["m"]
     assert after["boot_s"] == cold
-    kinds = [e["data"]["move"] for e in learning.json("events")["items"] if e["kind"] == "model.timed"]
-    assert kinds[:3] == ["boot", "unload", "reboot"], "the second boot was another kind of boot"
+    kinds = [
+        e["data"]["move"]
+        for e in learning.json("events")["items"]
+        if e["kind"] == "model.timed"
+    ]
+    assert kinds[:3] == [
+        "boot",
+        "unload",
+        "reboot",
+    ], "the second boot was another kind of boot"
 
 
 def teach(home: Path, *habits: tuple[str, int, int, float]) -> None:
@@ -53,30 +66,41 @@ def teach(home: Path, *habits: tuple[str, int, int, float]) -> None:
         for model, slot, day, share in habits:
             values = {"model": model, "slot": slot, "day": day, "share": share}
             change = Change(Table.HABITS, f"{model}/{slot}", values)
-            writer.put([Event(EventKind.MODEL_ASKED, time.time(), (change,), None, values)])
-        await writer.written()
+            writer.add_events(
+                [Event(EventKind.MODEL_ASKED, time.time(), (change,), None, values)]
+            )
+        await writer.committed()
         await writer.close()
         ledger.close()
 
     asyncio.run(write())
 
 
-def test_a_model_is_loaded_at_the_time_of_day_at_which_it_was_asked_for(learning: TestYard) -> None:
+def test_a_model_is_loaded_at_the_time_of_day_at_which_it_was_asked_for(
+    learning: TestInstance,
+) -> None:
     learning.ok("down")
     now = int(time.time() // SLOT_S)
     day = now // SLOTS
-    teach(learning.home.root, *[("m", slot % SLOTS, day - 1, 0.9) for slot in (now, now + 1)])
+    teach(
+        learning.home.root,
+        *[("m", slot % SLOTS, day - 1, 0.9) for slot in (now, now + 1)],
+    )
     learning.ok("up", "--simulate-gpus", "2x24")
-    wait_until(lambda: states(learning, "m", "s") == ["ready", "absent"], 30, "it to be loaded")
+    wait_until(
+        lambda: states(learning, "m", "s") == ["ready", "absent"], 30, "it to be loaded"
+    )
     assert models(learning)["m"]["answered"] == 0
 
 
-def test_a_busy_model_gets_an_idle_gpu_as_well(learning: TestYard) -> None:
+def test_a_busy_model_gets_an_idle_gpu_as_well(learning: TestInstance) -> None:
     """And gives it back to the first script; one of them stays for the requests."""
     assert said(ask(learning, "m")) == "m: hello"
     with ThreadPoolExecutor(12) as pool:
         asking = [pool.submit(ask, learning, "m", f"sleep {n}") for n in [8] * 6]
-        wait_until(lambda: len(models(learning)["m"]["replicas"]) == 2, 60, "a second replica")
+        wait_until(
+            lambda: len(models(learning)["m"]["replicas"]) == 2, 60, "a second replica"
+        )
         for answer in asking:
             assert said(answer.result()) == "m: sleep 8"
     assert {gpu["state"] for gpu in learning.json("gpus")["items"]} == {"llm_ready"}

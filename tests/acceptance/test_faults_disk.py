@@ -10,8 +10,8 @@ import pytest
 from gpuyard.client.sync import Client
 from gpuyard.domain.errors import GpuyardError
 from tests.support.faults import Faults
+from tests.support.instance import TestInstance, make_instance
 from tests.support.wait import wait_until
-from tests.support.yard import TestYard, make_yard
 
 
 @pytest.fixture
@@ -20,19 +20,23 @@ def faults(tmp_path: Path) -> Faults:
 
 
 @pytest.fixture
-def faulty(faults: Faults) -> Iterator[TestYard]:
-    with make_yard(**faults.environment) as yard:
-        yield yard
+def faulty(faults: Faults) -> Iterator[TestInstance]:
+    with make_instance(**faults.environment) as instance:
+        yield instance
 
 
-def submit(yard: TestYard, key: str) -> str:
+def submit(instance: TestInstance, key: str) -> str:
     """A job of this key, asked for once."""
-    with Client(yard.address()) as client:
-        return client.run({"command": ["true"], "workdir": str(yard.work), "idempotency_key": key}).id
+    with Client(instance.address()) as client:
+        return client.run(
+            {"command": ["true"], "workdir": str(instance.work), "idempotency_key": key}
+        ).id
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_a_sync_that_fails_acknowledges_nothing_and_loses_nothing(faults: Faults, faulty: TestYard, code: int) -> None:
+def test_a_sync_that_fails_acknowledges_nothing_and_loses_nothing(
+    faults: Faults, faulty: TestInstance, code: int
+) -> None:
     faulty.ok("up")
     before = submit(faulty, "before")
     faulty.wait(before)
@@ -41,8 +45,11 @@ def test_a_sync_that_fails_acknowledges_nothing_and_loses_nothing(faults: Faults
         submit(faulty, "meanwhile")
     assert faulty.job(before).state == "completed"
     faults.syncs_fail(0)
-    # Whether the failed one came to be is for its key to find out: asked again, there is one of it.
-    first = wait_until(lambda: _submitted(faulty, "meanwhile"), 20, "the ledger to take jobs again")
+    # Whether the failed one came to be is for its key to find out: asked again, there
+    # is one of it.
+    first = wait_until(
+        lambda: _submitted(faulty, "meanwhile"), 20, "the ledger to take jobs again"
+    )
     assert submit(faulty, "meanwhile") == first
     assert faulty.wait(first).state == "completed"
     faulty.kill("server")
@@ -50,19 +57,23 @@ def test_a_sync_that_fails_acknowledges_nothing_and_loses_nothing(faults: Faults
     assert len(faulty.json("jobs", "-n", "100")["items"]) == 2
 
 
-def _submitted(yard: TestYard, key: str) -> str | None:
+def _submitted(instance: TestInstance, key: str) -> str | None:
     try:
-        return submit(yard, key)
+        return submit(instance, key)
     except GpuyardError:
         return None
 
 
-def test_a_torn_write_ahead_log_keeps_what_was_acknowledged(yard: TestYard) -> None:
-    """A crash of the machine leaves half a commit at the end of the log: it never was, and all before it is."""
-    yard.ok("up")
-    jobs = [submit(yard, f"key-{n}") for n in range(5)]
-    yard.kill("server")
-    log = next(yard.home.root.glob("ledger.db-wal"))
+def test_a_torn_write_ahead_log_keeps_what_was_acknowledged(
+    instance: TestInstance,
+) -> None:
+    """A crash of the machine leaves half a commit at the end of the log: it never was,
+    and all before it is.
+    """
+    instance.ok("up")
+    jobs = [submit(instance, f"key-{n}") for n in range(5)]
+    instance.kill("server")
+    log = next(instance.home.root.glob("ledger.db-wal"))
     whole = log.read_bytes()
     frame = 24 + int.from_bytes(whole[8:12], "big")
     torn = bytearray(whole[-frame:])
@@ -70,5 +81,7 @@ def test_a_torn_write_ahead_log_keeps_what_was_acknowledged(yard: TestYard) -> N
     with log.open("ab") as file:
         file.write(bytes(torn[: frame // 2]))
     for job_id in jobs:
-        assert yard.wait(job_id).state == "completed"
-    assert {item["id"] for item in yard.json("jobs", "-n", "100")["items"]} == set(jobs)
+        assert instance.wait(job_id).state == "completed"
+    assert {item["id"] for item in instance.json("jobs", "-n", "100")["items"]} == set(
+        jobs
+    )

@@ -1,4 +1,6 @@
-"""Clocks that jump, answers that are lost, cancels that race the end, output without end."""
+"""Clocks that jump, answers that are lost, cancels that race the end, output without
+end.
+"""
 
 import json
 import socket
@@ -10,8 +12,8 @@ import pytest
 
 from gpuyard.client.calls import at_home_here
 from tests.support.faults import Faults
+from tests.support.instance import TestInstance, make_instance
 from tests.support.wait import wait_until
-from tests.support.yard import TestYard, make_yard
 
 
 @pytest.fixture
@@ -20,11 +22,13 @@ def faults(tmp_path: Path) -> Faults:
 
 
 @pytest.fixture
-def jumpy(faults: Faults) -> Iterator[TestYard]:
-    with make_yard(
-        GPUYARD_SCHEDULER__RETRY_BASE_S="3", GPUYARD_SCHEDULER__RETRY_MAX_S="3", **faults.environment
-    ) as yard:
-        yield yard
+def jumpy(faults: Faults) -> Iterator[TestInstance]:
+    with make_instance(
+        GPUYARD_SCHEDULER__RETRY_BASE_S="3",
+        GPUYARD_SCHEDULER__RETRY_MAX_S="3",
+        **faults.environment,
+    ) as instance:
+        yield instance
 
 
 # Fails the first time it runs.
@@ -32,12 +36,21 @@ ONCE = 'test -e "$1" && exit 0; : >"$1"; exit 1'
 
 
 @pytest.mark.parametrize("jump_s", [3600, -3600])
-def test_a_clock_that_jumps_an_hour_stops_nothing(faults: Faults, jumpy: TestYard, jump_s: float) -> None:
-    """A retry that waits, a job that runs and one that has a time limit: none notices that the wall clock was set."""
-    retried = jumpy.submit(["sh", "-c", ONCE, "sh", str(jumpy.work / "ran")], retry_count=1)
+def test_a_clock_that_jumps_an_hour_stops_nothing(
+    faults: Faults, jumpy: TestInstance, jump_s: float
+) -> None:
+    """A retry that waits, a job that runs and one that has a time limit: none notices
+    that the wall clock was set.
+    """
+    retried = jumpy.submit(
+        ["sh", "-c", ONCE, "sh", str(jumpy.work / "ran")], retry_count=1
+    )
     running = jumpy.submit(["sleep", "4"], timeout_s=600)
     jumpy.wait(running, "running")
-    wait_until(lambda: jumpy.job(retried).attempts[0].state == "ended", what="the first try to fail")
+    wait_until(
+        lambda: jumpy.job(retried).attempts[0].state == "ended",
+        what="the first try to fail",
+    )
     faults.clock_is_off(jump_s)
     after = jumpy.submit(["true"])
     for job_id in (after, retried, running):
@@ -47,54 +60,76 @@ def test_a_clock_that_jumps_an_hour_stops_nothing(faults: Faults, jumpy: TestYar
     assert len(jumpy.job(retried).attempts) == 2
 
 
-def test_a_reply_that_was_lost_is_given_again(yard: TestYard) -> None:
-    yard.ok("up")
-    address = yard.address()
+def test_a_reply_that_was_lost_is_given_again(instance: TestInstance) -> None:
+    instance.ok("up")
+    address = instance.address()
     host, port = address.url.removeprefix("http://").rstrip("/").split(":")
     body = json.dumps(
-        at_home_here({"command": ["true"], "workdir": str(yard.work), "idempotency_key": "once"})
+        at_home_here(
+            {
+                "command": ["true"],
+                "workdir": str(instance.work),
+                "idempotency_key": "once",
+            }
+        )
     ).encode()
-    head = (f"POST /api/v1/jobs HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {address.token}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n").encode()  # fmt: skip
+    head = (
+        f"POST /api/v1/jobs HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer"
+        f" {address.token}\r\nContent-Type: application/json\r\nContent-Length:"
+        f" {len(body)}\r\n\r\n"
+    ).encode()
     for _ in range(3):  # each hangs up without having read the answer
         with socket.create_connection((host, int(port))) as connection:
             connection.sendall(head + body)
-    told = yard.submit(["true"], idempotency_key="once")
-    assert [item["id"] for item in yard.json("jobs", "-n", "100")["items"]] == [told]
-    assert len(yard.wait(told).attempts) == 1
+    told = instance.submit(["true"], idempotency_key="once")
+    assert [item["id"] for item in instance.json("jobs", "-n", "100")["items"]] == [
+        told
+    ]
+    assert len(instance.wait(told).attempts) == 1
 
 
-def test_a_cancel_that_races_the_end_is_decided_once(yard: TestYard) -> None:
-    """Whoever comes first wins; the job says the same for ever after, and it is what its program did."""
-    script = yard.work / "race.sh"
+def test_a_cancel_that_races_the_end_is_decided_once(instance: TestInstance) -> None:
+    """Whoever comes first wins; the job says the same for ever after, and it is what
+    its program did.
+    """
+    script = instance.work / "race.sh"
     script.write_text('sleep 0.$2; echo done >"$1"\n')
     jobs: dict[str, Path] = {}
-    with yard.client() as client:
+    with instance.client() as client:
         for number in range(16):
-            mark = yard.work / f"mark{number}"
+            mark = instance.work / f"mark{number}"
             command = ["sh", str(script), str(mark), f"{number % 4}"]
-            jobs[client.run({"command": command, "workdir": str(yard.work)}).id] = mark
+            jobs[client.run({"command": command, "workdir": str(instance.work)}).id] = (
+                mark
+            )
         for job_id in jobs:
             client.job(job_id).cancel()
-    states = {job_id: yard.wait(job_id).state for job_id in jobs}
+    states = {job_id: instance.wait(job_id).state for job_id in jobs}
     assert set(states.values()) <= {"completed", "cancelled"}
     for job_id, state in states.items():
         assert state == "cancelled" or jobs[job_id].exists()
-    yard.kill("server")
-    assert {job_id: yard.wait(job_id).state for job_id in jobs} == states
-    (node,) = yard.json("nodes")["items"]
+    instance.kill("server")
+    assert {job_id: instance.wait(job_id).state for job_id in jobs} == states
+    (node,) = instance.json("nodes")["items"]
     assert node["booked"]["cpus"] == 0
 
 
-def test_a_line_of_100_megabytes_is_kept_and_fills_nobodys_memory(yard: TestYard) -> None:
-    job_id = yard.submit(["sh", "-c", "head -c 100000000 /dev/zero | tr '\\0' x; echo; echo after"])
-    before = memory_mb(yard)
-    assert yard.wait(job_id, timeout=110).state == "completed"
-    assert yard.ok("logs", job_id, "-n", "1").strip() == "after"
-    grown = {name: now - before[name] for name, now in memory_mb(yard).items()}
+def test_a_line_of_100_megabytes_is_kept_and_fills_nobodys_memory(
+    instance: TestInstance,
+) -> None:
+    job_id = instance.submit(
+        ["sh", "-c", "head -c 100000000 /dev/zero | tr '\\0' x; echo; echo after"]
+    )
+    before = memory_mb(instance)
+    assert instance.wait(job_id, timeout=110).state == "completed"
+    assert instance.ok("logs", job_id, "-n", "1").strip() == "after"
+    grown = {name: now - before[name] for name, now in memory_mb(instance).items()}
     assert max(grown.values()) < 64, grown
 
 
-def memory_mb(yard: TestYard) -> dict[str, float]:
-    return {name: psutil.Process(pid).memory_info().rss / 1e6
-            for name in ("server", "agent") if (pid := yard.pid(name))}  # fmt: skip
+def memory_mb(instance: TestInstance) -> dict[str, float]:
+    return {
+        name: psutil.Process(pid).memory_info().rss / 1e6
+        for name in ("server", "agent")
+        if (pid := instance.pid(name))
+    }

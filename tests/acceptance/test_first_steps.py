@@ -1,125 +1,188 @@
-"""From nothing: one command starts the server, runs the job and hands its output and its exit code on."""
+"""From nothing: one command starts the server, runs the job and hands its output and
+its exit code on.
+"""
 
 import json
 
 import pytest
 
-from tests.support.yard import TestYard
+from tests.support.instance import TestInstance
 
 
-def test_run_starts_everything_and_prints_the_output(yard: TestYard) -> None:
-    done = yard.run("run", "--", "python3", "-c", "print(1)")
+def test_run_starts_everything_and_prints_the_output(instance: TestInstance) -> None:
+    done = instance.run("run", "--", "python3", "-c", "print(1)")
     assert (done.returncode, done.stdout) == (0, "1\n")
     assert "completed" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("command", "code"),
-    [(["sh", "-c", "exit 7"], 7), (["sh", "-c", "kill -9 $$"], 137), (["true"], 0), (["sh", "-c", "exit 255"], 255)],
+    [
+        (["sh", "-c", "exit 7"], 7),
+        (["sh", "-c", "kill -9 $$"], 137),
+        (["true"], 0),
+        (["sh", "-c", "exit 255"], 255),
+    ],
 )
-def test_the_jobs_exit_code_is_passed_on(shared_yard: TestYard, command: list[str], code: int) -> None:
-    assert shared_yard.run("run", "--", *command).returncode == code
+def test_the_jobs_exit_code_is_passed_on(
+    shared_instance: TestInstance, command: list[str], code: int
+) -> None:
+    assert shared_instance.run("run", "--", *command).returncode == code
 
 
-def test_a_timed_out_job_is_124_and_a_cancelled_one_130(shared_yard: TestYard) -> None:
-    assert shared_yard.run("run", "--timeout", "0.5s", "--", "sleep", "60").returncode == 124
-    running = shared_yard.popen("run", "--name", "to-cancel", "--", "sleep", "60")
-    shared_yard.wait("to-cancel", "running")
-    shared_yard.ok("cancel", "to-cancel")
+def test_a_timed_out_job_is_124_and_a_cancelled_one_130(
+    shared_instance: TestInstance,
+) -> None:
+    assert (
+        shared_instance.run("run", "--timeout", "0.5s", "--", "sleep", "60").returncode
+        == 124
+    )
+    running = shared_instance.popen("run", "--name", "to-cancel", "--", "sleep", "60")
+    shared_instance.wait("to-cancel", "running")
+    shared_instance.ok("cancel", "to-cancel")
     assert running.wait(30) == 130
 
 
-def test_gpuyards_own_fault_is_125_where_the_jobs_code_is_passed_on(shared_yard: TestYard) -> None:
-    assert shared_yard.run("run", "--", "no-such-program").returncode == 125
-    assert shared_yard.run("logs", "-f", "no-such-job").returncode == 125
-    assert shared_yard.run("logs", "no-such-job").returncode == 3
+def test_gpuyards_own_fault_is_125_where_the_jobs_code_is_passed_on(
+    shared_instance: TestInstance,
+) -> None:
+    assert shared_instance.run("run", "--", "no-such-program").returncode == 125
+    assert shared_instance.run("logs", "-f", "no-such-job").returncode == 125
+    assert shared_instance.run("logs", "no-such-job").returncode == 3
 
 
-def test_every_listing_speaks_json(shared_yard: TestYard) -> None:
-    job_id = json.loads(shared_yard.ok("run", "--json", "--", "python3", "-c", "print(1)"))["id"]
-    shared_yard.wait(job_id)
-    for words in (["jobs"], ["events"], ["gpus"], ["nodes"], ["tiers"], ["providers"], ["templates"],
-                  ["checkpoints", job_id], ["doctor"]):  # fmt: skip
-        document = shared_yard.json(*words)
+def test_every_listing_speaks_json(shared_instance: TestInstance) -> None:
+    job_id = json.loads(
+        shared_instance.ok("run", "--json", "--", "python3", "-c", "print(1)")
+    )["id"]
+    shared_instance.wait(job_id)
+    for words in (
+        ["jobs"],
+        ["events"],
+        ["gpus"],
+        ["nodes"],
+        ["tiers"],
+        ["providers"],
+        ["templates"],
+        ["checkpoints", job_id],
+        ["doctor"],
+    ):
+        document = shared_instance.json(*words)
         assert isinstance(document["items"], list), words
         assert "next" in document, words
-    assert shared_yard.json("show", job_id)["state"] == "completed"
-    assert shared_yard.json("why", job_id)["pending"] is False
-    assert shared_yard.json("up")["started"] is False
+    assert shared_instance.json("show", job_id)["state"] == "completed"
+    assert shared_instance.json("why", job_id)["pending"] is False
+    assert shared_instance.json("up")["started"] is False
 
 
-def test_a_job_is_found_by_the_end_of_its_id_and_by_its_name(shared_yard: TestYard) -> None:
-    job_id = shared_yard.submit(["true"], name="findable")
-    assert shared_yard.json("show", job_id[-8:])["id"] == job_id
-    assert shared_yard.json("show", "findable")["id"] == job_id
+def test_a_job_is_found_by_the_end_of_its_id_and_by_its_name(
+    shared_instance: TestInstance,
+) -> None:
+    job_id = shared_instance.submit(["true"], name="findable")
+    assert shared_instance.json("show", job_id[-8:])["id"] == job_id
+    assert shared_instance.json("show", "findable")["id"] == job_id
 
 
-def test_a_command_reads_what_it_was_given(shared_yard: TestYard) -> None:
-    """A file of nearly a megabyte, and what is piped in; nobody is shown it who only looks at the job."""
+def test_a_command_reads_what_it_was_given(shared_instance: TestInstance) -> None:
+    """A file of nearly a megabyte, and what is piped in; nobody is shown it who only
+    looks at the job.
+    """
     count = ["python3", "-c", "import sys; print(len(sys.stdin.read()))"]
-    (shared_yard.work / "order").write_text("hush" * 240_000)
-    assert shared_yard.ok("run", "--name", "reader", "--stdin", "order", "--", *count).strip() == "960000"
-    assert shared_yard.ok("run", "--stdin", "-", "--", "cat", input="é\nend") == "é\nend"
-    assert shared_yard.ok("run", "--", "cat", input="not meant for it") == ""
-    shown = shared_yard.ok("show", "reader")
+    (shared_instance.work / "order").write_text("hush" * 240_000)
+    assert (
+        shared_instance.ok(
+            "run", "--name", "reader", "--stdin", "order", "--", *count
+        ).strip()
+        == "960000"
+    )
+    assert (
+        shared_instance.ok("run", "--stdin", "-", "--", "cat", input="é\nend")
+        == "é\nend"
+    )
+    assert shared_instance.ok("run", "--", "cat", input="not meant for it") == ""
+    shown = shared_instance.ok("show", "reader")
     assert "960 kB" in shown
-    assert "hush" not in shown + shared_yard.ok("jobs") + shared_yard.ok("jobs", "--json") + shared_yard.ok("events")
+    assert "hush" not in shown + shared_instance.ok("jobs") + shared_instance.ok(
+        "jobs", "--json"
+    ) + shared_instance.ok("events")
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(None, "cannot be read"), (b"x" * 1_000_001, "more than the 1 MB"), (b"\xff", "is not UTF-8")],
+    [
+        (None, "cannot be read"),
+        (b"x" * 1_000_001, "more than the 1 MB"),
+        (b"\xff", "is not UTF-8"),
+    ],
 )
-def test_a_standard_input_that_cannot_be_sent_is_named(shared_yard: TestYard, content: bytes | None, said: str) -> None:
+def test_a_standard_input_that_cannot_be_sent_is_named(
+    shared_instance: TestInstance, content: bytes | None, said: str
+) -> None:
     name = f"input-{said.replace(' ', '-')}"
     if content is not None:
-        (shared_yard.work / name).write_bytes(content)
-    refused = shared_yard.run("run", "-d", "--stdin", name, "--", "true")
+        (shared_instance.work / name).write_bytes(content)
+    refused = shared_instance.run("run", "-d", "--stdin", name, "--", "true")
     assert refused.returncode == 2
     assert f"--stdin: {name}" in refused.stderr
     assert said in refused.stderr
 
 
-def test_logs_whole_and_last_lines(shared_yard: TestYard) -> None:
-    job_id = shared_yard.submit(["sh", "-c", "seq 1 100; printf end"])
-    shared_yard.wait(job_id)
-    assert shared_yard.ok("logs", job_id) == "".join(f"{n}\n" for n in range(1, 101)) + "end"
-    assert shared_yard.ok("logs", job_id, "-n", "2") == "100\nend"
-    assert shared_yard.ok("logs", job_id, "-n", "0") == ""
+def test_logs_whole_and_last_lines(shared_instance: TestInstance) -> None:
+    job_id = shared_instance.submit(["sh", "-c", "seq 1 100; printf end"])
+    shared_instance.wait(job_id)
+    assert (
+        shared_instance.ok("logs", job_id)
+        == "".join(f"{n}\n" for n in range(1, 101)) + "end"
+    )
+    assert shared_instance.ok("logs", job_id, "-n", "2") == "100\nend"
+    assert shared_instance.ok("logs", job_id, "-n", "0") == ""
 
 
-def test_a_script_runs_in_the_folder_it_is_started_from(shared_yard: TestYard) -> None:
-    (shared_yard.work / "helper.py").write_text("WORD = 'from my own module'\n")
-    (shared_yard.work / "main.py").write_text("import os\nfrom helper import WORD\nprint(WORD, os.getcwd())\n")
-    assert shared_yard.ok("run", "main.py").strip() == f"from my own module {shared_yard.work}"
+def test_a_script_runs_in_the_folder_it_is_started_from(
+    shared_instance: TestInstance,
+) -> None:
+    (shared_instance.work / "helper.py").write_text("WORD = 'from my own module'\n")
+    (shared_instance.work / "main.py").write_text(
+        "import os\nfrom helper import WORD\nprint(WORD, os.getcwd())\n"
+    )
+    assert (
+        shared_instance.ok("run", "main.py").strip()
+        == f"from my own module {shared_instance.work}"
+    )
 
 
-def test_down_refuses_while_a_job_runs_and_leaves_it_running_when_told(yard: TestYard) -> None:
-    job_id = yard.submit(["sh", "-c", "sleep 4; echo survived"])
-    yard.wait(job_id, "running")
-    refused = yard.run("down")
+def test_down_refuses_while_a_job_runs_and_leaves_it_running_when_told(
+    instance: TestInstance,
+) -> None:
+    job_id = instance.submit(["sh", "-c", "sleep 4; echo survived"])
+    instance.wait(job_id, "running")
+    refused = instance.run("down")
     assert refused.returncode == 4
     assert "--running" in refused.stderr
-    assert "down" in yard.ok("down", "--running", "leave")
-    assert yard.ok("logs", "-f", job_id) == "survived\n"
-    assert yard.job(job_id).state == "completed"
-    assert len(yard.job(job_id).attempts) == 1
+    assert "down" in instance.ok("down", "--running", "leave")
+    assert instance.ok("logs", "-f", job_id) == "survived\n"
+    assert instance.job(job_id).state == "completed"
+    assert len(instance.job(job_id).attempts) == 1
 
 
-def test_down_without_a_server_says_so(yard: TestYard) -> None:
-    assert "No gpuyard server runs" in yard.ok("down")
+def test_down_without_a_server_says_so(instance: TestInstance) -> None:
+    assert "No gpuyard server runs" in instance.ok("down")
 
 
-def test_help_and_version_are_instant_because_nothing_slow_is_imported(yard: TestYard) -> None:
+def test_help_and_version_are_instant_because_nothing_slow_is_imported(
+    instance: TestInstance,
+) -> None:
     import subprocess
     import sys
 
     program = (
-        "import sys\nfrom gpuyard.cli.main import app\n"
-        "try:\n app(['--help'])\nexcept SystemExit:\n pass\n"
-        "slow = {'httpx', 'rich', 'fastapi', 'pydantic', 'sqlalchemy'} & set(sys.modules)\n"
-        "sys.exit(f'imported: {slow}' if slow else 0)\n"
+        "import sys\nfrom gpuyard.cli.main import app\ntry:\n app(['--help'])\nexcept"
+        " SystemExit:\n pass\nslow = {'httpx', 'rich', 'fastapi', 'pydantic',"
+        " 'sqlalchemy'} & set(sys.modules)\nsys.exit(f'imported: {slow}' if slow else"
+        " 0)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    assert yard.ok("--version").startswith("gpuyard ")
+    assert instance.ok("--version").startswith("gpuyard ")

@@ -1,4 +1,6 @@
-"""The HTTP contract, spoken by a plain client: shapes, codes, paging, idempotency, series, checkpoints."""
+"""The HTTP contract, spoken by a plain client: shapes, codes, paging, idempotency,
+series, checkpoints.
+"""
 
 import hashlib
 import re
@@ -12,18 +14,17 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.instance import TestInstance, make_instance
 from tests.support.nvml import FakeGpus
-from tests.support.nvml.fixtures import fake_gpus, nvml_library  # noqa: F401  (fixtures)
 from tests.support.wait import wait_until
 from tests.support.web import check_problem, http, job_count, spec
-from tests.support.yard import TestYard, make_yard
 
 METHODS = ("get", "post", "put", "patch", "delete")
 
 
 @pytest.fixture
-def web(shared_yard: TestYard) -> Iterator[httpx.Client]:
-    with http(shared_yard) as client:
+def web(shared_instance: TestInstance) -> Iterator[httpx.Client]:
+    with http(shared_instance) as client:
         yield client
 
 
@@ -42,7 +43,9 @@ def references(node: Any) -> Iterator[str]:
         yield from references(inner)
 
 
-def test_openapi_describes_every_route_and_every_reference_in_it_resolves(web: httpx.Client) -> None:
+def test_openapi_describes_every_route_and_every_reference_in_it_resolves(
+    web: httpx.Client,
+) -> None:
     document = web.get("/openapi.json").json()
     assert document["openapi"].startswith("3.")
     for reference in set(references(document)):
@@ -50,20 +53,30 @@ def test_openapi_describes_every_route_and_every_reference_in_it_resolves(web: h
         for step in reference.removeprefix("#/").split("/"):
             target = target[step]
     found = list(operations(document))
-    assert len({operation["operationId"] for _, _, operation in found}) == len(found) > 15
+    assert (
+        len({operation["operationId"] for _, _, operation in found}) == len(found) > 15
+    )
     for method, path, operation in found:
         assert operation["summary"] and operation["description"], (method, path)
-        assert "application/problem+json" in operation["responses"]["default"]["content"], (method, path)
-        parameters = {p["name"] for p in operation.get("parameters", []) if p["in"] == "path"}
+        assert (
+            "application/problem+json" in operation["responses"]["default"]["content"]
+        ), (method, path)
+        parameters = {
+            p["name"] for p in operation.get("parameters", []) if p["in"] == "path"
+        }
         assert parameters == set(re.findall(r"\{(\w+)\}", path)), (method, path)
-    assert {"JobSpec", "JobConfig", "Job", "Problem"} <= set(document["components"]["schemas"])
+    assert {"JobSpec", "JobConfig", "Job", "Problem"} <= set(
+        document["components"]["schemas"]
+    )
 
 
 def test_every_route_but_health_wants_the_token(web: httpx.Client) -> None:
     for method, path, operation in operations(web.get("/openapi.json").json()):
         assert bool(operation.get("security")) == (path != "/healthz"), path
         for token in ("", "Bearer", "Bearer wrong", "Basic d3Jvbmc="):
-            answer = web.request(method, re.sub("{.*?}", "x", path), headers={"Authorization": token})
+            answer = web.request(
+                method, re.sub("{.*?}", "x", path), headers={"Authorization": token}
+            )
             if path == "/healthz":
                 assert (answer.status_code, answer.json()["status"]) == (200, "ok")
             else:
@@ -71,20 +84,32 @@ def test_every_route_but_health_wants_the_token(web: httpx.Client) -> None:
                 assert answer.headers["www-authenticate"] == "Bearer"
 
 
-def test_only_loopback_is_listened_on(shared_yard: TestYard) -> None:
-    sockets = psutil.Process(shared_yard.pid("server")).net_connections("inet")
-    assert {s.laddr.ip for s in sockets if s.status == psutil.CONN_LISTEN} == {"127.0.0.1"}
+def test_only_loopback_is_listened_on(shared_instance: TestInstance) -> None:
+    sockets = psutil.Process(shared_instance.pid("server")).net_connections("inet")
+    assert {s.laddr.ip for s in sockets if s.status == psutil.CONN_LISTEN} == {
+        "127.0.0.1"
+    }
 
 
-@pytest.mark.parametrize("mode", [None, 0o755], ids=["a new home", "a folder that others may read"])
-def test_token_ledger_and_logs_are_private(yard: TestYard, mode: int | None) -> None:
+@pytest.mark.parametrize(
+    "mode", [None, 0o755], ids=["a new home", "a folder that others may read"]
+)
+def test_token_ledger_and_logs_are_private(
+    instance: TestInstance, mode: int | None
+) -> None:
     if mode:
-        yard.home.root.mkdir()
-        yard.home.root.chmod(mode)
-    yard.wait(yard.submit(["true"]))
-    assert stat.S_IMODE(yard.home.token.stat().st_mode) == 0o600
-    assert stat.S_IMODE(yard.home.root.stat().st_mode) == (mode or 0o700)
-    private = [yard.home.token, yard.home.logs, yard.home.node, yard.home.blobs, *yard.home.root.glob("ledger.db*")]
+        instance.home.root.mkdir()
+        instance.home.root.chmod(mode)
+    instance.wait(instance.submit(["true"]))
+    assert stat.S_IMODE(instance.home.token.stat().st_mode) == 0o600
+    assert stat.S_IMODE(instance.home.root.stat().st_mode) == (mode or 0o700)
+    private = [
+        instance.home.token,
+        instance.home.logs,
+        instance.home.node,
+        instance.home.blobs,
+        *instance.home.root.glob("ledger.db*"),
+    ]
     assert len(private) >= 6
     assert [path for path in private if stat.S_IMODE(path.stat().st_mode) & 0o077] == []
 
@@ -119,21 +144,31 @@ def test_errors_are_problem_documents_with_stable_codes(
     check_problem(web.request(method, path, json=body), status, code)
 
 
-def test_a_method_that_is_not_there_is_refused_with_those_that_are(web: httpx.Client) -> None:
+def test_a_method_that_is_not_there_is_refused_with_those_that_are(
+    web: httpx.Client,
+) -> None:
     answer = web.put("/api/v1/jobs")
     check_problem(answer, 405, "method_not_allowed")
     assert answer.headers["allow"] == "GET, POST"
 
 
 @pytest.mark.parametrize("header", ["abc", "-1", "²", "9" * 30])
-def test_a_last_event_id_that_is_none_is_refused(web: httpx.Client, header: str) -> None:
+def test_a_last_event_id_that_is_none_is_refused(
+    web: httpx.Client, header: str
+) -> None:
     headers = {"Accept": "text/event-stream", "Last-Event-ID": header.encode("latin-1")}
-    problem = check_problem(web.get("/api/v1/events", headers=headers), 422, "invalid_input")
+    problem = check_problem(
+        web.get("/api/v1/events", headers=headers), 422, "invalid_input"
+    )
     assert problem["faults"][0]["field"] == "Last-Event-ID"
 
 
-def test_pages_show_each_job_once_while_new_ones_come(shared_yard: TestYard, web: httpx.Client) -> None:
-    bodies = [spec(shared_yard, name="paged", labels={"n": str(n)}) for n in range(11)]
+def test_pages_show_each_job_once_while_new_ones_come(
+    shared_instance: TestInstance, web: httpx.Client
+) -> None:
+    bodies = [
+        spec(shared_instance, name="paged", labels={"n": str(n)}) for n in range(11)
+    ]
     ids = [job["id"] for job in web.post("/api/v1/jobs", json=bodies).json()["items"]]
     seen: list[str] = []
     query: dict[str, Any] = {"name": "paged", "limit": 4}
@@ -146,16 +181,25 @@ def test_pages_show_each_job_once_while_new_ones_come(shared_yard: TestYard, web
         if page["next"] is None or pages > 9:
             break
         query["cursor"] = page["next"]
-        assert web.post("/api/v1/jobs", json=spec(shared_yard, name="paged")).status_code == 201
+        assert (
+            web.post(
+                "/api/v1/jobs", json=spec(shared_instance, name="paged")
+            ).status_code
+            == 201
+        )
     assert pages == 3
     assert seen == ids[::-1]
 
 
-def test_a_key_sent_many_times_at_once_makes_one_job(shared_yard: TestYard, web: httpx.Client) -> None:
+def test_a_key_sent_many_times_at_once_makes_one_job(
+    shared_instance: TestInstance, web: httpx.Client
+) -> None:
     before = job_count(web)
-    body = spec(shared_yard, idempotency_key="once")
+    body = spec(shared_instance, idempotency_key="once")
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: web.post("/api/v1/jobs", json=body), range(8)))
+        answers = list(
+            pool.map(lambda _: web.post("/api/v1/jobs", json=body), range(8))
+        )
     assert {answer.status_code for answer in answers} == {201}
     assert len({answer.json()["id"] for answer in answers}) == 1
     assert job_count(web) == before + 1
@@ -164,81 +208,139 @@ def test_a_key_sent_many_times_at_once_makes_one_job(shared_yard: TestYard, web:
     assert job_count(web) == before + 1
 
 
-def test_a_list_is_queued_whole_or_not_at_all(shared_yard: TestYard, web: httpx.Client) -> None:
+def test_a_list_is_queued_whole_or_not_at_all(
+    shared_instance: TestInstance, web: httpx.Client
+) -> None:
     before = job_count(web)
-    good = spec(shared_yard)
-    problem = check_problem(web.post("/api/v1/jobs", json=[good, {**good, "comand": 1}, good]), 422, "invalid_input")
-    assert problem["faults"] == [{"field": "1.comand", "fault": "is not a field", "remedy": "did you mean command?"}]
-    check_problem(web.post("/api/v1/jobs", json=[good, spec(shared_yard, "nosuch")]), 422, "invalid_input")
+    good = spec(shared_instance)
+    problem = check_problem(
+        web.post("/api/v1/jobs", json=[good, {**good, "comand": 1}, good]),
+        422,
+        "invalid_input",
+    )
+    assert problem["faults"] == [
+        {
+            "field": "1.comand",
+            "fault": "is not a field",
+            "remedy": "did you mean command?",
+        }
+    ]
+    check_problem(
+        web.post("/api/v1/jobs", json=[good, spec(shared_instance, "nosuch")]),
+        422,
+        "invalid_input",
+    )
     check_problem(web.post("/api/v1/jobs", json=[]), 422, "invalid_input")
     assert job_count(web) == before
-    answer = web.post("/api/v1/jobs", json=[{**good, "name": name} for name in ("one", "two")])
-    assert (answer.status_code, [job["name"] for job in answer.json()["items"]]) == (201, ["one", "two"])
+    answer = web.post(
+        "/api/v1/jobs", json=[{**good, "name": name} for name in ("one", "two")]
+    )
+    assert (answer.status_code, [job["name"] for job in answer.json()["items"]]) == (
+        201,
+        ["one", "two"],
+    )
     assert job_count(web) == before + 2
 
 
-def test_the_providers_form_is_accepted_and_its_device_is_the_schedulers(fake_gpus: FakeGpus) -> None:  # noqa: F811
-    """S2's JobConfig as its document has it, but for the command, which this machine must have."""
+def test_the_providers_form_is_accepted_and_its_device_is_the_schedulers(
+    fake_gpus: FakeGpus,
+) -> None:
+    """S2's JobConfig as its document has it, but for the command, which this machine
+    must have.
+    """
     fake_gpus.add("GPU-a", name="NVIDIA A100-SXM4-40GB", memory_mb=40960, cc="8.0")
     body = {
-        "name": "pytorch-training", "image": "pytorch:latest", "command": ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"],
-        "gpu_spec": {"gpu_type": "A100", "gpu_count": 1, "memory_gb": 40, "vcpus": 1, "ram_gb": 1},
-        "environment": {"CUDA_VISIBLE_DEVICES": "7"}, "volumes": {"/data": "/host/data"},
-        "timeout_minutes": 60, "retry_count": 3,
-    }  # fmt: skip
-    with make_yard(**fake_gpus.env()) as yard:
-        yard.ok("up")
-        with http(yard) as web:
+        "name": "pytorch-training",
+        "image": "pytorch:latest",
+        "command": ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"],
+        "gpu_spec": {
+            "gpu_type": "A100",
+            "gpu_count": 1,
+            "memory_gb": 40,
+            "vcpus": 1,
+            "ram_gb": 1,
+        },
+        "environment": {"CUDA_VISIBLE_DEVICES": "7"},
+        "volumes": {"/data": "/host/data"},
+        "timeout_minutes": 60,
+        "retry_count": 3,
+    }
+    with make_instance(**fake_gpus.env()) as instance:
+        instance.ok("up")
+        with http(instance) as web:
             job = web.post("/api/v1/jobs", json=body).json()
             assert "CUDA_VISIBLE_DEVICES" in job["warnings"][0]
-            assert yard.wait(job["id"]).attempts[0].gpus == ["GPU-a"]
+            assert instance.wait(job["id"]).attempts[0].gpus == ["GPU-a"]
             assert web.get(f"/api/v1/jobs/{job['id']}/logs").text == "GPU-a\n"
             kept = web.get(f"/api/v1/jobs/{job['id']}").json()["spec"]
             assert (kept["timeout_s"], kept["retry_count"]) == (3600, 3)
             problem = check_problem(
-                web.post("/api/v1/jobs", json={**body, "timeout_minutes": -1}), 422, "invalid_input"
+                web.post("/api/v1/jobs", json={**body, "timeout_minutes": -1}),
+                422,
+                "invalid_input",
             )
             assert problem["faults"][0]["field"] == "timeout_minutes"
 
 
-def test_prometheus_metrics_parse_and_count_the_jobs(shared_yard: TestYard, web: httpx.Client) -> None:
-    shared_yard.wait(shared_yard.submit(["true"]))
+def test_prometheus_metrics_parse_and_count_the_jobs(
+    shared_instance: TestInstance, web: httpx.Client
+) -> None:
+    shared_instance.wait(shared_instance.submit(["true"]))
     answer = web.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
-    families = {family.name: family for family in text_string_to_metric_families(answer.text)}
-    jobs = {sample.labels["state"]: sample.value for sample in families["gpuyard_jobs"].samples}
+    families = {
+        family.name: family for family in text_string_to_metric_families(answer.text)
+    }
+    jobs = {
+        sample.labels["state"]: sample.value
+        for sample in families["gpuyard_jobs"].samples
+    }
     assert sum(jobs.values()) == job_count(web)
     assert jobs["completed"] >= 1
-    assert {"gpuyard_attempts_live", "gpuyard_nodes", "gpuyard_gpus", "gpuyard_ledger_commits"} <= set(families)
+    assert {
+        "gpuyard_attempts_live",
+        "gpuyard_nodes",
+        "gpuyard_gpus",
+        "gpuyard_ledger_commits",
+    } <= set(families)
     assert all(family.documentation for family in families.values())
 
 
-def test_a_long_series_is_thinned_and_keeps_its_extremes(shared_yard: TestYard, web: httpx.Client) -> None:
-    (shared_yard.work / "spiky.py").write_text(
-        "spikes = {777: 99.0, 2222: -5.0}\n"
-        "for n in range(3000):\n    print(f'iter {n}: loss {spikes.get(n, 3 - n / 3000)}, time 1.00ms')\n"
+def test_a_long_series_is_thinned_and_keeps_its_extremes(
+    shared_instance: TestInstance, web: httpx.Client
+) -> None:
+    (shared_instance.work / "spiky.py").write_text(
+        "spikes = {777: 99.0, 2222: -5.0}\nfor n in range(3000):\n    print(f'iter {n}:"
+        " loss {spikes.get(n, 3 - n / 3000)}, time 1.00ms')\n"
     )
-    job_id = shared_yard.submit(["python3", "spiky.py"])
-    shared_yard.wait(job_id)
+    job_id = shared_instance.submit(["python3", "spiky.py"])
+    shared_instance.wait(job_id)
 
     def series(**query: Any) -> dict[str, Any]:
-        items = web.get(f"/api/v1/jobs/{job_id}/metrics", params={"name": "loss", **query}).json()["items"]
+        items = web.get(
+            f"/api/v1/jobs/{job_id}/metrics", params={"name": "loss", **query}
+        ).json()["items"]
         return items[0] if items else {"count": 0, "points": []}
 
     wait_until(lambda: series()["count"] == 3000, what="all points to be stored")
-    thin, whole = series(points=50)["points"], series(points=10_000)["points"]
+    thin = series(points=50)["points"]
+    whole = series(points=10_000)["points"]
     assert (len(whole), len(thin) <= 50) == (3000, True)
     assert [point["step"] for point in thin] == sorted(point["step"] for point in thin)
     assert {0, 777, 2222, 2999} <= {point["step"] for point in thin}
-    check_problem(web.get(f"/api/v1/jobs/{job_id}/metrics?points=3"), 422, "invalid_input")
+    check_problem(
+        web.get(f"/api/v1/jobs/{job_id}/metrics?points=3"), 422, "invalid_input"
+    )
 
 
-def test_a_checkpoint_is_downloaded_with_its_hash(shared_yard: TestYard, web: httpx.Client) -> None:
+def test_a_checkpoint_is_downloaded_with_its_hash(
+    shared_instance: TestInstance, web: httpx.Client
+) -> None:
     command = ["sh", "-c", "head -c 300000 /dev/urandom > part && mv part ckpt_7.pt"]
-    job_id = shared_yard.submit(command, checkpoint={"path": "ckpt_*.pt"})
-    assert shared_yard.wait(job_id).checkpoints == 1
+    job_id = shared_instance.submit(command, checkpoint={"path": "ckpt_*.pt"})
+    assert shared_instance.wait(job_id).checkpoints == 1
     (checkpoint,) = web.get(f"/api/v1/jobs/{job_id}/checkpoints").json()["items"]
-    content = (shared_yard.work / "ckpt_7.pt").read_bytes()
+    content = (shared_instance.work / "ckpt_7.pt").read_bytes()
     assert (checkpoint["step"], checkpoint["size"]) == (7, len(content))
     assert checkpoint["sha256"] == hashlib.sha256(content).hexdigest()
     assert web.get(f"/api/v1/checkpoints/{checkpoint['id']}").json() == checkpoint
@@ -246,16 +348,26 @@ def test_a_checkpoint_is_downloaded_with_its_hash(shared_yard: TestYard, web: ht
     assert answer.content == content
     assert answer.headers["etag"] == f'"{checkpoint["sha256"]}"'
     assert 'filename="ckpt_7.pt"' in answer.headers["content-disposition"]
-    part = web.get(f"/api/v1/checkpoints/{checkpoint['id']}/content", headers={"Range": "bytes=100-199"})
+    part = web.get(
+        f"/api/v1/checkpoints/{checkpoint['id']}/content",
+        headers={"Range": "bytes=100-199"},
+    )
     assert (part.status_code, part.content) == (206, content[100:200])
 
 
-def test_cancel_is_idempotent_and_never_undoes_an_end(shared_yard: TestYard, web: httpx.Client) -> None:
-    running, done = shared_yard.submit(["sleep", "60"]), shared_yard.submit(["true"])
-    shared_yard.wait(running, "running")
-    shared_yard.wait(done)
-    assert [web.post(f"/api/v1/jobs/{running}/cancel").status_code for _ in range(3)] == [200] * 3
-    over = shared_yard.wait(running)
+def test_cancel_is_idempotent_and_never_undoes_an_end(
+    shared_instance: TestInstance, web: httpx.Client
+) -> None:
+    running = shared_instance.submit(["sleep", "60"])
+    done = shared_instance.submit(["true"])
+    shared_instance.wait(running, "running")
+    shared_instance.wait(done)
+    assert [
+        web.post(f"/api/v1/jobs/{running}/cancel").status_code for _ in range(3)
+    ] == [200] * 3
+    over = shared_instance.wait(running)
     assert (over.state, len(over.attempts)) == ("cancelled", 1)
-    assert web.post(f"/api/v1/jobs/{running}/cancel").json()["ended_at"] == over.ended_at
+    assert (
+        web.post(f"/api/v1/jobs/{running}/cancel").json()["ended_at"] == over.ended_at
+    )
     assert web.post(f"/api/v1/jobs/{done}/cancel").json()["state"] == "completed"

@@ -1,4 +1,6 @@
-"""A real Hugging Face Trainer, unmodified, in a folder of its own: progress, series, checkpoints that are folders."""
+"""A real Hugging Face Trainer, unmodified, in a folder of its own: progress, series,
+checkpoints that are folders.
+"""
 
 import shutil
 import tarfile
@@ -7,27 +9,42 @@ from pathlib import Path
 import pytest
 
 from tests.support import huggingface
-from tests.support.yard import TestYard
+from tests.support.instance import TestInstance
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "huggingface"
 trainer_python = huggingface.trainer_python
 
 
 @pytest.mark.timeout(500)
-def test_a_trainer_run_shows_progress_series_and_checkpoints(yard: TestYard, trainer_python: Path) -> None:
-    shutil.copytree(PROGRAM, yard.work, dirs_exist_ok=True)
-    done = yard.run(
-        "run", "--name", "trainer", "--env", "OMP_NUM_THREADS=1", "--checkpoint", "out/checkpoint-*", "--",
-        str(trainer_python), "train.py", timeout=200,
-    )  # fmt: skip
+def test_a_trainer_run_shows_progress_series_and_checkpoints(
+    instance: TestInstance, trainer_python: Path
+) -> None:
+    shutil.copytree(PROGRAM, instance.work, dirs_exist_ok=True)
+    done = instance.run(
+        "run",
+        "--name",
+        "trainer",
+        "--env",
+        "OMP_NUM_THREADS=1",
+        "--checkpoint",
+        "out/checkpoint-*",
+        "--",
+        str(trainer_python),
+        "train.py",
+        timeout=200,
+    )
     assert done.returncode == 0, done.stderr
-    job = yard.json("show", "trainer")
-    assert (job["progress"]["step"], job["progress"]["total"], job["progress"]["epoch"]) == (100, 100, 2)
-    with yard.client() as client:
+    job = instance.json("show", "trainer")
+    assert (
+        job["progress"]["step"],
+        job["progress"]["total"],
+        job["progress"]["epoch"],
+    ) == (100, 100, 2)
+    with instance.client() as client:
         handle = client.job("trainer")
         series = handle.metrics()
         saved = handle.checkpoints()
-        target = client.download(saved[-1], yard.work)
+        target = client.download(saved[-1], instance.work)
     assert len(series["loss"]) == 20
     assert series["loss"][-1]["value"] < series["loss"][0]["value"]
     assert len(series["eval_loss"]) == 2

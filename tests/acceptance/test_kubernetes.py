@@ -1,4 +1,6 @@
-"""A yard in front of a Kubernetes cluster (a full fake, whose containers are processes)."""
+"""An instance in front of a Kubernetes cluster (a full fake, whose containers are
+processes).
+"""
 
 import random
 from collections.abc import Iterator
@@ -7,150 +9,253 @@ from pathlib import Path
 import pytest
 
 from gpuyard.domain.images import choose_image
+from tests.support.instance import TestInstance, make_instance
 from tests.support.kubernetes import Cluster, Node
 from tests.support.same import run_here_and_there
 from tests.support.wait import wait_until
-from tests.support.yard import TestYard, make_yard
 
 IMAGE = "python:3.11-slim"
 
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    nodes = [Node("a1", gpus=2), Node("a2", gpus=2),
-             Node("t1", gpus=1, gpu_product="Tesla-T4", gpu_memory_mib=15360, instance_type="small")]  # fmt: skip
+    nodes = [
+        Node("a1", gpus=2),
+        Node("a2", gpus=2),
+        Node(
+            "t1",
+            gpus=1,
+            gpu_product="Tesla-T4",
+            gpu_memory_mib=15360,
+            instance_type="small",
+        ),
+    ]
     with Cluster(nodes) as cluster:
-        spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+        spec = {
+            "accessModes": ["ReadWriteMany"],
+            "resources": {"requests": {"storage": "1Gi"}},
+        }
         cluster.create(
-            {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "flag"}, "spec": spec}
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": "flag"},
+                "spec": spec,
+            }
         )
         yield cluster
 
 
 @pytest.fixture
-def yard(cluster: Cluster, tmp_path: Path) -> Iterator[TestYard]:
-    with make_yard(GPUYARD_SCHEDULER__RETRY_BASE_S="0.1") as made:
+def instance(cluster: Cluster, tmp_path: Path) -> Iterator[TestInstance]:
+    with make_instance(GPUYARD_SCHEDULER__RETRY_BASE_S="0.1") as made:
         made.home.create()
         config = cluster.kubeconfig(tmp_path / "kubeconfig")
-        made.home.settings.write_text(f"""
+        made.home.settings.write_text(
+            f"""
 [providers.kubernetes]
 kubeconfig = "{config}"
 namespace = "default"
 poll_s = 0.1
 volumes = {{ "/flag" = "pvc:flag" }}
 prices = {{ small = 0.5, "NVIDIA-A100-SXM4-40GB" = 3 }}
-""")
+"""
+        )
         made.ok("up")
         yield made
 
 
-def test_one_spec_runs_unchanged_here_and_there(yard: TestYard, cluster: Cluster) -> None:
+def test_one_spec_runs_unchanged_here_and_there(
+    instance: TestInstance, cluster: Cluster
+) -> None:
     cluster.add_image(choose_image(frozenset(), gpu=False).image.reference)
-    _, there = run_here_and_there(yard, "kubernetes")
+    _, there = run_here_and_there(instance, "kubernetes")
     assert "was chosen" in there["warnings"][0]
     assert there["node"] in ("a1", "a2", "t1")
     assert there["cost"]["basis"] == "offer"
 
 
-def test_the_cheapest_that_suits_is_taken_and_the_estimate_says_so_before(yard: TestYard) -> None:
+def test_the_cheapest_that_suits_is_taken_and_the_estimate_says_so_before(
+    instance: TestInstance,
+) -> None:
     words = ["--gpus", "1", "--image", IMAGE]
-    found = yard.json("estimate", *words, "--strategy", "cost")
+    found = instance.json("estimate", *words, "--strategy", "cost")
     best = found["items"][0]
     assert (best["name"], best["per_hour"]) == ("kubernetes/tesla-t4-small", 0.5)
-    large = yard.json("estimate", *words, "--gpu-memory", "30GB")["items"]
+    large = instance.json("estimate", *words, "--gpu-memory", "30GB")["items"]
     unsuited = next(place for place in large if place["name"] == best["name"])
     assert unsuited["reasons"] == ["has GPUs with 15 GB of memory, 30 GB needed"]
-    told = yard.ok("estimate", *words)
+    told = instance.ok("estimate", *words)
     assert "kubernetes/nvidia-a100-sxm4-40gb-test.large" in told
-    done = yard.run("run", *words, "--strategy", "cost", "--", "sh", "-c", "echo $NVIDIA_VISIBLE_DEVICES")
+    done = instance.run(
+        "run",
+        *words,
+        "--strategy",
+        "cost",
+        "--",
+        "sh",
+        "-c",
+        "echo $NVIDIA_VISIBLE_DEVICES",
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("GPU-")
-    refused = yard.run("run", *words, "--max-price", "0.1", "--", "true")
+    refused = instance.run("run", *words, "--max-price", "0.1", "--", "true")
     assert refused.returncode == 125
     assert "max_price is 0.1" in refused.stderr
 
 
-def test_a_killed_server_finds_its_jobs_again(yard: TestYard, cluster: Cluster) -> None:
+def test_a_killed_server_finds_its_jobs_again(
+    instance: TestInstance, cluster: Cluster
+) -> None:
     enough = cluster.claim("flag") / "enough"
     waits = "echo here; while [ ! -e /flag/enough ]; do sleep 0.1; done; echo done"
     words = ("--provider", "kubernetes", "--image", IMAGE, "--", "sh", "-c", waits)
-    jobs = [yard.ok("run", "-d", *words).strip() for _ in range(4)]
-    yard.wait(jobs[0], "running")
-    yard.kill("server")
+    jobs = [instance.ok("run", "-d", *words).strip() for _ in range(4)]
+    instance.wait(jobs[0], "running")
+    instance.kill("server")
     enough.touch()
-    yard.ok("up")
+    instance.ok("up")
     for job in jobs:
-        assert yard.wait(job).state == "completed"
-        assert yard.ok("logs", job) == "here\ndone\n"
-        assert len(yard.json("show", job)["attempts"]) == 1
-    assert wait_until(lambda: not cluster.objects("jobs") and not cluster.objects("secrets"), 30, "it to be tidy")
+        assert instance.wait(job).state == "completed"
+        assert instance.ok("logs", job) == "here\ndone\n"
+        assert len(instance.json("show", job)["attempts"]) == 1
+    assert wait_until(
+        lambda: not cluster.objects("jobs") and not cluster.objects("secrets"),
+        30,
+        "it to be tidy",
+    )
 
 
 @pytest.mark.parametrize("moment", ["before the reply", "after the reply"])
-def test_a_server_killed_while_it_submits_makes_one_job(yard: TestYard, cluster: Cluster, moment: str) -> None:
-    fault = cluster.faults.hang("POST", "/jobs$") if moment == "before the reply" else None
-    job = yard.ok("run", "-d", "--provider", "kubernetes", "--image", IMAGE, "--", "echo", "once").strip()
-    wait_until(lambda: fault.met if fault else cluster.objects("jobs") or yard.job(job).state == "completed", 20)
-    yard.kill("server")
+def test_a_server_killed_while_it_submits_makes_one_job(
+    instance: TestInstance, cluster: Cluster, moment: str
+) -> None:
+    fault = (
+        cluster.faults.hang("POST", "/jobs$") if moment == "before the reply" else None
+    )
+    job = instance.ok(
+        "run", "-d", "--provider", "kubernetes", "--image", IMAGE, "--", "echo", "once"
+    ).strip()
+    wait_until(
+        lambda: (
+            fault.met
+            if fault
+            else cluster.objects("jobs") or instance.job(job).state == "completed"
+        ),
+        20,
+    )
+    instance.kill("server")
     cluster.faults.lift()
-    yard.ok("up")
-    assert yard.wait(job).state == "completed"
-    assert yard.ok("logs", job) == "once\n"
-    assert len(yard.json("show", job)["attempts"]) == 1
+    instance.ok("up")
+    assert instance.wait(job).state == "completed"
+    assert instance.ok("logs", job) == "once\n"
+    assert len(instance.json("show", job)["attempts"]) == 1
 
 
-def test_an_evicted_job_and_one_whose_node_died_run_again(yard: TestYard, cluster: Cluster) -> None:
+def test_an_evicted_job_and_one_whose_node_died_run_again(
+    instance: TestInstance, cluster: Cluster
+) -> None:
     enough = cluster.claim("flag") / "enough"
     waits = "while [ ! -e /flag/enough ]; do sleep 0.1; done"
-    words = ("--provider", "kubernetes", "--image", IMAGE, "--retries", "1", "--", "sh", "-c", waits)
-    jobs = [yard.ok("run", "-d", *words).strip() for _ in range(2)]
+    words = (
+        "--provider",
+        "kubernetes",
+        "--image",
+        IMAGE,
+        "--retries",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        waits,
+    )
+    jobs = [instance.ok("run", "-d", *words).strip() for _ in range(2)]
     for job in jobs:
-        yard.wait(job, "running")
-    pods = {pod["metadata"]["labels"]["gpuyard.dev/job"]: pod for pod in cluster.objects("pods")}
+        instance.wait(job, "running")
+    pods = {
+        pod["metadata"]["labels"]["gpuyard.dev/job"]: pod
+        for pod in cluster.objects("pods")
+    }
     cluster.evict(pods[jobs[0]]["metadata"]["name"])
-    wait_until(lambda: len(yard.json("show", jobs[0])["attempts"]) == 2, 30, "the evicted one to be tried again")
+    wait_until(
+        lambda: len(instance.json("show", jobs[0])["attempts"]) == 2,
+        30,
+        "the evicted one to be tried again",
+    )
     cluster.lose_node(pods[jobs[1]]["spec"]["nodeName"])
-    wait_until(lambda: len(yard.json("show", jobs[1])["attempts"]) == 2, 30, "the lost one to be tried again")
+    wait_until(
+        lambda: len(instance.json("show", jobs[1])["attempts"]) == 2,
+        30,
+        "the lost one to be tried again",
+    )
     enough.touch()
     reasons = []
     for job in jobs:
-        assert yard.wait(job).state == "completed"
-        reasons.append(yard.json("show", job)["attempts"][0]["reason"])
+        assert instance.wait(job).state == "completed"
+        reasons.append(instance.json("show", job)["attempts"][0]["reason"])
     assert reasons[0] == "preempted"
     assert reasons[1] in ("node_lost", "preempted")
 
 
 def test_why_is_what_the_cluster_says_and_a_full_one_is_told_apart_from_an_impossible_wish(
-    yard: TestYard, cluster: Cluster
-) -> None:  # fmt: skip
-    words = ("--provider", "kubernetes", "--image", IMAGE, "--gpus", "2", "--", "sleep", "600")
-    jobs = [yard.ok("run", "-d", *words).strip() for _ in range(3)]
+    instance: TestInstance, cluster: Cluster
+) -> None:
+    words = (
+        "--provider",
+        "kubernetes",
+        "--image",
+        IMAGE,
+        "--gpus",
+        "2",
+        "--",
+        "sleep",
+        "600",
+    )
+    jobs = [instance.ok("run", "-d", *words).strip() for _ in range(3)]
     for job in jobs[:2]:
-        yard.wait(job, "running")
-    said = wait_until(lambda: [event["message"] for event in cluster.objects("events")
-                               if event["reason"] == "FailedScheduling"], 20)  # fmt: skip
-    wait_until(lambda: said[-1] in yard.ok("why", jobs[2]), 20, "the cluster's own words")
-    yard.ok("cancel", *jobs)
+        instance.wait(job, "running")
+    said = wait_until(
+        lambda: [
+            event["message"]
+            for event in cluster.objects("events")
+            if event["reason"] == "FailedScheduling"
+        ],
+        20,
+    )
+    wait_until(
+        lambda: said[-1] in instance.ok("why", jobs[2]), 20, "the cluster's own words"
+    )
+    instance.ok("cancel", *jobs)
     for job in jobs:
-        assert yard.wait(job).state == "cancelled"
-    refused = yard.run("run", "--provider", "kubernetes", "--image", IMAGE, "--gpus", "3", "--", "true")
+        assert instance.wait(job).state == "cancelled"
+    refused = instance.run(
+        "run", "--provider", "kubernetes", "--image", IMAGE, "--gpus", "3", "--", "true"
+    )
     assert "has 2 GPUs a node, 3 needed" in refused.stderr
     assert wait_until(lambda: not cluster.gpus_held(), 20, "all GPUs to be free")
 
 
-def test_a_wrong_image_and_a_missing_one(yard: TestYard) -> None:
-    done = yard.run("run", "--provider", "kubernetes", "--image", "nobody/nothing:1", "--", "true")
+def test_a_wrong_image_and_a_missing_one(instance: TestInstance) -> None:
+    done = instance.run(
+        "run", "--provider", "kubernetes", "--image", "nobody/nothing:1", "--", "true"
+    )
     assert done.returncode != 0
     assert "nobody/nothing:1" in done.stderr
-    without = yard.run("run", "--provider", "kubernetes", "--", "true")
+    without = instance.run("run", "--provider", "kubernetes", "--", "true")
     assert "was chosen: " in without.stderr
 
 
-def test_the_health_of_the_cluster_is_shown(yard: TestYard, cluster: Cluster) -> None:
-    yard.ok("run", "--provider", "kubernetes", "--image", IMAGE, "--", "true")
+def test_the_health_of_the_cluster_is_shown(
+    instance: TestInstance, cluster: Cluster
+) -> None:
+    instance.ok("run", "--provider", "kubernetes", "--image", IMAGE, "--", "true")
 
     def row() -> dict:
-        return next(row for row in yard.json("providers")["items"] if row["name"] == "kubernetes")
+        return next(
+            row
+            for row in instance.json("providers")["items"]
+            if row["name"] == "kubernetes"
+        )
 
     found = row()
     assert (found["status"], found["success_rate_day"]) == ("healthy", 1.0)
@@ -158,11 +263,21 @@ def test_the_health_of_the_cluster_is_shown(yard: TestYard, cluster: Cluster) ->
     cluster.faults.reset_connections()
     assert wait_until(lambda: row()["status"] == "unhealthy", 20)
     events = wait_until(
-        lambda: [event for event in yard.json("events")["items"] if event["kind"] == "provider.down"], 60
+        lambda: [
+            event
+            for event in instance.json("events")["items"]
+            if event["kind"] == "provider.down"
+        ],
+        60,
     )
     assert events[0]["data"]["provider"] == "kubernetes"
     cluster.faults.lift()
-    wait_until(lambda: any(event["kind"] == "provider.up" for event in yard.json("events")["items"]), 60)
+    wait_until(
+        lambda: any(
+            event["kind"] == "provider.up" for event in instance.json("events")["items"]
+        ),
+        60,
+    )
 
 
 COUNTER = """
@@ -181,75 +296,152 @@ print("done", flush=True)
 """
 
 
-def share_a_volume(yard: TestYard, cluster: Cluster) -> Path:
-    """Give yard and cluster one; its folder on this host."""
-    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
-    cluster.create({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "spool"}, "spec": spec})
+def share_a_volume(instance: TestInstance, cluster: Cluster) -> Path:
+    """Give instance and cluster one; its folder on this host."""
+    spec = {
+        "accessModes": ["ReadWriteMany"],
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    cluster.create(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "spool"},
+            "spec": spec,
+        }
+    )
     spool = cluster.claim("spool")
-    yard.kill("server")
-    settings = yard.home.settings.read_text() + f'spool = "{spool}"\nspool_claim = "spool"\n'
-    yard.home.settings.write_text(settings)
-    yard.ok("up")
+    instance.kill("server")
+    settings = (
+        instance.home.settings.read_text()
+        + f'spool = "{spool}"\nspool_claim = "spool"\n'
+    )
+    instance.home.settings.write_text(settings)
+    instance.ok("up")
     return spool
 
 
-def test_a_workspace_goes_along_and_comes_back(yard: TestYard, cluster: Cluster) -> None:
-    words = ("run", "--provider", "kubernetes", "--image", IMAGE, "--workspace", "corpus", "--", "sh", "-c")
-    refused = yard.run(*words, "true")
+def test_a_workspace_goes_along_and_comes_back(
+    instance: TestInstance, cluster: Cluster
+) -> None:
+    words = (
+        "run",
+        "--provider",
+        "kubernetes",
+        "--image",
+        IMAGE,
+        "--workspace",
+        "corpus",
+        "--",
+        "sh",
+        "-c",
+    )
+    refused = instance.run(*words, "true")
     assert refused.returncode == 125
     assert "has no place for workspaces" in refused.stderr
-    share_a_volume(yard, cluster)
-    here = yard.home.workspaces / "default" / "corpus"
+    share_a_volume(instance, cluster)
+    here = instance.home.workspaces / "default" / "corpus"
     here.mkdir(parents=True)
     (here / "first").write_text("one\n")
-    assert yard.ok(*words, "cat $GPUYARD_WORKSPACE/first; echo two > $GPUYARD_WORKSPACE/second") == "one\n"
+    assert (
+        instance.ok(
+            *words, "cat $GPUYARD_WORKSPACE/first; echo two > $GPUYARD_WORKSPACE/second"
+        )
+        == "one\n"
+    )
     assert (here / "second").read_text() == "two\n"
 
 
 def test_with_a_shared_volume_its_folder_goes_there_and_its_checkpoints_come_back(
-    yard: TestYard, cluster: Cluster
-) -> None:  # fmt: skip
-    spool = share_a_volume(yard, cluster)
-    (yard.work / "counter.py").write_text(COUNTER)
-    (yard.work / "beside.txt").write_text("beside")
-    (yard.work / ".gitignore").write_text("large.bin\n")
-    (yard.work / "large.bin").write_bytes(b"x" * 1000)
-    words = ("--provider", "kubernetes", "--image", IMAGE, "--checkpoint", "step-*.txt", "--", "python3", "counter.py")
-    job = yard.ok("run", "-d", *words).strip()
-    wait_until(lambda: yard.json("show", job)["checkpoints"], 60, "a checkpoint")
+    instance: TestInstance, cluster: Cluster
+) -> None:
+    spool = share_a_volume(instance, cluster)
+    (instance.work / "counter.py").write_text(COUNTER)
+    (instance.work / "beside.txt").write_text("beside")
+    (instance.work / ".gitignore").write_text("large.bin\n")
+    (instance.work / "large.bin").write_bytes(b"x" * 1000)
+    words = (
+        "--provider",
+        "kubernetes",
+        "--image",
+        IMAGE,
+        "--checkpoint",
+        "step-*.txt",
+        "--",
+        "python3",
+        "counter.py",
+    )
+    job = instance.ok("run", "-d", *words).strip()
+    wait_until(lambda: instance.json("show", job)["checkpoints"], 60, "a checkpoint")
     (attempt,) = [path for path in spool.iterdir() if path.is_dir()]
     there = {path.name for path in (attempt / "work").iterdir()}
-    assert there - {"new", "step-last.txt"} == {".gitignore", "beside.txt", "counter.py"}
+    assert there - {"new", "step-last.txt"} == {
+        ".gitignore",
+        "beside.txt",
+        "counter.py",
+    }
     cluster.evict(cluster.objects("pods")[0]["metadata"]["name"])
-    wait_until(lambda: len(yard.json("show", job)["attempts"]) == 2, 60, "another attempt")
-    wait_until(lambda: "from" in yard.run("logs", job).stdout, 60, "it to run again")
+    wait_until(
+        lambda: len(instance.json("show", job)["attempts"]) == 2, 60, "another attempt"
+    )
+    wait_until(
+        lambda: "from" in instance.run("logs", job).stdout, 60, "it to run again"
+    )
     (cluster.claim("flag") / "enough").touch()
-    assert yard.wait(job).state == "completed"
-    words = yard.ok("logs", job).split()
+    assert instance.wait(job).state == "completed"
+    words = instance.ok("logs", job).split()
     assert words[0] == "from"
     assert int(words[1]) >= 100, "it should not have started from the beginning"
     assert words[2] == "beside"
-    assert wait_until(lambda: not [path for path in spool.iterdir() if path.is_dir()], 30, "the folders to go")
+    assert wait_until(
+        lambda: not [path for path in spool.iterdir() if path.is_dir()],
+        30,
+        "the folders to go",
+    )
 
 
-def test_rounds_of_kills_lose_no_job_and_run_none_twice(yard: TestYard, cluster: Cluster) -> None:
-    dice, flag = random.Random(11), cluster.claim("flag")
+def test_rounds_of_kills_lose_no_job_and_run_none_twice(
+    instance: TestInstance, cluster: Cluster
+) -> None:
+    dice = random.Random(11)
+    flag = cluster.claim("flag")
     code = "echo $GPUYARD_ATTEMPT_ID >> /flag/$GPUYARD_JOB_ID; sleep 0.3"
     jobs: list[str] = []
     for _ in range(5):
         for _ in range(4):
-            words = ("--provider", "kubernetes", "--image", IMAGE, "--env", "A=b", "--", "sh", "-c", code)
-            jobs.append(yard.ok("run", "-d", *words).strip())
+            words = (
+                "--provider",
+                "kubernetes",
+                "--image",
+                IMAGE,
+                "--env",
+                "A=b",
+                "--",
+                "sh",
+                "-c",
+                code,
+            )
+            jobs.append(instance.ok("run", "-d", *words).strip())
         reached = cluster.faults.count("jobs", method="POST") + dice.randrange(4)
-        wait_until(lambda most=reached: cluster.faults.count("jobs", method="POST") >= most or _over(yard, jobs), 20)
-        yard.kill("server")
-        yard.ok("up")
+        wait_until(
+            lambda most=reached: (
+                cluster.faults.count("jobs", method="POST") >= most
+                or _over(instance, jobs)
+            ),
+            20,
+        )
+        instance.kill("server")
+        instance.ok("up")
     for job in jobs:
-        assert yard.wait(job).state == "completed"
-        (attempt,) = yard.json("show", job)["attempts"]
+        assert instance.wait(job).state == "completed"
+        (attempt,) = instance.json("show", job)["attempts"]
         assert (flag / job).read_text().split() == [attempt["id"]]
-    assert wait_until(lambda: not cluster.objects("jobs") and not cluster.objects("secrets"), 60, "it to be tidy")
+    assert wait_until(
+        lambda: not cluster.objects("jobs") and not cluster.objects("secrets"),
+        60,
+        "it to be tidy",
+    )
 
 
-def _over(yard: TestYard, jobs: list[str]) -> bool:
-    return all(yard.job(job).state == "completed" for job in jobs)
+def _over(instance: TestInstance, jobs: list[str]) -> bool:
+    return all(instance.job(job).state == "completed" for job in jobs)

@@ -1,14 +1,16 @@
-"""Webhooks through the command: a failed job arrives, signed; killed in between, the server tells it afterwards."""
+"""Webhooks through the command: a failed job arrives, signed; killed in between, the
+server tells it afterwards.
+"""
 
 from collections.abc import Iterator
 
 import pytest
 
+from tests.support.instance import TestInstance, make_instance
 from tests.support.postgres import PostgresServer
 from tests.support.receiver import Receiver, receiver
 from tests.support.wait import wait_until
 from tests.support.web import http
-from tests.support.yard import TestYard, make_yard
 
 KEY = "hunter2hunter2"
 CONFIG = """
@@ -20,14 +22,14 @@ secret_env = "GPUYARD_HOOK_KEY"
 
 
 @pytest.fixture
-def yard() -> Iterator[TestYard]:
-    with make_yard(GPUYARD_HOOK_KEY=KEY) as made:
+def instance() -> Iterator[TestInstance]:
+    with make_instance(GPUYARD_HOOK_KEY=KEY) as made:
         made.home.create()
         yield made
 
 
-def configure(yard: TestYard, there: Receiver) -> None:
-    yard.home.settings.write_text(CONFIG.format(port=there.port, key=KEY))
+def configure(instance: TestInstance, there: Receiver) -> None:
+    instance.home.settings.write_text(CONFIG.format(port=there.port, key=KEY))
 
 
 def told(there: Receiver) -> dict[str, str]:
@@ -35,82 +37,116 @@ def told(there: Receiver) -> dict[str, str]:
     return {body["job_id"]: body["kind"] for body in there.bodies()}
 
 
-def counted(yard: TestYard) -> dict[str, float]:
+def counted(instance: TestInstance) -> dict[str, float]:
     """`gpuyard_webhook_deliveries_total` by outcome."""
-    with http(yard) as web:
+    with http(instance) as web:
         lines = web.get("/metrics").text.splitlines()
-    found = [line for line in lines if line.startswith("gpuyard_webhook_deliveries_total{")]
+    found = [
+        line for line in lines if line.startswith("gpuyard_webhook_deliveries_total{")
+    ]
     return {line.split('"')[1]: float(line.split()[-1]) for line in found}
 
 
-def test_a_job_that_fails_is_told_of_signed_and_no_secret_is_anywhere(yard: TestYard):
+def test_a_job_that_fails_is_told_of_signed_and_no_secret_is_anywhere(
+    instance: TestInstance,
+):
     with receiver() as there:
-        configure(yard, there)
-        yard.ok("up")
-        failing = yard.submit(["sh", "-c", "exit 3"], name="train")
-        seen = yard.submit(["sh", "-c", 'env; test -z "$GPUYARD_HOOK_KEY"'])
-        wait_until(lambda: told(there) == {failing: "job.failed", seen: "job.completed"}, 30, "both to be told")
+        configure(instance, there)
+        instance.ok("up")
+        failing = instance.submit(["sh", "-c", "exit 3"], name="train")
+        seen = instance.submit(["sh", "-c", 'env; test -z "$GPUYARD_HOOK_KEY"'])
+        wait_until(
+            lambda: told(there) == {failing: "job.failed", seen: "job.completed"},
+            30,
+            "both to be told",
+        )
         first = next(one for one in there.taken if one.body["job_id"] == failing)
         assert first.is_signed_with(KEY)
         assert first.body["text"] == f"Job train ({failing}) failed: exit code 3."
-        assert (first.body["data"]["reason"], first.body["data"]["exit_code"]) == ("exit_code", 3)
-        wait_until(lambda: counted(yard)["delivered"] == 2, what="both to be counted")
-        assert KEY not in yard.ok("logs", seen)
-    yard.submit(["false"])
-    wait_until(lambda: counted(yard)["retried"], 30, "a receiver that is gone to be noticed")
-    logs = "".join(path.read_text() for path in yard.home.logs.iterdir())
+        assert (first.body["data"]["reason"], first.body["data"]["exit_code"]) == (
+            "exit_code",
+            3,
+        )
+        wait_until(
+            lambda: counted(instance)["delivered"] == 2, what="both to be counted"
+        )
+        assert KEY not in instance.ok("logs", seen)
+    instance.submit(["false"])
+    wait_until(
+        lambda: counted(instance)["retried"],
+        30,
+        "a receiver that is gone to be noticed",
+    )
+    logs = "".join(path.read_text() for path in instance.home.logs.iterdir())
     assert "notify.webhooks.0 at 127.0.0.1" in logs
-    for text in (logs, yard.ok("events", "--json"), yard.ok("jobs", "--json")):
+    for text in (logs, instance.ok("events", "--json"), instance.ok("jobs", "--json")):
         assert KEY not in text
 
 
-def test_what_the_receiver_missed_comes_after_the_server_was_killed(yard: TestYard):
+def test_what_the_receiver_missed_comes_after_the_server_was_killed(
+    instance: TestInstance,
+):
     with receiver() as there:
-        configure(yard, there)
-        yard.ok("up")
-        first = yard.submit(["false"])
-        wait_until(lambda: told(there) == {first: "job.failed"}, 30, "the first to be told")
-    missed = [yard.submit(["false"]) for _ in range(3)]
+        configure(instance, there)
+        instance.ok("up")
+        first = instance.submit(["false"])
+        wait_until(
+            lambda: told(there) == {first: "job.failed"}, 30, "the first to be told"
+        )
+    missed = [instance.submit(["false"]) for _ in range(3)]
     for job in missed:
-        yard.wait(job)
-    yard.kill("server")
+        instance.wait(job)
+    instance.kill("server")
     with receiver(there.port) as back:
-        yard.ok("up")
+        instance.ok("up")
         wait_until(lambda: set(told(back)) >= set(missed), 30, "the others to be told")
         seqs = [body["seq"] for body in back.bodies()]
         assert seqs == sorted(seqs)
-        last = yard.submit(["true"])
-        wait_until(lambda: told(back).get(last) == "job.completed", 30, "the last to be told")
+        last = instance.submit(["true"])
+        wait_until(
+            lambda: told(back).get(last) == "job.completed", 30, "the last to be told"
+        )
 
 
-def test_of_two_servers_the_one_that_leads_tells_and_the_next_goes_on(postgres: PostgresServer):
+def test_of_two_servers_the_one_that_leads_tells_and_the_next_goes_on(
+    postgres: PostgresServer,
+):
     address = postgres.ledger()
     more = {"GPUYARD_HOOK_KEY": KEY, "GPUYARD_LEDGER__URL": address}
-    with make_yard(**more) as first, make_yard(**more) as second, receiver() as there:
-        for yard in (first, second):
-            yard.home.create()
-            configure(yard, there)
-            yard.ok("up")
+    with (
+        make_instance(**more) as first,
+        make_instance(**more) as second,
+        receiver() as there,
+    ):
+        for instance in (first, second):
+            instance.home.create()
+            configure(instance, there)
+            instance.ok("up")
         before = [first.submit(["false"]) for _ in range(3)]
-        wait_until(lambda: set(told(there)) == set(before), 30, "the first jobs to be told")
-        there.answers = [500] * 20  # so that what comes now is on its way when the leader dies
+        wait_until(
+            lambda: set(told(there)) == set(before), 30, "the first jobs to be told"
+        )
+        # So that what comes now is on its way when the leader dies.
+        there.answers = [500] * 20
         missed = first.submit(["false"])
         first.wait(missed)
         first.kill("server")
         there.answers.clear()
-        wait_until(lambda: missed in told(there), 60, "the next leader to tell what was missed")
+        wait_until(
+            lambda: missed in told(there), 60, "the next leader to tell what was missed"
+        )
         assert [body["job_id"] for body in there.bodies()].count(before[0]) == 1
         seqs = list(dict.fromkeys(body["seq"] for body in there.bodies()))
         assert seqs == sorted(seqs)
 
 
-def test_a_mistake_is_told_at_the_start_and_nothing_is_begun(yard: TestYard):
-    yard.home.settings.write_text(CONFIG.format(port=99999, key=KEY))
-    done = yard.run("up")
+def test_a_mistake_is_told_at_the_start_and_nothing_is_begun(instance: TestInstance):
+    instance.home.settings.write_text(CONFIG.format(port=99999, key=KEY))
+    done = instance.run("up")
     assert done.returncode != 0
     assert "notify.webhooks.0.url: is no address of http or https" in done.stderr
     assert KEY not in done.stderr
-    yard.home.settings.write_text(CONFIG.format(port=1, key=KEY))
-    done = yard.run("up", env={"GPUYARD_HOOK_KEY": ""})
+    instance.home.settings.write_text(CONFIG.format(port=1, key=KEY))
+    done = instance.run("up", env={"GPUYARD_HOOK_KEY": ""})
     assert done.returncode != 0
     assert "notify.webhooks.0.secret_env: GPUYARD_HOOK_KEY is not set" in done.stderr

@@ -1,4 +1,6 @@
-"""Schemathesis over the whole OpenAPI document: what the server answers is what it says that it answers."""
+"""Schemathesis over the whole OpenAPI document: what the server answers is what it says
+that it answers.
+"""
 
 import os
 import subprocess
@@ -8,38 +10,73 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.instance import TestInstance
 from tests.support.wait import wait_until
 from tests.support.web import http, spec
-from tests.support.yard import TestYard
 
-# A body of the right form may still be refused: most made-up programs, nodes and jobs are not there.
+# A body of the right form may still be refused: most made-up programs, nodes and jobs
+# are not there.
 UNFIT = "positive_data_acceptance"
 # It would end the server, and with it everything that comes after.
 STOP = "/api/v1/server/stop"
 
 
 @pytest.fixture
-def full_yard(yard: TestYard) -> Iterator[TestYard]:
-    """A yard whose one node is taken: what is made up is queued and never runs."""
-    yard.ok("up")
-    with http(yard) as web:
-        nodes = wait_until(lambda: web.get("/api/v1/nodes").json()["items"], what="the node to join")
-        body = spec(yard, "sleep", "600", name="x", priority=5, resources={"cpus": nodes[0]["cpus"]})
+def full_instance(instance: TestInstance) -> Iterator[TestInstance]:
+    """An instance whose one node is taken: what is made up is queued and never runs."""
+    instance.ok("up")
+    with http(instance) as web:
+        nodes = wait_until(
+            lambda: web.get("/api/v1/nodes").json()["items"], what="the node to join"
+        )
+        body = spec(
+            instance,
+            "sleep",
+            "600",
+            name="x",
+            priority=5,
+            resources={"cpus": nodes[0]["cpus"]},
+        )
         job_id = web.post("/api/v1/jobs", json=body).json()["id"]
-    yard.wait(job_id, "running")
-    yield yard
+    instance.wait(job_id, "running")
+    yield instance
 
 
 @pytest.mark.slow
-def test_nothing_is_found_by_schemathesis(full_yard: TestYard, tmp_path: Path) -> None:
-    """`EXAMPLES=500` looks longer; a failure is shown with the request that repeats it."""
-    address = full_yard.address()
+def test_nothing_is_found_by_schemathesis(
+    full_instance: TestInstance, tmp_path: Path
+) -> None:
+    """`EXAMPLES=500` looks longer; a failure is shown with the request that repeats
+    it.
+    """
+    address = full_instance.address()
     command = [
-        str(Path(sys.executable).with_name("st")), "run", f"{address.url}/openapi.json",
-        "--header", f"Authorization: Bearer {address.token}", "--exclude-path", STOP,
-        "--checks", "all", "--exclude-checks", UNFIT, "--max-examples", os.environ.get("EXAMPLES", "15"),
-        "--seed", "7", "--generation-deterministic", "--request-timeout", "20",
-        "--suppress-health-check", "all", "--warnings", "off", "--continue-on-failure", "--no-color",
-    ]  # fmt: skip
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=3000)
+        str(Path(sys.executable).with_name("st")),
+        "run",
+        f"{address.url}/openapi.json",
+        "--header",
+        f"Authorization: Bearer {address.token}",
+        "--exclude-path",
+        STOP,
+        "--checks",
+        "all",
+        "--exclude-checks",
+        UNFIT,
+        "--max-examples",
+        os.environ.get("EXAMPLES", "15"),
+        "--seed",
+        "7",
+        "--generation-deterministic",
+        "--request-timeout",
+        "20",
+        "--suppress-health-check",
+        "all",
+        "--warnings",
+        "off",
+        "--continue-on-failure",
+        "--no-color",
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=3000
+    )
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-2000:]

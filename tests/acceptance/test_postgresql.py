@@ -1,4 +1,6 @@
-"""Several servers on one PostgreSQL: all serve, one leads; whichever dies or is stopped, nothing is lost or doubled."""
+"""Several servers on one PostgreSQL: all serve, one leads; whichever dies or is
+stopped, nothing is lost or doubled.
+"""
 
 import json
 import os
@@ -15,10 +17,10 @@ import pytest
 
 from gpuyard.client.sync import Client
 from gpuyard.domain.errors import GpuyardError
+from tests.support.instance import TestInstance, make_instance
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import proxied
 from tests.support.wait import wait_until
-from tests.support.yard import TestYard, make_yard
 
 # Says that it runs, waits for the test's word, says that it ends.
 JOB = """
@@ -40,31 +42,39 @@ def address(postgres: PostgresServer) -> str:
 
 
 @pytest.fixture
-def pair(address: str) -> Iterator[tuple[TestYard, TestYard]]:
+def pair(address: str) -> Iterator[tuple[TestInstance, TestInstance]]:
     """Two servers, each with its own home; the first leads."""
-    with make_yard(GPUYARD_LEDGER__URL=address) as first, make_yard(GPUYARD_LEDGER__URL=address) as second:
+    with (
+        make_instance(GPUYARD_LEDGER__URL=address) as first,
+        make_instance(GPUYARD_LEDGER__URL=address) as second,
+    ):
         first.ok("up")
         second.ok("up")
         assert (leads(first), leads(second)) == (True, False)
-        # A server learns of another when it next reads the roll; stopped before that, its agent would know of none.
-        wait_until(lambda: peers(first) == peers(second) == 2, 30, "each home to know both servers")
+        # A server learns of another when it next reads the roll; stopped before that,
+        # its agent would know of none.
+        wait_until(
+            lambda: peers(first) == peers(second) == 2,
+            30,
+            "each home to know both servers",
+        )
         yield first, second
 
 
-def about(yard: TestYard) -> dict:
-    address = yard.address()
+def about(instance: TestInstance) -> dict:
+    address = instance.address()
     headers = {"Authorization": f"Bearer {address.token}"}
     return httpx.get(f"{address.url}/api/v1/server", headers=headers, timeout=10).json()
 
 
-def peers(yard: TestYard) -> int:
-    path = yard.home.peers
+def peers(instance: TestInstance) -> int:
+    path = instance.home.peers
     return len(json.loads(path.read_text())["urls"]) if path.exists() else 0
 
 
-def leads(yard: TestYard) -> bool:
+def leads(instance: TestInstance) -> bool:
     with suppress(httpx.HTTPError, AssertionError):
-        return about(yard)["leads"]
+        return about(instance)["leads"]
     return False
 
 
@@ -75,11 +85,19 @@ def witnessed(folder: Path, name: str) -> list[str]:
 
 def submit(client: Client, folder: Path, name: str, **fields):
     command = [sys.executable, "-I", "-S", "-c", JOB, str(folder), name]
-    return client.run({"name": name, "command": command, "workdir": str(folder), "idempotency_key": name, **fields})
+    return client.run(
+        {
+            "name": name,
+            "command": command,
+            "workdir": str(folder),
+            "idempotency_key": name,
+            **fields,
+        }
+    )
 
 
-def states(yard: TestYard) -> dict[str, str]:
-    with Client(yard.address()) as client:
+def states(instance: TestInstance) -> dict[str, str]:
+    with Client(instance.address()) as client:
         return {job.name: job.state.value for job in client.jobs()}
 
 
@@ -88,23 +106,39 @@ def test_every_server_answers_and_one_schedules(pair):
     (second.work / "go").touch()
     with Client(second.address()) as client:
         heard: list[dict] = []
-        listening = threading.Thread(target=listen, args=(client, "job.completed", heard))
+        listening = threading.Thread(
+            target=listen, args=(client, "job.completed", heard)
+        )
         listening.start()
         job = submit(client, second.work, "a")
         assert "running" in "".join(job.logs()), "the log comes from the leader"
         assert job.wait(30).state == "completed"
         listening.join(30)
-        assert heard[-1]["job_id"] == job.id, "the standby's listeners hear of what the leader writes"
+        assert heard[-1]["job_id"] == job.id, (
+            "the standby's listeners hear of what the leader writes"
+        )
         assert submit(client, second.work, "a").id == job.id
         with pytest.raises(GpuyardError, match="not found"):
             client.run({"command": ["no-such-program"]})
         stays = submit(client, first.work, "b")
-        wait_until(lambda: stays.refresh().state == "running", 30, "the other job to run")
+        wait_until(
+            lambda: stays.refresh().state == "running", 30, "the other job to run"
+        )
         stays.cancel()
         assert stays.wait(30).state == "cancelled"
-        wait_until(lambda: len(client.nodes()) == 2, 30, "the agent of each home to have joined")
+        wait_until(
+            lambda: len(client.nodes()) == 2,
+            30,
+            "the agent of each home to have joined",
+        )
     assert states(first) == states(second) == {"a": "completed", "b": "cancelled"}
-    assert httpx.get(f"{second.address().url}/api/v1/nodes", headers={"Authorization": "Bearer x"}).status_code == 401
+    assert (
+        httpx.get(
+            f"{second.address().url}/api/v1/nodes",
+            headers={"Authorization": "Bearer x"},
+        ).status_code
+        == 401
+    )
     second.ok("down")
     assert leads(first)
 
@@ -119,12 +153,22 @@ def listen(client: Client, kind: str, heard: list[dict]) -> None:
 def test_the_leader_killed_while_jobs_run(pair):
     first, second = pair
     with Client(second.address()) as client:
-        wait_until(lambda: len([n for n in client.nodes() if n["state"] == "online"]) == 2, 30, "both nodes")
+        wait_until(
+            lambda: len([n for n in client.nodes() if n["state"] == "online"]) == 2,
+            30,
+            "both nodes",
+        )
         whole = {"resources": {"cpus": client.nodes()[0]["cpus"]}}
-        jobs = [submit(client, second.work, name, **whole) for name in "abc"]  # one for each node, and one that waits
-        wait_until(lambda: sum(bool(witnessed(second.work, n)) for n in "abc") == 2, 30, "two jobs to run")
+        # One for each node, and one that waits.
+        jobs = [submit(client, second.work, name, **whole) for name in "abc"]
+        wait_until(
+            lambda: sum(bool(witnessed(second.work, n)) for n in "abc") == 2,
+            30,
+            "two jobs to run",
+        )
         first.kill("server")
-        late = submit(client, second.work, "late")  # waits for the next leader, which is this very server
+        # Waits for the next leader, which is this very server.
+        late = submit(client, second.work, "late")
         assert leads(second)
         (second.work / "go").touch()
         for job in (*jobs, late):
@@ -132,12 +176,18 @@ def test_the_leader_killed_while_jobs_run(pair):
             assert len(job.info.attempts) == 1
     first.ok("up")
     assert (leads(first), leads(second)) == (False, True)
-    assert states(first) == states(second) == dict.fromkeys(("a", "b", "c", "late"), "completed")
+    assert (
+        states(first)
+        == states(second)
+        == dict.fromkeys(("a", "b", "c", "late"), "completed")
+    )
     for name in ("a", "b", "c", "late"):
         assert witnessed(second.work, name) == ["start", "end"], name
 
 
-def test_a_leader_that_was_stopped_past_its_lease_writes_nothing(pair, postgres: PostgresServer, address):
+def test_a_leader_that_was_stopped_past_its_lease_writes_nothing(
+    pair, postgres: PostgresServer, address
+):
     first, second = pair
     with Client(first.address()) as client:
         runs = submit(client, first.work, "runs")
@@ -148,14 +198,22 @@ def test_a_leader_that_was_stopped_past_its_lease_writes_nothing(pair, postgres:
     try:
         wait_until(lambda: leads(second), DEATH_S, "the other to lead")
         epoch = about(second)["epoch"]
-        asking = threading.Thread(target=ask_quietly, args=(first, "asked-while-stopped"))
+        asking = threading.Thread(
+            target=ask_quietly, args=(first, "asked-while-stopped")
+        )
         asking.start()
         # Long enough for its agent to have left it; the lease is long over.
-        wait_until(lambda: online(second) == 2, DEATH_S, "both agents at the new leader")
+        wait_until(
+            lambda: online(second) == 2, DEATH_S, "both agents at the new leader"
+        )
     finally:
         os.kill(stopped, signal.SIGCONT)
     asking.join()
-    wait_until(lambda: about(first)["leader"] == second.address().url, 30, "the stopped one to know who leads")
+    wait_until(
+        lambda: about(first)["leader"] == second.address().url,
+        30,
+        "the stopped one to know who leads",
+    )
     assert not leads(first)
     assert first.pid("server") == stopped, "it went on as a standby"
     with Client(first.address()) as client:
@@ -167,60 +225,82 @@ def test_a_leader_that_was_stopped_past_its_lease_writes_nothing(pair, postgres:
     assert leads(second)
     assert about(second)["epoch"] == epoch
     rows = postgres.execute(
-        "SELECT name, epoch FROM attempts JOIN jobs ON jobs.id = job_id ORDER BY name", address.rsplit("/", 1)[-1]
+        "SELECT name, epoch FROM attempts JOIN jobs ON jobs.id = job_id ORDER BY name",
+        address.rsplit("/", 1)[-1],
     )
     asked = [row for row in rows if row[0] == "asked-while-stopped"]
-    assert [row for row in rows if row not in asked] == [("after", epoch), ("runs", epoch - 1)]
-    assert all(row[1] == epoch for row in asked), "if it was taken at all, then by the one that leads"
+    assert [row for row in rows if row not in asked] == [
+        ("after", epoch),
+        ("runs", epoch - 1),
+    ]
+    assert all(row[1] == epoch for row in asked), (
+        "if it was taken at all, then by the one that leads"
+    )
 
 
-def online(yard: TestYard) -> int:
-    with Client(yard.address()) as client:
+def online(instance: TestInstance) -> int:
+    with Client(instance.address()) as client:
         return sum(node["state"] == "online" for node in client.nodes())
 
 
-def ask_quietly(yard: TestYard, name: str) -> None:
-    with suppress(GpuyardError), Client(yard.address()) as client:
-        submit(client, yard.work, name)
+def ask_quietly(instance: TestInstance, name: str) -> None:
+    with suppress(GpuyardError), Client(instance.address()) as client:
+        submit(client, instance.work, name)
 
 
 @pytest.mark.parametrize("delivered", [True, False], ids=["committed", "not committed"])
 def test_the_connection_cut_at_commit(address, delivered):
-    """The server cannot know whether the commit was made; what it acknowledged is there, and once."""
+    """The server cannot know whether the commit was made; what it acknowledged is
+    there, and once.
+    """
     parts = urlsplit(address)
     assert parts.hostname
     assert parts.port
     with proxied(parts.hostname, parts.port) as proxy:
         url = address.replace(f":{parts.port}/", f":{proxy.port}/")
-        with make_yard(GPUYARD_LEDGER__URL=url) as yard, yard.client() as client:
-            (yard.work / "go").touch()
-            submit(client, yard.work, "before").wait(30)
+        with (
+            make_instance(GPUYARD_LEDGER__URL=url) as instance,
+            instance.client() as client,
+        ):
+            (instance.work / "go").touch()
+            submit(client, instance.work, "before").wait(30)
             for number in range(5):
                 proxy.cut_at(b"COMMIT", delivered=delivered)
 
                 def asked(number=number) -> str | None:
                     with suppress(GpuyardError):
-                        return submit(client, yard.work, f"job-{number}").id
+                        return submit(client, instance.work, f"job-{number}").id
                     return None
 
                 first = wait_until(asked, 30, "an answer")
                 assert not proxy.armed
                 assert wait_until(asked, 30, "the same again") == first
             for number in range(5):
-                yard.wait(client.job(f"job-{number}").id)
-            assert states(yard) == dict.fromkeys(["before", *(f"job-{n}" for n in range(5))], "completed")
+                instance.wait(client.job(f"job-{number}").id)
+            assert states(instance) == dict.fromkeys(
+                ["before", *(f"job-{n}" for n in range(5))], "completed"
+            )
             for number in range(5):
-                assert witnessed(yard.work, f"job-{number}") == ["start", "end"]
+                assert witnessed(instance.work, f"job-{number}") == ["start", "end"]
 
 
-def test_the_database_is_started_anew_while_a_job_runs(address, postgres: PostgresServer):
-    with make_yard(GPUYARD_LEDGER__URL=address) as yard, yard.client() as client:
-        job = submit(client, yard.work, "a")
-        wait_until(lambda: witnessed(yard.work, "a"), 30, "the job to run")
+def test_the_database_is_started_anew_while_a_job_runs(
+    address, postgres: PostgresServer
+):
+    with (
+        make_instance(GPUYARD_LEDGER__URL=address) as instance,
+        instance.client() as client,
+    ):
+        job = submit(client, instance.work, "a")
+        wait_until(lambda: witnessed(instance.work, "a"), 30, "the job to run")
         postgres.stop(signal.SIGQUIT)
-        (yard.work / "go").touch()
-        wait_until(lambda: witnessed(yard.work, "a") == ["start", "end"], 30, "the job to end without a database")
+        (instance.work / "go").touch()
+        wait_until(
+            lambda: witnessed(instance.work, "a") == ["start", "end"],
+            30,
+            "the job to end without a database",
+        )
         postgres.start()
-        assert yard.wait(job.id).state == "completed"
-        assert submit(client, yard.work, "b").wait(DEATH_S).state == "completed"
-    assert witnessed(yard.work, "a") in (["start", "end"], [])
+        assert instance.wait(job.id).state == "completed"
+        assert submit(client, instance.work, "b").wait(DEATH_S).state == "completed"
+    assert witnessed(instance.work, "a") in (["start", "end"], [])

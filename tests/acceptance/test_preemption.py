@@ -1,9 +1,11 @@
-"""A job of priority 5 takes the place of a preemptible one, which saves its work, waits, and goes on where it was."""
+"""A job of priority 5 takes the place of a preemptible one, which saves its work,
+waits, and goes on where it was.
+"""
 
 import sys
 
+from tests.support.instance import TestInstance
 from tests.support.wait import wait_until
-from tests.support.yard import TestYard
 
 TRAINER = """
 import os, pathlib, signal, sys, time
@@ -29,66 +31,106 @@ while not pathlib.Path("enough").exists():
 """
 
 
-def all_cpus(yard: TestYard) -> float:
+def all_cpus(instance: TestInstance) -> float:
     """The cores of the one node: a job with these has it to itself."""
-    yard.ok("up")
-    node = wait_until(lambda: next(iter(yard.json("nodes")["items"]), None), timeout=30)
+    instance.ok("up")
+    node = wait_until(
+        lambda: next(iter(instance.json("nodes")["items"]), None), timeout=30
+    )
     return node["cpus"]
 
 
-def test_an_urgent_job_preempts_a_trainer_which_resumes(yard: TestYard) -> None:
-    (yard.work / "train.py").write_text(TRAINER)
-    cpus = all_cpus(yard)
-    trainer = yard.submit(
-        [sys.executable, "train.py"], name="trainer", preemptible=True, resources={"cpus": cpus},
+def test_an_urgent_job_preempts_a_trainer_which_resumes(instance: TestInstance) -> None:
+    (instance.work / "train.py").write_text(TRAINER)
+    cpus = all_cpus(instance)
+    trainer = instance.submit(
+        [sys.executable, "train.py"],
+        name="trainer",
+        preemptible=True,
+        resources={"cpus": cpus},
         checkpoint={"path": "*.ckpt", "signal": "USR1", "grace_s": 20},
-    )  # fmt: skip
-    wait_until(lambda: "training" in yard.ok("logs", trainer), timeout=30)
+    )
+    wait_until(lambda: "training" in instance.ok("logs", trainer), timeout=30)
 
-    patient = yard.submit(["true"], name="patient", priority=4, resources={"cpus": cpus})
-    urgent = yard.submit([sys.executable, "-c", "import pathlib, time\nwhile not pathlib.Path('go').exists():"
-                          " time.sleep(0.02)"], name="urgent", priority=5, resources={"cpus": cpus})  # fmt: skip
-    yard.wait(urgent, "running")
+    patient = instance.submit(
+        ["true"], name="patient", priority=4, resources={"cpus": cpus}
+    )
+    urgent = instance.submit(
+        [
+            sys.executable,
+            "-c",
+            (
+                "import pathlib, time\nwhile not pathlib.Path('go').exists():"
+                " time.sleep(0.02)"
+            ),
+        ],
+        name="urgent",
+        priority=5,
+        resources={"cpus": cpus},
+    )
+    instance.wait(urgent, "running")
 
-    waiting = yard.job(trainer)
+    waiting = instance.job(trainer)
     assert (waiting.state, waiting.reason) == ("queued", "preempted")
     assert waiting.checkpoints == 1
     first = waiting.attempts[0]
-    assert (first.state, first.reason, first.exit_code) == ("ended", "preempted", 0), "a clean exit is no end"
-    assert "preempted" in yard.ok("why", trainer)
-    assert yard.job(patient).state == "queued", "only priority 5 preempts"
+    assert (first.state, first.reason, first.exit_code) == (
+        "ended",
+        "preempted",
+        0,
+    ), "a clean exit is no end"
+    assert "preempted" in instance.ok("why", trainer)
+    assert instance.job(patient).state == "queued", "only priority 5 preempts"
 
-    (yard.work / "go").touch()
-    yard.wait(patient, "completed")
-    yard.wait(trainer, "running")
-    wait_until(lambda: "resumed from" in yard.ok("logs", trainer), timeout=30)
-    (yard.work / "enough").touch()
-    done = yard.wait(trainer, "completed")
+    (instance.work / "go").touch()
+    instance.wait(patient, "completed")
+    instance.wait(trainer, "running")
+    wait_until(lambda: "resumed from" in instance.ok("logs", trainer), timeout=30)
+    (instance.work / "enough").touch()
+    done = instance.wait(trainer, "completed")
     assert [attempt.reason for attempt in done.attempts] == ["preempted", None]
     assert done.attempts[1].resumed_from
 
 
-def test_a_job_that_is_not_preemptible_is_left_alone(yard: TestYard) -> None:
-    cpus = all_cpus(yard)
-    wait = "import pathlib, time\nwhile not pathlib.Path('enough').exists(): time.sleep(0.02)"
-    holder = yard.submit([sys.executable, "-c", wait], name="holder", resources={"cpus": cpus})
-    yard.wait(holder, "running")
-    urgent = yard.submit(["true"], name="urgent", priority=5, resources={"cpus": cpus})
-    assert "in use" in yard.ok("why", urgent)
-    (yard.work / "enough").touch()
-    yard.wait(urgent, "completed")
-    assert len(yard.job(holder).attempts) == 1
+def test_a_job_that_is_not_preemptible_is_left_alone(instance: TestInstance) -> None:
+    cpus = all_cpus(instance)
+    wait = (
+        "import pathlib, time\nwhile not pathlib.Path('enough').exists():"
+        " time.sleep(0.02)"
+    )
+    holder = instance.submit(
+        [sys.executable, "-c", wait], name="holder", resources={"cpus": cpus}
+    )
+    instance.wait(holder, "running")
+    urgent = instance.submit(
+        ["true"], name="urgent", priority=5, resources={"cpus": cpus}
+    )
+    assert "in use" in instance.ok("why", urgent)
+    (instance.work / "enough").touch()
+    instance.wait(urgent, "completed")
+    assert len(instance.job(holder).attempts) == 1
 
 
-def test_a_cancelled_job_is_not_queued_again_by_its_preemption(yard: TestYard) -> None:
+def test_a_cancelled_job_is_not_queued_again_by_its_preemption(
+    instance: TestInstance,
+) -> None:
     """The owner's wish comes before the retry that a preemption grants."""
-    (yard.work / "train.py").write_text(TRAINER.replace("lambda *_: sys.exit(0)", "signal.SIG_IGN"))
-    cpus = all_cpus(yard)
-    trainer = yard.submit([sys.executable, "train.py"], name="stubborn", preemptible=True, resources={"cpus": cpus},
-                          checkpoint={"path": "*.ckpt", "grace_s": 3})  # fmt: skip
-    wait_until(lambda: "training" in yard.ok("logs", trainer), timeout=30)
-    urgent = yard.submit(["true"], name="urgent", priority=5, resources={"cpus": cpus})
-    wait_until(lambda: "preempt" in yard.ok("why", urgent), timeout=30)
-    yard.run("cancel", trainer)
-    yard.wait(trainer, "cancelled")
-    yard.wait(urgent, "completed")
+    (instance.work / "train.py").write_text(
+        TRAINER.replace("lambda *_: sys.exit(0)", "signal.SIG_IGN")
+    )
+    cpus = all_cpus(instance)
+    trainer = instance.submit(
+        [sys.executable, "train.py"],
+        name="stubborn",
+        preemptible=True,
+        resources={"cpus": cpus},
+        checkpoint={"path": "*.ckpt", "grace_s": 3},
+    )
+    wait_until(lambda: "training" in instance.ok("logs", trainer), timeout=30)
+    urgent = instance.submit(
+        ["true"], name="urgent", priority=5, resources={"cpus": cpus}
+    )
+    wait_until(lambda: "preempt" in instance.ok("why", urgent), timeout=30)
+    instance.run("cancel", trainer)
+    instance.wait(trainer, "cancelled")
+    instance.wait(urgent, "completed")

@@ -1,4 +1,6 @@
-"""Training programs that know nothing of gpuyard: progress and series while they run and after, however they print."""
+"""Training programs that know nothing of gpuyard: progress and series while they run
+and after, however they print.
+"""
 
 import hashlib
 import shutil
@@ -9,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.instance import TestInstance, gpuyard, make_instance
 from tests.support.wait import wait_until
 from tests.support.web import http
-from tests.support.yard import GPUYARD, TestYard, make_yard
 from tests.unit.insight.test_logs import EXPECTED, LOGS
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
@@ -28,31 +30,56 @@ print("the end")
 
 
 @pytest.fixture(scope="module")
-def quick_yard() -> Iterator[TestYard]:
-    """A yard that tells progress ten times a second."""
-    with make_yard(GPUYARD_NODE__PROGRESS_S="0.1") as yard:
-        yard.ok("up")
-        yield yard
+def quick_instance() -> Iterator[TestInstance]:
+    """An instance that tells progress ten times a second."""
+    with make_instance(GPUYARD_NODE__PROGRESS_S="0.1") as instance:
+        instance.ok("up")
+        yield instance
 
 
-def series(yard: TestYard, reference: str) -> dict[str, list[tuple[int | None, float]]]:
-    """What `GET /jobs/ID/metrics` tells of what the program printed, as (step, value) by name."""
-    with http(yard) as web:
-        items = web.get(f"/api/v1/jobs/{reference}/metrics", params={"points": 10_000}).json()["items"]
+def series(
+    instance: TestInstance, reference: str
+) -> dict[str, list[tuple[int | None, float]]]:
+    """What `GET /jobs/ID/metrics` tells of what the program printed, as (step, value)
+    by name.
+    """
+    with http(instance) as web:
+        items = web.get(
+            f"/api/v1/jobs/{reference}/metrics", params={"points": 10_000}
+        ).json()["items"]
     own = [item for item in items if not item["name"].startswith("system/")]
-    return {item["name"]: [(point["step"], point["value"]) for point in item["points"]] for item in own}
+    return {
+        item["name"]: [(point["step"], point["value"]) for point in item["points"]]
+        for item in own
+    }
 
 
-def test_an_unmodified_program_of_several_files_shows_how_far_it_is(quick_yard: TestYard) -> None:
-    folder = quick_yard.work / "minigpt"
+def test_an_unmodified_program_of_several_files_shows_how_far_it_is(
+    quick_instance: TestInstance,
+) -> None:
+    folder = quick_instance.work / "minigpt"
     shutil.copytree(PROGRAMS / "minigpt", folder)
-    words = ["run", "--name", "minigpt", "--checkpoint", "out-mini/*.json", "train.py", "--max_iters=80"]
-    running = subprocess.Popen([*GPUYARD, *words], cwd=folder, env=quick_yard.environment, text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    words = [
+        "run",
+        "--name",
+        "minigpt",
+        "--checkpoint",
+        "out-mini/*.json",
+        "train.py",
+        "--max_iters=80",
+    ]
+    running = subprocess.Popen(
+        [*gpuyard(), *words],
+        cwd=folder,
+        env=quick_instance.environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
     def seen() -> Any:
-        done = quick_yard.run("show", "minigpt", "--json")
-        job = quick_yard.job("minigpt") if done.returncode == 0 else None
+        done = quick_instance.run("show", "minigpt", "--json")
+        job = quick_instance.job("minigpt") if done.returncode == 0 else None
         return job if job and (job.progress.step or 0) > 4 else None
 
     job = wait_until(seen, 30, "progress to be shown")
@@ -60,56 +87,99 @@ def test_an_unmodified_program_of_several_files_shows_how_far_it_is(quick_yard: 
     assert 4 < job.progress.step < 80 == job.progress.total
     assert 0 < job.progress.eta_s < 600
     assert {"loss", "train_loss", "val_loss"} <= set(job.progress.metrics)
-    assert series(quick_yard, job.id)["train_loss"][0][0] == 0
+    assert series(quick_instance, job.id)["train_loss"][0][0] == 0
 
     output, errors = running.communicate(timeout=60)
     assert running.returncode == 0, errors
     assert output.splitlines()[0] == "Overriding: max_iters = 80"
     assert "step 80/80" in errors
-    after = quick_yard.json("show", "minigpt")
+    after = quick_instance.json("show", "minigpt")
     assert (after["progress"]["step"], after["progress"]["total"]) == (80, 80)
-    told = series(quick_yard, "minigpt")
+    told = series(quick_instance, "minigpt")
     printed = [line.split() for line in output.splitlines()]
-    assert told["loss"] == [(int(w[1][:-1]), float(w[3][:-1])) for w in printed if w[0] == "iter"]
-    assert told["val_loss"] == [(int(w[1][:-1]), float(w[7])) for w in printed if w[0] == "step"]
+    assert told["loss"] == [
+        (int(w[1][:-1]), float(w[3][:-1])) for w in printed if w[0] == "iter"
+    ]
+    assert told["val_loss"] == [
+        (int(w[1][:-1]), float(w[7])) for w in printed if w[0] == "step"
+    ]
     assert told["val_loss"][-1][1] < told["val_loss"][0][1]
-    assert after["progress"]["metrics"] == {name: points[-1][1] for name, points in told.items()}
-    (saved,) = quick_yard.json("checkpoints", "minigpt")["items"][-1:]
+    assert after["progress"]["metrics"] == {
+        name: points[-1][1] for name, points in told.items()
+    }
+    (saved,) = quick_instance.json("checkpoints", "minigpt")["items"][-1:]
     assert (saved["path"], saved["step"]) == ("out-mini/ckpt.json", 80)
 
 
-def test_the_logs_of_every_trainer_are_read_as_they_are_written(quick_yard: TestYard) -> None:
+def test_the_logs_of_every_trainer_are_read_as_they_are_written(
+    quick_instance: TestInstance,
+) -> None:
     bodies = [
         {
             "name": name,
-            "command": ["python3", str(PROGRAMS / "replay" / "replay.py"), str(LOGS / f"{name}.log")],
+            "command": [
+                "python3",
+                str(PROGRAMS / "replay" / "replay.py"),
+                str(LOGS / f"{name}.log"),
+            ],
             "resources": {"cpus": 0.5},
         }
         for name in EXPECTED
     ]
-    with quick_yard.client() as client:
+    with quick_instance.client() as client:
         for job in client.submit_many(bodies):
             job.wait(60)
             name = job.info.name
             points, end = EXPECTED[name]
             assert job.info.state == "completed", name
-            wait_until(lambda job=job, points=points: series(quick_yard, job.id) == points, 20, f"the series of {name}")
+            wait_until(
+                lambda job=job, points=points: series(quick_instance, job.id) == points,
+                20,
+                f"the series of {name}",
+            )
             progress = job.refresh().progress
-            assert (progress.step, progress.total, progress.epochs) == (end.step, end.total, end.epochs), name
-            assert progress.metrics == {metric: values[-1][1] for metric, values in points.items()}, name
+            assert (progress.step, progress.total, progress.epochs) == (
+                end.step,
+                end.total,
+                end.epochs,
+            ), name
+            assert progress.metrics == {
+                metric: values[-1][1] for metric, values in points.items()
+            }, name
             assert b"".join(job.output()) == (LOGS / f"{name}.log").read_bytes(), name
 
 
-def test_fifty_megabytes_and_a_line_of_five_come_through_whole(quick_yard: TestYard) -> None:
-    (quick_yard.work / "noise.py").write_text(NOISE)
-    expected = subprocess.run(["python3", "noise.py"], cwd=quick_yard.work, capture_output=True, check=True).stdout
+def test_fifty_megabytes_and_a_line_of_five_come_through_whole(
+    quick_instance: TestInstance,
+) -> None:
+    (quick_instance.work / "noise.py").write_text(NOISE)
+    expected = subprocess.run(
+        ["python3", "noise.py"],
+        cwd=quick_instance.work,
+        capture_output=True,
+        check=True,
+    ).stdout
     assert len(expected) > 50_000_000
-    job_id = quick_yard.submit(["python3", "noise.py"], name="noisy")
-    following = subprocess.run([*GPUYARD, "logs", "-f", job_id], cwd=quick_yard.work, env=quick_yard.environment,
-                               capture_output=True, timeout=100, check=False)  # fmt: skip
+    job_id = quick_instance.submit(["python3", "noise.py"], name="noisy")
+    following = subprocess.run(
+        [*gpuyard(), "logs", "-f", job_id],
+        cwd=quick_instance.work,
+        env=quick_instance.environment,
+        capture_output=True,
+        timeout=100,
+        check=False,
+    )
     assert following.returncode == 0
     assert "completed" in following.stderr.decode()
-    assert hashlib.sha256(following.stdout).digest() == hashlib.sha256(expected).digest()
-    assert quick_yard.ok("logs", job_id, "-n", "2").endswith("\nthe end\n")
-    wait_until(lambda: series(quick_yard, job_id).get("loss") == [(n, 1000.0 - n) for n in range(1000)], what="points")
-    assert quick_yard.json("show", job_id)["progress"]["step"] == 999
+    assert (
+        hashlib.sha256(following.stdout).digest() == hashlib.sha256(expected).digest()
+    )
+    assert quick_instance.ok("logs", job_id, "-n", "2").endswith("\nthe end\n")
+    wait_until(
+        lambda: (
+            series(quick_instance, job_id).get("loss")
+            == [(n, 1000.0 - n) for n in range(1000)]
+        ),
+        what="points",
+    )
+    assert quick_instance.json("show", job_id)["progress"]["step"] == 999

@@ -1,4 +1,6 @@
-"""The SDK as a program uses it: `Client` and `AsyncClient` against a real server, started when there is none."""
+"""The SDK as a program uses it: `Client` and `AsyncClient` against a real server,
+started when there is none.
+"""
 
 import asyncio
 import datetime
@@ -19,11 +21,12 @@ from gpuyard.domain.errors import (
     UnauthorizedError,
     UnreachableError,
 )
+from tests.support.instance import TestInstance
 from tests.support.wait import wait_until
-from tests.support.yard import TestYard
 
 COUNT = ["python3", "-c", "for n in range(3): print('line', n)"]
-# Trains in steps, saves each, and dies once in the middle; a resume goes on from what was saved.
+# Trains in steps, saves each, and dies once in the middle; a resume goes on from what
+# was saved.
 TRAIN = """
 import os, pathlib, sys
 saved = os.environ.get("GPUYARD_RESUME_FROM")
@@ -39,49 +42,73 @@ for step in range(first, 6):
 
 
 @pytest.fixture
-def here(yard: TestYard, monkeypatch: pytest.MonkeyPatch) -> TestYard:
-    """This process is a user's program in the work folder of a home where nothing runs yet."""
-    monkeypatch.setenv("GPUYARD_HOME", str(yard.home.root))
+def here(instance: TestInstance, monkeypatch: pytest.MonkeyPatch) -> TestInstance:
+    """This process is a user's program in the work folder of a home where nothing runs
+    yet.
+    """
+    monkeypatch.setenv("GPUYARD_HOME", str(instance.home.root))
     monkeypatch.delenv("GPUYARD_URL", raising=False)
-    monkeypatch.chdir(yard.work)
-    return yard
+    monkeypatch.chdir(instance.work)
+    return instance
 
 
-def test_the_example_of_the_guide_from_no_server_at_all(here: TestYard) -> None:
-    with gpuyard.Client() as yard:
-        job = yard.run(COUNT, name="count", labels={"kind": "example"})
+def test_the_example_of_the_guide_from_no_server_at_all(here: TestInstance) -> None:
+    with gpuyard.Client() as instance:
+        job = instance.run(COUNT, name="count", labels={"kind": "example"})
         assert list(job.logs()) == ["line 0", "line 1", "line 2"]
         assert job.wait(timeout=30).state == "completed"
         assert (job.info.name, job.info.labels) == ("count", {"kind": "example"})
-        assert yard.job("count").id == yard.job(job.id[-8:]).id == job.id
+        assert instance.job("count").id == instance.job(job.id[-8:]).id == job.id
         assert job.info.cost.basis == "list"
     assert here.pid("server")
 
 
-def test_the_same_awaited(here: TestYard) -> None:
+def test_the_same_awaited(here: TestInstance) -> None:
     (here.work / "train.py").write_text(TRAIN)
 
     async def program() -> None:
-        async with gpuyard.AsyncClient() as yard:
-            job = await yard.run(["python3", "train.py"], checkpoint={"path": "model_*.pt"})
-            assert [line async for line in job.logs()][-1] == "step 3: train loss 3.0, val loss 4.0"
+        async with gpuyard.AsyncClient() as instance:
+            job = await instance.run(
+                ["python3", "train.py"], checkpoint={"path": "model_*.pt"}
+            )
+            assert [line async for line in job.logs()][
+                -1
+            ] == "step 3: train loss 3.0, val loss 4.0"
             failed = await job.wait()
             assert (failed.state, failed.exit_code) == ("failed", 9)
             await job.resume("model_2.pt")
             assert await anext(job.logs()) == "step 3: train loss 3.0, val loss 4.0"
             assert (await job.wait()).state == job.state == "completed"
-            assert [point["step"] for point in (await job.metrics("val_loss"))["val_loss"]] == [0, 1, 2, 3, 3, 4, 5]
+            assert [
+                point["step"] for point in (await job.metrics("val_loss"))["val_loss"]
+            ] == [0, 1, 2, 3, 3, 4, 5]
             newest = (await job.checkpoints())[-1]
-            assert (await yard.download(newest, here.work / "down")).read_text() == "5"
-            assert [found.id async for found in yard.jobs()] == [job.id]
+            assert (
+                await instance.download(newest, here.work / "down")
+            ).read_text() == "5"
+            assert [found.id async for found in instance.jobs()] == [job.id]
             assert not (await job.why())["pending"]
-            second, third = await yard.submit_many([{"command": ["sleep", "60"]}, {"command": ["sleep", "60"]}])
+            second, third = await instance.submit_many(
+                [{"command": ["sleep", "60"]}, {"command": ["sleep", "60"]}]
+            )
             await second.cancel()
             await third.cancel()
-            assert {(await second.wait()).state, (await third.wait()).state} == {"cancelled"}
-            kinds = [event["kind"] async for event in first_of(yard.events(after=0, job=job.id), "attempt.started")]
+            assert {(await second.wait()).state, (await third.wait()).state} == {
+                "cancelled"
+            }
+            kinds = [
+                event["kind"]
+                async for event in first_of(
+                    instance.events(after=0, job=job.id), "attempt.started"
+                )
+            ]
             assert kinds[0] == "job.submitted"
-            assert [len(await listing()) for listing in (yard.gpus, yard.nodes)] == [0, 1]
+            assert [
+                len(await listing()) for listing in (instance.gpus, instance.nodes)
+            ] == [
+                0,
+                1,
+            ]
 
     asyncio.run(program())
 
@@ -94,32 +121,51 @@ async def first_of(events: Any, kind: str) -> Any:
             return
 
 
-def test_a_training_is_stopped_resumed_and_its_results_fetched(shared_yard: TestYard) -> None:
-    (shared_yard.work / "train.py").write_text(TRAIN)
-    with shared_yard.client() as yard:
-        job = yard.run({"command": ["python3", "train.py"], "workdir": str(shared_yard.work)},
-                       name="resumed", checkpoint={"path": "model_*.pt"})  # fmt: skip
+def test_a_training_is_stopped_resumed_and_its_results_fetched(
+    shared_instance: TestInstance,
+) -> None:
+    (shared_instance.work / "train.py").write_text(TRAIN)
+    with shared_instance.client() as instance:
+        job = instance.run(
+            {"command": ["python3", "train.py"], "workdir": str(shared_instance.work)},
+            name="resumed",
+            checkpoint={"path": "model_*.pt"},
+        )
         assert job.wait(30).exit_code == 9
         job.resume()
         assert job.wait(30).state == "completed"
         assert len(job.info.attempts) == 2
         assert next(job.logs()) == "step 4: train loss 2.0, val loss 3.0"
-        assert list(job.logs(attempt=1, lines=1)) == ["step 3: train loss 3.0, val loss 4.0"]
+        assert list(job.logs(attempt=1, lines=1)) == [
+            "step 3: train loss 3.0, val loss 4.0"
+        ]
         series = job.metrics()
-        assert [point["value"] for point in series["train_loss"]] == [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]
+        assert [point["value"] for point in series["train_loss"]] == [
+            6.0,
+            5.0,
+            4.0,
+            3.0,
+            2.0,
+            1.0,
+        ]
         assert [point["step"] for point in series["val_loss"]] == list(range(6))
         saved = job.checkpoints()
         assert {c.path for c in saved} <= {f"model_{n}.pt" for n in range(6)}
-        target = shared_yard.work / "fetched"
+        target = shared_instance.work / "fetched"
         target.mkdir()
-        assert yard.download(saved[-1], target) == target / "model_5.pt"
-        assert yard.download(saved[-1], target / "other.pt").read_text() == "5"
-        assert sorted(path.name for path in target.iterdir()) == ["model_5.pt", "other.pt"]
+        assert instance.download(saved[-1], target) == target / "model_5.pt"
+        assert instance.download(saved[-1], target / "other.pt").read_text() == "5"
+        assert sorted(path.name for path in target.iterdir()) == [
+            "model_5.pt",
+            "other.pt",
+        ]
 
 
-def test_waiting_has_a_limit_and_cancelling_an_end(shared_yard: TestYard) -> None:
-    with shared_yard.client() as yard:
-        job = yard.run({"command": ["sleep", "60"]})
+def test_waiting_has_a_limit_and_cancelling_an_end(
+    shared_instance: TestInstance,
+) -> None:
+    with shared_instance.client() as instance:
+        job = instance.run({"command": ["sleep", "60"]})
         with pytest.raises(TimeoutError, match="still"):
             job.wait(timeout=0.1)
         job.cancel()
@@ -127,106 +173,170 @@ def test_waiting_has_a_limit_and_cancelling_an_end(shared_yard: TestYard) -> Non
         assert job.cancel().state == "cancelled"
 
 
-def test_jobs_submitted_together_wait_for_each_other_by_name(shared_yard: TestYard) -> None:
-    with shared_yard.client() as yard:
-        last, first, middle = yard.submit_many([
-            {"name": "evaluate", "command": ["true"], "depends_on": ["train"]},
-            {"name": "prepare", "command": ["true"]},
-            {"name": "train", "command": ["false"], "depends_on": ["prepare"]},
-        ])  # fmt: skip
-        assert [job.wait(30).state for job in (first, middle, last)] == ["completed", "failed", "failed"]
+def test_jobs_submitted_together_wait_for_each_other_by_name(
+    shared_instance: TestInstance,
+) -> None:
+    with shared_instance.client() as instance:
+        last, first, middle = instance.submit_many(
+            [
+                {"name": "evaluate", "command": ["true"], "depends_on": ["train"]},
+                {"name": "prepare", "command": ["true"]},
+                {"name": "train", "command": ["false"], "depends_on": ["prepare"]},
+            ]
+        )
+        assert [job.wait(30).state for job in (first, middle, last)] == [
+            "completed",
+            "failed",
+            "failed",
+        ]
         assert last.info.reason == "dependency_failed"
         assert last.info.attempts == []
 
 
-def test_jobs_are_listed_over_pages_and_by_filter(shared_yard: TestYard) -> None:
-    with shared_yard.client() as yard:
-        ids = [job.id for job in yard.submit_many([{"name": "listed", "command": ["true"]} for _ in range(8)])]
-        assert [job.id for job in yard.jobs(name="listed", limit=3)] == ids[::-1]
-        yard.job(ids[0]).wait(30)
-        wait_until(lambda: len(list(yard.jobs(name="listed", state=["completed"]))) == 8, what="all to be over")
-        assert list(yard.jobs(name="listed", state=["failed", "queued"])) == []
+def test_jobs_are_listed_over_pages_and_by_filter(
+    shared_instance: TestInstance,
+) -> None:
+    with shared_instance.client() as instance:
+        ids = [
+            job.id
+            for job in instance.submit_many(
+                [{"name": "listed", "command": ["true"]} for _ in range(8)]
+            )
+        ]
+        assert [job.id for job in instance.jobs(name="listed", limit=3)] == ids[::-1]
+        instance.job(ids[0]).wait(30)
+        wait_until(
+            lambda: len(list(instance.jobs(name="listed", state=["completed"]))) == 8,
+            what="all to be over",
+        )
+        assert list(instance.jobs(name="listed", state=["failed", "queued"])) == []
 
 
-def fail_with(code: Callable[[gpuyard.Client], Any], kind: type[GpuyardError], yard: TestYard) -> GpuyardError:
-    with yard.client() as client, pytest.raises(GpuyardError) as caught:
+def fail_with(
+    code: Callable[[gpuyard.Client], Any],
+    kind: type[GpuyardError],
+    instance: TestInstance,
+) -> GpuyardError:
+    with instance.client() as client, pytest.raises(GpuyardError) as caught:
         code(client)
     assert type(caught.value) is kind
     return caught.value
 
 
-def test_errors_come_back_as_the_classes_they_were(shared_yard: TestYard) -> None:
-    done = shared_yard.submit(["true"], idempotency_key="sdk")
-    shared_yard.wait(done)
+def test_errors_come_back_as_the_classes_they_were(
+    shared_instance: TestInstance,
+) -> None:
+    done = shared_instance.submit(["true"], idempotency_key="sdk")
+    shared_instance.wait(done)
     cases: list[tuple[Callable[[gpuyard.Client], Any], type[GpuyardError]]] = [
-        (lambda yard: yard.job("nobody"), NotFoundError),
-        (lambda yard: list(yard.log_bytes("nobody", follow=True)), NotFoundError),
-        (lambda yard: next(yard.events(job="nobody")), NotFoundError),
-        (lambda yard: yard.run(["true"], resources={"gpus": {"count": 900}}), CapacityError),
-        (lambda yard: yard.job(done).resume(), RefusedError),
-        (lambda yard: yard.run(["false"], idempotency_key="sdk"), RefusedError),
-        (lambda yard: yard.run(["true"], name=datetime.date(2026, 1, 1)), InvalidInputError),
-        (lambda yard: yard.run(["true"], timeout_s=float("inf")), InvalidInputError),
+        (lambda instance: instance.job("nobody"), NotFoundError),
+        (
+            lambda instance: list(instance.log_bytes("nobody", follow=True)),
+            NotFoundError,
+        ),
+        (lambda instance: next(instance.events(job="nobody")), NotFoundError),
+        (
+            lambda instance: instance.run(["true"], resources={"gpus": {"count": 900}}),
+            CapacityError,
+        ),
+        (lambda instance: instance.job(done).resume(), RefusedError),
+        (lambda instance: instance.run(["false"], idempotency_key="sdk"), RefusedError),
+        (
+            lambda instance: instance.run(["true"], name=datetime.date(2026, 1, 1)),
+            InvalidInputError,
+        ),
+        (
+            lambda instance: instance.run(["true"], timeout_s=float("inf")),
+            InvalidInputError,
+        ),
     ]
     for code, kind in cases:
-        assert fail_with(code, kind, shared_yard).message
-    error = fail_with(lambda yard: yard.run(["true"], retrys=1, retry_count=-1), InvalidInputError, shared_yard)
+        assert fail_with(code, kind, shared_instance).message
+    error = fail_with(
+        lambda instance: instance.run(["true"], retrys=1, retry_count=-1),
+        InvalidInputError,
+        shared_instance,
+    )
     assert isinstance(error, InvalidInputError)
     assert {(fault.field, fault.remedy) for fault in error.faults} == {
         ("retrys", "did you mean retry_count?"),
         ("retry_count", "must be at least 0"),
     }
-    with shared_yard.client() as yard, pytest.raises(TypeError, match=r"\['echo', 'one'\]"):
-        yard.run("echo one")
+    with (
+        shared_instance.client() as instance,
+        pytest.raises(TypeError, match=r"\['echo', 'one'\]"),
+    ):
+        instance.run("echo one")
 
 
-def test_a_wrong_token_and_a_server_that_is_away(shared_yard: TestYard) -> None:
-    url = shared_yard.address().url
-    with gpuyard.Client(Address(url, "wrong")) as yard, pytest.raises(UnauthorizedError):
-        yard.nodes()
+def test_a_wrong_token_and_a_server_that_is_away(shared_instance: TestInstance) -> None:
+    url = shared_instance.address().url
+    with (
+        gpuyard.Client(Address(url, "wrong")) as instance,
+        pytest.raises(UnauthorizedError),
+    ):
+        instance.nodes()
     nowhere = Address("http://127.0.0.1:1", "")
-    with gpuyard.Client(nowhere) as yard:
-        for code in (yard.nodes, lambda: next(yard.events()), lambda: next(yard.log_bytes("x"))):
+    with gpuyard.Client(nowhere) as instance:
+        for code in (
+            instance.nodes,
+            lambda: next(instance.events()),
+            lambda: next(instance.log_bytes("x")),
+        ):
             with pytest.raises(UnreachableError, match="doctor"):
                 code()
 
     async def program() -> None:
-        async with gpuyard.AsyncClient(nowhere) as yard:
+        async with gpuyard.AsyncClient(nowhere) as instance:
             with pytest.raises(UnreachableError):
-                await yard.nodes()
+                await instance.nodes()
             with pytest.raises(UnreachableError):
-                await anext(yard.events())
-        async with gpuyard.AsyncClient(Address(url, "wrong")) as yard:
+                await anext(instance.events())
+        async with gpuyard.AsyncClient(Address(url, "wrong")) as instance:
             with pytest.raises(UnauthorizedError):
-                await anext(yard.log_bytes("x"))
+                await anext(instance.log_bytes("x"))
 
     asyncio.run(program())
 
 
-def test_following_ends_with_an_error_when_the_server_is_killed_and_goes_on_anew(here: TestYard) -> None:
+def test_following_ends_with_an_error_when_the_server_is_killed_and_goes_on_anew(
+    here: TestInstance,
+) -> None:
     step = here.work / "step"
     script = f"echo one; while [ ! -e {step} ]; do sleep 0.05; done; echo two"
-    with gpuyard.Client() as yard:
-        job = yard.run(["sh", "-c", script])
+    with gpuyard.Client() as instance:
+        job = instance.run(["sh", "-c", script])
         lines = job.logs()
         assert next(lines) == "one"
         here.kill("server")
         with pytest.raises(UnreachableError, match="does not answer"):
             next(lines)
     step.touch()
-    with gpuyard.Client() as yard:  # starts the server again
-        again = yard.job(job.id)
+    with gpuyard.Client() as instance:  # starts the server again
+        again = instance.job(job.id)
         assert list(again.logs()) == ["one", "two"]
         assert (again.wait(30).state, len(again.info.attempts)) == ("completed", 1)
 
 
-def test_every_form_of_work_and_every_character(shared_yard: TestYard, tmp_path: Path) -> None:
+def test_every_form_of_work_and_every_character(
+    shared_instance: TestInstance, tmp_path: Path
+) -> None:
     text = "é中🙂" * 60_000
-    (tmp_path / "wide.py").write_text(f"print('é中🙂' * {len(text) // 3})\nprint('end', end='')\n", encoding="utf-8")
+    (tmp_path / "wide.py").write_text(
+        f"print('é中🙂' * {len(text) // 3})\nprint('end', end='')\n", encoding="utf-8"
+    )
     command = ["python3", "wide.py"]
     environment = {"PYTHONIOENCODING": "utf-8"}
-    with shared_yard.client() as yard:
-        job = yard.run(gpuyard.JobSpec(command=tuple(command), workdir=str(tmp_path), environment=environment))
+    with shared_instance.client() as instance:
+        job = instance.run(
+            gpuyard.JobSpec(
+                command=tuple(command), workdir=str(tmp_path), environment=environment
+            )
+        )
         assert list(job.logs()) == [text, "end"]
-        config = gpuyard.JobConfig(name="theirs", command=("echo", "text"), gpu_spec=gpuyard.GpuSpec(gpu_count=0))
-        assert list(yard.run(config).logs()) == ["text"]
+        config = gpuyard.JobConfig(
+            name="theirs",
+            command=("echo", "text"),
+            gpu_spec=gpuyard.GpuSpec(gpu_count=0),
+        )
+        assert list(instance.run(config).logs()) == ["text"]

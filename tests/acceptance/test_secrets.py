@@ -1,4 +1,6 @@
-"""A secret in a job's environment reaches the job, and nothing else that anyone can read."""
+"""A secret in a job's environment reaches the job, and nothing else that anyone can
+read.
+"""
 
 import json
 from collections.abc import Iterator
@@ -6,42 +8,73 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from tests.support.instance import TestInstance
 from tests.support.web import http, spec
-from tests.support.yard import TestYard
 
 SECRET = "hunter2hunter2"
 SHELL = {"TOKEN": SECRET}
 LEAK = (
-    "import os, sys, time; time.sleep(float(sys.argv[1])); sys.exit(os.environ['TOKEN'] != '"
-    + SECRET[::-1]
-    + "'[::-1])"
+    "import os, sys, time; time.sleep(float(sys.argv[1])); sys.exit(os.environ['TOKEN']"
+    " != '" + SECRET[::-1] + "'[::-1])"
 )
 
 
-def said_by_gpuyard(yard: TestYard) -> Iterator[tuple[str, str]]:
-    """Everything gpuyard writes for people: its logs, the journal, each process's title."""
-    for path in (*yard.home.logs.iterdir(), yard.home.node / "keeper.log"):
+def said_by_gpuyard(instance: TestInstance) -> Iterator[tuple[str, str]]:
+    """Everything gpuyard writes for people: its logs, the journal, each process's
+    title.
+    """
+    for path in (*instance.home.logs.iterdir(), instance.home.node / "keeper.log"):
         yield path.name, path.read_text()
-    yield "events", yard.ok("events", "--json")
-    yield "metrics", http(yard).get("/metrics").text
+    yield "events", instance.ok("events", "--json")
+    yield "metrics", http(instance).get("/metrics").text
     for process in psutil.process_iter(["cmdline", "name"]):
-        yield f"title of {process.pid}", " ".join([*(process.info["cmdline"] or ()), process.info["name"] or ""])
+        yield (
+            f"title of {process.pid}",
+            " ".join([*(process.info["cmdline"] or ()), process.info["name"] or ""]),
+        )
 
 
-def test_it_reaches_the_job_and_no_log_event_or_title(shared_yard: TestYard) -> None:
-    """Passed by name, so that it stands on no command line of ours either; the job succeeds, fails, is cancelled."""
-    (shared_yard.work / "leak.py").write_text(LEAK)
+def test_it_reaches_the_job_and_no_log_event_or_title(
+    shared_instance: TestInstance,
+) -> None:
+    """Passed by name, so that it stands on no command line of ours either; the job
+    succeeds, fails, is cancelled.
+    """
+    (shared_instance.work / "leak.py").write_text(LEAK)
     run = ["run", "-d", "--env", "TOKEN", "--retries", "1", "--", "python3", "leak.py"]
-    done, cancelled = (shared_yard.ok(*run, seconds, env=SHELL).strip() for seconds in ("0", "60"))
-    failed = shared_yard.ok("run", "-d", "--env", "TOKEN", "--", "python3", "-c", "import nothing", env=SHELL).strip()
-    shared_yard.wait(cancelled, "running")
-    for where, text in said_by_gpuyard(shared_yard):
+    done, cancelled = (
+        shared_instance.ok(*run, seconds, env=SHELL).strip() for seconds in ("0", "60")
+    )
+    failed = shared_instance.ok(
+        "run",
+        "-d",
+        "--env",
+        "TOKEN",
+        "--",
+        "python3",
+        "-c",
+        "import nothing",
+        env=SHELL,
+    ).strip()
+    shared_instance.wait(cancelled, "running")
+    for where, text in said_by_gpuyard(shared_instance):
         assert SECRET not in text, where
-    shared_yard.ok("cancel", cancelled)
-    assert [shared_yard.wait(job).state for job in (done, failed, cancelled)] == ["completed", "failed", "cancelled"]
-    for words in (["jobs"], ["show", failed], ["why", done], ["events"], ["jobs", "--json"], ["doctor", "--json"]):
-        assert SECRET not in shared_yard.ok(*words)
-    for where, text in said_by_gpuyard(shared_yard):
+    shared_instance.ok("cancel", cancelled)
+    assert [shared_instance.wait(job).state for job in (done, failed, cancelled)] == [
+        "completed",
+        "failed",
+        "cancelled",
+    ]
+    for words in (
+        ["jobs"],
+        ["show", failed],
+        ["why", done],
+        ["events"],
+        ["jobs", "--json"],
+        ["doctor", "--json"],
+    ):
+        assert SECRET not in shared_instance.ok(*words)
+    for where, text in said_by_gpuyard(shared_instance):
         assert SECRET not in text, where
 
 
@@ -59,22 +92,39 @@ def test_it_reaches_the_job_and_no_log_event_or_title(shared_yard: TestYard) -> 
         ["--env", f"CUDA_VISIBLE_DEVICES={SECRET}", "--", "true"],
     ],
 )
-def test_no_error_of_the_command_repeats_it(shared_yard: TestYard, words: list[str]) -> None:
-    done = shared_yard.run("run", "-d", *words, env=SHELL)
+def test_no_error_of_the_command_repeats_it(
+    shared_instance: TestInstance, words: list[str]
+) -> None:
+    done = shared_instance.run("run", "-d", *words, env=SHELL)
     assert done.returncode in (2, 4)
     assert done.stderr.startswith("gpuyard: ")
     assert SECRET not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
-    "environment", [SECRET, [SECRET], {"T": [SECRET]}, {"T": {"x": SECRET}}, {"T": f"{SECRET}\0"}, {"T=": SECRET}]
+    "environment",
+    [
+        SECRET,
+        [SECRET],
+        {"T": [SECRET]},
+        {"T": {"x": SECRET}},
+        {"T": f"{SECRET}\0"},
+        {"T=": SECRET},
+    ],
 )
 @pytest.mark.parametrize("form", ["JobSpec", "JobConfig"])
-def test_no_error_over_http_repeats_it(shared_yard: TestYard, environment: object, form: str) -> None:
-    body = spec(shared_yard, environment=environment)
+def test_no_error_over_http_repeats_it(
+    shared_instance: TestInstance, environment: object, form: str
+) -> None:
+    body = spec(shared_instance, environment=environment)
     if form == "JobConfig":
-        body = {"name": "job", "command": ["true"], "timeout_minutes": 1, "environment": environment}
-    with http(shared_yard) as web:
+        body = {
+            "name": "job",
+            "command": ["true"],
+            "timeout_minutes": 1,
+            "environment": environment,
+        }
+    with http(shared_instance) as web:
         answer = web.post("/api/v1/jobs", json=body)
         assert answer.status_code == 422
         assert answer.json()["faults"][0]["field"].startswith("environment")

@@ -8,63 +8,90 @@ from typing import Any
 
 import pytest
 
+from tests.support.instance import TestInstance, make_instance
 from tests.support.wait import wait_until
-from tests.support.yard import TestYard, make_yard
 
 CHAT = Path(__file__).parents[1] / "programs" / "chat" / "server.py"
 
 
 @pytest.fixture
-def spool_yard() -> Iterator[TestYard]:
-    """A yard with a simulated GPU, one model and a spool in its work folder."""
-    with make_yard(GPUYARD_SCHEDULER__RETRY_BASE_S="0.1") as yard:
-        yard.home.create()
+def spool_instance() -> Iterator[TestInstance]:
+    """An instance with a simulated GPU, one model and a spool in its work folder."""
+    with make_instance(GPUYARD_SCHEDULER__RETRY_BASE_S="0.1") as instance:
+        instance.home.create()
         words = json.dumps([sys.executable, str(CHAT), "toy", "--port", "{port}"])
-        yard.home.settings.write_text(
-            f'[spool]\npath = "{yard.work}/tasks"\n[models.toy]\ncommand = {words}\nmemory_gb = 1\nboot_s = 1\n'
+        instance.home.settings.write_text(
+            f'[spool]\npath = "{instance.work}/tasks"\n[models.toy]\ncommand ='
+            f" {words}\nmemory_gb = 1\nboot_s = 1\n"
         )
-        yard.ok("up", "--simulate-gpus", "1x24")
-        wait_until(lambda: (yard.work / "tasks" / "failed").is_dir(), 20, "the spool's folders")
-        yield yard
+        instance.ok("up", "--simulate-gpus", "1x24")
+        wait_until(
+            lambda: (instance.work / "tasks" / "failed").is_dir(),
+            20,
+            "the spool's folders",
+        )
+        yield instance
 
 
-def put(yard: TestYard, folder: str, name: str, task: object) -> None:
+def put(instance: TestInstance, folder: str, name: str, task: object) -> None:
     """Move a file into a queue."""
     text = task if isinstance(task, str) else json.dumps(task)
-    draft = yard.work / name
+    draft = instance.work / name
     draft.write_text(text)
-    draft.rename(yard.work / "tasks" / folder / name)
+    draft.rename(instance.work / "tasks" / folder / name)
 
 
-def ended(yard: TestYard, folder: str, name: str) -> Path:
-    path = yard.work / "tasks" / folder / name
+def ended(instance: TestInstance, folder: str, name: str) -> Path:
+    path = instance.work / "tasks" / folder / name
     wait_until(path.exists, 60, f"{name} in {folder}/")
     return path
 
 
 def llm(task_id: str, prompt: str, **more: object) -> dict[str, object]:
-    return {"task_id": task_id, "task_class": "llm", "task_type": "generate", "prompt": prompt, **more}
+    return {
+        "task_id": task_id,
+        "task_class": "llm",
+        "task_type": "generate",
+        "prompt": prompt,
+        **more,
+    }
 
 
 def result(path: Path) -> Any:
     return json.loads(path.with_suffix(".result.json").read_text())
 
 
-def test_tasks_of_both_classes_come_back_with_their_results(spool_yard: TestYard) -> None:
-    script = spool_yard.work / "embed.sh"
+def test_tasks_of_both_classes_come_back_with_their_results(
+    spool_instance: TestInstance,
+) -> None:
+    script = spool_instance.work / "embed.sh"
     script.write_text("echo embedded $*\n")
-    put(spool_yard, "llm_queue/priority_3", "one.json", llm("t-1", "hello"))
-    put(spool_yard, "script_queue/priority_5", "two.json", {
-        "task_id": "t-2", "task_class": "script", "task_type": "embed", "script": str(script),
-        "script_args": {"size": 768}, "gpu_requirement": "none",
-    })  # fmt: skip
-    first, second = ended(spool_yard, "complete", "one.json"), ended(spool_yard, "complete", "two.json")
-    assert (result(first)["task_id"], result(first)["output"]) == ("t-1", "toy: hello\n")
+    put(spool_instance, "llm_queue/priority_3", "one.json", llm("t-1", "hello"))
+    put(
+        spool_instance,
+        "script_queue/priority_5",
+        "two.json",
+        {
+            "task_id": "t-2",
+            "task_class": "script",
+            "task_type": "embed",
+            "script": str(script),
+            "script_args": {"size": 768},
+            "gpu_requirement": "none",
+        },
+    )
+    first = ended(spool_instance, "complete", "one.json")
+    second = ended(spool_instance, "complete", "two.json")
+    assert (result(first)["task_id"], result(first)["output"]) == (
+        "t-1",
+        "toy: hello\n",
+    )
     assert result(second)["output"] == "embedded --size 768\n"
     assert result(second)["duration"] >= 0
     assert json.loads(first.read_text())["status"] == "complete"
-    assert spool_yard.json("show", "t-2")["priority"] == 5  # the folder's, since the task names none
-    assert not list((spool_yard.work / "tasks" / "processing").iterdir())
+    # The folder's, since the task names none.
+    assert spool_instance.json("show", "t-2")["priority"] == 5
+    assert not list((spool_instance.work / "tasks" / "processing").iterdir())
 
 
 @pytest.mark.parametrize(
@@ -72,40 +99,71 @@ def test_tasks_of_both_classes_come_back_with_their_results(spool_yard: TestYard
     [
         ("llm_queue/priority_1", "[1, 2", "is not JSON"),
         ("llm_queue/priority_1", "[1, 2]", "is no task"),
-        ("llm_queue/priority_1", llm("t", "x", task_type="embed"), "'embed' is no type of class llm"),
-        ("script_queue/priority_1", llm("t", "x"), "is 'llm' in the folder of script tasks"),
+        (
+            "llm_queue/priority_1",
+            llm("t", "x", task_type="embed"),
+            "'embed' is no type of class llm",
+        ),
+        (
+            "script_queue/priority_1",
+            llm("t", "x"),
+            "is 'llm' in the folder of script tasks",
+        ),
         ("llm_queue/priority_1", llm("t", "x", priority=9), "priority"),
     ],
 )
 def test_what_is_no_task_goes_to_failed_with_the_reason(
-    spool_yard: TestYard, folder: str, task: object, said: str
+    spool_instance: TestInstance, folder: str, task: object, said: str
 ) -> None:
-    put(spool_yard, folder, "bad.json", task)
-    path = ended(spool_yard, "failed", "bad.json")
+    put(spool_instance, folder, "bad.json", task)
+    path = ended(spool_instance, "failed", "bad.json")
     assert said in path.with_suffix(".reason.txt").read_text()
 
 
-def test_a_task_that_fails_says_so_with_its_output(spool_yard: TestYard) -> None:
-    script = spool_yard.work / "broken.sh"
+def test_a_task_that_fails_says_so_with_its_output(
+    spool_instance: TestInstance,
+) -> None:
+    script = spool_instance.work / "broken.sh"
     script.write_text("echo no such video; exit 3\n")
-    put(spool_yard, "script_queue/priority_3", "bad.json", {
-        "task_id": "t-3", "task_class": "script", "task_type": "process", "script": str(script),
-    })  # fmt: skip
-    path = ended(spool_yard, "failed", "bad.json")
-    assert (result(path)["output"], result(path)["reason"]) == ("no such video\n", "exit_code")
+    put(
+        spool_instance,
+        "script_queue/priority_3",
+        "bad.json",
+        {
+            "task_id": "t-3",
+            "task_class": "script",
+            "task_type": "process",
+            "script": str(script),
+        },
+    )
+    path = ended(spool_instance, "failed", "bad.json")
+    assert (result(path)["output"], result(path)["reason"]) == (
+        "no such video\n",
+        "exit_code",
+    )
     assert json.loads(path.read_text())["status"] == "failed"
 
 
-def test_a_killed_server_finds_the_task_again_and_runs_it_once(spool_yard: TestYard) -> None:
-    script = spool_yard.work / "once.sh"
-    script.write_text(f"echo ran >> {spool_yard.work}/witness; sleep 1\n")
+def test_a_killed_server_finds_the_task_again_and_runs_it_once(
+    spool_instance: TestInstance,
+) -> None:
+    script = spool_instance.work / "once.sh"
+    script.write_text(f"echo ran >> {spool_instance.work}/witness; sleep 1\n")
     for number in range(5):
-        put(spool_yard, "script_queue/priority_3", f"n{number}.json", {
-            "task_id": f"n-{number}", "task_class": "script", "task_type": "process", "script": str(script),
-            "gpu_requirement": "none",
-        })  # fmt: skip
-    spool_yard.kill("server")
-    spool_yard.ok("up")
+        put(
+            spool_instance,
+            "script_queue/priority_3",
+            f"n{number}.json",
+            {
+                "task_id": f"n-{number}",
+                "task_class": "script",
+                "task_type": "process",
+                "script": str(script),
+                "gpu_requirement": "none",
+            },
+        )
+    spool_instance.kill("server")
+    spool_instance.ok("up")
     for number in range(5):
-        ended(spool_yard, "complete", f"n{number}.json")
-    assert (spool_yard.work / "witness").read_text().count("ran") == 5
+        ended(spool_instance, "complete", f"n{number}.json")
+    assert (spool_instance.work / "witness").read_text().count("ran") == 5

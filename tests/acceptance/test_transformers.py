@@ -1,4 +1,6 @@
-"""Two real models on simulated GPUs: `transformers serve` on this machine's processor, asked by OpenAI's own client."""
+"""Two real models on simulated GPUs: `transformers serve` on this machine's processor,
+asked by OpenAI's own client.
+"""
 
 import json
 import signal
@@ -11,9 +13,9 @@ import pytest
 
 from tests.acceptance.test_models import models
 from tests.support import huggingface
+from tests.support.instance import TestInstance, make_instance
 from tests.support.model_server import OFFLINE
 from tests.support.wait import wait_until
-from tests.support.yard import TestYard, make_yard
 
 trainer_python = huggingface.trainer_python
 PROGRAMS = Path(__file__).parents[1] / "programs" / "tinymodel"
@@ -24,15 +26,22 @@ def tiny_model(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -
     """A folder with a model that says nonsense."""
     folder = tmp_path_factory.mktemp("tiny")
     text = PROGRAMS.parents[2] / "README.md"
-    subprocess.run([trainer_python, PROGRAMS / "make.py", folder, text], check=True, env=OFFLINE, capture_output=True)
+    subprocess.run(
+        [trainer_python, PROGRAMS / "make.py", folder, text],
+        check=True,
+        env=OFFLINE,
+        capture_output=True,
+    )
     return folder
 
 
-def chat(python: Path, yard: TestYard, model: str) -> dict[str, Any]:
+def chat(python: Path, instance: TestInstance, model: str) -> dict[str, Any]:
     """What OpenAI's client gets."""
-    address = yard.address()
+    address = instance.address()
     words = [python, PROGRAMS / "chat.py", address.url, address.token, model]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=200, check=False
+    )
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
@@ -40,36 +49,57 @@ def chat(python: Path, yard: TestYard, model: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_two_models_share_gpus_with_scripts(trainer_python: Path, tiny_model: Path) -> None:
+def test_two_models_share_gpus_with_scripts(
+    trainer_python: Path, tiny_model: Path
+) -> None:
     program = trainer_python.parent / "transformers"
     hub = {"HF_HOME": str(tiny_model / "hub"), **OFFLINE}
     sections = [
-        f'[models.{name}]\nengine = "transformers"\nsource = "{tiny_model}"\nprogram = "{program}"\nmemory_gb = 16\n'
-        f'boot_s = 20\nargs = ["--device", "cpu"]\n' + "environment = { "
-        + ", ".join(f'{key} = "{value}"' for key, value in hub.items()) + " }\n"
+        f'[models.{name}]\nengine = "transformers"\nsource = "{tiny_model}"\nprogram ='
+        f' "{program}"\nmemory_gb = 16\nboot_s = 20\nargs = ["--device", "cpu"]\n'
+        + "environment = { "
+        + ", ".join(f'{key} = "{value}"' for key, value in hub.items())
+        + " }\n"
         for name in ("small", "other")
-    ]  # fmt: skip
+    ]
     (tiny_model / "hub" / "hub").mkdir(parents=True)
-    with make_yard() as yard:
-        yard.home.create()
-        yard.home.settings.write_text("\n".join(sections))
-        yard.ok("up", "--simulate-gpus", "2x24")
-        first, second = chat(trainer_python, yard, "small"), chat(trainer_python, yard, "other")
-        assert first["models"] == ["other", "small"] or first["models"] == ["small", "other"]
+    with make_instance() as instance:
+        instance.home.create()
+        instance.home.settings.write_text("\n".join(sections))
+        instance.ok("up", "--simulate-gpus", "2x24")
+        first = chat(trainer_python, instance, "small")
+        second = chat(trainer_python, instance, "other")
+        assert first["models"] == ["other", "small"] or first["models"] == [
+            "small",
+            "other",
+        ]
         assert first["whole"]
         assert first["whole"] == second["whole"]  # the same weights, read greedily
-        # A letter that is not whole at the end is shown as � when all is said, and never comes in parts.
+        # A letter that is not whole at the end is shown as � when all is said, and
+        # never comes in parts.
         assert "".join(first["parts"]).rstrip("�") == first["whole"].rstrip("�")
-        assert {gpu["state"] for gpu in yard.json("gpus")["items"]} == {"llm_ready"}
+        assert {gpu["state"] for gpu in instance.json("gpus")["items"]} == {"llm_ready"}
 
-        script = yard.submit(["true"], resources={"gpus": 1})
-        assert yard.wait(script, timeout=100).state == "completed"  # a model made room
-        yard.ok("models", "pin", "small")
-        wait_until(lambda: models(yard)["small"]["state"] == "ready", 100, "it to be loaded again")
-        (replica,) = models(yard)["small"]["replicas"]
+        script = instance.submit(["true"], resources={"gpus": 1})
+        # A model made room.
+        assert instance.wait(script, timeout=100).state == "completed"
+        instance.ok("models", "pin", "small")
+        wait_until(
+            lambda: models(instance)["small"]["state"] == "ready",
+            100,
+            "it to be loaded again",
+        )
+        (replica,) = models(instance)["small"]["replicas"]
         for process in psutil.process_iter(["cmdline"]):
-            if str(replica["port"]) in (process.info["cmdline"] or []) and "serve" in process.info["cmdline"]:
+            if (
+                str(replica["port"]) in (process.info["cmdline"] or [])
+                and "serve" in process.info["cmdline"]
+            ):
                 process.send_signal(signal.SIGKILL)
-        wait_until(lambda: models(yard)["small"]["replicas"] not in ([], [replica]), 60, "another server")
-        assert chat(trainer_python, yard, "small")["whole"] == first["whole"]
-        assert 1 < models(yard)["small"]["boot_s"] < 100
+        wait_until(
+            lambda: models(instance)["small"]["replicas"] not in ([], [replica]),
+            60,
+            "another server",
+        )
+        assert chat(trainer_python, instance, "small")["whole"] == first["whole"]
+        assert 1 < models(instance)["small"]["boot_s"] < 100

@@ -1,4 +1,6 @@
-"""Verification end to end, on this machine: what the commands do and say when everybody is honest, and bad input."""
+"""Verification end to end, on this machine: what the commands do and say when everybody
+is honest, and bad input.
+"""
 
 import json
 import re
@@ -11,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from gpuyard.verification.yard import SOLVER
+from gpuyard.verification.solver_jobs import SOLVER
+from tests.support.instance import TestInstance, make_instance
 from tests.support.verifying import configure, executor, outcomes, section, verify
-from tests.support.yard import TestYard, make_yard
 
 HONEST = (
     executor("trusted12", "practice-12", trusted=True),
@@ -27,71 +29,102 @@ NAMES = ("trusted12", "trusted6", "stream12", "stdin12", "stream6", "stdin6")
 
 
 @pytest.fixture(scope="module")
-def checked() -> Iterator[TestYard]:
-    """A yard whose executors were verified twice."""
-    with make_yard() as yard:
-        configure(yard, *HONEST)
+def checked() -> Iterator[TestInstance]:
+    """An instance whose executors were verified twice."""
+    with make_instance() as instance:
+        configure(instance, *HONEST)
         for _ in range(2):
-            found = verify(yard, *NAMES)
+            found = verify(instance, *NAMES)
             assert outcomes(found) == dict.fromkeys(NAMES, "passed"), found
-        yield yard
+        yield instance
 
 
-def rows(yard: TestYard, statement: str) -> list[dict[str, Any]]:
-    """What the yard's own database holds."""
-    with sqlite3.connect(yard.home.verification / "verification.db") as database:
+def rows(instance: TestInstance, statement: str) -> list[dict[str, Any]]:
+    """What the instance's own database holds."""
+    with sqlite3.connect(instance.home.verification / "verification.db") as database:
         database.row_factory = sqlite3.Row
         return [dict(row) for row in database.execute(statement)]
 
 
-def newest(yard: TestYard, name: str) -> str:
+def newest(instance: TestInstance, name: str) -> str:
     """The id of an executor's newest check."""
-    (mine,) = [one for one in yard.json("verify", "status")["executors"] if one["name"] == name]
+    (mine,) = [
+        one
+        for one in instance.json("verify", "status")["executors"]
+        if one["name"] == name
+    ]
     return mine["checks"][0]["id"]
 
 
-def test_two_classes_pass_and_another_run_uses_other_samples(checked: TestYard) -> None:
-    checks = rows(checked, "select sample_id, batch_id, delivery, executor, outcome, scored, job_id from checks")
+def test_two_classes_pass_and_another_run_uses_other_samples(
+    checked: TestInstance,
+) -> None:
+    checks = rows(
+        checked,
+        "select sample_id, batch_id, delivery, executor, outcome, scored, job_id from"
+        " checks",
+    )
     assert len({check["sample_id"] for check in checks}) == len(checks) == 12
     assert len({check["batch_id"] for check in checks}) == 2
     assert {(check["outcome"], check["scored"]) for check in checks} == {("passed", 1)}
-    assert {check["delivery"] for check in checks if check["executor"].startswith("stdin")} == {"stdin"}
+    assert {
+        check["delivery"] for check in checks if check["executor"].startswith("stdin")
+    } == {"stdin"}
     assert len({check["job_id"] for check in checks}) == 12
-    assert {job["state"] for job in checked.json("jobs", "--limit", "1000")["items"]} == {"completed"}
+    assert {
+        job["state"] for job in checked.json("jobs", "--limit", "1000")["items"]
+    } == {"completed"}
 
 
-def test_the_status_shows_classes_and_executors(checked: TestYard) -> None:
+def test_the_status_shows_classes_and_executors(checked: TestInstance) -> None:
     said = checked.json("verify", "status")
     classes = {one["class"]: one for one in said["classes"]}
     assert {name: (one["executors"], one["used"]) for name, one in classes.items()} == {
-        "practice-12": (3, 6), "practice-6": (3, 6)}  # fmt: skip
-    assert {one["name"]: [check["outcome"] for check in one["checks"]] for one in said["executors"]} == dict.fromkeys(
-        NAMES, ["passed"] * 2
-    )
-    assert {(one["trust"], one["quarantined_until"]) for one in said["executors"]} == {(0.5, None)}
+        "practice-12": (3, 6),
+        "practice-6": (3, 6),
+    }
+    assert {
+        one["name"]: [check["outcome"] for check in one["checks"]]
+        for one in said["executors"]
+    } == dict.fromkeys(NAMES, ["passed"] * 2)
+    assert {(one["trust"], one["quarantined_until"]) for one in said["executors"]} == {
+        (0.5, None)
+    }
     table = checked.ok("verify", "status")
     assert all(name in table for name in (*NAMES, "practice-12", "++"))
     assert 'gpu_class="practice-6"' in checked.ok("verify", "status", "--metrics")
     (place,) = checked.json("trust")["items"]
-    assert (place["place"], place["score"], place["quarantined_until"]) == ("local", 1.0, None), (
-        "more than a newcomer is trusted counts in full"
-    )
+    assert (place["place"], place["score"], place["quarantined_until"]) == (
+        "local",
+        1.0,
+        None,
+    ), "more than a newcomer is trusted counts in full"
 
 
 @pytest.mark.parametrize("name", ["stream12", "stdin6"])
-def test_evidence_is_checked_by_anybody(checked: TestYard, name: str) -> None:
-    check, file = newest(checked, name), checked.work / f"{name}.json"
+def test_evidence_is_checked_by_anybody(checked: TestInstance, name: str) -> None:
+    check = newest(checked, name)
+    file = checked.work / f"{name}.json"
     told = checked.json("verify", "evidence", check, "-o", str(file))
-    assert (told["sound"], told["outcome"], told["executor"], told["check"]) == (True, "passed", name, check)
+    assert (told["sound"], told["outcome"], told["executor"], told["check"]) == (
+        True,
+        "passed",
+        name,
+        check,
+    )
     assert json.loads(file.read_text())["body"]["evidence"]["seed"]
-    with make_yard() as stranger:  # who knows nothing of the yard
+    with make_instance() as stranger:  # who knows nothing of the instance
         known = stranger.json("verify", "check", str(file), "--key", told["key"])
         assert all(line["ok"] for line in known["lines"]), known
         unknown = stranger.json("verify", "check", str(file))
-        assert {line["name"] for line in unknown["lines"] if line["ok"] is None} == {"signer"}
+        assert {line["name"] for line in unknown["lines"] if line["ok"] is None} == {
+            "signer"
+        }
         said = stranger.ok("verify", "check", str(file))
         assert "The file is sound." in said
-        assert f"at {datetime.fromtimestamp(known['at'], UTC):%Y-%m-%d %H:%M} UTC" in said, "old evidence looks old"
+        assert (
+            f"at {datetime.fromtimestamp(known['at'], UTC):%Y-%m-%d %H:%M} UTC" in said
+        ), "old evidence looks old"
         assert f"with the seed by {known['delivery']}" in said
         other = stranger.run("verify", "check", str(file), "--key", "00" * 31 + "01")
         assert other.returncode == 1
@@ -101,24 +134,28 @@ def test_evidence_is_checked_by_anybody(checked: TestYard, name: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["nowhere/evidence.json", "."])
-def test_evidence_that_cannot_be_written_is_one_clear_error(checked: TestYard, place: str) -> None:
+def test_evidence_that_cannot_be_written_is_one_clear_error(
+    checked: TestInstance, place: str
+) -> None:
     done = checked.run("verify", "evidence", newest(checked, "stream12"), "-o", place)
     assert (done.returncode, done.stdout) == (2, ""), (done.stdout, done.stderr)
     assert done.stderr.startswith(f"gpuyard: --output: {place} cannot be written: ")
     assert "Traceback" not in done.stderr
 
 
-def check_changed(yard: TestYard, file: Path, key: str) -> None:
+def check_changed(instance: TestInstance, file: Path, key: str) -> None:
     """A file in which anything was changed is not sound."""
-    changed = yard.work / "changed.json"
+    changed = instance.work / "changed.json"
     changed.write_text(file.read_text().replace('"executor":"', '"executor":"not '))
-    done = yard.run("verify", "check", str(changed), "--key", key)
+    done = instance.run("verify", "check", str(changed), "--key", key)
     assert (done.returncode, "The file is not sound" in done.stdout) == (1, True), done
-    changed.write_text(re.sub(r'"released_at":[0-9.]+', '"released_at":1e300', file.read_text()))
-    done = yard.run("verify", "check", str(changed), "--key", key)
+    changed.write_text(
+        re.sub(r'"released_at":[0-9.]+', '"released_at":1e300', file.read_text())
+    )
+    done = instance.run("verify", "check", str(changed), "--key", key)
     assert (done.returncode, "The file is not sound" in done.stdout) == (1, True), done
     changed.write_text(file.read_text()[:500])
-    done = yard.run("verify", "check", str(changed))
+    done = instance.run("verify", "check", str(changed))
     assert (done.returncode, "is no evidence" in done.stderr) == (2, True), done
 
 
@@ -127,34 +164,82 @@ def check_changed(yard: TestYard, file: Path, key: str) -> None:
     [
         (["run", "stream12", "--class", "a999"], 2, "--class: "),
         (["run", "nobody"], 2, "EXECUTOR: 'nobody' is not in the settings"),
-        (["run", "stream12", "stream6", "stream12"], 2, "EXECUTOR: names stream12 twice"),
-        (["run", "stream12", "--class", "t4"], 4, "no executor of the class t4 is trusted"),
+        (
+            ["run", "stream12", "stream6", "stream12"],
+            2,
+            "EXECUTOR: names stream12 twice",
+        ),
+        (
+            ["run", "stream12", "--class", "t4"],
+            4,
+            "no executor of the class t4 is trusted",
+        ),
         (["run", "moon", "--class", "practice-6"], 2, "EXECUTOR: moon is on 'moon'"),
         (["watch", "stream12", "--every", "soon"], 2, "--every: "),
         (["watch", "stream12", "--every", "-5m"], 2, "--every: "),
         (["watch", "stream12", "--every", "0"], 2, "--every: "),
         (["watch", "nobody", "--every", "1m"], 2, "EXECUTOR: 'nobody'"),
-        (["run", "stream12", "--claim", "memory"], 2, "--claim: there is no claim 'memory'"),
-        (["watch", "stream12", "--claim", "vram", "--claim", "inventory,speed"], 2, "write inventory, vram, speed or"),
-        (["calibrate", "--class", "practice-12", "--trusted", "stream12"], 2, "--trusted: stream12 is not trusted"),
-        (["calibrate", "--class", "practice-6", "--trusted", "trusted12"], 2, "--trusted: trusted12 is not trusted"),
-        (["calibrate", "--class", "practice-12", "--trusted", "trusted12", "--runs", "4"], 2, "--runs"),
+        (
+            ["run", "stream12", "--claim", "memory"],
+            2,
+            "--claim: there is no claim 'memory'",
+        ),
+        (
+            ["watch", "stream12", "--claim", "vram", "--claim", "inventory,speed"],
+            2,
+            "write inventory, vram, speed or",
+        ),
+        (
+            ["calibrate", "--class", "practice-12", "--trusted", "stream12"],
+            2,
+            "--trusted: stream12 is not trusted",
+        ),
+        (
+            ["calibrate", "--class", "practice-6", "--trusted", "trusted12"],
+            2,
+            "--trusted: trusted12 is not trusted",
+        ),
+        (
+            [
+                "calibrate",
+                "--class",
+                "practice-12",
+                "--trusted",
+                "trusted12",
+                "--runs",
+                "4",
+            ],
+            2,
+            "--runs",
+        ),
         (["calibrate", "--class", "moon", "--trusted", "trusted12"], 2, "--class: "),
         (["evidence", "chk_1"], 3, "no evidence of a check 'chk_1'"),
         (["evidence", ""], 3, "checks. `gpuyard verify status --json`"),
-        (["run", "gpu:", "--class", "practice-6"], 2, "EXECUTOR: 'gpu:' names no place"),
+        (
+            ["run", "gpu:", "--class", "practice-6"],
+            2,
+            "EXECUTOR: 'gpu:' names no place",
+        ),
         (["status", "--json", "--metrics"], 2, "--metrics: is no JSON"),
         (["receipt", "stream12", "", "--for", "1h"], 2, "JOB: is ''"),
         (["receipt", "stream12", "x" * 513, "--for", "1h"], 2, "JOB: is 'xxx"),
-        (["receipt", "moon", "job_1", "--for", "1h"], 2, "EXECUTOR: 'moon' is not in the settings (name one of"),
-        (["receipt", "stream12", "job_1", "--for", "0s"], 2, "--for: is 0s (give more than 0"),
+        (
+            ["receipt", "moon", "job_1", "--for", "1h"],
+            2,
+            "EXECUTOR: 'moon' is not in the settings (name one of",
+        ),
+        (
+            ["receipt", "stream12", "job_1", "--for", "0s"],
+            2,
+            "--for: is 0s (give more than 0",
+        ),
         (["check", "nothing.json"], 2, "nothing.json: is no file"),
         (["check", "/dev/zero"], 2, "/dev/zero: is no file"),
     ],
 )
 def test_bad_input_is_one_clear_error_and_nothing_is_half_done(
-    checked: TestYard, words: list[str], code: int, said: str
-) -> None:  # fmt: skip
+    checked: TestInstance, words: list[str], code: int, said: str
+) -> None:
     counts = ("checks", "batches", "samples", "series", "ranges", "executors")
     before = {table: rows(checked, f"select count(*) from {table}") for table in counts}
     jobs = len(checked.json("jobs", "--limit", "1000")["items"])
@@ -162,7 +247,9 @@ def test_bad_input_is_one_clear_error_and_nothing_is_half_done(
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
     assert said in done.stderr
     assert "Traceback" not in done.stderr
-    assert {table: rows(checked, f"select count(*) from {table}") for table in counts} == before
+    assert {
+        table: rows(checked, f"select count(*) from {table}") for table in counts
+    } == before
     assert len(checked.json("jobs", "--limit", "1000")["items"]) == jobs
 
 
@@ -170,39 +257,91 @@ def test_bad_input_is_one_clear_error_and_nothing_is_half_done(
     ("sections", "said"),
     [
         ([executor("a", "a999")], "verification.executors.a.class: "),
-        ([executor("a", "practice-6", trusted=True), executor("b", "practice-6", trusted=True)], "trust one of each"),
+        (
+            [
+                executor("a", "practice-6", trusted=True),
+                executor("b", "practice-6", trusted=True),
+            ],
+            "trust one of each",
+        ),
         ([executor("a", "practice-6", provider="moon")], "a is on 'moon'"),
         ([executor("a", "practice-6", cpus=0)], "verification.executors.a.cpus"),
-        ([executor("a", "practice-6", engine={"kind": "brain"})], "verification.executors.a.engine.kind"),
-        ([executor("a", "practice-6", tursted=True)], "verification.executors.a.tursted"),
-        ([section("verification", database="mysql://x/y"), executor("a", "practice-6")], "verification.database"),
-        ([section("verification", blobs="ftp://x"), executor("a", "practice-6")], "verification.blobs: "),
-        ([section("verification", host="192.0.2.1"), executor("a", "practice-6")], "verification.host: "),
-        ([section("verification", issuers={"bob": "x"}), executor("a", "practice-6")], "verification.issuers.bob: "),
-        ([executor("a", "practice-6", place="no where:x")], "verification.executors.a.place: "),
+        (
+            [executor("a", "practice-6", engine={"kind": "brain"})],
+            "verification.executors.a.engine.kind",
+        ),
+        (
+            [executor("a", "practice-6", tursted=True)],
+            "verification.executors.a.tursted",
+        ),
+        (
+            [
+                section("verification", database="mysql://x/y"),
+                executor("a", "practice-6"),
+            ],
+            "verification.database",
+        ),
+        (
+            [section("verification", blobs="ftp://x"), executor("a", "practice-6")],
+            "verification.blobs: ",
+        ),
+        (
+            [section("verification", host="192.0.2.1"), executor("a", "practice-6")],
+            "verification.host: ",
+        ),
+        (
+            [
+                section("verification", issuers={"bob": "x"}),
+                executor("a", "practice-6"),
+            ],
+            "verification.issuers.bob: ",
+        ),
+        (
+            [executor("a", "practice-6", place="no where:x")],
+            "verification.executors.a.place: ",
+        ),
     ],
 )
-def test_wrong_settings_are_named(yard: TestYard, sections: list[str], said: str) -> None:
-    configure(yard, *sections)
-    done = yard.run("verify", "run", "a")
+def test_wrong_settings_are_named(
+    instance: TestInstance, sections: list[str], said: str
+) -> None:
+    configure(instance, *sections)
+    done = instance.run("verify", "run", "a")
     assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
     assert said in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_home_that_cannot_be_made_is_one_clear_error(yard: TestYard) -> None:
-    yard.home.create()
-    yard.home.verification.write_text("no folder")
-    done = yard.run("verify", "status", "--json")
+def test_a_home_that_cannot_be_made_is_one_clear_error(instance: TestInstance) -> None:
+    instance.home.create()
+    instance.home.verification.write_text("no folder")
+    done = instance.run("verify", "status", "--json")
     assert (done.returncode, done.stdout) == (2, ""), (done.stdout, done.stderr)
     assert done.stderr.startswith("gpuyard: GPUYARD_HOME: ")
 
 
-def test_who_is_honest_passes_however_quick_the_trusted_executor_was(yard: TestYard) -> None:
-    configure(yard, executor("trusted", "practice-6", trusted=True), executor("quick", "practice-6"))
-    assert yard.json("verify", "calibrate", "--class", "practice-6", "--trusted", "trusted", "--runs", "5")[
-        "deadline_s"] == 1  # fmt: skip
-    assert outcomes(verify(yard, "quick")) == {"quick": "passed"}
+def test_who_is_honest_passes_however_quick_the_trusted_executor_was(
+    instance: TestInstance,
+) -> None:
+    configure(
+        instance,
+        executor("trusted", "practice-6", trusted=True),
+        executor("quick", "practice-6"),
+    )
+    assert (
+        instance.json(
+            "verify",
+            "calibrate",
+            "--class",
+            "practice-6",
+            "--trusted",
+            "trusted",
+            "--runs",
+            "5",
+        )["deadline_s"]
+        == 1
+    )
+    assert outcomes(verify(instance, "quick")) == {"quick": "passed"}
 
 
 GENERATOR = """
@@ -218,41 +357,68 @@ class Generator:
 
 def test_a_fault_of_ours_is_logged_without_prompts_and_seeds(tmp_path: Path) -> None:
     (tmp_path / "faulty.py").write_text(GENERATOR)
-    with make_yard(PYTHONPATH=str(tmp_path)) as yard:
-        configure(yard, section("verification", generator="faulty:Generator"),
-                  executor("trusted", "practice-6", trusted=True), executor("a", "practice-6"))  # fmt: skip
-        done = yard.run("verify", "run", "a")
+    with make_instance(PYTHONPATH=str(tmp_path)) as instance:
+        configure(
+            instance,
+            section("verification", generator="faulty:Generator"),
+            executor("trusted", "practice-6", trusted=True),
+            executor("a", "practice-6"),
+        )
+        done = instance.run("verify", "run", "a")
         assert done.returncode == 4, (done.stdout, done.stderr)
         assert "verification_step_failed" in done.stderr
         assert "telltale" not in done.stderr, "a frame's variables are no part of a log"
 
 
-def test_a_class_is_calibrated_and_who_is_late_fails(yard: TestYard) -> None:
+def test_a_class_is_calibrated_and_who_is_late_fails(instance: TestInstance) -> None:
     slow = {"options": {"delay_s": 1.2}}
     late = {"options": {"delay_s": 8}}
-    configure(yard, executor("trusted", "practice-6", trusted=True, engine=slow), executor("quick", "practice-6"),
-              executor("late", "practice-6", engine=late))  # fmt: skip
-    said = yard.json("verify", "calibrate", "--class", "practice-6", "--trusted", "trusted", "--runs", "5")
+    configure(
+        instance,
+        executor("trusted", "practice-6", trusted=True, engine=slow),
+        executor("quick", "practice-6"),
+        executor("late", "practice-6", engine=late),
+    )
+    said = instance.json(
+        "verify",
+        "calibrate",
+        "--class",
+        "practice-6",
+        "--trusted",
+        "trusted",
+        "--runs",
+        "5",
+    )
     assert 1.44 <= said["deadline_s"] < 6
-    (row,) = yard.json("verify", "status")["classes"]
+    (row,) = instance.json("verify", "status")["classes"]
     assert row["deadline_s"] == said["deadline_s"]
-    found = verify(yard, "quick", "late", code=1)
+    found = verify(instance, "quick", "late", code=1)
     assert outcomes(found) == {"quick": "passed", "late": "failed"}, found
     assert "deadline" in found["late"]["reason"] or "in time" in found["late"]["reason"]
-    (place,) = yard.json("trust")["items"]
-    assert place["quarantined_until"] and quarantines(yard) == dict.fromkeys(found, place["quarantined_until"])
-    yard.ok("trust", "forget", "local")
-    assert quarantines(yard) == dict.fromkeys(found), "a person has ended it"
+    (place,) = instance.json("trust")["items"]
+    assert place["quarantined_until"] and quarantines(instance) == dict.fromkeys(
+        found, place["quarantined_until"]
+    )
+    instance.ok("trust", "forget", "local")
+    assert quarantines(instance) == dict.fromkeys(found), "a person has ended it"
 
 
-def quarantines(yard: TestYard) -> dict[str, float | None]:
+def quarantines(instance: TestInstance) -> dict[str, float | None]:
     """Until when each executor gets no work, as `verify status` shows it."""
-    return {one["name"]: one["quarantined_until"] for one in yard.json("verify", "status")["executors"]}
+    return {
+        one["name"]: one["quarantined_until"]
+        for one in instance.json("verify", "status")["executors"]
+    }
 
 
-def test_the_status_is_shown_where_no_yard_answers(checked: TestYard) -> None:
-    done = checked.run("verify", "status", "--json", env={"GPUYARD_URL": "http://127.0.0.1:9"})
-    assert (done.returncode, len(json.loads(done.stdout)["executors"])) == (0, len(NAMES))
+def test_the_status_is_shown_where_no_instance_answers(checked: TestInstance) -> None:
+    done = checked.run(
+        "verify", "status", "--json", env={"GPUYARD_URL": "http://127.0.0.1:9"}
+    )
+    assert (done.returncode, len(json.loads(done.stdout)["executors"])) == (
+        0,
+        len(NAMES),
+    )
     assert "Quarantines are shown as verification left them" in done.stderr
 
 
@@ -265,18 +431,39 @@ def other_version(folder: Path) -> str:
 
 
 @pytest.mark.timeout(200)
-def test_a_solver_that_is_there_already_is_used_and_one_of_another_version_is_refused(yard: TestYard) -> None:
-    there, newer = str(SOLVER / "solve.py"), other_version(yard.work / "newer")
-    configure(yard, executor("trusted", "practice-6", trusted=True, solver=there),
-              executor("there", "practice-6", solver=there), executor("newer", "practice-6", solver=newer),
-              executor("newer-stdin", "practice-6", solver=newer, stream=False),
-              executor("gone", "practice-6", solver="/nowhere/solve.py"),
-              executor("trusted12", "practice-12", trusted=True, solver=newer))  # fmt: skip
-    found = verify(yard, "there", "newer", "newer-stdin", "gone", code=1)
-    assert outcomes(found) == {"there": "passed", "newer": "failed", "newer-stdin": "failed", "gone": "blameless"}
-    refused = "version: this solver reads 2, the order has 1; take the solver that comes with the gpuyard that asks"
+def test_a_solver_that_is_there_already_is_used_and_one_of_another_version_is_refused(
+    instance: TestInstance,
+) -> None:
+    there = str(SOLVER / "solve.py")
+    newer = other_version(instance.work / "newer")
+    configure(
+        instance,
+        executor("trusted", "practice-6", trusted=True, solver=there),
+        executor("there", "practice-6", solver=there),
+        executor("newer", "practice-6", solver=newer),
+        executor("newer-stdin", "practice-6", solver=newer, stream=False),
+        executor("gone", "practice-6", solver="/nowhere/solve.py"),
+        executor("trusted12", "practice-12", trusted=True, solver=newer),
+    )
+    found = verify(instance, "there", "newer", "newer-stdin", "gone", code=1)
+    assert outcomes(found) == {
+        "there": "passed",
+        "newer": "failed",
+        "newer-stdin": "failed",
+        "gone": "blameless",
+    }
+    refused = (
+        "version: this solver reads 2, the order has 1; take the solver that comes with"
+        " the gpuyard that asks"
+    )
     assert refused in found["newer"]["reason"]
     assert refused in found["newer-stdin"]["reason"]
-    assert "/nowhere/solve.py" in found["gone"]["reason"], "this host is ours, so the yard has looked before"
-    done = yard.run("verify", "run", "trusted12")
-    assert (done.returncode, refused in done.stderr, "Traceback" in done.stderr) == (4, True, False), done.stderr
+    assert "/nowhere/solve.py" in found["gone"]["reason"], (
+        "this host is ours, so the instance has looked before"
+    )
+    done = instance.run("verify", "run", "trusted12")
+    assert (done.returncode, refused in done.stderr, "Traceback" in done.stderr) == (
+        4,
+        True,
+        False,
+    ), done.stderr

@@ -1,7 +1,9 @@
-"""Cheaters as real processes, each on a GPU of its own: they fail, get no more jobs, and nobody else is touched.
+"""Cheaters as real processes, each on a GPU of its own: they fail, get no more jobs,
+and nobody else is touched.
 
-There are no GPUs here: a fake NVML shows them, and solvers are mocks. So an inventory can be true, and speed and memory
-can be asked for and not be proven; what an honest executor claims of those is shown in tests/integration/verification.
+There are no GPUs here: a fake NVML shows them, and solvers are mocks. So an inventory
+can be true, and speed and memory can be asked for and not be proven; what an honest
+executor claims of those is shown in tests/integration/verification.
 """
 
 import json
@@ -14,19 +16,40 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gpuyard.verification import receipts
-from gpuyard.verification.times import now
+from gpuyard.verification.check import INSTANCE
+from gpuyard.verification.clock import steady_now
+from tests.support.instance import TestInstance, make_instance
 from tests.support.nvml import FakeGpus
-from tests.support.nvml.fixtures import fake_gpus, nvml_library  # noqa: F401  (fixtures)
-from tests.support.verifying import cheating, configure, executor, outcomes, section, verify
-from tests.support.yard import TestYard, make_yard
+from tests.support.verifying import (
+    cheating,
+    configure,
+    executor,
+    outcomes,
+    section,
+    verify,
+)
 
 # Each has its GPU, by its place here.
-CHEATERS = ("smaller", "replays", "refuses", "hears", "leaves", "invents", "forges", "guesses")
+CHEATERS = (
+    "smaller",
+    "replays",
+    "refuses",
+    "hears",
+    "leaves",
+    "invents",
+    "forges",
+    "guesses",
+)
 WORDS = {
-    "smaller": "differs from the trusted one", "replays": "lack", "refuses": "declined", "hears": "declined",
-    "leaves": "no hash of answers came", "invents": "hash", "forges": "is not signed by",
+    "smaller": "differs from the trusted one",
+    "replays": "lack",
+    "refuses": "declined",
+    "hears": "declined",
+    "leaves": "no hash of answers came",
+    "invents": "hash",
+    "forges": "is not signed by",
     "guesses": "differs from the trusted one",
-}  # fmt: skip
+}
 # What the evidence says of an inventory, and of claims that nobody can prove here.
 INVENTORY = ("model", "memory", "compute_capability", "uuid", "driver")
 UNPROVEN = {"vram", "vram_digest", "tflops", "bandwidth_gbs"}
@@ -43,192 +66,297 @@ def t4(name: str, number: int, **fields: Any) -> str:
 
 
 @pytest.fixture
-def yard(fake_gpus: FakeGpus) -> Iterator[TestYard]:  # noqa: F811
+def instance(fake_gpus: FakeGpus) -> Iterator[TestInstance]:
     """Ten GPUs."""
     for number in range(10):
         fake_gpus.add(uuid(number), name="Tesla T4", memory_mb=15360, cc="7.5")
-    with make_yard(**fake_gpus.env(), GPUYARD_NODE__DISCOVERY_S="0.2") as made:
+    with make_instance(**fake_gpus.env(), GPUYARD_NODE__DISCOVERY_S="0.2") as made:
         yield made
 
 
-def sections(yard: TestYard, names: Sequence[str]) -> list[str]:
+def sections(instance: TestInstance, names: Sequence[str]) -> list[str]:
     return [
         t4("trusted", 8, trusted=True),
         t4("honest", 9),
-        *(t4(name, CHEATERS.index(name), python=cheating(yard, name)) for name in names),
+        *(
+            t4(name, CHEATERS.index(name), python=cheating(instance, name))
+            for name in names
+        ),
     ]
 
 
-def forged(yard: TestYard) -> None:
-    """A receipt that the yard is said to have signed, for the executor that forges."""
-    receipt = receipts.Receipt("r1", "forges", "job_1", "t4", now() - 5, 3600.0, "yard")
-    (yard.work / "forges.memory").write_text(json.dumps([receipts.sign(receipt, Ed25519PrivateKey.generate())]))
+def forged(instance: TestInstance) -> None:
+    """A receipt that the instance is said to have signed, for the executor that
+    forges.
+    """
+    receipt = receipts.Receipt(
+        "r1", "forges", "job_1", "t4", steady_now() - 5, 3600.0, INSTANCE
+    )
+    (instance.work / "forges.memory").write_text(
+        json.dumps([receipts.sign(receipt, Ed25519PrivateKey.generate())])
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_each_cheater_fails_and_gets_no_jobs_until_it_is_forgotten(yard: TestYard) -> None:
-    configure(yard, *sections(yard, CHEATERS))
-    forged(yard)
-    found = verify(yard, "honest", "replays")
-    assert outcomes(found) == {"honest": "passed", "replays": "passed"}, "it has nothing to replay yet"
-    found = verify(yard, "honest", *CHEATERS, code=1, timeout=150)
-    assert outcomes(found) == {"honest": "passed", **dict.fromkeys(CHEATERS, "failed")}, found
+def test_each_cheater_fails_and_gets_no_jobs_until_it_is_forgotten(
+    instance: TestInstance,
+) -> None:
+    configure(instance, *sections(instance, CHEATERS))
+    forged(instance)
+    found = verify(instance, "honest", "replays")
+    assert outcomes(found) == {
+        "honest": "passed",
+        "replays": "passed",
+    }, "it has nothing to replay yet"
+    found = verify(instance, "honest", *CHEATERS, code=1, timeout=150)
+    assert outcomes(found) == {
+        "honest": "passed",
+        **dict.fromkeys(CHEATERS, "failed"),
+    }, found
     for name in CHEATERS:
         assert WORDS[name] in found[name]["reason"], found[name]
-    places = {one["place"]: one["quarantined_until"] for one in yard.json("trust")["items"]}
+    places = {
+        one["place"]: one["quarantined_until"]
+        for one in instance.json("trust")["items"]
+    }
     assert places.pop(f"gpu:{uuid(9)}") is None
     assert set(places) == {f"gpu:{uuid(number)}" for number in range(len(CHEATERS))}
-    assert min(places.values()) > now() + 3 * 3600
-    assert gets_no_job(yard, 0)
+    assert min(places.values()) > steady_now() + 3 * 3600
+    assert gets_no_job(instance, 0)
     # What is asked of it goes there all the same, and failing again makes it worse.
-    again = verify(yard, "honest", "smaller", code=1)
+    again = verify(instance, "honest", "smaller", code=1)
     assert outcomes(again) == {"honest": "passed", "smaller": "failed"}
-    assert yard.json("trust")["items"][0]["quarantined_until"] > places[f"gpu:{uuid(0)}"] + 3 * 3600
-    check_evidence(yard)
+    assert (
+        instance.json("trust")["items"][0]["quarantined_until"]
+        > places[f"gpu:{uuid(0)}"] + 3 * 3600
+    )
+    check_evidence(instance)
 
 
-def gets_no_job(yard: TestYard, number: int) -> bool:
-    """A job for this GPU waits and says why, until the GPU is forgotten; one for another GPU runs."""
+def gets_no_job(instance: TestInstance, number: int) -> bool:
+    """A job for this GPU waits and says why, until the GPU is forgotten; one for
+    another GPU runs.
+    """
     command = ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]
-    waits = yard.submit(command, resources={"gpus": {"count": 1, "uuid": [uuid(number)]}})
-    why = yard.json("why", waits)
+    waits = instance.submit(
+        command, resources={"gpus": {"count": 1, "uuid": [uuid(number)]}}
+    )
+    why = instance.json("why", waits)
     assert (why["pending"], why["constraint"]) == (True, "quarantined")
     assert "verification of smaller: comparison" in why["summary"]
-    other = yard.submit(command, resources={"gpus": {"count": 1, "uuid": [uuid(9)]}})
-    assert yard.wait(other).state == "completed"
-    assert yard.job(waits).state == "queued"
-    yard.ok("trust", "forget", f"gpu:{uuid(number)}")
-    assert yard.wait(waits).state == "completed"
+    other = instance.submit(
+        command, resources={"gpus": {"count": 1, "uuid": [uuid(9)]}}
+    )
+    assert instance.wait(other).state == "completed"
+    assert instance.job(waits).state == "queued"
+    instance.ok("trust", "forget", f"gpu:{uuid(number)}")
+    assert instance.wait(waits).state == "completed"
     return True
 
 
-def check_evidence(yard: TestYard) -> None:
+def check_evidence(instance: TestInstance) -> None:
     """What speaks against each stands in a file that is sound."""
-    for one in yard.json("verify", "status")["executors"]:
+    for one in instance.json("verify", "status")["executors"]:
         if one["name"] in CHEATERS:
-            told = yard.json("verify", "evidence", one["checks"][0]["id"])
+            told = instance.json("verify", "evidence", one["checks"][0]["id"])
             assert (told["outcome"], told["sound"]) == ("failed", True)
 
 
 def test_a_quarantine_by_hand_goes_on_whoever_passes() -> None:
-    with make_yard() as yard:
-        configure(yard, executor("trusted", "practice-6", trusted=True), executor("honest", "practice-6"),
-                  executor("smaller", "practice-6", python=cheating(yard, "smaller")))  # fmt: skip
-        by_hand = yard.json("trust", "quarantine", "local", "--for", "8h", "--reason", "under repair")
-        assert outcomes(verify(yard, "honest")) == {"honest": "passed"}
-        (place,) = yard.json("trust")["items"]
-        assert (place["quarantined_until"], place["reason"]) == (by_hand["quarantined_until"], "under repair")
-        assert outcomes(verify(yard, "smaller", code=1)) == {"smaller": "failed"}
-        (place,) = yard.json("trust")["items"]
-        assert place["quarantined_until"] == by_hand["quarantined_until"], "four hours more would be less"
+    with make_instance() as instance:
+        configure(
+            instance,
+            executor("trusted", "practice-6", trusted=True),
+            executor("honest", "practice-6"),
+            executor("smaller", "practice-6", python=cheating(instance, "smaller")),
+        )
+        by_hand = instance.json(
+            "trust", "quarantine", "local", "--for", "8h", "--reason", "under repair"
+        )
+        assert outcomes(verify(instance, "honest")) == {"honest": "passed"}
+        (place,) = instance.json("trust")["items"]
+        assert (place["quarantined_until"], place["reason"]) == (
+            by_hand["quarantined_until"],
+            "under repair",
+        )
+        assert outcomes(verify(instance, "smaller", code=1)) == {"smaller": "failed"}
+        (place,) = instance.json("trust")["items"]
+        assert place["quarantined_until"] == by_hand["quarantined_until"], (
+            "four hours more would be less"
+        )
         assert place["reason"].startswith("verification of smaller: comparison")
 
 
 def test_evidence_that_cannot_be_kept_saves_nobody_from_quarantine() -> None:
-    with make_yard() as yard:
-        configure(yard, executor("trusted", "practice-6", trusted=True),
-                  executor("smaller", "practice-6", python=cheating(yard, "smaller")))  # fmt: skip
-        yard.home.verification.mkdir()
-        (yard.home.verification / "evidence").write_text("no folder")
-        done = yard.run("verify", "run", "smaller", "--json")
+    with make_instance() as instance:
+        configure(
+            instance,
+            executor("trusted", "practice-6", trusted=True),
+            executor("smaller", "practice-6", python=cheating(instance, "smaller")),
+        )
+        instance.home.verification.mkdir()
+        (instance.home.verification / "evidence").write_text("no folder")
+        done = instance.run("verify", "run", "smaller", "--json")
         assert (done.returncode, done.stderr) == (1, ""), done
         (fault,) = json.loads(done.stdout)["faults"]
         assert "is not kept: " in fault
-        (place,) = yard.json("trust")["items"]
-        assert place["quarantined_until"] > now() + 3 * 3600
+        (place,) = instance.json("trust")["items"]
+        assert place["quarantined_until"] > steady_now() + 3 * 3600
 
 
-def test_a_failure_is_told_even_if_the_process_died_before_it_could(yard: TestYard) -> None:
-    configure(yard, section("verification", lease_s=1), executor("trusted", "practice-6", trusted=True),
-              executor("honest", "practice-6", place="node:box"),
-              executor("smaller", "practice-6", python=cheating(yard, "smaller")))  # fmt: skip
-    found = verify(yard, "smaller", code=1)
-    yard.ok("trust", "forget", "local")
-    with closing(sqlite3.connect(yard.home.verification / "verification.db")) as database, database:
-        # As `kill -9` leaves it between the verdict and the yard.
+def test_a_failure_is_told_even_if_the_process_died_before_it_could(
+    instance: TestInstance,
+) -> None:
+    configure(
+        instance,
+        section("verification", lease_s=1),
+        executor("trusted", "practice-6", trusted=True),
+        executor("honest", "practice-6", place="node:box"),
+        executor("smaller", "practice-6", python=cheating(instance, "smaller")),
+    )
+    found = verify(instance, "smaller", code=1)
+    instance.ok("trust", "forget", "local")
+    with (
+        closing(
+            sqlite3.connect(instance.home.verification / "verification.db")
+        ) as database,
+        database,
+    ):
+        # As `kill -9` leaves it between the verdict and the instance.
         database.execute("update batches set ended_at = null, outcome = null")
-    assert outcomes(verify(yard, "honest")) == {"honest": "passed"}
-    (place,) = (one for one in yard.json("trust")["items"] if one["place"] == "local")
-    assert place["quarantined_until"] > now() + 3 * 3600
+    assert outcomes(verify(instance, "honest")) == {"honest": "passed"}
+    (place,) = (
+        one for one in instance.json("trust")["items"] if one["place"] == "local"
+    )
+    assert place["quarantined_until"] > steady_now() + 3 * 3600
     assert "verification of smaller: comparison" in place["reason"]
-    assert yard.json("verify", "evidence", found["smaller"]["check"])["outcome"] == "failed"
+    assert (
+        instance.json("verify", "evidence", found["smaller"]["check"])["outcome"]
+        == "failed"
+    )
 
 
 @pytest.mark.timeout(200)
 def test_a_place_stands_as_its_worst_executor_until_somebody_forgets_it() -> None:
-    with make_yard() as yard:
-        configure(yard, executor("trusted", "practice-6", trusted=True), executor("honest", "practice-6"),
-                  executor("smaller", "practice-6", python=cheating(yard, "smaller")))  # fmt: skip
+    with make_instance() as instance:
+        configure(
+            instance,
+            executor("trusted", "practice-6", trusted=True),
+            executor("honest", "practice-6"),
+            executor("smaller", "practice-6", python=cheating(instance, "smaller")),
+        )
 
         def until() -> float | None:
-            (place,) = yard.json("trust")["items"]
+            (place,) = instance.json("trust")["items"]
             return place["quarantined_until"]
 
-        assert outcomes(verify(yard, "honest", "smaller", code=1)) == {"honest": "passed", "smaller": "failed"}
+        assert outcomes(verify(instance, "honest", "smaller", code=1)) == {
+            "honest": "passed",
+            "smaller": "failed",
+        }
         quarantined = until()
         assert quarantined
-        assert outcomes(verify(yard, "honest")) == {"honest": "passed"}
+        assert outcomes(verify(instance, "honest")) == {"honest": "passed"}
         assert until() == quarantined, "who else is there does not make it better"
-        yard.ok("trust", "forget", "local")
-        assert outcomes(verify(yard, "honest")) == {"honest": "passed"}
+        instance.ok("trust", "forget", "local")
+        assert outcomes(verify(instance, "honest")) == {"honest": "passed"}
         assert until() is None
-        assert outcomes(verify(yard, "smaller", code=1)) == {"smaller": "failed"}
+        assert outcomes(verify(instance, "smaller", code=1)) == {"smaller": "failed"}
         assert (until() or 0) > quarantined + 3 * 3600
 
 
 @pytest.mark.timeout(200)
 def test_a_pass_ends_no_quarantine_whoever_began_it() -> None:
-    with make_yard() as yard:
-        known = (executor("trusted", "practice-6", trusted=True), executor("honest", "practice-6"))
-        configure(yard, *known, executor("smaller", "practice-6", python=cheating(yard, "smaller")))
+    with make_instance() as instance:
+        known = (
+            executor("trusted", "practice-6", trusted=True),
+            executor("honest", "practice-6"),
+        )
+        configure(
+            instance,
+            *known,
+            executor("smaller", "practice-6", python=cheating(instance, "smaller")),
+        )
 
         def until() -> float:
-            (place,) = yard.json("trust")["items"]
+            (place,) = instance.json("trust")["items"]
             return place["quarantined_until"]
 
-        verify(yard, "smaller", code=1)
+        verify(instance, "smaller", code=1)
         failed = until()
-        configure(yard, *known)
-        assert outcomes(verify(yard, "honest")) == {"honest": "passed"}
-        assert until() == failed, "taking an executor out of the settings, or giving it a new name, frees no place"
-        yard.ok("trust", "quarantine", "local", "--for", "9d")
+        configure(instance, *known)
+        assert outcomes(verify(instance, "honest")) == {"honest": "passed"}
+        assert until() == failed, (
+            "taking an executor out of the settings, or giving it a new name, frees no"
+            " place"
+        )
+        instance.ok("trust", "quarantine", "local", "--for", "9d")
         by_hand = until()
         assert by_hand > failed
-        assert outcomes(verify(yard, "honest")) == {"honest": "passed"}
+        assert outcomes(verify(instance, "honest")) == {"honest": "passed"}
         assert until() == by_hand
-        configure(yard, *known, executor("smaller", "practice-6", python=cheating(yard, "smaller")))
-        verify(yard, "smaller", code=1)
+        configure(
+            instance,
+            *known,
+            executor("smaller", "practice-6", python=cheating(instance, "smaller")),
+        )
+        verify(instance, "smaller", code=1)
         assert until() == by_hand, "a failure makes none shorter"
 
 
 @pytest.mark.timeout(200)
-def test_words_that_the_yard_would_not_take_save_nobody() -> None:
-    with make_yard() as yard:
-        configure(yard, executor("trusted", "practice-6", trusted=True),
-                  executor("rants", "practice-6", python=cheating(yard, "rants")))  # fmt: skip
-        found = verify(yard, "rants", code=1)
+def test_words_that_the_instance_would_not_take_save_nobody() -> None:
+    with make_instance() as instance:
+        configure(
+            instance,
+            executor("trusted", "practice-6", trusted=True),
+            executor("rants", "practice-6", python=cheating(instance, "rants")),
+        )
+        found = verify(instance, "rants", code=1)
         assert outcomes(found) == {"rants": "failed"}
-        (place,) = yard.json("trust")["items"]
-        assert (place["place"], place["quarantined_until"] > now()) == ("local", True)
+        (place,) = instance.json("trust")["items"]
+        assert (place["place"], place["quarantined_until"] > steady_now()) == (
+            "local",
+            True,
+        )
 
 
 @pytest.mark.timeout(200)
-def test_an_inventory_alone_shows_who_lies_about_the_gpu_or_shares_one(yard: TestYard, fake_gpus: FakeGpus) -> None:  # noqa: F811
+def test_an_inventory_alone_shows_who_lies_about_the_gpu_or_shares_one(
+    instance: TestInstance, fake_gpus: FakeGpus
+) -> None:
     fake_gpus.set(uuid(0), name="NVIDIA GeForce GTX 1080", cc="6.1")
     fake_gpus.set(uuid(1), memory_mb=8192)
-    python = cheating(yard, "borrows")
-    (yard.work / "borrows.memory").write_text(uuid(3))
-    configure(yard, t4("trusted", 8, trusted=True), t4("true", 2), t4("name", 0), t4("memory", 1), t4("owner", 3),
-              t4("borrows", 4, python=python))  # fmt: skip
+    python = cheating(instance, "borrows")
+    (instance.work / "borrows.memory").write_text(uuid(3))
+    configure(
+        instance,
+        t4("trusted", 8, trusted=True),
+        t4("true", 2),
+        t4("name", 0),
+        t4("memory", 1),
+        t4("owner", 3),
+        t4("borrows", 4, python=python),
+    )
     names = ("true", "name", "memory", "owner", "borrows")
-    found = verify(yard, *names, "--claim", "inventory", code=1)
-    assert outcomes(found) == {**dict.fromkeys(names, "failed"), "true": "passed"}, found
-    assert {name: not_ok(yard, found[name]["check"]) for name in names} == {
-        "true": set(), "name": {"model", "compute_capability"}, "memory": {"model", "memory"},
-        "owner": {"uuid"}, "borrows": {"uuid"},
-    }  # fmt: skip
-    (shown,) = (line for line in lines(yard, found["true"]["check"]) if line["name"] == "uuid")
+    found = verify(instance, *names, "--claim", "inventory", code=1)
+    assert outcomes(found) == {
+        **dict.fromkeys(names, "failed"),
+        "true": "passed",
+    }, found
+    assert {name: not_ok(instance, found[name]["check"]) for name in names} == {
+        "true": set(),
+        "name": {"model", "compute_capability"},
+        "memory": {"model", "memory"},
+        "owner": {"uuid"},
+        "borrows": {"uuid"},
+    }
+    (shown,) = (
+        line
+        for line in lines(instance, found["true"]["check"])
+        if line["name"] == "uuid"
+    )
     assert uuid(2) in shown["reason"], "it has shown its own GPU"
 
 
@@ -237,43 +365,58 @@ def test_an_inventory_alone_shows_who_lies_about_the_gpu_or_shares_one(yard: Tes
     ("claims", "looked_at", "wrong"),
     [
         (["vram"], {"vram", "vram_digest"}, {"vram", "vram_digest"}),
-        (["speed", "inventory"], {*INVENTORY, "tflops", "bandwidth_gbs"}, {"tflops", "bandwidth_gbs"}),
+        (
+            ["speed", "inventory"],
+            {*INVENTORY, "tflops", "bandwidth_gbs"},
+            {"tflops", "bandwidth_gbs"},
+        ),
         (["all"], {*INVENTORY, *UNPROVEN}, UNPROVEN),
     ],
 )
 def test_only_the_claims_that_are_asked_for_count(
-    yard: TestYard, claims: list[str], looked_at: set[str], wrong: set[str]
+    instance: TestInstance, claims: list[str], looked_at: set[str], wrong: set[str]
 ) -> None:
-    configure(yard, t4("trusted", 8, trusted=True), t4("true", 2))
+    configure(instance, t4("trusted", 8, trusted=True), t4("true", 2))
     asked = [word for claim in claims for word in ("--claim", claim)]
-    found = verify(yard, "true", *asked, code=1)["true"]
-    names = {line["name"] for line in lines(yard, found["check"])}
+    found = verify(instance, "true", *asked, code=1)["true"]
+    names = {line["name"] for line in lines(instance, found["check"])}
     assert looked_at | {"claims_s"} == names & {*INVENTORY, *UNPROVEN, "claims_s"}
-    assert not_ok(yard, found["check"]) == wrong
+    assert not_ok(instance, found["check"]) == wrong
 
 
 @pytest.mark.timeout(300)
-def test_who_takes_longer_for_its_claims_than_its_class_fails(yard: TestYard) -> None:
+def test_who_takes_longer_for_its_claims_than_its_class_fails(
+    instance: TestInstance,
+) -> None:
     for how, seconds in (("canned", 3), ("dawdles", 15)):
-        (yard.work / f"{how}.memory").write_text(str(seconds))
-    good, slow = cheating(yard, "canned"), cheating(yard, "dawdles")
-    configure(yard, t4("trusted", 8, trusted=True, python=good), t4("good", 2, python=good),
-              t4("slow", 1, python=slow))  # fmt: skip
-    said = yard.json("verify", "calibrate", "--class", "t4", "--trusted", "trusted", "--runs", "5")
+        (instance.work / f"{how}.memory").write_text(str(seconds))
+    good = cheating(instance, "canned")
+    slow = cheating(instance, "dawdles")
+    configure(
+        instance,
+        t4("trusted", 8, trusted=True, python=good),
+        t4("good", 2, python=good),
+        t4("slow", 1, python=slow),
+    )
+    said = instance.json(
+        "verify", "calibrate", "--class", "t4", "--trusted", "trusted", "--runs", "5"
+    )
     assert 3.6 <= said["claims_s"] < 15
     assert set(said["ranges"]) == {"tflops", "bandwidth_gbs"}
-    found = verify(yard, "good", "slow", "--claim", "vram", "--claim", "speed", code=1)
+    found = verify(
+        instance, "good", "slow", "--claim", "vram", "--claim", "speed", code=1
+    )
     assert outcomes(found) == {"good": "passed", "slow": "failed"}, found
-    assert not_ok(yard, found["slow"]["check"]) == {"claims_s"}
+    assert not_ok(instance, found["slow"]["check"]) == {"claims_s"}
 
 
-def lines(yard: TestYard, check: str) -> list[dict[str, Any]]:
+def lines(instance: TestInstance, check: str) -> list[dict[str, Any]]:
     """What the evidence of a check says, line by line."""
-    told = yard.json("verify", "evidence", check)
+    told = instance.json("verify", "evidence", check)
     assert told["sound"]
     return told["lines"]
 
 
-def not_ok(yard: TestYard, check: str) -> set[str]:
+def not_ok(instance: TestInstance, check: str) -> set[str]:
     """The lines that speak against an executor in the evidence of a check."""
-    return {line["name"] for line in lines(yard, check) if line["ok"] is False}
+    return {line["name"] for line in lines(instance, check) if line["ok"] is False}

@@ -1,4 +1,6 @@
-"""Verification while its database or the server is away: a watch outlasts that, a run ends with one clear error."""
+"""Verification while its database or the server is away: a watch outlasts that, a run
+ends with one clear error.
+"""
 
 import signal
 import socket
@@ -9,13 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.instance import TestInstance, gpuyard, make_instance
 from tests.support.postgres import PostgresServer, running_server
 from tests.support.verifying import configure, executor, section
 from tests.support.wait import wait_until
-from tests.support.yard import GPUYARD, TestYard, make_yard
 
-EXECUTORS = (executor("trusted6", "practice-6", trusted=True), executor("rented", "practice-6"))
-PASSWORD = "sesame-opens"  # the server lets everybody in, but nobody who reads along must see it
+EXECUTORS = (
+    executor("trusted6", "practice-6", trusted=True),
+    executor("rented", "practice-6"),
+)
+# The server lets everybody in, but nobody who reads along must see it.
+PASSWORD = "sesame-opens"
 
 
 @pytest.fixture
@@ -26,12 +32,21 @@ def away() -> Iterator[PostgresServer]:
 
 
 @contextmanager
-def watching(yard: TestYard, every: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def watching(
+    instance: TestInstance, every: str
+) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """`gpuyard verify watch rented`, and the file of all it says."""
-    log = yard.work / "watch.log"
-    words = [*GPUYARD, "verify", "watch", "rented", "--every", every]
+    log = instance.work / "watch.log"
+    words = [*gpuyard(), "verify", "watch", "rented", "--every", every]
     with log.open("w") as file:
-        process = subprocess.Popen(words, env=yard.environment, cwd=yard.work, text=True, stdout=file, stderr=file)
+        process = subprocess.Popen(
+            words,
+            env=instance.environment,
+            cwd=instance.work,
+            text=True,
+            stdout=file,
+            stderr=file,
+        )
     try:
         yield process, log
     finally:
@@ -50,87 +65,141 @@ def refuse(port: int, connections: int) -> None:
 
 def test_a_watch_outlasts_its_database(away: PostgresServer) -> None:
     url = away.create().replace("gpuyard@", f"gpuyard:{PASSWORD}@")
-    with make_yard(GPUYARD_VERIFICATION__DATABASE=url) as yard:
-        configure(yard, *EXECUTORS)
-        yard.ok("up")
-        with watching(yard, "1s") as (process, log):
+    with make_instance(GPUYARD_VERIFICATION__DATABASE=url) as instance:
+        configure(instance, *EXECUTORS)
+        instance.ok("up")
+        with watching(instance, "1s") as (process, log):
             wait_until(lambda: "EXECUTOR" in log.read_text(), 100, "a batch")
             away.stop(signal.SIGQUIT)
-            wait_until(lambda: "cannot be used" in log.read_text(), 60, "the outage to be told")
+            wait_until(
+                lambda: "cannot be used" in log.read_text(), 60, "the outage to be told"
+            )
             refuse(away.port, 3)
             away.start()
             batches = log.read_text().count("EXECUTOR")
-            wait_until(lambda: log.read_text().count("EXECUTOR") >= batches + 2, 100, "two more batches")
+            wait_until(
+                lambda: log.read_text().count("EXECUTOR") >= batches + 2,
+                100,
+                "two more batches",
+            )
             said = log.read_text()
-            assert said.count("cannot be used") == said.count("it works again") == 1, said
+            assert said.count("cannot be used") == said.count("it works again") == 1, (
+                said
+            )
             away.stop(signal.SIGQUIT)
-            wait_until(lambda: log.read_text().count("cannot be used") == 2, 60, "the next outage to be told")
+            wait_until(
+                lambda: log.read_text().count("cannot be used") == 2,
+                60,
+                "the next outage to be told",
+            )
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 0
         said = log.read_text()
         assert "Traceback" not in said and PASSWORD not in said, said
 
 
-def test_a_run_without_its_database_ends_with_one_clear_error(away: PostgresServer) -> None:
+def test_a_run_without_its_database_ends_with_one_clear_error(
+    away: PostgresServer,
+) -> None:
     url = away.create().replace("gpuyard@", f"gpuyard:{PASSWORD}@")
     slow = executor("slow", "practice-6", engine={"options": {"delay_s": 3}})
-    with make_yard(GPUYARD_VERIFICATION__DATABASE=url) as yard:
-        configure(yard, *EXECUTORS, slow)
-        yard.ok("up")
-        running = yard.popen("verify", "run", "slow", "--json")
+    with make_instance(GPUYARD_VERIFICATION__DATABASE=url) as instance:
+        configure(instance, *EXECUTORS, slow)
+        instance.ok("up")
+        running = instance.popen("verify", "run", "slow", "--json")
         name = url.rsplit("/", 1)[1]
 
         def solves() -> bool:
-            return bool(away.execute("select 1 from pg_tables where schemaname = 'verification'", name)) and bool(
-                away.execute("select 1 from verification.batches where released_at is not null", name)
+            return bool(
+                away.execute(
+                    "select 1 from pg_tables where schemaname = 'verification'", name
+                )
+            ) and bool(
+                away.execute(
+                    "select 1 from verification.batches where released_at is not null",
+                    name,
+                )
             )
 
         wait_until(solves, 60, "the executors to begin")
         away.stop(signal.SIGQUIT)
-        for done in (running, yard.popen("verify", "run", "rented"), yard.popen("verify", "status", "--json")):
+        for done in (
+            running,
+            instance.popen("verify", "run", "rented"),
+            instance.popen("verify", "status", "--json"),
+        ):
             out, errors = done.communicate(timeout=60)
             assert (done.returncode, out) == (4, ""), (done.returncode, out, errors)
             (line,) = errors.strip().splitlines()
-            assert line.startswith("gpuyard: The verification database") and PASSWORD not in line
+            assert (
+                line.startswith("gpuyard: The verification database")
+                and PASSWORD not in line
+            )
         away.start()
-        wait_until(lambda: not live_jobs(yard), 60, "the solver to be let go")
+        wait_until(lambda: not live_jobs(instance), 60, "the solver to be let go")
 
 
-def live_jobs(yard: TestYard) -> list[str]:
+def live_jobs(instance: TestInstance) -> list[str]:
     """Jobs that are not over."""
-    return [job["id"] for job in yard.json("jobs")["items"] if job["state"] in ("queued", "assigned", "running")]
+    return [
+        job["id"]
+        for job in instance.json("jobs")["items"]
+        if job["state"] in ("queued", "assigned", "running")
+    ]
 
 
 def test_a_watch_outlasts_a_server_elsewhere() -> None:
     """One that it is given the address of, and so does not start itself."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with make_yard() as yard:
-        configure(yard, section("server", port=port), *EXECUTORS)
-        yard.ok("up")
-        yard.environment["GPUYARD_URL"] = f"http://127.0.0.1:{port}"
-        with watching(yard, "1s") as (process, log):
+    with make_instance() as instance:
+        configure(instance, section("server", port=port), *EXECUTORS)
+        instance.ok("up")
+        instance.environment["GPUYARD_URL"] = f"http://127.0.0.1:{port}"
+        with watching(instance, "1s") as (process, log):
             wait_until(lambda: "EXECUTOR" in log.read_text(), 100, "a batch")
-            yard.kill("server")
-            wait_until(lambda: "gpuyard: The server at" in log.read_text(), 60, "the outage to be told")
-            del yard.environment["GPUYARD_URL"]
-            yard.ok("up")
+            instance.kill("server")
+            wait_until(
+                lambda: "gpuyard: The server at" in log.read_text(),
+                60,
+                "the outage to be told",
+            )
+            del instance.environment["GPUYARD_URL"]
+            instance.ok("up")
             batches = log.read_text().count("passed")
-            wait_until(lambda: log.read_text().count("passed") >= batches + 2, 100, "two more batches")
+            wait_until(
+                lambda: log.read_text().count("passed") >= batches + 2,
+                100,
+                "two more batches",
+            )
             said = log.read_text()
-            assert said.count("gpuyard: The server at") == said.count("it works again") == 1, said
+            assert (
+                said.count("gpuyard: The server at")
+                == said.count("it works again")
+                == 1
+            ), said
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 0
         assert "Traceback" not in log.read_text(), log.read_text()
 
 
-def test_a_watch_outlasts_an_embedded_server_that_leaves_when_it_has_nothing_to_do() -> None:
-    with make_yard() as yard:
-        configure(yard, section("server", idle_exit_s=1), *EXECUTORS)
-        with watching(yard, "8s") as (process, log):
+def test_a_watch_outlasts_an_embedded_server_that_leaves_when_it_has_nothing_to_do() -> (
+    None
+):
+    with make_instance() as instance:
+        configure(instance, section("server", idle_exit_s=1), *EXECUTORS)
+        with watching(instance, "8s") as (process, log):
             for batch in (1, 2):
-                wait_until(lambda batch=batch: log.read_text().count("EXECUTOR") >= batch, 100, f"batch {batch}")
-                wait_until(lambda: yard.pid("server") is None, 60, "the server to leave")
-            assert "passed" in log.read_text() and "does not answer" not in log.read_text(), log.read_text()
+                wait_until(
+                    lambda batch=batch: log.read_text().count("EXECUTOR") >= batch,
+                    100,
+                    f"batch {batch}",
+                )
+                wait_until(
+                    lambda: instance.pid("server") is None, 60, "the server to leave"
+                )
+            assert (
+                "passed" in log.read_text() and "does not answer" not in log.read_text()
+            ), log.read_text()
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 0

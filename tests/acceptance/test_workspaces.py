@@ -2,24 +2,58 @@
 
 from pathlib import Path
 
-from tests.support.yard import TestYard
+from tests.support.instance import TestInstance
 
 
-def test_what_one_job_leaves_the_next_one_finds(yard: TestYard) -> None:
-    assert yard.ok("workspace") == "No workspaces. `gpuyard run --workspace NAME` makes one.\n"
-    yard.ok("run", "--workspace", "corpus", "--", "sh", "-c", "echo words > $GPUYARD_WORKSPACE/text")
-    assert yard.ok("run", "--workspace", "corpus", "--", "sh", "-c", "cat $GPUYARD_WORKSPACE/text") == "words\n"
+def test_what_one_job_leaves_the_next_one_finds(instance: TestInstance) -> None:
+    assert (
+        instance.ok("workspace")
+        == "No workspaces. `gpuyard run --workspace NAME` makes one.\n"
+    )
+    instance.ok(
+        "run",
+        "--workspace",
+        "corpus",
+        "--",
+        "sh",
+        "-c",
+        "echo words > $GPUYARD_WORKSPACE/text",
+    )
+    assert (
+        instance.ok(
+            "run",
+            "--workspace",
+            "corpus",
+            "--",
+            "sh",
+            "-c",
+            "cat $GPUYARD_WORKSPACE/text",
+        )
+        == "words\n"
+    )
     other = ["--project", "other", "--workspace", "corpus"]
-    assert yard.ok("run", *other, "--", "sh", "-c", "ls $GPUYARD_WORKSPACE") == ""
-    assert yard.ok("run", "--", "sh", "-c", "echo ${GPUYARD_WORKSPACE-none}") == "none\n"
-    first, second = yard.json("workspace")["items"]
-    assert (first["project"], first["name"], first["files"], first["size"]) == ("default", "corpus", 1, 6)
-    assert first["path"] == str(yard.home.workspaces / "default" / "corpus")
+    assert instance.ok("run", *other, "--", "sh", "-c", "ls $GPUYARD_WORKSPACE") == ""
+    assert (
+        instance.ok("run", "--", "sh", "-c", "echo ${GPUYARD_WORKSPACE-none}")
+        == "none\n"
+    )
+    first, second = instance.json("workspace")["items"]
+    assert (first["project"], first["name"], first["files"], first["size"]) == (
+        "default",
+        "corpus",
+        1,
+        6,
+    )
+    assert first["path"] == str(instance.home.workspaces / "default" / "corpus")
     assert (second["project"], second["files"]) == ("other", 0)
 
 
-def test_its_name_never_leads_out_of_its_place(yard: TestYard) -> None:
+def test_its_name_never_leads_out_of_its_place(instance: TestInstance) -> None:
     name = "../../../../outside"
-    shown = yard.ok("run", "--workspace", name, "--", "sh", "-c", "echo $GPUYARD_WORKSPACE").strip()
-    assert Path(shown).resolve().parent == yard.home.workspaces.resolve() / "default"
-    assert yard.json("workspace")["items"][0]["name"] == name
+    shown = instance.ok(
+        "run", "--workspace", name, "--", "sh", "-c", "echo $GPUYARD_WORKSPACE"
+    ).strip()
+    assert (
+        Path(shown).resolve().parent == instance.home.workspaces.resolve() / "default"
+    )
+    assert instance.json("workspace")["items"][0]["name"] == name

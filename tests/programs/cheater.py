@@ -1,10 +1,13 @@
-"""`cheater.py HOW MEMORY solve.py < order`: our solver with one thing changed, as a dishonest executor may do it.
+"""`cheater.py HOW MEMORY solve.py < order`: our solver with one thing changed, as a
+dishonest executor may do it.
 
-`smaller`: another model with fewer words. `replays`: sends the first answers that it ever gave. `refuses`: declines at
-once, without a reason. `hears`: declines when it knows the seed. `invents`: sends a hash, and other answers to it.
-`leaves`: goes when it knows the seed. `forges`: declines with the receipts in the file MEMORY. `borrows`: shows the GPU
-whose UUID MEMORY holds. `guesses`: answers under another seed than it is given. `rants`: fails, in words that fit into
-no line. `canned`, `dawdles`: claims what an honest GPU would, after as many seconds as MEMORY says.
+`smaller`: another model with fewer words. `replays`: sends the first answers that it
+ever gave. `refuses`: declines at once, without a reason. `hears`: declines when it
+knows the seed. `invents`: sends a hash, and other answers to it.
+`leaves`: goes when it knows the seed. `forges`: declines with the receipts in the file
+MEMORY. `borrows`: shows the GPU whose UUID MEMORY holds. `guesses`: answers under
+another seed than it is given. `rants`: fails, in words that fit into no line. `canned`,
+`dawdles`: claims what an honest GPU would, after as many seconds as MEMORY says.
 """
 
 import hashlib
@@ -16,14 +19,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-how, memory = sys.argv[1], Path(sys.argv[2])
+how = sys.argv[1]
+memory = Path(sys.argv[2])
 runpy.run_path(sys.argv[3])["load_package"]()
 entry: Any = importlib.import_module("gpuyard_solver.entry")
-lines: Any = importlib.import_module("gpuyard_solver.lines")
 messages: Any = importlib.import_module("gpuyard_solver.messages")
 mock: Any = importlib.import_module("gpuyard_solver.engines.mock")
-stream: Any = importlib.import_module("gpuyard_solver.stream")
-canonical, seed = messages.canonical, stream.Stream.seed
+stream: Any = importlib.import_module("gpuyard_solver.hub_connection")
+canonical = messages.canonical
+seed = stream.HubConnection.seed
 
 
 def replayed(document: Any) -> bytes:
@@ -49,15 +53,17 @@ def gone(channel: Any) -> int:
 def rant(channel: Any) -> int:
     """Say why not, at length."""
     seed(channel)
-    raise stream.StreamError("one\n\0other\x1b[2J")
+    raise stream.HubConnectionError("one\n\0other\x1b[2J")
 
 
 def canned(wanted: dict[str, Any]) -> dict[str, Any]:
     """A digest that is the same for all, and figures of a T4, from no GPU at all."""
     time.sleep(float(memory.read_text()))
     digest = hashlib.sha256(wanted["nonce"].encode()).hexdigest()
-    return {"vram": {"gigabytes": wanted["vram_gb"], "digest": digest},
-            "speed": {"tflops": 24.0, "bandwidth_gbs": 240.0}}  # fmt: skip
+    return {
+        "vram": {"gigabytes": wanted["vram_gb"], "digest": digest},
+        "speed": {"tflops": 24.0, "bandwidth_gbs": 240.0},
+    }
 
 
 def other_pieces(kind: str, data: bytes, size: int) -> Any:
@@ -73,17 +79,17 @@ elif how == "replays":
 elif how == "refuses":
     entry._receipts = list
 elif how == "hears":
-    stream.Stream.seed = declined
+    stream.HubConnection.seed = declined
 elif how == "leaves":
-    stream.Stream.seed = gone
+    stream.HubConnection.seed = gone
 elif how == "invents":
     messages.pieces = other_pieces
 elif how == "forges":
     os.environ[entry.BUSY] = str(memory)
 elif how == "guesses":
-    stream.Stream.seed = lambda channel: seed(channel) ^ 1
+    stream.HubConnection.seed = lambda channel: seed(channel) ^ 1
 elif how == "rants":
-    stream.Stream.seed = rant
+    stream.HubConnection.seed = rant
 elif how in ("canned", "dawdles"):
     entry.probe.claims = canned
 elif how == "borrows":

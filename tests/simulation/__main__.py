@@ -1,6 +1,8 @@
-"""`python -m tests.simulation --seed N [--trace]`, or `--seeds FIRST:LAST [--workers N]`, or `--mutants`.
+"""`python -m tests.simulation --seed N [--trace]`, or `--seeds FIRST:LAST [--workers
+N]`, or `--mutants`.
 
-Exit code 1 when a promise was broken; the command that shows the seed again is printed with it.
+Exit code 1 when a promise was broken; the command that shows the seed again is printed
+with it.
 """
 
 import argparse
@@ -15,11 +17,17 @@ from tests.simulation.run import run
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.simulation", description=__doc__
+    )
     parser.add_argument("--seed", type=int)
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--seeds", default="0:200")
-    parser.add_argument("--mutants", action="store_true", help="break the product in known ways: is each found?")
+    parser.add_argument(
+        "--mutants",
+        action="store_true",
+        help="break the product in known ways: is each found?",
+    )
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     return parser.parse_args()
 
@@ -55,13 +63,20 @@ def main() -> int:
             if faults:
                 bad += 1
                 _say(f"python -m tests.simulation --trace --seed {seed}  # {faults[0]}")
-    _say(f"{last - first} seeds, {bad} with a broken promise, {time.monotonic() - began:.0f} s")
+    _say(
+        f"{last - first} seeds, {bad} with a broken promise,"
+        f" {time.monotonic() - began:.0f} s"
+    )
     return int(bool(bad))
 
 
 if __name__ == "__main__":
-    # Sets of strings have an order of their own in each process unless this is set, and a trace must be repeatable.
+    # Sets of strings have an order of their own in each process unless this is set, and
+    # a trace must be repeatable.
     if os.environ.get("PYTHONHASHSEED") != "0":
-        os.execve(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
-                  {**os.environ, "PYTHONHASHSEED": "0"})  # fmt: skip
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
+            {**os.environ, "PYTHONHASHSEED": "0"},
+        )
     sys.exit(main())

@@ -1,7 +1,8 @@
-"""A simulated agent: what `node/agent.py` and `node/attempt.py` do, on a simulated host, in the real wire messages.
+"""A simulated agent: what `node/agent.py` and `node/attempt.py` do, on a simulated
+host, in the real wire messages.
 
-Everything it knows but has not journaled dies with it. Keep it in step with the real agent: it is the other half of
-the contract that the controller is tried against.
+Everything it knows but has not journaled dies with it. Keep it in step with the real
+agent: it is the other half of the contract that the controller is tried against.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 
 from gpuyard.domain import wire
 from gpuyard.node.outbox import Outbox
-from gpuyard.node.window import Window
+from gpuyard.node.prefetch import PrefetchQueue
 from tests.simulation.host import Entry, Process
 
 if TYPE_CHECKING:
@@ -21,14 +22,18 @@ TERM_S = 10.0
 
 
 class Agent:
-    """One agent of a machine, from its start to its kill. `machine.run` makes it part of a life."""
+    """One agent of a machine, from its start to its kill.
+
+    `machine.run` makes it part of a life.
+    """
 
     def __init__(self, machine: "Machine") -> None:
         self.machine = machine
-        self.world, self.host = machine.world, machine.host
+        self.world = machine.world
+        self.host = machine.host
         self.attempts: dict[str, Attempt] = {}
         self.outbox = Outbox()
-        self.window = Window()
+        self.prefetched = PrefetchQueue()
         self.epoch = 0
         self.linked = False
         now = self.world.loop.now
@@ -57,8 +62,9 @@ class Agent:
                 finally:
                     line.agent.close()
                     if self.linked:
-                        self.linked, self.silent_since = False, self.world.loop.now
-                        self.window.clear()
+                        self.linked = False
+                        self.silent_since = self.world.loop.now
+                        self.prefetched.clear()
             await asyncio.sleep(self.world.dice.uniform(0.02, 1.0))
 
     async def talk(self, end: Any) -> None:
@@ -67,14 +73,19 @@ class Agent:
         try:
             while True:
                 header = await end.reader.readexactly(4)
-                message = wire.decode_to_agent(await end.reader.readexactly(wire.frame_length(header)))
+                message = wire.decode_to_agent(
+                    await end.reader.readexactly(wire.frame_length(header))
+                )
                 if isinstance(message, wire.Welcome):
                     if message.epoch < self.epoch:
                         raise ValueError("that server's epoch is over")
-                    self.epoch, self.linked = message.epoch, True
+                    self.epoch = message.epoch
+                    self.linked = True
                     working = [asyncio.create_task(self.outbox.deliver(end))]
                     if message.heartbeat_s:
-                        working.append(asyncio.create_task(self.beat(end, message.heartbeat_s)))
+                        working.append(
+                            asyncio.create_task(self.beat(end, message.heartbeat_s))
+                        )
                 elif isinstance(message, wire.Beat):
                     self.missed = 0
                 else:
@@ -82,7 +93,7 @@ class Agent:
         finally:
             for task in working:
                 task.cancel()
-            self.window.clear()
+            self.prefetched.clear()
 
     async def beat(self, end: Any, every_s: float) -> None:
         self.missed = 0
@@ -93,17 +104,27 @@ class Agent:
         end.transport.abort()
 
     def hello(self) -> wire.Hello:
-        held = [wire.Attempt(i, a.entry.start.token, "running" if a.live else "ended")
-                for i, a in self.attempts.items()]  # fmt: skip
+        held = [
+            wire.HeldAttempt(i, a.entry.start.token, "running" if a.live else "ended")
+            for i, a in self.attempts.items()
+        ]
         host = self.host
-        return wire.Hello(host.node_id, "host", f"boot-{host.boot}", host.cpus, 64.0, host.gpus_seen(), held,
-                          self.epoch)  # fmt: skip
+        return wire.Hello(
+            host.node_id,
+            "host",
+            f"boot-{host.boot}",
+            host.cpus,
+            64.0,
+            host.gpus_seen(),
+            held,
+            self.epoch,
+        )
 
     def obey(self, message: wire.ToAgent, end: Any) -> None:
         match message:
-            case wire.Start():
+            case wire.StartAttempt():
                 self.start(message)
-            case wire.Stop():
+            case wire.StopAttempt():
                 self.stop(message)
             case wire.Acknowledge():
                 self.outbox.acknowledge(message.seq)
@@ -112,54 +133,74 @@ class Agent:
                     self.forget(attempt_id)
             case wire.Find():
                 known = self.attempts.get(message.attempt_id)
-                waits = "waiting" if message.attempt_id in self.window else "absent"
+                waits = "waiting" if message.attempt_id in self.prefetched else "absent"
                 state = ("running" if known.live else "ended") if known else waits
-                end.write(wire.encode(wire.Found(message.request, message.attempt_id, state)))
+                end.write(
+                    wire.encode(wire.Found(message.request, message.attempt_id, state))
+                )
             case _:
                 pass
 
-    def start(self, start: wire.Start) -> None:
+    def start(self, start: wire.StartAttempt) -> None:
         self.world.promises.commanded(self.host, start)
-        known = start.attempt_id in self.attempts or self.window.refuses(start.attempt_id)
+        known = start.attempt_id in self.attempts or self.prefetched.refuses(
+            start.attempt_id
+        )
         if start.epoch < self.epoch or known or start.attempt_id in self.host.logs:
             return
         if start.ahead:
-            self.window.add(start)
+            self.prefetched.add(start)
         else:
-            self.window.drop(start.attempt_id)
+            self.prefetched.drop(start.attempt_id)
             self.begin(start)
 
-    def begin(self, start: wire.Start) -> None:
-        entry = self.host.journal[start.attempt_id] = Entry(start, self.host.boot, self.host.keeper)
+    def begin(self, start: wire.StartAttempt) -> None:
+        entry = self.host.journal[start.attempt_id] = Entry(
+            start, self.host.boot, self.host.keeper
+        )
         attempt = self.remember(entry)
-        taken = {uuid for other in self.attempts.values() if other.live and other is not attempt
-                 for uuid in other.entry.start.gpu_uuids} & set(start.gpu_uuids)  # fmt: skip
+        taken = {
+            uuid
+            for other in self.attempts.values()
+            if other.live and other is not attempt
+            for uuid in other.entry.start.gpu_uuids
+        } & set(start.gpu_uuids)
         if taken:
-            self.world.promises.broken(f"the server gave out GPU {taken} twice, to {start.attempt_id}")
+            self.world.promises.broken(
+                f"the server gave out GPU {taken} twice, to {start.attempt_id}"
+            )
             attempt.conclude(reason="gpu_busy")
             return
         self.spawn(attempt.launch())
 
-    def stop(self, stop: wire.Stop) -> None:
+    def stop(self, stop: wire.StopAttempt) -> None:
         if stop.epoch < self.epoch:
             return
         if stop.reason == "revoked":
-            if self.window.take_back(stop.attempt_id):
-                self.outbox.put(wire.Ended(stop.attempt_id, self.world.wall(), None, stopped="revoked"))
+            if self.prefetched.withdraw(stop.attempt_id):
+                self.outbox.put(
+                    wire.Ended(
+                        stop.attempt_id, self.world.wall(), None, stopped="revoked"
+                    )
+                )
             return
-        self.window.drop(stop.attempt_id)
+        self.prefetched.drop(stop.attempt_id)
         attempt = self.attempts.get(stop.attempt_id)
         if attempt:
             attempt.stop(stop.reason)
         else:
-            self.outbox.put(wire.Ended(stop.attempt_id, self.world.wall(), None, stopped=stop.reason))
+            self.outbox.put(
+                wire.Ended(
+                    stop.attempt_id, self.world.wall(), None, stopped=stop.reason
+                )
+            )
 
     def remember(self, entry: Entry) -> "Attempt":
         attempt = self.attempts[entry.start.attempt_id] = Attempt(self, entry)
         return attempt
 
     def forget(self, attempt_id: str) -> None:
-        self.window.forget(attempt_id)
+        self.prefetched.forget(attempt_id)
         attempt = self.attempts.get(attempt_id)
         if attempt is None or not attempt.live:
             self.attempts.pop(attempt_id, None)
@@ -182,8 +223,10 @@ class Attempt:
     """One attempt in the hands of one agent."""
 
     def __init__(self, agent: Agent, entry: Entry) -> None:
-        self.agent, self.entry = agent, entry
-        self.host, self.world = agent.host, agent.world
+        self.agent = agent
+        self.entry = entry
+        self.host = agent.host
+        self.world = agent.world
         self.id = entry.start.attempt_id
         self.stopped = entry.stopping
         self.process: Process | None = None
@@ -194,7 +237,9 @@ class Attempt:
         return self.entry.ended is None
 
     async def launch(self) -> None:
-        """Prepare, start the program, note it; the agent may be killed between any two of these."""
+        """Prepare, start the program, note it; the agent may be killed between any two
+        of these.
+        """
         await self.world.thread()
         if self.stopped:
             self.conclude()
@@ -208,12 +253,16 @@ class Attempt:
 
     def note(self) -> None:
         self.entry.noted = True
-        self.entry.started_at, self.entry.monotonic = self.world.wall(), self.world.loop.now
-        self.say(wire.Started(self.id, self.entry.started_at, 4711, {"memory": "cgroup"}))
+        self.entry.started_at = self.world.wall()
+        self.entry.monotonic = self.world.loop.now
+        self.say(
+            wire.Started(self.id, self.entry.started_at, 4711, {"memory": "cgroup"})
+        )
 
     async def resume(self) -> None:
         """Take over from the agent before."""
-        entry, host = self.entry, self.host
+        entry = self.entry
+        host = self.host
         for saved in entry.checkpoints:
             self.say(saved)
         if entry.ended:
@@ -238,14 +287,20 @@ class Attempt:
         await self.follow()
 
     async def follow(self) -> None:
-        process, start = self.process, self.entry.start
+        process = self.process
+        start = self.entry.start
         assert process is not None
         if start.timeout_s:
-            self.agent.spawn(self.time_out(self.entry.monotonic + start.timeout_s - self.world.loop.now))
+            self.agent.spawn(
+                self.time_out(
+                    self.entry.monotonic + start.timeout_s - self.world.loop.now
+                )
+            )
         if start.checkpoint_path:
             self.agent.spawn(self.checkpoints())
         if self.stopped:
-            stopped, self.stopped = self.stopped, ""
+            stopped = self.stopped
+            self.stopped = ""
             self.stop(stopped)
         await process.over.wait()
         await self.world.thread()
@@ -273,19 +328,36 @@ class Attempt:
         if self.process is None:
             self.stopped = self.stopped or reason
         elif not self.ending and self.live and self.process.alive:
-            self.ending, self.stopped = True, reason
+            self.ending = True
+            self.stopped = reason
             self.entry.stopping = reason
             self.agent.spawn(self.terminate(self.process))
 
     async def terminate(self, process: Process) -> None:
-        await asyncio.sleep(TERM_S if process.stubborn else self.world.dice.uniform(0, 0.2))
+        await asyncio.sleep(
+            TERM_S if process.stubborn else self.world.dice.uniform(0, 0.2)
+        )
         self.host.exit(process, None, 9 if process.stubborn else 15)
 
-    def conclude(self, code: int | None = None, signal: int | None = None, reason: str = "") -> None:
+    def conclude(
+        self, code: int | None = None, signal: int | None = None, reason: str = ""
+    ) -> None:
         began = self.entry.started_at or None
-        heir = self.agent.window.successor(self.entry.start) if self.stopped != "preempted" else None
-        ended = wire.Ended(self.id, self.world.wall(), began, code, signal, reason, self.stopped,
-                           successor=heir.attempt_id if heir else "")  # fmt: skip
+        heir = (
+            self.agent.prefetched.pop_next(self.entry.start)
+            if self.stopped != "preempted"
+            else None
+        )
+        ended = wire.Ended(
+            self.id,
+            self.world.wall(),
+            began,
+            code,
+            signal,
+            reason,
+            self.stopped,
+            successor=heir.attempt_id if heir else "",
+        )
         self.entry.ended = ended
         self.say(ended)
         if heir and not self.agent.machine.dies_here():

@@ -1,6 +1,8 @@
-"""A simulated machine: what survives its agent (processes, journal, logs, exit records), and what sees the truth.
+"""A simulated machine: what survives its agent (processes, journal, logs, exit
+records), and what sees the truth.
 
-It is the independent witness: it knows which process ran when, whatever server and agents believe.
+It is the independent witness: it knows which process ran when, whatever server and
+agents believe.
 """
 
 import asyncio
@@ -13,7 +15,8 @@ from gpuyard.domain import wire
 
 @dataclass
 class Process:
-    """A job's program on a host; `started_at` and `ended_at` in the world's true seconds.
+    """A job's program on a host; `started_at` and `ended_at` in the world's true
+    seconds.
 
     `agent` and `keeper` are the numbers of those that were there when it began.
     """
@@ -41,9 +44,11 @@ class Process:
 
 @dataclass
 class Entry:
-    """The agent's journal of one attempt; `agents` counts the starts of keepers, as the keeper's pid would tell."""
+    """The agent's journal of one attempt; `agents` counts the starts of keepers, as the
+    keeper's pid would tell.
+    """
 
-    start: wire.Start
+    start: wire.StartAttempt
     boot: int
     keeper: int
     noted: bool = False
@@ -51,7 +56,9 @@ class Entry:
     monotonic: float = 0.0
     stopping: str = ""
     ended: wire.Ended | None = None
-    checkpoints: list[wire.CheckpointSaved] = field(default_factory=list[wire.CheckpointSaved])
+    checkpoints: list[wire.CheckpointSaved] = field(
+        default_factory=list[wire.CheckpointSaved]
+    )
 
 
 class Host:
@@ -70,16 +77,28 @@ class Host:
         self.processes: dict[str, Process] = {}
         self.history: list[Process] = []
 
-    def gpus_seen(self) -> list[wire.Gpu]:
+    def gpus_seen(self) -> list[wire.GpuStatus]:
         """What discovery finds."""
-        well, lost = {"problem": None, "state": "idle"}, {"problem": "lost", "state": "offline"}
-        return [wire.Gpu(uuid, n, "Tesla T4", 15360, "7.5", **(lost if uuid in self.sick else well))
-                for n, uuid in enumerate(self.gpus)]  # fmt: skip
+        well = {"problem": None, "state": "idle"}
+        lost = {"problem": "lost", "state": "offline"}
+        return [
+            wire.GpuStatus(
+                uuid,
+                n,
+                "Tesla T4",
+                15360,
+                "7.5",
+                **(lost if uuid in self.sick else well),
+            )
+            for n, uuid in enumerate(self.gpus)
+        ]
 
     def live(self) -> list[Process]:
         return [process for process in self.processes.values() if process.alive]
 
-    def begin(self, process: Process, seconds: float, code: int, later: Callable[..., Any]) -> None:
+    def begin(
+        self, process: Process, seconds: float, code: int, later: Callable[..., Any]
+    ) -> None:
         """Let a program run for so long and leave with `code`."""
         self.processes[process.attempt_id] = process
         self.history.append(process)
@@ -89,7 +108,9 @@ class Host:
     def exit(self, process: Process, code: int | None, signal: int | None) -> None:
         if process.alive:
             process.end.cancel()
-            process.ended_at, process.code, process.signal = process.end._loop.time(), code, signal
+            process.ended_at = process.end._loop.time()
+            process.code = code
+            process.signal = signal
             process.over.set()
 
     def reboot(self) -> None:

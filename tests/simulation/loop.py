@@ -1,7 +1,9 @@
-"""An event loop on virtual time: when nothing is ready, time jumps to the next timer. No threads, no sockets.
+"""An event loop on virtual time: when nothing is ready, time jumps to the next timer.
+No threads, no sockets.
 
-Whatever runs belongs to a `Life` (a simulated process) by its context; killing a life drops everything it was to run,
-so that no line of it is executed any more, not even a `finally`.
+Whatever runs belongs to a `Life` (a simulated process) by its context; killing a life
+drops everything it was to run, so that no line of it is executed any more, not even a
+`finally`.
 """
 
 import asyncio
@@ -19,7 +21,10 @@ class StandstillError(Exception):
 
 
 class Life:
-    """A process of the simulated world, from its start to its kill. Freed only with the world: see `VirtualLoop`."""
+    """A process of the simulated world, from its start to its kill.
+
+    Freed only with the world: see `VirtualLoop`.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -38,11 +43,12 @@ _LIFE: ContextVar[Life | None] = ContextVar("life", default=None)
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """`on_step` is called between any two rounds of callbacks; `thread_delays` gives the time until a function sent to
-    a thread runs, and the time from then until its result is seen.
+    """`on_step` is called between any two rounds of callbacks; `thread_delays` gives
+    the time until a function sent to a thread runs, and the time from then until its
+    result is seen.
 
-    Tasks of killed processes stay in `remembered`: collected earlier, their coroutines would be closed, and run their
-    `finally` after all.
+    Tasks of killed processes stay in `remembered`: collected earlier, their coroutines
+    would be closed, and run their `finally` after all.
     """
 
     def __init__(self) -> None:
@@ -74,15 +80,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 handle.cancel()
 
     def freeze(self, life: Life) -> None:
-        """As by SIGSTOP: nothing of it runs until it is thawed, and then all at once."""
+        """As by SIGSTOP: nothing of it runs until it is thawed, and then all at
+        once.
+        """
         life.frozen = True
         for place, handle in enumerate(self._ready):
             if handle._context.get(_LIFE) is life:
                 life.parked.append(handle)
-                # The loop has counted what is ready before it began this round: something must stay in its place.
+                # The loop has counted what is ready before it began this round:
+                # something must stay in its place.
                 self._ready[place] = nothing = asyncio.Handle(lambda: None, (), self)
                 nothing.cancel()
-        for handle in [handle for handle in self._scheduled if handle._context.get(_LIFE) is life]:
+        for handle in [
+            handle for handle in self._scheduled if handle._context.get(_LIFE) is life
+        ]:
             life.parked.append(handle)
             self._scheduled.remove(handle)
             handle._scheduled = False
@@ -90,9 +101,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def thaw(self, life: Life) -> None:
         """As by SIGCONT: timers whose time has passed meanwhile are due now."""
-        parked, life.parked, life.frozen = life.parked, [], False
+        parked = life.parked
+        life.parked = []
+        life.frozen = False
         due = [handle for handle in parked if not self._is_later(handle)]
-        self._ready.extend(sorted(due, key=lambda handle: getattr(handle, "_when", 0.0)))
+        self._ready.extend(
+            sorted(due, key=lambda handle: getattr(handle, "_when", 0.0))
+        )
         for handle in parked:
             if isinstance(handle, asyncio.TimerHandle) and self._is_later(handle):
                 handle._scheduled = True
@@ -101,13 +116,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _is_later(self, handle: asyncio.Handle) -> bool:
         return isinstance(handle, asyncio.TimerHandle) and handle._when > self.now
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon(
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
         handle = super().call_soon(callback, *args, context=context)
         if self._is_out(handle):
             self._ready.pop()
         return handle
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
+    def call_at(
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
         handle = super().call_at(when, callback, *args, context=context)
         if self._is_out(handle) and handle in self._scheduled:
             self._scheduled.remove(handle)
@@ -126,16 +145,22 @@ class VirtualLoop(asyncio.BaseEventLoop):
         handle.cancel()
         return False
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
-        """There are no threads: `func` runs a moment later, and its result comes back another moment later."""
+    def run_in_executor(
+        self, executor: Any, func: Any, *args: Any
+    ) -> asyncio.Future[Any]:
+        """There are no threads: `func` runs a moment later, and its result comes back
+        another moment later.
+        """
         future = self.create_future()
         before, after = self.thread_delays()
 
         def work() -> None:
             try:
-                result, fault = self.in_thread(lambda: func(*args)), None
+                result = self.in_thread(lambda: func(*args))
+                fault = None
             except Exception as error:  # noqa: BLE001 - told to whom it concerns
-                result, fault = None, error
+                result = None
+                fault = error
             self.call_later(after, deliver, result, fault)
 
         def deliver(result: Any, fault: Exception | None) -> None:
@@ -150,16 +175,24 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return future
 
     def unheard(self) -> list[str]:
-        """What tasks failed with while nobody asked: asyncio would say so when they are collected.
+        """What tasks failed with while nobody asked: asyncio would say so when they are
+        collected.
 
         Not those of a killed process: who would have asked is dead.
         """
         living = [task for task, life in self.remembered if life is None or life.alive]
-        failed = [task for task in living if task.done() and not task.cancelled() and task._log_traceback]
-        return [f"{task.get_name()} failed with {task.exception()!r}" for task in failed]
+        failed = [
+            task
+            for task in living
+            if task.done() and not task.cancelled() and task._log_traceback
+        ]
+        return [
+            f"{task.get_name()} failed with {task.exception()!r}" for task in failed
+        ]
 
     def _fault(self, _loop: asyncio.AbstractEventLoop, said: dict[str, Any]) -> None:
-        if not isinstance(said.get("exception"), LedgerError):  # of a commit that failed, everyone hears who waits
+        # Of a commit that failed, everyone hears who waits.
+        if not isinstance(said.get("exception"), LedgerError):
             self.faults.append(f"{said.get('message')}: {said.get('exception')!r}")
 
     def _process_events(self, event_list: Any) -> None:
@@ -170,7 +203,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 class _Jump:
-    """What a loop takes for its selector: there is no I/O to wait for, so waiting is a jump in time."""
+    """What a loop takes for its selector: there is no I/O to wait for, so waiting is a
+    jump in time.
+    """
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop

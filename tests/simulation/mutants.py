@@ -1,4 +1,6 @@
-"""The product, broken on purpose in one place: a simulation that cannot find these proves nothing."""
+"""The product, broken on purpose in one place: a simulation that cannot find these
+proves nothing.
+"""
 
 import asyncio
 import sys
@@ -8,8 +10,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gpuyard.controller import moves
+from gpuyard.controller import launching
 from gpuyard.controller.admission import Admission
+from gpuyard.controller.attempt_outcome import AttemptOutcome, final_state
 from gpuyard.controller.core import Core
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.reports import Reports
@@ -42,17 +45,23 @@ def _unwritten(caller: str) -> tuple[type, str, Change]:
 
 
 def _old_ends_count(original: Any) -> Any:
-    """What is said of an attempt that is over is taken for the one that came after it."""
+    """What is said of an attempt that is over is taken for the one that came after
+    it.
+    """
 
-    def take(self: Any, node_id: str, body: Any) -> Any:
-        view, queries = self._core.view, self._core.queries
+    def apply_report(self: Any, node_id: str, body: Any) -> Any:
+        view = self._core.view
+        queries = self._core.queries
         if isinstance(body, wire.Ended) and body.attempt_id not in view.attempts:
             for attempt in list(view.attempts.values()):
-                if any(row["id"] == body.attempt_id for row in queries.attempts_of([attempt.job_id])[attempt.job_id]):
+                if any(
+                    row["id"] == body.attempt_id
+                    for row in queries.attempts_of([attempt.job_id])[attempt.job_id]
+                ):
                     return original(self, node_id, replace(body, attempt_id=attempt.id))
         return original(self, node_id, body)
 
-    return take
+    return apply_report
 
 
 def _silence_is_death(original: Any) -> Any:
@@ -60,7 +69,10 @@ def _silence_is_death(original: Any) -> Any:
         await original(self, node_id)
         core = self._core
         for attempt in core.view.attempts_on(node_id):
-            self._launching.settle(attempt, moves.Outcome(core.clock(), reason="node_silent", lost=True))
+            self._launching.record_end(
+                attempt,
+                AttemptOutcome(core.clock(), reason="node_silent", lost=True),
+            )
 
     return node_left
 
@@ -76,17 +88,26 @@ def _frees_another(original: Any) -> Any:
 
 def _acknowledges_too_much(original: Any) -> Any:
     def send(self: Link, message: Any) -> None:
-        original(self, replace(message, seq=message.seq + 2) if isinstance(message, wire.Acknowledge) else message)
+        original(
+            self,
+            (
+                replace(message, seq=message.seq + 2)
+                if isinstance(message, wire.Acknowledge)
+                else message
+            ),
+        )
 
     return send
 
 
 def _parents_never_fail(original: Any) -> Any:
-    def file(self: View, job: Any) -> None:
-        job.waits_for = tuple(parent for parent in job.waits_for if parent not in self.ended)
+    def enqueue(self: View, job: Any) -> None:
+        job.waits_for = tuple(
+            parent for parent in job.waits_for if parent not in self.ended
+        )
         original(self, job)
 
-    return file
+    return enqueue
 
 
 def _ignores_unsent(original: Any) -> Any:
@@ -102,16 +123,16 @@ def _no_keys_known(_original: Any) -> Any:
 
 
 def _always_granted(_original: Any) -> Any:
-    return lambda job, outcome: moves.verdict(job, outcome)[0] == "failed"
+    return lambda job, outcome: final_state(job, outcome)[0] == "failed"
 
 
 def _writes_anyway(original: Any) -> Any:
     """A group that failed is written with the next one."""
 
     async def fail(self: Any, group: Any, error: Any) -> None:
-        puts = list(group.puts)
+        batches = list(group.batches)
         await original(self, group, error)
-        self._group.puts.extend(puts)
+        self._group.batches.extend(batches)
 
     return fail
 
@@ -125,17 +146,33 @@ MUTANTS: Mapping[str, tuple[Any, str, Change]] = {
     "an intent is carried out before its commit": _unwritten("launch"),
     "reports are acknowledged before their commit": _unwritten("reported"),
     "a cancel is acknowledged before its commit": _unwritten("cancel"),
-    "an old attempt's end counts for the new one": (Reports, "_take", _old_ends_count),
-    "a silent node's jobs are started elsewhere at once": (Reports, "node_left", _silence_is_death),
+    "an old attempt's end counts for the new one": (
+        Reports,
+        "_apply_report",
+        _old_ends_count,
+    ),
+    "a silent node's jobs are started elsewhere at once": (
+        Reports,
+        "node_left",
+        _silence_is_death,
+    ),
     "an end frees what another holds": (Node, "unbook", _frees_another),
     "more is acknowledged than was heard": (Link, "send", _acknowledges_too_much),
-    "a child runs though its parent failed": (View, "file", _parents_never_fail),
+    "a child runs though its parent failed": (View, "enqueue", _parents_never_fail),
     "a start that was lost is not sent again": (Launching, "launch", _ignores_unsent),
-    "idempotency keys are not looked up": (Admission, "_known", _no_keys_known),
-    "memory is not read anew after a failed commit": (Core, "reload", lambda f: _once(f)),
-    "retries are granted without end": (moves, "wants_retry", _always_granted),
+    "idempotency keys are not looked up": (Admission, "_earlier_jobs", _no_keys_known),
+    "memory is not read anew after a failed commit": (
+        Core,
+        "reload",
+        lambda f: _once(f),
+    ),
+    "retries are granted without end": (launching, "wants_retry", _always_granted),
     "what failed to be written is written later": (Writer, "_fail", _writes_anyway),
-    "a clock set back keeps retries waiting": (View, "wake", _waits_by_the_wall),
+    "a clock set back keeps retries waiting": (
+        View,
+        "release_delayed",
+        _waits_by_the_wall,
+    ),
 }
 
 

@@ -1,10 +1,18 @@
-"""The people of the simulation: they submit, cancel and resume, and ask again until they are answered."""
+"""The people of the simulation: they submit, cancel and resume, and ask again until
+they are answered.
+"""
 
 import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpuyard.domain.errors import CapacityError, GpuyardError, LedgerError, NotFoundError, RefusedError
+from gpuyard.domain.errors import (
+    CapacityError,
+    GpuyardError,
+    LedgerError,
+    NotFoundError,
+    RefusedError,
+)
 from tests.simulation.server import Ask, UnansweredError
 
 if TYPE_CHECKING:
@@ -13,7 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Wish:
-    """A job somebody was told has been taken: its spec, and what they asked for since."""
+    """A job somebody was told has been taken: its spec, and what they asked for
+    since.
+    """
 
     id: str
     body: dict[str, Any]
@@ -43,8 +53,11 @@ class People:
         what = self.dice.choice(("submit", "submit", "submit", "cancel", "resume"))
         if what == "submit" or not wishes:
             brief = self.dice.random() < 0.15
-            await self._submit([self._brief() for _ in range(12)] if brief
-                               else [self._body(n) for n in range(self.dice.choice((1, 1, 1, 3)))])  # fmt: skip
+            await self._submit(
+                [self._brief() for _ in range(12)]
+                if brief
+                else [self._body(n) for n in range(self.dice.choice((1, 1, 1, 3)))]
+            )
         elif what == "cancel":
             await self._cancel(self.dice.choice(wishes))
         else:
@@ -55,25 +68,39 @@ class People:
     async def _submit(self, bodies: list[dict[str, Any]]) -> None:
         # Some send twice at once: a proxy that retries.
         copies = self.dice.choice((1, 1, 1, 2))
-        answers = await asyncio.gather(*(self._until_answered(lambda c: c.requests.submit(bodies), "submit")
-                                         for _ in range(copies)))  # fmt: skip
+        answers = await asyncio.gather(
+            *(
+                self._until_answered(lambda c: c.requests.submit(bodies), "submit")
+                for _ in range(copies)
+            )
+        )
         for ids in answers:
             for body, job_id in zip(bodies, ids, strict=True):
-                wish = self.wishes.setdefault(body["idempotency_key"], Wish(job_id, body))
+                wish = self.wishes.setdefault(
+                    body["idempotency_key"], Wish(job_id, body)
+                )
                 self.world.note(f"acknowledged {job_id} for {body['idempotency_key']}")
                 self.world.promises.acknowledged(wish, job_id)
 
     async def _cancel(self, wish: Wish) -> None:
-        await self._until_answered(lambda c: c.requests.cancel(wish.id), f"cancel {wish.id}")
+        await self._until_answered(
+            lambda c: c.requests.cancel(wish.id), f"cancel {wish.id}"
+        )
         wish.cancelled = True
         self.world.promises.cancelled(wish)
 
     async def _resume(self, wish: Wish) -> None:
         wish.resumes += 1
         wish.cancelled = False
-        await self._until_answered(lambda c: c.requests.resume(wish.id, None), f"resume {wish.id}", patient=False)
+        await self._until_answered(
+            lambda c: c.requests.resume(wish.id, None),
+            f"resume {wish.id}",
+            patient=False,
+        )
 
-    async def _until_answered(self, request: Ask, what: str, *, patient: bool = True) -> Any:
+    async def _until_answered(
+        self, request: Ask, what: str, *, patient: bool = True
+    ) -> Any:
         """Ask until there is an answer; a refusal is one, too, where it is final."""
         while True:
             server = self.world.server
@@ -100,16 +127,31 @@ class People:
     def _brief(self) -> dict[str, Any]:
         """One of many short jobs of a kind: such are sent ahead."""
         self.keys += 1
-        return {"command": ["sim", "0.02", "0"], "name": "brief", "retry_count": 0, "priority": 3,
-                "resources": {}, "idempotency_key": f"key-{self.keys}"}  # fmt: skip
+        return {
+            "command": ["sim", "0.02", "0"],
+            "name": "brief",
+            "retry_count": 0,
+            "priority": 3,
+            "resources": {},
+            "idempotency_key": f"key-{self.keys}",
+        }
 
     def _body(self, position: int) -> dict[str, Any]:
         dice = self.dice
         self.keys += 1
         codes = dice.choice(("0", "0", "0", "1", "1,0", "1,1,0", "7,0"))
         seconds = dice.choice((0.01, 0.3, 2.0, 8.0))
-        command = ["sim", str(seconds), codes, *(["stubborn"] if dice.random() < 0.2 else [])]
-        body: dict[str, Any] = {"command": command, "name": f"job-{self.keys}", "idempotency_key": f"key-{self.keys}"}
+        command = [
+            "sim",
+            str(seconds),
+            codes,
+            *(["stubborn"] if dice.random() < 0.2 else []),
+        ]
+        body: dict[str, Any] = {
+            "command": command,
+            "name": f"job-{self.keys}",
+            "idempotency_key": f"key-{self.keys}",
+        }
         body["retry_count"] = dice.choice((0, 1, 3))
         body["resources"] = dice.choice(({}, {"cpus": 2}, {"gpus": 1}, {"gpus": 2}))
         if not any(machine.host.gpus for machine in self.world.machines):
@@ -122,7 +164,9 @@ class People:
         if dice.random() < 0.2:
             body["checkpoint"] = {"path": "ckpt-*.pt", "grace_s": 1.0}
         if dice.random() < 0.25:
-            parents = [wish.id for wish in self.wishes.values()] + [f"job-{self.keys - 1}"] * bool(position)
+            parents = [wish.id for wish in self.wishes.values()] + [
+                f"job-{self.keys - 1}"
+            ] * bool(position)
             body["depends_on"] = dice.sample(parents, min(len(parents), 1))
         body["priority"] = dice.choice((1, 3, 5))
         return body

@@ -1,4 +1,6 @@
-"""A connection between two simulated processes: bytes arrive in order, after a while, or not at all."""
+"""A connection between two simulated processes: bytes arrive in order, after a while,
+or not at all.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +11,9 @@ from tests.simulation.loop import VirtualLoop
 
 
 class End:
-    """One end: what it needs of `asyncio.StreamWriter`, and a `StreamReader` for what the other end wrote."""
+    """One end: what it needs of `asyncio.StreamWriter`, and a `StreamReader` for what
+    the other end wrote.
+    """
 
     def __init__(self, line: "Line") -> None:
         self._line = line
@@ -41,7 +45,11 @@ class End:
         loop.call_at(self._last, self._arrive, what, context=self._line.context)
 
     def _arrive(self, what: Callable[["End"], object]) -> None:
-        if not self._line.cut and not self.other.reader.at_eof() and not self.other.reader._eof:
+        if (
+            not self._line.cut
+            and not self.other.reader.at_eof()
+            and not self.other.reader._eof
+        ):
             what(self.other)
 
     @property
@@ -66,15 +74,22 @@ class End:
 
 
 class Line:
-    """Both ends. `context` is the world's: bytes on their way outlive the process that wrote them."""
+    """Both ends.
 
-    def __init__(self, loop: VirtualLoop, context: Context, delay: Callable[[], float]) -> None:
+    `context` is the world's: bytes on their way outlive the process that wrote them.
+    """
+
+    def __init__(
+        self, loop: VirtualLoop, context: Context, delay: Callable[[], float]
+    ) -> None:
         self.loop = loop
         self.context = context
         self.delay = delay
         self.cut = False
-        self.agent, self.server = End(self), End(self)
-        self.agent.other, self.server.other = self.server, self.agent
+        self.agent = End(self)
+        self.server = End(self)
+        self.agent.other = self.server
+        self.server.other = self.agent
 
     def break_off(self) -> None:
         """What is on its way is lost, and both ends hear that the line is dead."""

@@ -1,4 +1,6 @@
-"""What must hold, whatever happens: watched while the world runs, and checked on the ledger at its end."""
+"""What must hold, whatever happens: watched while the world runs, and checked on the
+ledger at its end.
+"""
 
 import json
 import sqlite3
@@ -7,7 +9,13 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from gpuyard.domain import wire
-from gpuyard.domain.states import ATTEMPT_MOVES, JOB_MOVES, TERMINAL, AttemptState, JobState
+from gpuyard.domain.states import (
+    ATTEMPT_MOVES,
+    JOB_MOVES,
+    TERMINAL,
+    AttemptState,
+    JobState,
+)
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.prune import history
 from gpuyard.ledger.tables import STATE_TABLES, key_column
@@ -44,7 +52,9 @@ class Promises:
     def _row(self, query: str, *values: Any) -> dict[str, Any] | None:
         """A row of what is committed, read as a stranger would."""
         if self._database is None:
-            self._database = sqlite3.connect(f"file:{self.world.ledger_path}?mode=ro", uri=True)
+            self._database = sqlite3.connect(
+                f"file:{self.world.ledger_path}?mode=ro", uri=True
+            )
             self._database.row_factory = sqlite3.Row
         found = self._database.execute(query, values).fetchone()
         return dict(found) if found else None
@@ -56,45 +66,81 @@ class Promises:
         key = wish.body["idempotency_key"]
         self.expect(wish.id == job_id, f"{key} made two jobs: {wish.id} and {job_id}")
         row = self._row("SELECT idempotency_key FROM jobs WHERE id = ?", job_id)
-        self.expect(row is not None, f"{job_id} was acknowledged and is not in the ledger")
+        self.expect(
+            row is not None, f"{job_id} was acknowledged and is not in the ledger"
+        )
 
     def cancelled(self, wish: "Wish") -> None:
         """An acknowledged cancel is in the ledger."""
-        row = self._row("SELECT state, cancel_requested FROM jobs WHERE id = ?", wish.id)
-        held = row is not None and (row["cancel_requested"] or JobState(row["state"]).terminal)
+        row = self._row(
+            "SELECT state, cancel_requested FROM jobs WHERE id = ?", wish.id
+        )
+        held = row is not None and (
+            row["cancel_requested"] or JobState(row["state"]).terminal
+        )
         self.expect(
-            bool(held) or wish.resumes > 0, f"the cancel of {wish.id} was acknowledged and is not in the ledger"
+            bool(held) or wish.resumes > 0,
+            f"the cancel of {wish.id} was acknowledged and is not in the ledger",
         )
 
-    def commanded(self, host: Host, start: wire.Start) -> None:
+    def commanded(self, host: Host, start: wire.StartAttempt) -> None:
         """What is sent to a host is in the ledger first, and is meant for it."""
-        row = self._row("SELECT token, placements, state FROM attempts WHERE id = ?", start.attempt_id)
+        row = self._row(
+            "SELECT token, placements, state FROM attempts WHERE id = ?",
+            start.attempt_id,
+        )
         if row is None:
             self.broken(f"{start.attempt_id} was sent before its intent was committed")
             return
-        self.expect(row["token"] == start.token, f"{start.attempt_id} came with token {start.token}")
+        self.expect(
+            row["token"] == start.token,
+            f"{start.attempt_id} came with token {start.token}",
+        )
         places = {place["node_id"] for place in json.loads(row["placements"])}
-        self.expect(host.node_id in places, f"{start.attempt_id} was sent to another host than the ledger says")
+        self.expect(
+            host.node_id in places,
+            f"{start.attempt_id} was sent to another host than the ledger says",
+        )
         if start.resume_sha256:
             self.expect(
-                start.resume_sha256 in self.world.blobs.kept, f"{start.attempt_id} resumes from what is deleted"
+                start.resume_sha256 in self.world.blobs.kept,
+                f"{start.attempt_id} resumes from what is deleted",
             )
 
-    def begun(self, host: Host, process: Process, start: wire.Start) -> None:
+    def begun(self, host: Host, process: Process, start: wire.StartAttempt) -> None:
         """A program starts: its job runs nowhere else, and there is room for it."""
-        beside = [p for machine in self.world.machines for p in machine.host.history if p.alive]
+        beside = [
+            p
+            for machine in self.world.machines
+            for p in machine.host.history
+            if p.alive
+        ]
         twins = [p.attempt_id for p in beside if p.job_id == process.job_id]
-        self.expect(not twins, f"{process.job_id} runs as {process.attempt_id} and as {twins}")
+        self.expect(
+            not twins, f"{process.job_id} runs as {process.attempt_id} and as {twins}"
+        )
         history = [p for machine in self.world.machines for p in machine.host.history]
-        self.expect(all(p.attempt_id != process.attempt_id for p in history), f"{process.attempt_id} was run twice")
+        self.expect(
+            all(p.attempt_id != process.attempt_id for p in history),
+            f"{process.attempt_id} was run twice",
+        )
         here = host.live()
         taken = {uuid for p in here for uuid in p.gpus}
-        self.expect(not taken & process.gpus, f"GPUs {taken & process.gpus} run {process.attempt_id} and another")
+        self.expect(
+            not taken & process.gpus,
+            f"GPUs {taken & process.gpus} run {process.attempt_id} and another",
+        )
         cores = sum(p.cpus for p in here) + process.cpus
-        self.expect(cores <= host.cpus, f"{cores:g} cores are in use on a host of {host.cpus}")
-        row = self._row("SELECT state, job_id FROM attempts WHERE id = ?", start.attempt_id)
-        self.expect(row is not None and AttemptState(row["state"]).live,
-                    f"{start.attempt_id} begins, and is over in the ledger: {row}")  # fmt: skip
+        self.expect(
+            cores <= host.cpus, f"{cores:g} cores are in use on a host of {host.cpus}"
+        )
+        row = self._row(
+            "SELECT state, job_id FROM attempts WHERE id = ?", start.attempt_id
+        )
+        self.expect(
+            row is not None and AttemptState(row["state"]).live,
+            f"{start.attempt_id} begins, and is over in the ledger: {row}",
+        )
         self._check_parents(process)
 
     def _check_parents(self, process: Process) -> None:
@@ -103,7 +149,9 @@ class Promises:
         history = [p for machine in self.world.machines for p in machine.host.history]
         for parent in parents:
             done = any(p.job_id == parent and p.code == 0 for p in history)
-            self.expect(done, f"{process.job_id} began before its parent {parent} had completed")
+            self.expect(
+                done, f"{process.job_id} began before its parent {parent} had completed"
+            )
 
     # --- at the end ---
 
@@ -131,7 +179,9 @@ class Promises:
         self._check_jobs(tables)
         self._check_attempts(tables)
         view = server.controller.core.view
-        self.expect(not view.attempts and not view.jobs, "the view holds jobs when all are over")
+        self.expect(
+            not view.attempts and not view.jobs, "the view holds jobs when all are over"
+        )
         booked = [node.id for node in view.nodes.values() if node.bookings]
         self.expect(not booked, f"bookings are left on {booked}")
         left = [i for machine in self.world.machines for i in machine.host.journal]
@@ -144,64 +194,130 @@ class Promises:
                 folded[change.table].setdefault(change.key, {}).update(change.values)
         for name, rows in tables.items():
             key = key_column(STATE_TABLES[name]).name
-            told = {row_key: {**dict.fromkeys(row), key: row_key, **folded[name].get(row_key, {})}
-                    for row_key, row in rows.items()}  # fmt: skip
-            self.expect(told == dict(rows) and folded[name].keys() == rows.keys(), f"{name} is not the journal's fold")
+            told = {
+                row_key: {
+                    **dict.fromkeys(row),
+                    key: row_key,
+                    **folded[name].get(row_key, {}),
+                }
+                for row_key, row in rows.items()
+            }
+            self.expect(
+                told == dict(rows) and folded[name].keys() == rows.keys(),
+                f"{name} is not the journal's fold",
+            )
 
     def _check_journal(self, ledger: Ledger) -> None:
-        """Every step was legal; a terminal state was left by its owner's resume only; one live attempt a job."""
+        """Every step was legal; a terminal state was left by its owner's resume only;
+        one live attempt a job.
+        """
         jobs: dict[str, JobState] = {}
         attempts: dict[str, tuple[str, AttemptState]] = {}
         ends: Counter[str] = Counter()
         for row in ledger.queries.events_after(0, 1_000_000):
             for table, key, values in row["changes"]:
                 if table == "jobs" and "state" in values:
-                    state, before = JobState(values["state"]), jobs.get(key)
-                    legal = before is None or state is before or state in JOB_MOVES[before]
+                    state = JobState(values["state"])
+                    before = jobs.get(key)
+                    legal = (
+                        before is None or state is before or state in JOB_MOVES[before]
+                    )
                     resumed = row["kind"] == "job.resumed"
-                    legal = legal and not (before in TERMINAL and state is not before and not resumed)
-                    self.expect(legal, f"{key} went from {before} to {state} by {row['kind']}")
+                    legal = legal and not (
+                        before in TERMINAL and state is not before and not resumed
+                    )
+                    self.expect(
+                        legal, f"{key} went from {before} to {state} by {row['kind']}"
+                    )
                     jobs[key] = state
                 elif table == "attempts" and "state" in values:
-                    state, before = AttemptState(values["state"]), attempts.get(key)
+                    state = AttemptState(values["state"])
+                    before = attempts.get(key)
                     job_id = values.get("job_id") or (before[0] if before else "")
-                    legal = before is None or state is before[1] or state in ATTEMPT_MOVES[before[1]]
+                    legal = (
+                        before is None
+                        or state is before[1]
+                        or state in ATTEMPT_MOVES[before[1]]
+                    )
                     self.expect(legal, f"{key} went from {before} to {state}")
                     ends[key] += not state.live
                     attempts[key] = job_id, state
             live = Counter(job_id for job_id, state in attempts.values() if state.live)
-            self.expect(all(count == 1 for count in live.values()), f"two live attempts: {live}")
-        self.expect(all(count <= 1 for count in ends.values()), f"attempts ended twice: {ends}")
+            self.expect(
+                all(count == 1 for count in live.values()), f"two live attempts: {live}"
+            )
+        self.expect(
+            all(count <= 1 for count in ends.values()), f"attempts ended twice: {ends}"
+        )
 
     def _check_jobs(self, tables: Any) -> None:
         jobs = tables["jobs"]
         keys = Counter(row["idempotency_key"] for row in jobs.values())
-        self.expect(all(count == 1 for count in keys.values()), f"keys that made several jobs: {keys}")
+        self.expect(
+            all(count == 1 for count in keys.values()),
+            f"keys that made several jobs: {keys}",
+        )
         for wish in self.world.people.wishes.values():
             row = jobs.get(wish.id)
             if row is None:
                 self.broken(f"{wish.id} was acknowledged and is lost")
                 continue
-            processes = [p for machine in self.world.machines for p in machine.host.history if p.job_id == wish.id]
+            processes = [
+                p
+                for machine in self.world.machines
+                for p in machine.host.history
+                if p.job_id == wish.id
+            ]
             if row["state"] == "completed":
-                self.expect(any(p.code == 0 for p in processes), f"{wish.id} completed, and nothing ran to its end")
+                self.expect(
+                    any(p.code == 0 for p in processes),
+                    f"{wish.id} completed, and nothing ran to its end",
+                )
             most = (1 + wish.body["retry_count"]) * (1 + wish.resumes)
-            self.expect(len(processes) <= most, f"{wish.id} ran {len(processes)} times; {most} were allowed")
+            self.expect(
+                len(processes) <= most,
+                f"{wish.id} ran {len(processes)} times; {most} were allowed",
+            )
             if wish.cancelled and not wish.resumes:
-                self.expect(row["state"] in TERMINAL, f"{wish.id} was cancelled and is {row['state']}")
+                self.expect(
+                    row["state"] in TERMINAL,
+                    f"{wish.id} was cancelled and is {row['state']}",
+                )
 
     def _check_attempts(self, tables: Any) -> None:
-        """Each program's exit is in the ledger as it was, and paid for as long as it ran by the ledger."""
-        processes = {p.attempt_id: p for machine in self.world.machines for p in machine.host.history}
+        """Each program's exit is in the ledger as it was, and paid for as long as it
+        ran by the ledger.
+        """
+        processes = {
+            p.attempt_id: p
+            for machine in self.world.machines
+            for p in machine.host.history
+        }
         for attempt_id, row in tables["attempts"].items():
             process = processes.get(attempt_id)
-            if process and row["state"] == "ended" and row["reason"] != "exit_status_lost":
-                told, seen = (row["exit_code"], row["signal"]), (process.code, process.signal)
-                self.expect(told == seen, f"{attempt_id} left with {seen}; the ledger has {told}")
-            began, ended = row["started_at"], row["ended_at"]
-            owed = Decimal(row["price_per_hour"]) * Decimal(max(ended - began, 0.0) if began else 0.0) / 3600
-            self.expect(abs(Decimal(row["cost"]) - owed) < Decimal("0.01"),
-                        f"{attempt_id} cost {row['cost']}, by the ledger's times it would be {owed}")  # fmt: skip
+            if (
+                process
+                and row["state"] == "ended"
+                and row["reason"] != "exit_status_lost"
+            ):
+                told = (row["exit_code"], row["signal"])
+                seen = (process.code, process.signal)
+                self.expect(
+                    told == seen,
+                    f"{attempt_id} left with {seen}; the ledger has {told}",
+                )
+            began = row["started_at"]
+            ended = row["ended_at"]
+            owed = (
+                Decimal(row["price_per_hour"])
+                * Decimal(max(ended - began, 0.0) if began else 0.0)
+                / 3600
+            )
+            self.expect(
+                abs(Decimal(row["cost"]) - owed) < Decimal("0.01"),
+                f"{attempt_id} cost {row['cost']}, by the ledger's times it would be"
+                f" {owed}",
+            )
 
     def close(self) -> None:
         if self._database is not None:

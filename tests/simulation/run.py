@@ -21,7 +21,8 @@ from tests.simulation.loop import StandstillError, virtual_loop
 from tests.simulation.promises import BrokenPromiseError
 from tests.simulation.world import EPOCH_S, World
 
-# The controller says these of itself in bad weather; anything else at this level is a fault that nobody expected.
+# The controller says these of itself in bad weather; anything else at this level is a
+# fault that nobody expected.
 _EXPECTED = {"a commit failed"}
 
 
@@ -42,7 +43,9 @@ def run(seed: int) -> Outcome:
         with _silence():
             outcome = _live_through(seed, folder)
             gc.collect()
-            gc.collect()  # the first ends what was under way, the second frees what that held: open files among it
+            # the first ends what was under way, the second frees what that held: open
+            # files among it
+            gc.collect()
         return outcome
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -69,16 +72,20 @@ def _live_through(seed: int, folder: Path) -> Outcome:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Coroutines that were killed are closed when they are collected, and what they say to that is void.
+    """Coroutines that were killed are closed when they are collected, and what they say
+    to that is void.
 
-    The collector runs only between seeds: no such coroutine may run on while the world does.
+    The collector runs only between seeds: no such coroutine may run on while the world
+    does.
     """
-    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda _: None
     gc.disable()
     gc.freeze()  # what was there before needs no looking at after each seed
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that were never awaited
+            # Coroutines that were never awaited.
+            warnings.simplefilter("ignore", RuntimeWarning)
             yield
     finally:
         gc.unfreeze()
@@ -87,7 +94,9 @@ def _silence() -> Iterator[None]:
 
 
 def _memory() -> str | None:
-    """A file system in memory, where there is one: a simulated disk need not be a slow one."""
+    """A file system in memory, where there is one: a simulated disk need not be a slow
+    one.
+    """
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
@@ -101,12 +110,20 @@ def _empty_ledger() -> Path:
 
 @contextmanager
 def _seeded_ids(seed: int, loop: Any) -> Iterator[None]:
-    dice, real, last = Random(f"ids {seed}"), ids._uuid7, 0
+    dice = Random(f"ids {seed}")
+    real = ids._uuid7
+    last = 0
 
     def uuid7() -> int:
         nonlocal last
         last = max(last + 1, int((EPOCH_S + loop.now) * 1000) << 12)
-        return (last >> 12) << 80 | 0x7 << 76 | (last & 0xFFF) << 64 | 0b10 << 62 | dice.getrandbits(62)
+        return (
+            (last >> 12) << 80
+            | 0x7 << 76
+            | (last & 0xFFF) << 64
+            | 0b10 << 62
+            | dice.getrandbits(62)
+        )
 
     ids._uuid7 = uuid7
     try:
@@ -117,7 +134,9 @@ def _seeded_ids(seed: int, loop: Any) -> Iterator[None]:
 
 @contextmanager
 def _log_into(world: World) -> Iterator[None]:
-    """What the controller logs goes into the trace; an error nobody expects is a broken promise."""
+    """What the controller logs goes into the trace; an error nobody expects is a broken
+    promise.
+    """
 
     def take(_logger: Any, method: str, said: dict[str, Any]) -> str:
         event = said.pop("event")

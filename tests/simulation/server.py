@@ -1,4 +1,6 @@
-"""The server's process in the simulation: the real controller on a real ledger, started and killed like a process."""
+"""The server's process in the simulation: the real controller on a real ledger, started
+and killed like a process.
+"""
 
 import asyncio
 import sqlite3
@@ -51,15 +53,23 @@ class Server:
         try:
             self.ledger = Ledger.open(world.ledger_path)
             engine = self.ledger.engine
-            # A pool outlives whoever dropped it while a connection is out, so it must not hold on to the whole world.
-            me, taken = ref(self), self._connections
+            # A pool outlives whoever dropped it while a connection is out, so it must
+            # not hold on to the whole world.
+            me = ref(self)
+            taken = self._connections
             sa.event.listen(engine, "checkout", lambda raw, *_: taken.append(raw))
-            sa.event.listen(engine, "commit", lambda _: (server := me()) and server.committing())
+            sa.event.listen(
+                engine, "commit", lambda _: (server := me()) and server.committing()
+            )
             self.controller = Controller(
-                self.ledger, Settings.model_validate(SETTINGS),
-                lambda epoch: {"agent": AgentProvider({"epoch": epoch})}, world.blobs, Home(Path("home")),
-                self._no_news, world.wall,
-            )  # fmt: skip
+                self.ledger,
+                Settings.model_validate(SETTINGS),
+                lambda epoch: {"agent": AgentProvider({"epoch": epoch})},
+                world.blobs,
+                Home(Path("home")),
+                self._no_news,
+                world.wall,
+            )
             # How long a commit really takes is no part of the simulation.
             self.controller.core.writer.quick_s = world.quick_s
             self.controller.core.listeners.append(self._published)
@@ -77,11 +87,16 @@ class Server:
         self.world.commits += 1
         if self.world.disk_fails():
             self.world.note("disk full")
-            raise OperationalError("COMMIT", {}, sqlite3.OperationalError("database or disk is full"))
+            raise OperationalError(
+                "COMMIT", {}, sqlite3.OperationalError("database or disk is full")
+            )
 
     def _published(self, first_seq: int, events: Any) -> None:
         for number, event in enumerate(events, first_seq):
-            self.world.note(f"journal {number} {event.kind.value} {event.job_id or ''} {dict(event.info)}")
+            self.world.note(
+                "journal"
+                f" {number} {event.kind.value} {event.job_id or ''} {dict(event.info)}"
+            )
 
     async def _no_news(self, timeout_s: float) -> None:
         await asyncio.sleep(timeout_s)
@@ -95,7 +110,9 @@ class Server:
         self.life.spawn(self.world.loop, provider.serve(end.reader, end))
 
     async def ask(self, request: Ask) -> Any:
-        """What a person's request is answered; UnansweredError when the connection broke first."""
+        """What a person's request is answered; UnansweredError when the connection
+        broke first.
+        """
         world = self.world
         if not self.ready:
             raise UnansweredError
@@ -108,18 +125,30 @@ class Server:
         world = self.world
         assert self.controller
         try:
-            result, fault = await request(self.controller), None
+            result = await request(self.controller)
+            fault = None
         except GpuyardError as error:
-            result, fault = None, error
+            result = None
+            fault = error
         except Exception as error:  # noqa: BLE001 - told to whom it concerns
             world.promises.broken(f"a request failed with {error!r}")
-            result, fault = None, UnansweredError()
+            result = None
+            fault = UnansweredError()
         if world.stormy and world.dice.random() < world.weather.reply_lost:
             world.note("reply lost")
             fault = UnansweredError()
-        world.loop.call_later(world.delay(), self._answer, answer, result, fault, context=world.life.context)
+        world.loop.call_later(
+            world.delay(),
+            self._answer,
+            answer,
+            result,
+            fault,
+            context=world.life.context,
+        )
 
-    def _answer(self, answer: asyncio.Future[Any], result: Any, fault: Exception | None) -> None:
+    def _answer(
+        self, answer: asyncio.Future[Any], result: Any, fault: Exception | None
+    ) -> None:
         self._asked.pop(answer, None)
         if answer.done():
             return
@@ -129,11 +158,15 @@ class Server:
             answer.set_exception(fault)
 
     def kill(self) -> None:
-        """`kill -9`: what was not committed is gone, and whoever waits for an answer gets none."""
+        """`kill -9`: what was not committed is gone, and whoever waits for an answer
+        gets none.
+        """
         self.world.loop.kill(self.life)
         self.ready = False
         for connection in self._connections:
             connection.rollback()
         for answer in self._asked:
-            self.world.loop.call_later(self.world.delay(), self._answer, answer, None, UnansweredError())
+            self.world.loop.call_later(
+                self.world.delay(), self._answer, answer, None, UnansweredError()
+            )
         self._asked = {}

@@ -1,4 +1,6 @@
-"""How bad it gets: each seed draws its own mixture of faults, some of them none at all ("swarm testing")."""
+"""How bad it gets: each seed draws its own mixture of faults, some of them none at all
+("swarm testing").
+"""
 
 from dataclasses import dataclass
 from random import Random
@@ -6,7 +8,11 @@ from random import Random
 
 @dataclass(frozen=True)
 class Weather:
-    """Rates of faults. `…_kill` are chances per round of the event loop, others per commit, reply or second."""
+    """Rates of faults.
+
+    `…_kill` are chances per round of the event loop, others per commit, reply or
+    second.
+    """
 
     storm_s: float
     server_kill: float

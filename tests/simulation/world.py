@@ -1,4 +1,6 @@
-"""The world: its clocks, dice, machines, links, disk and people, and the misfortunes that befall them."""
+"""The world: its clocks, dice, machines, links, disk and people, and the misfortunes
+that befall them.
+"""
 
 import asyncio
 import hashlib
@@ -25,7 +27,9 @@ MOST_STEPS = 100_000
 
 
 class Blobs:
-    """Contents by their hash; all the controller wants of them is that they can be deleted."""
+    """Contents by their hash; all the controller wants of them is that they can be
+    deleted.
+    """
 
     def __init__(self) -> None:
         self.kept: set[str] = set()
@@ -38,7 +42,8 @@ class World:
     """One seed's world. `stormy` until the faults stop."""
 
     def __init__(self, seed: int, loop: VirtualLoop, folder: Path) -> None:
-        self.loop, self.dice = loop, Random(seed)
+        self.loop = loop
+        self.dice = Random(seed)
         self.weather = weather.draw(self.dice)
         self.life = Life("world")
         self.ledger_path = folder / "ledger.db"
@@ -63,7 +68,11 @@ class World:
 
     def note(self, text: str) -> None:
         """A line of the trace."""
-        self.trace.append(f"{self.loop.now:10.4f} {text}".replace(str(self.ledger_path.parent), "HOME"))
+        self.trace.append(
+            f"{self.loop.now:10.4f} {text}".replace(
+                str(self.ledger_path.parent), "HOME"
+            )
+        )
 
     # --- time ---
 
@@ -96,10 +105,13 @@ class World:
         self._clear_up()
         self.note("calm")
         await people
-        deadline, pause_s = self.loop.now + CALM_S, 1.0
+        deadline = self.loop.now + CALM_S
+        pause_s = 1.0
         while not self.promises.all_done():
             if self.loop.now > deadline:
-                self.promises.broken(f"not everything ended: {self.promises.unfinished()}")
+                self.promises.broken(
+                    f"not everything ended: {self.promises.unfinished()}"
+                )
                 return
             await asyncio.sleep(pause_s)
             pause_s *= 1.2
@@ -114,7 +126,10 @@ class World:
             machine.tell_gpus()
 
     def _step(self) -> None:
-        """Between any two rounds of callbacks somebody may be killed. A broken promise ends the world."""
+        """Between any two rounds of callbacks somebody may be killed.
+
+        A broken promise ends the world.
+        """
         self.steps += 1
         if self.steps > MOST_STEPS:
             self.promises.broken("something goes round for ever")
@@ -163,7 +178,9 @@ class World:
             case "stop":
                 self._stop_for_a_while(machine.life, self.dice.choice((1.0, 8.0)))
             case "stop server":
-                self._stop_for_a_while(self.server and self.server.life, self.dice.choice((1.0, 8.0, 40.0)))
+                self._stop_for_a_while(
+                    self.server and self.server.life, self.dice.choice((1.0, 8.0, 40.0))
+                )
             case _:
                 machine.kill_agent()
 
@@ -208,26 +225,47 @@ class World:
         return line
 
     def disk_fails(self) -> bool:
-        return self.stormy and (self.disk_full or self.dice.random() < self.weather.disk_fails)
+        return self.stormy and (
+            self.disk_full or self.dice.random() < self.weather.disk_fails
+        )
 
     def _in_thread(self, function: Any) -> Any:
         before = self.commits
         result = function()
-        if self.commits > before and self.stormy and self.dice.random() < self.weather.commit_unclear:
+        if (
+            self.commits > before
+            and self.stormy
+            and self.dice.random() < self.weather.commit_unclear
+        ):
             self.note("commit done, but reported as failed")
             raise OperationalError("COMMIT", {}, Exception("disk I/O error"))
         return result
 
     # --- what happens on machines ---
 
-    def begin(self, host: Host, start: wire.Start) -> Process:
-        """A job's program starts: `sim SECONDS CODES` runs so long, and leaves with the code of its turn."""
-        seconds, codes = float(start.command[1]), start.command[2].split(",")
-        turn = sum(p.job_id == start.job_id for machine in self.machines for p in machine.host.history)
-        process = Process(start.attempt_id, start.job_id, turn, frozenset(start.gpu_uuids), start.cpus or 1.0,
-                          self.loop.now, "stubborn" in start.command)  # fmt: skip
+    def begin(self, host: Host, start: wire.StartAttempt) -> Process:
+        """A job's program starts: `sim SECONDS CODES` runs so long, and leaves with the
+        code of its turn.
+        """
+        seconds = float(start.command[1])
+        codes = start.command[2].split(",")
+        turn = sum(
+            p.job_id == start.job_id
+            for machine in self.machines
+            for p in machine.host.history
+        )
+        process = Process(
+            start.attempt_id,
+            start.job_id,
+            turn,
+            frozenset(start.gpu_uuids),
+            start.cpus or 1.0,
+            self.loop.now,
+            "stubborn" in start.command,
+        )
         machine = next(machine for machine in self.machines if machine.host is host)
-        process.agent, process.keeper = machine.agents, host.keeper
+        process.agent = machine.agents
+        process.keeper = host.keeper
         self.note(f"process of {start.attempt_id} begins on {host.node_id[-2:]}")
         self.promises.begun(host, process, start)
 
@@ -240,14 +278,17 @@ class World:
     def save_checkpoint(self, attempt_id: str, number: int) -> wire.CheckpointSaved:
         sha256 = hashlib.sha256(f"{attempt_id} {number}".encode()).hexdigest()
         self.blobs.kept.add(sha256)
-        return wire.CheckpointSaved(attempt_id, f"ckpt-{number}.pt", sha256, 10, self.wall(), number)
+        return wire.CheckpointSaved(
+            attempt_id, f"ckpt-{number}.pt", sha256, 10, self.wall(), number
+        )
 
 
 class Machine:
     """A host and the life of its agents."""
 
     def __init__(self, world: World, host: Host) -> None:
-        self.world, self.host = world, host
+        self.world = world
+        self.host = host
         self.life: Life | None = None
         self.agent: Agent | None = None
         self.line: Line | None = None
@@ -257,11 +298,15 @@ class Machine:
     def start_agent(self) -> None:
         """The keeper starts an agent."""
         self.agents += 1
-        self.life, self.agent = Life("agent"), Agent(self)
+        self.life = Life("agent")
+        self.agent = Agent(self)
         self.life.spawn(self.world.loop, self.agent.run())
 
     def kill_agent(self) -> None:
-        """`kill -9`. What ran without a keeper that was there from its start loses its exit status."""
+        """`kill -9`.
+
+        What ran without a keeper that was there from its start loses its exit status.
+        """
         if self.life is None or not self.life.alive:
             return
         self.world.note(f"agent of {self.host.node_id[-2:]} killed")
@@ -275,7 +320,9 @@ class Machine:
             if process.keeper != self.host.keeper and not self._concluded(process):
                 process.exit_lost = True
         down_s = self.world.dice.choice((0.05, 0.5, 8.0))
-        self.world.loop.call_later(down_s, self.start_agent, context=self.world.life.context)
+        self.world.loop.call_later(
+            down_s, self.start_agent, context=self.world.life.context
+        )
 
     def dies_here(self) -> bool:
         """Between two lines of the agent's, with nothing awaited."""
@@ -286,7 +333,9 @@ class Machine:
         return False
 
     def kill_keeper(self) -> None:
-        """A new one takes its place; of what the old one had to reap nobody sees the exit status."""
+        """A new one takes its place; of what the old one had to reap nobody sees the
+        exit status.
+        """
         self.host.keeper += 1
         for process in self.host.processes.values():
             if process.agent != self.agents and not self._concluded(process):

@@ -1,1 +1,3 @@
-"""The soak: a yard of real processes under load and `kill -9`, and every promise checked at its end."""
+"""The soak: an instance of real processes under load and `kill -9`, and every promise
+checked at its end.
+"""

@@ -1,4 +1,6 @@
-"""What must hold at the end of a soak, as the jobs' own files and the ledger tell it."""
+"""What must hold at the end of a soak, as the jobs' own files and the ledger tell
+it.
+"""
 
 from collections import Counter
 from typing import Any
@@ -9,7 +11,7 @@ from tests.soak.work import Wanted, Work
 def broken_promises(work: Work) -> list[str]:
     """Every promise that was not kept, in words."""
     faults = [f"a submission was refused: {words}" for words in work.refused]
-    with work.yard.client() as client:
+    with work.instance.client() as client:
         jobs = {job.id: job for job in client.jobs(limit=1000)}
     keys = Counter(job.name for job in jobs.values())
     faults += [f"{key} made {count} jobs" for key, count in keys.items() if count > 1]
@@ -18,19 +20,25 @@ def broken_promises(work: Work) -> list[str]:
         if job is None:
             faults.append(f"{key} was acknowledged and is lost")
         else:
-            faults += [f"{key} ({wanted.kind}): {fault}" for fault in _faults(work, key, wanted, job)]
-    (node,) = work.yard.json("nodes")["items"]
+            faults += [
+                f"{key} ({wanted.kind}): {fault}"
+                for fault in _faults(work, key, wanted, job)
+            ]
+    (node,) = work.instance.json("nodes")["items"]
     if any(node["booked"].values()):
         faults.append(f"bookings are left when all is over: {node['booked']}")
     return faults
 
 
 def _faults(work: Work, key: str, wanted: Wanted, job: Any) -> list[str]:
-    path = work.yard.work / key
+    path = work.instance.work / key
     lines = path.read_text().splitlines() if path.exists() else []
     tries = [int(line.split()[1]) for line in lines]
-    # One that was sent ahead to its node may be called back before it began, and takes its turn again.
-    reasons = [attempt.reason for attempt in job.attempts if attempt.reason != "revoked"]
+    # One that was sent ahead to its node may be called back before it began, and takes
+    # its turn again.
+    reasons = [
+        attempt.reason for attempt in job.attempts if attempt.reason != "revoked"
+    ]
     faults: list[str] = []
     if tries != sorted(tries) or len(lines) != len(set(lines)):
         faults.append(f"two tries ran at once, or one ran twice: {lines}")
@@ -51,6 +59,11 @@ def _faults(work: Work, key: str, wanted: Wanted, job: Any) -> list[str]:
 def slope_mb_per_minute(samples: list[tuple[float, float]]) -> float:
     """The least-squares slope of (seconds, megabytes)."""
     count = len(samples)
-    mean_t, mean_mb = sum(t for t, _ in samples) / count, sum(mb for _, mb in samples) / count
+    mean_t = sum(t for t, _ in samples) / count
+    mean_mb = sum(mb for _, mb in samples) / count
     spread = sum((t - mean_t) ** 2 for t, _ in samples)
-    return 60 * sum((t - mean_t) * (mb - mean_mb) for t, mb in samples) / spread if spread else 0.0
+    return (
+        60 * sum((t - mean_t) * (mb - mean_mb) for t, mb in samples) / spread
+        if spread
+        else 0.0
+    )

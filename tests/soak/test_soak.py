@@ -16,5 +16,9 @@ def test_a_short_soak_keeps_every_promise(database: str) -> None:
 
 
 def test_growth_is_told_from_rest() -> None:
-    assert slope_mb_per_minute([(t, 100.0 + t / 6) for t in range(60)]) == pytest.approx(10.0)
-    assert slope_mb_per_minute([(t, 100.0 + t % 2) for t in range(600)]) == pytest.approx(0.0, abs=0.05)
+    assert slope_mb_per_minute(
+        [(t, 100.0 + t / 6) for t in range(60)]
+    ) == pytest.approx(10.0)
+    assert slope_mb_per_minute(
+        [(t, 100.0 + t % 2) for t in range(600)]
+    ) == pytest.approx(0.0, abs=0.05)

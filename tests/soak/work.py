@@ -1,4 +1,6 @@
-"""The mixed work of a soak, with a witness of its own: each job writes what ran when into a file."""
+"""The mixed work of a soak, with a witness of its own: each job writes what ran when
+into a file.
+"""
 
 import threading
 import time
@@ -8,7 +10,7 @@ from random import Random
 from typing import Any
 
 from gpuyard.domain.errors import GpuyardError
-from tests.support.yard import TestYard
+from tests.support.instance import TestInstance
 
 # $1 the file, $2 seconds, $3 exit code of the first try, $4 that of the others
 WITNESS = """
@@ -24,7 +26,9 @@ MOST_WAITING = 200
 
 @dataclass
 class Wanted:
-    """An acknowledged job: the kind of work it is, and whether somebody asked to cancel it, heard or not."""
+    """An acknowledged job: the kind of work it is, and whether somebody asked to cancel
+    it, heard or not.
+    """
 
     id: str
     kind: str
@@ -34,9 +38,11 @@ class Wanted:
 
 @dataclass
 class Work:
-    """Submits until told to stop, never more than a few hundred unfinished jobs ahead; `wanted` by key."""
+    """Submits until told to stop, never more than a few hundred unfinished jobs ahead;
+    `wanted` by key.
+    """
 
-    yard: TestYard
+    instance: TestInstance
     dice: Random
     wanted: dict[str, Wanted] = field(default_factory=dict[str, Wanted])
     stop: threading.Event = field(default_factory=threading.Event)
@@ -44,10 +50,13 @@ class Work:
 
     def run(self) -> None:
         """A thread's work: batches of jobs, now and then a cancel."""
-        (self.yard.work / "witness.sh").write_text(WITNESS)
+        (self.instance.work / "witness.sh").write_text(WITNESS)
         number = 0
         while not self.stop.is_set():
-            batch = {f"job-{number + n}": self._body(f"job-{number + n}") for n in range(self.dice.choice((1, 5, 20)))}
+            batch = {
+                f"job-{number + n}": self._body(f"job-{number + n}")
+                for n in range(self.dice.choice((1, 5, 20)))
+            }
             number += len(batch)
             self._until_taken(batch)
             if self.wanted and self.dice.random() < 0.3:
@@ -55,25 +64,45 @@ class Work:
             self._let_them_catch_up()
 
     def _body(self, key: str) -> dict[str, Any]:
-        kind = self.dice.choices(("no-op", "short", "failing", "retried", "checkpoints", "child"), (6, 4, 1, 1, 1, 1))[
-            0
-        ]
+        kind = self.dice.choices(
+            ("no-op", "short", "failing", "retried", "checkpoints", "child"),
+            (6, 4, 1, 1, 1, 1),
+        )[0]
         seconds = "0" if kind == "no-op" else self.dice.choice(("0.05", "0.3", "1"))
         codes = {"failing": ("3", "3"), "retried": ("4", "0")}.get(kind, ("0", "0"))
-        command = ["sh", str(self.yard.work / "witness.sh"), str(self.yard.work / key), seconds, *codes]
-        body = {"command": command, "name": key, "idempotency_key": key, "workdir": str(self.yard.work),
-                "labels": {"kind": kind}, "retry_count": 10 if kind != "failing" else 0}  # fmt: skip
+        command = [
+            "sh",
+            str(self.instance.work / "witness.sh"),
+            str(self.instance.work / key),
+            seconds,
+            *codes,
+        ]
+        body = {
+            "command": command,
+            "name": key,
+            "idempotency_key": key,
+            "workdir": str(self.instance.work),
+            "labels": {"kind": kind},
+            "retry_count": 10 if kind != "failing" else 0,
+        }
         if kind == "checkpoints":
-            body |= {"command": [*command, "save"], "checkpoint": {"path": f"{key}.ckpt"}}
+            body |= {
+                "command": [*command, "save"],
+                "checkpoint": {"path": f"{key}.ckpt"},
+            }
         if kind == "child" and self.wanted:
-            body |= {"depends_on": [self.dice.choice(list(self.wanted.values())[-50:]).id]}
+            body |= {
+                "depends_on": [self.dice.choice(list(self.wanted.values())[-50:]).id]
+            }
         return body
 
     def _until_taken(self, batch: dict[str, dict[str, Any]]) -> None:
-        """Ask until it is acknowledged: the keys make it one batch, however often it is sent."""
+        """Ask until it is acknowledged: the keys make it one batch, however often it is
+        sent.
+        """
         while not self.stop.is_set():
             try:
-                with self.yard.client() as client:
+                with self.instance.client() as client:
                     jobs = client.submit_many(list(batch.values()))
             except (GpuyardError, OSError, AssertionError) as error:
                 if isinstance(error, GpuyardError) and error.status in (409, 422):
@@ -82,13 +111,18 @@ class Work:
                 time.sleep(0.1)
                 continue
             for body, job in zip(batch.values(), jobs, strict=True):
-                key, kind = body["idempotency_key"], body["labels"]["kind"]
+                key = body["idempotency_key"]
+                kind = body["labels"]["kind"]
                 self.wanted[key] = Wanted(job.id, kind, body["retry_count"])
             return
 
     def _cancel(self, wanted: Wanted) -> None:
-        with suppress(GpuyardError, OSError, AssertionError), self.yard.client() as client:
-            wanted.cancelled = True  # a server killed before it could answer may have done it
+        with (
+            suppress(GpuyardError, OSError, AssertionError),
+            self.instance.client() as client,
+        ):
+            # A server killed before it could answer may have done it.
+            wanted.cancelled = True
             client.job(wanted.id).cancel()
 
     def _let_them_catch_up(self) -> None:
@@ -98,7 +132,12 @@ class Work:
     def unfinished(self) -> int:
         """How many jobs are not over, as the server says; many when it does not say."""
         try:
-            with self.yard.client() as client:
-                return sum(1 for _ in client.jobs(state=["queued", "assigned", "running", "unknown"]))
+            with self.instance.client() as client:
+                return sum(
+                    1
+                    for _ in client.jobs(
+                        state=["queued", "assigned", "running", "unknown"]
+                    )
+                )
         except (GpuyardError, OSError, AssertionError):
             return MOST_WAITING + 1

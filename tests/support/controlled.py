@@ -1,4 +1,6 @@
-"""A controller on a real ledger with a fake provider, and words for what a test does with them."""
+"""A controller on a real ledger with a fake provider, and words for what a test does
+with them.
+"""
 
 import asyncio
 import hashlib
@@ -28,10 +30,14 @@ OVER = ("completed", "failed", "cancelled", "timed_out")
 
 
 def _is_the_servers(task: asyncio.Task[Any]) -> bool:
-    """By the file of its code: the package's own, or the fake provider's end of a link."""
+    """By the file of its code: the package's own, or the fake provider's end of a
+    link.
+    """
     code = getattr(task.get_coro(), "cr_code", None)
     file = Path(code.co_filename) if code else Path()
-    return Path(gpuyard.__file__).parent in file.parents or file == Path(fake_provider.__file__)
+    return Path(gpuyard.__file__).parent in file.parents or file == Path(
+        fake_provider.__file__
+    )
 
 
 async def _no_news(timeout_s: float) -> None:
@@ -39,11 +45,16 @@ async def _no_news(timeout_s: float) -> None:
 
 
 class Controlled:
-    """`controller` is the server's part under test; `hosts` the world around it, which a crash does not touch."""
+    """`controller` is the server's part under test; `hosts` the world around it, which
+    a crash does not touch.
+    """
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.folder = folder
-        quick = {"scheduler": {"retry_base_s": RETRY_S, "retry_max_s": 4 * RETRY_S}, "node": {"keep_checkpoints": 2}}
+        quick = {
+            "scheduler": {"retry_base_s": RETRY_S, "retry_max_s": 4 * RETRY_S},
+            "node": {"keep_checkpoints": 2},
+        }
         self.settings = Settings(**{**quick, **settings})
         self.hosts: dict[str, FakeHost] = {"node_1": FakeHost()}
         self.blobs = BlobStore(folder / "blobs")
@@ -59,11 +70,24 @@ class Controlled:
         self.ledger = Ledger.open(self.folder / "ledger.db")
         self.provider = FakeProvider({"hosts": self.hosts})
         self.controller = Controller(
-            self.ledger, self.settings, lambda _: {"fake": self.provider}, self.blobs, Home(self.folder), _no_news
+            self.ledger,
+            self.settings,
+            lambda _: {"fake": self.provider},
+            self.blobs,
+            Home(self.folder),
+            _no_news,
         )
         self.core = self.controller.core
-        self.core.listeners.append(lambda _, events: self.notes.extend((e.kind.value, e.job_id) for e in events))
+        self.core.listeners.append(
+            lambda _, events: self.notes.extend(
+                (e.kind.value, e.job_id) for e in events
+            )
+        )
+        self.extend(self.controller)
         await self.controller.start()
+
+    def extend(self, controller: Controller) -> None:
+        """Add extensions to a new controller, before it starts."""
 
     async def stop(self) -> None:
         """An orderly end."""
@@ -71,7 +95,9 @@ class Controlled:
         await self._forsake()
 
     async def crash(self) -> None:
-        """As by `kill -9`: nothing that is under way is finished, nothing that waits is written."""
+        """As by `kill -9`: nothing that is under way is finished, nothing that waits is
+        written.
+        """
         await self._forsake()
 
     async def _forsake(self) -> None:
@@ -90,7 +116,9 @@ class Controlled:
     # --- what people ask for ---
 
     async def submit(self, **fields: Any) -> str:
-        (job_id,) = await self.controller.requests.submit([{"command": ["true"], **fields}])
+        (job_id,) = await self.controller.requests.submit(
+            [{"command": ["true"], **fields}]
+        )
         return job_id
 
     async def cancel(self, job_id: str) -> None:
@@ -103,12 +131,18 @@ class Controlled:
 
     async def begun(self, job_id: str) -> str:
         """Wait until a host has been told to start the job's live attempt; its id."""
-        return await eventually(lambda: self._on_host(job_id), f"job {job_id} to reach a host")
+        return await eventually(
+            lambda: self._on_host(job_id), f"job {job_id} to reach a host"
+        )
 
     def _on_host(self, job_id: str) -> str | None:
         job = self.core.view.jobs.get(job_id)
         attempt_id = job.attempt_id if job else None
-        return attempt_id if any(attempt_id in host.attempts for host in self.hosts.values()) else None
+        return (
+            attempt_id
+            if any(attempt_id in host.attempts for host in self.hosts.values())
+            else None
+        )
 
     def _host_of(self, attempt_id: str) -> FakeHost:
         return next(host for host in self.hosts.values() if attempt_id in host.attempts)
@@ -122,28 +156,40 @@ class Controlled:
         return attempt_id
 
     async def finish(self, job_id: str, **fields: Any) -> str:
-        """The job's attempt ends, with exit code 0 unless `fields` say otherwise; its id."""
-        return await self.on_host(job_id, lambda host, i: host.ended(i, **(fields or {"exit_code": 0})))
+        """The job's attempt ends, with exit code 0 unless `fields` say otherwise; its
+        id.
+        """
+        return await self.on_host(
+            job_id, lambda host, i: host.ended(i, **(fields or {"exit_code": 0}))
+        )
 
     async def end_all(self, job_ids: Sequence[str]) -> None:
         """Let every attempt that reaches a host end well until these jobs are over."""
 
         def over() -> bool:
             for host in self.hosts.values():
-                for attempt_id in [i for i, attempt in host.attempts.items() if attempt.live]:
+                for attempt_id in [
+                    i for i, attempt in host.attempts.items() if attempt.live
+                ]:
                     host.ended(attempt_id, exit_code=0)
                 self.provider.deliver_soon(host.node_id)
             return all(self.job(job_id)["state"] in OVER for job_id in job_ids)
 
         await eventually(over, "all jobs to be over")
 
-    async def save(self, job_id: str, path: str, content: bytes = b"", step: int | None = None) -> str:
+    async def save(
+        self, job_id: str, path: str, content: bytes = b"", step: int | None = None
+    ) -> str:
         """A checkpoint with this content appears; its SHA-256."""
         content = content or path.encode()
         blob = self.blobs.put(io.BytesIO(content))
         assert blob.sha256 == hashlib.sha256(content).hexdigest()
-        await self.on_host(job_id, lambda host, i: host.say(
-            wire.CheckpointSaved(i, path, blob.sha256, blob.size, time.time(), step)))  # fmt: skip
+        await self.on_host(
+            job_id,
+            lambda host, i: host.say(
+                wire.CheckpointSaved(i, path, blob.sha256, blob.size, time.time(), step)
+            ),
+        )
         return blob.sha256
 
     # --- what there is to see ---
@@ -157,9 +203,14 @@ class Controlled:
         return self.ledger.queries.attempts_of([job_id]).get(job_id, [])
 
     async def until(self, job_id: str, *states: str) -> dict[str, Any]:
-        """Wait until the ledger has the job in one of `states`, by default over; its row."""
+        """Wait until the ledger has the job in one of `states`, by default over; its
+        row.
+        """
         wanted = states or OVER
-        await eventually(lambda: self.job(job_id)["state"] in wanted, f"{job_id} to be {' or '.join(wanted)}")
+        await eventually(
+            lambda: self.job(job_id)["state"] in wanted,
+            f"{job_id} to be {' or '.join(wanted)}",
+        )
         return self.job(job_id)
 
     async def settled(self) -> None:
@@ -168,12 +219,20 @@ class Controlled:
         await self.core.committed()
 
     def check(self) -> None:
-        """What must hold whatever happened: nothing ran twice, one live attempt a job, tables equal the journal."""
+        """What must hold whatever happened: nothing ran twice, one live attempt a job,
+        tables equal the journal.
+        """
         for host in self.hosts.values():
-            assert all(count <= 1 for count in host.runs.values()), "an attempt was run twice"
+            assert all(count <= 1 for count in host.runs.values()), (
+                "an attempt was run twice"
+            )
         assert not self.core.submitting, "a key is held that is in the ledger"
         tables = state_of(self.ledger.engine)
-        live = [row["job_id"] for row in self.ledger.queries.live_attempts() if AttemptState(row["state"]).live]
+        live = [
+            row["job_id"]
+            for row in self.ledger.queries.live_attempts()
+            if AttemptState(row["state"]).live
+        ]
         assert len(live) == len(set(live)), "a job has two live attempts"
         fresh = Ledger.open(self.folder / f"fold-{time.monotonic_ns()}.db")
         with self.ledger.engine.connect() as source, fresh.engine.begin() as tx:

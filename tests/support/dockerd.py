@@ -1,4 +1,6 @@
-"""A real Docker daemon for tests, in a folder of its own, with one small image that has a shell and Python."""
+"""A real Docker daemon for tests, in a folder of its own, with one small image that has
+a shell and Python.
+"""
 
 import fcntl
 import os
@@ -10,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.components import require
 from tests.support.wait import wait_until
 
-NEEDED = "Docker is not installed: apt-get install docker.io iptables runc debootstrap"
 IMAGE = "gpuyard-tests:1"
 # What asks for GPUs is satisfied by a hook of this name; there are none here.
 _HOOK = "#!/bin/sh\nexit 0\n"
@@ -37,12 +39,28 @@ class Dockerd:
     def start(self) -> None:
         """Start it and wait until it answers."""
         path = f"{self.folder}/bin:{os.environ['PATH']}:/usr/sbin:/sbin"
-        words = ["dockerd", "--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec",
-                 "-H", self.host, "-p", f"{self.folder}/d.pid", "--live-restore"]  # fmt: skip
+        words = [
+            "dockerd",
+            "--data-root",
+            f"{self.folder}/data",
+            "--exec-root",
+            f"{self.folder}/exec",
+            "-H",
+            self.host,
+            "-p",
+            f"{self.folder}/d.pid",
+            "--live-restore",
+        ]
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(["setpriv", "--pdeathsig", "TERM", *words], stdout=log, stderr=log,
-                                             env={**os.environ, "PATH": path})  # fmt: skip
-        wait_until(lambda: self.call("version", check=False).returncode == 0, 60, "dockerd")
+            self._process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "TERM", *words],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PATH": path},
+            )
+        wait_until(
+            lambda: self.call("version", check=False).returncode == 0, 60, "dockerd"
+        )
 
     def stop(self, *, kill: bool = False) -> None:
         """End it; what runs in containers runs on."""
@@ -51,13 +69,23 @@ class Dockerd:
             self._process.wait(30)
             self._process = None
             (self.folder / "d.pid").unlink(missing_ok=True)
-            # Its containerd goes with it; one that is not gone yet would be taken for running by the next daemon.
+            # Its containerd goes with it; one that is not gone yet would be taken for
+            # running by the next daemon.
             pid = self.folder / "exec" / "containerd" / "containerd.pid"
-            wait_until(lambda: not (pid.exists() and Path("/proc", pid.read_text()).exists()), 30, "containerd's end")
+            wait_until(
+                lambda: not (pid.exists() and Path("/proc", pid.read_text()).exists()),
+                30,
+                "containerd's end",
+            )
 
     def call(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """The `docker` command."""
-        return subprocess.run(["docker", "-H", self.host, *words], capture_output=True, text=True, check=check)
+        return subprocess.run(
+            ["docker", "-H", self.host, *words],
+            capture_output=True,
+            text=True,
+            check=check,
+        )
 
     def remove(self) -> None:
         """End everything, the containers first."""
@@ -72,39 +100,63 @@ class Dockerd:
 
 def _mounts(below: Path) -> list[str]:
     lines = Path("/proc/self/mounts").read_text().splitlines()
-    return [words[1] for line in lines if (words := line.split())[1].startswith(str(below))]
+    return [
+        words[1] for line in lines if (words := line.split())[1].startswith(str(below))
+    ]
 
 
-def _image() -> Path:
-    """A Debian with Python as a tar, made once (under a minute) and kept in the cache."""
-    cache = Path(os.environ.get("GPUYARD_CACHE") or "~/.cache/gpuyard").expanduser() / "tests"
+def make_image() -> Path:
+    """A Debian with Python as a tar, made once (under a minute) and kept in the
+    cache.
+    """
+    cache = (
+        Path(os.environ.get("GPUYARD_CACHE") or "~/.cache/gpuyard").expanduser()
+        / "tests"
+    )
     cache.mkdir(parents=True, exist_ok=True)
     image = cache / "bookworm-python3.tar"
     with (cache / "image.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not image.exists():
             with tempfile.TemporaryDirectory(dir=cache) as folder:
-                words = ["debootstrap", "--variant=minbase", "--include=python3", "bookworm", f"{folder}/root"]
+                words = [
+                    "debootstrap",
+                    "--variant=minbase",
+                    "--include=python3",
+                    "bookworm",
+                    f"{folder}/root",
+                ]
                 subprocess.run(words, check=True, capture_output=True)
-                subprocess.run(["tar", "-C", f"{folder}/root", "-cf", f"{folder}/tar", "."], check=True)
+                subprocess.run(
+                    ["tar", "-C", f"{folder}/root", "-cf", f"{folder}/tar", "."],
+                    check=True,
+                )
                 Path(f"{folder}/tar").rename(image)
     return image
+
+
+def can_run_docker() -> bool:
+    """Whether this machine has the programs, and this user the right."""
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    programs = ("dockerd", "debootstrap", "runc")
+    installed = all(shutil.which(name, path=path) for name in programs)
+    return installed and os.geteuid() == 0
 
 
 @pytest.fixture(scope="session")
 def dockerd() -> Iterator[Dockerd]:
     """A daemon with IMAGE in it."""
-    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-    if os.geteuid() or not all(shutil.which(name, path=path) for name in ("dockerd", "debootstrap", "runc")):
-        if os.environ.get("CI") == "true":
-            pytest.fail(NEEDED)
-        pytest.skip(NEEDED)
+    require("docker", can_run_docker())
     daemon = Dockerd()
     try:
         daemon.start()
-        with _image().open("rb") as file:
-            subprocess.run(["docker", "-H", daemon.host, "import", "-", IMAGE], stdin=file, check=True,
-                           capture_output=True)  # fmt: skip
+        with make_image().open("rb") as file:
+            subprocess.run(
+                ["docker", "-H", daemon.host, "import", "-", IMAGE],
+                stdin=file,
+                check=True,
+                capture_output=True,
+            )
         yield daemon
     finally:
         daemon.remove()

@@ -1,4 +1,6 @@
-"""Executors in this process: honest ones and cheaters, on channels that hold them to the protocol as real ones do."""
+"""Executors in this process: honest ones and cheaters, on channels that hold them to
+the protocol as real ones do.
+"""
 
 import asyncio
 import hashlib
@@ -8,17 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from gpuyard.config.verification import ExecutorSettings
-from gpuyard.verification.batch import Batch, Ports, Terms
-from gpuyard.verification.channel import Channel, GoneError, Order
-from gpuyard.verification.check import Check
+from gpuyard.verification.batch import BatchSetup, ClassTerms, VerificationBatch
+from gpuyard.verification.channels import Channel, GoneError
+from gpuyard.verification.check import Check, excuse
 from gpuyard.verification.claims import Expected
 from gpuyard.verification.classes import TRAITS, Class
+from gpuyard.verification.clock import steady_now
 from gpuyard.verification.context import Context
-from gpuyard.verification.excusing import excuse
 from gpuyard.verification.executors import Executor
-from gpuyard.verification.protocol import Answers, Claims, Conversation, Hash, Message, Ready
+from gpuyard.verification.protocol import (
+    AnswersPiece,
+    Claims,
+    Conversation,
+    Hash,
+    Message,
+    OrderDocument,
+    Ready,
+)
 from gpuyard.verification.solver.messages import canonical, pieces
-from gpuyard.verification.times import now
 from tests.support.verification import answer_to
 
 
@@ -33,9 +42,9 @@ class Honest:
     took_s = 0.0
 
     def __init__(self) -> None:
-        self.orders: list[Order] = []
+        self.orders: list[OrderDocument] = []
 
-    async def first(self, order: Order) -> Message:
+    async def first(self, order: OrderDocument) -> Message:
         self.orders.append(order)
         return Ready()
 
@@ -45,26 +54,28 @@ class Honest:
     def claims(self) -> Claims | None:
         return None
 
-    async def rest(self, order: Order, seed: int) -> AsyncIterator[Message]:
+    async def rest(self, order: OrderDocument, seed: int) -> AsyncIterator[Message]:
         """Everything after the seed."""
         data = self.file(order, seed)
         yield Hash(sha256=hashlib.sha256(data).hexdigest(), solve_s=0.0)
         if claims := self.claims():
             yield claims
         for piece in pieces("answers", data, 1 << 16):
-            yield Answers.model_validate(piece)
+            yield AnswersPiece.model_validate(piece)
 
-    def file(self, order: Order, seed: int) -> bytes:
+    def file(self, order: OrderDocument, seed: int) -> bytes:
         return canonical(dict(self.answers(order["prompts"], seed)))
 
 
 class InProcess:
     """A channel to one of them."""
 
-    def __init__(self, behaviour: Honest, order: Order) -> None:
+    def __init__(self, behaviour: Honest, order: OrderDocument) -> None:
         self.job_id: str | None = None
         self.closed = False
-        self._behaviour, self._order, self._said = behaviour, order, Conversation()
+        self._behaviour = behaviour
+        self._order = order
+        self._said = Conversation()
         self._rest: AsyncIterator[Message] | None = None
 
     async def ready(self) -> Message:
@@ -73,7 +84,7 @@ class InProcess:
     async def reveal(self, seed: int) -> float:
         self._said.release()
         self._rest = self._behaviour.rest(self._order, seed)
-        return now() - self._behaviour.took_s
+        return steady_now() - self._behaviour.took_s
 
     async def receive(self) -> Message:
         assert self._rest is not None
@@ -91,11 +102,14 @@ class Executors:
     """Opens `channels` to executors by name; who is not named is honest."""
 
     def __init__(self, **behaviours: Honest) -> None:
-        self._behaviours, self._honest = behaviours, Honest()
+        self._behaviours = behaviours
+        self._honest = Honest()
         self.channels: list[InProcess] = []
 
-    def open(self, executor: Executor, check_id: str, order: Order) -> Channel:
-        self.channels.append(InProcess(self._behaviours.get(executor.name, self._honest), order))
+    def open(self, executor: Executor, check_id: str, order: OrderDocument) -> Channel:
+        self.channels.append(
+            InProcess(self._behaviours.get(executor.name, self._honest), order)
+        )
         return self.channels[-1]
 
 
@@ -104,19 +118,27 @@ async def keep_nothing(checks: Sequence[Check]) -> None:
 
 
 async def tell_nobody(checks: Sequence[Check]) -> bool:
-    """There is no yard."""
+    """There is no instance."""
     return True
 
 
 def make_batch(
-    context: Context, opens: Executors, classes: Sequence[Class], folder: Path,
+    context: Context,
+    opens: Executors,
+    classes: Sequence[Class],
+    folder: Path,
     expected: Mapping[Class, Expected] | None = None,
     keep: Callable[[Sequence[Check]], Awaitable[None]] = keep_nothing,
     tell: Callable[[Sequence[Check]], Awaitable[bool]] = tell_nobody,
     **issuers: str,
-) -> Batch:  # fmt: skip
+) -> VerificationBatch:
     """A batch over executors in this process; answer files go into `folder`."""
     wanted: dict[Class, Any] = dict(expected or {})
-    terms = {cls: Terms(TRAITS[cls].solve_s, wanted.get(cls) or Expected(cls.value)) for cls in classes}
+    terms = {
+        cls: ClassTerms(TRAITS[cls].solve_s, wanted.get(cls) or Expected(cls.value))
+        for cls in classes
+    }
     excuses = partial(excuse, context.records, issuers)
-    return Batch(Ports(context, opens, "test", terms, excuses, folder, keep, tell))
+    return VerificationBatch(
+        BatchSetup(context, opens, "test", terms, excuses, folder, keep, tell)
+    )

@@ -1,17 +1,20 @@
-"""A whole provider in memory: hosts with agents that a test drives, and that outlive the server as real ones do."""
+"""A whole provider in memory: hosts with agents that a test drives, and that outlive
+the server as real ones do.
+"""
 
 import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, ClassVar
 
 from gpuyard.domain import wire
+from gpuyard.domain.attempt_order import AttemptOrder
 from gpuyard.domain.errors import GpuyardError, JobNotFoundError, ProviderError
-from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult, JobStatus
-from gpuyard.providers.base import GpuProviderInterface, Sink
+from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobResult, JobStatus
+from gpuyard.providers.base import NodeProvider, Sink
 
 DIAL_AGAIN_S = 0.01
 
@@ -20,23 +23,25 @@ DIAL_AGAIN_S = 0.01
 class FakeAttempt:
     """What a host knows of an attempt."""
 
-    config: JobConfig
+    order: AttemptOrder
     live: bool = True
     started_at: float | None = None
     log: bytes = b""
 
     @property
     def gpus(self) -> set[str]:
-        return set(self.config.provider_options["gpu_uuids"])
+        return set(self.order.gpu_uuids)
 
 
 @dataclass
 class FakeHost:
-    """A machine with an agent. What it is told and has to say stays with it, whatever becomes of the server.
+    """A machine with an agent. What it is told and has to say stays with it, whatever
+    becomes of the server.
 
-    `obedient`: it says at once that it started what it was told to, and ends at once what it was told to end. `deaf`:
-    what it is told to start is lost on the way. `hold_start` and `hold_reply`: while there is such an event and it is
-    not set, a submission waits before it reaches the host, or after.
+    `obedient`: it says at once that it started what it was told to, and ends at once
+    what it was told to end. `deaf`: what it is told to start is lost on the way.
+    `hold_start` and `hold_reply`: while there is such an event and it is not set, a
+    submission waits before it reaches the host, or after.
     """
 
     node_id: str = "node_1"
@@ -50,80 +55,109 @@ class FakeHost:
     hold_reply: asyncio.Event | None = None
     refuse_with: GpuyardError | None = None
     attempts: dict[str, FakeAttempt] = field(default_factory=dict)
-    outbox: list[wire.Report] = field(default_factory=list)
+    outbox: list[wire.NumberedReport] = field(default_factory=list)
     runs: Counter[str] = field(default_factory=Counter)
-    window: dict[str, JobConfig] = field(default_factory=dict)
+    prefetched: dict[str, AttemptOrder] = field(default_factory=dict)
     stops: list[tuple[str, str]] = field(default_factory=list)
     said: int = 0
 
     @property
-    def gpus(self) -> list[wire.Gpu]:
-        return [wire.Gpu(f"GPU-{self.node_id}-{n}", n, "Tesla T4", 15360, "7.5") for n in range(self.gpu_count)]
+    def gpus(self) -> list[wire.GpuStatus]:
+        return [
+            wire.GpuStatus(f"GPU-{self.node_id}-{n}", n, "Tesla T4", 15360, "7.5")
+            for n in range(self.gpu_count)
+        ]
 
     def hello(self) -> wire.Hello:
-        held = [wire.Attempt(i, a.config.token, "running" if a.live else "ended") for i, a in self.attempts.items()]
-        return wire.Hello(self.node_id, self.node_id, self.boot_id, self.cpus, self.memory_gb, self.gpus, held)
+        held = [
+            wire.HeldAttempt(i, a.order.token, "running" if a.live else "ended")
+            for i, a in self.attempts.items()
+        ]
+        return wire.Hello(
+            self.node_id,
+            self.node_id,
+            self.boot_id,
+            self.cpus,
+            self.memory_gb,
+            self.gpus,
+            held,
+        )
 
     def say(self, body: Any) -> None:
         self.said += 1
-        self.outbox.append(wire.Report(self.said, body))
+        self.outbox.append(wire.NumberedReport(self.said, body))
 
-    def begin(self, config: JobConfig) -> None:
+    def begin(self, order: AttemptOrder) -> None:
         """Start it, once; more than the host has is never given out."""
-        attempt_id = str(config.attempt_id)
+        attempt_id = order.attempt_id
         if self.deaf or self.runs[attempt_id]:
             return
-        self.window.pop(attempt_id, None)
-        if config.provider_options["ahead"]:
-            self.window[attempt_id] = config
+        self.prefetched.pop(attempt_id, None)
+        if order.prefetched:
+            self.prefetched[attempt_id] = order
             return
         beside = [attempt for attempt in self.attempts.values() if attempt.live]
-        attempt = self.attempts[attempt_id] = FakeAttempt(config)
+        attempt = self.attempts[attempt_id] = FakeAttempt(order)
         self.runs[attempt_id] += 1
-        assert not any(attempt.gpus & other.gpus for other in beside), "a GPU was given out twice"
-        assert sum(a.config.gpu_spec.vcpus or 1.0 for a in (attempt, *beside)) <= self.cpus + 1e-6, "too many cores"
+        # A model server that sleeps has left its GPU; only the controller knows of it.
+        scripts = [other for other in beside if not other.order.shares_gpus]
+        assert not any(attempt.gpus & other.gpus for other in scripts), (
+            "a GPU was given out twice"
+        )
+        assert (
+            sum(a.order.gpu_spec.vcpus or 1.0 for a in (attempt, *beside))
+            <= self.cpus + 1e-6
+        ), "too many cores"
         if self.obedient:
             self.started(attempt_id)
 
     def started(self, attempt_id: str) -> None:
         attempt = self.attempts[attempt_id]
         attempt.started_at = time.time()
-        self.say(wire.Started(attempt_id, attempt.started_at, 4711, {"memory": "cgroup"}))
+        self.say(
+            wire.Started(attempt_id, attempt.started_at, 4711, {"memory": "cgroup"})
+        )
 
     def ended(self, attempt_id: str, **fields: Any) -> None:
         attempt = self.attempts.get(attempt_id)
-        self.window.pop(attempt_id, None)
+        self.prefetched.pop(attempt_id, None)
         if attempt:
             attempt.live = False
         began = attempt.started_at if attempt else None
-        heir = self.heir(attempt.config) if attempt and fields.get("stopped") != "preempted" else None
-        named = str(heir.attempt_id) if heir else ""
+        heir = (
+            self.heir(attempt.order)
+            if attempt and fields.get("stopped") != "preempted"
+            else None
+        )
+        named = heir.attempt_id if heir else ""
         self.say(wire.Ended(attempt_id, time.time(), began, successor=named, **fields))
         if heir:
             self.begin(heir)
 
-    def heir(self, ended: JobConfig) -> JobConfig | None:
+    def heir(self, ended: AttemptOrder) -> AttemptOrder | None:
         """The first that waits for such a place, as the one that has it."""
-        for attempt_id, config in self.window.items():
-            if config.provider_options["window"] == ended.provider_options["window"]:
-                del self.window[attempt_id]
-                taken = {"ahead": False, "gpu_uuids": ended.provider_options["gpu_uuids"]}
-                return config.model_copy(update={"provider_options": {**config.provider_options, **taken}})
+        for attempt_id, order in self.prefetched.items():
+            if order.prefetch_group == ended.prefetch_group:
+                del self.prefetched[attempt_id]
+                return replace(order, prefetched=False, gpu_uuids=ended.gpu_uuids)
         return None
 
     def reboot(self) -> None:
         """Everything on it dies, and its agent's memory with it."""
         self.attempts.clear()
         self.outbox.clear()
-        self.window.clear()
+        self.prefetched.clear()
         self.boot_id += "+"
 
 
-class FakeProvider(GpuProviderInterface):
-    """The hosts of `config["hosts"]`. It also streams logs, finds attempts and owns its nodes."""
+class FakeProvider(NodeProvider):
+    """The hosts of `config["hosts"]`.
+
+    It also streams logs, finds attempts and owns its nodes.
+    """
 
     PROVIDER_NAME: ClassVar[str] = "fake"
-    takes_claims = True
+    accepts_prefetched: ClassVar[bool] = True
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
@@ -147,7 +181,9 @@ class FakeProvider(GpuProviderInterface):
     # --- links ---
 
     async def join(self, node_id: str) -> None:
-        """The host is there: its agent dials in and says again what was not acknowledged."""
+        """The host is there: its agent dials in and says again what was not
+        acknowledged.
+        """
         self._away.discard(node_id)
         self.linked.discard(node_id)
         await self._dial(node_id)
@@ -160,7 +196,7 @@ class FakeProvider(GpuProviderInterface):
     async def release_gpus(self, node_id: str, gpu_uuids: Sequence[str]) -> None:
         self.released.append((node_id, list(gpu_uuids)))
 
-    def figures(self) -> dict[str, wire.Gpu]:
+    def figures(self) -> dict[str, wire.GpuStatus]:
         return {}
 
     def reconnect(self) -> None:
@@ -176,7 +212,9 @@ class FakeProvider(GpuProviderInterface):
         while node_id not in self.linked | self._away:
             self.linked.add(node_id)
             try:
-                await self._sink.node_joined(self.PROVIDER_NAME, self.hosts[node_id].hello())
+                await self._sink.node_joined(
+                    self.PROVIDER_NAME, self.hosts[node_id].hello()
+                )
             except GpuyardError:
                 await self._hang_up(node_id)
                 await asyncio.sleep(DIAL_AGAIN_S)
@@ -186,11 +224,13 @@ class FakeProvider(GpuProviderInterface):
         assert self._sink is not None
         if node_id in self.linked:
             self.linked.discard(node_id)
-            self.hosts[node_id].window.clear()
+            self.hosts[node_id].prefetched.clear()
             await self._sink.node_left(node_id)
 
     async def deliver(self, node_id: str) -> None:
-        """Hand over what the host has to say; a server that cannot take it loses the link, and is dialled again."""
+        """Hand over what the host has to say; a server that cannot take it loses the
+        link, and is dialled again.
+        """
         assert self._sink is not None
         host = self.hosts[node_id]
         async with self._delivering:
@@ -202,7 +242,9 @@ class FakeProvider(GpuProviderInterface):
             except GpuyardError:
                 self._spawn(self._dial_anew(node_id))
                 return
-            host.outbox = [report for report in host.outbox if report.seq > batch[-1].seq]
+            host.outbox = [
+                report for report in host.outbox if report.seq > batch[-1].seq
+            ]
 
     def deliver_soon(self, node_id: str) -> None:
         self._spawn(self.deliver(node_id))
@@ -214,7 +256,11 @@ class FakeProvider(GpuProviderInterface):
 
     def _host(self, node_id: str) -> FakeHost:
         if node_id not in self.linked:
-            raise ProviderError(f"Node {node_id} has no agent connected.", self.PROVIDER_NAME, "NOT_CONNECTED")
+            raise ProviderError(
+                f"Node {node_id} has no agent connected.",
+                self.PROVIDER_NAME,
+                "NOT_CONNECTED",
+            )
         return self.hosts[node_id]
 
     def _holder(self, attempt_id: str) -> tuple[FakeHost, FakeAttempt]:
@@ -225,25 +271,29 @@ class FakeProvider(GpuProviderInterface):
 
     # --- the seven calls ---
 
-    async def submit_job(self, job_config: JobConfig) -> str:
-        host = self._host(job_config.provider_options["node_id"])
+    async def submit_attempt(self, order: AttemptOrder) -> str:
+        host = self._host(order.node_id)
         if host.hold_start:
             await host.hold_start.wait()
         if host.refuse_with:
             raise host.refuse_with
-        host.begin(job_config)
+        host.begin(order)
         self.deliver_soon(host.node_id)
         if host.hold_reply:
             await host.hold_reply.wait()
-        return f"fake/{job_config.attempt_id}"
+        return f"fake/{order.attempt_id}"
 
     async def get_job_status(self, job_id: str) -> JobResult:
         _, attempt = self._holder(job_id.removeprefix("fake/"))
-        return JobResult(job_id, JobStatus.RUNNING if attempt.live else JobStatus.COMPLETED)
+        return JobResult(
+            job_id, JobStatus.RUNNING if attempt.live else JobStatus.COMPLETED
+        )
 
     async def cancel_job(self, job_id: str) -> bool:
         host, attempt = self._holder(job_id.removeprefix("fake/"))
-        await self.stop_attempt(host.node_id, job_id.removeprefix("fake/"), "cancelled", checkpoint=False)
+        await self.stop_attempt(
+            host.node_id, job_id.removeprefix("fake/"), "cancelled", checkpoint=False
+        )
         return attempt.live
 
     async def get_job_logs(self, job_id: str, lines: int | None = None) -> str:
@@ -253,17 +303,23 @@ class FakeProvider(GpuProviderInterface):
         return CostInfo(job_id, Decimal(0), "USD")
 
     async def list_available_gpus(self) -> list[GpuSpec]:
-        return [GpuSpec(gpu_type="T4", gpu_count=host.gpu_count) for host in self.hosts.values() if host.gpu_count]
+        return [
+            GpuSpec(gpu_type="T4", gpu_count=host.gpu_count)
+            for host in self.hosts.values()
+            if host.gpu_count
+        ]
 
     async def health_check(self) -> dict[str, Any]:
         return {"status": "healthy" if self.linked else "unhealthy"}
 
     # --- what agents add ---
 
-    async def stop_attempt(self, node_id: str, attempt_id: str, reason: str, *, checkpoint: bool) -> None:
+    async def stop_attempt(
+        self, node_id: str, attempt_id: str, reason: str, *, checkpoint: bool
+    ) -> None:
         host = self._host(node_id)
         host.stops.append((attempt_id, reason))
-        if reason == "revoked" and attempt_id not in host.window:
+        if reason == "revoked" and attempt_id not in host.prefetched:
             return
         attempt = host.attempts.get(attempt_id)
         if attempt is None:
@@ -273,7 +329,9 @@ class FakeProvider(GpuProviderInterface):
             host.ended(attempt_id, signal=15, stopped=reason)
         self.deliver_soon(node_id)
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         raise NotImplementedError("its hosts are in memory")
 
     async def forget(self, node_id: str, attempt_ids: Sequence[str]) -> None:
@@ -286,8 +344,14 @@ class FakeProvider(GpuProviderInterface):
     async def dismiss(self) -> None:
         await self.close()
 
-    async def stream_logs(self, job_id: str, *, lines: int | None, follow: bool) -> AsyncIterator[bytes]:
+    async def stream_logs(
+        self, job_id: str, *, lines: int | None, follow: bool
+    ) -> AsyncIterator[bytes]:
         yield self._holder(job_id)[1].log
 
     async def find_by_attempt(self, attempt_id: str) -> str | None:
-        return f"fake/{attempt_id}" if any(attempt_id in host.attempts for host in self.hosts.values()) else None
+        return (
+            f"fake/{attempt_id}"
+            if any(attempt_id in host.attempts for host in self.hosts.values())
+            else None
+        )

@@ -1,19 +1,20 @@
-"""The Helm chart as Helm itself renders it: the program on the PATH, or the library in the package helm-python-sdk."""
+"""The Helm chart as Helm itself renders it: the program on the PATH, or the library in
+the package helm-python-sdk.
+"""
 
 import importlib
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
+from tests.support.components import require
+
 CHART = Path(__file__).parents[2] / "deploy/helm/gpuyard"
-NEEDED = "needs Helm: the program helm, or the Python package helm-python-sdk"
 Values = dict[str, Any]
 
 
@@ -22,15 +23,18 @@ class ChartError(Exception):
 
 
 def require_helm() -> None:
-    """Skip where there is no Helm; on CI that is a failure."""
-    if shutil.which("helm") is None and importlib.util.find_spec("helm_python") is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail(NEEDED)
-        pytest.skip(NEEDED)
+    """Fail where there is no Helm."""
+    library = importlib.util.find_spec("helm_python")
+    require("helm", bool(shutil.which("helm") or library))
 
 
-def render(values: Values | None = None, *, name: str = "yard", namespace: str = "ml") -> list[Values]:
-    """Every document of the chart with these values. ChartError where it refuses them."""
+def render(
+    values: Values | None = None, *, name: str = "instance", namespace: str = "ml"
+) -> list[Values]:
+    """Every document of the chart with these values.
+
+    ChartError where it refuses them.
+    """
     ask = _by_program if shutil.which("helm") else _by_library
     text = ask(values or {}, name, namespace)
     return [document for document in yaml.safe_load_all(text) if document]
@@ -40,15 +44,37 @@ def lint() -> list[str]:
     """What Helm's own linter has against the chart; remarks (INFO) are left out."""
     if shutil.which("helm"):
         command = ["helm", "lint", "--strict", CHART]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        return [line for line in done.stdout.splitlines() if line.startswith(("[WARNING]", "[ERROR]"))]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=False
+        )
+        return [
+            line
+            for line in done.stdout.splitlines()
+            if line.startswith(("[WARNING]", "[ERROR]"))
+        ]
     messages = importlib.import_module("helm_python").lint(str(CHART))["messages"]
     return [str(message) for message in messages if message["severity"] > 1]
 
 
 def _by_program(values: Values, name: str, namespace: str) -> str:
-    command = ["helm", "template", name, CHART, "--namespace", namespace, "--values", "-"]
-    done = subprocess.run(command, input=json.dumps(values), capture_output=True, text=True, timeout=60, check=False)
+    command = [
+        "helm",
+        "template",
+        name,
+        CHART,
+        "--namespace",
+        namespace,
+        "--values",
+        "-",
+    ]
+    done = subprocess.run(
+        command,
+        input=json.dumps(values),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     if done.returncode:
         raise ChartError(done.stderr)
     return done.stdout
@@ -61,4 +87,6 @@ def _by_library(values: Values, name: str, namespace: str) -> str:
             files = chart.render(values, name=name, namespace=namespace)
     except helm.HelmError as error:
         raise ChartError(str(error)) from error
-    return "\n---\n".join(text for path, text in files.items() if path.endswith(".yaml"))
+    return "\n---\n".join(
+        text for path, text in files.items() if path.endswith(".yaml")
+    )

@@ -16,22 +16,37 @@ from gpuyard.ledger.tables import STATE_TABLES, key_column
 def node_event(number: int, **values: Any) -> Event:
     """An event about node `number`, small and told apart by its time."""
     change = Change(Table.NODES, f"node-{number:05d}", {"name": f"n{number}", **values})
-    return Event(EventKind.NODE_CHANGED, float(number), (change,), None, {"number": number})
+    return Event(
+        EventKind.NODE_CHANGED, float(number), (change,), None, {"number": number}
+    )
 
 
 def trust_event(number: int) -> Event:
-    """An event about one of four places, whose row is changed or, every fifth time, forgotten."""
+    """An event about one of four places, whose row is changed or, every fifth time,
+    forgotten.
+    """
     names = ("score", "quarantined_until", "reason", "updated_at")
-    values = (number / 30, number * 60.0, f"r{number}", float(number)) if number % 5 else (None,) * 4
-    change = Change(Table.TRUST, f"slurm/{number % 4}", dict(zip(names, values, strict=True)))
-    return Event(EventKind.TRUST_CHANGED, float(number), (change,), None, {"number": number})
+    values = (
+        (number / 30, number * 60.0, f"r{number}", float(number))
+        if number % 5
+        else (None,) * 4
+    )
+    change = Change(
+        Table.TRUST, f"slurm/{number % 4}", dict(zip(names, values, strict=True))
+    )
+    return Event(
+        EventKind.TRUST_CHANGED, float(number), (change,), None, {"number": number}
+    )
 
 
 def state_of(engine: sa.Engine) -> Mapping[Table, dict[str, dict[str, Any]]]:
     """Every state table, by key."""
     with engine.connect() as connection:
         return {
-            name: {row[key_column(table).name]: dict(row) for row in connection.execute(sa.select(table)).mappings()}
+            name: {
+                row[key_column(table).name]: dict(row)
+                for row in connection.execute(sa.select(table)).mappings()
+            }
             for name, table in STATE_TABLES.items()
         }
 
@@ -39,21 +54,33 @@ def state_of(engine: sa.Engine) -> Mapping[Table, dict[str, dict[str, Any]]]:
 def refuse_node(engine: sa.Engine, node_id: str) -> None:
     """Let the database itself refuse the row of this node, saying `not this one`."""
     if engine.dialect.name == "sqlite":
-        statements = [f"CREATE TRIGGER no BEFORE INSERT ON nodes WHEN NEW.id = '{node_id}' "
-                      "BEGIN SELECT RAISE(ABORT, 'not this one'); END"]  # fmt: skip
+        statements = [
+            f"CREATE TRIGGER no BEFORE INSERT ON nodes WHEN NEW.id = '{node_id}' "
+            "BEGIN SELECT RAISE(ABORT, 'not this one'); END"
+        ]
     else:
-        statements = ["CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
-                      "$$ BEGIN RAISE EXCEPTION 'not this one'; END $$",
-                      f"CREATE TRIGGER no BEFORE INSERT ON nodes FOR EACH ROW WHEN (NEW.id = '{node_id}') "
-                      "EXECUTE FUNCTION refuse()"]  # fmt: skip
+        statements = [
+            (
+                "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+                "$$ BEGIN RAISE EXCEPTION 'not this one'; END $$"
+            ),
+            (
+                "CREATE TRIGGER no BEFORE INSERT ON nodes FOR EACH ROW WHEN (NEW.id ="
+                f" '{node_id}') EXECUTE FUNCTION refuse()"
+            ),
+        ]
     with engine.begin() as tx:
         for statement in statements:
             tx.exec_driver_sql(statement)
 
 
 @contextmanager
-def failing_commits(engine: sa.Engine, said: str = "database or disk is full") -> Iterator[list[int]]:
-    """Let every COMMIT on `engine` fail as SQLite would say it; gives a list that grows by one each time."""
+def failing_commits(
+    engine: sa.Engine, said: str = "database or disk is full"
+) -> Iterator[list[int]]:
+    """Let every COMMIT on `engine` fail as SQLite would say it; gives a list that grows
+    by one each time.
+    """
     failed: list[int] = []
 
     def fail(_connection: sa.Connection) -> None:
@@ -69,8 +96,11 @@ def failing_commits(engine: sa.Engine, said: str = "database or disk is full") -
 
 @contextmanager
 def held_commit(engine: sa.Engine) -> Iterator[threading.Event]:
-    """Let the next COMMIT on `engine` wait in its thread until the block is left; the event is set once it waits."""
-    begun, free = threading.Event(), threading.Event()
+    """Let the next COMMIT on `engine` wait in its thread until the block is left; the
+    event is set once it waits.
+    """
+    begun = threading.Event()
+    free = threading.Event()
 
     def hold(_connection: sa.Connection) -> None:
         begun.set()

@@ -10,7 +10,9 @@ from tests.support.ledger import node_event
 
 
 def write_until_killed(place: Path | str, said: Connection) -> None:
-    """Write events, numbered on from the last; acknowledged numbers are sent to `said`."""
+    """Write events, numbered on from the last; acknowledged numbers are sent to
+    `said`.
+    """
     asyncio.run(_write(Ledger.open(place), said))
 
 
@@ -19,7 +21,7 @@ async def _write(ledger: Ledger, said: Connection) -> None:
     writer.start()
     for number in count(ledger.queries.last_seq() + 1):
         # Several rows, so that a torn write could show.
-        writer.put([node_event(number, reason="x" * (number % 3000))])
+        writer.add_events([node_event(number, reason="x" * (number % 3000))])
         if number % 3:
-            await writer.written()
+            await writer.committed()
             said.send(number)

@@ -1,4 +1,6 @@
-"""The life of jobs without a controller: moves make events, and events fold into a view and into plain tables."""
+"""The life of jobs without a controller: moves make events, and events fold into a view
+and into plain tables.
+"""
 
 from collections import defaultdict
 from decimal import Decimal
@@ -7,9 +9,9 @@ from typing import Any
 import msgspec
 
 from gpuyard.billing.meter import Price
-from gpuyard.controller import moves
-from gpuyard.controller.intake import Prepared, Template
-from gpuyard.controller.moves import Outcome, Retry
+from gpuyard.controller import transitions
+from gpuyard.controller.attempt_outcome import AttemptOutcome, Retry, wants_retry
+from gpuyard.controller.intake import PreparedJob, Template
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobspec import JobSpec
@@ -24,12 +26,17 @@ PRICE = Price(Decimal("3.6"), "USD", "list", "GPU_SMALL")
 
 def plain(event: Event) -> Event:
     """The event as it is read from the journal: what is encoded already, decoded."""
-    changes = [Change(c.table, c.key, msgspec.json.decode(msgspec.json.encode(c.values))) for c in event.changes]
+    changes = [
+        Change(c.table, c.key, msgspec.json.decode(msgspec.json.encode(c.values)))
+        for c in event.changes
+    ]
     return msgspec.structs.replace(event, changes=tuple(changes))
 
 
 class Life:
-    """`jobs` and `attempts` are all there ever were; `tables` what a ledger would hold; `journal` what happened."""
+    """`jobs` and `attempts` are all there ever were; `tables` what a ledger would hold;
+    `journal` what happened.
+    """
 
     def __init__(self) -> None:
         self.view = View()
@@ -57,57 +64,96 @@ class Life:
 
     def live(self, job_id: str) -> list[str]:
         """The job's attempts that hold a booking."""
-        return [i for i, row in self.tables[Table.ATTEMPTS].items()
-                if row["job_id"] == job_id and row["state"] not in ("ended", "lost")]  # fmt: skip
+        return [
+            i
+            for i, row in self.tables[Table.ATTEMPTS].items()
+            if row["job_id"] == job_id and row["state"] not in ("ended", "lost")
+        ]
 
     # --- what can happen; each raises IllegalMoveError when it cannot ---
 
     def submit(self, **fields: Any) -> str:
         spec = JobSpec.model_validate({"command": ["true"], **fields})
-        job = Prepared.of(Template.of(spec, ()), spec)
-        self.record(moves.submitted(job, self.now))
+        job = PreparedJob.of(Template.of(spec, ()), spec)
+        self.record(transitions.submitted(job, self.now))
         return job.id
 
     def intend(self, job_id: str) -> str:
-        job, attempt_id = self.jobs[job_id], new_id("attempt")
+        job = self.jobs[job_id]
+        attempt_id = new_id("attempt")
         place = Placement("node", (), 1.0, 0.0)
-        self.record(moves.intended(job, attempt_id, token=job.attempts + 1, epoch=1, provider="fake",
-                                   reference=None, placements=[place], price=PRICE,
-                                   now=self.now))  # fmt: skip
+        self.record(
+            transitions.intended(
+                job,
+                attempt_id,
+                token=job.attempts + 1,
+                epoch=1,
+                provider="fake",
+                reference=None,
+                placements=[place],
+                price=PRICE,
+                now=self.now,
+            )
+        )
         return attempt_id
 
     def send(self, attempt_id: str) -> None:
-        self.record(moves.sent(self.attempts[attempt_id], f"ref-{attempt_id}", None, self.now))
+        self.record(
+            transitions.sent(
+                self.attempts[attempt_id], f"ref-{attempt_id}", None, self.now
+            )
+        )
 
     def start(self, attempt_id: str) -> None:
         attempt = self.attempts[attempt_id]
-        self.record(moves.started(self.jobs[attempt.job_id], attempt, self.now, {"memory": "cgroup"}))
+        self.record(
+            transitions.started(
+                self.jobs[attempt.job_id], attempt, self.now, {"memory": "cgroup"}
+            )
+        )
 
     def stop(self, attempt_id: str, reason: str = "cancelled") -> None:
-        self.record(moves.ending(self.attempts[attempt_id], reason, self.now))
+        self.record(transitions.ending(self.attempts[attempt_id], reason, self.now))
 
     def end(self, attempt_id: str, *, delay_s: float = 1.0, **outcome: Any) -> Event:
         """The attempt is over; a retry follows as the policy says."""
         attempt = self.attempts[attempt_id]
-        job, ended = self.jobs[attempt.job_id], Outcome(self.now, **outcome)
-        retry = Retry(self.now + delay_s if moves.wants_retry(job, ended) else None)
-        return self.record(moves.ended(job, attempt, ended, retry))
+        job = self.jobs[attempt.job_id]
+        ended = AttemptOutcome(self.now, **outcome)
+        retry = Retry(self.now + delay_s if wants_retry(job, ended) else None)
+        return self.record(transitions.attempt_ended(job, attempt, ended, retry))
 
     def settle(self, job_id: str, state: JobState = JobState.CANCELLED) -> None:
-        self.record(moves.settled(self.jobs[job_id], state, "because", self.now))
+        self.record(
+            transitions.job_ended(self.jobs[job_id], state, "because", self.now)
+        )
 
     def resume(self, job_id: str) -> None:
-        self.record(moves.resumed(self.row(job_id), moves.NEWEST, self.now))
+        self.record(transitions.resumed(self.row(job_id), transitions.NEWEST, self.now))
 
     def lose_sight(self, job_id: str, *, lost: bool = True) -> None:
-        self.record(moves.unreachable(self.jobs[job_id], self.now, lost_sight=lost))
+        move = transitions.node_silent if lost else transitions.node_back
+        self.record(move(self.jobs[job_id], self.now))
 
     def save_checkpoint(self, attempt_id: str, **values: Any) -> str:
-        checkpoint_id, attempt = new_id("ckpt"), self.attempts[attempt_id]
-        row = {"job_id": attempt.job_id, "attempt_id": attempt_id, "path": "ckpt.pt", "step": 1, "size": 1,
-               "sha256": "0" * 64, "directory": False, "kept": True, "created_at": self.now, **values}  # fmt: skip
+        checkpoint_id = new_id("ckpt")
+        attempt = self.attempts[attempt_id]
+        row = {
+            "job_id": attempt.job_id,
+            "attempt_id": attempt_id,
+            "path": "ckpt.pt",
+            "step": 1,
+            "size": 1,
+            "sha256": "0" * 64,
+            "directory": False,
+            "kept": True,
+            "created_at": self.now,
+            **values,
+        }
         change = Change(Table.CHECKPOINTS, checkpoint_id, row)
-        self.record(Event(EventKind.CHECKPOINT_SAVED, self.now, (change,), attempt.job_id))
+        self.record(
+            Event(EventKind.CHECKPOINT_SAVED, self.now, (change,), attempt.job_id)
+        )
         return checkpoint_id
 
     def run(self, job_id: str) -> str:

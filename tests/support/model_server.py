@@ -1,4 +1,6 @@
-"""A real OpenAI-compatible model server on this machine's processor: `transformers serve`."""
+"""A real OpenAI-compatible model server on this machine's processor: `transformers
+serve`.
+"""
 
 import os
 import socket
@@ -11,20 +13,37 @@ import httpx
 
 from tests.support.wait import wait_until
 
-OFFLINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
 
 
 @contextmanager
 def served(python: Path, model: Path, home: Path) -> Iterator[str]:
-    """The address of a server of `model`, once it answers. It keeps what it needs in `home`, which is made."""
+    """The address of a server of `model`, once it answers.
+
+    It keeps what it needs in `home`, which is made.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     (home / "hub").mkdir(parents=True)
-    words = [python.parent / "transformers", "serve", model, "--host", "127.0.0.1", "--port", str(port)]
+    words = [
+        python.parent / "transformers",
+        "serve",
+        model,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
     log = (home / "log").open("w")
     environment = {**os.environ, **OFFLINE, "HF_HOME": str(home)}
-    process = subprocess.Popen([*words, "--device", "cpu"], stdout=log, stderr=log, env=environment)
+    process = subprocess.Popen(
+        [*words, "--device", "cpu"], stdout=log, stderr=log, env=environment
+    )
     url = f"http://127.0.0.1:{port}"
 
     def answers() -> bool:

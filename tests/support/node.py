@@ -1,6 +1,8 @@
-"""A node of a test's own: real keeper and agent processes under a home of their own, and the server's end of the link.
+"""A node of a test's own: real keeper and agent processes under a home of their own,
+and the server's end of the link.
 
-The provider runs in a thread, so that tests are plain functions: they act, wait for a condition and look.
+The provider runs in a thread, so that tests are plain functions: they act, wait for a
+condition and look.
 """
 
 import asyncio
@@ -36,7 +38,10 @@ FAST = {"progress_s": 0.05, "checkpoint_scan_s": 0.05, "discovery_s": 0.1}
 
 
 class Recorder:
-    """A `Sink` that writes everything down. While `full`, it fails as a ledger does on a full disk."""
+    """A `Sink` that writes everything down.
+
+    While `full`, it fails as a ledger does on a full disk.
+    """
 
     def __init__(self) -> None:
         self.epoch = 1
@@ -53,7 +58,9 @@ class Recorder:
     async def node_left(self, node_id: str) -> None:
         self.left.append(node_id)
 
-    async def reported(self, node_id: str, bodies: Sequence[wire.Report]) -> None:
+    async def reported(
+        self, node_id: str, bodies: Sequence[wire.NumberedReport]
+    ) -> None:
         if self.full:
             self.refused += [report.body for report in bodies]
             raise LedgerError("the disk is full")
@@ -61,7 +68,12 @@ class Recorder:
 
     def of(self, kind: type[T], attempt_id: str | None = None) -> list[T]:
         """The reports of one kind, and of one attempt."""
-        return [r for r in self.reports if isinstance(r, kind) and attempt_id in (None, getattr(r, "attempt_id", None))]
+        return [
+            r
+            for r in self.reports
+            if isinstance(r, kind)
+            and attempt_id in (None, getattr(r, "attempt_id", None))
+        ]
 
 
 class Loop:
@@ -91,7 +103,11 @@ async def _cancel_all() -> None:
 
 
 class Node:
-    """One node. `start` submits a Python snippet; `ended`, `started` and `checkpoints` wait for what is reported."""
+    """One node.
+
+    `start` submits a Python snippet; `ended`, `started` and `checkpoints` wait for what
+    is reported.
+    """
 
     def __init__(self, root: Path) -> None:
         self.home = Home(root / "home")
@@ -107,7 +123,12 @@ class Node:
     # --- the server's end ---
 
     def _make_provider(self) -> LocalProvider:
-        config = {"home": str(self.home.root), "epoch": self.sink.epoch, "price_per_hour": "3600", "currency": "EUR"}
+        config = {
+            "home": str(self.home.root),
+            "epoch": self.sink.epoch,
+            "price_per_hour": "3600",
+            "currency": "EUR",
+        }
         return LocalProvider(config | self.config_more)
 
     def open(self) -> None:
@@ -116,7 +137,9 @@ class Node:
         self.loop.run(self.provider.start(self.sink))
 
     def close(self) -> None:
-        """Take the server's end away, as when the server is killed: agent and jobs live on."""
+        """Take the server's end away, as when the server is killed: agent and jobs live
+        on.
+        """
         self.loop.run(self.provider.close())
 
     def linked(self, hellos: int = 1) -> wire.Hello:
@@ -127,12 +150,23 @@ class Node:
     # --- jobs ---
 
     def config(self, code: str, *arguments: str, **fields: Any) -> JobConfig:
-        """A job that runs a Python snippet in the node's work folder; fields are JobConfig's, or its options'."""
+        """A job that runs a Python snippet in the node's work folder; fields are
+        JobConfig's, or its options'.
+        """
         options = {"workdir": str(self.work)}
-        options |= {name: fields.pop(name) for name in list(fields) if name not in JobConfig.model_fields}
+        options |= {
+            name: fields.pop(name)
+            for name in list(fields)
+            if name not in JobConfig.model_fields
+        }
         attempt_id = fields.pop("attempt_id", f"attempt_{uuid.uuid4().hex}")
         command = (sys.executable, "-I", "-S", "-c", textwrap.dedent(code), *arguments)
-        values = {"name": "test", "command": command, "gpu_spec": GpuSpec(gpu_count=0), **fields}
+        values = {
+            "name": "test",
+            "command": command,
+            "gpu_spec": GpuSpec(gpu_count=0),
+            **fields,
+        }
         return JobConfig(**values, attempt_id=attempt_id, provider_options=options)
 
     def start(self, code: str, *arguments: str, **fields: Any) -> str:
@@ -144,9 +178,15 @@ class Node:
         self.attempts.append(config.attempt_id)
         return self.loop.run(self.provider.submit_job(config))
 
-    def stop(self, attempt_id: str, reason: str = "cancelled", *, checkpoint: bool = False) -> None:
+    def stop(
+        self, attempt_id: str, reason: str = "cancelled", *, checkpoint: bool = False
+    ) -> None:
         node_id = self.sink.hellos[-1].node_id
-        self.loop.run(self.provider.stop_attempt(node_id, attempt_id, reason, checkpoint=checkpoint))
+        self.loop.run(
+            self.provider.stop_attempt(
+                node_id, attempt_id, reason, checkpoint=checkpoint
+            )
+        )
 
     def output(self, attempt_id: str) -> str:
         """What it has written so far."""
@@ -155,7 +195,9 @@ class Node:
 
     def says(self, attempt_id: str, text: str) -> None:
         """Wait until the attempt's output holds `text`."""
-        wait_for(lambda: text in self.output(attempt_id), f"the output to hold {text!r}")
+        wait_for(
+            lambda: text in self.output(attempt_id), f"the output to hold {text!r}"
+        )
 
     def started(self, attempt_id: str) -> wire.Started:
         return self._report(wire.Started, attempt_id)
@@ -164,7 +206,9 @@ class Node:
         return self._report(wire.Ended, attempt_id)
 
     def _report(self, kind: type[T], attempt_id: str) -> T:
-        return wait_for(lambda: self.sink.of(kind, attempt_id), f"{kind.__name__} of {attempt_id}")[0]
+        return wait_for(
+            lambda: self.sink.of(kind, attempt_id), f"{kind.__name__} of {attempt_id}"
+        )[0]
 
     def checkpoints(self, attempt_id: str) -> list[wire.CheckpointSaved]:
         """Those reported so far."""
@@ -183,7 +227,11 @@ class Node:
 
         def alive() -> int | None:
             text = lock.read_text().strip() if lock.exists() else ""
-            return int(text) if text and psutil.pid_exists(int(text)) and not _dead(int(text)) else None
+            return (
+                int(text)
+                if text and psutil.pid_exists(int(text)) and not _dead(int(text))
+                else None
+            )
 
         pid = wait_for(alive, f"the {which}")
         self._pids.add(pid)
@@ -199,22 +247,42 @@ class Node:
 
     def next_agent(self, before: int) -> int:
         """The pid of the agent that comes after the one with pid `before`."""
-        return wait_for(lambda: (pid := self.pid("agent")) != before and pid, "the next agent")
+        return wait_for(
+            lambda: (pid := self.pid("agent")) != before and pid, "the next agent"
+        )
 
     @contextmanager
     def without_agent(self) -> Iterator[None]:
-        """The agent is killed at the start, and the next one waits for its lock until the end."""
+        """The agent is killed at the start, and the next one waits for its lock until
+        the end.
+
+        The keeper has seen it die: a job that ends sooner than the keeper learns whose
+        it is has lost its exit code.
+        """
         agent = self.pid("agent")
+        log = self.home.node / "keeper.log"
         with (self.home.node / "agent.lock").open() as lock:
+            restarts = log.read_text().count("agent starts again")
             os.kill(agent, signal.SIGKILL)
             fcntl.flock(lock, fcntl.LOCK_EX)
+            wait_for(
+                lambda: log.read_text().count("agent starts again") > restarts,
+                "the keeper to see it",
+            )
             yield
 
     def journal(self, attempt_id: str) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.journal_path(attempt_id).read_text().splitlines()]
+        return [
+            json.loads(line)
+            for line in self.journal_path(attempt_id).read_text().splitlines()
+        ]
 
-    def rewrite_journal(self, attempt_id: str, lines: Sequence[Mapping[str, Any]]) -> None:
-        self.journal_path(attempt_id).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    def rewrite_journal(
+        self, attempt_id: str, lines: Sequence[Mapping[str, Any]]
+    ) -> None:
+        self.journal_path(attempt_id).write_text(
+            "".join(json.dumps(line) + "\n" for line in lines)
+        )
 
     def journal_path(self, attempt_id: str) -> Path:
         return self.home.node / "attempts" / f"{attempt_id}.journal"
@@ -231,7 +299,9 @@ class Node:
             with suppress(OSError, psutil.Error):
                 if str(self.home.root) in psutil.Process(pid).cmdline():
                     os.kill(pid, signal.SIGKILL)
-        for pid in {pid for attempt_id in self.attempts for pid in find_attempt(attempt_id)}:
+        for pid in {
+            pid for attempt_id in self.attempts for pid in find_attempt(attempt_id)
+        }:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -250,8 +320,13 @@ def gone(pid: int) -> None:
 
 
 @contextmanager
-def make_node(environment: Mapping[str, str] | None = None, **settings: Any) -> Iterator[Node]:
-    """A node that has linked up. `settings` are those of `[node]`; `environment` is more for its processes."""
+def make_node(
+    environment: Mapping[str, str] | None = None, **settings: Any
+) -> Iterator[Node]:
+    """A node that has linked up.
+
+    `settings` are those of `[node]`; `environment` is more for its processes.
+    """
     root = Path(tempfile.mkdtemp(prefix="gy-", dir="/tmp"))
     node = Node(root)
     node.home.create()

@@ -1,4 +1,6 @@
-"""The other end of an agent link, by hand: what a real agent says, and what it never would."""
+"""The other end of an agent link, by hand: what a real agent says, and what it never
+would.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,14 +17,27 @@ PATIENCE_S = 10.0
 
 
 def hello(node_id: str = "node_1", **fields: Any) -> wire.Hello:
-    """A Hello of a node with 4 cores, 16 GB and no GPU, unless `fields` say otherwise."""
-    return wire.Hello(**{"node_id": node_id, "name": "host", "boot_id": "boot", "cpus": 4, "memory_gb": 16.0} | fields)
+    """A Hello of a node with 4 cores, 16 GB and no GPU, unless `fields` say
+    otherwise.
+    """
+    return wire.Hello(
+        **{
+            "node_id": node_id,
+            "name": "host",
+            "boot_id": "boot",
+            "cpus": 4,
+            "memory_gb": 16.0,
+        }
+        | fields
+    )
 
 
 class Peer:
     """A connection to a provider's socket."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self._reader = reader
         self.writer = writer
         self._seq = 0
@@ -35,15 +50,19 @@ class Peer:
         """Send reports; the last one's number."""
         for body in bodies:
             self._seq += 1
-            self.send(wire.Report(self._seq, body))
+            self.send(wire.NumberedReport(self._seq, body))
         return self._seq
 
     async def receive(self, kind: type[T]) -> T:
         """The next message, which has to be of this kind."""
         async with asyncio.timeout(PATIENCE_S):
             header = await self._reader.readexactly(4)
-            message = wire.decode_to_agent(await self._reader.readexactly(wire.frame_length(header)))
-        assert isinstance(message, kind), f"a {kind.__name__} should come, not {message}"
+            message = wire.decode_to_agent(
+                await self._reader.readexactly(wire.frame_length(header))
+            )
+        assert isinstance(message, kind), (
+            f"a {kind.__name__} should come, not {message}"
+        )
         return message
 
     async def acknowledged(self, seq: int) -> int:
@@ -94,7 +113,9 @@ class Door:
 @asynccontextmanager
 async def open_door(path: Path, sink: Sink, **config: Any) -> AsyncIterator[Door]:
     """An AgentProvider that can be dialled."""
-    provider = AgentProvider({"epoch": 1, "price_per_hour": "3600", "currency": "EUR"} | config)
+    provider = AgentProvider(
+        {"epoch": 1, "price_per_hour": "3600", "currency": "EUR"} | config
+    )
     await provider.start(sink)
     server = await asyncio.start_unix_server(provider.serve, path)
     door = Door(provider, path)

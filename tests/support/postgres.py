@@ -17,21 +17,32 @@ import psycopg
 import pytest
 
 from gpuyard.ledger.ledger import Ledger
+from tests.support.components import require
 from tests.support.wait import wait_until
-
-NEEDED = "PostgreSQL's server is not installed: apt-get install postgresql"
 
 
 class PostgresServer:
-    """One server in a folder of its own; `start`, `stop` and `kill` may be called again and again."""
+    """One server in a folder of its own; `start`, `stop` and `kill` may be called again
+    and again.
+    """
 
     def __init__(self, binaries: Path, *, durable: bool = False) -> None:
-        """With `durable` it stands on a disk and syncs; a test's need not, as no test takes the machine's power."""
+        """With `durable` it stands on a disk and syncs; a test's need not, as no test
+        takes the machine's power.
+        """
         self._binaries = binaries
         self._durable = durable
         # Root may not run a server, and the folders of pytest let nobody else in.
-        self._user = pwd.getpwnam("postgres") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
-        self.folder = Path(tempfile.mkdtemp(prefix="gpuyard-pg-", dir=None if durable else _quickest_folder()))
+        self._user = (
+            pwd.getpwnam("postgres")
+            if os.geteuid() == 0
+            else pwd.getpwuid(os.geteuid())
+        )
+        self.folder = Path(
+            tempfile.mkdtemp(
+                prefix="gpuyard-pg-", dir=None if durable else _quickest_folder()
+            )
+        )
         self.folder.chmod(0o711)
         self.port = _free_port()
         self._numbers = count(1)
@@ -39,20 +50,50 @@ class PostgresServer:
         data = self.folder / "data"
         data.mkdir(mode=0o700)
         os.chown(data, self._user.pw_uid, self._user.pw_gid)
-        self._run("initdb", "-D", str(data), "-A", "trust", "-U", "gpuyard", "-N", "-E", "UTF8", "--locale=C.UTF-8")
+        self._run(
+            "initdb",
+            "-D",
+            str(data),
+            "-A",
+            "trust",
+            "-U",
+            "gpuyard",
+            "-N",
+            "-E",
+            "UTF8",
+            "--locale=C.UTF-8",
+        )
 
     def _arguments(self, program: str, *arguments: str) -> dict:
-        extra = {} if os.geteuid() else {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
-        return {"args": [str(self._binaries / program), *arguments], "cwd": "/", **extra}
+        extra = (
+            {}
+            if os.geteuid()
+            else {
+                "user": self._user.pw_uid,
+                "group": self._user.pw_gid,
+                "extra_groups": [],
+            }
+        )
+        return {
+            "args": [str(self._binaries / program), *arguments],
+            "cwd": "/",
+            **extra,
+        }
 
     def _run(self, program: str, *arguments: str) -> None:
-        subprocess.run(**self._arguments(program, *arguments), check=True, capture_output=True)
+        subprocess.run(
+            **self._arguments(program, *arguments), check=True, capture_output=True
+        )
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        settings = f"-p {self.port} -k  -c listen_addresses=127.0.0.1 -c max_connections=200".split(" ")
+        settings = f"-p {self.port} -k  -c listen_addresses=127.0.0.1 -c max_connections=200".split(
+            " "
+        )
         settings += [] if self._durable else ["-F"]
-        started = self._arguments("postgres", "-D", str(self.folder / "data"), *settings)
+        started = self._arguments(
+            "postgres", "-D", str(self.folder / "data"), *settings
+        )
         # Whatever ends the tests ends their server.
         started["args"] = ["setpriv", "--pdeathsig", "QUIT", *started["args"]]
         with (self.folder / "log").open("ab") as log:
@@ -69,7 +110,9 @@ class PostgresServer:
         return True
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """Stop it: SIGINT rolls back what is under way, SIGQUIT is as abrupt as a crash."""
+        """Stop it: SIGINT rolls back what is under way, SIGQUIT is as abrupt as a
+        crash.
+        """
         if self._process is not None:
             self._process.send_signal(how)
             self._process.wait(30)
@@ -103,23 +146,33 @@ class PostgresServer:
         return "blank"
 
     def ledger(self) -> str:
-        """The address of a new ledger, empty and up to date: a copy, which is much quicker than migrating."""
+        """The address of a new ledger, empty and up to date: a copy, which is much
+        quicker than migrating.
+        """
         name = f"ledger_{next(self._numbers)}"
         self.execute(f"CREATE DATABASE {name} TEMPLATE {self._blank}")
         return self.url(name)
 
     def cut(self, database: str) -> int:
-        """Cut every connection to a database (its name or address); returns how many there were."""
+        """Cut every connection to a database (its name or address); returns how many
+        there were.
+        """
         name = database.rsplit("/", 1)[-1]
-        rows = self.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                            f"WHERE datname = '{name}' AND pid <> pg_backend_pid()")  # fmt: skip
+        rows = self.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            f"WHERE datname = '{name}' AND pid <> pg_backend_pid()"
+        )
         return len(rows)
 
 
 def _quickest_folder() -> str | None:
     """Memory, where there is plenty: each database is some three hundred files."""
     memory = Path("/dev/shm")
-    return str(memory) if memory.is_dir() and shutil.disk_usage(memory).free > 4 * 2**30 else None
+    return (
+        str(memory)
+        if memory.is_dir() and shutil.disk_usage(memory).free > 4 * 2**30
+        else None
+    )
 
 
 def _free_port() -> int:
@@ -130,19 +183,26 @@ def _free_port() -> int:
 
 def binaries() -> Path | None:
     """Where Debian, or PATH, has PostgreSQL's server."""
-    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: float(path.parts[4]))
+    installed = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin/postgres"),
+        key=lambda path: float(path.parts[4]),
+    )
     on_path = shutil.which("postgres")
-    return installed[-1].parent if installed else Path(on_path).resolve().parent if on_path else None
+    return (
+        installed[-1].parent
+        if installed
+        else Path(on_path).resolve().parent
+        if on_path
+        else None
+    )
 
 
 @contextmanager
 def running_server() -> Iterator[PostgresServer]:
-    """A running PostgreSQL server; without one installed its tests skip, but in CI they fail."""
+    """A running PostgreSQL server."""
     where = binaries()
-    if where is None:
-        if os.environ.get("CI"):
-            pytest.fail(NEEDED)
-        pytest.skip(NEEDED)
+    require("postgresql", where is not None)
+    assert where is not None
     server = PostgresServer(where)
     try:
         server.start()

@@ -1,4 +1,6 @@
-"""A loopback proxy in front of a TCP server that can cut every connection, at once or when a word passes."""
+"""A loopback proxy in front of a TCP server that can cut every connection, at once or
+when a word passes.
+"""
 
 import socket
 import threading
@@ -7,7 +9,10 @@ from contextlib import contextmanager, suppress
 
 
 class Proxy:
-    """Passes bytes on to `target`. `cut()` ends what is open; `cut_at` arms a cut for the next time a word is sent."""
+    """Passes bytes on to `target`.
+
+    `cut()` ends what is open; `cut_at` arms a cut for the next time a word is sent.
+    """
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
@@ -27,8 +32,11 @@ class Proxy:
                 end.shutdown(socket.SHUT_RDWR)
 
     def cut_at(self, word: bytes, *, delivered: bool) -> None:
-        """Cut when a client next sends `word`: after the server got it but before its answer, or before it did."""
-        self._word, self._delivered = word, delivered
+        """Cut when a client next sends `word`: after the server got it but before its
+        answer, or before it did.
+        """
+        self._word = word
+        self._delivered = delivered
 
     @property
     def armed(self) -> bool:

@@ -1,4 +1,6 @@
-"""A real HTTP receiver of webhooks, in a thread: it answers as it is told and keeps what came."""
+"""A real HTTP receiver of webhooks, in a thread: it answers as it is told and keeps
+what came.
+"""
 
 import hashlib
 import hmac
@@ -31,13 +33,19 @@ class Delivered:
     def is_signed_with(self, secret: str) -> bool:
         """As a receiver would check it."""
         signed = self.headers["X-Gpuyard-Timestamp"].encode() + b"." + self.raw
-        expected = "sha256=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
-        return hmac.compare_digest(expected, self.headers.get("X-Gpuyard-Signature", ""))
+        expected = (
+            "sha256=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+        )
+        return hmac.compare_digest(
+            expected, self.headers.get("X-Gpuyard-Signature", "")
+        )
 
 
 @dataclass
 class Receiver:
-    """`answers` are statuses, one for each of the next requests (`HANG`: none at all); then 200. `headers` go along."""
+    """`answers` are statuses, one for each of the next requests (`HANG`: none at all);
+    then 200. `headers` go along.
+    """
 
     port: int
     answers: list[int] = field(default_factory=list)
@@ -75,7 +83,9 @@ def receiver(port: int = 0) -> Iterator[Receiver]:
             if len(raw) < size:  # its sender was killed
                 self.close_connection = True
                 return
-            one = Delivered(self.path, dict(self.headers.items()), raw, time.monotonic())
+            one = Delivered(
+                self.path, dict(self.headers.items()), raw, time.monotonic()
+            )
             status = made.answers.pop(0) if made.answers else 200
             made.came.append(one)
             if status == HANG:
@@ -92,7 +102,9 @@ def receiver(port: int = 0) -> Iterator[Receiver]:
             self.wfile.write(b"ok")
 
         def do_GET(self) -> None:
-            made.came.append(Delivered(self.path, dict(self.headers.items()), b"", time.monotonic()))
+            made.came.append(
+                Delivered(self.path, dict(self.headers.items()), b"", time.monotonic())
+            )
             self.send_response(200)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -108,7 +120,9 @@ def receiver(port: int = 0) -> Iterator[Receiver]:
 
     server = Server(("127.0.0.1", port), Handler)
     made = Receiver(server.server_address[1])
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+    )
     thread.start()
     try:
         yield made
@@ -116,7 +130,8 @@ def receiver(port: int = 0) -> Iterator[Receiver]:
         made.over.set()
         server.shutdown()
         server.server_close()
-        for connection in connections:  # else those that were kept open would go on to answer
+        # Else those that were kept open would go on to answer.
+        for connection in connections:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         thread.join()

@@ -60,7 +60,12 @@ class Bucket:
 
     def objects(self) -> list[str]:
         """The names of all objects."""
-        return [item["Key"] for item in self.s3.client.list_objects_v2(Bucket=self.name).get("Contents", [])]
+        return [
+            item["Key"]
+            for item in self.s3.client.list_objects_v2(Bucket=self.name).get(
+                "Contents", []
+            )
+        ]
 
     def content(self, name: str) -> bytes:
         """What an object holds."""
@@ -68,30 +73,40 @@ class Bucket:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """For a while the bucket is not there; then it is again, with all that was in it."""
-        kept = {name: self.content(name) for name in self.objects()}
-        for name in kept:
-            self.s3.client.delete_object(Bucket=self.name, Key=name)
-        self.s3.client.delete_bucket(Bucket=self.name)
+        """For a while the bucket is not there; then it is again, with all that was in
+        it.
+        """
+        away = f"{self.s3.endpoint}/away/{self.name}"
+        httpx.put(away).raise_for_status()
         yield
-        self.s3.client.create_bucket(Bucket=self.name)
-        for name, content in kept.items():
-            self.s3.client.put_object(Bucket=self.name, Key=name, Body=content)
+        httpx.delete(away).raise_for_status()
 
     def unfinished(self) -> list[str]:
         """The names under which an upload was begun and not ended."""
-        return [item["Key"] for item in self.s3.client.list_multipart_uploads(Bucket=self.name).get("Uploads", [])]
+        return [
+            item["Key"]
+            for item in self.s3.client.list_multipart_uploads(Bucket=self.name).get(
+                "Uploads", []
+            )
+        ]
 
 
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    server = Path(sys.executable).with_name("moto_server")
+    server = [sys.executable, "-m", "tests.support.s3_server"]
     with (tmp_path_factory.mktemp("moto") / "log").open("wb") as log:
-        process = subprocess.Popen([server, "-H", "127.0.0.1", "-p", str(port)], stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [*server, "-H", "127.0.0.1", "-p", str(port)],
+            cwd=Path(__file__).parents[2],
+            stdout=log,
+            stderr=log,
+        )
     try:
-        wait_until(lambda: process.poll() is not None or _listens(port), 60, "moto_server")
+        wait_until(
+            lambda: process.poll() is not None or _listens(port), 60, "moto_server"
+        )
         yield S3(port, _client(port))
     finally:
         process.kill()
@@ -112,13 +127,19 @@ def bucket(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Bucket:
 
 def _client(port: int, service: str = "s3") -> Any:
     return boto3.client(
-        service, endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1",
-        aws_access_key_id="x", aws_secret_access_key="x",
-    )  # fmt: skip
+        service,
+        endpoint_url=f"http://127.0.0.1:{port}",
+        region_name="us-east-1",
+        aws_access_key_id="x",
+        aws_secret_access_key="x",
+    )
 
 
 def _listens(port: int) -> bool:
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/moto-api/", timeout=1).status_code == 200
+        return (
+            httpx.get(f"http://127.0.0.1:{port}/moto-api/", timeout=1).status_code
+            == 200
+        )
     except httpx.HTTPError:
         return False

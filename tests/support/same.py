@@ -3,22 +3,34 @@
 import json
 from typing import Any
 
-from tests.support.yard import TestYard
+from tests.support.instance import TestInstance
 
-SPEC = {"name": "same", "command": ["sh", "-c", "echo one; echo step 3: loss 1.5 >&2; exit 3"], "timeout_s": 60}
+SPEC = {
+    "name": "same",
+    "command": ["sh", "-c", "echo one; echo step 3: loss 1.5 >&2; exit 3"],
+    "timeout_s": 60,
+}
 SAME = ("state", "reason", "exit_code", "name", "kind")
 
 
-def run_here_and_there(yard: TestYard, engine: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What `gpuyard show --json` says of both; they are alike but for where they ran."""
-    path, shown = yard.work / "spec.json", dict[str, dict[str, Any]]()
+def run_here_and_there(
+    instance: TestInstance, engine: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What `gpuyard show --json` says of both; they are alike but for where they
+    ran.
+    """
+    path = instance.work / "spec.json"
+    shown = dict[str, dict[str, Any]]()
     for provider in ("local", engine):
-        path.write_text(json.dumps({**SPEC, "provider": provider, "workdir": str(yard.work)}))
-        job = yard.ok("submit", str(path)).split()[-1]
-        yard.wait(job)
-        assert yard.ok("logs", job) == "one\nstep 3: loss 1.5\n"
-        shown[provider] = yard.json("show", job)
-    here, there = shown["local"], shown[engine]
+        path.write_text(
+            json.dumps({**SPEC, "provider": provider, "workdir": str(instance.work)})
+        )
+        job = instance.ok("submit", str(path)).split()[-1]
+        instance.wait(job)
+        assert instance.ok("logs", job) == "one\nstep 3: loss 1.5\n"
+        shown[provider] = instance.json("show", job)
+    here = shown["local"]
+    there = shown[engine]
     assert set(here) == set(there)
     for same in SAME:
         assert here[same] == there[same], same

@@ -1,4 +1,6 @@
-"""A real Slurm cluster on this host for tests: one controller, four nodes with two GPUs each that are not there."""
+"""A real Slurm cluster on this host for tests: one controller, four nodes with two GPUs
+each that are not there.
+"""
 
 import getpass
 import os
@@ -17,9 +19,9 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.support.components import require
 from tests.support.wait import wait_until
 
-NEEDED = "Slurm is not installed: apt-get install slurm-wlm munge"
 _CONF = """
 ClusterName={name}
 SlurmctldHost={host}(127.0.0.1)
@@ -37,6 +39,7 @@ SlurmdParameters=config_overrides
 SlurmdTimeout=15
 KillWait=3
 MinJobAge={min_job_age_s}
+FirstJobId={first_job_id}
 MaxJobCount=5000
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
@@ -60,20 +63,29 @@ PartitionName=short Nodes=node1 MaxTime=1 PriorityTier=10
 
 
 class SlurmCluster:
-    """A cluster in a folder of its own. `start` and `stop` may be called again and again."""
+    """A cluster in a folder of its own.
+
+    `start` and `stop` may be called again and again.
+    """
 
     nodes = ("node1", "node2", "node3", "node4")
 
     def __init__(
-        self, name: str = "lab", accounting: str = "AccountingStorageType=accounting_storage/none",
-        min_job_age_s: int = 300, gather_s: int = 0,
-    ) -> None:  # fmt: skip
-        """`accounting`: more lines of slurm.conf. Slurm forgets a job `min_job_age_s` after its end, and
-        looks at its memory every `gather_s` (0: never)."""
+        self,
+        name: str = "lab",
+        accounting: str = "AccountingStorageType=accounting_storage/none",
+        min_job_age_s: int = 300,
+        gather_s: int = 0,
+    ) -> None:
+        """`accounting`: more lines of slurm.conf. Slurm forgets a job `min_job_age_s`
+        after its end, and looks at its memory every `gather_s` (0: never).
+        """
         self.folder = Path(tempfile.mkdtemp(prefix="gpuyard-slurm-"))
         self.folder.chmod(0o755)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._write(accounting, name=name, min_job_age_s=min_job_age_s, gather_s=gather_s)
+        self._write(
+            accounting, name=name, min_job_age_s=min_job_age_s, gather_s=gather_s
+        )
 
     @property
     def environment(self) -> dict[str, str]:
@@ -84,15 +96,26 @@ class SlurmCluster:
         host = socket.gethostname().split(".")[0]
         first = _free_ports(6)
         self.ports = (first, f"{first + 1}-{first + 4}", first + 5)
-        values |= {"host": host, "folder": self.folder, "user": getpass.getuser(), "ports": self.ports}
+        values |= {
+            "host": host,
+            "folder": self.folder,
+            "user": getpass.getuser(),
+            "ports": self.ports,
+            # Studies derive a port from the job's id: clusters of tests that run at
+            # once must not share ids.
+            "first_job_id": 2000 * _worker_number() + 1,
+        }
         (self.folder / "slurm.conf").write_text((_CONF + accounting).format(**values))
         (self.folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
         devices = self.folder / "dev"
         devices.mkdir(exist_ok=True)
         for number in range(2):
-            os.mknod(devices / f"nvidia{number}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+            os.mknod(
+                devices / f"nvidia{number}", 0o666 | stat.S_IFCHR, os.makedev(1, 3)
+            )
         (self.folder / "gres.conf").write_text(
-            f"AutoDetect=off\nNodeName=node[1-4] Name=gpu Type=a100 File={devices}/nvidia[0-1] Flags=nvidia_gpu_env\n"
+            "AutoDetect=off\nNodeName=node[1-4] Name=gpu Type=a100"
+            f" File={devices}/nvidia[0-1] Flags=nvidia_gpu_env\n"
         )
 
     def start(self) -> None:
@@ -102,14 +125,26 @@ class SlurmCluster:
         if not (munge / "key").exists():
             (munge / "key").write_bytes(secrets.token_bytes(64))
             (munge / "key").chmod(0o600)
-        words = [f"--{name}={munge}/{file}" for name, file in (("socket", "socket"), ("key-file", "key"),
-                 ("pid-file", "pid"), ("log-file", "log"), ("seed-file", "seed"))]  # fmt: skip
+        words = [
+            f"--{name}={munge}/{file}"
+            for name, file in (
+                ("socket", "socket"),
+                ("key-file", "key"),
+                ("pid-file", "pid"),
+                ("log-file", "log"),
+                ("seed-file", "seed"),
+            )
+        ]
         self._spawn("munged", ["--foreground", "--force", *words])
         wait_until((munge / "socket").exists, 20, "munged")
         self.start_controller()
         for node in self.nodes:
             self.start_node(node)
-        wait_until(lambda: self.state().count("idle") == len(self.nodes), 60, "the nodes to be idle")
+        wait_until(
+            lambda: self.state().count("idle") == len(self.nodes),
+            60,
+            "the nodes to be idle",
+        )
 
     def start_controller(self) -> None:
         """Start slurmctld."""
@@ -130,8 +165,17 @@ class SlurmCluster:
         """A node dies: its slurmd, the steps and whatever they run are gone at once."""
         daemon = self._processes.pop(node)
         below = psutil.Process(daemon.pid).children(recursive=True)
-        mine = [p for p in psutil.process_iter() if _environment(p).get("SLURMD_NODENAME") == node]
-        steps = {step for p in mine for step in p.parents() if step.name().startswith("slurmstepd")}
+        mine = [
+            p
+            for p in psutil.process_iter()
+            if _environment(p).get("SLURMD_NODENAME") == node
+        ]
+        steps = {
+            step
+            for p in mine
+            for step in p.parents()
+            if step.name().startswith("slurmstepd")
+        }
         for process in [*below, *steps, *mine, psutil.Process(daemon.pid)]:
             with suppress(psutil.Error):
                 process.kill()
@@ -143,21 +187,40 @@ class SlurmCluster:
 
     def call(self, *command: str, check: bool = True) -> str:
         """What a command of Slurm's writes."""
-        done = subprocess.run(command, env={**_plain(), **self.environment}, capture_output=True, text=True,
-                              check=False, timeout=60)  # fmt: skip
+        done = subprocess.run(
+            command,
+            env={**_plain(), **self.environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
         assert not check or done.returncode == 0, done.stderr
         return done.stdout
 
     def _spawn(
-        self, program: str, arguments: Sequence[str], name: str = "", environment: Mapping[str, str] | None = None,
+        self,
+        program: str,
+        arguments: Sequence[str],
+        name: str = "",
+        environment: Mapping[str, str] | None = None,
         **more: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         with (self.folder / f"{name or program}.out").open("ab") as log:
             self._processes[name or program] = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", shutil.which(program) or f"/usr/sbin/{program}", *arguments],
-                env={**_plain(), **self.environment, **(environment or {})}, stdout=log, stderr=log,
-                start_new_session=True, **more,
-            )  # fmt: skip
+                [
+                    "setpriv",
+                    "--pdeathsig",
+                    "KILL",
+                    shutil.which(program) or f"/usr/sbin/{program}",
+                    *arguments,
+                ],
+                env={**_plain(), **self.environment, **(environment or {})},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **more,
+            )
 
     def stop(self) -> None:
         """End everything, and the jobs."""
@@ -175,7 +238,9 @@ class SlurmCluster:
 
 
 def _plain() -> dict[str, str]:
-    """This process's environment, less the token, with which Slurm's daemons would not start."""
+    """This process's environment, less the token, with which Slurm's daemons would not
+    start.
+    """
     return {name: value for name, value in os.environ.items() if name != "SLURM_JWT"}
 
 
@@ -197,20 +262,18 @@ def _free_ports(count: int) -> int:
     raise OSError("no free ports")
 
 
-def missing(*programs: str, needed: str) -> None:
-    """Skip where one of these is not installed, and fail in CI."""
-    if not all(shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin") for name in programs):
-        if os.environ.get("CI") == "true":
-            pytest.fail(needed)
-        pytest.skip(needed)
-    if os.geteuid():
-        pytest.skip("Slurm's daemons are started as root")
+def require_slurm(*more: str) -> None:
+    """Fail where one of Slurm's programs is not installed, or `more`."""
+    programs = ("slurmctld", "slurmd", "munged", *more)
+    path = "/usr/sbin:/usr/bin:/sbin:/bin"
+    missing = [name for name in programs if shutil.which(name, path=path) is None]
+    require("slurm", not missing and os.geteuid() == 0, " ".join(missing))
 
 
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[SlurmCluster]:
     """A cluster without accounting."""
-    missing("slurmctld", "slurmd", "munged", needed=NEEDED)
+    require_slurm()
     cluster = SlurmCluster()
     try:
         cluster.start()
@@ -218,3 +281,8 @@ def slurm() -> Iterator[SlurmCluster]:
     finally:
         cluster.stop()
         shutil.rmtree(cluster.folder, ignore_errors=True)
+
+
+def _worker_number() -> int:
+    """0, 1, … for the workers of pytest-xdist; 0 without it."""
+    return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))

@@ -1,4 +1,6 @@
-"""A Slurm cluster that keeps accounts: a MariaDB and a slurmdbd of its own, both in the cluster's folder."""
+"""A Slurm cluster that keeps accounts: a MariaDB and a slurmdbd of its own, both in the
+cluster's folder.
+"""
 
 import os
 import pwd
@@ -10,10 +12,9 @@ from contextlib import suppress
 
 import pytest
 
-from tests.support.slurm import SlurmCluster, missing
+from tests.support.slurm import SlurmCluster, require_slurm
 from tests.support.wait import wait_until
 
-NEEDED = "Slurm's accounting is not installed: apt-get install slurmdbd mariadb-server"
 _CONF = """
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge/socket
@@ -38,7 +39,9 @@ AccountingStorageTRES=gres/gpu
 
 
 class AccountedCluster(SlurmCluster):
-    """It forgets a job as soon as Slurm can, a dozen seconds after its end; from there on only the accounts know it."""
+    """It forgets a job as soon as Slurm can, a dozen seconds after its end; from there
+    on only the accounts know it.
+    """
 
     def __init__(self) -> None:
         # Root may not run a MariaDB, and the folders of pytest let nobody else in.
@@ -55,10 +58,17 @@ class AccountedCluster(SlurmCluster):
 
     @property
     def _identity(self) -> dict:
-        return {"user": self._owner.pw_uid, "group": self._owner.pw_gid, "extra_groups": [], "cwd": "/"}
+        return {
+            "user": self._owner.pw_uid,
+            "group": self._owner.pw_gid,
+            "extra_groups": [],
+            "cwd": "/",
+        }
 
     def start_controller(self) -> None:
-        """Start slurmctld, and at the first time what keeps its accounts: a cluster has to be known there."""
+        """Start slurmctld, and at the first time what keeps its accounts: a cluster has
+        to be known there.
+        """
         if "mariadbd" not in self._processes:
             self._start_database()
             self.start_accounting()
@@ -69,22 +79,48 @@ class AccountedCluster(SlurmCluster):
         data = self._database / "data"
         small = ["--innodb-log-file-size=16M", "--innodb-flush-log-at-trx-commit=0"]
         if not data.exists():
-            words = ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--skip-test-db",
-                     "--auth-root-authentication-method=normal", *small]  # fmt: skip
-            subprocess.run(words, check=True, capture_output=True, timeout=120, **self._identity)
-        words = ["--no-defaults", f"--datadir={data}", f"--socket={self._door}", "--skip-networking", *small,
-                 f"--pid-file={self._database}/pid"]  # fmt: skip
+            words = [
+                "mariadb-install-db",
+                "--no-defaults",
+                f"--datadir={data}",
+                "--skip-test-db",
+                "--auth-root-authentication-method=normal",
+                *small,
+            ]
+            subprocess.run(
+                words, check=True, capture_output=True, timeout=120, **self._identity
+            )
+        words = [
+            "--no-defaults",
+            f"--datadir={data}",
+            f"--socket={self._door}",
+            "--skip-networking",
+            *small,
+            f"--pid-file={self._database}/pid",
+        ]
         self._spawn("mariadbd", words, **self._identity)
         wait_until(lambda: _answers(str(self._door), socket.AF_UNIX), 60, "MariaDB")
 
     def start_accounting(self) -> None:
         """Start slurmdbd."""
-        self._spawn("slurmdbd", ["-D"], environment={"MYSQL_UNIX_PORT": str(self._door)})
-        wait_until(lambda: _answers(("127.0.0.1", self._port), socket.AF_INET), 60, "slurmdbd")
+        self._spawn(
+            "slurmdbd", ["-D"], environment={"MYSQL_UNIX_PORT": str(self._door)}
+        )
+        wait_until(
+            lambda: _answers(("127.0.0.1", self._port), socket.AF_INET), 60, "slurmdbd"
+        )
 
     def execute(self, statement: str) -> None:
         """What an administrator could do to the accounts themselves."""
-        self.call("mariadb", "--no-defaults", "-S", str(self._door), "accounts", "-e", statement)
+        self.call(
+            "mariadb",
+            "--no-defaults",
+            "-S",
+            str(self._door),
+            "accounts",
+            "-e",
+            statement,
+        )
 
     def account(self, job_id: str) -> str:
         """The state that the accounts have of a job; empty where they have none."""
@@ -92,14 +128,40 @@ class AccountedCluster(SlurmCluster):
 
     def ended_at(self, job_id: str) -> float:
         """When the accounts say that a job ended."""
-        return float(self.call("env", "SLURM_TIME_FORMAT=%s", "sacct", "-n", "-P", "-X", "-j", job_id, "-o", "End"))
+        return float(
+            self.call(
+                "env",
+                "SLURM_TIME_FORMAT=%s",
+                "sacct",
+                "-n",
+                "-P",
+                "-X",
+                "-j",
+                job_id,
+                "-o",
+                "End",
+            )
+        )
 
     def forgets(self, *job_ids: str) -> None:
-        """Wait until the controller no longer knows these jobs, and the accounts know that they are over."""
+        """Wait until the controller no longer knows these jobs, and the accounts know
+        that they are over.
+        """
         gone = set(job_ids)
-        wait_until(lambda: not gone & set(self.call("squeue", "-h", "-t", "all", "-o", "%i").split()), 90, "Slurm")
+        wait_until(
+            lambda: (
+                not gone
+                & set(self.call("squeue", "-h", "-t", "all", "-o", "%i").split())
+            ),
+            90,
+            "Slurm",
+        )
         live = ("", "PENDING", "RUNNING", "COMPLETING")
-        wait_until(lambda: all(self.account(job_id) not in live for job_id in job_ids), 60, "the accounts")
+        wait_until(
+            lambda: all(self.account(job_id) not in live for job_id in job_ids),
+            60,
+            "the accounts",
+        )
 
 
 def _answers(address: str | tuple[str, int], family: socket.AddressFamily) -> bool:
@@ -112,7 +174,7 @@ def _answers(address: str | tuple[str, int], family: socket.AddressFamily) -> bo
 @pytest.fixture(scope="session")
 def slurm_with_accounts() -> Iterator[AccountedCluster]:
     """A cluster beside the plain one, with slurmdbd."""
-    missing("slurmctld", "slurmd", "munged", "slurmdbd", "mariadbd", needed=NEEDED)
+    require_slurm("slurmdbd", "mariadbd")
     cluster = AccountedCluster()
     try:
         cluster.start()

@@ -1,4 +1,6 @@
-"""A Slurm cluster that is asked over HTTP: a slurmrestd beside it, on a unix socket and on a port, with tokens."""
+"""A Slurm cluster that is asked over HTTP: a slurmrestd beside it, on a unix socket and
+on a port, with tokens.
+"""
 
 import secrets
 import shutil
@@ -7,10 +9,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.support.slurm import SlurmCluster, missing
+from tests.support.slurm import SlurmCluster, require_slurm
 from tests.support.wait import wait_until
 
-NEEDED = "slurmrestd is not installed: apt-get install slurmrestd slurm-wlm-jwt-plugin"
 _TOKENS = """
 AccountingStorageType=accounting_storage/none
 AuthAltTypes=auth/jwt
@@ -31,7 +32,8 @@ class RestCluster(SlurmCluster):
         self._door = self.folder / "door"
         self._door.mkdir()
         shutil.chown(self._door, "nobody", "nogroup")
-        self.unix, self.http = f"unix://{self._door}/socket", f"http://127.0.0.1:{self.ports[2]}"
+        self.unix = f"unix://{self._door}/socket"
+        self.http = f"http://127.0.0.1:{self.ports[2]}"
         self.token = ""
 
     def start(self) -> None:
@@ -42,21 +44,33 @@ class RestCluster(SlurmCluster):
 
     def new_token(self, seconds: int) -> str:
         """A token that is good for so long."""
-        return self.call("scontrol", "token", "username=root", f"lifespan={seconds}").strip().partition("=")[2]
+        return (
+            self.call("scontrol", "token", "username=root", f"lifespan={seconds}")
+            .strip()
+            .partition("=")[2]
+        )
 
     def start_rest(self) -> None:
-        """Start slurmrestd: without slurmdbd it has to be told which of its parts to load."""
+        """Start slurmrestd: without slurmdbd it has to be told which of its parts to
+        load.
+        """
         (self._door / "socket").unlink(missing_ok=True)
         parts = ",".join(f"openapi/{version}" for version in _VERSIONS)
         places = [f"unix:{self._door}/socket", f"127.0.0.1:{self.ports[2]}"]
         nobody = {"user": "nobody", "group": "nogroup", "extra_groups": []}
-        self._spawn("slurmrestd", ["-a", "rest_auth/jwt", "-s", parts, *places], environment={"SLURM_JWT": "daemon"},
-                    **nobody)  # fmt: skip
+        self._spawn(
+            "slurmrestd",
+            ["-a", "rest_auth/jwt", "-s", parts, *places],
+            environment={"SLURM_JWT": "daemon"},
+            **nobody,
+        )
         wait_until(self._answers, 20, "slurmrestd")
 
     def _answers(self) -> bool:
         try:
-            return httpx.get(f"{self.http}/openapi/v3", trust_env=False).status_code == 401
+            return (
+                httpx.get(f"{self.http}/openapi/v3", trust_env=False).status_code == 401
+            )
         except httpx.HTTPError:
             return False
 
@@ -64,7 +78,7 @@ class RestCluster(SlurmCluster):
 @pytest.fixture(scope="session")
 def rest_cluster() -> Iterator[RestCluster]:
     """A cluster with a slurmrestd."""
-    missing("slurmctld", "slurmd", "munged", "slurmrestd", needed=NEEDED)
+    require_slurm("slurmrestd")
     cluster = RestCluster()
     try:
         cluster.start()
@@ -75,7 +89,9 @@ def rest_cluster() -> Iterator[RestCluster]:
 
 
 @pytest.fixture
-def slurm_rest(rest_cluster: RestCluster, monkeypatch: pytest.MonkeyPatch) -> RestCluster:
+def slurm_rest(
+    rest_cluster: RestCluster, monkeypatch: pytest.MonkeyPatch
+) -> RestCluster:
     """The cluster, and its token in this process's environment."""
     monkeypatch.setenv("SLURM_JWT", rest_cluster.token)
     monkeypatch.setenv("SLURM_USER", "root")

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.components import require
 from tests.support.wait import wait_until
-
-NEEDED = "The ssh server is not installed: apt-get install openssh-server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,27 +27,49 @@ class Sshd:
 def sshd() -> Iterator[Sshd]:
     """It listens on a free port of the loopback."""
     program = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
-    if os.geteuid() or program is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail(NEEDED)
-        pytest.skip(NEEDED)
+    require("ssh", program is not None and os.geteuid() == 0)
+    assert program is not None
     folder = Path(tempfile.mkdtemp(prefix="gpuyard-ssh-"))
     for name in ("host", "user"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name],
+            check=True,
+        )
     (folder / "user.pub").rename(folder / "authorized")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     Path("/run/sshd").mkdir(exist_ok=True, mode=0o755)
-    words = [program, "-D", "-e", "-f", "/dev/null", "-p", str(port), "-h", str(folder / "host"),
-             "-o", f"AuthorizedKeysFile={folder}/authorized", "-o", "StrictModes=no", "-o", "PidFile=none",
-             "-o", "ListenAddress=127.0.0.1", "-o", "MaxSessions=100"]  # fmt: skip
+    words = [
+        program,
+        "-D",
+        "-e",
+        "-f",
+        "/dev/null",
+        "-p",
+        str(port),
+        "-h",
+        str(folder / "host"),
+        "-o",
+        f"AuthorizedKeysFile={folder}/authorized",
+        "-o",
+        "StrictModes=no",
+        "-o",
+        "PidFile=none",
+        "-o",
+        "ListenAddress=127.0.0.1",
+        "-o",
+        "MaxSessions=100",
+    ]
     (folder / "config").write_text(
-        f"Host login\n  HostName 127.0.0.1\n  Port {port}\n  User {getpass.getuser()}\n  IdentityFile {folder}/user\n"
-        f"  StrictHostKeyChecking no\n  UserKnownHostsFile {folder}/known\n"
+        f"Host login\n  HostName 127.0.0.1\n  Port {port}\n  User {getpass.getuser()}\n"
+        f"  IdentityFile {folder}/user\n  StrictHostKeyChecking no\n "
+        f" UserKnownHostsFile {folder}/known\n"
     )
     with (folder / "log").open("wb") as log:
-        server = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *words], stdout=log, stderr=log)
+        server = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", *words], stdout=log, stderr=log
+        )
     try:
         wait_until(lambda: _answers(port), 20, "the ssh server")
         yield Sshd(("-F", str(folder / "config")))

@@ -18,17 +18,24 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Terminal:
-    """`raw` is everything shown so far, `text` the same without escapes; `type` presses keys."""
+    """`raw` is everything shown so far, `text` the same without escapes; `type` presses
+    keys.
+    """
 
     def __init__(self, command: Sequence[str], **more: Any) -> None:
         self._master, inside = pty.openpty()
         fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
         self.raw = ""
         self.process = subprocess.Popen(
-            command, stdin=inside, stdout=inside, stderr=inside, start_new_session=True,
+            command,
+            stdin=inside,
+            stdout=inside,
+            stderr=inside,
+            start_new_session=True,
             # Its controlling terminal, so that Ctrl-C is a signal.
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0), **more,
-        )  # fmt: skip
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            **more,
+        )
         os.close(inside)
 
     @property
@@ -41,7 +48,9 @@ class Terminal:
         os.write(self._master, keys.encode())
 
     def press_until(self, key: str, pattern: str, tries: int = 20) -> None:
-        """Press `key` as a person does, once more when nothing happens: an interrupt can fall between two reads."""
+        """Press `key` as a person does, once more when nothing happens: an interrupt
+        can fall between two reads.
+        """
         for _ in range(tries):
             self.type(key)
             with suppress(AssertionError):
@@ -54,7 +63,9 @@ class Terminal:
         deadline = time.monotonic() + timeout
         while not (found := re.search(pattern, self.text)):
             if time.monotonic() > deadline or not self._read(0.1):
-                raise AssertionError(f"the terminal does not show {pattern!r}, but:\n{self.text}")
+                raise AssertionError(
+                    f"the terminal does not show {pattern!r}, but:\n{self.text}"
+                )
         return found[0]
 
     def leave(self, timeout: float = 30) -> int:
@@ -72,7 +83,9 @@ class Terminal:
         os.close(self._master)
 
     def _read(self, timeout: float) -> bool:
-        """Take in what is shown next; False when nothing ever will be, because the command has left."""
+        """Take in what is shown next; False when nothing ever will be, because the
+        command has left.
+        """
         if not select.select([self._master], [], [], timeout)[0]:
             return True
         try:

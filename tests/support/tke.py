@@ -1,6 +1,8 @@
-"""Tencent Cloud in this process for tests: the part of its API that TKE's users meet, signatures checked for real.
+"""Tencent Cloud in this process for tests: the part of its API that TKE's users meet,
+signatures checked for real.
 
-An error is HTTP 200, as there; actions and their parameters are those that Tencent documents, and no others.
+An error is HTTP 200, as there; actions and their parameters are those that Tencent
+documents, and no others.
 """
 
 import base64
@@ -26,7 +28,13 @@ from tests.support.tls import Door
 Json = dict[str, Any]
 POOL = "tke.cloud.tencent.com/nodepool-id"
 _CLOCK_S = 300
-_FILTERS = {"instance-type", "instance-charge-type", "zone", "instance-family", "sort-keys"}
+_FILTERS = {
+    "instance-type",
+    "instance-charge-type",
+    "zone",
+    "instance-family",
+    "sort-keys",
+}
 
 
 class RefusalError(Exception):
@@ -34,14 +42,17 @@ class RefusalError(Exception):
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
-        self.code, self.message = code, message
+        self.code = code
+        self.message = message
 
 
 @dataclass
 class Fault:
-    """One thing that goes wrong with the next `left` requests of an action (empty: any).
+    """One thing that goes wrong with the next `left` requests of an action (empty:
+    any).
 
-    `what`: `hang`, `drip`, `stall` (in the middle), `cut`, `half`, an HTTP status, or a RefusalError.
+    `what`: `hang`, `drip`, `stall` (in the middle), `cut`, `half`, an HTTP status, or a
+    RefusalError.
     """
 
     what: Any
@@ -51,9 +62,10 @@ class Fault:
 
 @dataclass(repr=False)
 class Tke:
-    """A context manager. `cluster` is what its kubeconfigs lead to; `ahead_s` is how wrong its clock is; `calls` are
-    the requests that were let in, `headers` those of all. `kubeconfig` may take the place of the real one; `forbidden`
-    are actions that the account's policy does not allow.
+    """A context manager. `cluster` is what its kubeconfigs lead to; `ahead_s` is how
+    wrong its clock is; `calls` are the requests that were let in, `headers` those of
+    all. `kubeconfig` may take the place of the real one; `forbidden` are actions that
+    the account's policy does not allow.
     """
 
     cluster: Cluster | None = None
@@ -81,7 +93,9 @@ class Tke:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, name="tke", daemon=True).start()
+        threading.Thread(
+            target=self._server.serve_forever, name="tke", daemon=True
+        ).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -91,44 +105,105 @@ class Tke:
 
     def settings(self, home: Path, **more: Any) -> Json:
         """What a provider needs in order to come here."""
-        return {"home": str(home), "secret_id": self.secret_id, "secret_key": self.secret_key, "region": self.region,
-                "cluster_id": self.cluster_id, "endpoint": self.endpoint, "namespace": "default", "poll_s": 0.1,
-                "timeout_s": 5.0, **more}  # fmt: skip
+        return {
+            "home": str(home),
+            "secret_id": self.secret_id,
+            "secret_key": self.secret_key,
+            "region": self.region,
+            "cluster_id": self.cluster_id,
+            "endpoint": self.endpoint,
+            "namespace": "default",
+            "poll_s": 0.1,
+            "timeout_s": 5.0,
+            **more,
+        }
 
     # --- what there is ---
 
-    def add_native_pool(self, name: str, *types: str, most: int, scales: bool = True, **fields: Any) -> str:
+    def add_native_pool(
+        self, name: str, *types: str, most: int, scales: bool = True, **fields: Any
+    ) -> str:
         """A pool of native nodes; its id."""
-        native = {"InstanceTypes": list(types), "EnableAutoscaling": scales, "InstanceChargeType": "POSTPAID_BY_HOUR",
-                  "Scaling": {"MinReplicas": 0, "MaxReplicas": most}, "Replicas": 0}  # fmt: skip
+        native = {
+            "InstanceTypes": list(types),
+            "EnableAutoscaling": scales,
+            "InstanceChargeType": "POSTPAID_BY_HOUR",
+            "Scaling": {"MinReplicas": 0, "MaxReplicas": most},
+            "Replicas": 0,
+        }
         return self._add_pool(name, {"Type": "Native", "Native": native} | fields)
 
     def add_regular_pool(
-        self, name: str, *types: str, most: int, scales: bool = True, spot: bool = False, **fields: Any
-    ) -> str:  # fmt: skip
+        self,
+        name: str,
+        *types: str,
+        most: int,
+        scales: bool = True,
+        spot: bool = False,
+        **fields: Any,
+    ) -> str:
         """A pool of CVM machines, by way of a launch configuration; its id."""
         launch = f"asc-{name}"
-        self.launches[launch] = {"LaunchConfigurationId": launch, "InstanceType": types[0], "InstanceTypes": [*types],
-                                 "InstanceChargeType": "SPOTPAID" if spot else "POSTPAID_BY_HOUR"}  # fmt: skip
-        regular = {"LaunchConfigurationId": launch, "AutoscalingGroupStatus": "enabled" if scales else "disabled",
-                   "MaxNodesNum": most, "MinNodesNum": 0, "DesiredNodesNum": 0}  # fmt: skip
+        self.launches[launch] = {
+            "LaunchConfigurationId": launch,
+            "InstanceType": types[0],
+            "InstanceTypes": [*types],
+            "InstanceChargeType": "SPOTPAID" if spot else "POSTPAID_BY_HOUR",
+        }
+        regular = {
+            "LaunchConfigurationId": launch,
+            "AutoscalingGroupStatus": "enabled" if scales else "disabled",
+            "MaxNodesNum": most,
+            "MinNodesNum": 0,
+            "DesiredNodesNum": 0,
+        }
         return self._add_pool(name, {"Type": "Regular", "Regular": regular} | fields)
 
     def _add_pool(self, name: str, fields: Json) -> str:
-        self.pools.append({"ClusterId": self.cluster_id, "NodePoolId": f"np-{name}", "Name": name, "Labels": None,
-                           "Taints": None, "LifeState": "normal", "Unschedulable": False, **fields})  # fmt: skip
+        self.pools.append(
+            {
+                "ClusterId": self.cluster_id,
+                "NodePoolId": f"np-{name}",
+                "Name": name,
+                "Labels": None,
+                "Taints": None,
+                "LifeState": "normal",
+                "Unschedulable": False,
+                **fields,
+            }
+        )
         return f"np-{name}"
 
     def sell(
-        self, kind: str, price: float, *, spot: bool = False, zone: str = "ap-guangzhou-6", left: bool = True,
-        gpus: float = 1, cpus: int = 8, memory_gb: int = 32,
-    ) -> None:  # fmt: skip
+        self,
+        kind: str,
+        price: float,
+        *,
+        spot: bool = False,
+        zone: str = "ap-guangzhou-6",
+        left: bool = True,
+        gpus: float = 1,
+        cpus: int = 8,
+        memory_gb: int = 32,
+    ) -> None:
         """Have an instance type on the market."""
-        self.market.append({
-            "Zone": zone, "InstanceType": kind, "InstanceChargeType": "SPOTPAID" if spot else "POSTPAID_BY_HOUR",
-            "Cpu": cpus, "Memory": memory_gb, "Gpu": int(gpus), "GpuCount": gpus, "Status": "SELL" if left else
-            "SOLD_OUT", "Price": {"UnitPrice": price * 1.25, "UnitPriceDiscount": price, "ChargeUnit": "HOUR"},
-        })  # fmt: skip
+        self.market.append(
+            {
+                "Zone": zone,
+                "InstanceType": kind,
+                "InstanceChargeType": "SPOTPAID" if spot else "POSTPAID_BY_HOUR",
+                "Cpu": cpus,
+                "Memory": memory_gb,
+                "Gpu": int(gpus),
+                "GpuCount": gpus,
+                "Status": "SELL" if left else "SOLD_OUT",
+                "Price": {
+                    "UnitPrice": price * 1.25,
+                    "UnitPriceDiscount": price,
+                    "ChargeUnit": "HOUR",
+                },
+            }
+        )
 
     # --- what goes wrong ---
 
@@ -136,7 +211,9 @@ class Tke:
         """See Fault."""
         self._faults.append(Fault(what, action, times))
 
-    def refuse(self, code: str, message: str = "no", action: str = "", times: int | None = None) -> None:
+    def refuse(
+        self, code: str, message: str = "no", action: str = "", times: int | None = None
+    ) -> None:
         """Answer with this error from now on."""
         self.fault(RefusalError(code, message), action, times)
 
@@ -162,20 +239,30 @@ class Tke:
     def answer(self, headers: Mapping[str, str], body: bytes) -> Json:
         """What an action returns; RefusalError."""
         service = self._check_signature(headers, body)
-        action, version = headers["X-TC-Action"], headers["X-TC-Version"]
+        action = headers["X-TC-Action"]
+        version = headers["X-TC-Version"]
         serve = _SERVED.get((service, version, action))
         if serve is None:
-            raise RefusalError("InvalidAction", f"The action {action} of {service} {version} does not exist.")
+            raise RefusalError(
+                "InvalidAction",
+                f"The action {action} of {service} {version} does not exist.",
+            )
         work, known = serve
         parameters: Json = json.loads(body)
         unknown = sorted(set(parameters) - known)
         if unknown:
-            raise RefusalError("UnknownParameter", f"The parameter `{unknown[0]}` is not recognized.")
+            raise RefusalError(
+                "UnknownParameter", f"The parameter `{unknown[0]}` is not recognized."
+            )
         if headers.get("X-TC-Region") != self.region:
-            raise RefusalError("UnsupportedRegion", f"The region {headers.get('X-TC-Region')} is not supported.")
+            raise RefusalError(
+                "UnsupportedRegion",
+                f"The region {headers.get('X-TC-Region')} is not supported.",
+            )
         if action in self.forbidden:
             raise RefusalError(
-                "UnauthorizedOperation.CamNoAuth", f"you are not authorized to perform operation ({action})"
+                "UnauthorizedOperation.CamNoAuth",
+                f"you are not authorized to perform operation ({action})",
             )
         self.calls.append((action, parameters))
         return work(self, parameters)
@@ -183,55 +270,101 @@ class Tke:
     def _check_signature(self, headers: Mapping[str, str], body: bytes) -> str:
         """As Tencent's "Signature v3" describes it; the service that was signed for."""
         found = re.fullmatch(
-            r"TC3-HMAC-SHA256 Credential=([^/]+)/([\d-]+)/(\w+)/tc3_request, SignedHeaders=([\w;-]+), "
-            r"Signature=([0-9a-f]{64})", headers.get("Authorization", ""),
-        )  # fmt: skip
+            r"TC3-HMAC-SHA256 Credential=([^/]+)/([\d-]+)/(\w+)/tc3_request,"
+            r" SignedHeaders=([\w;-]+), "
+            r"Signature=([0-9a-f]{64})",
+            headers.get("Authorization", ""),
+        )
         if not found:
-            raise RefusalError("AuthFailure.InvalidAuthorization", "The Authorization header is invalid.")
+            raise RefusalError(
+                "AuthFailure.InvalidAuthorization",
+                "The Authorization header is invalid.",
+            )
         secret_id, date, service, names, signature = found.groups()
         if secret_id != self.secret_id:
             raise RefusalError(
-                "AuthFailure.SecretIdNotFound", "The SecretId is not found, please ensure it is correct."
+                "AuthFailure.SecretIdNotFound",
+                "The SecretId is not found, please ensure it is correct.",
             )
         stamp = headers["X-TC-Timestamp"]
         if abs(time.time() + self.ahead_s - int(stamp)) > _CLOCK_S:
-            raise RefusalError("AuthFailure.SignatureExpire", "The signature is expired.")
+            raise RefusalError(
+                "AuthFailure.SignatureExpire", "The signature is expired."
+            )
         if date != datetime.fromtimestamp(int(stamp), UTC).strftime("%Y-%m-%d"):
-            raise RefusalError("AuthFailure.SignatureFailure", "The date of the credential scope is another.")
-        signed = "".join(f"{name}:{headers[name].strip()}\n" for name in names.split(";"))
+            raise RefusalError(
+                "AuthFailure.SignatureFailure",
+                "The date of the credential scope is another.",
+            )
+        signed = "".join(
+            f"{name}:{headers[name].strip()}\n" for name in names.split(";")
+        )
         request = f"POST\n/\n\n{signed}\n{names}\n{hashlib.sha256(body).hexdigest()}"
         digest = hashlib.sha256(request.encode()).hexdigest()
         text = f"TC3-HMAC-SHA256\n{stamp}\n{date}/{service}/tc3_request\n{digest}"
         key = f"TC3{self.secret_key}".encode()
         for word in (date, service, "tc3_request"):
             key = hmac.digest(key, word.encode(), "sha256")
-        if not hmac.compare_digest(hmac.new(key, text.encode(), "sha256").hexdigest(), signature):
-            raise RefusalError("AuthFailure.SignatureFailure", "The provided credentials could not be validated.")
+        if not hmac.compare_digest(
+            hmac.new(key, text.encode(), "sha256").hexdigest(), signature
+        ):
+            raise RefusalError(
+                "AuthFailure.SignatureFailure",
+                "The provided credentials could not be validated.",
+            )
         return service
 
     def _in_cluster(self, parameters: Json) -> None:
         if parameters.get("ClusterId") != self.cluster_id:
-            raise RefusalError("ResourceNotFound.ClusterNotFound", f"cluster {parameters.get('ClusterId')} not found")
+            raise RefusalError(
+                "ResourceNotFound.ClusterNotFound",
+                f"cluster {parameters.get('ClusterId')} not found",
+            )
 
     def _kubeconfig(self, parameters: Json) -> Json:
         self._in_cluster(parameters)
-        return {"Kubeconfig": self.kubeconfig() if self.kubeconfig else self.real_kubeconfig()}
+        return {
+            "Kubeconfig": (
+                self.kubeconfig() if self.kubeconfig else self.real_kubeconfig()
+            )
+        }
 
     def real_kubeconfig(self, door: Door | None = None, **cluster: Any) -> str:
-        """As TKE writes it: with a client's certificate where the cluster is behind a door, and with a token."""
+        """As TKE writes it: with a client's certificate where the cluster is behind a
+        door, and with a token.
+        """
         assert self.cluster is not None
-        name, context = self.cluster_id, f"{self.cluster_id}-100012345-context-default"
+        name = self.cluster_id
+        context = f"{self.cluster_id}-100012345-context-default"
         self.token = self.token or self.cluster.admin_token
         user = {"token": self.token}
         if door is not None:
-            cluster = {"server": door.address, "certificate-authority-data": door.authority}
-            user |= {"client-certificate-data": door.certificate, "client-key-data": door.key}
-        return yaml.safe_dump({
-            "apiVersion": "v1", "kind": "Config", "current-context": context, "preferences": {},
-            "clusters": [{"name": name, "cluster": {"server": self.cluster.address, **cluster}}],
-            "users": [{"name": "100012345", "user": user}],
-            "contexts": [{"name": context, "context": {"cluster": name, "user": "100012345"}}],
-        })  # fmt: skip
+            cluster = {
+                "server": door.address,
+                "certificate-authority-data": door.authority,
+            }
+            user |= {
+                "client-certificate-data": door.certificate,
+                "client-key-data": door.key,
+            }
+        return yaml.safe_dump(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": context,
+                "preferences": {},
+                "clusters": [
+                    {
+                        "name": name,
+                        "cluster": {"server": self.cluster.address, **cluster},
+                    }
+                ],
+                "users": [{"name": "100012345", "user": user}],
+                "contexts": [
+                    {"name": context, "context": {"cluster": name, "user": "100012345"}}
+                ],
+            }
+        )
 
     def encoded_kubeconfig(self) -> str:
         """The same in base64."""
@@ -239,32 +372,64 @@ class Tke:
 
     def _node_pools(self, parameters: Json) -> Json:
         self._in_cluster(parameters)
-        first, count = parameters.get("Offset", 0), parameters.get("Limit", 20)
+        first = parameters.get("Offset", 0)
+        count = parameters.get("Limit", 20)
         if count > 100:
             raise RefusalError("InvalidParameter", "Limit is too large")
-        return {"NodePools": self.pools[first : first + count], "TotalCount": len(self.pools)}
+        return {
+            "NodePools": self.pools[first : first + count],
+            "TotalCount": len(self.pools),
+        }
 
     def _launch_configurations(self, parameters: Json) -> Json:
         wanted = parameters.get("LaunchConfigurationIds") or list(self.launches)
         found = [self.launches[name] for name in wanted if name in self.launches]
-        return {"LaunchConfigurationSet": found[: parameters.get("Limit", 20)], "TotalCount": len(found)}
+        return {
+            "LaunchConfigurationSet": found[: parameters.get("Limit", 20)],
+            "TotalCount": len(found),
+        }
 
     def _instance_configs(self, parameters: Json) -> Json:
-        filters = {one["Name"]: one["Values"] for one in parameters.get("Filters") or ()}
-        if set(filters) - _FILTERS or any(len(values) > 100 for values in filters.values()):
-            raise RefusalError("InvalidFilter", "The specified filter is not supported.")
-        keys = {"instance-type": "InstanceType", "instance-charge-type": "InstanceChargeType", "zone": "Zone"}
-        found = [row for row in self.market if all(row[keys[name]] in values for name, values in filters.items())]
+        filters = {
+            one["Name"]: one["Values"] for one in parameters.get("Filters") or ()
+        }
+        if set(filters) - _FILTERS or any(
+            len(values) > 100 for values in filters.values()
+        ):
+            raise RefusalError(
+                "InvalidFilter", "The specified filter is not supported."
+            )
+        keys = {
+            "instance-type": "InstanceType",
+            "instance-charge-type": "InstanceChargeType",
+            "zone": "Zone",
+        }
+        found = [
+            row
+            for row in self.market
+            if all(row[keys[name]] in values for name, values in filters.items())
+        ]
         return {"InstanceTypeQuotaSet": found}
 
 
 _SERVED: dict[tuple[str, str, str], tuple[Callable[[Tke, Json], Json], set[str]]] = {
-    ("tke", "2018-05-25", "DescribeClusterKubeconfig"): (Tke._kubeconfig, {"ClusterId", "IsExtranet"}),
-    ("tke", "2022-05-01", "DescribeNodePools"): (Tke._node_pools, {"ClusterId", "Filters", "Offset", "Limit"}),
-    ("as", "2018-04-19", "DescribeLaunchConfigurations"):
-        (Tke._launch_configurations, {"LaunchConfigurationIds", "Filters", "Offset", "Limit"}),
-    ("cvm", "2017-03-12", "DescribeZoneInstanceConfigInfos"): (Tke._instance_configs, {"Filters"}),
-}  # fmt: skip
+    ("tke", "2018-05-25", "DescribeClusterKubeconfig"): (
+        Tke._kubeconfig,
+        {"ClusterId", "IsExtranet"},
+    ),
+    ("tke", "2022-05-01", "DescribeNodePools"): (
+        Tke._node_pools,
+        {"ClusterId", "Filters", "Offset", "Limit"},
+    ),
+    ("as", "2018-04-19", "DescribeLaunchConfigurations"): (
+        Tke._launch_configurations,
+        {"LaunchConfigurationIds", "Filters", "Offset", "Limit"},
+    ),
+    ("cvm", "2017-03-12", "DescribeZoneInstanceConfigInfos"): (
+        Tke._instance_configs,
+        {"Filters"},
+    ),
+}
 
 
 def _handler(tke: Tke) -> type[BaseHTTPRequestHandler]:
@@ -292,7 +457,9 @@ def _handler(tke: Tke) -> type[BaseHTTPRequestHandler]:
                     raise refusal
                 said = tke.answer(self.headers, body) | request
             except RefusalError as error:
-                said = {"Error": {"Code": error.code, "Message": error.message}} | request
+                said = {
+                    "Error": {"Code": error.code, "Message": error.message}
+                } | request
             self._send(200, json.dumps({"Response": said}).encode(), tke.content_type)
 
         def _slowly(self, what: str) -> None:
@@ -320,11 +487,24 @@ def _handler(tke: Tke) -> type[BaseHTTPRequestHandler]:
 
 @contextmanager
 def tke_cluster() -> Iterator[Tke]:
-    """A cluster as users have it: a namespace `gpuyard`, a pool with GPUs and one that has none at the moment."""
-    nodes = [Node("gpu-1", gpus=2, cpus=16, memory_gb=64, labels={POOL: "np-t4"}, instance_type="GN7.10XLARGE160"),
-             Node("cpu-1", cpus=16, memory_gb=64, instance_type="S5.4XLARGE64")]  # fmt: skip
+    """A cluster as users have it: a namespace `gpuyard`, a pool with GPUs and one that
+    has none at the moment.
+    """
+    nodes = [
+        Node(
+            "gpu-1",
+            gpus=2,
+            cpus=16,
+            memory_gb=64,
+            labels={POOL: "np-t4"},
+            instance_type="GN7.10XLARGE160",
+        ),
+        Node("cpu-1", cpus=16, memory_gb=64, instance_type="S5.4XLARGE64"),
+    ]
     with Cluster(nodes) as cluster, Tke(cluster) as tke:
-        cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpuyard"}})
+        cluster.create(
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpuyard"}}
+        )
         tke.add_native_pool("t4", "GN7.10XLARGE160", most=2)
         tke.add_regular_pool("a100", "GT4.4XLARGE96", most=1, spot=True)
         tke.sell("GN7.10XLARGE160", 19.0)

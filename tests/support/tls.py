@@ -1,4 +1,6 @@
-"""A door with TLS in front of a plain server, which opens only to who has a certificate of its own authority."""
+"""A door with TLS in front of a plain server, which opens only to who has a certificate
+of its own authority.
+"""
 
 import asyncio
 import base64
@@ -19,7 +21,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 @dataclass(frozen=True)
 class Door:
-    """`address` and what a client needs there, as kubeconfigs hold it (base64 of PEM)."""
+    """`address` and what a client needs there, as kubeconfigs hold it (base64 of
+    PEM).
+    """
 
     address: str
     authority: str
@@ -34,7 +38,9 @@ def tls_door(address: str, folder: Path) -> Iterator[Door]:
     authority = _certificate("authority", authority_key, None, authority_key)
     for name in ("server", "client"):
         key = ec.generate_private_key(ec.SECP256R1())
-        (folder / f"{name}.pem").write_bytes(_pem(_certificate(name, key, authority, authority_key)))
+        (folder / f"{name}.pem").write_bytes(
+            _pem(_certificate(name, key, authority, authority_key))
+        )
         (folder / f"{name}.key").write_bytes(_private(key))
     (folder / "authority.pem").write_bytes(_pem(authority))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -45,8 +51,10 @@ def tls_door(address: str, folder: Path) -> Iterator[Door]:
     thread = threading.Thread(target=loop.run_forever, name="tls-door", daemon=True)
     thread.start()
     port = asyncio.run_coroutine_threadsafe(_serve(address, context), loop).result(10)
-    parts = [base64.b64encode((folder / name).read_bytes()).decode()
-             for name in ("authority.pem", "client.pem", "client.key")]  # fmt: skip
+    parts = [
+        base64.b64encode((folder / name).read_bytes()).decode()
+        for name in ("authority.pem", "client.pem", "client.key")
+    ]
     try:
         yield Door(f"https://127.0.0.1:{port}", *parts)
     finally:
@@ -73,7 +81,10 @@ async def _serve(address: str, context: ssl.SSLContext) -> int:
 
 
 def _certificate(
-    name: str, key: ec.EllipticCurvePrivateKey, issuer: x509.Certificate | None, signer: ec.EllipticCurvePrivateKey
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: x509.Certificate | None,
+    signer: ec.EllipticCurvePrivateKey,
 ) -> x509.Certificate:
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
@@ -85,10 +96,22 @@ def _certificate(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(hours=1))
         .not_valid_after(now + timedelta(hours=1))
-        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .add_extension(
+            x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True
+        )
+        .add_extension(
+            x509.SubjectAlternativeName(
+                [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+            ),
+            critical=False,
+        )
+        .add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+        )
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()),
+            critical=False,
+        )
     )
     if issuer is None:
         use = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
@@ -102,5 +125,7 @@ def _pem(certificate: x509.Certificate) -> bytes:
 
 def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
     )

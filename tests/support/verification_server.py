@@ -1,4 +1,6 @@
-"""Processes that verify until they are killed or there is nothing left, saying what they do."""
+"""Processes that verify until they are killed or there is nothing left, saying what
+they do.
+"""
 
 import asyncio
 import os
@@ -11,20 +13,23 @@ from typing import IO, Any
 from gpuyard.config.verification import VerificationPolicy
 from gpuyard.storage.blobs import BlobStore
 from gpuyard.storage.streams import Blob
-from gpuyard.verification.answering import answer
+from gpuyard.verification.batch_samples import take_samples
 from gpuyard.verification.classes import Class
-from gpuyard.verification.eviction import evict
-from gpuyard.verification.generation import generate
-from gpuyard.verification.sampling import sample
-from gpuyard.verification.taking import take
+from gpuyard.verification.pipelines.answering import answer
+from gpuyard.verification.pipelines.eviction import evict
+from gpuyard.verification.pipelines.generation import generate
+from gpuyard.verification.pipelines.sampling import sample
 from tests.support.verification import B, LocalTrusted, make_context, open_records
 
-POLICY = VerificationPolicy(max_series=18, series_per_run=6, target=12, keep_s=0.2, lease_s=0.2)
+POLICY = VerificationPolicy(
+    max_series=18, series_per_run=6, target=12, keep_s=0.2, lease_s=0.2
+)
 
 
 def take_until_dry(place: Path | str, said: Connection, go: Connection) -> None:
-    """Take samples for two batches until there are none; `said` gets each as (batch, workload, sample), and `go` says
-    when to go on."""
+    """Take samples for two batches until there are none; `said` gets each as (batch,
+    workload, sample), and `go` says when to go on.
+    """
     records = open_records(place)
     random = Random(os.getpid())
     batches = [records.new_batch(f"{os.getpid()}") for _ in range(2)]
@@ -42,7 +47,8 @@ def take_until_dry(place: Path | str, said: Connection, go: Connection) -> None:
 class _TellingStore(BlobStore):
     def __init__(self, root: Path, said: Connection) -> None:
         super().__init__(root)
-        self.said, self.step = said, ""
+        self.said = said
+        self.step = ""
 
     def put(self, source: IO[bytes]) -> Blob:
         self._tell("put")
@@ -70,29 +76,48 @@ class _TellingTrusted(LocalTrusted):
         made = await super().generate(cls, count, series)
         return [[f"{os.getpid()} {prompt}" for prompt in prompts] for prompts in made]
 
-    async def solve(self, cls: Class, prompts: Sequence[str], seed: int) -> dict[str, str]:
+    async def solve(
+        self, cls: Class, prompts: Sequence[str], seed: int
+    ) -> dict[str, str]:
         self._blobs._tell("ask")
         return await super().solve(cls, prompts, seed)
 
 
-def verify_until_killed(place: Path | str, root: Path, said: Connection) -> None:
-    """Go through all steps of class B again and again; `said` gets (step, what) at each thing done."""
-    asyncio.run(_verify(place, root, said))
+STEPS: dict[str, Any] = {
+    "generate": generate,
+    "sample": sample,
+    "answer": answer,
+    "evict": evict,
+}
 
 
-async def _verify(place: Path | str, root: Path, said: Connection) -> None:
+def verify_until_killed(
+    place: Path | str, root: Path, said: Connection, go: Connection
+) -> None:
+    """Go through all steps of class B again and again; `said` gets (step, what) at each
+    thing done. A step begins when `go` says so, and ends with ("between", result).
+    """
+    asyncio.run(_verify(place, root, said, go))
+
+
+async def _verify(
+    place: Path | str, root: Path, said: Connection, go: Connection
+) -> None:
     blobs = _TellingStore(root, said)
     records = open_records(place)
-    context = make_context(records, blobs, _TellingTrusted(B, blobs), policy=POLICY, seed=os.getpid())
-    steps: dict[str, Any] = {"generate": generate, "sample": sample, "answer": answer, "evict": evict}
+    context = make_context(
+        records, blobs, _TellingTrusted(B, blobs), policy=POLICY, seed=os.getpid()
+    )
     while True:
-        for name, step in steps.items():
+        for name, step in STEPS.items():
             blobs.step = name
             said.send((name, "begin"))
-            said.send((name, str(await step(context, B))))
+            go.recv()
+            result = await step(context, B)
+            said.send(("between", f"{name} {result}"))
         blobs.step = "take"
         batch = records.new_batch("me")
-        for one in await take(context, B, 2, batch):
+        for one in await take_samples(context, B, 2, batch):
             said.send(("took", one.sample_id))
         records.release_batch(batch)
         records.end_batch(batch, "done")

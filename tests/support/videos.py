@@ -6,7 +6,8 @@ from pathlib import Path
 import av
 from PIL import Image
 
-RATE, SOUND = 10, 16_000
+RATE = 10
+SOUND = 16_000
 COLOURS = ((200, 30, 30), (30, 200, 30), (30, 30, 200))
 
 
@@ -14,7 +15,9 @@ def make_video(path: Path, seconds: float, *, sound: bool = True) -> Path:
     """A video of `seconds`, with a key frame at each second."""
     with av.open(str(path), "w") as media:
         pictures = media.add_stream("mpeg4", rate=RATE)
-        pictures.width, pictures.height, pictures.pix_fmt = 64, 48, "yuv420p"
+        pictures.width = 64
+        pictures.height = 48
+        pictures.pix_fmt = "yuv420p"
         pictures.codec_context.gop_size = RATE
         tone = media.add_stream("aac", rate=SOUND, layout="mono") if sound else None
         for number in range(int(seconds * RATE)):
@@ -33,6 +36,7 @@ def _silence(seconds: float) -> Sequence[av.AudioFrame]:
     for number in range(int(seconds * SOUND / 1024)):
         frame = av.AudioFrame(format="fltp", layout="mono", samples=1024)
         frame.planes[0].update(bytes(4 * 1024))
-        frame.rate, frame.pts = SOUND, number * 1024
+        frame.rate = SOUND
+        frame.pts = number * 1024
         frames.append(frame)
     return frames

@@ -8,8 +8,12 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], timeout: float = 10.0, what: str = "the condition") -> T:
-    """Poll `condition` every 10 ms until it is truthy and return its value; AssertionError after `timeout` seconds."""
+def wait_until(
+    condition: Callable[[], T], timeout: float = 10.0, what: str = "the condition"
+) -> T:
+    """Poll `condition` every 10 ms until it is truthy and return its value;
+    AssertionError after `timeout` seconds.
+    """
     deadline = time.monotonic() + timeout
     while True:
         value = condition()
@@ -20,8 +24,12 @@ def wait_until(condition: Callable[[], T], timeout: float = 10.0, what: str = "t
         time.sleep(0.01)
 
 
-async def eventually(condition: Callable[[], T], what: str = "the condition", within_s: float = 10.0) -> T:
-    """`wait_until` for what happens on the running event loop, which goes on meanwhile."""
+async def eventually(
+    condition: Callable[[], T], what: str = "the condition", within_s: float = 10.0
+) -> T:
+    """`wait_until` for what happens on the running event loop, which goes on
+    meanwhile.
+    """
     deadline = time.monotonic() + within_s
     while not (value := condition()):
         if time.monotonic() > deadline:

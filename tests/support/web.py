@@ -1,4 +1,4 @@
-"""Plain HTTP to a yard, without our SDK: what any program sees."""
+"""Plain HTTP to an instance, without our SDK: what any program sees."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -6,23 +6,27 @@ from typing import Any
 
 import httpx
 
-from tests.support.yard import TestYard
+from tests.support.instance import TestInstance
 
 
-def http(yard: TestYard, **more: Any) -> httpx.Client:
-    """A client with the yard's address and token."""
-    address = yard.address()
+def http(instance: TestInstance, **more: Any) -> httpx.Client:
+    """A client with the instance's address and token."""
+    address = instance.address()
     headers = {"Authorization": f"Bearer {address.token}"} | more.pop("headers", {})
     return httpx.Client(base_url=address.url, headers=headers, timeout=30, **more)
 
 
-def spec(yard: TestYard, *command: str, **fields: Any) -> dict[str, Any]:
-    """A JobSpec's body that runs `command` in the yard's work folder."""
-    return {"command": list(command) or ["true"], "workdir": str(yard.work), **fields}
+def spec(instance: TestInstance, *command: str, **fields: Any) -> dict[str, Any]:
+    """A JobSpec's body that runs `command` in the instance's work folder."""
+    return {
+        "command": list(command) or ["true"],
+        "workdir": str(instance.work),
+        **fields,
+    }
 
 
 def job_count(web: httpx.Client) -> int:
-    """How many jobs the yard has ever had."""
+    """How many jobs the instance has ever had."""
     return sum(web.get("/api/v1/server").json()["jobs"].values())
 
 
@@ -30,7 +34,11 @@ def check_problem(answer: httpx.Response, status: int, code: str) -> dict[str, A
     """The problem document of an answer that must be one."""
     assert answer.headers["content-type"] == "application/problem+json", answer.text
     body = answer.json()
-    assert (answer.status_code, body["status"], body["code"]) == (status, status, code), body
+    assert (answer.status_code, body["status"], body["code"]) == (
+        status,
+        status,
+        code,
+    ), body
     assert body["type"] == f"urn:gpuyard:error:{code}"
     assert body["title"] and body["detail"]
     for fault in body.get("faults", []):
@@ -39,7 +47,9 @@ def check_problem(answer: httpx.Response, status: int, code: str) -> dict[str, A
 
 
 def sse(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Server-sent events as `id` (None without one), `event` and decoded `data`; comments are skipped."""
+    """Server-sent events as `id` (None without one), `event` and decoded `data`;
+    comments are skipped.
+    """
     fields: dict[str, str] = {}
     for line in lines:
         if line.startswith(":"):
@@ -48,5 +58,9 @@ def sse(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
             name, _, value = line.partition(": ")
             fields[name] = value
         elif fields:
-            yield {"id": fields.get("id"), "event": fields["event"], "data": json.loads(fields["data"])}
+            yield {
+                "id": fields.get("id"),
+                "event": fields["event"],
+                "data": json.loads(fields["data"]),
+            }
             fields = {}

@@ -1,4 +1,7 @@
-"""The meter: seconds × price per attempt. On one's own hardware the price is a tier's list price, basis `list`."""
+"""The meter: seconds × price per attempt.
+
+On one's own hardware the price is a tier's list price, basis `list`.
+"""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -6,7 +9,8 @@ from decimal import Decimal
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.tiers import Tiers
 
-# Enough digits for one second of the cheapest tier; rounded for people only where it is shown.
+# Enough digits for one second of the cheapest tier; rounded for people only where it is
+# shown.
 _QUANTUM = Decimal("0.000001")
 
 
@@ -20,22 +24,33 @@ class Price:
     tier: str
 
 
-def list_price(shape: Shape, tier: str | None, tiers: Tiers, fixed: Decimal | None, currency: str) -> Price:
+def list_price(
+    shape: Shape, tier: str | None, tiers: Tiers, fixed: Decimal | None, currency: str
+) -> Price:
     """The list price of `shape` on one's own hardware.
 
-    The tier is the one the job names, else (or when the settings no longer have it) the cheapest that covers a node's
-    share, as many units as its GPUs take; every node counts. `fixed` per hour and node (from the settings, may be 0)
-    replaces it.
+    The tier is the one the job names, else (or when the settings no longer have it) the
+    cheapest that covers a node's share, as many units as its GPUs take; every node
+    counts. `fixed` per hour and node (from the settings, may be 0) replaces it.
     """
     named = next((row for row in tiers if row.id == tier), None)
-    row = named or tiers.covering(shape.cpus, shape.memory_gb, shape.gpus, shape.gpu_memory_gb)
+    row = named or tiers.covering(
+        shape.cpus, shape.memory_gb, shape.gpus, shape.gpu_memory_gb
+    )
     if fixed is not None:
         return Price(fixed * shape.nodes, currency, "list", row.id)
-    return Price(row.cost_per_hour * row.units(shape.gpus) * shape.nodes, row.currency, "list", row.id)
+    return Price(
+        row.cost_per_hour * row.units(shape.gpus) * shape.nodes,
+        row.currency,
+        "list",
+        row.id,
+    )
 
 
 def cost(per_hour: Decimal, started_at: float | None, ended_at: float) -> Decimal:
-    """The cost of an attempt that ran from `started_at` (None: never) to `ended_at`, in the price's currency."""
+    """The cost of an attempt that ran from `started_at` (None: never) to `ended_at`, in
+    the price's currency.
+    """
     if started_at is None:
         return Decimal(0)
     seconds = Decimal(str(round(max(ended_at - started_at, 0.0), 6)))

@@ -1,1 +1,4 @@
-"""The command `gpuyard`. Modules import what is slow inside their functions: `gpuyard --help` must be instant."""
+"""The command `gpuyard`.
+
+Modules import what is slow inside their functions: `gpuyard --help` must be instant.
+"""

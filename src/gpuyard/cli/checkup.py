@@ -1,4 +1,6 @@
-"""What `gpuyard doctor` looks at: home, disk, ledger, server, storage, agent, GPUs, limits."""
+"""What `gpuyard doctor` looks at: home, disk, ledger, server, storage, agent, GPUs,
+limits.
+"""
 
 import os
 import platform
@@ -15,8 +17,10 @@ _LOW_DISK_GB = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One check: what was looked at, whether it is in order, what was found, what to do."""
+class CheckResult:
+    """One check: what was looked at, whether it is in order, what was found, what to
+    do.
+    """
 
     what: str
     ok: bool
@@ -28,10 +32,10 @@ class Finding:
         return asdict(self)
 
 
-def examine() -> list[Finding]:
+def examine() -> list[CheckResult]:
     """Every check, in the order in which they depend on each other."""
     home = Home.find()
-    checks: tuple[Callable[[Home], Finding], ...] = (
+    checks: tuple[Callable[[Home], CheckResult], ...] = (
         _python,
         _settings,
         _home,
@@ -45,97 +49,151 @@ def examine() -> list[Finding]:
     return [check(home) for check in checks]
 
 
-def _python(_home: Home) -> Finding:
+def _python(_home: Home) -> CheckResult:
     ok = sys.version_info >= (3, 11) and sys.platform == "linux"
-    return Finding(
-        "python", ok, f"{platform.python_version()} on {sys.platform}", "" if ok else "use Linux, Python 3.11+"
+    return CheckResult(
+        "python",
+        ok,
+        f"{platform.python_version()} on {sys.platform}",
+        "" if ok else "use Linux, Python 3.11+",
     )
 
 
-def _settings(home: Home) -> Finding:
+def _settings(home: Home) -> CheckResult:
     from gpuyard.config.settings import load_settings
 
     try:
         load_settings(home)
     except GpuyardError as error:
-        return Finding("settings", False, str(error), "correct the setting")
-    return Finding("settings", True, str(home.settings) if home.settings.exists() else "defaults")
+        return CheckResult("settings", False, str(error), "correct the setting")
+    return CheckResult(
+        "settings", True, str(home.settings) if home.settings.exists() else "defaults"
+    )
 
 
-def _home(home: Home) -> Finding:
+def _home(home: Home) -> CheckResult:
     folder = next(path for path in (home.root, *home.root.parents) if path.exists())
-    fault = "is not a folder" if not folder.is_dir() else "" if os.access(folder, os.W_OK) else "is not writable"
-    return Finding("home", not fault, str(home.root), f"{folder} {fault}: set GPUYARD_HOME" if fault else "")
+    fault = (
+        "is not a folder"
+        if not folder.is_dir()
+        else ""
+        if os.access(folder, os.W_OK)
+        else "is not writable"
+    )
+    return CheckResult(
+        "home",
+        not fault,
+        str(home.root),
+        f"{folder} {fault}: set GPUYARD_HOME" if fault else "",
+    )
 
 
-def _filesystem(home: Home) -> Finding:
+def _filesystem(home: Home) -> CheckResult:
     from gpuyard.config.netfs import network_filesystem
 
     kind = network_filesystem(home.ledger)
-    remedy = "SQLite can lose data there: set GPUYARD_HOME to a local disk" if kind else ""
-    return Finding("file system", kind is None, kind or "local", remedy)
+    remedy = (
+        "SQLite can lose data there: set GPUYARD_HOME to a local disk" if kind else ""
+    )
+    return CheckResult("file system", kind is None, kind or "local", remedy)
 
 
-def _disk(home: Home) -> Finding:
+def _disk(home: Home) -> CheckResult:
     folder = next(path for path in (home.root, *home.root.parents) if path.exists())
     free_gb = shutil.disk_usage(folder).free / 1e9
-    kept = {name: _folder_gb(path) for name, path in (("checkpoints", home.blobs), ("logs and jobs", home.node))}
-    found = f"{free_gb:.1f} GB free; kept: " + ", ".join(f"{name} {gb:.2f} GB" for name, gb in kept.items())
-    return Finding("disk", free_gb > _LOW_DISK_GB, found, "" if free_gb > _LOW_DISK_GB else "free some space")
+    kept = {
+        name: _folder_gb(path)
+        for name, path in (("checkpoints", home.blobs), ("logs and jobs", home.node))
+    }
+    found = f"{free_gb:.1f} GB free; kept: " + ", ".join(
+        f"{name} {gb:.2f} GB" for name, gb in kept.items()
+    )
+    return CheckResult(
+        "disk",
+        free_gb > _LOW_DISK_GB,
+        found,
+        "" if free_gb > _LOW_DISK_GB else "free some space",
+    )
 
 
 def _folder_gb(folder: Any) -> float:
-    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file()) / 1e9
+    return (
+        sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+        / 1e9
+    )
 
 
-def _gpus(_home: Home) -> Finding:
+def _gpus(_home: Home) -> CheckResult:
     from gpuyard.devices.discovery import discover
 
     found = discover()
-    names = ", ".join(f"{gpu.name} ({gpu.memory_total_mb} MB)" for gpu in found.gpus) or "none"
+    names = (
+        ", ".join(f"{gpu.name} ({gpu.memory_total_mb} MB)" for gpu in found.gpus)
+        or "none"
+    )
     lost = "; ".join(gpu.reason for gpu in found.lost)
     ok = found.problem is None and not found.lost
-    return Finding("GPUs", ok, f"{names} by {found.source}" if found.gpus else names, found.problem or lost)
+    return CheckResult(
+        "GPUs",
+        ok,
+        f"{names} by {found.source}" if found.gpus else names,
+        found.problem or lost,
+    )
 
 
-def _server(home: Home) -> Finding:
+def _server(home: Home) -> CheckResult:
     from gpuyard.client.connection import running_server
 
     address = running_server(home)
-    return Finding("server", True, address.url if address else "not running; the first command starts it")
+    return CheckResult(
+        "server",
+        True,
+        address.url if address else "not running; the first command starts it",
+    )
 
 
-def _storage(home: Home) -> Finding:
-    """Only the server is asked: the credentials of a bucket are in its environment and need not be in ours."""
+def _storage(home: Home) -> CheckResult:
+    """Only the server is asked: the credentials of a bucket are in its environment and
+    need not be in ours.
+    """
     from gpuyard.cli.session import connect
     from gpuyard.client import calls
     from gpuyard.client.connection import running_server
 
     if running_server(home) is None:
-        return Finding("storage", True, "not looked at: the server does that")
+        return CheckResult("storage", True, "not looked at: the server does that")
     try:
-        with connect(start=False) as yard:
-            found = yard.call(calls.storage())
+        with connect(start=False) as client:
+            found = client.call(calls.storage())
     except GpuyardError as error:
-        return Finding("storage", False, str(error), f"see {home.logs / 'server.log'}")
+        return CheckResult(
+            "storage", False, str(error), f"see {home.logs / 'server.log'}"
+        )
     if found["problem"]:
-        remedy = "checkpoints cannot be kept: see [storage] in the settings, and the server's environment"
-        return Finding("storage", False, str(found["problem"]), remedy)
-    return Finding("storage", True, str(found["place"]))
+        remedy = (
+            "checkpoints cannot be kept: see [storage] in the settings, and the"
+            " server's environment"
+        )
+        return CheckResult("storage", False, str(found["problem"]), remedy)
+    return CheckResult("storage", True, str(found["place"]))
 
 
-def _agent(home: Home) -> Finding:
+def _agent(home: Home) -> CheckResult:
     from gpuyard.cli.session import connect
     from gpuyard.client import calls
     from gpuyard.client.connection import running_server
 
     if running_server(home) is None:
-        return Finding("agent", True, "not running; starts with the server")
+        return CheckResult("agent", True, "not running; starts with the server")
     try:
-        with connect(start=False) as yard:
-            found = yard.call(calls.listing("providers"))
+        with connect(start=False) as client:
+            found = client.call(calls.listing("providers"))
     except GpuyardError as error:
-        return Finding("agent", False, str(error), f"see {home.logs / 'server.log'}")
+        return CheckResult(
+            "agent", False, str(error), f"see {home.logs / 'server.log'}"
+        )
     health = next(item for item in found if item["name"] == "local")
     ok = health["status"] == "healthy"
-    return Finding("agent", ok, health["status"], "" if ok else f"see {home.logs / 'node.log'}")
+    return CheckResult(
+        "agent", ok, health["status"], "" if ok else f"see {home.logs / 'node.log'}"
+    )

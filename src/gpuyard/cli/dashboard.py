@@ -1,4 +1,4 @@
-"""What `gpuyard top` shows, as plain words: a row for each GPU, and what waits under them."""
+"""The text of `gpuyard top`: a row for each GPU, and below them what waits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A GPU: what is shown of it, and what keys act on."""
+class GpuRow:
+    """What is shown of one GPU, and what the keys act on."""
 
     uuid: str
     cells: tuple[str, ...]
@@ -34,28 +34,51 @@ class Row:
     job_id: str | None
 
 
-def rows(seen: Seen, *, sort: str = "GPU", only: str = "") -> list[Row]:
-    """The GPUs in the order of a column; `only` those with these words somewhere."""
-    there = [_row(gpu, seen) for gpu in seen.gpus]
-    found = [row for row in there if only.lower() in " ".join(row.cells).lower()]
-    place = COLUMNS.index(sort) if sort in COLUMNS else 0
+def rows(seen: Seen, *, sort: str = "GPU", only: str = "") -> list[GpuRow]:
+    """The GPUs whose cells contain `only`, sorted by a column."""
+    every = [_row(gpu, seen) for gpu in seen.gpus]
+    found = [row for row in every if only.lower() in " ".join(row.cells).lower()]
     if sort == "LOAD":
         return sorted(found, key=lambda row: -row.load)
-    return found if sort == "GPU" else sorted(found, key=lambda row: row.cells[place])
+    if sort == "GPU" or sort not in COLUMNS:
+        return found  # the server sends them in this order
+    column = COLUMNS.index(sort)
+    return sorted(found, key=lambda row: row.cells[column])
 
 
-def _row(gpu: Item, seen: Seen) -> Row:
+def _row(gpu: Item, seen: Seen) -> GpuRow:
     load = gpu.get("utilization")
-    used = None if gpu.get("free_mb") is None else gpu["memory_mb"] - gpu["free_mb"]
-    memory = format_gb(gpu["memory_mb"] / 1024)
+    tasks = gpu.get("tasks_completed")
+    temperature = gpu.get("temperature_c")
     cells = (
-        str(gpu["index"]), gpu["state"].upper(), _work(gpu),
-        _how_far(gpu, seen.at), "" if gpu.get("tasks_completed") is None else str(gpu["tasks_completed"]),
-        memory if used is None else f"{used / 1024:.1f}/{memory}",
-        "" if gpu.get("temperature_c") is None else f"{gpu['temperature_c']:g} °C",
-        "" if load is None else f"{load:.0%}", gpu.get("node") or "",
-    )  # fmt: skip
-    return Row(gpu["uuid"], cells, gpu["state"], load or 0.0, gpu.get("model"), gpu.get("job_id"))
+        str(gpu["index"]),
+        gpu["state"].upper(),
+        _work(gpu),
+        _how_far(gpu, seen.at),
+        "" if tasks is None else str(tasks),
+        _memory(gpu),
+        "" if temperature is None else f"{temperature:g} °C",
+        "" if load is None else f"{load:.0%}",
+        gpu.get("node") or "",
+    )
+    return GpuRow(
+        gpu["uuid"],
+        cells,
+        gpu["state"],
+        load or 0.0,
+        gpu.get("model"),
+        gpu.get("job_id"),
+    )
+
+
+def _memory(gpu: Item) -> str:
+    """Used and total memory; only the total while the used part is unknown."""
+    total = format_gb(gpu["memory_mb"] / 1024)
+    free_mb = gpu.get("free_mb")
+    if free_mb is None:
+        return total
+    used_gb = (gpu["memory_mb"] - free_mb) / 1024
+    return f"{used_gb:.1f}/{total}"
 
 
 def _work(gpu: Item) -> str:
@@ -66,7 +89,7 @@ def _work(gpu: Item) -> str:
 
 
 def _how_far(gpu: Item, now: float) -> str:
-    """How long idle, how far a boot or a script is, or since when it works."""
+    """How long it has been idle, or how far a boot or a script is."""
     if gpu.get("expected_at"):
         return f"ready in {format_duration(max(gpu['expected_at'] - now, 0))}"
     if gpu.get("idle_s") is not None:
@@ -80,21 +103,30 @@ def _how_far(gpu: Item, now: float) -> str:
 
 
 def bar(part: float) -> str:
-    """A part of one as a bar with its figure."""
+    """A share (0 to 1) as a bar with its percentage."""
     full = min(round(part * _CELLS), _CELLS)
     return f"{'█' * full}{'░' * (_CELLS - full)} {part:4.0%}"
 
 
 def foot(seen: Seen) -> list[str]:
-    """What waits, the mode, and the batches that are under way."""
+    """The queues' lengths, the mode, and the batches in progress."""
     live = [batch for batch in seen.batches if batch["ended_at"] is None]
-    alone = any(batch["gpu_mode"] == "exclusive" for batch in live)
-    mode = "BATCH (exclusive)" if alone else "NORMAL"
-    lines = [f"LLM queue: {seen.waiting.get('llm', 0)} waiting | script queue: {seen.waiting.get('script', 0)} waiting"
-             f" | mode: {mode}"]  # fmt: skip
-    for batch in live:
-        done, total = batch["completed"] + batch["failed"], batch["total_items"]
-        eta = f" ETA {format_duration(batch['eta_s'])}" if batch["eta_s"] is not None else ""
-        failed = f", {batch['failed']} failed" if batch["failed"] else ""
-        lines.append(f"{batch['batch_id']}: {bar(done / total)} {done}/{total}{failed} {batch['state']}{eta}")
-    return lines
+    exclusive = any(batch["gpu_mode"] == "exclusive" for batch in live)
+    mode = "BATCH (exclusive)" if exclusive else "NORMAL"
+    lines = [
+        f"LLM queue: {seen.waiting.get('llm', 0)} waiting | script queue:"
+        f" {seen.waiting.get('script', 0)} waiting | mode: {mode}"
+    ]
+    return lines + [_batch_line(batch) for batch in live]
+
+
+def _batch_line(batch: Item) -> str:
+    done = batch["completed"] + batch["failed"]
+    total = batch["total_items"]
+    line = f"{batch['batch_id']}: {bar(done / total)} {done}/{total}"
+    if batch["failed"]:
+        line += f", {batch['failed']} failed"
+    line += f" {batch['state']}"
+    if batch["eta_s"] is not None:
+        line += f" ETA {format_duration(batch['eta_s'])}"
+    return line

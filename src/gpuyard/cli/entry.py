@@ -1,13 +1,14 @@
-"""The entry point `gpuyard`: a plain listing at once, everything else through Typer."""
+"""The entry point `gpuyard`: `gpuyard jobs` starts quickly, the rest through Typer."""
 
 import os
 import sys
 
+from gpuyard.cli.broken_pipe import discard_output
 from gpuyard.domain.errors import GpuyardError
 
 
 def main() -> None:
-    """The command; an error gpuyard can explain is one line on stderr and that error's exit code."""
+    """Run the command; a known error is one line on stderr and its exit code."""
     if sys.argv[1:2] == ["jobs"] and "_GPUYARD_COMPLETE" not in os.environ:
         from gpuyard.cli.listing import plain_options
 
@@ -29,15 +30,7 @@ def _list(options: dict[str, object]) -> None:
         sys.stderr.write(f"gpuyard: {error}\n")
         sys.exit(error.exit_code)
     except BrokenPipeError:
-        leave_quietly()
-
-
-def leave_quietly() -> None:
-    """A reader that leaves (`| head`) has what it wanted.
-
-    What is still in the buffer must go somewhere: Python would complain once more when it flushes at exit.
-    """
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
 
 
 if __name__ == "__main__":

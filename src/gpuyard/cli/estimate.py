@@ -1,4 +1,6 @@
-"""`gpuyard estimate`: where a job could run, how long that takes and what it costs, before it is submitted."""
+"""`gpuyard estimate`: where a job could run, how long that takes and what it costs,
+before it is submitted.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,19 +24,38 @@ def register(app: typer.Typer) -> None:
 
 
 def estimate(
-    file: Annotated[Path | None, typer.Argument(help="A JobSpec as .toml or .json; `-` reads JSON.")] = None,
-    gpus: Annotated[int | None, typer.Option("--gpus", "-g", help="Without a file: how many GPUs.")] = None,
-    gpu_memory: Annotated[str | None, typer.Option(help="Each with at least so much memory, such as 16GB.")] = None,
-    gpu_class: Annotated[str | None, typer.Option(help="Each of this class, such as A100.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="A JobSpec as .toml or .json; `-` reads JSON.")
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", "-g", help="Without a file: how many GPUs.")
+    ] = None,
+    gpu_memory: Annotated[
+        str | None,
+        typer.Option(help="Each with at least so much memory, such as 16GB."),
+    ] = None,
+    gpu_class: Annotated[
+        str | None, typer.Option(help="Each of this class, such as A100.")
+    ] = None,
     nodes: Annotated[int | None, typer.Option(help="So many machines at once.")] = None,
-    image: Annotated[str | None, typer.Option(help="In a container of this image.")] = None,
-    hours: Annotated[str | None, typer.Option("--time", help="It is expected to run so long, such as 2h.")] = None,
+    image: Annotated[
+        str | None, typer.Option(help="In a container of this image.")
+    ] = None,
+    hours: Annotated[
+        str | None,
+        typer.Option("--time", help="It is expected to run so long, such as 2h."),
+    ] = None,
     strategy: Annotated[
-        str | None, typer.Option(help="cost, performance, availability or balanced; default: as configured.")
+        str | None,
+        typer.Option(
+            help="cost, performance, availability or balanced; default: as configured."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say where a job could run, best place first: the wait, the run, the price, and why the others do not suit."""
+    """Say where a job could run, best place first: the wait, the run, the price, and
+    why the others do not suit.
+    """
     from gpuyard.client import calls
 
     request = given(count=gpus, memory_gb=gpu_memory, gpu_class=gpu_class)
@@ -43,10 +64,12 @@ def estimate(
     resources = given(nodes=nodes, gpus=request or None)
     fields = given(resources=resources or None, image=image, estimated_duration_s=hours)
     if file is not None and fields:
-        raise InvalidInputError.of("file", "comes with options that say what it says", "give a file or options")
+        raise InvalidInputError.of(
+            "file", "comes with options that say what it says", "give a file or options"
+        )
     body = load_spec(file) if file is not None else {"command": ["true"], **fields}
-    with connect() as yard:
-        found = yard.call(calls.estimate(body, strategy))
+    with connect() as client:
+        found = client.call(calls.estimate(body, strategy))
     if as_json:
         print_json(found)
         return
@@ -57,20 +80,38 @@ def _tell(found: dict[str, Any]) -> None:
     places = found["items"]
     suited = [place for place in places if place["suits"]]
     others = [place for place in places if not place["suits"]]
-    typer.echo(f"Strategy {found['strategy']}; it runs {format_duration(found['run_s'])} ({found['basis']}).")
-    rows = [(place["name"], _time(place["wait_s"]), _time(place["run_s"]), _money(place["per_hour"], found),
-             _money(place["cost"], found), "spot" if place["spot"] else None, place["region"],
-             "; ".join(place["reasons"])) for place in suited]  # fmt: skip
+    typer.echo(
+        f"Strategy {found['strategy']}; it runs"
+        f" {format_duration(found['run_s'])} ({found['basis']})."
+    )
+    rows = [
+        (
+            place["name"],
+            _time(place["wait_s"]),
+            _time(place["run_s"]),
+            _money(place["per_hour"], found),
+            _money(place["cost"], found),
+            "spot" if place["spot"] else None,
+            place["region"],
+            "; ".join(place["reasons"]),
+        )
+        for place in suited
+    ]
     columns = ("PLACE", "WAIT", "RUN", "PER HOUR", "COST", "KIND", "REGION", "NOW")
     print_table(columns, rows, empty="Nothing suits it.")
     for place in others[:_MOST_UNSUITED]:
         typer.echo(f"  {place['name']} {'; '.join(place['reasons'])}")
     if len(others) > _MOST_UNSUITED:
-        typer.echo(f"  … and {len(others) - _MOST_UNSUITED} more that do not suit; --json tells all")
+        typer.echo(
+            f"  … and {len(others) - _MOST_UNSUITED} more that do not suit; --json"
+            " tells all"
+        )
 
 
 def _time(seconds: float | None) -> str:
-    return "?" if seconds is None else "none" if not seconds else format_duration(seconds)
+    return (
+        "?" if seconds is None else "none" if not seconds else format_duration(seconds)
+    )
 
 
 def _money(amount: float | None, found: dict[str, Any]) -> str:

@@ -1,4 +1,6 @@
-"""Following a job: its output as it comes, a live line under it on a terminal, and its own exit code at the end."""
+"""Following a job: its output as it comes, a live line under it on a terminal, and its
+own exit code at the end.
+"""
 
 import sys
 import threading
@@ -7,8 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gpuyard.cli.output import STATE_COLOURS, console, duration_of, money, progress_words, short_id
+from gpuyard.cli.output import (
+    STATE_COLOURS,
+    console,
+    duration_of,
+    money,
+    progress_words,
+    short_id,
+)
 from gpuyard.domain.errors import GpuyardError, UnreachableError
+from gpuyard.domain.reasons import Reason
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -17,26 +27,34 @@ if TYPE_CHECKING:
     from gpuyard.client.sync import JobHandle
     from gpuyard.domain.jobs import Job
 
-GPUYARD_FAULT, TIMED_OUT, CANCELLED = 125, 124, 130
+GPUYARD_FAULT = 125
+TIMED_OUT = 124
+CANCELLED = 130
 _LOOK_S = 0.5
 
 
 def follow(job: "JobHandle", *, lines: int | None = None, ask: bool = True) -> int:
     """Show the job's output until it is over; returns the exit code to leave with.
 
-    Ctrl-C asks whether to detach or to cancel; without `ask` it only leaves, as a mere viewer should.
+    Ctrl-C asks whether to detach or to cancel; without `ask` it only leaves, as a mere
+    viewer should.
     """
     try:
         if not (sys.stdout.isatty() and sys.stderr.isatty()):
             return _plain(job, lines)
         return _live(job, lines, ask)
     except UnreachableError as error:
-        on = f"A running job goes on without it; follow it again with `gpuyard logs -f {short_id(job.id)}`."
+        on = (
+            "A running job goes on without it; follow it again with `gpuyard logs -f"
+            f" {short_id(job.id)}`."
+        )
         raise UnreachableError(error.message, on) from None
 
 
 def exit_code(job: "Job") -> int:
-    """The job's own exit code, 128 + n for signal n; 124, 130 and 125 as `docker` and `timeout` use them."""
+    """The job's own exit code, 128 + n for signal n; 124, 130 and 125 as `docker` and
+    `timeout` use them.
+    """
     if job.state == "completed":
         return 0
     if job.state == "timed_out":
@@ -73,13 +91,18 @@ def _live(job: "JobHandle", lines: int | None, ask: bool) -> int:
     over = threading.Event()
     screen = console()
     with Live(
-        console=screen, refresh_per_second=8, transient=True, redirect_stdout=False, redirect_stderr=False
+        console=screen,
+        refresh_per_second=8,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
     ) as live:
         watcher = threading.Thread(target=_watch, args=(job, live, over), daemon=True)
         watcher.start()
         try:
             for line in job.logs(lines=lines):
-                # A bar redraws itself with \r; the live line shows how far the job is, so only the last state counts.
+                # A bar redraws itself with \r; the live line shows how far the job is,
+                # so only the last state counts.
                 screen.print(line.rstrip("\r").rsplit("\r", 1)[-1])
             done = job.wait()
         except KeyboardInterrupt:
@@ -93,7 +116,9 @@ def _live(job: "JobHandle", lines: int | None, ask: bool) -> int:
 
 
 def _watch(job: "JobHandle", live: "Live", over: threading.Event) -> None:
-    """Keep the live line true; a server that is away for a moment is no reason to stop."""
+    """Keep the live line true; a server that is away for a moment is no reason to
+    stop.
+    """
     while not over.is_set():
         with suppress(GpuyardError):
             live.update(live_line(job.peek()))
@@ -121,7 +146,9 @@ def summary(job: "Job") -> str:
     last = job.attempts[-1] if job.attempts else None
     if job.reason and job.reason != job.state:
         parts.append(_reason_words(job, last))
-    parts += [word for word in progress_words(job.progress) if not word.startswith("ETA")]
+    parts += [
+        word for word in progress_words(job.progress) if not word.startswith("ETA")
+    ]
     parts += [f"{duration_of(job)}", money(job.cost)]
     if job.checkpoints:
         parts.append(f"{job.checkpoints} checkpoint{'s' * (job.checkpoints != 1)}")
@@ -129,22 +156,32 @@ def summary(job: "Job") -> str:
 
 
 def _reason_words(job: "Job", last: Any) -> str:
-    if job.reason == "exit_code":
+    if job.reason == Reason.EXIT_CODE:
         return f"exit code {job.exit_code}"
-    if job.reason == "killed_by_signal" and last and last.signal:
+    if job.reason == Reason.KILLED_BY_SIGNAL and last and last.signal:
         return f"killed by signal {last.signal}"
     words = (job.reason or "").replace("_", " ")
-    return f"{words}: {last.message}" if last and last.message else words
+    if last and last.message:
+        return f"{words}: {last.message}"
+    reason = Reason.of(job.reason)
+    return words if reason is Reason.OTHER else reason.sentence
 
 
 def _detached(job: "JobHandle") -> str:
-    return f"detached: {job.id} goes on; follow it with `gpuyard logs -f {short_id(job.id)}`"
+    return (
+        f"detached: {job.id} goes on; follow it with `gpuyard logs -f"
+        f" {short_id(job.id)}`"
+    )
 
 
 def _interrupted(job: "JobHandle") -> int:
     """Ask once whether to detach or cancel; a second Ctrl-C detaches."""
     try:
-        answer = typer.prompt(f"\nDetach from {short_id(job.id)} or cancel it? [d/c]", default="d", show_default=False)
+        answer = typer.prompt(
+            f"\nDetach from {short_id(job.id)} or cancel it? [d/c]",
+            default="d",
+            show_default=False,
+        )
     except (KeyboardInterrupt, typer.Abort):
         answer = "d"
     if not answer.strip().lower().startswith("c"):

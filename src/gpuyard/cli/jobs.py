@@ -28,8 +28,12 @@ from gpuyard.domain.units import format_duration
 if TYPE_CHECKING:
     from gpuyard.domain.jobs import Job
 
-Reference = Annotated[str, typer.Argument(metavar="JOB", help="An id, the end of one, or a name.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document, for programs.")]
+Reference = Annotated[
+    str, typer.Argument(metavar="JOB", help="An id, the end of one, or a name.")
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="One JSON document, for programs.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -39,10 +43,14 @@ def register(app: typer.Typer) -> None:
 
 
 def jobs(
-    state: Annotated[list[str] | None, typer.Option(help="Only in this state; repeat for several.")] = None,
+    state: Annotated[
+        list[str] | None, typer.Option(help="Only in this state; repeat for several.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Only of this name.")] = None,
     project: Annotated[str | None, typer.Option(help="Only of this project.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many.", min=1)] = 30,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", help="At most so many.", min=1)
+    ] = 30,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
@@ -51,31 +59,55 @@ def jobs(
 
 def show(job: Reference, as_json: AsJson = False) -> None:
     """Show everything about a job."""
-    with connect() as yard:
-        info = yard.job(job).info
+    with connect() as client:
+        info = client.job(job).info
     if as_json:
         print_json(info)
         return
     spec: dict[str, Any] = info.spec or {}
-    print_fields({
-        "job": info.id, "name": info.name, "state": info.state, "reason": info.reason, "exit code": info.exit_code,
-        "command": shlex.join(spec.get("command", [])), "standard input": _input_size(spec),
-        "workdir": spec.get("workdir"), "needs": _needs(spec),
-        "timeout": spec.get("timeout_s") and format_duration(spec["timeout_s"]),
-        "retries": spec.get("retry_count"), "after": ", ".join(spec.get("depends_on", [])),
-        "labels": ", ".join(f"{name}={value}" for name, value in info.labels.items()),
-        "priority": info.priority, "project": info.project, "submitted": clock(info.created_at),
-        "started": info.started_at and clock(info.started_at), "ended": info.ended_at and clock(info.ended_at),
-        "ran": duration_of(info), "progress": ", ".join(progress_words(info.progress)),
-        "cost": f"{money(info.cost)} ({info.cost.basis} price of {info.cost.tier})" if info.cost.tier else "",
-        "peak memory": f"{info.usage['peak_mb']:.0f} MB" if info.usage.get("peak_mb") else "",
-        "checkpoints": info.checkpoints or "", "notes": "; ".join(info.warnings),
-    })  # fmt: skip
+    print_fields(
+        {
+            "job": info.id,
+            "name": info.name,
+            "state": info.state,
+            "reason": info.reason,
+            "exit code": info.exit_code,
+            "command": shlex.join(spec.get("command", [])),
+            "standard input": _input_size(spec),
+            "workdir": spec.get("workdir"),
+            "needs": _needs(spec),
+            "timeout": spec.get("timeout_s") and format_duration(spec["timeout_s"]),
+            "retries": spec.get("retry_count"),
+            "after": ", ".join(spec.get("depends_on", [])),
+            "labels": ", ".join(
+                f"{name}={value}" for name, value in info.labels.items()
+            ),
+            "priority": info.priority,
+            "project": info.project,
+            "submitted": clock(info.created_at),
+            "started": info.started_at and clock(info.started_at),
+            "ended": info.ended_at and clock(info.ended_at),
+            "ran": duration_of(info),
+            "progress": ", ".join(progress_words(info.progress)),
+            "cost": (
+                f"{money(info.cost)} ({info.cost.basis} price of {info.cost.tier})"
+                if info.cost.tier
+                else ""
+            ),
+            "peak memory": (
+                f"{info.usage['peak_mb']:.0f} MB" if info.usage.get("peak_mb") else ""
+            ),
+            "checkpoints": info.checkpoints or "",
+            "notes": "; ".join(info.warnings),
+        }
+    )
     _print_attempts(info)
 
 
 def _input_size(spec: dict[str, Any]) -> str:
-    """How much the command reads: what it reads may be long, or nobody else's business."""
+    """How much the command reads: what it reads may be long, or nobody else's
+    business.
+    """
     return size(len(spec["stdin"].encode())) if spec.get("stdin") else ""
 
 
@@ -83,11 +115,14 @@ def _needs(spec: dict[str, Any]) -> str:
     """What was asked for, as far as it was said."""
     resources = spec.get("resources", {})
     gpus = resources.get("gpus", {})
-    words = [f"{gpus['count']} GPU" if gpus.get("count") else "", gpus.get("gpu_class", ""),
-             f"of {gpus['memory_gb']:g} GB" if gpus.get("memory_gb") else "",
-             f"{resources['cpus']:g} cores" if resources.get("cpus") else "",
-             f"{resources['memory_gb']:g} GB memory" if resources.get("memory_gb") else "",
-             spec.get("tier") or ""]  # fmt: skip
+    words = [
+        f"{gpus['count']} GPU" if gpus.get("count") else "",
+        gpus.get("gpu_class", ""),
+        f"of {gpus['memory_gb']:g} GB" if gpus.get("memory_gb") else "",
+        f"{resources['cpus']:g} cores" if resources.get("cpus") else "",
+        f"{resources['memory_gb']:g} GB memory" if resources.get("memory_gb") else "",
+        spec.get("tier") or "",
+    ]
     return ", ".join(word for word in words if word)
 
 
@@ -95,27 +130,63 @@ def _print_attempts(info: "Job") -> None:
     if not info.attempts:
         return
     typer.echo()
-    rows = [(a.number, a.state, a.node and a.node[-8:], ", ".join(a.gpus), clock(a.started_at), a.exit_code, a.signal,
-             a.reason, money(a.cost)) for a in info.attempts]  # fmt: skip
-    print_table(("ATTEMPT", "STATE", "NODE", "GPUS", "STARTED", "EXIT", "SIGNAL", "REASON", "COST"), rows, empty="")
+    rows = [
+        (
+            a.number,
+            a.state,
+            a.node and a.node[-8:],
+            ", ".join(a.gpus),
+            clock(a.started_at),
+            a.exit_code,
+            a.signal,
+            a.reason,
+            money(a.cost),
+        )
+        for a in info.attempts
+    ]
+    print_table(
+        (
+            "ATTEMPT",
+            "STATE",
+            "NODE",
+            "GPUS",
+            "STARTED",
+            "EXIT",
+            "SIGNAL",
+            "REASON",
+            "COST",
+        ),
+        rows,
+        empty="",
+    )
     last = info.attempts[-1]
     limits = ", ".join(f"{name} by {how}" for name, how in last.limits.items())
-    print_fields({"limits": limits, "message": last.message, "resumed from": last.resumed_from})
+    print_fields(
+        {"limits": limits, "message": last.message, "resumed from": last.resumed_from}
+    )
 
 
 def logs(
     job: Reference,
-    follow_: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is over.")] = False,
-    lines: Annotated[int | None, typer.Option("--lines", "-n", min=0, help="Only the last so many.")] = None,
-    attempt: Annotated[int | None, typer.Option(min=1, help="Of this attempt; default: the last.")] = None,
+    follow_: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the job is over.")
+    ] = False,
+    lines: Annotated[
+        int | None, typer.Option("--lines", "-n", min=0, help="Only the last so many.")
+    ] = None,
+    attempt: Annotated[
+        int | None, typer.Option(min=1, help="Of this attempt; default: the last.")
+    ] = None,
 ) -> None:
     """Print a job's output; with -f its exit code becomes this command's."""
     try:
-        with connect() as yard:
-            handle = yard.job(job)
+        with connect() as client:
+            handle = client.job(job)
             if follow_ and attempt is None:
                 sys.exit(follow(handle, lines=lines, ask=False))
-            for part in yard.log_bytes(handle.id, lines=lines, follow=follow_, attempt=attempt):
+            for part in client.log_bytes(
+                handle.id, lines=lines, follow=follow_, attempt=attempt
+            ):
                 sys.stdout.buffer.write(part)
                 sys.stdout.buffer.flush()
     except GpuyardError as error:
@@ -126,13 +197,15 @@ def logs(
 
 
 def cancel(
-    jobs: Annotated[list[str], typer.Argument(metavar="JOB…", help="Ids, ends of ids, or names.")],
+    jobs: Annotated[
+        list[str], typer.Argument(metavar="JOB…", help="Ids, ends of ids, or names.")
+    ],
     wait: Annotated[bool, typer.Option(help="Wait until it is over.")] = True,
     as_json: AsJson = False,
 ) -> None:
     """End jobs. One that is over stays as it is."""
-    with connect() as yard:
-        handles = [yard.job(reference) for reference in jobs]
+    with connect() as client:
+        handles = [client.job(reference) for reference in jobs]
         before = {handle.id: handle.state for handle in handles}
         done = [handle.cancel() for handle in handles]
         if wait:
@@ -148,14 +221,17 @@ def cancel(
 def resume(
     job: Reference,
     checkpoint: Annotated[
-        str | None, typer.Option("--from", help="Its id, file name or step; default: newest.")
+        str | None,
+        typer.Option("--from", help="Its id, file name or step; default: newest."),
     ] = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not follow it.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Do not follow it.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Start a new attempt of an ended job from a checkpoint, and follow it."""
-    with connect() as yard:
-        handle = yard.job(job)
+    with connect() as client:
+        handle = client.job(job)
         info = handle.resume(checkpoint)
         if as_json:
             print_json(info)
@@ -166,9 +242,11 @@ def resume(
 
 
 def why(job: Reference, as_json: AsJson = False) -> None:
-    """Say why a job is not running: what it waits for, what was rejected, what would help."""
-    with connect() as yard:
-        answer = yard.job(job).why()
+    """Say why a job is not running: what it waits for, what was rejected, what would
+    help.
+    """
+    with connect() as client:
+        answer = client.job(job).why()
     if as_json:
         print_json(answer)
         return
@@ -178,7 +256,15 @@ def why(job: Reference, as_json: AsJson = False) -> None:
     if answer.get("position"):
         typer.echo(f"Position in the queue: {answer['position']}")
     for verdict in answer.get("candidates", []):
-        reasons = "; ".join([*verdict["reasons"], *([verdict["expects"]] if verdict["expects"] else [])]) or "fits"
+        reasons = (
+            "; ".join(
+                [
+                    *verdict["reasons"],
+                    *([verdict["expects"]] if verdict["expects"] else []),
+                ]
+            )
+            or "fits"
+        )
         typer.echo(f"  {verdict['name'] or verdict['node']}: {reasons}")
     if answer.get("would_help"):
         typer.echo("What would help:")
@@ -186,35 +272,54 @@ def why(job: Reference, as_json: AsJson = False) -> None:
             typer.echo(f"  - {hint}")
     estimate = answer.get("estimate_s")
     basis = answer.get("estimate_basis") or ""
-    typer.echo(f"Estimate: {'in ' + format_duration(estimate) if estimate is not None else 'unknown'}"
-               + (f" ({basis})" if basis else ""))  # fmt: skip
+    typer.echo(
+        "Estimate:"
+        f" {'in ' + format_duration(estimate) if estimate is not None else 'unknown'}"
+        + (f" ({basis})" if basis else "")
+    )
 
 
 def events(
     job: Annotated[str | None, typer.Option(help="Only of this job.")] = None,
-    follow_: Annotated[bool, typer.Option("--follow", "-f", help="Go on as they come.")] = False,
-    after: Annotated[int | None, typer.Option(min=0, help="Only after this number; with -f, from now on.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="At most so many.")] = 1000,
+    follow_: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as they come.")
+    ] = False,
+    after: Annotated[
+        int | None,
+        typer.Option(min=0, help="Only after this number; with -f, from now on."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=10_000, help="At most so many.")
+    ] = 1000,
     as_json: AsJson = False,
 ) -> None:
-    """List what happened; with -f, what happens. With --json and -f, one JSON object a line."""
+    """List what happened; with -f, what happens.
+
+    With --json and -f, one JSON object a line.
+    """
     from gpuyard.client import calls
 
-    with connect() as yard:
+    with connect() as client:
         if not follow_:
-            found = yard.call(calls.events(after or 0, limit, job))
+            found = client.call(calls.events(after or 0, limit, job))
             if as_json:
-                print_page(found, str(found[-1]["seq"]) if len(found) == limit else None)
+                print_page(
+                    found, str(found[-1]["seq"]) if len(found) == limit else None
+                )
             for event in [] if as_json else found:
                 typer.echo(_event_line(event))
             return
-        for event in yard.events(after=after, job=job):
+        for event in client.events(after=after, job=job):
             typer.echo(json.dumps(event) if as_json else _event_line(event))
 
 
 def _event_line(event: dict[str, Any]) -> str:
-    data = {k: v for k, v in event["data"].items() if v not in (None, "", [], {}) and k != "attempt_id"}
+    data = {
+        k: v
+        for k, v in event["data"].items()
+        if v not in (None, "", [], {}) and k != "attempt_id"
+    }
     words = " ".join(f"{name}={value}" for name, value in data.items())
-    return (
-        f"{event['seq'] or '':>6} {clock(event['at'])} {event['kind']:<22} {short_id(event['job_id'] or ''):<8} {words}"
-    )
+    seq = event["seq"] or ""
+    job = short_id(event["job_id"] or "")
+    return f"{seq:>6} {clock(event['at'])} {event['kind']:<22} {job:<8} {words}"

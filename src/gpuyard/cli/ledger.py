@@ -1,4 +1,6 @@
-"""`gpuyard ledger`: check, back up, copy and rebuild the ledger; through the server where one runs."""
+"""`gpuyard ledger`: check, back up, copy and rebuild the ledger; through the server
+where one runs.
+"""
 
 import sys
 from collections.abc import Generator
@@ -10,32 +12,46 @@ import typer
 
 from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.output import print_json, say
-from gpuyard.domain.errors import InvalidInputError, LedgerError, NotFoundError, RefusedError
+from gpuyard.domain.errors import (
+    InvalidInputError,
+    LedgerError,
+    NotFoundError,
+    RefusedError,
+)
 
 if TYPE_CHECKING:
     from gpuyard.client.sync import Client
     from gpuyard.config.paths import Home
     from gpuyard.ledger.ledger import Ledger
 
-_WHERE = "`home` (what this home uses), a SQLite file, a postgresql:// address, or `-`: an address from stdin."
+_WHERE = (
+    "`home` (what this home uses), a SQLite file, a postgresql:// address, or `-`: an"
+    " address from stdin."
+)
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    ledger = typer.Typer(no_args_is_help=True, help="Check, back up, copy or rebuild the ledger.")
+    ledger = typer.Typer(
+        no_args_is_help=True, help="Check, back up, copy or rebuild the ledger."
+    )
     for command in (check, backup, copy, rebuild):
         ledger.command()(command)
     app.add_typer(ledger, name="ledger")
 
 
 def check(as_json: AsJson = False) -> None:
-    """Fold the journal anew and compare it with every row; exit code 4 when something differs."""
-    yard = _server()
-    if yard is not None:
+    """Fold the journal anew and compare it with every row; exit code 4 when something
+    differs.
+    """
+    client = _server()
+    if client is not None:
         from gpuyard.client.calls import Call
 
-        with yard:
-            report: dict[str, Any] = yard.call(Call("GET", "/api/v1/ledger/check", lambda answer: answer))
+        with client:
+            report: dict[str, Any] = client.call(
+                Call("GET", "/api/v1/ledger/check", lambda answer: answer)
+            )
     else:
         from dataclasses import asdict
 
@@ -73,11 +89,13 @@ def backup(
 ) -> None:
     """Save the ledger as it is now into a file, while everything goes on."""
     if file.exists():
-        raise InvalidInputError.of("FILE", f"{file} exists already", "give the name of a new file")
-    yard = _server()
-    if yard is not None:
-        with yard:
-            yard.back_up(file)
+        raise InvalidInputError.of(
+            "FILE", f"{file} exists already", "give the name of a new file"
+        )
+    client = _server()
+    if client is not None:
+        with client:
+            client.back_up(file)
     else:
         from gpuyard.ledger import transfer
 
@@ -92,7 +110,9 @@ def backup(
 def copy(
     source: Annotated[str, typer.Argument(metavar="FROM", help=_WHERE)],
     target: Annotated[str, typer.Argument(metavar="TO", help=_WHERE)],
-    replace: Annotated[bool, typer.Option("--replace", help="Give up what the target holds.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Give up what the target holds.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Copy a whole ledger from one database into another, and check the copy."""
@@ -100,20 +120,28 @@ def copy(
         raise InvalidInputError.of("TO", "is the same as FROM", "name another ledger")
     from gpuyard.ledger import transfer
 
-    with _opened(_where(source, "FROM"), new=False) as origin, _opened(_where(target, "TO")) as copied:
+    with (
+        _opened(_where(source, "FROM"), new=False) as origin,
+        _opened(_where(target, "TO")) as copied,
+    ):
         rows = transfer.copy(origin.engine, copied.engine, replace=replace)
     if as_json:
         print_json({"rows": rows})
     else:
-        say(f"copied {sum(rows.values())} rows, {rows['events']} of them events; the copy is what its journal says")
+        say(
+            f"copied {sum(rows.values())} rows, {rows['events']} of them events; the"
+            " copy is what its journal says"
+        )
 
 
 def rebuild() -> None:
     """Write the state tables anew from the journal. Only while no server runs."""
-    yard = _server()
-    if yard is not None:
-        yard.close()
-        raise RefusedError("A server works on this ledger.", "Stop it with `gpuyard down`.")
+    client = _server()
+    if client is not None:
+        client.close()
+        raise RefusedError(
+            "A server works on this ledger.", "Stop it with `gpuyard down`."
+        )
     from gpuyard.ledger import replay
 
     with _opened(_of_home(), new=False) as ledger:
@@ -160,14 +188,23 @@ def _where(said: str, field: str) -> Path | str:
 
 @contextmanager
 def _opened(where: Path | str, *, new: bool = True) -> "Generator[Ledger]":
-    """The ledger at `where`, with no server beside; without `new` it must be there already."""
+    """The ledger at `where`, with no server beside; without `new` it must be there
+    already.
+    """
     from gpuyard.ledger.ledger import Ledger
     from gpuyard.ledger.store import lock_ledger
 
     if isinstance(where, Path) and not new and not where.is_file():
-        raise NotFoundError(f"There is no ledger {where}.", "Start a server with `gpuyard up`, or name another ledger.")
+        raise NotFoundError(
+            f"There is no ledger {where}.",
+            "Start a server with `gpuyard up`, or name another ledger.",
+        )
     # The lock of the home that the file is the ledger of, if it is one.
-    lock = where.with_name("server.lock") if isinstance(where, Path) and where.name == "ledger.db" else None
+    lock = (
+        where.with_name("server.lock")
+        if isinstance(where, Path) and where.name == "ledger.db"
+        else None
+    )
     with lock_ledger(lock) if lock else nullcontext():
         ledger = Ledger.open(where)
         try:

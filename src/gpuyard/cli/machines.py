@@ -1,4 +1,6 @@
-"""`gpuyard gpus, nodes, tiers, providers, offers, workspace`: what there is to run on, at what price, and to keep."""
+"""`gpuyard gpus, nodes, tiers, providers, offers, workspace`: what there is to run on,
+at what price, and to keep.
+"""
 
 from typing import Annotated, Any
 
@@ -19,35 +21,82 @@ def register(app: typer.Typer) -> None:
 def _listing(noun: str) -> list[dict[str, Any]]:
     from gpuyard.client import calls
 
-    with connect() as yard:
-        return yard.call(calls.listing(noun))
+    with connect() as client:
+        return client.call(calls.listing(noun))
 
 
 def gpus(
-    drain: Annotated[list[str] | None, typer.Option("--drain", metavar="GPU", help="Give it nothing new.")] = None,
-    undrain: Annotated[list[str] | None, typer.Option("--undrain", metavar="GPU", help="Use it again.")] = None,
-    release: Annotated[list[str] | None, typer.Option("--release", metavar="GPU", help="End its quarantine.")] = None,
+    drain: Annotated[
+        list[str] | None,
+        typer.Option("--drain", metavar="GPU", help="Give it nothing new."),
+    ] = None,
+    undrain: Annotated[
+        list[str] | None, typer.Option("--undrain", metavar="GPU", help="Use it again.")
+    ] = None,
+    release: Annotated[
+        list[str] | None,
+        typer.Option("--release", metavar="GPU", help="End its quarantine."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the GPUs, their state and the job on each. GPU: an index, a UUID or the beginning of one."""
+    """List the GPUs, their state and the job on each.
+
+    GPU: an index, a UUID or the beginning of one.
+    """
     _tend(drain=drain or [], undrain=undrain or [], release=release or [])
     found = _listing("gpus")
     if as_json:
         print_page(found)
         return
-    rows = [(g["index"], g["name"], g["gpu_class"], format_gb(g["memory_mb"] / 1024), _figure(g["free_mb"], "GB"),
-             _figure(g["temperature_c"], "°C"), _figure(g["utilization"], "%"), g["state"], g["node"],
-             short_id(g["job_id"] or ""), g["problem"] or g["quarantine"]) for g in found]  # fmt: skip
-    columns = ("GPU", "NAME", "CLASS", "MEMORY", "FREE", "HEAT", "LOAD", "STATE", "NODE", "JOB", "PROBLEM")
+    rows = [
+        (
+            g["index"],
+            g["name"],
+            g["gpu_class"],
+            format_gb(g["memory_mb"] / 1024),
+            _figure(g["free_mb"], "GB"),
+            _figure(g["temperature_c"], "°C"),
+            _figure(g["utilization"], "%"),
+            g["state"],
+            g["node"],
+            short_id(g["job_id"] or ""),
+            g["problem"] or g["quarantine"],
+        )
+        for g in found
+    ]
+    columns = (
+        "GPU",
+        "NAME",
+        "CLASS",
+        "MEMORY",
+        "FREE",
+        "HEAT",
+        "LOAD",
+        "STATE",
+        "NODE",
+        "JOB",
+        "PROBLEM",
+    )
     print_table(
-        columns, rows, empty="No GPUs found on this machine; CPU jobs run. `gpuyard doctor` says what was tried."
+        columns,
+        rows,
+        empty=(
+            "No GPUs found on this machine; CPU jobs run. `gpuyard doctor` says what"
+            " was tried."
+        ),
     )
 
 
 def _figure(value: float | None, unit: str) -> str:
     if value is None:
         return ""
-    return format_gb(value / 1024) if unit == "GB" else f"{value:.0%}" if unit == "%" else f"{value:g} {unit}"
+    return (
+        format_gb(value / 1024)
+        if unit == "GB"
+        else f"{value:.0%}"
+        if unit == "%"
+        else f"{value:g} {unit}"
+    )
 
 
 def _tend(**wishes: list[str]) -> None:
@@ -55,8 +104,8 @@ def _tend(**wishes: list[str]) -> None:
 
     for action, wanted in wishes.items():
         for gpu in wanted:
-            with connect() as yard:
-                yard.call(calls.tend_gpu(gpu, action))
+            with connect() as client:
+                client.call(calls.tend_gpu(gpu, action))
 
 
 def nodes(as_json: AsJson = False) -> None:
@@ -65,9 +114,19 @@ def nodes(as_json: AsJson = False) -> None:
     if as_json:
         print_page(found)
         return
-    rows = [(n["id"][-8:], n["name"], n["provider"], n["state"], f"{n['booked']['cpus']:g}/{n['cpus']:g}",
-             f"{n['booked']['memory_gb']:.3g}/{n['memory_gb']:.3g} GB", f"{n['booked']['gpus']}/{n['gpus']}",
-             n["reason"] or n["quarantine"]) for n in found]  # fmt: skip
+    rows = [
+        (
+            n["id"][-8:],
+            n["name"],
+            n["provider"],
+            n["state"],
+            f"{n['booked']['cpus']:g}/{n['cpus']:g}",
+            f"{n['booked']['memory_gb']:.3g}/{n['memory_gb']:.3g} GB",
+            f"{n['booked']['gpus']}/{n['gpus']}",
+            n["reason"] or n["quarantine"],
+        )
+        for n in found
+    ]
     columns = ("ID", "NAME", "PROVIDER", "STATE", "CPU", "MEMORY", "GPUS", "NOTE")
     print_table(columns, rows, empty="No nodes yet.")
 
@@ -78,14 +137,31 @@ def tiers(as_json: AsJson = False) -> None:
     if as_json:
         print_page(found)
         return
-    gpus = {t["id"]: f"{t['gpu']['count']} × {t['gpu']['memory']}" for t in found if t.get("gpu")}
-    rows = [(t["id"], f"{t['cpu']:g}", t["memory"], gpus.get(t["id"]),
-             format_duration(t["maxRuntime"]), f"${t['costPerHour']:g}", t["instance"], t["description"])
-            for t in found]  # fmt: skip
+    gpus = {
+        t["id"]: f"{t['gpu']['count']} × {t['gpu']['memory']}"
+        for t in found
+        if t.get("gpu")
+    }
+    rows = [
+        (
+            t["id"],
+            f"{t['cpu']:g}",
+            t["memory"],
+            gpus.get(t["id"]),
+            format_duration(t["maxRuntime"]),
+            f"${t['costPerHour']:g}",
+            t["instance"],
+            t["description"],
+        )
+        for t in found
+    ]
     columns = ("TIER", "CPU", "MEMORY", "GPU", "LONGEST", "PER HOUR", "LIKE", "FOR")
     print_table(columns, rows, empty="No tiers.")
     if found:
-        typer.echo(f"Prices of {found[0]['date']}; override them with [[tiers]] in gpuyard.toml.")
+        typer.echo(
+            f"Prices of {found[0]['date']}; override them with [[tiers]] in"
+            " gpuyard.toml."
+        )
 
 
 def providers(as_json: AsJson = False) -> None:
@@ -94,37 +170,95 @@ def providers(as_json: AsJson = False) -> None:
     if as_json:
         print_page(found)
         return
-    rows = [(p["name"], p["status"], p.get("nodes"), p["running"], p["waiting"],
-             "" if p["success_rate_day"] is None else f"{p['success_rate_day']:.0%}",
-             p.get("message") or p["quarantine"])
-            for p in found]  # fmt: skip
-    columns = ("PROVIDER", "STATUS", "NODES", "RUNNING", "WAITING", "WENT WELL", "MESSAGE")
+    rows = [
+        (
+            p["name"],
+            p["status"],
+            p.get("nodes"),
+            p["running"],
+            p["waiting"],
+            "" if p["success_rate_day"] is None else f"{p['success_rate_day']:.0%}",
+            p.get("message") or p["quarantine"],
+        )
+        for p in found
+    ]
+    columns = (
+        "PROVIDER",
+        "STATUS",
+        "NODES",
+        "RUNNING",
+        "WAITING",
+        "WENT WELL",
+        "MESSAGE",
+    )
     print_table(columns, rows, empty="No providers.")
 
 
 def offers(as_json: AsJson = False) -> None:
-    """List what engines offer beyond this machine, the best first. `gpuyard estimate` ranks them for a job."""
+    """List what engines offer beyond this machine, the best first.
+
+    `gpuyard estimate` ranks them for a job.
+    """
     found = _listing("offers")
     if as_json:
         print_page(found)
         return
-    rows = [(o["id"], f"{o['gpus']} × {o['gpu'] or 'GPU'}" if o["gpus"] else None,
-             f"{o['gpu_memory_gb']:g} GB" if o["gpu_memory_gb"] else None, f"{o['cpus']:g}", f"{o['memory_gb']:.4g} GB",
-             o["nodes"], o["price_per_hour"] and f"{o['price_per_hour']} {o['currency']}",
-             "spot" if o["spot"] else "", o["region"], "" if o["wait_s"] is None else format_duration(o["wait_s"]),
-             "" if o["trust"] is None else f"{o['trust']:.0%}", o["problem"])
-            for o in found]  # fmt: skip
-    columns = ("OFFER", "GPUS", "EACH", "CORES", "MEMORY", "NODES", "PER HOUR", "KIND", "REGION", "WAIT", "TRUST",
-               "NOTE")  # fmt: skip
-    print_table(columns, rows, empty="No offers: no engine such as Slurm is configured.")
+    rows = [
+        (
+            o["id"],
+            f"{o['gpus']} × {o['gpu'] or 'GPU'}" if o["gpus"] else None,
+            f"{o['gpu_memory_gb']:g} GB" if o["gpu_memory_gb"] else None,
+            f"{o['cpus']:g}",
+            f"{o['memory_gb']:.4g} GB",
+            o["nodes"],
+            o["price_per_hour"] and f"{o['price_per_hour']} {o['currency']}",
+            "spot" if o["spot"] else "",
+            o["region"],
+            "" if o["wait_s"] is None else format_duration(o["wait_s"]),
+            "" if o["trust"] is None else f"{o['trust']:.0%}",
+            o["problem"],
+        )
+        for o in found
+    ]
+    columns = (
+        "OFFER",
+        "GPUS",
+        "EACH",
+        "CORES",
+        "MEMORY",
+        "NODES",
+        "PER HOUR",
+        "KIND",
+        "REGION",
+        "WAIT",
+        "TRUST",
+        "NOTE",
+    )
+    print_table(
+        columns, rows, empty="No offers: no engine such as Slurm is configured."
+    )
 
 
 def workspace(as_json: AsJson = False) -> None:
-    """List the workspaces: folders that outlive the jobs that use them (`gpuyard run --workspace NAME`)."""
+    """List the workspaces: folders that outlive the jobs that use them (`gpuyard run
+    --workspace NAME`).
+    """
     found = _listing("workspaces")
     if as_json:
         print_page(found)
         return
-    rows = [(w["project"], w["name"], w["files"], size(w["size"]), ago(w["changed_at"]), w["path"]) for w in found]
+    rows = [
+        (
+            w["project"],
+            w["name"],
+            w["files"],
+            size(w["size"]),
+            ago(w["changed_at"]),
+            w["path"],
+        )
+        for w in found
+    ]
     columns = ("PROJECT", "NAME", "FILES", "SIZE", "CHANGED", "PATH")
-    print_table(columns, rows, empty="No workspaces. `gpuyard run --workspace NAME` makes one.")
+    print_table(
+        columns, rows, empty="No workspaces. `gpuyard run --workspace NAME` makes one."
+    )

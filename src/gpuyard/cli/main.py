@@ -1,4 +1,4 @@
-"""`gpuyard`: the commands put together, and errors turned into one line and an exit code."""
+"""`gpuyard`: all commands, and errors turned into one line and an exit code."""
 
 import sys
 from typing import Any
@@ -20,19 +20,19 @@ from gpuyard.cli import (
     templates,
     top,
     trust,
-)  # fmt: skip
-from gpuyard.cli.entry import leave_quietly
-from gpuyard.cli.wings import CommandsWithWings
+)
+from gpuyard.cli.broken_pipe import discard_output
+from gpuyard.cli.plugins import CommandsWithPlugins
 from gpuyard.domain.errors import GpuyardError
 
 
-class _Commands(CommandsWithWings):
+class _Commands(CommandsWithPlugins):
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; a reader that leaves (`| head`) has what it wanted, and nothing has failed."""
+        """Run a command; a reader that stops reading (`| head`) is no error."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            leave_quietly()
+            discard_output()
             raise typer.Exit from None
 
 
@@ -74,13 +74,15 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _main(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version."
+    ),
 ) -> None:
     """One queue for all GPU work, on every GPU you can reach."""
 
 
 def main() -> None:
-    """The entry point: an error gpuyard can explain is one line on stderr and that error's exit code."""
+    """Run the command; a known error is one line on stderr and its exit code."""
     try:
         app()
     except GpuyardError as error:

@@ -1,4 +1,6 @@
-"""`gpuyard models`: what language models there are, where they are loaded, and loading, unloading, pinning by hand."""
+"""`gpuyard models`: what language models there are, where they are loaded, and loading,
+unloading, pinning by hand.
+"""
 
 from typing import Annotated, Any
 
@@ -9,12 +11,18 @@ from gpuyard.cli.output import print_page, print_table
 from gpuyard.cli.session import connect
 from gpuyard.domain.units import format_duration, format_gb
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A name from [models.NAME] in gpuyard.toml.")]
+Model = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="A name from [models.NAME] in gpuyard.toml."),
+]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    models = typer.Typer(help="List the models, and load, unload or pin one.", invoke_without_command=True)
+    models = typer.Typer(
+        help="List the models, and load, unload or pin one.",
+        invoke_without_command=True,
+    )
     models.callback()(listing)
     for command in (load, unload, pin, unpin):
         models.command()(command)
@@ -22,37 +30,67 @@ def register(app: typer.Typer) -> None:
 
 
 def listing(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the models: where they are loaded, how long they have been idle, who waits."""
+    """List the models: where they are loaded, how long they have been idle, who
+    waits.
+    """
     if context.invoked_subcommand:
         return
     from gpuyard.client import calls
 
-    with connect() as yard:
-        found = yard.call(calls.listing("models"))
-        gpus = {gpu["uuid"]: gpu["index"] for gpu in yard.call(calls.listing("gpus"))}
+    with connect() as client:
+        found = client.call(calls.listing("models"))
+        gpus = {gpu["uuid"]: gpu["index"] for gpu in client.call(calls.listing("gpus"))}
     if as_json:
         print_page(found)
         return
-    columns = ("MODEL", "ENGINE", "NEEDS", "STATE", "GPU", "IDLE", "ANSWERED", "WAITING", "LOADS IN", "PROBLEM")
+    columns = (
+        "MODEL",
+        "ENGINE",
+        "NEEDS",
+        "STATE",
+        "GPU",
+        "IDLE",
+        "ANSWERED",
+        "WAITING",
+        "LOADS IN",
+        "PROBLEM",
+    )
     rows = [_row(model, gpus) for model in found]
-    print_table(columns, rows, empty="No models. Add [models.NAME] to gpuyard.toml; the guide on models shows how.")
+    print_table(
+        columns,
+        rows,
+        empty=(
+            "No models. Add [models.NAME] to gpuyard.toml; the guide on models shows"
+            " how."
+        ),
+    )
 
 
 def _row(model: dict[str, Any], gpus: dict[str, int]) -> tuple[Any, ...]:
     there = model["replicas"]
     idle = [replica["idle_s"] for replica in there if replica["idle_s"] is not None]
-    places = ", ".join(str(gpus.get(replica["gpu"], replica["gpu"])) for replica in there)
-    return (model["name"], model["engine"], format_gb(model["memory_gb"]),
-            model["state"] + (" (pinned)" if model["pinned"] else ""), places,
-            format_duration(min(idle)) if idle else "", model["answered"], model["waiting"],
-            format_duration(model["boot_s"]), model["problem"])  # fmt: skip
+    places = ", ".join(
+        str(gpus.get(replica["gpu"], replica["gpu"])) for replica in there
+    )
+    return (
+        model["name"],
+        model["engine"],
+        format_gb(model["memory_gb"]),
+        model["state"] + (" (pinned)" if model["pinned"] else ""),
+        places,
+        format_duration(min(idle)) if idle else "",
+        model["answered"],
+        model["waiting"],
+        format_duration(model["boot_s"]),
+        model["problem"],
+    )
 
 
 def _tend(model: str, action: str, done: str) -> None:
     from gpuyard.client import calls
 
-    with connect() as yard:
-        typer.echo(f"{yard.call(calls.tend_model(model, action))} {done}")
+    with connect() as client:
+        typer.echo(f"{client.call(calls.tend_model(model, action))} {done}")
 
 
 def load(model: Model) -> None:

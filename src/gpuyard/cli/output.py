@@ -1,4 +1,7 @@
-"""What commands print: tables for people, one JSON document for programs. `NO_COLOR` turns colours off."""
+"""What commands print: tables for people, one JSON document for programs.
+
+`NO_COLOR` turns colours off.
+"""
 
 import json
 import os
@@ -15,7 +18,7 @@ from gpuyard.domain.units import format_duration
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gpuyard.cli.listing import ListedCost, ListedJob, ListedProgress
+    from gpuyard.cli.listed_job import ListedCost, ListedJob, ListedProgress
     from gpuyard.domain.jobs import Cost, Job, Progress
 
 STATE_COLOURS = {
@@ -35,10 +38,19 @@ def console(*, stderr: bool = False) -> "Console":
     from rich.console import Console
 
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
-    # What goes into a pipe or a file is not folded at the 80 columns of a terminal that is not there.
+    # What goes into a pipe or a file is not folded at the 80 columns of a terminal that
+    # is not there.
     width = None if terminal else _PIPE_WIDTH
-    # A job's output and names are shown as they are: `:x:` is no cross, and `[red]` no colour.
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
+    # A job's output and names are shown as they are: `:x:` is no cross, and `[red]` no
+    # colour.
+    return Console(
+        stderr=stderr,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=True,
+        width=width,
+    )
 
 
 def say(text: str = "") -> None:
@@ -63,24 +75,39 @@ def print_page(items: Sequence[Any], next_cursor: str | None = None) -> None:
     print_json({"items": list(items), "next": next_cursor})
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
-    """A table without lines; `empty` is said when there are no rows. A state is coloured on a terminal."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str
+) -> None:
+    """A table without lines; `empty` is said when there are no rows.
+
+    A state is coloured on a terminal.
+    """
     cells = [[_cell(value) for value in row] for row in rows]
     if not cells:
         say(empty)
         return
     widths = [max(map(_width, column)) for column in zip(columns, *cells, strict=True)]
     terminal = sys.stdout.isatty()
-    if terminal and sum(widths) + 2 * (len(widths) - 1) > shutil.get_terminal_size().columns:
+    if (
+        terminal
+        and sum(widths) + 2 * (len(widths) - 1) > shutil.get_terminal_size().columns
+    ):
         _print_folded(columns, cells)
         return
     coloured = terminal and not os.environ.get("NO_COLOR")
-    lines = [_line(columns, columns, widths, dict.fromkeys(columns, "1") if coloured else {})]
+    lines = [
+        _line(columns, columns, widths, dict.fromkeys(columns, "1") if coloured else {})
+    ]
     lines += [_line(columns, row, widths, _CODES if coloured else {}) for row in cells]
     say("\n".join(lines))
 
 
-def _line(columns: Sequence[str], row: Sequence[str], widths: Sequence[int], codes: Mapping[str, str]) -> str:
+def _line(
+    columns: Sequence[str],
+    row: Sequence[str],
+    widths: Sequence[int],
+    codes: Mapping[str, str],
+) -> str:
     """One line; `codes` are escape codes of words that are coloured."""
     parts: list[str] = []
     for column, text, width in zip(columns, row, widths, strict=True):
@@ -92,7 +119,11 @@ def _line(columns: Sequence[str], row: Sequence[str], widths: Sequence[int], cod
 
 def _width(text: str) -> int:
     """The columns a text takes on a terminal: ideographs take two."""
-    return len(text) if text.isascii() else sum(1 + (east_asian_width(c) in "WF") - bool(combining(c)) for c in text)
+    return (
+        len(text)
+        if text.isascii()
+        else sum(1 + (east_asian_width(c) in "WF") - bool(combining(c)) for c in text)
+    )
 
 
 def _print_folded(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -103,7 +134,9 @@ def _print_folded(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(
-            column, no_wrap=column in ("JOB", "STATE", "ID"), justify="right" if column in _NUMERIC else "left"
+            column,
+            no_wrap=column in ("JOB", "STATE", "ID"),
+            justify="right" if column in _NUMERIC else "left",
         )
     for row in rows:
         table.add_row(*(Text(text, style=STATE_COLOURS.get(text, "")) for text in row))
@@ -112,23 +145,42 @@ def _print_folded(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None
 
 _PIPE_WIDTH = 240
 _LOSSES = ("loss", "train_loss", "val_loss", "eval_loss")
-_NUMERIC = frozenset({"PRIO", "COST", "SIZE", "STEP", "CPU", "MEMORY", "PER HOUR", "LONGEST", "FREE"})
+_NUMERIC = frozenset(
+    {"PRIO", "COST", "SIZE", "STEP", "CPU", "MEMORY", "PER HOUR", "LONGEST", "FREE"}
+)
 
 
 # The same colours as escape codes, for tables that need no Rich.
-_WORDS = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "magenta": "35", "cyan": "36"}
-_CODES = {state: ";".join(_WORDS[word] for word in style.split()) for state, style in STATE_COLOURS.items()}
+_WORDS = {
+    "dim": "2",
+    "bold": "1",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "magenta": "35",
+    "cyan": "36",
+}
+_CODES = {
+    state: ";".join(_WORDS[word] for word in style.split())
+    for state, style in STATE_COLOURS.items()
+}
 
 
 def _cell(value: Any) -> str:
     """A value as one line of printable text."""
     text = "-" if value is None or value == "" else str(value)
-    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() else " " for c in text)
+    )
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:
     """Name and value, one a line; empty ones are left out."""
-    shown = {name: value for name, value in fields.items() if value not in (None, "", [], {})}
+    shown = {
+        name: value for name, value in fields.items() if value not in (None, "", [], {})
+    }
     width = max(map(len, shown), default=0)
     for name, value in shown.items():
         say(f"{name:<{width}}  {value}")
@@ -160,7 +212,9 @@ def size(count: int) -> str:
 
 
 def money(cost: "Cost | ListedCost") -> str:
-    """An amount: cents where there are any, and enough digits to see that a small job costs something."""
+    """An amount: cents where there are any, and enough digits to see that a small job
+    costs something.
+    """
     if cost.currency != "USD":
         return f"{_amount(cost.amount)} {cost.currency}"
     return f"${_amount(cost.amount)}"
@@ -174,10 +228,19 @@ def progress_words(progress: "Progress | ListedProgress") -> list[str]:
     """How far: step of total, epoch, loss, ETA; only what is known."""
     words: list[str] = []
     if progress.step is not None:
-        words.append(f"step {progress.step}" + (f"/{progress.total}" if progress.total else ""))
+        words.append(
+            f"step {progress.step}" + (f"/{progress.total}" if progress.total else "")
+        )
     if progress.epoch is not None:
-        words.append(f"epoch {progress.epoch:g}" + (f"/{progress.epochs}" if progress.epochs else ""))
-    words += [f"{name} {progress.metrics[name]:.4g}" for name in _LOSSES if name in progress.metrics]
+        words.append(
+            f"epoch {progress.epoch:g}"
+            + (f"/{progress.epochs}" if progress.epochs else "")
+        )
+    words += [
+        f"{name} {progress.metrics[name]:.4g}"
+        for name in _LOSSES
+        if name in progress.metrics
+    ]
     if progress.eta_s:
         words.append(f"ETA {format_duration(progress.eta_s)}")
     return words

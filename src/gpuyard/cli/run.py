@@ -1,4 +1,7 @@
-"""`gpuyard run`: say what to run and what it needs; follow it to its end. `gpuyard submit` for spec files."""
+"""`gpuyard run`: say what to run and what it needs; follow it to its end.
+
+`gpuyard submit` for spec files.
+"""
 
 import json
 import shutil
@@ -15,7 +18,12 @@ from gpuyard.cli.output import print_json, print_page
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 
-Command = Annotated[list[str], typer.Argument(metavar="COMMAND…", help="A program, a .py file, or a template's name.")]
+Command = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="COMMAND…", help="A program, a .py file, or a template's name."
+    ),
+]
 
 
 _INTERPRETERS = {".py": "python3", ".sh": "bash"}
@@ -23,74 +31,165 @@ _INTERPRETERS = {".py": "python3", ".sh": "bash"}
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})(run)
+    app.command(
+        context_settings={
+            "ignore_unknown_options": False,
+            "allow_interspersed_args": False,
+        }
+    )(run)
     app.command()(submit)
 
 
 def run(
     command: Command,
     name: Annotated[str | None, typer.Option(help="A name for people.")] = None,
-    gpus: Annotated[int | None, typer.Option("--gpus", "-g", help="How many GPUs.")] = None,
-    gpu_memory: Annotated[str | None, typer.Option(help="Each with at least so much memory, such as 16GB.")] = None,
-    gpu_class: Annotated[str | None, typer.Option(help="Each of this class, such as A100.")] = None,
-    cpus: Annotated[float | None, typer.Option(help="CPU cores; also the limit.")] = None,
-    memory: Annotated[str | None, typer.Option(help="Memory, such as 8GB; also the limit.")] = None,
-    nodes: Annotated[int | None, typer.Option(help="So many machines at once; all figures are per machine.")] = None,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", "-g", help="How many GPUs.")
+    ] = None,
+    gpu_memory: Annotated[
+        str | None,
+        typer.Option(help="Each with at least so much memory, such as 16GB."),
+    ] = None,
+    gpu_class: Annotated[
+        str | None, typer.Option(help="Each of this class, such as A100.")
+    ] = None,
+    cpus: Annotated[
+        float | None, typer.Option(help="CPU cores; also the limit.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Memory, such as 8GB; also the limit.")
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(help="So many machines at once; all figures are per machine."),
+    ] = None,
     image: Annotated[
-        str | None, typer.Option(help="Run it in a container of this image; `auto`: read off its imports.")
+        str | None,
+        typer.Option(
+            help="Run it in a container of this image; `auto`: read off its imports."
+        ),
     ] = None,
-    tier: Annotated[str | None, typer.Option(help="A named size instead; see `gpuyard tiers`.")] = None,
-    timeout: Annotated[str | None, typer.Option(help="End it after so long, such as 2h.")] = None,
-    retries: Annotated[int | None, typer.Option(help="Try again so often when it fails.")] = None,
-    priority: Annotated[int | None, typer.Option(help="1 to 5; 5 is urgent, 3 the default.")] = None,
-    env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, or NAME to pass this shell's value.")] = None,
+    tier: Annotated[
+        str | None, typer.Option(help="A named size instead; see `gpuyard tiers`.")
+    ] = None,
+    timeout: Annotated[
+        str | None, typer.Option(help="End it after so long, such as 2h.")
+    ] = None,
+    retries: Annotated[
+        int | None, typer.Option(help="Try again so often when it fails.")
+    ] = None,
+    priority: Annotated[
+        int | None, typer.Option(help="1 to 5; 5 is urgent, 3 the default.")
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=VALUE, or NAME to pass this shell's value."),
+    ] = None,
     stdin: Annotated[
-        Path | None, typer.Option(help="What it reads on its standard input; `-`: what this command does.")
+        Path | None,
+        typer.Option(
+            help="What it reads on its standard input; `-`: what this command does."
+        ),
     ] = None,
-    workdir: Annotated[Path | None, typer.Option(help="Where it runs; default: here.")] = None,
-    checkpoint: Annotated[str | None, typer.Option(help="Pattern of its checkpoints, such as 'out/*.pt'.")] = None,
-    checkpoint_signal: Annotated[str | None, typer.Option(help="Signal that makes it save, such as USR1.")] = None,
-    grace: Annotated[str | None, typer.Option(help="Time to save before it is ended; default 30s.")] = None,
-    after: Annotated[list[str] | None, typer.Option(help="Only after this job has completed.")] = None,
+    workdir: Annotated[
+        Path | None, typer.Option(help="Where it runs; default: here.")
+    ] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Pattern of its checkpoints, such as 'out/*.pt'.")
+    ] = None,
+    checkpoint_signal: Annotated[
+        str | None, typer.Option(help="Signal that makes it save, such as USR1.")
+    ] = None,
+    grace: Annotated[
+        str | None, typer.Option(help="Time to save before it is ended; default 30s.")
+    ] = None,
+    after: Annotated[
+        list[str] | None, typer.Option(help="Only after this job has completed.")
+    ] = None,
     project: Annotated[str | None, typer.Option(help="Whose budget.")] = None,
-    label: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, for finding it again.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE, for finding it again.")
+    ] = None,
     provider: Annotated[str | None, typer.Option(help="Only on this provider.")] = None,
-    region: Annotated[list[str] | None, typer.Option(help="Elsewhere only in this region; more may be named.")] = None,
+    region: Annotated[
+        list[str] | None,
+        typer.Option(help="Elsewhere only in this region; more may be named."),
+    ] = None,
     allow_quarantined: Annotated[
-        bool, typer.Option("--allow-quarantined", help="Also in places that are in quarantine; see `gpuyard trust`.")
+        bool,
+        typer.Option(
+            "--allow-quarantined",
+            help="Also in places that are in quarantine; see `gpuyard trust`.",
+        ),
     ] = False,
     workspace: Annotated[
-        str | None, typer.Option(help="A folder that outlives the job; see `gpuyard workspace`.")
+        str | None,
+        typer.Option(help="A folder that outlives the job; see `gpuyard workspace`."),
     ] = None,
-    max_price: Annotated[str | None, typer.Option(help="Elsewhere at no more than this an hour.")] = None,
-    spot: Annotated[bool, typer.Option("--spot", help="It may be interrupted, which is cheaper.")] = False,
+    max_price: Annotated[
+        str | None, typer.Option(help="Elsewhere at no more than this an hour.")
+    ] = None,
+    spot: Annotated[
+        bool, typer.Option("--spot", help="It may be interrupted, which is cheaper.")
+    ] = False,
     strategy: Annotated[
-        str | None, typer.Option(help="Which offer is best: cost, performance, availability or balanced.")
+        str | None,
+        typer.Option(
+            help="Which offer is best: cost, performance, availability or balanced."
+        ),
     ] = None,
-    idempotency_key: Annotated[str | None, typer.Option(help="Sent twice, makes one job.")] = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the job's id and leave.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the job as JSON and leave.")] = False,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Sent twice, makes one job.")
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Print the job's id and leave.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the job as JSON and leave.")
+    ] = False,
 ) -> None:
-    """Run COMMAND on a GPU that fits and follow it; its exit code becomes this command's."""
+    """Run COMMAND on a GPU that fits and follow it; its exit code becomes this
+    command's.
+    """
     gpu_request = given(count=gpus, memory_gb=gpu_memory, gpu_class=gpu_class)
     if gpu_request and gpus is None:
         gpu_request["count"] = 1
     fields = given(
-        name=name, image=image, tier=tier, timeout_s=timeout, retry_count=retries, priority=priority, project=project,
-        workspace=workspace, provider=provider, max_price=max_price, strategy=strategy, spot=spot or None,
-        allowed=given(regions=region or None, quarantined=allow_quarantined or None) or None,
-        idempotency_key=idempotency_key, depends_on=after or None,
+        name=name,
+        image=image,
+        tier=tier,
+        timeout_s=timeout,
+        retry_count=retries,
+        priority=priority,
+        project=project,
+        workspace=workspace,
+        provider=provider,
+        max_price=max_price,
+        strategy=strategy,
+        spot=spot or None,
+        allowed=given(regions=region or None, quarantined=allow_quarantined or None)
+        or None,
+        idempotency_key=idempotency_key,
+        depends_on=after or None,
         labels=pairs_of("label", label or [], {}) or None,
-        resources=given(cpus=cpus, memory_gb=memory, nodes=nodes, gpus=gpu_request or None) or None,
-        checkpoint=given(path=checkpoint, signal=checkpoint_signal, grace_s=grace) or None,
+        resources=given(
+            cpus=cpus, memory_gb=memory, nodes=nodes, gpus=gpu_request or None
+        )
+        or None,
+        checkpoint=given(path=checkpoint, signal=checkpoint_signal, grace_s=grace)
+        or None,
         workdir=str(workdir.absolute()) if workdir else None,
-    )  # fmt: skip
+    )
     _note_misplaced(command)
-    sys.exit(_guarded(command, fields, env or [], stdin, detach=detach, as_json=as_json))
+    sys.exit(
+        _guarded(command, fields, env or [], stdin, detach=detach, as_json=as_json)
+    )
 
 
 def _note_misplaced(command: Sequence[str]) -> None:
-    """An option of ours behind the program is the program's; say so, because it is rarely meant."""
+    """An option of ours behind the program is the program's; say so, because it is
+    rarely meant.
+    """
     ours = {
         "--gpus",
         "-g",
@@ -108,20 +207,33 @@ def _note_misplaced(command: Sequence[str]) -> None:
     behind = [word for word in command[1:] if word.split("=")[0] in ours]
     if behind and "--" not in sys.argv:
         typer.echo(
-            f"gpuyard: note: {behind[0]} after {command[0]} goes to {command[0]}; to say it to gpuyard write "
-            f"`gpuyard run {behind[0]} … {command[0]}`, and -- before {command[0]} if you mean it",
+            f"gpuyard: note: {behind[0]} after {command[0]} goes to {command[0]}; to"
+            f" say it to gpuyard write `gpuyard run {behind[0]} … {command[0]}`, and --"
+            f" before {command[0]} if you mean it",
             err=True,
         )
 
 
 def _guarded(
-    command: list[str], fields: dict[str, Any], env: list[str], stdin: Path | None, *, detach: bool, as_json: bool
+    command: list[str],
+    fields: dict[str, Any],
+    env: list[str],
+    stdin: Path | None,
+    *,
+    detach: bool,
+    as_json: bool,
 ) -> int:
-    """Run it; when gpuyard itself is at fault the code is 125, so that it is not taken for the job's."""
+    """Run it; when gpuyard itself is at fault the code is 125, so that it is not taken
+    for the job's.
+    """
     try:
-        body = _body(command, fields | ({} if stdin is None else {"stdin": _read_input(stdin)}), env)
-        with connect() as yard:
-            job = yard.run(body)
+        body = _body(
+            command,
+            fields | ({} if stdin is None else {"stdin": _read_input(stdin)}),
+            env,
+        )
+        with connect() as client:
+            job = client.run(body)
             for warning in job.info.warnings:
                 typer.echo(f"gpuyard: note: {warning}", err=True)
             if as_json:
@@ -136,7 +248,9 @@ def _guarded(
         return error.exit_code if detach or as_json else GPUYARD_FAULT
 
 
-def _body(command: Sequence[str], fields: dict[str, Any], env: Sequence[str]) -> dict[str, Any]:
+def _body(
+    command: Sequence[str], fields: dict[str, Any], env: Sequence[str]
+) -> dict[str, Any]:
     import os
 
     from gpuyard import templates
@@ -144,16 +258,25 @@ def _body(command: Sequence[str], fields: dict[str, Any], env: Sequence[str]) ->
 
     base: dict[str, Any] = {"workdir": str(Path.cwd())}
     words = list(command)
-    if words[0] in templates.names() and not Path(words[0]).exists() and not shutil.which(words[0]):
+    if (
+        words[0] in templates.names()
+        and not Path(words[0]).exists()
+        and not shutil.which(words[0])
+    ):
         base = _template_body(words[0])
         words = [*base["command"], *words[1:]]
     elif words[0].endswith(".py") and (
-        Path(fields.get("workdir") or ".", words[0]).exists() or not shutil.which(words[0])
+        Path(fields.get("workdir") or ".", words[0]).exists()
+        or not shutil.which(words[0])
     ):
         words = ["python3", *words]
     if "name" not in fields:
         fields["name"] = base.get("name") or _name_of(words)
-    environment = shell_environment() | base.get("environment", {}) | pairs_of("env", env, os.environ)
+    environment = (
+        shell_environment()
+        | base.get("environment", {})
+        | pairs_of("env", env, os.environ)
+    )
     merged = _merge(base, fields)
     return {**merged, "command": words, "environment": environment}
 
@@ -164,21 +287,31 @@ def _read_input(path: Path) -> str:
 
     most = f"{MAX_SPEC_BYTES / 1e6:.0f} MB"
     try:
-        with nullcontext(sys.stdin.buffer) if str(path) == "-" else path.open("rb") as file:
+        with (
+            nullcontext(sys.stdin.buffer) if str(path) == "-" else path.open("rb")
+        ) as file:
             content = file.read(MAX_SPEC_BYTES + 1)
         if len(content) > MAX_SPEC_BYTES:
             remedy = "let the program read a large input from a file"
-            raise InvalidInputError.of("--stdin", f"{path} is more than the {most} a job may have", remedy)
+            raise InvalidInputError.of(
+                "--stdin", f"{path} is more than the {most} a job may have", remedy
+            )
         return content.decode()
     except OSError as error:
-        raise InvalidInputError.of("--stdin", f"{path} cannot be read: {error.strerror}", "check the path") from None
+        raise InvalidInputError.of(
+            "--stdin", f"{path} cannot be read: {error.strerror}", "check the path"
+        ) from None
     except UnicodeDecodeError:
         fault = f"{path} is not UTF-8 text"
-        raise InvalidInputError.of("--stdin", fault, "let the program read it from a file") from None
+        raise InvalidInputError.of(
+            "--stdin", fault, "let the program read it from a file"
+        ) from None
 
 
 def _template_body(name: str) -> dict[str, Any]:
-    """A template run by name: written out anew into a folder under the home, and its own job file."""
+    """A template run by name: written out anew into a folder under the home, and its
+    own job file.
+    """
     import time
 
     from gpuyard import templates
@@ -196,16 +329,22 @@ def _template_body(name: str) -> dict[str, Any]:
 
 
 def load_spec(path: Path) -> Any:
-    """What a .toml or .json file holds, or standard input for `-`; InvalidInputError says what is wrong with it."""
+    """What a .toml or .json file holds, or standard input for `-`; InvalidInputError
+    says what is wrong with it.
+    """
     import tomllib
 
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text()
         return tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except OSError as error:
-        raise InvalidInputError.of(str(path), f"cannot be read: {error.strerror}", "check the path") from None
+        raise InvalidInputError.of(
+            str(path), f"cannot be read: {error.strerror}", "check the path"
+        ) from None
     except (ValueError, RecursionError) as error:
-        raise InvalidInputError.of(str(path), f"is not valid: {error}", "write a JobSpec as TOML or JSON") from None
+        raise InvalidInputError.of(
+            str(path), f"is not valid: {error}", "write a JobSpec as TOML or JSON"
+        ) from None
 
 
 def _name_of(words: Sequence[str]) -> str:
@@ -221,7 +360,11 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in over.items():
         inner = merged.get(name)
         both = isinstance(inner, Mapping) and isinstance(value, Mapping)
-        merged[name] = _merge(cast("Mapping[str, Any]", inner), cast("Mapping[str, Any]", value)) if both else value
+        merged[name] = (
+            _merge(cast("Mapping[str, Any]", inner), cast("Mapping[str, Any]", value))
+            if both
+            else value
+        )
     return merged
 
 
@@ -235,13 +378,17 @@ def pairs_of(option: str, words: Sequence[str], defaults: Any) -> dict[str, str]
     for word in words:
         name, found, value = word.partition("=")
         if not found and name not in defaults:
-            raise InvalidInputError.of(f"--{option}", f"{word!r} has no value", "write NAME=VALUE")
+            raise InvalidInputError.of(
+                f"--{option}", f"{word!r} has no value", "write NAME=VALUE"
+            )
         pairs[name] = value if found else defaults[name]
     return pairs
 
 
 def _at_home(body: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A spec from a file means the folder the file lies in, unless it says otherwise."""
+    """A spec from a file means the folder the file lies in, unless it says
+    otherwise.
+    """
     from gpuyard.client.calls import at_home_here
 
     if "task_class" in body or "task_id" in body:
@@ -250,24 +397,48 @@ def _at_home(body: dict[str, Any], folder: Path) -> dict[str, Any]:
         return {**body, "script": str(folder / str(script))} if beside else body
     workdir = body.get("workdir", "")
     at = {"workdir": str(folder / workdir)} if isinstance(workdir, str) else {}
-    return body if "gpu_spec" in body or "timeout_minutes" in body else at_home_here({**body, **at})
+    return (
+        body
+        if "gpu_spec" in body or "timeout_minutes" in body
+        else at_home_here({**body, **at})
+    )
 
 
 def submit(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="JobSpecs as .toml or .json; `-` reads JSON.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the jobs as JSON.")] = False,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE…", help="JobSpecs as .toml or .json; `-` reads JSON."
+        ),
+    ],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the jobs as JSON.")
+    ] = False,
 ) -> None:
-    """Queue the jobs of these files, all or none, and print their ids. A JSON file may hold a list."""
+    """Queue the jobs of these files, all or none, and print their ids.
+
+    A JSON file may hold a list.
+    """
     from gpuyard.client import calls
 
     bodies: list[Any] = []
     for path in files:
         document = load_spec(path)
-        for body in cast("list[Any]", document) if isinstance(document, list) else [document]:
+        for body in (
+            cast("list[Any]", document) if isinstance(document, list) else [document]
+        ):
             home = Path.cwd() if str(path) == "-" else path.absolute().parent
-            bodies.append(_at_home(cast("dict[str, Any]", body), home) if isinstance(body, dict) else body)
-    with connect() as yard:
-        jobs = [yard.call(calls.submit(bodies[0]))] if len(bodies) == 1 else yard.call(calls.submit_many(bodies))
+            bodies.append(
+                _at_home(cast("dict[str, Any]", body), home)
+                if isinstance(body, dict)
+                else body
+            )
+    with connect() as client:
+        jobs = (
+            [client.call(calls.submit(bodies[0]))]
+            if len(bodies) == 1
+            else client.call(calls.submit_many(bodies))
+        )
     if as_json:
         print_page(jobs)
         return

@@ -1,9 +1,10 @@
-"""`gpuyard up, down, doctor`: the server's life, and what is wrong with this machine."""
+"""`gpuyard up, down, doctor`: the server's life, and what is wrong with this
+machine.
+"""
 
 import os
 import sys
 import time
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,16 +13,9 @@ import typer
 from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.output import print_json, print_table
 from gpuyard.domain.errors import RefusedError, UnreachableError
+from gpuyard.domain.stopping import RunningJobs
 
 _STOP_S = 20.0
-
-
-class Running(StrEnum):
-    """What becomes of running jobs."""
-
-    REFUSE = "refuse"
-    LEAVE = "leave"
-    CANCEL = "cancel"
 
 
 def register(app: typer.Typer) -> None:
@@ -31,29 +25,49 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
-    foreground: Annotated[bool, typer.Option(help="Stay in the foreground, for a service manager.")] = False,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Listen on this port.")] = None,
+    foreground: Annotated[
+        bool, typer.Option(help="Stay in the foreground, for a service manager.")
+    ] = False,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Listen on this port.")
+    ] = None,
     database: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Keep the ledger in this PostgreSQL database from now on; `sqlite`: in the "
-                                         "home's own file; `-`: read the URL, which may hold a password, from stdin.")
+        typer.Option(
+            metavar="URL",
+            help="Keep the ledger in this PostgreSQL database from now on; `sqlite`: in"
+            " the home's own file; `-`: read the URL, which may hold a password, from"
+            " stdin.",
+        ),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Its settings, TOML or JSON, in place of the home's own file.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Its settings, TOML or JSON, in place of the home's own file.",
+        ),
     ] = None,
     simulate_gpus: Annotated[
         str | None,
-        typer.Option(metavar="NxGB", help="Pretend that this machine has N GPUs of so many GB, to try things out.")
+        typer.Option(
+            metavar="NxGB",
+            help="Pretend that this machine has N GPUs of so many GB, to try things"
+            " out.",
+        ),
     ] = None,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Start the server of this home, unless it runs already."""
     if database is not None:
         _use_database(sys.stdin.readline().strip() if database == "-" else database)
     if config is not None:
-        _use_setting("GPUYARD_CONFIG", str(config.absolute()), "with the settings it has")
+        _use_setting(
+            "GPUYARD_CONFIG", str(config.absolute()), "with the settings it has"
+        )
     if simulate_gpus is not None:
-        _use_setting("GPUYARD_NODE__SIMULATE_GPUS", simulate_gpus, "with the GPUs it has")
+        _use_setting(
+            "GPUYARD_NODE__SIMULATE_GPUS", simulate_gpus, "with the GPUs it has"
+        )
     if port is not None:
         os.environ["GPUYARD_SERVER__PORT"] = str(port)
     if foreground:
@@ -65,9 +79,12 @@ def up(
     running = running_server(home)
     address = running or start_server(home)
     if as_json:
-        print_json({"url": address.url, "home": str(home.root), "started": running is None})
+        print_json(
+            {"url": address.url, "home": str(home.root), "started": running is None}
+        )
         return
-    typer.echo(f"gpuyard {'runs already' if running else 'is up'} at {address.url}, home {home.root}")
+    state = "runs already" if running else "is up"
+    typer.echo(f"gpuyard {state} at {address.url}, home {home.root}")
 
 
 def _use_database(url: str) -> None:
@@ -81,7 +98,9 @@ def _use_database(url: str) -> None:
 
 
 def _use_setting(variable: str, value: str, has: str) -> None:
-    """Give the server that is to start a setting; what is wrong is told here, and not by one that does not start."""
+    """Give the server that is to start a setting; what is wrong is told here, and not
+    by one that does not start.
+    """
     from gpuyard.config.paths import Home
     from gpuyard.config.settings import load_settings
 
@@ -95,14 +114,20 @@ def _refuse_running(how: str) -> None:
     from gpuyard.config.paths import Home
 
     if running_server(Home.find()):
-        raise RefusedError(f"A server of this home runs, {how}.", "Stop it with `gpuyard down`.")
+        raise RefusedError(
+            f"A server of this home runs, {how}.", "Stop it with `gpuyard down`."
+        )
 
 
 def down(
-    running: Annotated[Running, typer.Option(help="Running jobs: refuse to stop, leave them running, or cancel them.")]
-    = Running.REFUSE,
+    running: Annotated[
+        RunningJobs,
+        typer.Option(
+            help="Running jobs: refuse to stop, leave them running, or cancel them."
+        ),
+    ] = RunningJobs.REFUSE,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Stop the server of this home. Jobs left running are adopted by the next start."""
     from gpuyard.cli.session import connect
     from gpuyard.client import calls
@@ -110,14 +135,16 @@ def down(
     from gpuyard.config.paths import Home
 
     try:
-        with connect(start=False) as yard:
-            answer = yard.call(calls.stop(running.value))
+        with connect(start=False) as client:
+            answer = client.call(calls.stop(running.value))
     except UnreachableError as error:
         if running_server(Home.find()):
             raise
         answer = {"stopping": False, "message": error.message}
     except RefusedError as error:
-        raise RefusedError(error.message, "Use --running leave or --running cancel.") from None
+        raise RefusedError(
+            error.message, "Use --running leave or --running cancel."
+        ) from None
     deadline = time.monotonic() + _STOP_S
     while running_server(Home.find()) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -135,7 +162,9 @@ def doctor(as_json: AsJson = False) -> None:
     if as_json:
         print_json({"items": [finding.to_json() for finding in findings], "next": None})
     else:
-        rows = [(f.what, "ok" if f.ok else "PROBLEM", f.found, f.remedy) for f in findings]
+        rows = [
+            (f.what, "ok" if f.ok else "PROBLEM", f.found, f.remedy) for f in findings
+        ]
         print_table(("CHECK", "RESULT", "FOUND", "WHAT TO DO"), rows, empty="")
     if not all(finding.ok for finding in findings):
         sys.exit(1)

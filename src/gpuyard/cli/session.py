@@ -18,7 +18,8 @@ def connect(*, start: bool = True) -> "Client":
 
 @contextmanager
 def reading() -> Generator[Callable[[str, dict[str, Any]], Any]]:
-    """A function that reads the JSON at a path, `get(path, params)`; without httpx where the server is on this machine.
+    """A function that reads the JSON at a path, `get(path, params)`; without httpx
+    where the server is on this machine.
 
     The embedded server is started when none runs.
     """
@@ -37,4 +38,6 @@ def reading() -> Generator[Callable[[str, dict[str, Any]], Any]]:
     from gpuyard.client.sync import Client
 
     with Client(address) as client:
-        yield lambda path, params: client.call(Call("GET", path, lambda answer: answer, params))
+        yield lambda path, params: client.call(
+            Call("GET", path, lambda answer: answer, params)
+        )

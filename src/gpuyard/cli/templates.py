@@ -1,4 +1,6 @@
-"""`gpuyard templates` and `gpuyard new`: training programs and packages to start from."""
+"""`gpuyard templates` and `gpuyard new`: training programs and packages to start
+from.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,17 +22,29 @@ def templates(as_json: AsJson = False) -> None:
     """List the templates."""
     from gpuyard import templates as catalogue
 
-    found = [{"name": name, "description": catalogue.describe(name)} for name in catalogue.all_names()]
+    found = [
+        {"name": name, "description": catalogue.describe(name)}
+        for name in catalogue.all_names()
+    ]
     if as_json:
         print_page(found)
         return
-    print_table(("TEMPLATE", "WHAT IT IS"), [(t["name"], t["description"]) for t in found], empty="No templates.")
+    print_table(
+        ("TEMPLATE", "WHAT IT IS"),
+        [(t["name"], t["description"]) for t in found],
+        empty="No templates.",
+    )
 
 
 def new(
     template: Annotated[str, typer.Argument(help="See `gpuyard templates`.")],
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is new or empty.")],
-    name: Annotated[str | None, typer.Option(help="What a new provider is called; default: as the folder.")] = None,
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A folder that is new or empty.")
+    ],
+    name: Annotated[
+        str | None,
+        typer.Option(help="What a new provider is called; default: as the folder."),
+    ] = None,
 ) -> None:
     """Write a template out as a folder of your own."""
     from gpuyard import templates as catalogue
@@ -46,6 +60,9 @@ def new(
     for path in written:
         typer.echo(path)
     if catalogue.is_package(template):
-        typer.echo(f"Go on with {directory / 'README.md'}; install it with: pip install --editable {directory}")
+        typer.echo(
+            f"Go on with {directory / 'README.md'}; install it with: pip install"
+            f" --editable {directory}"
+        )
     else:
         typer.echo(f"Run it with: cd {directory} && gpuyard submit job.toml")

@@ -1,4 +1,6 @@
-"""`gpuyard top`: every GPU at a glance, live, with keys that act on the one that is chosen."""
+"""`gpuyard top`: every GPU at a glance, live, with keys that act on the one that is
+chosen.
+"""
 
 import sys
 import time
@@ -22,26 +24,39 @@ def register(app: typer.Typer) -> None:
 
 
 def top(
-    once: Annotated[bool, typer.Option("--once", help="Print it and leave, as it does in a pipe.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="What it shows, as one JSON document.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print it and leave, as it does in a pipe.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="What it shows, as one JSON document.")
+    ] = False,
 ) -> None:
-    """Show every GPU: the model or script on it, how far it is, and what waits. Keys are named below the table."""
-    with connect() as yard:
+    """Show every GPU: the model or script on it, how far it is, and what waits.
+
+    Keys are named below the table.
+    """
+    with connect() as client:
         if as_json:
-            seen = look(yard)
-            print_json({"gpus": seen.gpus, "batches": seen.batches, "waiting": seen.waiting})
+            seen = look(client)
+            print_json(
+                {"gpus": seen.gpus, "batches": seen.batches, "waiting": seen.waiting}
+            )
         elif once or not sys.stdout.isatty():
-            _print(look(yard))
+            _print(look(client))
         else:
-            _screen(yard)
+            _screen(client)
 
 
-def look(yard: "Client") -> Seen:
+def look(client: "Client") -> Seen:
     """Ask the server."""
     from gpuyard.client import calls
 
-    waiting = {queue["name"]: queue["waiting"] for queue in yard.call(calls.listing("queues"))}
-    gpus, batches = yard.call(calls.listing("gpus")), yard.call(calls.listing("batches"))
+    waiting = {
+        queue["name"]: queue["waiting"]
+        for queue in client.call(calls.listing("queues"))
+    }
+    gpus = client.call(calls.listing("gpus"))
+    batches = client.call(calls.listing("batches"))
     return Seen(gpus, batches, waiting, time.time())
 
 
@@ -51,23 +66,25 @@ def _print(seen: Seen) -> None:
     say("\n".join(foot(seen)))
 
 
-def _screen(yard: "Client") -> None:
+def _screen(client: "Client") -> None:
     try:
         from gpuyard.cli.screen import Top
     except ImportError:
         raise InvalidInputError.of(
-            "top", "needs Textual", "pip install 'gpuyard[top]', or `gpuyard top --once`"
+            "top",
+            "needs Textual",
+            "pip install 'gpuyard[top]', or `gpuyard top --once`",
         ) from None
 
     def act(action: str, target: Any) -> str:
         from gpuyard.client import calls
 
         if action == "cancel":
-            yard.call(calls.cancel(target))
+            client.call(calls.cancel(target))
         elif action == "unload":
-            yard.call(calls.tend_model(target, "unload"))
+            client.call(calls.tend_model(target, "unload"))
         else:
-            yard.call(calls.tend_gpu(target, action))
+            client.call(calls.tend_gpu(target, action))
         return f"{action}: {target}"
 
-    Top(lambda: look(yard), act).run()
+    Top(lambda: look(client), act).run()

@@ -1,4 +1,6 @@
-"""`gpuyard trust`: how far places where jobs run are trusted, and putting one in quarantine by hand."""
+"""`gpuyard trust`: how far places where jobs run are trusted, and putting one in
+quarantine by hand.
+"""
 
 import time
 from typing import Annotated
@@ -12,13 +14,20 @@ from gpuyard.domain import units
 from gpuyard.domain.errors import InvalidInputError, NotFoundError
 
 Place = Annotated[
-    str, typer.Argument(metavar="PLACE", help="A provider, an offer such as slurm/gpu, node:NAME or gpu:UUID.")
+    str,
+    typer.Argument(
+        metavar="PLACE",
+        help="A provider, an offer such as slurm/gpu, node:NAME or gpu:UUID.",
+    ),
 ]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    trust = typer.Typer(help="List how far places are trusted; quarantine one.", invoke_without_command=True)
+    trust = typer.Typer(
+        help="List how far places are trusted; quarantine one.",
+        invoke_without_command=True,
+    )
     trust.callback()(listing)
     for command in (quarantine, forget):
         trust.command()(command)
@@ -26,39 +35,70 @@ def register(app: typer.Typer) -> None:
 
 
 def listing(context: typer.Context, as_json: AsJson = False) -> None:
-    """List what is recorded about places: their score, until when they are in quarantine, and why."""
+    """List what is recorded about places: their score, until when they are in
+    quarantine, and why.
+    """
     if context.invoked_subcommand:
         return
-    with connect() as yard:
-        found = yard.trust()
+    with connect() as client:
+        found = client.trust()
     if as_json:
         print_page(found)
         return
     now = time.time()
-    rows = [(t.place, None if t.score is None else f"{t.score:.2f}",
-             clock(t.quarantined_until) if t.quarantined_until and t.quarantined_until > now else None,
-             t.reason, clock(t.updated_at)) for t in found]  # fmt: skip
+    rows = [
+        (
+            t.place,
+            None if t.score is None else f"{t.score:.2f}",
+            (
+                clock(t.quarantined_until)
+                if t.quarantined_until and t.quarantined_until > now
+                else None
+            ),
+            t.reason,
+            clock(t.updated_at),
+        )
+        for t in found
+    ]
     columns = ("PLACE", "SCORE", "QUARANTINED UNTIL", "REASON", "RECORDED")
-    print_table(columns, rows, empty="Nothing is recorded about any place: all are trusted alike.")
+    print_table(
+        columns,
+        rows,
+        empty="Nothing is recorded about any place: all are trusted alike.",
+    )
 
 
 def quarantine(
     place: Place,
-    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="For so long from now, such as 30m.")] = "4h",
+    for_: Annotated[
+        str,
+        typer.Option(
+            "--for", metavar="TIME", help="For so long from now, such as 30m."
+        ),
+    ] = "4h",
     reason: Annotated[str, typer.Option(help="Why, for people.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Give a place no new jobs for a while, but those that allow it (allowed.quarantined). What runs there, runs on."""
-    with connect() as yard:
+    """Give a place no new jobs for a while, but those that allow it
+    (allowed.quarantined). What runs there, runs on.
+    """
+    with connect() as client:
         try:
-            score = yard.trust_of(place).score
+            score = client.trust_of(place).score
         except NotFoundError:
             score = None
-        done = yard.record_trust(place, score=score, quarantined_until=time.time() + _seconds(for_), reason=reason)
+        done = client.record_trust(
+            place,
+            score=score,
+            quarantined_until=time.time() + _seconds(for_),
+            reason=reason,
+        )
     if as_json:
         print_json(done)
     else:
-        typer.echo(f"{done.place} is in quarantine until {clock(done.quarantined_until)}")
+        typer.echo(
+            f"{done.place} is in quarantine until {clock(done.quarantined_until)}"
+        )
 
 
 def _seconds(text: str) -> float:
@@ -68,14 +108,18 @@ def _seconds(text: str) -> float:
         fault, _, remedy = str(error).rpartition("; ")
         raise InvalidInputError.of("--for", fault, remedy) from None
     if seconds <= 0:
-        raise InvalidInputError.of("--for", f"is {text}", "give a time to come, such as 4h")
+        raise InvalidInputError.of(
+            "--for", f"is {text}", "give a time to come, such as 4h"
+        )
     return seconds
 
 
 def forget(place: Place, as_json: AsJson = False) -> None:
-    """Forget what is recorded about a place: its score, and its quarantine, which ends."""
-    with connect() as yard:
-        before = yard.forget_trust(place)
+    """Forget what is recorded about a place: its score, and its quarantine, which
+    ends.
+    """
+    with connect() as client:
+        before = client.forget_trust(place)
     if as_json:
         print_json(before)
     else:

@@ -1,7 +1,7 @@
 """The asynchronous SDK: the same calls, awaited.
 
-async with gpuyard.AsyncClient() as yard:
-    job = await yard.run(["python3", "train.py"])
+async with gpuyard.AsyncClient() as client:
+    job = await client.run(["python3", "train.py"])
     async for line in job.logs():
         print(line)
 """
@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 import httpx
 
 from gpuyard.client import calls, media
-from gpuyard.client.calls import Call, Stream, Work
+from gpuyard.client.calls import Call, StreamCall, Work
 from gpuyard.client.connection import Address, find_server, look_again
 from gpuyard.client.light import unreachable
 from gpuyard.client.lines import LineReader
@@ -31,9 +31,17 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """A connection to a yard. Entering it finds the server, and starts the embedded one if need be."""
+    """A connection to an instance.
 
-    def __init__(self, address: Address | None = None, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+    Entering it finds the server, and starts the embedded one if need be.
+    """
+
+    def __init__(
+        self,
+        address: Address | None = None,
+        *,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
         self._address = address
         self._found = address is None
         self._answered = False
@@ -42,7 +50,9 @@ class AsyncClient:
 
     async def __aenter__(self) -> Self:
         self._address = self._address or await asyncio.to_thread(find_server)
-        self._open = httpx.AsyncClient(transport=self._transport, **options(self.address))
+        self._open = httpx.AsyncClient(
+            transport=self._transport, **options(self.address)
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -62,41 +72,57 @@ class AsyncClient:
         return self._open
 
     async def call(self, call: Call[T]) -> T:
-        """Carry one call, again if it is lost; GpuyardError (as the server raised it) or UnreachableError."""
+        """Carry one call, again if it is lost; GpuyardError (as the server raised it)
+        or UnreachableError.
+        """
         content = content_of(call.body)
         resend = Resend(call, self._answered)
         while True:
             try:
                 url = self.address.url + call.path
-                response = await self._http.request(call.method, url, params=dict(call.params), content=content)
+                response = await self._http.request(
+                    call.method, url, params=dict(call.params), content=content
+                )
                 self._answered = True
                 return answer_of(call, response)
             except (httpx.HTTPError, UnreachableError) as error:
                 pause = resend.pause(self.address, error)
             await asyncio.sleep(pause)
             if self._found:
-                self._address = await asyncio.to_thread(look_again, self.address, start=call.submits)
+                self._address = await asyncio.to_thread(
+                    look_again, self.address, start=call.submits
+                )
 
     async def run(self, work: Work, **fields: Any) -> "AsyncJobHandle":
-        """Submit `work` (a command as a list, a JobSpec, S2's JobConfig or a mapping) and return its handle."""
-        return AsyncJobHandle(self, await self.call(calls.submit(calls.body_of(work, fields))))
+        """Submit `work` (a command as a list, a JobSpec, S2's JobConfig or a mapping)
+        and return its handle.
+        """
+        return AsyncJobHandle(
+            self, await self.call(calls.submit(calls.body_of(work, fields)))
+        )
 
     async def submit_many(self, bodies: Sequence[Work]) -> "list[AsyncJobHandle]":
         """Submit specs together: all are queued, or none."""
         return [
             AsyncJobHandle(self, job)
-            for job in await self.call(calls.submit_many([calls.body_of(body, {}) for body in bodies]))
+            for job in await self.call(
+                calls.submit_many([calls.body_of(body, {}) for body in bodies])
+            )
         ]
 
     async def job(self, reference: str) -> "AsyncJobHandle":
-        """A job by id, by the ending of its id, or the newest of a name; NotFoundError."""
+        """A job by id, by the ending of its id, or the newest of a name;
+        NotFoundError.
+        """
         return AsyncJobHandle(self, await self.call(calls.job(reference)))
 
     async def jobs(self, **filters: Any) -> AsyncIterator[Job]:
         """Every job, newest first, read page by page."""
         cursor: str | None = None
         while True:
-            page, cursor = await self.call(calls.jobs({**filters, **({"cursor": cursor} if cursor else {})}))
+            page, cursor = await self.call(
+                calls.jobs({**filters, **({"cursor": cursor} if cursor else {})})
+            )
             for job in page:
                 yield job
             if cursor is None:
@@ -119,22 +145,42 @@ class AsyncClient:
         return await self.call(calls.trust())
 
     async def trust_of(self, place: str) -> Trust:
-        """What is recorded about a place (a provider, an offer, `node:NAME`, `gpu:UUID`); NotFoundError."""
+        """What is recorded about a place (a provider, an offer, `node:NAME`,
+        `gpu:UUID`); NotFoundError.
+        """
         return await self.call(calls.trust_of(place))
 
     async def record_trust(
-        self, place: str, *, score: float | None = None, quarantined_until: float | None = None, reason: str = ""
+        self,
+        place: str,
+        *,
+        score: float | None = None,
+        quarantined_until: float | None = None,
+        reason: str = "",
     ) -> Trust:
-        """Record this about a place, instead of what was recorded; the time in UTC seconds."""
-        finding = {"score": score, "quarantined_until": quarantined_until, "reason": reason}
+        """Record this about a place, instead of what was recorded; the time in UTC
+        seconds.
+        """
+        finding = {
+            "score": score,
+            "quarantined_until": quarantined_until,
+            "reason": reason,
+        }
         return await self.call(calls.record_trust(place, finding))
 
     async def forget_trust(self, place: str) -> Trust:
-        """Forget what is recorded about a place, a quarantine too; what it was. NotFoundError."""
+        """Forget what is recorded about a place, a quarantine too; what it was.
+
+        NotFoundError.
+        """
         return await self.call(calls.forget_trust(place))
 
-    async def batch(self, script: str, source: str, *, most: int | None = None, **fields: Any) -> dict[str, Any]:
-        """Submit `script` over the items of a folder, a glob, a manifest or a .zim; `fields` are a BatchSpec's."""
+    async def batch(
+        self, script: str, source: str, *, most: int | None = None, **fields: Any
+    ) -> dict[str, Any]:
+        """Submit `script` over the items of a folder, a glob, a manifest or a .zim;
+        `fields` are a BatchSpec's.
+        """
 
         def found() -> list[media.Item]:
             items = media.expand(script, source, most)
@@ -143,12 +189,17 @@ class AsyncClient:
             return items
 
         items = await asyncio.to_thread(found)
-        return await self.call(calls.submit_batch(calls.batch_body(script, items, source, fields)))
+        return await self.call(
+            calls.submit_batch(calls.batch_body(script, items, source, fields))
+        )
 
-    async def events(self, *, after: int | None = None, job: str | None = None) -> AsyncIterator[dict[str, Any]]:
+    async def events(
+        self, *, after: int | None = None, job: str | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
         """The live stream of events after the number `after` (default: from now on).
 
-        UnreachableError when the connection breaks; give the last event's `seq` as `after` to miss nothing.
+        UnreachableError when the connection breaks; give the last event's `seq` as
+        `after` to miss nothing.
         """
         reader = EventReader()
         async for part in self._stream(calls.event_stream(after, job)):
@@ -156,7 +207,9 @@ class AsyncClient:
                 yield event
 
     async def chat(self, body: calls.Json) -> AsyncIterator[str]:
-        """Ask a model, in the form of OpenAI's chat request; its answer piece by piece."""
+        """Ask a model, in the form of OpenAI's chat request; its answer piece by
+        piece.
+        """
         reader = LineReader()
         async for part in self._stream(calls.chat(body, streamed=True)):
             for line in reader.feed(part):
@@ -171,20 +224,31 @@ class AsyncClient:
         return answer
 
     def log_bytes(
-        self, reference: str, *, lines: int | None = None, follow: bool = False, attempt: int | None = None
+        self,
+        reference: str,
+        *,
+        lines: int | None = None,
+        follow: bool = False,
+        attempt: int | None = None,
     ) -> AsyncIterator[bytes]:
         """A job's output as it comes, undecoded."""
         return self._stream(calls.log(reference, lines, follow, attempt))
 
     async def download(self, checkpoint: Checkpoint, target: Path) -> Path:
-        """Save a checkpoint as `target` (into it, when it is a folder); appears whole or not at all."""
-        return await self._save(calls.content(checkpoint.id), calls.saved_as(checkpoint, target))
+        """Save a checkpoint as `target` (into it, when it is a folder); appears whole
+        or not at all.
+        """
+        return await self._save(
+            calls.content(checkpoint.id), calls.saved_as(checkpoint, target)
+        )
 
     async def back_up(self, target: Path) -> Path:
-        """Save the whole ledger as it is now as `target`, a SQLite file; appears whole or not at all."""
+        """Save the whole ledger as it is now as `target`, a SQLite file; appears whole
+        or not at all.
+        """
         return await self._save(calls.backup(), target, mode=0o600)
 
-    async def _save(self, stream: Stream, target: Path, mode: int = 0o666) -> Path:
+    async def _save(self, stream: StreamCall, target: Path, mode: int = 0o666) -> Path:
         partial = target.with_name(target.name + ".partial")
         partial.unlink(missing_ok=True)
         partial.touch(mode)
@@ -193,13 +257,19 @@ class AsyncClient:
                 await asyncio.to_thread(file.write, part)
         return partial.replace(target)
 
-    async def _stream(self, stream: Stream) -> AsyncIterator[bytes]:
-        wanted: dict[str, Any] = {"params": dict(stream.params), "headers": dict(stream.headers)}
+    async def _stream(self, stream: StreamCall) -> AsyncIterator[bytes]:
+        wanted: dict[str, Any] = {
+            "params": dict(stream.params),
+            "headers": dict(stream.headers),
+        }
         if stream.body is not None:
             wanted["content"] = content_of(stream.body)
         try:
             async with self._http.stream(
-                stream.method, self.address.url + stream.path, timeout=STREAM_TIMEOUT, **wanted
+                stream.method,
+                self.address.url + stream.path,
+                timeout=STREAM_TIMEOUT,
+                **wanted,
             ) as answer:
                 if answer.is_error:
                     await answer.aread()
@@ -236,11 +306,19 @@ class AsyncJobHandle:
         return self.info
 
     async def logs(
-        self, *, follow: bool = True, lines: int | None = None, attempt: int | None = None
+        self,
+        *,
+        follow: bool = True,
+        lines: int | None = None,
+        attempt: int | None = None,
     ) -> AsyncIterator[str]:
-        """Its output line by line; with `follow` (the default) until the job is over."""
+        """Its output line by line; with `follow` (the default) until the job is
+        over.
+        """
         reader = LineReader()
-        async for part in self._client.log_bytes(self.id, lines=lines, follow=follow, attempt=attempt):
+        async for part in self._client.log_bytes(
+            self.id, lines=lines, follow=follow, attempt=attempt
+        ):
             for line in reader.feed(part):
                 yield line
         for line in reader.close():
@@ -268,7 +346,9 @@ class AsyncJobHandle:
         """Why it waits."""
         return await self._client.call(calls.why(self.id))
 
-    async def metrics(self, *names: str, points: int = 1000) -> dict[str, list[dict[str, Any]]]:
+    async def metrics(
+        self, *names: str, points: int = 1000
+    ) -> dict[str, list[dict[str, Any]]]:
         """Its metric series by name."""
         return await self._client.call(calls.metrics(self.id, names, points))
 

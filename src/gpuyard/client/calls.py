@@ -1,4 +1,7 @@
-"""Every call the API has, once: what to send and how to read the answer. `Client` and `AsyncClient` only carry them."""
+"""Every call the API has, once: what to send and how to read the answer.
+
+`Client` and `AsyncClient` only carry them.
+"""
 
 import json
 import os
@@ -17,13 +20,25 @@ from gpuyard.domain.trust import Trust
 T = TypeVar("T")
 Json = Mapping[str, Any]
 Work = JobSpec | JobConfig | Json | Sequence[str]
-# What a job needs of the caller's shell to find the same programs. Never everything: secrets would end in the ledger.
-_SHELL = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG")
+# What a job needs of the caller's shell to find the same programs. Never everything:
+# secrets would end in the ledger.
+_SHELL = (
+    "PATH",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "CONDA_DEFAULT_ENV",
+    "PYTHONPATH",
+    "LD_LIBRARY_PATH",
+    "LANG",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """A request and how to read its answer's JSON. `done_once`: however often it is sent."""
+    """A request and how to read its answer's JSON.
+
+    `done_once`: however often it is sent.
+    """
 
     method: str
     path: str
@@ -40,7 +55,7 @@ class Call(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class StreamCall:
     """A request whose answer is read as it comes, as bytes."""
 
     path: str
@@ -51,12 +66,17 @@ class Stream:
 
 
 def body_of(work: Work, fields: Json) -> dict[str, Any]:
-    """The JSON to submit: `work` is a spec, S2's JobConfig, a mapping, or a command; `fields` are JobSpec fields.
+    """The JSON to submit: `work` is a spec, S2's JobConfig, a mapping, or a command;
+    `fields` are JobSpec fields.
 
     A command runs in the current directory and finds the programs this process finds.
     """
     if isinstance(work, JobConfig):
-        return {**work.model_dump(mode="json", exclude_defaults=True), **fields, "gpu_spec": work.gpu_spec.model_dump()}
+        return {
+            **work.model_dump(mode="json", exclude_defaults=True),
+            **fields,
+            "gpu_spec": work.gpu_spec.model_dump(),
+        }
     if isinstance(work, str):
         raise TypeError(f"give the command as a list, such as {work.split()!r}")
     if isinstance(work, JobSpec):
@@ -67,14 +87,16 @@ def body_of(work: Work, fields: Json) -> dict[str, Any]:
 
 
 def at_home_here(body: Json) -> dict[str, Any]:
-    """`body` with what it leaves open taken from here: the folder it runs in, and where programs are found.
+    """`body` with what it leaves open taken from here: the folder it runs in, and where
+    programs are found.
 
     S2's form and the seed document's task say neither, so they are left as they stand.
     """
     if {"gpu_spec", "timeout_minutes", "task_class"} & set(body):
         return dict(body)
     environment: Any = body.get("environment")
-    if environment is None or isinstance(environment, dict):  # what is no table is the server's to refuse
+    # What is no table is the server's to refuse.
+    if environment is None or isinstance(environment, dict):
         environment = shell_environment() | cast("dict[str, Any]", environment or {})
     return {"workdir": str(Path.cwd()), **body, "environment": environment}
 
@@ -89,12 +111,16 @@ def _items(answer: Any) -> list[Any]:
 
 
 def _keyed(bodies: Sequence[Any]) -> list[Any]:
-    """`bodies`, each with an idempotency key where the caller gave none, so that a resent request makes no second job.
+    """`bodies`, each with an idempotency key where the caller gave none, so that a
+    resent request makes no second job.
 
     A task's own id is its key. What is no table is left for the server to refuse.
     """
     sent = f"sent_{uuid4().hex}"
-    return [{**body, "idempotency_key": f"{sent}_{n}"} if _lacks_key(body) else body for n, body in enumerate(bodies)]
+    return [
+        {**body, "idempotency_key": f"{sent}_{n}"} if _lacks_key(body) else body
+        for n, body in enumerate(bodies)
+    ]
 
 
 def _lacks_key(body: Any) -> bool:
@@ -115,12 +141,19 @@ def submit(body: Json) -> Call[Job]:
 
 def submit_many(bodies: Sequence[Json]) -> Call[list[Job]]:
     """Queue jobs, all or none."""
-    return _submission(lambda a: [Job.model_validate(i) for i in a["items"]], _keyed(bodies))
+    return _submission(
+        lambda a: [Job.model_validate(i) for i in a["items"]], _keyed(bodies)
+    )
 
 
 def jobs(filters: Json) -> Call[tuple[list[Job], str | None]]:
     """One page of jobs and the next cursor."""
-    return Call("GET", "/api/v1/jobs", lambda a: ([Job.model_validate(i) for i in a["items"]], a["next"]), filters)
+    return Call(
+        "GET",
+        "/api/v1/jobs",
+        lambda a: ([Job.model_validate(i) for i in a["items"]], a["next"]),
+        filters,
+    )
 
 
 def job(reference: str) -> Call[Job]:
@@ -130,13 +163,21 @@ def job(reference: str) -> Call[Job]:
 
 def cancel(reference: str) -> Call[Job]:
     """End a job."""
-    return Call("POST", f"/api/v1/jobs/{_segment(reference)}/cancel", Job.model_validate, done_once=True)
+    return Call(
+        "POST",
+        f"/api/v1/jobs/{_segment(reference)}/cancel",
+        Job.model_validate,
+        done_once=True,
+    )
 
 
 def resume(reference: str, checkpoint: str | None) -> Call[Job]:
     """Start a new attempt from a checkpoint."""
     return Call(
-        "POST", f"/api/v1/jobs/{_segment(reference)}/resume", Job.model_validate, body={"checkpoint": checkpoint}
+        "POST",
+        f"/api/v1/jobs/{_segment(reference)}/resume",
+        Job.model_validate,
+        body={"checkpoint": checkpoint},
     )
 
 
@@ -145,17 +186,26 @@ def why(reference: str) -> Call[dict[str, Any]]:
     return Call("GET", f"/api/v1/jobs/{_segment(reference)}/why", dict)
 
 
-def metrics(reference: str, names: Sequence[str], points: int) -> Call[dict[str, list[dict[str, Any]]]]:
+def metrics(
+    reference: str, names: Sequence[str], points: int
+) -> Call[dict[str, list[dict[str, Any]]]]:
     """Series by name."""
     path = f"/api/v1/jobs/{_segment(reference)}/metrics"
     params = {"name": list(names), "points": points}
-    return Call("GET", path, lambda a: {item["name"]: item["points"] for item in a["items"]}, params)
+    return Call(
+        "GET",
+        path,
+        lambda a: {item["name"]: item["points"] for item in a["items"]},
+        params,
+    )
 
 
 def checkpoints(reference: str) -> Call[list[Checkpoint]]:
     """A job's checkpoints."""
     path = f"/api/v1/jobs/{_segment(reference)}/checkpoints"
-    return Call("GET", path, lambda a: [Checkpoint.model_validate(i) for i in a["items"]])
+    return Call(
+        "GET", path, lambda a: [Checkpoint.model_validate(i) for i in a["items"]]
+    )
 
 
 def listing(noun: str) -> Call[list[dict[str, Any]]]:
@@ -165,27 +215,51 @@ def listing(noun: str) -> Call[list[dict[str, Any]]]:
 
 def estimate(body: Json, strategy: str | None) -> Call[dict[str, Any]]:
     """Where a job could run, best place first; it is not submitted."""
-    return Call("POST", "/api/v1/estimate", dict, {"strategy": strategy} if strategy else {}, body, done_once=True)
+    return Call(
+        "POST",
+        "/api/v1/estimate",
+        dict,
+        {"strategy": strategy} if strategy else {},
+        body,
+        done_once=True,
+    )
 
 
 def tend_gpu(gpu: str, action: str) -> Call[str]:
     """`drain`, `undrain` or `release` a GPU; its UUID."""
-    return Call("POST", f"/api/v1/gpus/{_segment(gpu)}/{action}", lambda a: str(a["uuid"]), done_once=True)
+    return Call(
+        "POST",
+        f"/api/v1/gpus/{_segment(gpu)}/{action}",
+        lambda a: str(a["uuid"]),
+        done_once=True,
+    )
 
 
 def trust() -> Call[list[Trust]]:
     """What is recorded about places where jobs run."""
-    return Call("GET", "/api/v1/trust", lambda a: [Trust.model_validate(i) for i in a["items"]])
+    return Call(
+        "GET", "/api/v1/trust", lambda a: [Trust.model_validate(i) for i in a["items"]]
+    )
 
 
 def trust_of(place: str) -> Call[Trust]:
-    """What is recorded about a place: a provider, an offer, `node:NAME` or `gpu:UUID`."""
+    """What is recorded about a place: a provider, an offer, `node:NAME` or
+    `gpu:UUID`.
+    """
     return Call("GET", f"/api/v1/trust/{_segment(place)}", Trust.model_validate)
 
 
 def record_trust(place: str, finding: Json) -> Call[Trust]:
-    """Record a finding (`score`, `quarantined_until`, `reason`) about a place, instead of what was recorded."""
-    return Call("PUT", f"/api/v1/trust/{_segment(place)}", Trust.model_validate, body=dict(finding), done_once=True)
+    """Record a finding (`score`, `quarantined_until`, `reason`) about a place, instead
+    of what was recorded.
+    """
+    return Call(
+        "PUT",
+        f"/api/v1/trust/{_segment(place)}",
+        Trust.model_validate,
+        body=dict(finding),
+        done_once=True,
+    )
 
 
 def forget_trust(place: str) -> Call[Trust]:
@@ -195,13 +269,21 @@ def forget_trust(place: str) -> Call[Trust]:
 
 def chat_body(model: str, prompt: str, max_tokens: int | None) -> dict[str, Any]:
     """A chat request of one message, in OpenAI's form."""
-    body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": prompt}]}
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [{"role": "user", "content": prompt}],
+    }
     return body | ({"max_tokens": max_tokens} if max_tokens else {})
 
 
-def chat(body: Json, *, streamed: bool) -> Stream:
-    """Ask a model; its answer as it comes, or whole. Loading the model may take minutes."""
-    return Stream("/v1/chat/completions", method="POST", body={**body, "stream": streamed})
+def chat(body: Json, *, streamed: bool) -> StreamCall:
+    """Ask a model; its answer as it comes, or whole.
+
+    Loading the model may take minutes.
+    """
+    return StreamCall(
+        "/v1/chat/completions", method="POST", body={**body, "stream": streamed}
+    )
 
 
 def piece_of(event: str) -> str:
@@ -216,36 +298,63 @@ def piece_of(event: str) -> str:
 
 def tend_model(model: str, action: str) -> Call[str]:
     """`load`, `unload`, `pin` or `unpin` a model; its name."""
-    return Call("POST", f"/api/v1/models/{quote(model)}/{action}", lambda a: str(a["name"]), done_once=True)
+    return Call(
+        "POST",
+        f"/api/v1/models/{quote(model)}/{action}",
+        lambda a: str(a["name"]),
+        done_once=True,
+    )
 
 
-def batch_body(script: str, items: Sequence[Json], source: str, fields: Json) -> dict[str, Any]:
-    """The JSON to submit: the script over these items; `fields` are those of a BatchSpec.
+def batch_body(
+    script: str, items: Sequence[Json], source: str, fields: Json
+) -> dict[str, Any]:
+    """The JSON to submit: the script over these items; `fields` are those of a
+    BatchSpec.
 
-    Results come into a folder of the current one, and the script finds the programs that this process finds.
+    Results come into a folder of the current one, and the script finds the programs
+    that this process finds.
     """
     environment = shell_environment() | dict(fields.get("environment") or {})
     key = f"sent_{uuid4().hex}"
-    return {"results": str(Path.cwd()), "idempotency_key": key, **fields, "script": script, "items": list(items),
-            "source": source, "environment": environment}  # fmt: skip
+    return {
+        "results": str(Path.cwd()),
+        "idempotency_key": key,
+        **fields,
+        "script": script,
+        "items": list(items),
+        "source": source,
+        "environment": environment,
+    }
 
 
 def submit_batch(body: Json) -> Call[dict[str, Any]]:
     """Queue a batch."""
-    return Call("POST", "/api/v1/batches", dict, body=body, done_once=True, submits=True)
+    return Call(
+        "POST", "/api/v1/batches", dict, body=body, done_once=True, submits=True
+    )
 
 
 def estimate_batch(body: Json) -> Call[dict[str, Any]]:
     """What a batch would take."""
-    return Call("POST", "/api/v1/estimate/batch", dict, body=body, done_once=True, submits=True)
+    return Call(
+        "POST", "/api/v1/estimate/batch", dict, body=body, done_once=True, submits=True
+    )
 
 
 def batch(batch_id: str, *, items: bool = True) -> Call[dict[str, Any]]:
     """A batch, with its items or without."""
-    return Call("GET", f"/api/v1/batches/{_segment(batch_id)}", dict, {} if items else {"items": False})
+    return Call(
+        "GET",
+        f"/api/v1/batches/{_segment(batch_id)}",
+        dict,
+        {} if items else {"items": False},
+    )
 
 
-def tend_batch(batch_id: str, action: str, body: Json | None = None) -> Call[dict[str, Any]]:
+def tend_batch(
+    batch_id: str, action: str, body: Json | None = None
+) -> Call[dict[str, Any]]:
     """`cancel` or `retry` a batch."""
     path = f"/api/v1/batches/{_segment(batch_id)}/{action}"
     return Call("POST", path, dict, body=dict(body or {}), done_once=action == "cancel")
@@ -253,7 +362,11 @@ def tend_batch(batch_id: str, action: str, body: Json | None = None) -> Call[dic
 
 def events(after: int, limit: int, reference: str | None) -> Call[list[dict[str, Any]]]:
     """A page of the journal."""
-    params = {"after": after, "limit": limit, **({"job": reference} if reference else {})}
+    params = {
+        "after": after,
+        "limit": limit,
+        **({"job": reference} if reference else {}),
+    }
     return Call("GET", "/api/v1/events", _items, params)
 
 
@@ -272,28 +385,39 @@ def stop(running: str) -> Call[dict[str, Any]]:
     return Call("POST", "/api/v1/server/stop", dict, body={"running": running})
 
 
-def log(reference: str, lines: int | None, follow: bool, attempt: int | None) -> Stream:
+def log(
+    reference: str, lines: int | None, follow: bool, attempt: int | None
+) -> StreamCall:
     """A job's output."""
-    return Stream(f"/api/v1/jobs/{_segment(reference)}/logs", _given(lines=lines, follow=follow, attempt=attempt))
+    return StreamCall(
+        f"/api/v1/jobs/{_segment(reference)}/logs",
+        _given(lines=lines, follow=follow, attempt=attempt),
+    )
 
 
-def event_stream(after: int | None, reference: str | None) -> Stream:
+def event_stream(after: int | None, reference: str | None) -> StreamCall:
     """Events as they come."""
-    return Stream("/api/v1/events", _given(after=after, job=reference), {"Accept": "text/event-stream"})
+    return StreamCall(
+        "/api/v1/events",
+        _given(after=after, job=reference),
+        {"Accept": "text/event-stream"},
+    )
 
 
-def content(checkpoint_id: str) -> Stream:
+def content(checkpoint_id: str) -> StreamCall:
     """A checkpoint's bytes."""
-    return Stream(f"/api/v1/checkpoints/{_segment(checkpoint_id)}/content")
+    return StreamCall(f"/api/v1/checkpoints/{_segment(checkpoint_id)}/content")
 
 
-def backup() -> Stream:
+def backup() -> StreamCall:
     """The whole ledger, as a SQLite file."""
-    return Stream("/api/v1/ledger/backup", method="POST")
+    return StreamCall("/api/v1/ledger/backup", method="POST")
 
 
 def saved_as(checkpoint: Checkpoint, target: Path) -> Path:
-    """The file a checkpoint is downloaded to: `target`, or one of the checkpoint's name in it when it is a folder."""
+    """The file a checkpoint is downloaded to: `target`, or one of the checkpoint's name
+    in it when it is a folder.
+    """
     name = checkpoint.path.rsplit("/", 1)[-1] + (".tar" if checkpoint.directory else "")
     return target / name if target.is_dir() else target
 

@@ -1,4 +1,6 @@
-"""Where the server is: told by `$GPUYARD_URL`, running under the home already, or started now as the embedded one."""
+"""Where the server is: told by `$GPUYARD_URL`, running under the home already, or
+started now as the embedded one.
+"""
 
 import json
 import os
@@ -29,21 +31,29 @@ class Address:
 
 
 def find_server(home: Home | None = None, *, start: bool = True) -> Address:
-    """The server to talk to. With `start`, one is started under `home` when none runs; else UnreachableError."""
+    """The server to talk to.
+
+    With `start`, one is started under `home` when none runs; else UnreachableError.
+    """
     url = os.environ.get("GPUYARD_URL")
     home = home or Home.find()
     if url:
-        return Address(url.rstrip("/"), os.environ.get("GPUYARD_TOKEN") or _read(home.token))
+        return Address(
+            url.rstrip("/"), os.environ.get("GPUYARD_TOKEN") or _read(home.token)
+        )
     address = running_server(home)
     if address:
         return address
     if not start:
-        raise UnreachableError(f"No gpuyard server runs under {home.root}.", "Start one with `gpuyard up`.")
+        raise UnreachableError(
+            f"No gpuyard server runs under {home.root}.", "Start one with `gpuyard up`."
+        )
     return start_server(home)
 
 
 def look_again(before: Address, *, start: bool) -> Address:
-    """Where the server that was at `before` is now: one that was started anew may listen elsewhere.
+    """Where the server that was at `before` is now: one that was started anew may
+    listen elsewhere.
 
     With `start`, one is started when none runs, as at the beginning.
     """
@@ -62,12 +72,16 @@ def running_server(home: Home) -> Address | None:
     except (OSError, ValueError):
         return None
     if body["pid"] != holder:
-        return None  # the announcement of a server that was killed; the one that holds the lock is still starting
+        # the announcement of a server that was killed; the one that holds the lock is
+        # still starting
+        return None
     return Address(body["url"], os.environ.get("GPUYARD_TOKEN") or _read(home.token))
 
 
 def start_server(home: Home) -> Address:
-    """Start the embedded server in the background and wait until it serves; UnreachableError quotes what it said."""
+    """Start the embedded server in the background and wait until it serves;
+    UnreachableError quotes what it said.
+    """
     import subprocess  # a command that finds its server running does without
 
     log = home.logs / "server.log"
@@ -75,36 +89,50 @@ def start_server(home: Home) -> Address:
         home.create()
         with log.open("ab") as output:
             said = output.tell()
-            # Its announcement is a file: one left by a server that was killed must not be mistaken for it.
+            # Its announcement is a file: one left by a server that was killed must not
+            # be mistaken for it.
             if not is_locked(home.lock):
                 home.server.unlink(missing_ok=True)
             command = [sys.executable, "-m", "gpuyard.server", "--home", str(home.root)]
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd=home.root
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                cwd=home.root,
             )
     except OSError as error:
         raise UnreachableError(
-            f"The embedded server cannot be started under {home.root}: {error.strerror or error}.",
+            f"The embedded server cannot be started under {home.root}:"
+            f" {error.strerror or error}.",
             "Set GPUYARD_HOME to a folder you can write to.",
         ) from None
     return _wait(home, process, log, said)
 
 
-def _wait(home: Home, process: "subprocess.Popen[bytes]", log: Path, said: int) -> Address:
+def _wait(
+    home: Home, process: "subprocess.Popen[bytes]", log: Path, said: int
+) -> Address:
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline:
         address = running_server(home)
         if address:
             return address
-        # A server that lost the race for the lock leaves; the one that won is then waited for.
+        # A server that lost the race for the lock leaves; the one that won is then
+        # waited for.
         if process.poll() is not None and not is_locked(home.lock):
             break
         time.sleep(0.01)
     words = log.read_bytes()[said:].decode(errors="replace").strip()
-    last = words.splitlines()[-1].removeprefix("gpuyard: ") if words else "it said nothing"
+    last = (
+        words.splitlines()[-1].removeprefix("gpuyard: ") if words else "it said nothing"
+    )
     if not words and shutil.disk_usage(home.root).free < _NO_SPACE:
         last = f"the disk that holds {home.root} is full"
-    raise UnreachableError(f"The embedded server did not start: {last.rstrip('.')}.", f"Its log is {log}.")
+    raise UnreachableError(
+        f"The embedded server did not start: {last.rstrip('.')}.", f"Its log is {log}."
+    )
 
 
 def _read(path: Path) -> str:

@@ -10,8 +10,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def needs_extra(command_name: str, extra: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """For a command that says which extra to install when a package of it is missing."""
+def needs_extra(
+    command_name: str, extra: str
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """For a command that says which extra to install when a package of it is
+    missing.
+    """
 
     def with_advice(command: Callable[P, R]) -> Callable[P, R]:
         @wraps(command)
@@ -22,7 +26,9 @@ def needs_extra(command_name: str, extra: str) -> Callable[[Callable[P, R]], Cal
                 if (error.name or "gpuyard").startswith("gpuyard"):
                     raise
                 remedy = f"pip install 'gpuyard[{extra}]'"
-                raise InvalidInputError.of(command_name, f"needs {error.name}", remedy) from None
+                raise InvalidInputError.of(
+                    command_name, f"needs {error.name}", remedy
+                ) from None
 
         return explained
 

@@ -1,4 +1,6 @@
-"""A read from the server with the standard library alone: importing httpx takes longer than a listing may."""
+"""A read from the server with the standard library alone: importing httpx takes longer
+than a listing may.
+"""
 
 import http.client
 import json
@@ -15,7 +17,9 @@ _HERE = ("127.0.0.1", "::1", "localhost")
 
 
 def can_read(address: Address) -> bool:
-    """Whether `address` is plain HTTP on this machine: TLS and proxies are the full client's."""
+    """Whether `address` is plain HTTP on this machine: TLS and proxies are the full
+    client's.
+    """
     try:
         parts = urlsplit(address.url)
         return parts.scheme == "http" and parts.port != 0 and parts.hostname in _HERE
@@ -29,12 +33,19 @@ class Reader:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._base = urlsplit(address.url)
-        self._connection = http.client.HTTPConnection(self._base.netloc, timeout=_TIMEOUT_S)
+        self._connection = http.client.HTTPConnection(
+            self._base.netloc, timeout=_TIMEOUT_S
+        )
 
     def get(self, path: str, params: dict[str, Any]) -> Any:
-        """The JSON at `path`; GpuyardError (as the server raised it) or UnreachableError."""
+        """The JSON at `path`; GpuyardError (as the server raised it) or
+        UnreachableError.
+        """
         target = f"{self._base.path}{path}?{urlencode(params, doseq=True)}"
-        headers = {"Authorization": f"Bearer {self._address.token}", "User-Agent": f"gpuyard/{__version__}"}
+        headers = {
+            "Authorization": f"Bearer {self._address.token}",
+            "User-Agent": f"gpuyard/{__version__}",
+        }
         try:
             self._connection.request("GET", target, headers=headers)
             answer = self._connection.getresponse()
@@ -53,4 +64,7 @@ class Reader:
 def unreachable(address: Address, error: Exception) -> UnreachableError:
     """No answer came."""
     cause = str(error) or type(error).__name__
-    return UnreachableError(f"The server at {address.url} does not answer ({cause}).", "`gpuyard doctor` may know why.")
+    return UnreachableError(
+        f"The server at {address.url} does not answer ({cause}).",
+        "`gpuyard doctor` may know why.",
+    )

@@ -4,7 +4,10 @@ import codecs
 
 
 class LineReader:
-    """Bytes in, whole lines out, without their ends. A part may end within a line, or within a character."""
+    """Bytes in, whole lines out, without their ends.
+
+    A part may end within a line, or within a character.
+    """
 
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
@@ -20,6 +23,8 @@ class LineReader:
         return whole
 
     def close(self) -> list[str]:
-        """What is left when the stream ends: a last line that was not ended, or nothing."""
+        """What is left when the stream ends: a last line that was not ended, or
+        nothing.
+        """
         last = "".join([*self._held, self._decode(b"", True)])
         return [last] if last else []

@@ -1,6 +1,8 @@
-"""From a folder, a glob, a manifest or an archive to the items of a batch, with how long their media play.
+"""From a folder, a glob, a manifest or an archive to the items of a batch, with how
+long their media play.
 
-A manifest has an item a line: a path, relative to the manifest, or an object such as {"path": …, "args": {…}}.
+A manifest has an item a line: a path, relative to the manifest, or an object such as
+{"path": …, "args": {…}}.
 """
 
 import glob
@@ -12,23 +14,48 @@ from typing import Any
 
 from gpuyard.domain.errors import InvalidInputError
 
-MEDIA = frozenset({
-    ".webm", ".mp4", ".mkv", ".mov", ".avi", ".m4v", ".mpg", ".mpeg", ".ts", ".flv", ".wmv", ".ogv",
-    ".mp3", ".wav", ".flac", ".ogg", ".opus", ".m4a", ".aac",
-})  # fmt: skip
+MEDIA = frozenset(
+    {
+        ".webm",
+        ".mp4",
+        ".mkv",
+        ".mov",
+        ".avi",
+        ".m4v",
+        ".mpg",
+        ".mpeg",
+        ".ts",
+        ".flv",
+        ".wmv",
+        ".ogv",
+        ".mp3",
+        ".wav",
+        ".flac",
+        ".ogg",
+        ".opus",
+        ".m4a",
+        ".aac",
+    }
+)
 TEXT = frozenset({".txt", ".md", ".rst", ".html", ".htm", ".json", ".csv"})
 # What a script takes of a folder; any other script takes every file.
 _TAKES = {
-    "whisper_transcribe": MEDIA, "transcribe": MEDIA, "extract_keyframes": MEDIA,
-    "embed_768": TEXT, "embed_1536": TEXT, "embed": TEXT,
-}  # fmt: skip
+    "whisper_transcribe": MEDIA,
+    "transcribe": MEDIA,
+    "extract_keyframes": MEDIA,
+    "embed_768": TEXT,
+    "embed_1536": TEXT,
+    "embed": TEXT,
+}
 _MANIFESTS = frozenset({".jsonl", ".manifest"})
 Item = dict[str, Any]
 Progress = Callable[[int, int], None]
 
 
 def expand(script: str, source: str, most: int | None = None) -> list[Item]:
-    """The items of `source` in order, at most so many; InvalidInputError when there are none."""
+    """The items of `source` in order, at most so many; InvalidInputError when there are
+    none.
+    """
     path = Path(source)
     takes = _TAKES.get(script)
     if path.suffix == ".zim":
@@ -42,11 +69,17 @@ def expand(script: str, source: str, most: int | None = None) -> list[Item]:
     elif glob.has_magic(source):
         found = _files(map(Path, sorted(glob.glob(source, recursive=True))), takes)  # noqa: PTH207  it may be absolute
     else:
-        raise InvalidInputError.of("PATH", f"there is no {source}", "give a folder, a glob, a manifest or a .zim")
+        raise InvalidInputError.of(
+            "PATH",
+            f"there is no {source}",
+            "give a folder, a glob, a manifest or a .zim",
+        )
     items = [item for item, _ in zip(found, range(most or 10**9), strict=False)]
     if not items:
         kinds = f" ({', '.join(sorted(takes))})" if takes else ""
-        raise InvalidInputError.of("PATH", f"{source} has nothing for {script}{kinds}", "look at what is in it")
+        raise InvalidInputError.of(
+            "PATH", f"{source} has nothing for {script}{kinds}", "look at what is in it"
+        )
     return items
 
 
@@ -60,7 +93,9 @@ def _manifest(path: Path) -> Iterator[Item]:
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError.of("PATH", f"{path} cannot be read: {error}", "give a text file") from None
+        raise InvalidInputError.of(
+            "PATH", f"{path} cannot be read: {error}", "give a text file"
+        ) from None
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -69,7 +104,9 @@ def _manifest(path: Path) -> Iterator[Item]:
             with suppress(ValueError):
                 item = json.loads(line)
         if not isinstance(item.get("path"), str):
-            raise InvalidInputError.of(f"{path}:{number}", "names no path", 'write a path, or {"path": …}')
+            raise InvalidInputError.of(
+                f"{path}:{number}", "names no path", 'write a path, or {"path": …}'
+            )
         yield {**item, "path": str(path.parent.absolute() / item["path"])}
 
 
@@ -80,17 +117,25 @@ def _open_archive(path: Path) -> Any:
     try:
         from libzim.reader import Archive
     except ImportError:
-        raise InvalidInputError.of("PATH", "is a ZIM archive", "pip install 'gpuyard[zim]' to read it") from None
+        raise InvalidInputError.of(
+            "PATH", "is a ZIM archive", "pip install 'gpuyard[zim]' to read it"
+        ) from None
     try:
         return Archive(path.absolute())
     except RuntimeError as error:
-        raise InvalidInputError.of("PATH", f"{path} is no whole ZIM archive: {error}", "fetch it anew") from None
+        raise InvalidInputError.of(
+            "PATH", f"{path} is no whole ZIM archive: {error}", "fetch it anew"
+        ) from None
 
 
 def _archive(path: Path, takes: frozenset[str] | None) -> Iterator[Item]:
-    """Its entries that the script takes, told by their ending, or by their type where they have none."""
+    """Its entries that the script takes, told by their ending, or by their type where
+    they have none.
+    """
     if not path.is_file():
-        raise InvalidInputError.of("PATH", f"there is no {path}", "give a folder, a glob, a manifest or a .zim")
+        raise InvalidInputError.of(
+            "PATH", f"there is no {path}", "give a folder, a glob, a manifest or a .zim"
+        )
     archive = _open_archive(path)
     media = takes is MEDIA
     try:
@@ -98,18 +143,26 @@ def _archive(path: Path, takes: frozenset[str] | None) -> Iterator[Item]:
             entry = archive._get_entry_by_id(number)  # pyright: ignore  (there is no other way to list entries)
             if entry.is_redirect:
                 continue
-            suffix, kind = Path(entry.path).suffix.lower(), entry.get_item().mimetype.split("/")[0]
-            if takes is None or suffix in takes or (media and not suffix and kind in ("video", "audio")):
+            suffix = Path(entry.path).suffix.lower()
+            kind = entry.get_item().mimetype.split("/")[0]
+            if (
+                takes is None
+                or suffix in takes
+                or (media and not suffix and kind in ("video", "audio"))
+            ):
                 yield {"path": str(path.absolute()), "entry": entry.path}
     except RuntimeError as error:
-        raise InvalidInputError.of("PATH", f"{path} is no whole ZIM archive: {error}", "fetch it anew") from None
+        raise InvalidInputError.of(
+            "PATH", f"{path} is no whole ZIM archive: {error}", "fetch it anew"
+        ) from None
 
 
 class _Bytes:
     """An entry's content as a file, of which nothing is copied but what is read."""
 
     def __init__(self, content: memoryview) -> None:
-        self._content, self._at = content, 0
+        self._content = content
+        self._at = 0
 
     def read(self, size: int = -1) -> bytes:
         """The next bytes."""
@@ -132,7 +185,9 @@ class _Bytes:
 
 
 def probe(items: list[Item], seen: Progress = lambda _n, _of: None) -> bool:
-    """Fill in `seconds` where an item is media that can be read; False when nothing here can read media."""
+    """Fill in `seconds` where an item is media that can be read; False when nothing
+    here can read media.
+    """
     try:
         import av
         from av.error import FFmpegError

@@ -8,7 +8,9 @@ from gpuyard.domain.errors import Fault, GpuyardError, InvalidInputError
 
 
 def error_of(status: int, content: bytes) -> GpuyardError:
-    """The error an answer describes, as the class the server raised where we have it."""
+    """The error an answer describes, as the class the server raised where we have
+    it.
+    """
     text = content.decode(errors="replace")
     try:
         body: Any = json.loads(text)
@@ -22,16 +24,32 @@ def error_of(status: int, content: bytes) -> GpuyardError:
 def _from_document(body: dict[str, Any]) -> GpuyardError:
     if isinstance(body.get("error"), dict):  # OpenAI's form, under /v1
         said: dict[str, Any] = body["error"]
-        kind = errors.NotFoundError if said.get("code") == "model_not_found" else errors.RefusedError
+        kind = (
+            errors.NotFoundError
+            if said.get("code") == "model_not_found"
+            else errors.RefusedError
+        )
         return kind(f"{str(said.get('message')).rstrip('.')}.")
-    code, detail = body.get("code", ""), str(body.get("detail", body))
+    code = body.get("code", "")
+    detail = str(body.get("detail", body))
     if code == InvalidInputError.code:
-        faults = [Fault(f["field"], f["fault"], f.get("remedy", "")) for f in body.get("faults", [])]
+        faults = [
+            Fault(f["field"], f["fault"], f.get("remedy", ""))
+            for f in body.get("faults", [])
+        ]
         return InvalidInputError(faults or [Fault("(body)", detail)])
     remedy = str(body.get("remedy") or "")
     return _CLASSES.get(code, GpuyardError)(detail.removesuffix(remedy).strip(), remedy)
 
 
-_PLAIN = (errors.NotFoundError, errors.RefusedError, errors.IllegalMoveError, errors.CapacityError,
-          errors.UnauthorizedError, errors.UnreachableError, errors.LedgerError, errors.DiskFullError)  # fmt: skip
+_PLAIN = (
+    errors.NotFoundError,
+    errors.RefusedError,
+    errors.IllegalMoveError,
+    errors.CapacityError,
+    errors.UnauthorizedError,
+    errors.UnreachableError,
+    errors.LedgerError,
+    errors.DiskFullError,
+)
 _CLASSES: dict[str, type[GpuyardError]] = {kind.code: kind for kind in _PLAIN}

@@ -1,7 +1,8 @@
-"""When a call is sent again: a server that restarts is away for some seconds, and an answer can be lost on its way.
+"""When a call is sent again: a server that restarts is away for some seconds, and an
+answer can be lost on its way.
 
-A submission is worth waiting for, and so is a server that has answered before. A first look at one that is not there
-is answered at once.
+A submission is worth waiting for, and so is a server that has answered before. A first
+look at one that is not there is answered at once.
 """
 
 import time
@@ -16,15 +17,19 @@ from gpuyard.client.light import unreachable
 from gpuyard.domain.errors import GpuyardError, UnreachableError
 
 PATIENCE_S = 10.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
 # What is told before a request has left: it may be sent again whatever it does.
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-# No answer within the time for one is no lost answer: the server may still be at work on it.
+# No answer within the time for one is no lost answer: the server may still be at work
+# on it.
 _SLOW = (httpx.ReadTimeout, httpx.WriteTimeout)
 
 
 def pauses(patience_s: float) -> Iterator[float]:
-    """Growing pauses in seconds, until `patience_s` have passed since the first was asked for."""
+    """Growing pauses in seconds, until `patience_s` have passed since the first was
+    asked for.
+    """
     until = time.monotonic() + patience_s
     pause = _FIRST_PAUSE_S
     while time.monotonic() + pause < until:
@@ -33,15 +38,25 @@ def pauses(patience_s: float) -> Iterator[float]:
 
 
 class Resend:
-    """One call and how often it has been sent; `answered` says that this server has answered this client before."""
+    """One call and how often it has been sent; `answered` says that this server has
+    answered this client before.
+    """
 
     def __init__(self, call: Call[Any], answered: bool) -> None:
         self._call = call
         self._pauses = pauses(PATIENCE_S if call.submits or answered else 0.0)
 
-    def pause(self, address: Address, error: httpx.HTTPError | UnreachableError) -> float:
-        """Seconds after which to send it again; raises the error as ours when that is not safe, or enough is enough."""
-        problem: GpuyardError = error if isinstance(error, UnreachableError) else unreachable(address, error)
+    def pause(
+        self, address: Address, error: httpx.HTTPError | UnreachableError
+    ) -> float:
+        """Seconds after which to send it again; raises the error as ours when that is
+        not safe, or enough is enough.
+        """
+        problem: GpuyardError = (
+            error
+            if isinstance(error, UnreachableError)
+            else unreachable(address, error)
+        )
         lost = not isinstance(error, _SLOW) and self._call.repeatable
         pause = next(self._pauses, None) if lost or isinstance(error, _UNSENT) else None
         if pause is None:

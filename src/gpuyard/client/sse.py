@@ -15,7 +15,11 @@ class EventReader:
 
     def feed(self, part: bytes) -> list[dict[str, Any]]:
         """The events that `part` completes."""
-        return [event for line in self._lines.feed(part) if (event := self._line(line)) is not None]
+        return [
+            event
+            for line in self._lines.feed(part)
+            if (event := self._line(line)) is not None
+        ]
 
     def _line(self, line: str) -> dict[str, Any] | None:
         if line:
@@ -23,5 +27,6 @@ class EventReader:
             if name == "data":
                 self._data.append(value.removeprefix(" "))
             return None
-        data, self._data = "\n".join(self._data), []
+        data = "\n".join(self._data)
+        self._data = []
         return json.loads(data) if data else None

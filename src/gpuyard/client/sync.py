@@ -1,7 +1,7 @@
 """The synchronous SDK.
 
-with gpuyard.Client() as yard:
-    job = yard.run(["python3", "train.py"], resources={"gpus": {"count": 1, "memory_gb": 16}})
+with gpuyard.Client() as client:
+    job = client.run(["python3", "train.py"], tier="GPU_SMALL")
     for line in job.logs():
         print(line)
     print(job.refresh().state)
@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 import httpx
 
 from gpuyard.client import calls, media
-from gpuyard.client.calls import Call, Stream, Work
+from gpuyard.client.calls import Call, StreamCall, Work
 from gpuyard.client.connection import Address, find_server, look_again
 from gpuyard.client.light import unreachable
 from gpuyard.client.lines import LineReader
@@ -32,9 +32,17 @@ T = TypeVar("T")
 
 
 class Client:
-    """A connection to a yard. With no `address`, to `$GPUYARD_URL` or the embedded server, started if need be."""
+    """A connection to an instance.
 
-    def __init__(self, address: Address | None = None, *, transport: httpx.BaseTransport | None = None) -> None:
+    With no `address`, to `$GPUYARD_URL` or the embedded server, started if need be.
+    """
+
+    def __init__(
+        self,
+        address: Address | None = None,
+        *,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
         self.address = address or find_server()
         self._found = address is None
         self._answered = False
@@ -51,13 +59,17 @@ class Client:
         self._http.close()
 
     def call(self, call: Call[T]) -> T:
-        """Carry one call, again if it is lost; GpuyardError (as the server raised it) or UnreachableError."""
+        """Carry one call, again if it is lost; GpuyardError (as the server raised it)
+        or UnreachableError.
+        """
         content = content_of(call.body)
         resend = Resend(call, self._answered)
         while True:
             try:
                 url = self.address.url + call.path
-                response = self._http.request(call.method, url, params=dict(call.params), content=content)
+                response = self._http.request(
+                    call.method, url, params=dict(call.params), content=content
+                )
                 self._answered = True
                 return answer_of(call, response)
             except (httpx.HTTPError, UnreachableError) as error:
@@ -67,24 +79,35 @@ class Client:
                 self.address = look_again(self.address, start=call.submits)
 
     def run(self, work: Work, **fields: Any) -> "JobHandle":
-        """Submit `work` (a command as a list, a JobSpec, S2's JobConfig or a mapping) and return its handle."""
+        """Submit `work` (a command as a list, a JobSpec, S2's JobConfig or a mapping)
+        and return its handle.
+        """
         return JobHandle(self, self.call(calls.submit(calls.body_of(work, fields))))
 
     def submit_many(self, bodies: Sequence[Work]) -> "list[JobHandle]":
         """Submit specs together: all are queued, or none."""
         return [
-            JobHandle(self, job) for job in self.call(calls.submit_many([calls.body_of(body, {}) for body in bodies]))
+            JobHandle(self, job)
+            for job in self.call(
+                calls.submit_many([calls.body_of(body, {}) for body in bodies])
+            )
         ]
 
     def job(self, reference: str) -> "JobHandle":
-        """A job by id, by the ending of its id, or the newest of a name; NotFoundError."""
+        """A job by id, by the ending of its id, or the newest of a name;
+        NotFoundError.
+        """
         return JobHandle(self, self.call(calls.job(reference)))
 
     def jobs(self, **filters: Any) -> Iterator[Job]:
-        """Every job, newest first, read page by page; `state`, `name`, `project`, `limit` (a page's size)."""
+        """Every job, newest first, read page by page; `state`, `name`, `project`,
+        `limit` (a page's size).
+        """
         cursor: str | None = None
         while True:
-            page, cursor = self.call(calls.jobs({**filters, **({"cursor": cursor} if cursor else {})}))
+            page, cursor = self.call(
+                calls.jobs({**filters, **({"cursor": cursor} if cursor else {})})
+            )
             yield from page
             if cursor is None:
                 return
@@ -106,38 +129,65 @@ class Client:
         return self.call(calls.trust())
 
     def trust_of(self, place: str) -> Trust:
-        """What is recorded about a place (a provider, an offer, `node:NAME`, `gpu:UUID`); NotFoundError."""
+        """What is recorded about a place (a provider, an offer, `node:NAME`,
+        `gpu:UUID`); NotFoundError.
+        """
         return self.call(calls.trust_of(place))
 
     def record_trust(
-        self, place: str, *, score: float | None = None, quarantined_until: float | None = None, reason: str = ""
+        self,
+        place: str,
+        *,
+        score: float | None = None,
+        quarantined_until: float | None = None,
+        reason: str = "",
     ) -> Trust:
-        """Record this about a place, instead of what was recorded; the time in UTC seconds."""
-        finding = {"score": score, "quarantined_until": quarantined_until, "reason": reason}
+        """Record this about a place, instead of what was recorded; the time in UTC
+        seconds.
+        """
+        finding = {
+            "score": score,
+            "quarantined_until": quarantined_until,
+            "reason": reason,
+        }
         return self.call(calls.record_trust(place, finding))
 
     def forget_trust(self, place: str) -> Trust:
-        """Forget what is recorded about a place, a quarantine too; what it was. NotFoundError."""
+        """Forget what is recorded about a place, a quarantine too; what it was.
+
+        NotFoundError.
+        """
         return self.call(calls.forget_trust(place))
 
-    def batch(self, script: str, source: str, *, most: int | None = None, **fields: Any) -> dict[str, Any]:
-        """Submit `script` over the items of a folder, a glob, a manifest or a .zim; `fields` are a BatchSpec's."""
+    def batch(
+        self, script: str, source: str, *, most: int | None = None, **fields: Any
+    ) -> dict[str, Any]:
+        """Submit `script` over the items of a folder, a glob, a manifest or a .zim;
+        `fields` are a BatchSpec's.
+        """
         items = media.expand(script, source, most)
         if media.is_media(script):
             media.probe(items)
-        return self.call(calls.submit_batch(calls.batch_body(script, items, source, fields)))
+        return self.call(
+            calls.submit_batch(calls.batch_body(script, items, source, fields))
+        )
 
-    def events(self, *, after: int | None = None, job: str | None = None) -> Iterator[dict[str, Any]]:
+    def events(
+        self, *, after: int | None = None, job: str | None = None
+    ) -> Iterator[dict[str, Any]]:
         """The live stream of events after the number `after` (default: from now on).
 
-        UnreachableError when the connection breaks; give the last event's `seq` as `after` to miss nothing.
+        UnreachableError when the connection breaks; give the last event's `seq` as
+        `after` to miss nothing.
         """
         reader = EventReader()
         for part in self._stream(calls.event_stream(after, job)):
             yield from reader.feed(part)
 
     def chat(self, body: calls.Json) -> Iterator[str]:
-        """Ask a model, in the form of OpenAI's chat request; its answer piece by piece."""
+        """Ask a model, in the form of OpenAI's chat request; its answer piece by
+        piece.
+        """
         reader = LineReader()
         for part in self._stream(calls.chat(body, streamed=True)):
             yield from map(calls.piece_of, reader.feed(part))
@@ -145,24 +195,37 @@ class Client:
 
     def ask(self, body: calls.Json) -> dict[str, Any]:
         """As `chat`; the whole answer, in OpenAI's form."""
-        answer: dict[str, Any] = json.loads(b"".join(self._stream(calls.chat(body, streamed=False))))
+        answer: dict[str, Any] = json.loads(
+            b"".join(self._stream(calls.chat(body, streamed=False)))
+        )
         return answer
 
     def log_bytes(
-        self, reference: str, *, lines: int | None = None, follow: bool = False, attempt: int | None = None
+        self,
+        reference: str,
+        *,
+        lines: int | None = None,
+        follow: bool = False,
+        attempt: int | None = None,
     ) -> Iterator[bytes]:
         """A job's output as it comes, undecoded."""
         return self._stream(calls.log(reference, lines, follow, attempt))
 
     def download(self, checkpoint: Checkpoint, target: Path) -> Path:
-        """Save a checkpoint as `target` (into it, when it is a folder); appears whole or not at all."""
-        return self._save(calls.content(checkpoint.id), calls.saved_as(checkpoint, target))
+        """Save a checkpoint as `target` (into it, when it is a folder); appears whole
+        or not at all.
+        """
+        return self._save(
+            calls.content(checkpoint.id), calls.saved_as(checkpoint, target)
+        )
 
     def back_up(self, target: Path) -> Path:
-        """Save the whole ledger as it is now as `target`, a SQLite file; appears whole or not at all."""
+        """Save the whole ledger as it is now as `target`, a SQLite file; appears whole
+        or not at all.
+        """
         return self._save(calls.backup(), target, mode=0o600)
 
-    def _save(self, stream: Stream, target: Path, mode: int = 0o666) -> Path:
+    def _save(self, stream: StreamCall, target: Path, mode: int = 0o666) -> Path:
         partial = target.with_name(target.name + ".partial")
         partial.unlink(missing_ok=True)
         partial.touch(mode)
@@ -171,13 +234,19 @@ class Client:
                 file.write(part)
         return partial.replace(target)
 
-    def _stream(self, stream: Stream) -> Iterator[bytes]:
-        wanted: dict[str, Any] = {"params": dict(stream.params), "headers": dict(stream.headers)}
+    def _stream(self, stream: StreamCall) -> Iterator[bytes]:
+        wanted: dict[str, Any] = {
+            "params": dict(stream.params),
+            "headers": dict(stream.headers),
+        }
         if stream.body is not None:
             wanted["content"] = content_of(stream.body)
         try:
             with self._http.stream(
-                stream.method, self.address.url + stream.path, timeout=STREAM_TIMEOUT, **wanted
+                stream.method,
+                self.address.url + stream.path,
+                timeout=STREAM_TIMEOUT,
+                **wanted,
             ) as answer:
                 if answer.is_error:
                     answer.read()
@@ -212,10 +281,20 @@ class JobHandle:
         self.info = self._client.call(calls.job(self.id))
         return self.info
 
-    def logs(self, *, follow: bool = True, lines: int | None = None, attempt: int | None = None) -> Iterator[str]:
-        """Its output line by line; with `follow` (the default) until the job is over."""
+    def logs(
+        self,
+        *,
+        follow: bool = True,
+        lines: int | None = None,
+        attempt: int | None = None,
+    ) -> Iterator[str]:
+        """Its output line by line; with `follow` (the default) until the job is
+        over.
+        """
         reader = LineReader()
-        for part in self._client.log_bytes(self.id, lines=lines, follow=follow, attempt=attempt):
+        for part in self._client.log_bytes(
+            self.id, lines=lines, follow=follow, attempt=attempt
+        ):
             yield from reader.feed(part)
         yield from reader.close()
 
@@ -224,7 +303,9 @@ class JobHandle:
         return self._client.log_bytes(self.id, lines=lines, follow=True)
 
     def peek(self) -> Job:
-        """Its resource as it is now, on a connection of its own: safe beside a thread that follows the log."""
+        """Its resource as it is now, on a connection of its own: safe beside a thread
+        that follows the log.
+        """
         with Client(self._client.address) as client:
             return client.call(calls.job(self.id))
 
@@ -234,7 +315,9 @@ class JobHandle:
         pause = 0.02
         while not self.refresh().state.terminal:
             if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"job {self.id} is still {self.state} after {timeout:g} s")
+                raise TimeoutError(
+                    f"job {self.id} is still {self.state} after {timeout:g} s"
+                )
             time.sleep(pause)
             pause = min(pause * 1.5, 1.0)
         return self.info
@@ -253,7 +336,9 @@ class JobHandle:
         """Why it waits."""
         return self._client.call(calls.why(self.id))
 
-    def metrics(self, *names: str, points: int = 1000) -> dict[str, list[dict[str, Any]]]:
+    def metrics(
+        self, *names: str, points: int = 1000
+    ) -> dict[str, list[dict[str, Any]]]:
         """Its metric series by name: points of `step`, `value`, `at`."""
         return self._client.call(calls.metrics(self.id, names, points))
 

@@ -25,23 +25,35 @@ def options(address: Address) -> dict[str, Any]:
     except httpx.InvalidURL:
         url = httpx.URL()
     if url.scheme not in ("http", "https") or not url.host:
-        raise InvalidInputError.of("GPUYARD_URL", f"is {quoted(address.url)}", "write it as http://127.0.0.1:8400")
-    headers = {"Authorization": f"Bearer {address.token}", "User-Agent": f"gpuyard/{__version__}",
-               "Content-Type": "application/json"}  # fmt: skip
-    # A proxy that the environment names is for other machines; it must never see this one's token.
+        raise InvalidInputError.of(
+            "GPUYARD_URL",
+            f"is {quoted(address.url)}",
+            "write it as http://127.0.0.1:8400",
+        )
+    headers = {
+        "Authorization": f"Bearer {address.token}",
+        "User-Agent": f"gpuyard/{__version__}",
+        "Content-Type": "application/json",
+    }
+    # A proxy that the environment names is for other machines; it must never see this
+    # one's token.
     elsewhere = url.host not in ("127.0.0.1", "::1", "localhost")
     return {"headers": headers, "timeout": TIMEOUT, "trust_env": elsewhere}
 
 
 def content_of(body: Any) -> bytes | None:
-    """The body as JSON; InvalidInputError when it has no JSON form (a date, an infinity, bytes that are not UTF-8)."""
+    """The body as JSON; InvalidInputError when it has no JSON form (a date, an
+    infinity, bytes that are not UTF-8).
+    """
     if body is None:
         return None
     try:
         return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         remedy = "use text in UTF-8, finite numbers, lists and tables"
-        raise InvalidInputError.of("(body)", f"cannot be sent as JSON: {error}", remedy) from None
+        raise InvalidInputError.of(
+            "(body)", f"cannot be sent as JSON: {error}", remedy
+        ) from None
 
 
 def answer_of(call: Call[T], response: httpx.Response) -> T:

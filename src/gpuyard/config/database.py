@@ -1,7 +1,9 @@
-"""Where the ledger is: a SQLite file in the home, unless a PostgreSQL address was given.
+"""Finds the ledger's database: a SQLite file in the home, unless a PostgreSQL address
+was given.
 
-The address is looked up in this order: `[ledger] url` in gpuyard.toml or `GPUYARD_LEDGER__URL`, then
-`$GPUYARD_HOME/database`, which `gpuyard up --database URL` writes. It may hold a password: it is never printed whole.
+The address is taken from the first of these: `[ledger] url` in gpuyard.toml or
+`GPUYARD_LEDGER__URL`, then `$GPUYARD_HOME/database`, which `gpuyard up --database URL`
+writes. It may hold a password, so it is never printed whole.
 """
 
 import os
@@ -12,14 +14,21 @@ from gpuyard.config.paths import Home
 from gpuyard.domain.errors import InvalidInputError
 
 _SCHEMES = ("postgresql", "postgres")
-_REMEDY = "write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, or sqlite for the file in the home"
+_REMEDY = (
+    "write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, or sqlite for the file in the"
+    " home"
+)
 
 
 def find_database(home: Home, url: str | None) -> Path | str:
-    """The ledger of `home`: the path of its SQLite file, or a PostgreSQL URL. `url` is what the settings say."""
+    """The ledger of `home`: the path of its SQLite file, or a PostgreSQL URL.
+
+    `url` comes from the settings.
+    """
     field = "ledger.url"
     if url is None:
-        field, url = str(home.database), _remembered(home)
+        field = str(home.database)
+        url = _remembered(home)
     return home.ledger if url in (None, "", "sqlite") else checked_url(url, field)
 
 
@@ -36,20 +45,25 @@ def _remembered(home: Home) -> str | None:
 
 
 def remember_database(home: Home, url: str) -> None:
-    """Let the servers of this home use `url` from now on (`sqlite`: the file in the home). InvalidInputError."""
+    """Make the servers of this home use `url` from now on (`sqlite`: the file in the
+    home). InvalidInputError.
+    """
     if url == "sqlite":
         home.database.unlink(missing_ok=True)
         return
     checked_url(url, "--database")
     temporary = home.database.with_suffix(".tmp")
     temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with os.fdopen(descriptor, "w") as file:
         file.write(url + "\n")
     temporary.rename(home.database)
 
 
 def checked_url(url: str, field: str) -> str:
-    """`url` when it is a PostgreSQL address; InvalidInputError, which never shows it, when not."""
+    """`url` if it is a PostgreSQL address; else InvalidInputError, which never shows
+    it.
+    """
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -63,7 +77,7 @@ def checked_url(url: str, field: str) -> str:
 
 
 def shown(where: Path | str) -> str:
-    """`where` as people and logs may see it: without user and password."""
+    """`where` for people and logs: without user and password."""
     if isinstance(where, Path):
         return str(where)
     parts = urlsplit(where)

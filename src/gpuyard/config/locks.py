@@ -1,15 +1,20 @@
-"""Lock files: who lives is told by the kernel, which frees a lock with its process, and never by a pid in a file."""
+"""Lock files. A held lock shows that a process lives, because the kernel releases it
+with the process; a pid in a file does not.
+"""
 
 import fcntl
 import time
 from pathlib import Path
 from typing import IO
 
-_TRIES, _PAUSE_S = 20, 0.01
+_TRIES = 20
+_PAUSE_S = 0.01
 
 
 def is_locked(path: Path) -> bool:
-    """Whether some process holds the lock file `path`; one that is not there, or may not be read, is not held."""
+    """True when a process holds the lock file `path`. A file that does not exist or
+    cannot be read is not locked.
+    """
     try:
         with path.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -21,9 +26,10 @@ def is_locked(path: Path) -> bool:
 
 
 def lock_exclusively(file: IO[str]) -> None:
-    """Take the lock of an open file until it is closed; BlockingIOError when another process really holds it.
+    """Lock an open file until it is closed; BlockingIOError when another process holds
+    the lock.
 
-    `is_locked` has to take a shared lock for a moment in order to look, so one refusal is not believed.
+    `is_locked` takes a shared lock for a moment, so a single refusal does not count.
     """
     for _ in range(_TRIES):
         try:

@@ -1,6 +1,7 @@
-"""How gpuyard's own processes log: one line an event on stderr, which their starter sends to a file.
+"""Logging of gpuyard's own processes: one line per event on stderr, which is redirected
+to a file by whatever starts them.
 
-Tracebacks are plain: local variables could hold a job's secrets.
+Tracebacks show no local variables, which could hold a job's secrets.
 """
 
 import io
@@ -13,7 +14,9 @@ import structlog
 
 
 class _Stderr(io.TextIOBase):
-    """Stderr that never fails: on a full disk a log line is lost, and not the work that wrote it."""
+    """Stderr that never fails: on a full disk the log line is lost, but the work goes
+    on.
+    """
 
     def write(self, text: str, /) -> int:
         with suppress(OSError):
@@ -22,12 +25,14 @@ class _Stderr(io.TextIOBase):
 
 
 def configure_logging() -> None:
-    """Set structlog up for a process of gpuyard."""
+    """Configure structlog for a process of gpuyard."""
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+            structlog.dev.ConsoleRenderer(
+                colors=False, exception_formatter=structlog.dev.plain_traceback
+            ),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Stderr())),

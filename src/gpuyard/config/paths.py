@@ -1,4 +1,7 @@
-"""The layout of `$GPUYARD_HOME`: the one object that knows where each file lives. Standard library only."""
+"""The layout of `$GPUYARD_HOME`: where each file is.
+
+Standard library only.
+"""
 
 import hashlib
 import os
@@ -12,14 +15,18 @@ _MAX_SOCKET_PATH = 100
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A gpuyard home. `Home.find()` is the user's: `$GPUYARD_HOME`, by default `~/.gpuyard`."""
+    """A gpuyard home.
+
+    `Home.find()` is the user's: `$GPUYARD_HOME`, by default `~/.gpuyard`.
+    """
 
     root: Path
 
     @classmethod
     def find(cls) -> "Home":
         """The home of this environment; it need not exist yet."""
-        return cls(Path(os.environ.get("GPUYARD_HOME") or "~/.gpuyard").expanduser().absolute())
+        path = Path(os.environ.get("GPUYARD_HOME") or "~/.gpuyard")
+        return cls(path.expanduser().absolute())
 
     def create(self) -> None:
         """Make the home, readable by its owner only: logs and the token are private."""
@@ -28,7 +35,7 @@ class Home:
 
     @property
     def settings(self) -> Path:
-        """`gpuyard.toml`; `$GPUYARD_CONFIG` names another."""
+        """`gpuyard.toml`, or the file that `$GPUYARD_CONFIG` names."""
         return Path(os.environ.get("GPUYARD_CONFIG") or self.root / "gpuyard.toml")
 
     @property
@@ -38,7 +45,9 @@ class Home:
 
     @property
     def database(self) -> Path:
-        """The address of a PostgreSQL ledger, mode 0600; there is none where the ledger is SQLite's."""
+        """The address of a PostgreSQL ledger, mode 0600; absent if the ledger is in
+        SQLite.
+        """
         return self.root / "database"
 
     @property
@@ -58,7 +67,7 @@ class Home:
 
     @property
     def server_id(self) -> Path:
-        """The id by which this home's server stands on the roll of those that share a database."""
+        """The id of this home's server among those that share a database."""
         return self.root / "server.id"
 
     @property
@@ -78,12 +87,14 @@ class Home:
 
     @property
     def workspaces(self) -> Path:
-        """The folders that outlive jobs, unless the settings name another place."""
+        """The folders that outlive jobs, unless the settings name another path."""
         return self.root / "workspaces"
 
     @property
     def verification(self) -> Path:
-        """What verification keeps: its database and its blobs, with prompts and seeds that nobody else may see."""
+        """The database and the blobs of verification, with prompts and seeds that must
+        stay secret.
+        """
         return self.root / "verification"
 
     @property
@@ -93,7 +104,9 @@ class Home:
 
     @property
     def peers(self) -> Path:
-        """Where this home's agent finds the yard's other servers: `{"urls", "token"}`, mode 0600."""
+        """The addresses of the instance's other servers, for this home's agent:
+        `{"urls", "token"}`, mode 0600.
+        """
         return self.node / "peers.json"
 
     @property
@@ -103,9 +116,12 @@ class Home:
 
     @property
     def socket(self) -> Path:
-        """The agents' unix socket; in a private temporary folder when the home's path is too long for one."""
+        """The agents' Unix socket; in a private temporary folder if the home's path is
+        too long for one.
+        """
         path = self.root / "agent.sock"
         if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
             return path
         digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
-        return Path(tempfile.gettempdir()) / f"gpuyard-{os.getuid()}-{digest}" / "agent.sock"
+        folder = Path(tempfile.gettempdir()) / f"gpuyard-{os.getuid()}-{digest}"
+        return folder / "agent.sock"

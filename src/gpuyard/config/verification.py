@@ -1,11 +1,11 @@
-"""The section `[verification]`: which executors are verified, and the numbers by which it is done."""
+"""The section `[verification]`: which executors are verified, and by which numbers."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
 from gpuyard.config.database import checked_url
-from gpuyard.config.sections import Period, Section
+from gpuyard.config.sections import Period, SettingsSection
 from gpuyard.domain.errors import InvalidInputError, quoted
 
 DAY_S = 86400.0
@@ -15,31 +15,44 @@ def _postgresql(url: str | None) -> str | None:
     try:
         return checked_url(url, "database") if url else None
     except InvalidInputError as error:
-        raise ValueError("{0.fault}; {0.remedy}".format(error.faults[0])) from None
+        first = error.faults[0]
+        raise ValueError(f"{first.fault}; {first.remedy}") from None
 
 
 def _module_and_class(name: str | None) -> str | None:
-    module, _, thing = (name or "").partition(":")
-    if name is not None and not (thing.isidentifier() and all(part.isidentifier() for part in module.split("."))):
-        raise ValueError(f"{quoted(name)} is not module:Class; write one such as mine.prompts:Generator")
+    if name is None:
+        return None
+    module, _, class_name = name.partition(":")
+    parts = [*module.split("."), class_name]
+    if not all(part.isidentifier() for part in parts):
+        raise ValueError(
+            f"{quoted(name)} is not module:Class; write one such as"
+            " mine.prompts:Generator"
+        )
     return name
 
 
 def _absolute(path: str | None) -> str | None:
     if path is not None and not path.startswith("/"):
-        raise ValueError(f"{quoted(path)} is no absolute path; write one such as /opt/gpuyard/solver/solve.py")
+        raise ValueError(
+            f"{quoted(path)} is no absolute path; write one such as"
+            " /opt/gpuyard/solver/solve.py"
+        )
     return path
 
 
-class VerificationPolicy(Section):
-    """The numbers, each of a single class.
+class VerificationPolicy(SettingsSection):
+    """The numbers for each single class.
 
-    Series: at most `max_series` of them, `series_per_run` more at a time; a generator is asked for `surplus` prompts
-    more than a series holds, since some of them are the same. Samples: so many that `target` are unused; of a series
-    each workload takes `prompts_per_series`. Each pipeline has its turn `…_every_s`. Answering starts no workload that
-    would end after `answer_budget_s`, and is stopped after `answer_limit_s`, the others after `step_limit_s`; what is
-    used, retired or was never answered is kept for `keep_s`, events and evidence for `keep_events_s`. A lock that a
-    dead process held is free after `lease_s`.
+    Series: at most `max_series`, of which `series_per_run` are made at a time. A
+    generator is asked for `surplus` more prompts than a series holds, because some of
+    them are equal. Samples: enough that `target` are unused; each workload takes
+    `prompts_per_series` of a series. Each pipeline runs every `…_every_s`.
+
+    Answering starts no workload that would end after `answer_budget_s`, and is stopped
+    after `answer_limit_s`; the other pipelines are stopped after `step_limit_s`. What
+    is used, retired or was never answered is kept for `keep_s`, events and evidence for
+    `keep_events_s`. The lock of a dead process is free after `lease_s`.
     """
 
     max_series: int = Field(default=3500, ge=1)
@@ -59,8 +72,11 @@ class VerificationPolicy(Section):
     lease_s: Period = 60.0
 
 
-class EngineSettings(Section):
-    """What solves the prompts on an executor. `options` are the engine's own, such as vLLM's `max_model_len`."""
+class EngineSettings(SettingsSection):
+    """What answers the prompts on an executor.
+
+    `options` are the engine's own, such as vLLM's `max_model_len`.
+    """
 
     kind: Literal["mock", "openai", "transformers", "vllm"] = "mock"
     model: str = ""
@@ -68,14 +84,16 @@ class EngineSettings(Section):
     options: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
-class ExecutorSettings(Section):
-    """A place where jobs can run, and what it is said to be.
+class ExecutorSettings(SettingsSection):
+    """A place where jobs can run, and what it claims to be.
 
-    `class`: its class. `provider`, `provider_options` and `image`: as a job has them; `gpu`: the UUID of the one GPU
-    that is meant. `cpus`: what its jobs take of the processor and are held to; unset, each books a core and is free.
-    `python`: the interpreter that runs the solver there. `solver`: where its image has the solver's `solve.py`; unset,
-    the solver's files travel with each job. `trusted`: its answers are taken for true, and others are held against
-    them. `stream`: the solver can reach us, so that it gets the seed at the barrier.
+    `class`: its GPU class. `provider`, `provider_options` and `image`: as in a job;
+    `gpu`: the UUID of its GPU. `cpus`: the processors that its jobs get and are limited
+    to; unset, each books one core without a limit. `python`: the interpreter that runs
+    the solver there. `solver`: the path of `solve.py` in its image; unset, the solver's
+    files are sent with each job. `trusted`: its answers count as correct, and others
+    are compared with them. `stream`: the solver can reach us, so that it gets the seed
+    at the barrier.
     """
 
     gpu_class: str = Field(alias="class")
@@ -93,18 +111,24 @@ class ExecutorSettings(Section):
 
 
 class VerificationSettings(VerificationPolicy):
-    """`database`: the address of a PostgreSQL database, which servers may share; unset, a SQLite file in the home.
+    """`database`: the address of a PostgreSQL database, which servers may share; unset,
+    a SQLite file in the home.
 
-    `blobs`: where series and workloads are kept, a folder or a bucket; unset, a folder in the home. `host` and `port`
-    are where solvers reach us (port 0: a free one), at `public_host` where they know us by another name. `generator`:
-    another one, as `module:Class`; unset, prompts are made by each class's trusted executor.
+    `blobs`: where series and workloads are stored, a folder or a bucket; unset, a
+    folder in the home. Solvers reach us at `host` and `port` (0: a free port), or at
+    `public_host` if they know us by another name. `generator`: a generator of prompts
+    as `module:Class`; unset, each class's trusted executor makes them.
     """
 
-    database: Annotated[str | None, AfterValidator(_postgresql)] = Field(default=None, repr=False)
+    database: Annotated[str | None, AfterValidator(_postgresql)] = Field(
+        default=None, repr=False
+    )
     blobs: str | None = None
     host: str = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)
     public_host: str | None = None
     generator: Annotated[str | None, AfterValidator(_module_and_class)] = None
     issuers: dict[str, str] = Field(default_factory=dict[str, str])
-    executors: dict[str, ExecutorSettings] = Field(default_factory=dict[str, ExecutorSettings])
+    executors: dict[str, ExecutorSettings] = Field(
+        default_factory=dict[str, ExecutorSettings]
+    )

@@ -1,6 +1,8 @@
-"""Admission: jobs that were sent together are validated, looked at by their providers and queued, all or none.
+"""Admission: validates the jobs of one request, lets their providers check them, and
+queues them, all or none.
 
-Many jobs are worked through in slices, between which others have their turn; they are one commit all the same.
+Many jobs are handled in slices, so that other tasks can run in between. They are still
+one commit.
 """
 
 import asyncio
@@ -11,43 +13,74 @@ from typing import TypeVar
 
 import msgspec
 
-from gpuyard.controller import moves
+from gpuyard.controller import transitions
 from gpuyard.controller.core import SLICE, Core
-from gpuyard.controller.intake import MAX_JOBS, Intake, Prepared, Template, find_parents, numbered, refuse_shared_keys
-from gpuyard.domain.errors import CapacityError, Fault, InvalidInputError, NotFoundError, RefusedError
+from gpuyard.controller.intake import (
+    MAX_JOBS,
+    Intake,
+    PreparedJob,
+    Template,
+    find_parents,
+    numbered,
+    refuse_shared_keys,
+)
+from gpuyard.domain.errors import (
+    CapacityError,
+    Fault,
+    InvalidInputError,
+    NotFoundError,
+    RefusedError,
+)
 from gpuyard.providers.base import GpuProviderInterface
 from gpuyard.scheduler.refusal import impossible
 
-FIRST_NODE_S = 5.0
-# Who sends thousands of jobs that are all wrong is told of the first.
+_WAIT_FOR_CAPACITY_S = 5.0
+# A request in which thousands of jobs are wrong is answered with the first faults.
 _ENOUGH_FAULTS = 100
 T = TypeVar("T")
 
 
 class Admission:
-    """The way into the queue. `find(reference)` gives the job a person means; `joined` is set once a node is there."""
+    """Takes jobs into the queue.
+
+    `find(reference)` gives the id of the job that a person means, `find_gpu(reference)`
+    the UUID of the GPU. `capacity_known` is set once a node has connected or a provider
+    has named its offers.
+    """
 
     def __init__(
         self,
         core: Core,
         providers: Mapping[str, GpuProviderInterface],
         find: Callable[[str], str],
-        joined: asyncio.Event,
+        capacity_known: asyncio.Event,
         find_gpu: Callable[[str], str],
     ) -> None:
         self._core = core
         self._providers = providers
         self._find = find
-        self._joined = joined
-        self._intake = Intake(core.tiers, core.settings.models, find_gpu, core.scripts,
-                              lambda: [name for name, provider in providers.items() if provider.containers],
-                              core.images)  # fmt: skip
-        self._door = asyncio.Lock()
+        self._capacity_known = capacity_known
+        self._intake = Intake(
+            core.tiers,
+            core.settings.models,
+            find_gpu,
+            core.scripts,
+            self._container_providers,
+            core.images,
+        )
+        self._queue_lock = asyncio.Lock()
 
-    async def accept(self, bodies: list[msgspec.Raw]) -> list[Prepared]:
-        """Queue jobs given as JSON, and empty `bodies`: they may be many megabytes. Answers after the commit.
+    def _container_providers(self) -> list[str]:
+        return [
+            name for name, provider in self._providers.items() if provider.containers
+        ]
 
-        One whose idempotency key was used before is the first job with that key, and has no `queued_at`.
+    async def accept(self, bodies: list[msgspec.Raw]) -> list[PreparedJob]:
+        """Queue jobs given as JSON; returns after the commit. Empties `bodies`, which
+        may be many megabytes.
+
+        For an idempotency key that was used before, the result has the first job with
+        that key, without `queued_at`.
         """
         jobs = await self._read(bodies)
         bodies.clear()
@@ -56,71 +89,93 @@ class Admission:
         while not await self._queue(jobs):
             await self._core.committed()
         self._core.schedule()
-        # One that an earlier request made may still be on its way.
-        await self._core.committed(mine=all(job.queued_at is not None for job in jobs))
+        # The job of an earlier request may not be committed yet, so wait for all then.
+        all_are_new = all(job.queued_at is not None for job in jobs)
+        await self._core.committed(own_only=all_are_new)
         return jobs
 
-    async def imagine(self, body: msgspec.Raw) -> Prepared:
-        """The job that `body` asks for, which is valid, and is not queued; InvalidInputError."""
+    async def preview(self, body: msgspec.Raw) -> PreparedJob:
+        """Validate a job given as JSON, without queueing it.
+
+        Raises InvalidInputError.
+        """
         job, _ = self._intake.read(body)
-        await self._first_node()
+        await self._wait_for_capacity()
         return job
 
-    async def _first_node(self) -> None:
-        """A server that has just started learns in a moment what this machine has."""
-        if not self._joined.is_set():
+    async def _wait_for_capacity(self) -> None:
+        """Give a server that has just started a moment to learn what this host has."""
+        if not self._capacity_known.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._joined.wait(), FIRST_NODE_S)
+                await asyncio.wait_for(
+                    self._capacity_known.wait(), _WAIT_FOR_CAPACITY_S
+                )
 
     # --- before anything is queued ---
 
-    async def _read(self, bodies: list[msgspec.Raw]) -> list[Prepared]:
-        """All of them valid and possible, or one error."""
+    async def _read(self, bodies: list[msgspec.Raw]) -> list[PreparedJob]:
+        """Read and check all jobs; raises one error for all faults."""
         if not 1 <= len(bodies) <= MAX_JOBS:
-            raise InvalidInputError.of("(body)", f"holds {len(bodies)} jobs", f"send 1 to {MAX_JOBS} at once")
-        alone = len(bodies) == 1
-        jobs: list[Prepared] = []
+            raise InvalidInputError.of(
+                "(body)", f"holds {len(bodies)} jobs", f"send 1 to {MAX_JOBS} at once"
+            )
+        is_single = len(bodies) == 1
+        jobs: list[PreparedJob] = []
         faults: list[Fault] = []
-        seen: set[object] = set()
+        checked: set[object] = set()
         async for start, part in _in_slices(bodies):
-            read: list[tuple[Prepared, Sequence[str]]] = []
+            read: list[tuple[PreparedJob, Sequence[str]]] = []
             for position, body in enumerate(part, start):
                 try:
                     read.append(self._intake.read(body))
                 except InvalidInputError as error:
-                    faults += error.faults if alone else numbered(error, position)
+                    faults += error.faults if is_single else numbered(error, position)
             if len(faults) >= _ENOUGH_FAULTS:
                 break
             if not faults:
-                await self._check(read, seen)
+                await self._check_new(read, checked)
                 jobs += [job for job, _ in read]
         if faults:
             raise InvalidInputError(faults)
         return jobs
 
-    async def _check(self, read: Sequence[tuple[Prepared, Sequence[str]]], seen: set[object]) -> None:
-        """Refuse what can never run. A job that an earlier request made is not looked at again."""
-        known = self._known([job for job, _ in read])
+    async def _check_new(
+        self, read: Sequence[tuple[PreparedJob, Sequence[str]]], checked: set[object]
+    ) -> None:
+        """Check the jobs, each given with its command, that no earlier request made."""
+        earlier = self._earlier_jobs([job for job, _ in read])
         for job, command in read:
-            if job.id not in known:
-                await self._look_at(job.template, tuple(command[:2]), seen)
+            if job.id not in earlier:
+                await self._check(job.template, tuple(command[:2]), checked)
 
-    async def _look_at(self, template: Template, program: tuple[str, ...], seen: set[object]) -> None:
-        """`seen` holds the shapes and programs of this request that have been found good."""
-        await self._first_node()
-        if template.shape not in seen:
-            verdict = impossible(self._core.view, template.shape)
-            if verdict is not None:
-                raise CapacityError(_sentence(verdict.reason), _sentence(verdict.largest))
-            seen.add(template.shape)
+    async def _check(
+        self, template: Template, program: tuple[str, ...], checked: set[object]
+    ) -> None:
+        """Refuse a job that can never run.
+
+        `checked` collects the shapes and programs of this request that passed.
+        """
+        await self._wait_for_capacity()
+        if template.shape not in checked:
+            refusal = impossible(self._core.view, template.shape)
+            if refusal is not None:
+                raise CapacityError(
+                    _as_sentence(refusal.reason), _as_sentence(refusal.largest)
+                )
+            checked.add(template.shape)
         name = template.provider or next(iter(self._providers))
         if name not in self._providers:
-            known = ", ".join(self._providers)
-            raise InvalidInputError.of("provider", f"there is no provider {name!r}", f"configured here: {known}")
+            names = ", ".join(self._providers)
+            raise InvalidInputError.of(
+                "provider",
+                f"there is no provider {name!r}",
+                f"configured here: {names}",
+            )
         start = (name, program, template.workdir, template.path)
-        if start not in seen and not template.shape.image:  # what is in an image cannot be looked at from here
+        # The files in an image cannot be checked from here.
+        if start not in checked and not template.shape.image:
             await self._providers[name].check(program, template.workdir, template.path)
-            seen.add(start)
+            checked.add(start)
 
     def _find_parent(self, reference: str) -> str | None:
         try:
@@ -128,93 +183,121 @@ class Admission:
         except NotFoundError:
             return None
         except InvalidInputError as error:
-            raise InvalidInputError([replace(fault, field="depends_on") for fault in error.faults]) from None
+            raise InvalidInputError(
+                [replace(fault, field="depends_on") for fault in error.faults]
+            ) from None
 
-    def _known(self, jobs: Sequence[Prepared]) -> dict[str, str]:
-        """By the new job's id, the job that an earlier request with its key made; RefusedError if that was another."""
+    def _earlier_jobs(self, jobs: Sequence[PreparedJob]) -> dict[str, str]:
+        """The jobs that earlier requests made with the same idempotency keys: their ids
+        by the ids of `jobs`.
+
+        Raises RefusedError if an earlier job has another spec.
+        """
         keyed = {job.key: job for job in jobs if job.key is not None}
         if not keyed:
             return {}
-        known: dict[str, str] = {}
-        queries, submitting = self._core.queries, self._core.submitting
+        earlier: dict[str, str] = {}
+        queries = self._core.queries
+        submitting = self._core.submitting
         written = queries.jobs_by_idempotency_key(list(keyed))
         specs = queries.specs(written.values()) if written else {}
         for key, job in keyed.items():
             if key in written:
-                job_id, before = written[key], specs[written[key]]
+                job_id = written[key]
+                spec = specs[job_id]
             elif key in submitting:
-                job_id, before = submitting[key].id, submitting[key].spec()
+                job_id = submitting[key].id
+                spec = submitting[key].spec()
             else:
                 continue
-            if before != job.spec():
+            if spec != job.spec():
                 raise RefusedError(
-                    f"idempotency_key {key!r} was used for another spec (job {job_id}).", "Use a new key."
+                    f"idempotency_key {key!r} was used for another spec (job"
+                    f" {job_id}).",
+                    "Use a new key.",
                 )
-            known[job.id] = job_id
-        return known
+            earlier[job.id] = job_id
+        return earlier
 
-    # --- into the queue ---
+    # --- queueing ---
 
-    async def _queue(self, jobs: Sequence[Prepared]) -> bool:
-        """Give `jobs` to the ledger and to memory; False when what was looked up for it may hold no more."""
+    async def _queue(self, jobs: Sequence[PreparedJob]) -> bool:
+        """Give `jobs` to the ledger and to the view; False if it must be tried again
+        after the next commit.
+        """
         core = self._core
-        async with self._door:  # behind it no key comes into use while others have their turn
+        # Under the lock, no other request can use the same key between the slices.
+        async with self._queue_lock:
             view = core.view
-            known: dict[str, str] = {}
+            earlier: dict[str, str] = {}
             async for _, part in _in_slices(jobs):
-                known |= self._known(part)
-            new = [job for job in jobs if job.id not in known]
-            if core.view is not view or not core.know_parents(_outside(new, known)):
-                return False  # a commit failed meanwhile, or the end of a parent is still on its way to the ledger
+                earlier |= self._earlier_jobs(part)
+            if core.view is not view:
+                return False  # a commit failed, and the view was read again
+            new = [job for job in jobs if job.id not in earlier]
+            if not core.add_ended_parents(_parents_elsewhere(new, earlier)):
+                return False  # the end of a parent is not committed yet
             now = core.clock()
             for job in jobs:
-                job.queued_at = None if job.id in known else now
-                job.id = known.get(job.id, job.id)
-            events = moves.Submissions(new, now)
+                job.queued_at = None if job.id in earlier else now
+                job.id = earlier.get(job.id, job.id)
+            events = transitions.Submissions(new, now)
             if len(new) > SLICE:
                 folded = core.emit_many(events)
             else:
                 folded = None
                 core.emit(events[:])
-            self._hold_keys(new)
+            self._reserve_keys(new)
         if folded is not None:
             await folded
         return True
 
-    def _hold_keys(self, jobs: Sequence[Prepared]) -> None:
-        """Remember the keys of `jobs` until these are in the ledger, or are not going to be."""
+    def _reserve_keys(self, jobs: Sequence[PreparedJob]) -> None:
+        """Remember the idempotency keys of `jobs` until their commit is done or has
+        failed.
+        """
         submitting = self._core.submitting
-        held = {job.key: job for job in jobs if job.key is not None}
-        if not held:
+        reserved = {job.key: job for job in jobs if job.key is not None}
+        if not reserved:
             return
-        submitting |= held
+        submitting |= reserved
 
-        def let_go(done: asyncio.Future[None]) -> None:
+        def release(done: asyncio.Future[None]) -> None:
             if not done.cancelled():
-                done.exception()  # whoever waits for the jobs hears of it
-            for key, job in held.items():
+                # Mark the exception as retrieved: the request itself raises it.
+                done.exception()
+            for key, job in reserved.items():
                 if submitting.get(key) is job:
                     del submitting[key]
 
-        self._core.committed(mine=True).add_done_callback(let_go)
+        self._core.committed(own_only=True).add_done_callback(release)
 
 
 async def _in_slices(items: Sequence[T]) -> AsyncIterator[tuple[int, Sequence[T]]]:
-    """`items` in slices, each with the position of its first, and a turn for everyone else between them."""
+    """`items` in slices, each with the position of its first item; other tasks run in
+    between.
+    """
     for start in range(0, len(items), SLICE):
         if start:
             await asyncio.sleep(0)
         yield start, items[start : start + SLICE]
 
 
-def _outside(jobs: Sequence[Prepared], known: Mapping[str, str]) -> set[str]:
-    """The parents of `jobs` that are not among them; those that an earlier request made stand for its new ones."""
+def _parents_elsewhere(
+    jobs: Sequence[PreparedJob], earlier: Mapping[str, str]
+) -> set[str]:
+    """The parents of `jobs` that are not among them.
+
+    Also replaces each parent that an earlier request had already made (`earlier`).
+    """
     children = [job for job in jobs if job.parents]
     for job in children:
-        job.parents = tuple(known.get(parent, parent) for parent in job.parents)
+        job.parents = tuple(earlier.get(parent, parent) for parent in job.parents)
     parents = {parent for job in children for parent in job.parents}
-    return parents - {job.id for job in jobs} if parents else parents
+    if not parents:
+        return parents
+    return parents - {job.id for job in jobs}
 
 
-def _sentence(text: str) -> str:
+def _as_sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."

@@ -1,7 +1,7 @@
-"""The core: one view, one writer. Every event passes `emit`, which folds it into memory and queues it
-for the ledger; nothing is done or answered on its strength before `committed`.
+"""The core: it holds the view and the writer. `emit` folds each event into the view and
+queues it for the ledger; nobody acts on an event or answers before it is committed.
 
-When a commit fails, memory has run ahead of the truth: it is thrown away and read anew from the ledger.
+When a commit fails, the view is ahead of the ledger, so it is dropped and read again.
 """
 
 import asyncio
@@ -13,48 +13,62 @@ import structlog
 
 from gpuyard.billing.meter import Price, list_price
 from gpuyard.config.settings import Settings
-from gpuyard.controller import moves
-from gpuyard.controller.intake import Prepared
-from gpuyard.controller.recall import know_parents, recall
+from gpuyard.controller import transitions
+from gpuyard.controller.intake import PreparedJob
+from gpuyard.controller.recovery import add_ended_parents, rebuild_view
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.offers import Offer, Strategy
+from gpuyard.domain.reasons import Reason
 from gpuyard.domain.scripts import Scripts
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import JobState
 from gpuyard.domain.tiers import Tiers
 from gpuyard.ledger.ledger import Ledger
-from gpuyard.scheduler.claims import claims
 from gpuyard.scheduler.decide import decide
 from gpuyard.scheduler.fitting import provider_for
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.observe import PREEMPTED, REVOKED, observe
-from gpuyard.scheduler.policy import Order, Policy
-from gpuyard.scheduler.view import Action, Fail, LiveAttempt, Preempt, Recall, View
+from gpuyard.scheduler.observe import observe
+from gpuyard.scheduler.policy import Policy, QueueOrder
+from gpuyard.scheduler.prefetch import plan_prefetches
+from gpuyard.scheduler.view import (
+    Action,
+    Fail,
+    LiveAttempt,
+    Preempt,
+    Start,
+    View,
+    Withdraw,
+)
 
-# After a commit failed (a full disk), decisions are tried again this often.
+# After a failed commit (a full disk), the next decision follows after this time.
 RETRY_WRITE_S = 1.0
-# So many events are folded in a few milliseconds.
+# Long work on jobs lets other tasks run after this many: a few milliseconds.
 SLICE = 100
 log = structlog.get_logger(__name__)
 Listener = Callable[[int, Sequence[Event]], None]
 
 
 class Core:
-    """Memory and its ledger. `on_intents` is called with the attempt ids that a decision intends to start.
+    """The view and its ledger.
 
-    `before_deciding` lets the residents have their say, so that a model that is wanted comes before what waits.
+    `on_intents` is called with the ids of the attempts that a decision wants to start,
+    `on_ending` with each attempt that a decision ends, `on_reload` after the view was
+    read again. `before_deciding` is called before each decision, so that a model that
+    is needed comes before waiting jobs.
     """
 
-    def __init__(self, ledger: Ledger, settings: Settings, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, ledger: Ledger, settings: Settings, clock: Callable[[], float] = time.time
+    ) -> None:
         self.settings = settings
         self.clock = clock
         self.tiers = Tiers(settings.tiers)
         self.scripts = Scripts(settings.scripts)
         self.images = settings.images.read()
         self.policy = Policy(
-            order=Order(settings.scheduler.policy),
+            order=QueueOrder(settings.scheduler.policy),
             ageing_s=settings.scheduler.ageing_s,
             retry_base_s=settings.scheduler.retry_base_s,
             retry_max_s=settings.scheduler.retry_max_s,
@@ -62,41 +76,47 @@ class Core:
         )
         self.ledger = ledger
         self.queries = ledger.queries
-        self.writer = ledger.writer(self._publish, self._ran_ahead)
+        self.writer = ledger.writer(self._publish, self._commit_failed)
         self.listeners: list[Listener] = []
-        # By job, of those that run: how far each is, and its process on its node.
+        # The progress of running jobs, and their process ids on their nodes, by job.
         self.progress: dict[str, Mapping[str, Any]] = {}
         self.pids: dict[str, int] = {}
-        # Jobs on their way to the ledger, by idempotency key.
-        self.submitting: dict[str, Prepared] = {}
+        # Jobs that are not committed yet, by idempotency key.
+        self.submitting: dict[str, PreparedJob] = {}
         self.on_intents: Callable[[list[str]], None] = lambda _: None
-        self.on_preempt: Callable[[LiveAttempt], None] = lambda _: None
+        self.on_ending: Callable[[LiveAttempt], None] = lambda _: None
         self.before_deciding: Callable[[], None] = lambda: None
         self.on_reload: Callable[[], None] = lambda: None
         self.epoch = 0
-        # Providers whose nodes let attempts wait that were sent ahead, and call each by the id we gave it.
-        self.claiming: frozenset[str] = frozenset()
-        self._prices: dict[tuple[Shape, str | None], Price] = {}
+        # Providers whose nodes accept prefetched attempts. They use our attempt id as
+        # their reference.
+        self.prefetching: frozenset[str] = frozenset()
+        self._list_prices: dict[tuple[Shape, str | None], Price] = {}
         self.view = View()
         self._alarm: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, epoch: int | None = None) -> None:
-        """Read the ledger, mark every node silent until its agent says Hello, and begin to write.
+        """Read the ledger, mark every node silent until its agent says Hello, and begin
+        to write.
 
-        `epoch` is that of the lease this server holds, and fences the writer; None counts a new one.
+        `epoch` is that of the lease that this server holds; it fences the writer. None
+        takes the next number.
         """
         self.epoch = self.queries.next_epoch() if epoch is None else epoch
         self.writer.epoch = epoch
         self.reload()
         self.writer.start()
         now = self.clock()
-        silent = {"state": "silent", "reason": "its agent has not linked up since the server started"}
-        self.emit([Event(EventKind.NODE_CHANGED, now, (Change(Table.NODES, node, silent),))
-                   for node in self.view.nodes])  # fmt: skip
+        silent = {
+            "state": "silent",
+            "reason": "its agent has not connected since the server started",
+        }
+        changes = [Change(Table.NODES, node_id, silent) for node_id in self.view.nodes]
+        self.emit([Event(EventKind.NODE_CHANGED, now, (change,)) for change in changes])
 
     async def close(self) -> None:
-        """Finish what is under way and write what is waiting."""
+        """Cancel the background tasks, and write what is queued."""
         if self._alarm:
             self._alarm.cancel()
         for task in list(self._tasks):
@@ -106,36 +126,42 @@ class Core:
 
     # --- events ---
 
-    def emit(self, events: Sequence[Event], *, linger: bool = False) -> None:
-        """Fold `events` into memory and queue them for the next commit."""
+    def emit(self, events: Sequence[Event], *, can_wait: bool = False) -> None:
+        """Fold `events` into the view and queue them for the next commit."""
         for event in events:
             observe(self.view, event)
         if events:
-            self.writer.put(events, linger=linger)
+            self.writer.add_events(events, can_wait=can_wait)
 
     def emit_many(self, events: Sequence[Event]) -> asyncio.Future[None]:
-        """Queue `events` as one put, and fold them in slices between which others have their turn; done when folded.
+        """Queue `events` for one commit, and fold them into the view in slices, so that
+        other tasks can run in between. The future is done when all are folded.
 
-        `events` is read twice and never kept whole in memory, so it may make them as it is read.
+        `events` is read twice and never copied as a whole, so it may be a sequence that
+        makes each event when it is read.
         """
-        self.writer.put(events)
+        self.writer.add_events(events)
         return asyncio.shield(self.spawn(self._fold(events), "fold"))
 
     async def _fold(self, events: Sequence[Event]) -> None:
         view = self.view
         for start in range(0, len(events), SLICE):
             if self.view is not view:
-                return  # read anew from the ledger meanwhile
+                return  # the view was read again from the ledger
             for event in events[start : start + SLICE]:
                 observe(view, event)
             await asyncio.sleep(0)
 
-    def committed(self, *, linger: bool = False, mine: bool = False) -> asyncio.Future[None]:
-        """Done when everything emitted so far is in the ledger; with `mine`, what this task emitted."""
-        return self.writer.written(linger=linger, mine=mine)
+    def committed(
+        self, *, can_wait: bool = False, own_only: bool = False
+    ) -> asyncio.Future[None]:
+        """Done when all events emitted so far are in the ledger; with `own_only`, only
+        those that this task emitted.
+        """
+        return self.writer.committed(can_wait=can_wait, own_only=own_only)
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run `work` beside; a fault in it is logged, never lost."""
+        """Run `work` as a background task; its exceptions are logged."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -144,7 +170,11 @@ class Core:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception():
-            log.error("background work failed", task=task.get_name(), exc_info=task.exception())
+            log.error(
+                "background work failed",
+                task=task.get_name(),
+                exc_info=task.exception(),
+            )
 
     def _publish(self, first_seq: int, events: Sequence[Event]) -> None:
         for listener in self.listeners:
@@ -152,69 +182,107 @@ class Core:
 
     @staticmethod
     def read_spec(body: Mapping[str, Any]) -> JobSpec:
-        """A spec as the ledger holds it; it was validated before it came there."""
+        """The spec from its JSON in the ledger, where it was validated before."""
         return JobSpec.model_validate(body)
 
     # --- decisions ---
 
     def schedule(self) -> None:
-        """Decide until nothing more follows: intents are emitted and handed to `on_intents`."""
-        self.view.heed_trust(self.clock())
+        """Decide until there are no more actions; emit the intents and pass them to
+        `on_intents`.
+        """
+        self.view.apply_quarantines(self.clock())
         self.before_deciding()
         intents: list[str] = []
         while True:
             decision = decide(self.view, self.clock(), self.policy)
             if not decision.actions:
                 break
-            intents += [new for action in decision.actions if (new := self._act(action))]
-        for job, node_id in claims(self.view, self.clock(), self.policy, self.claiming):
-            intents.append(self._intend(job, (Placement(node_id, ahead=True),)))
+            for action in decision.actions:
+                attempt_id = self._carry_out(action)
+                if attempt_id is not None:
+                    intents.append(attempt_id)
+        for job, node_id in plan_prefetches(
+            self.view, self.clock(), self.policy, self.prefetching
+        ):
+            intents.append(
+                self._emit_intent(job, (Placement(node_id, prefetched=True),))
+            )
         self._set_alarm(decision.wake_at)
         if intents:
             self.on_intents(intents)
 
-    def _act(self, action: Action) -> str | None:
+    def _carry_out(self, action: Action) -> str | None:
+        """Emit the event of an action; returns the id of a new attempt."""
+        now = self.clock()
         job = self.view.jobs[action.job_id]
-        if isinstance(action, Preempt):
-            attempt = self.view.attempts[action.attempt_id]
-            self.emit([moves.ending(attempt, PREEMPTED, self.clock(), action.for_job)])
-            self.on_preempt(attempt)
-            return None
-        if isinstance(action, Recall):
-            attempt = self.view.attempts[action.attempt_id]
-            self.emit([moves.ending(attempt, REVOKED, self.clock())])
-            self.on_preempt(attempt)
-            return None
-        if isinstance(action, Fail):
-            self.emit([moves.settled(job, JobState.FAILED, action.reason, self.clock(), action.message)])
-            return None
-        return self._intend(job, action.placements)
+        match action:
+            case Preempt():
+                attempt = self.view.attempts[action.attempt_id]
+                ending = transitions.ending(
+                    attempt, Reason.PREEMPTED, now, action.for_job
+                )
+                self.emit([ending])
+                self.on_ending(attempt)
+                return None
+            case Withdraw():
+                attempt = self.view.attempts[action.attempt_id]
+                self.emit([transitions.ending(attempt, Reason.REVOKED, now)])
+                self.on_ending(attempt)
+                return None
+            case Fail():
+                failed = transitions.job_ended(
+                    job, JobState.FAILED, action.reason, now, action.message
+                )
+                self.emit([failed])
+                return None
+            case Start():
+                return self._emit_intent(job, action.placements)
 
-    def _intend(self, job: LiveJob, placements: tuple[Placement, ...]) -> str:
+    def _emit_intent(self, job: LiveJob, placements: tuple[Placement, ...]) -> str:
+        """Emit the intent to run the job there; returns the id of the new attempt."""
         attempt_id = new_id("attempt")
-        offer = self.view.engines.offer(placements[0].offer)
-        provider = offer.provider if offer else provider_for(self.view.nodes[placements[0].node_id], job.shape)
-        price = self._offered(offer, job) if offer else self.listed(job)
-        intent = moves.intended(job, attempt_id, token=job.attempts + 1, epoch=self.epoch, provider=provider,
-                                reference=attempt_id if provider in self.claiming else None,
-                                placements=placements, price=price, now=self.clock())  # fmt: skip
+        offer = self.view.external_queues.offer(placements[0].offer)
+        if offer:
+            provider = offer.provider
+            price = self._offer_price(offer, job)
+        else:
+            provider = provider_for(self.view.nodes[placements[0].node_id], job.shape)
+            price = self.list_price_for(job)
+        intent = transitions.intended(
+            job,
+            attempt_id,
+            token=job.attempts + 1,
+            epoch=self.epoch,
+            provider=provider,
+            reference=attempt_id if provider in self.prefetching else None,
+            placements=placements,
+            price=price,
+            now=self.clock(),
+        )
         self.emit([intent])
         return attempt_id
 
-    def listed(self, job: LiveJob) -> Price:
-        """The list price on our own nodes."""
-        price = self._prices.get((job.shape, job.tier))
+    def list_price_for(self, job: LiveJob) -> Price:
+        """The list price of the job on our own nodes."""
+        price = self._list_prices.get((job.shape, job.tier))
         if price is None:
             billing = self.settings.billing
-            price = list_price(job.shape, job.tier, self.tiers, billing.local_price_per_hour, billing.currency)
-            self._prices[job.shape, job.tier] = price
+            price = list_price(
+                job.shape,
+                job.tier,
+                self.tiers,
+                billing.local_price_per_hour,
+                billing.currency,
+            )
+            self._list_prices[job.shape, job.tier] = price
         return price
 
-    def _offered(self, offer: Offer, job: LiveJob) -> Price:
-        """The offer's own price for as many nodes, or the list price where it names none."""
+    def _offer_price(self, offer: Offer, job: LiveJob) -> Price:
+        """What the offer costs for this job; the list price if the offer has none."""
         per_hour = offer.hourly(job.shape.gpus, job.shape.cpus, job.shape.nodes)
         if per_hour is None:
-            return self.listed(job)
+            return self.list_price_for(job)
         return Price(per_hour, offer.currency, "offer", job.tier or "")
 
     def _set_alarm(self, wake_at: float | None) -> None:
@@ -228,18 +296,23 @@ class Core:
     # --- memory ---
 
     def reload(self) -> None:
-        """Forget everything and recall what is live in the ledger."""
-        known = self.view.engines
-        self.view, self.submitting = recall(self.queries, self.clock()), {}
-        self.view.meet(known.known, known.containers)
-        self.view.engines.history = known.history
+        """Read the view again from the ledger; keep what is known of external queues,
+        which the ledger does not hold.
+        """
+        before = self.view.external_queues
+        self.view = rebuild_view(self.queries, self.clock())
+        self.submitting = {}
+        self.view.add_external_queues(before.by_name, before.containers)
+        self.view.external_queues.history = before.history
 
-    def know_parents(self, job_ids: set[str]) -> bool:
-        """Tell the view of parents that are already over; False while the end of one is on its way to the ledger."""
-        return know_parents(self.view, self.queries, job_ids)
+    def add_ended_parents(self, job_ids: set[str]) -> bool:
+        """Put those of the parents `job_ids` that have ended into the view; False while
+        the end of one is not committed yet.
+        """
+        return add_ended_parents(self.view, self.queries, job_ids)
 
-    def _ran_ahead(self) -> None:
-        log.warning("a commit failed: memory is read anew from the ledger")
+    def _commit_failed(self) -> None:
+        log.warning("a commit failed: memory is read again from the ledger")
         self.reload()
         self.on_reload()
         self._set_alarm(self.clock() + RETRY_WRITE_S)

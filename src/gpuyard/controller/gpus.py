@@ -1,65 +1,96 @@
-"""What people do to single GPUs: let one out of quarantine, drain one, take it into use again."""
-
-from collections.abc import Mapping
+"""Requests of people about single GPUs: find, drain, release."""
 
 from gpuyard.controller.core import Core
 from gpuyard.domain import wire
-from gpuyard.domain.errors import InvalidInputError, NotFoundError, ProviderError, RefusedError
+from gpuyard.domain.errors import (
+    InvalidInputError,
+    NotFoundError,
+    ProviderError,
+    RefusedError,
+)
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.states import GpuState
-from gpuyard.providers.base import GpuProviderInterface, OwnsNodes
+from gpuyard.providers.configured import Providers
 from gpuyard.scheduler.nodes import Device
 
 
 class Gpus:
-    """The GPUs of all nodes, as their owners handle them."""
+    """Carries out requests about the GPUs of all nodes."""
 
-    def __init__(self, core: Core, providers: Mapping[str, GpuProviderInterface]) -> None:
+    def __init__(self, core: Core, providers: Providers) -> None:
         self._core = core
         self._providers = providers
 
-    def figures(self) -> dict[str, wire.Gpu]:
+    def figures(self) -> dict[str, wire.GpuStatus]:
         """The newest reading of each GPU whose agent is connected, by UUID."""
-        found: dict[str, wire.Gpu] = {}
-        for provider in self._providers.values():
-            if isinstance(provider, OwnsNodes):
-                found.update(provider.figures())
+        found: dict[str, wire.GpuStatus] = {}
+        for provider in self._providers.node_providers.values():
+            found.update(provider.figures())
         return found
 
     def find(self, reference: str) -> Device:
-        """The GPU a person means by its UUID, the beginning of it, or its index where one node has it."""
-        devices = [device for device in self._core.view.devices.values() if device.node_id is not None]
-        found = [d for d in devices if d.uuid == reference or str(d.index) == reference]
-        found = found or [d for d in devices if len(reference) > 3 and d.uuid.startswith(reference)]
+        """The GPU with this UUID, beginning of a UUID (4 characters or more), or index.
+
+        Raises NotFoundError for no match, InvalidInputError for several.
+        """
+        devices = [
+            device
+            for device in self._core.view.devices.values()
+            if device.node_id is not None
+        ]
+        found = [d for d in devices if reference in (d.uuid, str(d.index))]
+        if not found and len(reference) > 3:
+            found = [d for d in devices if d.uuid.startswith(reference)]
         if not found:
-            there = ", ".join(f"{d.index} ({d.uuid})" for d in devices[:8]) or "none"
-            raise NotFoundError(f"There is no GPU {reference!r}.", f"There are: {there}.")
+            some = [f"{device.index} ({device.uuid})" for device in devices[:8]]
+            names = ", ".join(some) or "none"
+            raise NotFoundError(
+                f"There is no GPU {reference!r}.", f"There are: {names}."
+            )
         if len(found) > 1:
-            raise InvalidInputError.of("gpu", f"{reference!r} could be {', '.join(d.uuid for d in found)}", "give more")
+            uuids = ", ".join(device.uuid for device in found)
+            raise InvalidInputError.of(
+                "gpu", f"{reference!r} could be {uuids}", "give more"
+            )
         return found[0]
 
     async def drain(self, reference: str, *, draining: bool) -> str:
-        """The GPU gets nothing new, or (`draining` false) does again; its UUID."""
-        core, device = self._core, self.find(reference)
+        """Give the GPU no new work, or (`draining` false) new work again.
+
+        Returns its UUID.
+        """
+        core = self._core
+        device = self.find(reference)
         if device.draining != draining:
             info = {"gpu": device.uuid, "draining": draining, "node": device.node_id}
             change = Change(Table.GPUS, device.uuid, {"draining": draining})
-            core.emit([Event(EventKind.NODE_CHANGED, core.clock(), (change,), None, info)])
+            kind = EventKind.NODE_CHANGED
+            core.emit([Event(kind, core.clock(), (change,), None, info)])
             core.schedule()
         await core.committed()
         return device.uuid
 
     async def release(self, reference: str) -> str:
-        """Somebody has seen to the GPU: its node forgets what it holds against it; its UUID."""
+        """Let the GPU work again after a person has repaired it: its node forgets its
+        faults.
+
+        Returns its UUID. Raises RefusedError if its node does not keep it from work.
+        """
         device = self.find(reference)
-        if device.state not in (GpuState.QUARANTINED, GpuState.COOLING, GpuState.OFFLINE):
+        kept_from_work = (GpuState.QUARANTINED, GpuState.COOLING, GpuState.OFFLINE)
+        if device.state not in kept_from_work:
             remedy = "Only one that is kept from work is released."
             if device.quarantine:
-                remedy = f"It is {device.quarantine}; `gpuyard trust forget gpu:{device.uuid}` ends that."
+                remedy = (
+                    f"It is {device.quarantine}; `gpuyard trust forget"
+                    f" gpu:{device.uuid}` ends that."
+                )
             raise RefusedError(f"GPU {device.uuid} is {device.state}.", remedy)
         assert device.node_id is not None
-        provider = self._providers[self._core.view.node(device.node_id).provider]
-        if not isinstance(provider, OwnsNodes):
-            raise ProviderError(f"GPU {device.uuid} is not gpuyard's own.", provider.PROVIDER_NAME, "NOT_OWNED")
+        name = self._core.view.node(device.node_id).provider
+        provider = self._providers.node_provider(name)
+        if provider is None:
+            message = f"GPU {device.uuid} is not gpuyard's own."
+            raise ProviderError(message, name, "NOT_OWNED")
         await provider.release_gpus(device.node_id, [device.uuid])
         return device.uuid

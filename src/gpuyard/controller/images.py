@@ -1,4 +1,4 @@
-"""Which image a job gets that says `auto`: read off what its program imports."""
+"""Chooses the image of a job with `image = "auto"` by what its program imports."""
 
 import os
 import stat
@@ -10,18 +10,24 @@ from gpuyard.domain.jobspec import JobSpec
 from gpuyard.insight.imports import imported
 
 AUTO = "auto"
-# Nobody writes a longer program by hand.
-_LONGEST = 1_000_000
+# Bytes; nobody writes a longer program by hand.
+_LONGEST_PROGRAM = 1_000_000
 
 
 def image_for(spec: JobSpec, catalogue: Iterable[Image]) -> Choice:
-    """The image for a job's program, and why; one whose source cannot be read imports nothing."""
-    source = source_of(spec.command, spec.workdir)
-    return choose_image(imported(source), gpu=spec.resources.gpus.count > 0, catalogue=catalogue)
+    """The image for the program of a job, and the reason for it.
+
+    A program whose source cannot be read counts as one that imports nothing.
+    """
+    modules = imported(source_of(spec.command, spec.workdir))
+    needs_gpu = spec.resources.gpus.count > 0
+    return choose_image(modules, gpu=needs_gpu, catalogue=catalogue)
 
 
 def source_of(command: Sequence[str], workdir: str | None) -> str:
-    """The Python source that a command runs: a file of this host, or the word after `-c`; empty for neither."""
+    """The Python source that a command runs: a file of this host, or the argument after
+    `-c`; empty if there is neither.
+    """
     for word, following in zip(command, [*command[1:], ""], strict=True):
         if word == "-c":
             return following
@@ -31,12 +37,15 @@ def source_of(command: Sequence[str], workdir: str | None) -> str:
 
 
 def _read(path: Path) -> str:
-    """A regular file's text, as far as it is that of a program; empty for anything else, without waiting for it."""
+    """The text of a regular file, at most the length of a program; empty for anything
+    else.
+    """
     try:
+        # O_NONBLOCK: to open a named pipe would otherwise wait for its writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return ""
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return ""
-        return file.read(_LONGEST).decode(errors="replace")
+        return file.read(_LONGEST_PROGRAM).decode(errors="replace")

@@ -1,8 +1,10 @@
-"""Intake: from what a client sent to jobs that can be queued, or to one error that names what is wrong.
+"""Intake: turns what a client sent into jobs that can be queued, or into one error that
+names the faults.
 
-Jobs come by the thousand and are mostly alike. Those that differ in nothing but VARYING share a `Template`, which is
-validated once and remembered; msgspec reads the rest. What it does not take goes to the JobSpec model, and so does
-every first of its kind, so that there is one validation and one wording of errors.
+Jobs come by the thousand and are mostly alike. Jobs that differ only in VARYING fields
+share a `Template`, which is validated once and cached; msgspec reads the VARYING
+fields. The first job of each template, and every job that msgspec refuses, goes through
+the JobSpec model. So there is one validation and one wording of errors.
 """
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
@@ -26,8 +28,10 @@ from gpuyard.domain.tiers import Tier, Tiers
 from gpuyard.domain.validation import parse_spec
 
 MAX_JOBS = 100_000
-VARYING = frozenset({"name", "command", "stdin", "labels", "depends_on", "idempotency_key"})
-# Enough for whatever clients send just now; a list of jobs that are all different must not fill the memory.
+VARYING = frozenset(
+    {"name", "command", "stdin", "labels", "depends_on", "idempotency_key"}
+)
+# A limit, so that a list of jobs that are all different does not fill the memory.
 _MAX_TEMPLATES = 256
 _NO_LABELS = msgspec.Raw(b"{}")
 FindJob = Callable[[str], str | None]
@@ -35,7 +39,10 @@ FindJob = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Template:
-    """What jobs of one template have in common. `rest` is their spec without VARYING, as JSON."""
+    """What the jobs of one template have in common.
+
+    `rest` is their spec without the VARYING fields, as JSON.
+    """
 
     kind: str
     priority: int
@@ -55,23 +62,35 @@ class Template:
 
     @classmethod
     def of(cls, spec: JobSpec, warnings: Sequence[str]) -> "Template":
-        """The template of `spec`, whose tier is filled in."""
+        """The template of `spec`, in which the tier is already filled in."""
         rest = spec.model_dump(mode="json", exclude_defaults=True, exclude=set(VARYING))
         shape = Shape.of(spec)
         return cls(
-            kind=spec.kind.value, priority=spec.priority, project=spec.project, tier=spec.tier,
-            timeout_s=spec.timeout_s, estimated_duration_s=spec.estimated_duration_s, preemptible=spec.preemptible,
-            retry_count=spec.retry_count, shape=shape, shape_row=shape.to_row(), provider=spec.provider,
-            workdir=spec.workdir, path=spec.environment.get("PATH"), warnings=tuple(warnings),
+            kind=spec.kind.value,
+            priority=spec.priority,
+            project=spec.project,
+            tier=spec.tier,
+            timeout_s=spec.timeout_s,
+            estimated_duration_s=spec.estimated_duration_s,
+            preemptible=spec.preemptible,
+            retry_count=spec.retry_count,
+            shape=shape,
+            shape_row=shape.to_row(),
+            provider=spec.provider,
+            workdir=spec.workdir,
+            path=spec.environment.get("PATH"),
+            warnings=tuple(warnings),
             rest=msgspec.json.encode(rest),
-        )  # fmt: skip
+        )
 
 
 @dataclass(slots=True, eq=False)
-class Prepared:
-    """A job ready for the queue. `body` is its whole spec and `labels` its labels, as JSON.
+class PreparedJob:
+    """A job ready for the queue. `body` is its whole spec and `labels` its labels, as
+    JSON.
 
-    `parents` are ids; `queued_at` (UTC seconds) is None until it is queued, and when an earlier request made the job.
+    `depends_on` holds references as given, `parents` the ids. `queued_at` (UTC seconds)
+    is None until the job is queued, and stays None if an earlier request made the job.
     """
 
     id: str
@@ -85,26 +104,48 @@ class Prepared:
     queued_at: float | None = None
 
     @classmethod
-    def of(cls, template: Template, given: "_Varying | JobSpec") -> "Prepared":
-        """The job of `template` that differs from others of it by what is `given`."""
-        own: dict[str, Any] = {name: value for name in _OWN if (value := getattr(given, name)) or value == ""}
+    def of(cls, template: Template, given: "_Varying | JobSpec") -> "PreparedJob":
+        """The job of `template` with the VARYING fields of `given`."""
+        varying: dict[str, Any] = {}
+        for name in _VARYING_IN_ORDER:
+            value = getattr(given, name)
+            if value or value == "":
+                varying[name] = value
         if given.name == "job":
-            del own["name"]  # a spec leaves out what is the default anyway
-        head, rest = msgspec.json.encode(own), template.rest
-        body = head if len(rest) == 2 else rest if len(head) == 2 else head[:-1] + b"," + rest[1:]
-        labels = msgspec.Raw(msgspec.json.encode(given.labels)) if given.labels else _NO_LABELS
-        return cls(new_id("job"), template, given.name, labels, given.idempotency_key, tuple(given.depends_on), body)
+            del varying["name"]  # the default, which a spec leaves out
+        labels = _NO_LABELS
+        if given.labels:
+            labels = msgspec.Raw(msgspec.json.encode(given.labels))
+        return cls(
+            new_id("job"),
+            template,
+            given.name,
+            labels,
+            given.idempotency_key,
+            tuple(given.depends_on),
+            _join_objects(msgspec.json.encode(varying), template.rest),
+        )
 
     def spec(self) -> dict[str, Any]:
         """The spec as plain data."""
         return msgspec.json.decode(self.body)
 
 
+def _join_objects(first: bytes, second: bytes) -> bytes:
+    """One JSON object with the fields of two, without decoding them."""
+    empty = b"{}"
+    if second == empty:
+        return first
+    if first == empty:
+        return second
+    return first[:-1] + b"," + second[1:]
+
+
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 
 
 class _Varying(msgspec.Struct):
-    """The part of a JobSpec that may differ within a template."""
+    """The fields of a JobSpec that may differ within a template."""
 
     command: list[str]
     stdin: str | None = None
@@ -113,27 +154,47 @@ class _Varying(msgspec.Struct):
     depends_on: list[_Name] = []
     idempotency_key: _Name | None = None
 
-    def plain(self) -> bool:
-        """Does it hold nothing that the JobSpec model would refuse?"""
-        words = (self.name, self.idempotency_key or "", *self.depends_on, *self.labels, *self.labels.values())
-        return bool(self.command and self.command[0] and "\0" not in "".join(self.command)) and all(
-            word.isprintable() for word in words
+    def is_plain(self) -> bool:
+        """True if it holds nothing that the JobSpec model would refuse."""
+        if not self.command or not self.command[0] or "\0" in "".join(self.command):
+            return False
+        words = (
+            self.name,
+            self.idempotency_key or "",
+            *self.depends_on,
+            *self.labels,
+            *self.labels.values(),
         )
+        return all(word.isprintable() for word in words)
 
 
-_OWN = ("name", "command", "stdin", "labels", "depends_on", "idempotency_key")
-_varying = msgspec.json.Decoder(_Varying)
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_VARYING_IN_ORDER = (
+    "name",
+    "command",
+    "stdin",
+    "labels",
+    "depends_on",
+    "idempotency_key",
+)
+_varying_decoder = msgspec.json.Decoder(_Varying)
+_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Intake:
-    """Reads jobs, one by one; remembers the templates it met of late."""
+    """Reads jobs one by one, and caches their templates."""
 
     def __init__(
-        self, tiers: Tiers, models: Collection[str] = (), find_gpu: FindGpu = str, scripts: Scripts | None = None,
-        container_providers: Callable[[], Collection[str]] = tuple, images: Sequence[Image] = IMAGES,
-    ) -> None:  # fmt: skip
-        """`container_providers`: the names of those that run containers, and nothing else."""
+        self,
+        tiers: Tiers,
+        models: Collection[str] = (),
+        find_gpu: FindGpu = str,
+        scripts: Scripts | None = None,
+        container_providers: Callable[[], Collection[str]] = tuple,
+        images: Sequence[Image] = IMAGES,
+    ) -> None:
+        """`container_providers()` gives the names of the providers that run only
+        containers.
+        """
         self._images = images
         self._container_providers = container_providers
         self._scripts = scripts or Scripts({})
@@ -142,49 +203,64 @@ class Intake:
         self._find_gpu = find_gpu
         self._templates: dict[bytes, Template] = {}
 
-    def read(self, body: msgspec.Raw) -> tuple[Prepared, Sequence[str]]:
-        """The job that `body` (a JobSpec or an S2 JobConfig, as JSON) asks for, and its command; InvalidInputError."""
+    def read(self, body: msgspec.Raw) -> tuple[PreparedJob, Sequence[str]]:
+        """The job that `body` describes, and its command.
+
+        `body` is a JobSpec, an S2 JobConfig or an S1 task, as JSON. Raises
+        InvalidInputError.
+        """
         try:
-            given, key = _varying.decode(body), _key(body)
+            given = _varying_decoder.decode(body)
+            key = _template_key(body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            given, key = None, None
-        if given is not None and key in self._templates and given.plain():
-            return Prepared.of(self._templates[key], given), given.command
+            given = None
+            key = None
+        if given is not None and key in self._templates and given.is_plain():
+            return PreparedJob.of(self._templates[key], given), given.command
         spec, warnings = self._validate(body)
-        wanted = spec.image
+        given_image = spec.image
         spec = self._with_image(spec, warnings)
         template = Template.of(spec, warnings)
-        if key is not None and spec.image == wanted:  # else its command has decided on more than itself
+        # An image that was chosen by the command does not suit the whole template.
+        if key is not None and spec.image == given_image:
             if len(self._templates) >= _MAX_TEMPLATES:
                 self._templates.clear()
             self._templates[key] = template
-        return Prepared.of(template, spec), spec.command
+        return PreparedJob.of(template, spec), spec.command
 
     def _validate(self, raw: msgspec.Raw) -> tuple[JobSpec, list[str]]:
+        """The spec with everything filled in but its image, and the warnings."""
         with reading_json():
             body = msgspec.json.decode(raw)
         spec, warnings = self._read_form(body)
         if spec.image and not self._container_providers():
-            if not is_job_config(body):
-                remedy = "add [providers.docker] to gpuyard.toml, or leave the image out"
-                raise InvalidInputError.of("image", f"is {spec.image}, and nothing here runs containers", remedy)
-            warnings.append(f"image {spec.image} was ignored: the job runs as a process on this machine")
-            spec = spec.model_copy(update={"image": None})
+            spec = _without_image(spec, warnings, is_s2=is_job_config(body))
         if spec.kind is JobKind.LLM:
             spec = self._with_model(spec)
         if spec.kind is JobKind.SCRIPT:
             spec = self._with_script(spec)
         if spec.kind in (JobKind.MODEL, JobKind.WORKER):
-            remedy = "give command, script or prompt; see `gpuyard models` and `gpuyard batch`"
-            raise InvalidInputError.of("kind", f"{spec.kind} is for gpuyard's own jobs", remedy)
+            raise InvalidInputError.of(
+                "kind",
+                f"{spec.kind} is for gpuyard's own jobs",
+                "give command, script or prompt; see `gpuyard models` and `gpuyard"
+                " batch`",
+            )
         if spec.resources.gpus.uuid:
-            warnings.append("resources.gpus.uuid pins devices: the job waits for these even when others are free")
-        return (with_tier(spec, self._tiers.get(spec.tier)) if spec.tier else spec), warnings
+            warnings.append(
+                "resources.gpus.uuid pins devices: the job waits for these even when"
+                " others are free"
+            )
+        if spec.tier:
+            spec = with_tier(spec, self._tiers.get(spec.tier))
+        return spec, warnings
 
     def _with_image(self, spec: JobSpec, warnings: list[str]) -> JobSpec:
-        """With the image its program needs, where it says `auto`, or names a provider that only runs containers."""
-        bare = spec.image is None and spec.kind is JobKind.COMMAND
-        needs_one = bare and spec.provider in self._container_providers()
+        """Choose an image if the spec says `auto`, or if it names a provider that runs
+        only containers.
+        """
+        has_none = spec.image is None and spec.kind is JobKind.COMMAND
+        needs_one = has_none and spec.provider in self._container_providers()
         if spec.image != AUTO and not needs_one:
             return spec
         choice = image_for(spec, self._images)
@@ -192,84 +268,143 @@ class Intake:
         return spec.model_copy(update={"image": choice.image.reference})
 
     def _read_form(self, body: Any) -> tuple[JobSpec, list[str]]:
-        """A JobSpec, S2's JobConfig or S1's task."""
+        """Read a JobSpec, an S2 JobConfig or an S1 task; the spec and the warnings."""
         if is_task(body):
             return spec_from_task(body, self._find_gpu, self._scripts)
-        return spec_from_config(body) if is_job_config(body) else (parse_spec(body), [])
+        if is_job_config(body):
+            return spec_from_config(body)
+        return parse_spec(body), []
 
     def _with_model(self, spec: JobSpec) -> JobSpec:
-        """A prompt is for a model that is configured; where there is one only, it need not be named."""
+        """Fill in and check the model of a prompt; it need not be named if only one is
+        configured.
+        """
         known = ", ".join(self._models) or "none; add [models.NAME] to gpuyard.toml"
         if spec.model is None and len(self._models) != 1:
-            raise InvalidInputError.of("model", "is missing", f"name one of those configured: {known}")
+            raise InvalidInputError.of(
+                "model", "is missing", f"name one of those configured: {known}"
+            )
         if spec.model is not None and spec.model not in self._models:
-            raise InvalidInputError.of("model", f"there is no model {spec.model!r}", f"configured are: {known}")
+            raise InvalidInputError.of(
+                "model", f"there is no model {spec.model!r}", f"configured are: {known}"
+            )
         if spec.resources.gpus.count:
             raise InvalidInputError.of(
-                "resources.gpus", "does not belong to a prompt: its model has the GPUs", "remove it"
+                "resources.gpus",
+                "does not belong to a prompt: its model has the GPUs",
+                "remove it",
             )
         return spec.model_copy(update={"model": spec.model or next(iter(self._models))})
 
     def _with_script(self, spec: JobSpec) -> JobSpec:
-        """A script is registered; it gets what it needs, unless the spec says what it gets."""
+        """Fill in what the settings say of a registered script, where the spec does not
+        say otherwise.
+        """
         name = self._scripts.named(spec.script or "")
         script = self._scripts[name]
-        options = {**spec.provider_options, "script": script.model_dump(mode="json", include=WORKER_FIELDS)}
-        update: dict[str, Any] = {"script": name, "args": {**script.args, **spec.args}, "provider_options": options}
+        options = {
+            **spec.provider_options,
+            "script": script.model_dump(mode="json", include=WORKER_FIELDS),
+        }
+        update: dict[str, Any] = {
+            "script": name,
+            "args": {**script.args, **spec.args},
+            "provider_options": options,
+        }
         if "gpus" not in spec.resources.model_fields_set:
-            gpus = GpuRequest(count=script.gpus, memory_gb=script.memory_gb if script.gpus else None)
+            gpus = GpuRequest(
+                count=script.gpus, memory_gb=script.memory_gb if script.gpus else None
+            )
             update["resources"] = spec.resources.model_copy(update={"gpus": gpus})
         return spec.model_copy(update=update)
 
 
+def _without_image(spec: JobSpec, warnings: list[str], *, is_s2: bool) -> JobSpec:
+    """Drop the image, because nothing here runs containers.
+
+    Only an S2 JobConfig may have an image then; otherwise raises InvalidInputError.
+    """
+    if not is_s2:
+        raise InvalidInputError.of(
+            "image",
+            f"is {spec.image}, and nothing here runs containers",
+            "add [providers.docker] to gpuyard.toml, or leave the image out",
+        )
+    warnings.append(
+        f"image {spec.image} was ignored: the job runs as a process on this machine"
+    )
+    return spec.model_copy(update={"image": None})
+
+
 @contextmanager
 def reading_json() -> Generator[None]:
-    """InvalidInputError for what msgspec cannot read."""
+    """Turns the errors of msgspec into InvalidInputError."""
     try:
         yield
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InvalidInputError.of("(body)", f"is not JSON: {error}", "send a JobSpec as a JSON object") from None
+        raise InvalidInputError.of(
+            "(body)", f"is not JSON: {error}", "send a JobSpec as a JSON object"
+        ) from None
     except RecursionError:
-        raise InvalidInputError.of("(body)", "is nested too deeply", f"nest at most {MAX_DEPTH} levels") from None
+        raise InvalidInputError.of(
+            "(body)", "is nested too deeply", f"nest at most {MAX_DEPTH} levels"
+        ) from None
 
 
-def _key(body: msgspec.Raw) -> bytes | None:
-    """What jobs of one template share, byte for byte; None for other forms, whose fields mean other things."""
-    fields = _fields.decode(body)
+def _template_key(body: msgspec.Raw) -> bytes | None:
+    """The fields that all jobs of a template share, byte for byte; None for an S2
+    JobConfig or an S1 task, whose fields have other meanings.
+    """
+    fields = _fields_decoder.decode(body)
     if is_job_config(fields) or is_task(fields):
         return None
-    return msgspec.json.encode({name: value for name, value in fields.items() if name not in VARYING})
+    shared = {name: value for name, value in fields.items() if name not in VARYING}
+    return msgspec.json.encode(shared)
 
 
 def with_tier(spec: JobSpec, tier: Tier) -> JobSpec:
-    """`spec` with what it leaves open taken from its tier: cores, memory, GPUs, the longest runtime."""
-    need = spec.resources
-    gpus = need.gpus
+    """Fill in what `spec` leaves open from its tier: CPUs, memory, GPUs, time limit."""
+    given = spec.resources
+    gpus = given.gpus
     if tier.gpu_count:
         gpus = gpus.model_copy(update={"count": gpus.count or tier.gpu_count})
-        # Who names a class or devices has said which GPUs, and they have what they have.
-        if tier.gpu_memory_gb and not (gpus.memory_gb or gpus.gpu_class or gpus.uuid):
+        # A class or a UUID already determines the memory of the GPU.
+        memory_is_given = gpus.memory_gb or gpus.gpu_class or gpus.uuid
+        if tier.gpu_memory_gb and not memory_is_given:
             gpus = gpus.model_copy(update={"memory_gb": tier.gpu_memory_gb})
-    update = {"cpus": need.cpus or tier.cpu, "memory_gb": need.memory_gb or tier.memory_gb, "gpus": gpus}
-    resources = need.model_copy(update=update)
+    update = {
+        "cpus": given.cpus or tier.cpu,
+        "memory_gb": given.memory_gb or tier.memory_gb,
+        "gpus": gpus,
+    }
+    resources = given.model_copy(update=update)
     timeout_s = spec.timeout_s or tier.max_runtime_s
-    return spec.model_copy(update={"tier": tier.id, "resources": resources, "timeout_s": timeout_s})
+    return spec.model_copy(
+        update={"tier": tier.id, "resources": resources, "timeout_s": timeout_s}
+    )
 
 
 # --- jobs that were submitted together ---
 
 
-def refuse_shared_keys(jobs: Sequence[Prepared]) -> None:
-    """InvalidInputError when two of `jobs` have one idempotency key."""
+def refuse_shared_keys(jobs: Sequence[PreparedJob]) -> None:
+    """Raise InvalidInputError if two of `jobs` have the same idempotency key."""
     first: dict[str, int] = {}
     for position, job in enumerate(jobs):
         if job.key is not None and first.setdefault(job.key, position) != position:
-            raise InvalidInputError.of(f"{position}.idempotency_key", f"{job.key!r} is also that of job "
-                                       f"{first[job.key]}", "give each job a key of its own")  # fmt: skip
+            raise InvalidInputError.of(
+                f"{position}.idempotency_key",
+                f"{job.key!r} is also that of job {first[job.key]}",
+                "give each job a key of its own",
+            )
 
 
-def find_parents(jobs: Sequence[Prepared], find_job: FindJob) -> None:
-    """Fill in `parents`: `depends_on` names a job of the same submission, or one that `find_job(reference)` knows."""
+def find_parents(jobs: Sequence[PreparedJob], find_job: FindJob) -> None:
+    """Fill in `parents` from `depends_on`, which names a job of the same request, or
+    one that `find_job(reference)` finds.
+
+    Raises InvalidInputError for an unknown or ambiguous name, and for a cycle.
+    """
     if not any(job.depends_on for job in jobs):
         return
     siblings: dict[str, list[str]] = {}
@@ -279,7 +414,7 @@ def find_parents(jobs: Sequence[Prepared], find_job: FindJob) -> None:
     for job in jobs:
         for name in job.depends_on:
             if name not in known:
-                known[name] = _resolve(name, siblings, find_job)
+                known[name] = _find_parent(name, siblings, find_job)
         job.parents = tuple(known[name] for name in job.depends_on)
     try:
         TopologicalSorter({job.id: job.parents for job in jobs}).prepare()
@@ -287,20 +422,29 @@ def find_parents(jobs: Sequence[Prepared], find_job: FindJob) -> None:
         names = {job.id: job.name for job in jobs}
         around = cast("list[str]", error.args[1])
         circle = " → ".join(names.get(job_id, job_id) for job_id in around)
-        raise InvalidInputError.of("depends_on", f"goes in a circle: {circle}", "remove one of these") from None
+        raise InvalidInputError.of(
+            "depends_on", f"goes in a circle: {circle}", "remove one of these"
+        ) from None
 
 
-def _resolve(name: str, siblings: Mapping[str, Sequence[str]], find_job: FindJob) -> str:
+def _find_parent(
+    name: str, siblings: Mapping[str, Sequence[str]], find_job: FindJob
+) -> str:
     named = siblings.get(name, ())
     if len(named) > 1:
         fault = f"{name!r} is the name of {len(named)} jobs of this submission"
         raise InvalidInputError.of("depends_on", fault, "give each a name of its own")
     job_id = named[0] if named else find_job(name)
     if job_id is None:
-        raise InvalidInputError.of("depends_on", f"there is no job {name!r}", "give a job's id, or its name")
+        raise InvalidInputError.of(
+            "depends_on", f"there is no job {name!r}", "give a job's id, or its name"
+        )
     return job_id
 
 
 def numbered(error: InvalidInputError, position: int) -> list[Fault]:
-    """The faults of one job of several, each behind the job's position."""
-    return [Fault(f"{position}.{fault.field}", fault.fault, fault.remedy) for fault in error.faults]
+    """The faults of one job of several, with the position of the job in each field."""
+    return [
+        Fault(f"{position}.{fault.field}", fault.fault, fault.remedy)
+        for fault in error.faults
+    ]

@@ -1,7 +1,9 @@
-"""Launching: intents that are in the ledger go to their provider, and never before."""
+"""Launching: sends attempts to their providers, never before their intents are in the
+ledger.
+"""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -9,83 +11,105 @@ from typing import Any
 
 import structlog
 
-from gpuyard.controller import moves
+from gpuyard.controller import transitions
+from gpuyard.controller.attempt_order import order_for
+from gpuyard.controller.attempt_outcome import AttemptOutcome, Retry, wants_retry
 from gpuyard.controller.core import Core
-from gpuyard.controller.health import Healths
-from gpuyard.controller.render import render
+from gpuyard.controller.health import ProviderHealth
 from gpuyard.domain.errors import InsufficientResourcesError, LedgerError, ProviderError
 from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.reasons import Reason, RetryRule
 from gpuyard.domain.states import AttemptState
-from gpuyard.providers.base import TRANSIENT, GpuProviderInterface, OwnsNodes, Queues
-from gpuyard.scheduler.claims import is_open
+from gpuyard.providers.base import TRANSIENT, GpuProviderInterface
+from gpuyard.providers.configured import Providers
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.observe import REVOKED, UNREACHABLE
 from gpuyard.scheduler.policy import backoff_s
+from gpuyard.scheduler.prefetch import may_prefetch
 from gpuyard.scheduler.view import LiveAttempt
 from gpuyard.storage.blobs import BucketError
 
-# A claim is meant to wait for some hundredths of a second.
-_CLAIM_S = 2.0
+# A prefetched attempt normally waits some hundredths of a second.
+_LONGEST_PREFETCH_WAIT_S = 2.0
 log = structlog.get_logger(__name__)
 
 
 class Launching:
-    """Hands attempts to providers."""
+    """Submits attempts to providers, and records their ends."""
 
     def __init__(
-        self, core: Core, providers: Mapping[str, GpuProviderInterface], health: Healths, workspaces: Path
+        self,
+        core: Core,
+        providers: Providers,
+        health: ProviderHealth,
+        workspaces: Path,
     ) -> None:
-        """`workspaces`: the folder that holds them on this host."""
+        """`workspaces`: the folder of this host that holds the workspaces."""
         self._core = core
         self._workspaces = workspaces
         self._health = health
         self._providers = providers
-        self._claims: asyncio.TimerHandle | None = None
-        self._limits: dict[str, asyncio.Semaphore] = {}
-        # Attempts whose submission has not been answered.
+        self._prefetch_timer: asyncio.TimerHandle | None = None
+        self._submission_limits: dict[str, asyncio.Semaphore] = {}
+        # Attempts whose submission to an external queue has not been answered.
         self.under_way: set[str] = set()
 
+    # --- submissions ---
+
     def launch_soon(self, attempt_ids: Sequence[str]) -> None:
-        """Launch as soon as everything emitted so far is committed."""
+        """Launch these attempts in the background."""
         self._core.spawn(self.launch(list(attempt_ids)), "launch")
 
     async def launch(self, attempt_ids: Sequence[str]) -> None:
-        """Once their intents are committed, submit these attempts, or submit them again.
+        """Submit these attempts once their intents are committed.
 
-        A provider does the same attempt only once. One that runs, is being ended or is over is left alone.
+        To submit an attempt again is safe: a provider starts it only once. An attempt
+        that runs, is being ended or has ended is left alone.
         """
         try:
             await self._core.committed()
         except LedgerError:
-            return  # The intents are not in the ledger, and memory has been read anew without them.
+            # The intents are not in the ledger, and memory was read again without them.
+            return
         attempts = self._core.view.attempts
-        specs = self._core.queries.spec_texts({attempts[i].job_id for i in attempt_ids if i in attempts})
+        job_ids = {attempts[i].job_id for i in attempt_ids if i in attempts}
+        specs = self._core.queries.spec_texts(job_ids)
         for attempt_id in attempt_ids:
-            # Looked up anew: while the one before it was submitted, this one may have been cancelled.
+            # The submission of the one before took time: this one may be cancelled now.
             attempt = self._core.view.attempts.get(attempt_id)
-            if attempt is None or not _startable(attempt) or attempt.job_id not in specs:
+            if attempt is None or not _is_startable(attempt):
                 continue
-            provider, spec = self._providers.get(attempt.provider), _read_spec(specs[attempt.job_id])
-            if provider is None:
-                continue  # the settings have it no more
-            if isinstance(provider, Queues):
-                self._submit_beside(attempt, spec, provider)
-            else:
-                await self._submit(attempt, spec)
-        self._watch_claims()
+            spec = specs.get(attempt.job_id)
+            if spec is not None:
+                await self._submit_or_spawn(attempt, _read_spec(spec))
+        self._watch_prefetched()
 
-    def _submit_beside(self, attempt: LiveAttempt, spec: JobSpec, provider: Queues) -> None:
-        """An engine takes its time to answer, and several questions at once."""
+    async def _submit_or_spawn(self, attempt: LiveAttempt, spec: JobSpec) -> None:
+        provider = self._providers.get(attempt.provider)
+        if provider is None:
+            return  # it is no longer in the settings
+        if self._providers.node_provider(attempt.provider) is not None:
+            await self._submit(attempt, spec)
+        else:
+            self._submit_in_background(attempt, spec, provider)
+
+    def _submit_in_background(
+        self, attempt: LiveAttempt, spec: JobSpec, provider: GpuProviderInterface
+    ) -> None:
+        """Submit to an external queue, which answers slowly but takes several
+        submissions at once.
+        """
         if attempt.id in self.under_way:
             return
         self.under_way.add(attempt.id)
-        limit = self._limits.setdefault(attempt.provider, asyncio.Semaphore(provider.concurrency))
+        limit = self._submission_limits.setdefault(
+            attempt.provider, asyncio.Semaphore(provider.concurrency)
+        )
 
         async def submit() -> None:
             try:
                 async with limit:
                     current = self._core.view.attempts.get(attempt.id)
-                    if current and _startable(current):
+                    if current and _is_startable(current):
                         await self._submit(current, spec)
             finally:
                 self.under_way.discard(attempt.id)
@@ -93,146 +117,225 @@ class Launching:
         self._core.spawn(submit(), "submit")
 
     async def _submit(self, attempt: LiveAttempt, spec: JobSpec) -> None:
-        core = self._core
-        job = core.view.jobs[attempt.job_id]
+        job = self._core.view.jobs[attempt.job_id]
         checkpoint = self._checkpoint(attempt.job_id, job.resume_from)
         try:
-            config = render(spec, job.shape, attempt, checkpoint, self._workspaces)
-            reference = await self._providers[attempt.provider].submit_job(config)
+            order = order_for(spec, job.shape, attempt, checkpoint, self._workspaces)
+            reference = await self._providers[attempt.provider].submit_attempt(order)
         except InsufficientResourcesError as error:
-            self._had_nothing(attempt, error)
-            return
+            self._no_capacity(attempt, error)
         except ProviderError as error:
-            # It may have arrived or not: the intent stands, and is sent again when the node's agent says Hello, or
-            # once its engine has been asked for it.
-            if error.error_code not in TRANSIENT:
-                reason = "bad_resume" if error.error_code == "BAD_RESUME" else "submit_failed"
-                self._not_taken(attempt, reason, str(error))
-            return
+            self._provider_failed(attempt, error)
         except BucketError as error:
-            self._not_taken(attempt, UNREACHABLE, str(error))
-            return
+            self._end_unsubmitted(attempt, Reason.STORAGE_UNREACHABLE, str(error))
         except Exception as error:
-            log.exception("a submission failed", provider=attempt.provider, attempt=attempt.id)
-            self._not_taken(attempt, "submit_failed", f"{attempt.provider}: {type(error).__name__}: {error}")
-            return
-        current = core.view.attempts.get(attempt.id)
-        news = reference != attempt.provider_ref or checkpoint
-        if news and current and current.state is AttemptState.INTENDED:
-            resumed_from = checkpoint["id"] if checkpoint else None
-            core.emit([moves.sent(current, reference, resumed_from, core.clock())], linger=True)
-            if core.view.engines.missed:
-                core.schedule()  # room came here while it was on its way
-
-    def _not_taken(self, attempt: LiveAttempt, reason: str, message: str) -> None:
-        self.settle(attempt, moves.Outcome(self._core.clock(), reason=reason, message=message))
-        self._core.schedule()
-
-    def _had_nothing(self, attempt: LiveAttempt, error: InsufficientResourcesError) -> None:
-        """What was offered is gone: the job goes back into the line, and this offer is left alone for a while."""
-        core = self._core
-        if attempt.offer:
-            core.view.engines.had_nothing(attempt.offer, core.clock())
-            self.settle(attempt, moves.Outcome(core.clock(), stopped=REVOKED, message=str(error)))
+            log.exception(
+                "a submission failed", provider=attempt.provider, attempt=attempt.id
+            )
+            message = f"{attempt.provider}: {type(error).__name__}: {error}"
+            self._end_unsubmitted(attempt, Reason.SUBMIT_FAILED, message)
         else:
-            self.settle(attempt, moves.Outcome(core.clock(), reason="submit_failed", message=str(error)))
+            self._accepted(attempt, reference, checkpoint)
+
+    def _accepted(
+        self, attempt: LiveAttempt, reference: str, checkpoint: dict[str, Any] | None
+    ) -> None:
+        core = self._core
+        current = core.view.attempts.get(attempt.id)
+        is_news = reference != attempt.provider_ref or checkpoint is not None
+        if not is_news or current is None:
+            return
+        if current.state is not AttemptState.INTENDED:
+            return
+        resumed_from = checkpoint["id"] if checkpoint else None
+        core.emit(
+            [transitions.sent(current, reference, resumed_from, core.clock())],
+            can_wait=True,
+        )
+        if core.view.external_queues.recheck_waiting:
+            # A place became free here while the attempt was on its way.
+            core.schedule()
+
+    def _provider_failed(self, attempt: LiveAttempt, error: ProviderError) -> None:
+        if error.error_code in TRANSIENT:
+            # Nobody knows whether the submission arrived, so the intent stays. It is
+            # sent again when the agent of the node says Hello, or after the external
+            # queue was asked for the attempt.
+            return
+        is_bad_resume = error.error_code == "BAD_RESUME"
+        reason = Reason.BAD_RESUME if is_bad_resume else Reason.SUBMIT_FAILED
+        self._end_unsubmitted(attempt, reason, str(error))
+
+    def _no_capacity(
+        self, attempt: LiveAttempt, error: InsufficientResourcesError
+    ) -> None:
+        """The offer has nothing left: queue the job again, and avoid the offer for a
+        while.
+        """
+        core = self._core
+        if not attempt.offer:
+            self._end_unsubmitted(attempt, Reason.SUBMIT_FAILED, str(error))
+            return
+        core.view.external_queues.note_no_capacity(attempt.offer, core.clock())
+        outcome = AttemptOutcome(
+            core.clock(), stopped=Reason.REVOKED, message=str(error)
+        )
+        self.record_end(attempt, outcome)
         core.schedule()
 
-    def _checkpoint(self, job_id: str, wanted: str | None) -> dict[str, Any] | None:
+    def _end_unsubmitted(self, attempt: LiveAttempt, reason: str, message: str) -> None:
+        """End an attempt that its provider did not accept."""
+        outcome = AttemptOutcome(self._core.clock(), reason=reason, message=message)
+        self.record_end(attempt, outcome)
+        self._core.schedule()
+
+    def _checkpoint(
+        self, job_id: str, resume_from: str | None
+    ) -> dict[str, Any] | None:
         """The checkpoint row to resume from: the newest kept one, or the one named."""
-        if wanted is None:
+        if resume_from is None:
             return None
-        if wanted != moves.NEWEST:
-            return self._core.queries.checkpoint(wanted)
+        if resume_from != transitions.NEWEST:
+            return self._core.queries.checkpoint(resume_from)
         kept = [row for row in self._core.queries.checkpoints_of(job_id) if row["kept"]]
         return kept[-1] if kept else None
 
-    def settle(self, attempt: LiveAttempt, outcome: moves.Outcome, successor: str = "") -> None:
-        """Record the end of an attempt and what follows for its job; the caller decides anew.
+    # --- ends ---
 
-        `successor`: the attempt that its node has given its place to.
+    def record_end(
+        self, attempt: LiveAttempt, outcome: AttemptOutcome, successor: str = ""
+    ) -> None:
+        """Record the end of an attempt, and requeue or end its job.
+
+        `successor`: the attempt to which the node has given the place. The caller must
+        call `schedule` afterwards.
         """
         core = self._core
-        job, current = core.view.jobs.get(attempt.job_id), core.view.attempts.get(attempt.id)
+        job = core.view.jobs.get(attempt.job_id)
+        current = core.view.attempts.get(attempt.id)
         if job is None or current is None:
             return
-        not_before = None
-        if moves.wants_retry(job, outcome):
-            ours = outcome.stopped in moves.NOT_ITS_FAULT
-            tries = job.attempts if outcome.reason == UNREACHABLE else job.failures + 1
-            not_before = core.clock() + (0.0 if ours else backoff_s(core.policy, tries))
-        heirs = self._heirs(job, current, outcome, successor)
+        retry = Retry(self._retry_at(job, outcome))
+        takeovers = self._takeovers(job, current, outcome, successor)
         self._health.ended(job, current, outcome)
-        core.emit([moves.ended(job, current, outcome, moves.Retry(not_before), heirs)], linger=True)
+        ended = transitions.attempt_ended(job, current, outcome, retry, takeovers)
+        core.emit([ended], can_wait=True)
         core.progress.pop(job.id, None)
         core.pids.pop(job.id, None)
-        heirs.pop(successor, None)
-        if heirs:
-            self.launch_soon(list(heirs))
+        takeovers.pop(successor, None)
+        if takeovers:
+            self.launch_soon(list(takeovers))
 
-    def _heirs(
-        self, job: LiveJob, attempt: LiveAttempt, outcome: moves.Outcome, successor: str
-    ) -> dict[str, moves.Places]:
-        """Who has the place of an attempt that is over: whom its node says, or else the first that was sent ahead.
+    def _retry_at(self, job: LiveJob, outcome: AttemptOutcome) -> float | None:
+        """When the job may start again (UTC seconds); None for no retry."""
+        if not wants_retry(job, outcome):
+            return None
+        now = self._core.clock()
+        if Reason.of(outcome.stopped).retry is RetryRule.FREE:
+            return now
+        # An outage of the storage counts as no failure, but must delay the next try.
+        is_outage = outcome.reason == Reason.STORAGE_UNREACHABLE
+        tries = job.attempts if is_outage else job.failures + 1
+        return now + backoff_s(self._core.policy, tries)
 
-        The node may name one that was given another place meanwhile, because its window had seemed to be empty: the
-        node is right, and that other place is the free one.
+    def _takeovers(
+        self,
+        job: LiveJob,
+        attempt: LiveAttempt,
+        outcome: AttemptOutcome,
+        successor: str,
+    ) -> dict[str, transitions.Placements]:
+        """Which prefetched attempts take over a place now that `attempt` has ended:
+        the placements of each, by id.
+
+        The node may name the attempt that took over (`successor`). If the server had
+        already given that one another place, because it believed that the node had
+        nothing left to wait for, then the node is right, and the other place is free. A
+        free place goes to the prefetched attempt that has waited longest.
         """
-        view, free = self._core.view, attempt.placements
-        heirs: dict[str, moves.Places] = {}
+        view = self._core.view
+        free = attempt.placements
+        takeovers: dict[str, transitions.Placements] = {}
         named = view.attempts.get(successor)
         if named:
-            heirs[successor], free = free, named.placements
-        node = view.nodes.get(attempt.node_id)
-        if (
-            node is not None
-            and is_open(node, job.shape)
-            and outcome.stopped != "preempted"
-            and not any(share.ahead for share in free)
-        ):
-            site = view.sites.of(job.shape).get(attempt.node_id)
-            waiting = [i for i in (site.ahead if site else ()) if i != successor and _startable(view.attempts[i])]
-            if waiting:
-                heirs[waiting[0]] = free
-        return heirs
+            takeovers[successor] = free
+            free = named.placements
+        if self._may_be_taken_over(job, attempt, outcome, free):
+            site = view.prefetch_sites.by_node(job.shape).get(attempt.node_id)
+            for attempt_id in site.waiting if site else ():
+                if attempt_id != successor and _is_startable(view.attempts[attempt_id]):
+                    takeovers[attempt_id] = free
+                    break
+        return takeovers
 
-    def _watch_claims(self) -> None:
-        if self._core.view.sites.ahead and self._claims is None:
-            self._claims = asyncio.get_running_loop().call_later(_CLAIM_S, self._revoke)
+    def _may_be_taken_over(
+        self,
+        job: LiveJob,
+        attempt: LiveAttempt,
+        outcome: AttemptOutcome,
+        placements: transitions.Placements,
+    ) -> bool:
+        node = self._core.view.nodes.get(attempt.node_id)
+        if node is None or not may_prefetch(node, job.shape):
+            return False
+        if outcome.stopped == Reason.PREEMPTED:
+            return False  # the place is for the job that needed it
+        return not any(placement.prefetched for placement in placements)
 
-    def _revoke(self) -> None:
-        """Take back what was sent ahead and has waited too long: the jobs before it are not as short as they were."""
-        self._claims = None
-        view, now = self._core.view, self._core.clock()
-        for attempt_id in list(view.sites.ahead):
-            attempt = view.attempts[attempt_id]
-            if _startable(attempt) and now - attempt.created_at > _CLAIM_S:
-                view.sites.forget(view.jobs[attempt.job_id].shape)
-                self._core.spawn(self._take_back(attempt), "take-back")
-        self._watch_claims()
+    # --- prefetched attempts ---
 
-    def heed_quarantines(self) -> None:
-        """Take back what was sent ahead to where nothing of its kind is to be started any more."""
+    def _watch_prefetched(self) -> None:
+        if self._core.view.prefetch_sites.waiting and self._prefetch_timer is None:
+            self._prefetch_timer = asyncio.get_running_loop().call_later(
+                _LONGEST_PREFETCH_WAIT_S, self._withdraw_overdue
+            )
+
+    def _withdraw_overdue(self) -> None:
+        """Withdraw prefetched attempts that have waited too long: the jobs before them
+        take longer than jobs of this shape did.
+        """
+        self._prefetch_timer = None
         view = self._core.view
-        for attempt in [view.attempts[key] for key in view.sites.ahead]:
-            if _startable(attempt) and not is_open(view.node(attempt.node_id), view.jobs[attempt.job_id].shape):
-                self._core.spawn(self._take_back(attempt), "take-back")
+        now = self._core.clock()
+        for attempt_id in list(view.prefetch_sites.waiting):
+            attempt = view.attempts[attempt_id]
+            waited_s = now - attempt.created_at
+            if _is_startable(attempt) and waited_s > _LONGEST_PREFETCH_WAIT_S:
+                view.prefetch_sites.forget_duration(view.jobs[attempt.job_id].shape)
+                self._core.spawn(self._withdraw(attempt), "withdraw")
+        self._watch_prefetched()
 
-    async def _take_back(self, attempt: LiveAttempt) -> None:
-        provider = self._providers[attempt.provider]
-        if isinstance(provider, OwnsNodes):
-            with suppress(ProviderError):  # not connected: the node has lost its window with the link
-                await provider.stop_attempt(attempt.node_id, attempt.id, REVOKED, checkpoint=False)
+    def withdraw_from_quarantine(self) -> None:
+        """Withdraw prefetched attempts from nodes that get no more jobs of their
+        shape.
+        """
+        view = self._core.view
+        for attempt_id in view.prefetch_sites.waiting:
+            attempt = view.attempts[attempt_id]
+            shape = view.jobs[attempt.job_id].shape
+            may_start_there = may_prefetch(view.node(attempt.node_id), shape)
+            if _is_startable(attempt) and not may_start_there:
+                self._core.spawn(self._withdraw(attempt), "withdraw")
+
+    async def _withdraw(self, attempt: LiveAttempt) -> None:
+        provider = self._providers.node_provider(attempt.provider)
+        if provider is None:
+            return
+        # If the node is not connected, it has already dropped its waiting attempts.
+        with suppress(ProviderError):
+            await provider.stop_attempt(
+                attempt.node_id, attempt.id, Reason.REVOKED, checkpoint=False
+            )
 
 
-def _startable(attempt: LiveAttempt) -> bool:
+def _is_startable(attempt: LiveAttempt) -> bool:
     return attempt.state in (AttemptState.INTENDED, AttemptState.SENT)
 
 
 @lru_cache(maxsize=64)
 def _read_spec(text: str) -> JobSpec:
-    """A spec as the ledger holds it; it was validated before it came there. The jobs of a batch share theirs.
+    """The spec from its JSON in the ledger, where it was validated before.
 
-    One takes 8 kB: of jobs that share nothing, few are to be kept.
+    Jobs of one batch share their spec. One takes 8 kB, so the cache holds few.
     """
     return JobSpec.model_validate_json(text)

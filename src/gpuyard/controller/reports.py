@@ -1,4 +1,6 @@
-"""What agents say: nodes that join and leave, attempts that start, progress, checkpoints and ends."""
+"""Reports of agents: nodes that join and leave, attempts that start and end, progress
+and checkpoints.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +9,8 @@ from typing import Any
 import msgspec
 import structlog
 
-from gpuyard.controller import moves
+from gpuyard.controller import transitions
+from gpuyard.controller.attempt_outcome import AttemptOutcome
 from gpuyard.controller.core import Core
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.requests import Requests
@@ -15,31 +18,35 @@ from gpuyard.domain import wire
 from gpuyard.domain.errors import LedgerError, ProviderError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
+from gpuyard.domain.reasons import Reason
 from gpuyard.domain.states import AttemptState, JobState
-from gpuyard.providers.base import GpuProviderInterface, OwnsNodes
+from gpuyard.providers.configured import Providers
 from gpuyard.scheduler.view import LiveAttempt
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import in_background
 
-# A link that breaks is usually back within a second; only then do people hear that a job is out of sight.
+# A broken connection is usually back within a second. After this time its jobs are
+# shown as `unknown`.
 UNKNOWN_AFTER_S = 10.0
-# The agent ends a silent job by its own clock: its grace, TERM, KILL. The server waits for all of that and this much
-# more before it believes it dead.
+# An agent without its server ends the job by its own clock: checkpoint, grace, TERM,
+# KILL. The server waits for all of that, and this much longer, before it treats the job
+# as dead.
 SILENCE_MARGIN_S = 30.0
-_DELETE_AGAIN_S, _DELETE_LONGEST_S = 2.0, 600.0
+_FIRST_DELETE_PAUSE_S = 2.0
+_LONGEST_DELETE_PAUSE_S = 600.0
 log = structlog.get_logger(__name__)
 ProgressListener = Callable[[str, Mapping[str, Any], float], None]
 
 
 class Reports:
-    """The controller as providers see it (`providers.base.Sink`)."""
+    """Receives what providers report (`providers.base.Sink`)."""
 
     def __init__(
         self,
         core: Core,
         launching: Launching,
         requests: Requests,
-        providers: Mapping[str, GpuProviderInterface],
+        providers: Providers,
         blobs: Blobs,
     ) -> None:
         self._core = core
@@ -47,245 +54,390 @@ class Reports:
         self._requests = requests
         self._providers = providers
         self._blobs = blobs
-        self._silent: dict[str, asyncio.Task[None]] = {}
+        # A task for each node that is not connected.
+        self._silence_watches: dict[str, asyncio.Task[None]] = {}
         self.on_progress: ProgressListener | None = None
 
     # --- nodes ---
 
     async def node_joined(self, provider: str, hello: wire.Hello) -> wire.Welcome:
-        """A node is there: its devices can be used, and what it says of its attempts is held against the ledger."""
-        core, now = self._core, self._core.clock()
-        self._requests.joined.set()
-        watch = self._silent.pop(hello.node_id, None)
+        """A node has connected: its GPUs can be used, and its attempts are compared
+        with the ledger.
+        """
+        core = self._core
+        now = self._core.clock()
+        self._requests.capacity_known.set()
+        watch = self._silence_watches.pop(hello.node_id, None)
         if watch:
             watch.cancel()
         row: dict[str, Any] = {
-            "name": hello.name, "provider": provider, "state": "online", "reason": hello.problem,
-            "boot_id": hello.boot_id, "cpus": hello.cpus, "memory_gb": hello.memory_gb, "limits": hello.limits,
+            "name": hello.name,
+            "provider": provider,
+            "state": "online",
+            "reason": hello.problem,
+            "boot_id": hello.boot_id,
+            "cpus": hello.cpus,
+            "memory_gb": hello.memory_gb,
+            "limits": hello.limits,
             "seen_at": now,
-        }  # fmt: skip
-        changes = [Change(Table.NODES, hello.node_id, row), *self._gpu_changes(hello.node_id, hello.gpus)]
-        core.emit(
-            [Event(EventKind.NODE_CHANGED, now, tuple(changes), None, {"node": hello.node_id, "state": "online"})]
+        }
+        changes = (
+            Change(Table.NODES, hello.node_id, row),
+            *self._gpu_changes(hello.node_id, hello.gpus),
         )
-        self._seen_again(hello)
+        info = {"node": hello.node_id, "state": "online"}
+        core.emit([Event(EventKind.NODE_CHANGED, now, changes, None, info)])
+        self._note_attempts(hello)
         await core.committed()
         core.spawn(self._reconcile(provider, hello), "reconcile")
         return wire.Welcome(core.epoch)
 
-    def _gpu_changes(self, node_id: str, gpus: Sequence[wire.Gpu]) -> list[Change]:
+    def _gpu_changes(
+        self, node_id: str, gpus: Sequence[wire.GpuStatus]
+    ) -> list[Change]:
+        """Changes of all GPUs of the node, and of those that it has lost."""
         changes: list[Change] = []
         for gpu in gpus:
             values: dict[str, Any] = {
-                "node_id": node_id, "index": gpu.index, "name": gpu.name, "memory_mb": gpu.memory_mb,
-                "compute_capability": gpu.compute_capability, "driver": gpu.driver, "state": gpu.state,
+                "node_id": node_id,
+                "index": gpu.index,
+                "name": gpu.name,
+                "memory_mb": gpu.memory_mb,
+                "compute_capability": gpu.compute_capability,
+                "driver": gpu.driver,
+                "state": gpu.state,
                 "problem": gpu.problem,
-            }  # fmt: skip
+            }
             changes.append(Change(Table.GPUS, gpu.uuid, values))
-        seen = {gpu.uuid for gpu in gpus}
-        gone = [uuid for uuid in self._core.view.node(node_id).devices if uuid not in seen]
-        return changes + [Change(Table.GPUS, uuid, {"node_id": None}) for uuid in gone]
+        reported = {gpu.uuid for gpu in gpus}
+        known = self._core.view.node(node_id).devices
+        lost = [uuid for uuid in known if uuid not in reported]
+        changes += [Change(Table.GPUS, uuid, {"node_id": None}) for uuid in lost]
+        return changes
 
     def _is_news(self, change: Change) -> bool:
+        """Whether a change of a GPU differs from the view, which holds no driver."""
         device = self._core.view.devices.get(change.key)
-        return device is None or any(getattr(device, name) != change.values[name] for name in change.values
-                                     if name != "driver")  # fmt: skip
+        if device is None:
+            return True
+        return any(
+            getattr(device, name) != value
+            for name, value in change.values.items()
+            if name != "driver"
+        )
 
-    def _seen_again(self, hello: wire.Hello) -> None:
+    def _note_attempts(self, hello: wire.Hello) -> None:
+        """Note the process ids, and that jobs in an unknown state are running."""
         core = self._core
-        for seen in hello.attempts:
-            attempt = core.view.attempts.get(seen.attempt_id)
+        for held in hello.attempts:
+            attempt = core.view.attempts.get(held.attempt_id)
             job = core.view.jobs.get(attempt.job_id) if attempt else None
-            if job and seen.pid:
-                core.pids[job.id] = seen.pid
-            if job and job.state is JobState.UNKNOWN:
-                core.emit([moves.unreachable(job, core.clock(), lost_sight=False)])
+            if job is None:
+                continue
+            if held.pid:
+                core.pids[job.id] = held.pid
+            if job.state is JobState.UNKNOWN:
+                core.emit([transitions.node_back(job, core.clock())])
 
     async def _reconcile(self, provider_name: str, hello: wire.Hello) -> None:
-        """After Welcome: settle what the node no longer has, send what it never got, stop what should be over."""
+        """After Welcome: end the attempts that the node has lost, send those that it
+        never got, and stop those that should have ended.
+        """
         core = self._core
-        there = {attempt.attempt_id: attempt for attempt in hello.attempts}
-        # Sorted out at once: while the work below waits for something, attempts start and end.
-        known = self._of_agent(hello.node_id)
-        missing = [a for a in known if a.id not in there]
-        unsent = [a.id for a in missing if a.state in (AttemptState.INTENDED, AttemptState.SENT)]
-        # The Start of one that never ran may be on its way on this very link: the Stop behind it settles it either way.
-        ending = [a for a in known if a.state is AttemptState.ENDING and (a.id in there or a.started_at is None)]
-        settled = [i for i in there if i not in core.view.attempts]
+        on_node = {held.attempt_id: held for held in hello.attempts}
+        # All lists are made before the first await: later, attempts start and end.
+        known = self._agent_attempts(hello.node_id)
+        missing = [attempt for attempt in known if attempt.id not in on_node]
+        unsent = [
+            attempt.id
+            for attempt in missing
+            if attempt.state in (AttemptState.INTENDED, AttemptState.SENT)
+        ]
+        # An attempt that has not started may still arrive: its Start may be under way
+        # on this connection. The Stop that follows it ends it in both cases.
+        to_stop = [
+            attempt
+            for attempt in known
+            if attempt.state is AttemptState.ENDING
+            and (attempt.id in on_node or attempt.started_at is None)
+        ]
+        ended = [key for key in on_node if key not in core.view.attempts]
         for attempt in missing:
-            if attempt.id not in unsent and attempt not in ending:
-                self._vanished(attempt, hello)
-        for attempt in ending:
+            if attempt.id not in unsent and attempt not in to_stop:
+                self._attempt_missing(attempt, hello)
+        for attempt in to_stop:
             await self._requests.stop(attempt, self._requests.why_ending(attempt))
         await self._launching.launch(unsent)
         try:
             await core.committed()
         except LedgerError:
-            return  # What was believed to be settled may not be; the agents will say Hello anew.
-        settled = [i for i in settled if i not in core.view.attempts]
+            # The ends may not be in the ledger. The agents will say Hello again.
+            return
+        ended = [key for key in ended if key not in core.view.attempts]
         try:
-            await self._drop(provider_name, hello, settled)
+            await self._stop_and_forget(provider_name, hello, ended)
         except ProviderError:
-            return  # the link broke; with its next Hello all of this is looked at again
+            return  # the connection broke: the next Hello starts this again
         core.schedule()
 
-    def _of_agent(self, node_id: str) -> list[LiveAttempt]:
-        """The attempts that the node's agent runs; containers on it are an engine's."""
-        found = self._core.view.attempts_on(node_id)
-        return [a for a in found if isinstance(self._providers.get(a.provider), OwnsNodes)]
+    def _agent_attempts(self, node_id: str) -> list[LiveAttempt]:
+        """The attempts that the agent of the node runs; not the containers there, which
+        belong to an external queue.
+        """
+        return [
+            attempt
+            for attempt in self._core.view.attempts_on(node_id)
+            if self._providers.node_provider(attempt.provider) is not None
+        ]
 
-    async def _drop(self, provider_name: str, hello: wire.Hello, settled: Sequence[str]) -> None:
-        """Have the node end and forget attempts that are over in the ledger."""
-        provider = self._providers[provider_name]
-        if not settled or not isinstance(provider, OwnsNodes):
+    async def _stop_and_forget(
+        self, provider_name: str, hello: wire.Hello, ended: Sequence[str]
+    ) -> None:
+        """Let the node stop and forget attempts that have ended in the ledger."""
+        provider = self._providers.node_provider(provider_name)
+        if not ended or provider is None:
             return
-        running = {attempt.attempt_id for attempt in hello.attempts if attempt.state != "ended"}
-        for attempt_id in settled:
+        running = {held.attempt_id for held in hello.attempts if held.state != "ended"}
+        for attempt_id in ended:
             if attempt_id in running:
-                await provider.stop_attempt(hello.node_id, attempt_id, "superseded", checkpoint=False)
-        await provider.forget(hello.node_id, settled)
+                await provider.stop_attempt(
+                    hello.node_id, attempt_id, Reason.SUPERSEDED, checkpoint=False
+                )
+        await provider.forget(hello.node_id, ended)
 
-    def _vanished(self, attempt: LiveAttempt, hello: wire.Hello) -> None:
-        """The ledger has it running, the node does not: it died with a reboot, or the agent's folder was lost."""
-        outcome = moves.Outcome(
-            self._core.clock(), started_at=attempt.started_at, reason="attempt_lost", lost=True,
-            stopped=self._requests.why_ending(attempt) if attempt.state is AttemptState.ENDING else "",
-            message=f"node {hello.name} no longer knows this attempt; it was rebooted, or its agent's folder removed",
-        )  # fmt: skip
-        self._launching.settle(attempt, outcome)
+    def _attempt_missing(self, attempt: LiveAttempt, hello: wire.Hello) -> None:
+        """Record the loss of an attempt that the node no longer has."""
+        is_ending = attempt.state is AttemptState.ENDING
+        outcome = AttemptOutcome(
+            self._core.clock(),
+            started_at=attempt.started_at,
+            reason=Reason.ATTEMPT_LOST,
+            lost=True,
+            stopped=self._requests.why_ending(attempt) if is_ending else "",
+            message=(
+                f"node {hello.name} no longer knows this attempt; it was rebooted, or"
+                " its agent's folder removed"
+            ),
+        )
+        self._launching.record_end(attempt, outcome)
+
+    # --- silent nodes ---
 
     async def node_left(self, node_id: str) -> None:
-        """The link broke. Bookings hold; nothing new is placed there; what runs is believed to run on."""
+        """The connection to the node broke.
+
+        Its bookings stay and nothing new is placed there. Its attempts are taken to be
+        still running.
+        """
         core = self._core
         if node_id not in core.view.nodes:
-            return  # its joining could not be committed: a word about it alone would make half a node
+            # The commit of its joining failed. This change alone would make an
+            # incomplete row.
+            return
         values = {"state": "silent", "reason": "its agent is not connected"}
-        core.emit([Event(EventKind.NODE_CHANGED, core.clock(), (Change(Table.NODES, node_id, values),), None,
-                         {"node": node_id, "state": "silent"})])  # fmt: skip
+        change = Change(Table.NODES, node_id, values)
+        info = {"node": node_id, "state": "silent"}
+        core.emit([Event(EventKind.NODE_CHANGED, core.clock(), (change,), None, info)])
         self.watch_silence(node_id)
 
     def watch_silence(self, node_id: str) -> None:
-        """Say that jobs are out of sight after a while, and give up those whose `max_silence_s` has passed."""
-        self._silent[node_id] = asyncio.create_task(self._silence(node_id), name=f"silence-{node_id}")
+        """Show the jobs of a silent node as `unknown` after a while, and end those
+        whose `max_silence_s` has passed.
+        """
+        self._silence_watches[node_id] = asyncio.create_task(
+            self._watch_silence(node_id), name=f"silence-{node_id}"
+        )
 
-    async def _silence(self, node_id: str) -> None:
+    async def _watch_silence(self, node_id: str) -> None:
         core = self._core
         await asyncio.sleep(UNKNOWN_AFTER_S)
         waited = UNKNOWN_AFTER_S
-        for attempt in self._of_agent(node_id):
+        for attempt in self._agent_attempts(node_id):
             job = core.view.jobs[attempt.job_id]
             if job.state is JobState.RUNNING:
-                core.emit([moves.unreachable(job, core.clock(), lost_sight=True)])
-        attempts = self._of_agent(node_id)
-        specs = core.queries.specs({attempt.job_id for attempt in attempts})
-        limits = {a.id: core.read_spec(specs[a.job_id]).max_silence_s for a in attempts}
-        graces = {a.id: core.read_spec(specs[a.job_id]).checkpoint.grace_s for a in attempts}
-        for attempt in sorted((a for a in attempts if limits[a.id]), key=lambda a: limits[a.id] or 0):
-            due = (limits[attempt.id] or 0) + graces[attempt.id] + SILENCE_MARGIN_S
+                core.emit([transitions.node_silent(job, core.clock())])
+        for due, attempt in self._silence_limits(node_id):
             await asyncio.sleep(max(due - waited, 0))
             waited = max(due, waited)
-            message = f"its node said nothing for {due:.0f} s"
-            outcome = moves.Outcome(core.clock(), attempt.started_at, reason="node_silent", lost=True, message=message)
-            self._launching.settle(attempt, outcome)
+            outcome = AttemptOutcome(
+                core.clock(),
+                attempt.started_at,
+                reason=Reason.NODE_SILENT,
+                lost=True,
+                message=f"its node said nothing for {due:.0f} s",
+            )
+            self._launching.record_end(attempt, outcome)
             core.schedule()
+
+    def _silence_limits(self, node_id: str) -> list[tuple[float, LiveAttempt]]:
+        """The attempts of the node that may not be silent for ever, each with the
+        seconds of silence after which it is lost; the shortest `max_silence_s` first.
+        """
+        attempts = self._agent_attempts(node_id)
+        bodies = self._core.queries.specs({attempt.job_id for attempt in attempts})
+        limited: list[tuple[float, float, LiveAttempt]] = []
+        for attempt in attempts:
+            spec = self._core.read_spec(bodies[attempt.job_id])
+            if spec.max_silence_s:
+                grace_s = spec.checkpoint.grace_s
+                limit_s = spec.max_silence_s + grace_s + SILENCE_MARGIN_S
+                limited.append((spec.max_silence_s, limit_s, attempt))
+        limited.sort(key=lambda entry: entry[0])
+        return [(limit_s, attempt) for _, limit_s, attempt in limited]
 
     # --- reports ---
 
-    async def reported(self, node_id: str, bodies: Sequence[wire.Report]) -> None:
-        """Take reports in; returns after the commit, so that they can be acknowledged."""
-        over = {report.body.attempt_id for report in bodies if isinstance(report.body, wire.Ended)}
-        settled: dict[str, list[str]] = {}
+    async def reported(
+        self, node_id: str, bodies: Sequence[wire.NumberedReport]
+    ) -> None:
+        """Apply reports; returns after the commit, so that they can be
+        acknowledged.
+        """
+        ended = {
+            report.body.attempt_id
+            for report in bodies
+            if isinstance(report.body, wire.Ended)
+        }
+        to_forget: dict[str, list[str]] = {}
         for report in bodies:
-            if isinstance(report.body, wire.Started) and report.body.attempt_id in over:
-                continue  # its end, in the same batch, tells the same and more
-            for provider_name, attempt_id in self._take(node_id, report.body):
-                settled.setdefault(provider_name, []).append(attempt_id)
-        if over:
+            body = report.body
+            if isinstance(body, wire.Started) and body.attempt_id in ended:
+                continue  # the report of its end, in the same batch, says all of that
+            provider_name = self._apply_report(node_id, body)
+            if provider_name is not None and isinstance(body, wire.Ended):
+                to_forget.setdefault(provider_name, []).append(body.attempt_id)
+        if ended:
             self._core.schedule()
-        await self._core.committed(linger=True)
-        for provider_name, attempt_ids in settled.items():
-            provider = self._providers[provider_name]
-            if isinstance(provider, OwnsNodes):
+        await self._core.committed(can_wait=True)
+        for provider_name, attempt_ids in to_forget.items():
+            provider = self._providers.node_provider(provider_name)
+            if provider is not None:
                 await provider.forget(node_id, attempt_ids)
 
-    def _take(self, node_id: str, body: Any) -> list[tuple[str, str]]:
-        """Fold one report in; returns (provider, attempt) pairs that are settled by it."""
+    def _apply_report(self, node_id: str, body: Any) -> str | None:
+        """Apply one report; returns the provider whose node can forget the attempt, if
+        that has ended.
+        """
         if isinstance(body, wire.GpusSeen):
             self._gpus_seen(node_id, body)
-            return []
+            return None
         attempt = self._core.view.attempts.get(body.attempt_id)
         if attempt is None or attempt.node_id != node_id:
-            # A late or repeated report of an attempt that is settled: nothing to change, and nothing to keep.
-            name = next(iter(self._providers))
-            return [(name, body.attempt_id)] if isinstance(body, wire.Ended) else []
-        if isinstance(body, wire.Started):
-            job = self._core.view.jobs[attempt.job_id]
-            self._core.pids[job.id] = body.pid
-            if attempt.started_at is None:
-                self._core.emit([moves.started(job, attempt, body.at, body.limits)], linger=True)
-        elif isinstance(body, wire.ProgressSeen):
-            self.progressed(body)
-        elif isinstance(body, wire.UsageSeen):
-            self._points(attempt, body.points)
-        elif isinstance(body, wire.CheckpointSaved):
-            self.checkpoint(attempt, body)
-        else:
-            self._ended(attempt, body)
-            return [(attempt.provider, attempt.id)]
-        return []
+            # A late or repeated report of an attempt that has ended: it changes
+            # nothing, and the node need not keep the attempt.
+            is_end = isinstance(body, wire.Ended)
+            return next(iter(self._providers)) if is_end else None
+        match body:
+            case wire.Started():
+                self._attempt_started(attempt, body)
+            case wire.ProgressSeen():
+                self.progressed(body)
+            case wire.UsageSeen():
+                self._add_points(attempt, body.points)
+            case wire.CheckpointSaved():
+                self.checkpoint_saved(attempt, body)
+            case _:
+                self._attempt_ended(attempt, body)
+                return attempt.provider
+        return None
 
-    def _ended(self, attempt: LiveAttempt, body: wire.Ended) -> None:
-        lost = body.reason in ("exit_status_lost", "node_rebooted")
-        outcome = moves.Outcome(body.at, body.started_at, body.exit_code, body.signal, body.reason, body.stopped,
-                                body.message, body.usage, body.limits, lost)  # fmt: skip
-        self._launching.settle(attempt, outcome, body.successor)
+    def _attempt_started(self, attempt: LiveAttempt, body: wire.Started) -> None:
+        job = self._core.view.jobs[attempt.job_id]
+        self._core.pids[job.id] = body.pid
+        if attempt.started_at is None:
+            started = transitions.started(job, attempt, body.at, body.limits)
+            self._core.emit([started], can_wait=True)
+
+    def _attempt_ended(self, attempt: LiveAttempt, body: wire.Ended) -> None:
+        outcome = AttemptOutcome(
+            body.at,
+            started_at=body.started_at,
+            exit_code=body.exit_code,
+            signal=body.signal,
+            reason=body.reason,
+            stopped=body.stopped,
+            message=body.message,
+            usage=body.usage,
+            limits=body.limits,
+            lost=Reason.of(body.reason).lost,
+        )
+        self._launching.record_end(attempt, outcome, body.successor)
 
     def clock(self) -> float:
         """The server's time, UTC seconds."""
         return self._core.clock()
 
     def progressed(self, body: wire.ProgressSeen) -> None:
-        """What the output of an attempt tells; of one that is over it says nothing new."""
+        """Record the progress of an attempt; ignored after its end."""
         core = self._core
         attempt = core.view.attempts.get(body.attempt_id)
         if attempt is None:
             return
         core.progress[attempt.job_id] = body.progress
-        core.writer.put_progress(attempt.job_id, body.progress)
-        self._points(attempt, body.points)
+        core.writer.set_progress(attempt.job_id, body.progress)
+        self._add_points(attempt, body.points)
         if self.on_progress:
             self.on_progress(attempt.job_id, body.progress, core.clock())
 
-    def _points(self, attempt: LiveAttempt, points: Sequence[wire.Point]) -> None:
+    def _add_points(
+        self, attempt: LiveAttempt, points: Sequence[wire.SeriesPoint]
+    ) -> None:
         ids = {"attempt_id": attempt.id, "job_id": attempt.job_id}
-        self._core.writer.put_points([{**ids, **msgspec.structs.asdict(point)} for point in points])
+        rows = [{**ids, **msgspec.structs.asdict(point)} for point in points]
+        self._core.writer.add_points(rows)
 
-    def checkpoint(self, attempt: LiveAttempt, body: wire.CheckpointSaved) -> None:
-        """A checkpoint of the attempt is in the blob store."""
+    # --- checkpoints ---
+
+    def checkpoint_saved(
+        self, attempt: LiveAttempt, body: wire.CheckpointSaved
+    ) -> None:
+        """Record a checkpoint of the attempt that is in the blob store."""
         core = self._core
         if core.queries.has_checkpoint(attempt.id, body.path, body.sha256, body.at):
-            return  # told again, because the acknowledgement was lost
+            return  # reported again, because the acknowledgement was lost
         row: dict[str, Any] = {
-            "job_id": attempt.job_id, "attempt_id": attempt.id, "path": body.path, "step": body.step,
-            "size": body.size, "sha256": body.sha256, "directory": body.directory, "kept": True, "created_at": body.at,
-        }  # fmt: skip
+            "job_id": attempt.job_id,
+            "attempt_id": attempt.id,
+            "path": body.path,
+            "step": body.step,
+            "size": body.size,
+            "sha256": body.sha256,
+            "directory": body.directory,
+            "kept": True,
+            "created_at": body.at,
+        }
         checkpoint_id = new_id("ckpt")
-        info = {"checkpoint": checkpoint_id, "path": body.path, "step": body.step, "size": body.size}
+        info = {
+            "checkpoint": checkpoint_id,
+            "path": body.path,
+            "step": body.step,
+            "size": body.size,
+        }
         change = Change(Table.CHECKPOINTS, checkpoint_id, row)
-        core.emit([Event(EventKind.CHECKPOINT_SAVED, core.clock(), (change,), attempt.job_id, info)], linger=True)
+        kind = EventKind.CHECKPOINT_SAVED
+        event = Event(kind, core.clock(), (change,), attempt.job_id, info)
+        core.emit([event], can_wait=True)
         core.spawn(self._prune_checkpoints(attempt.job_id), "prune-checkpoints")
 
     async def _prune_checkpoints(self, job_id: str) -> None:
-        """Keep the newest few of a job; the ledger forgets a blob before the disk does, never after."""
+        """Keep only the newest checkpoints of a job.
+
+        The ledger forgets a blob before the blob is deleted, so it never names one that
+        is gone.
+        """
         core = self._core
         try:
-            await core.committed(linger=True)
+            await core.committed(can_wait=True)
             kept = [row for row in core.queries.checkpoints_of(job_id) if row["kept"]]
             old = kept[: -core.settings.node.keep_checkpoints]
-            changes = tuple(Change(Table.CHECKPOINTS, row["id"], {"kept": False}) for row in old)
+            changes = tuple(
+                Change(Table.CHECKPOINTS, row["id"], {"kept": False}) for row in old
+            )
             if not changes:
                 return
-            core.emit([Event(EventKind.CHECKPOINT_PRUNED, core.clock(), changes, job_id, {"count": len(old)})])
+            kind = EventKind.CHECKPOINT_PRUNED
+            info = {"count": len(old)}
+            core.emit([Event(kind, core.clock(), changes, job_id, info)])
             await core.committed()
         except LedgerError:
             return
@@ -293,23 +445,33 @@ class Reports:
             await self._delete_blob(row["sha256"])
 
     async def _delete_blob(self, sha256: str) -> None:
-        """Delete a blob that no checkpoint needs. A bucket may be away for a while: it is asked again."""
-        pause_s = _DELETE_AGAIN_S
+        """Delete a blob that no checkpoint needs; repeat while a bucket does not
+        answer.
+        """
+        pause_s = _FIRST_DELETE_PAUSE_S
         while not self._core.queries.blob_is_used(sha256):
             try:
                 await in_background(self._blobs.delete, sha256)
                 return
             except OSError as error:
-                log.warning("an old checkpoint cannot be deleted, will try again", sha256=sha256, error=str(error))
+                log.warning(
+                    "an old checkpoint cannot be deleted, will try again",
+                    sha256=sha256,
+                    error=str(error),
+                )
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _DELETE_LONGEST_S)
+            pause_s = min(2 * pause_s, _LONGEST_DELETE_PAUSE_S)
 
     def _gpus_seen(self, node_id: str, body: wire.GpusSeen) -> None:
-        changes = tuple(change for change in self._gpu_changes(node_id, body.gpus) if self._is_news(change))
-        if not changes:
-            return  # figures only, which the provider keeps
-        event = Event(
-            EventKind.NODE_CHANGED, self._core.clock(), changes, None, {"node": node_id, "gpus": len(body.gpus)}
+        changes = tuple(
+            change
+            for change in self._gpu_changes(node_id, body.gpus)
+            if self._is_news(change)
         )
-        self._core.emit([event], linger=True)
+        if not changes:
+            return  # only readings, which the provider keeps
+        info = {"node": node_id, "gpus": len(body.gpus)}
+        now = self._core.clock()
+        event = Event(EventKind.NODE_CHANGED, now, changes, None, info)
+        self._core.emit([event], can_wait=True)
         self._core.schedule()

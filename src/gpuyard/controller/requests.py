@@ -1,17 +1,20 @@
-"""What people ask for: submit, cancel, resume, why. Each answers only after its commit."""
+"""Requests of people and programs: submit, estimate, cancel, resume, why.
+
+Each request that changes something returns after its commit.
+"""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from gpuyard.controller import moves
+from gpuyard.controller import transitions
 from gpuyard.controller.admission import Admission
 from gpuyard.controller.core import SLICE, Core
 from gpuyard.controller.gpus import Gpus
-from gpuyard.controller.intake import Prepared
+from gpuyard.controller.intake import PreparedJob
 from gpuyard.domain.errors import (
     InvalidInputError,
     JobNotFoundError,
@@ -20,149 +23,221 @@ from gpuyard.domain.errors import (
     ProviderError,
     RefusedError,
 )
+from gpuyard.domain.events import Event
 from gpuyard.domain.offers import Strategy
+from gpuyard.domain.reasons import Reason
 from gpuyard.domain.states import AttemptState, JobState
-from gpuyard.providers.base import TRANSIENT, GpuProviderInterface, OwnsNodes, Queues
+from gpuyard.providers.base import TRANSIENT
+from gpuyard.providers.configured import Providers
 from gpuyard.scheduler.estimate import Estimate, estimate
+from gpuyard.scheduler.explanation import Why
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.observe import PREEMPTED
 from gpuyard.scheduler.view import LiveAttempt
-from gpuyard.scheduler.why import Why, why
+from gpuyard.scheduler.why import why
 
 
 class Requests:
-    """The requests of people and programs, carried out on the core."""
+    """Carries out requests on the core.
 
-    def __init__(self, core: Core, providers: Mapping[str, GpuProviderInterface]) -> None:
+    `capacity_known` is set once a node has connected or a provider has named its
+    offers.
+    """
+
+    def __init__(self, core: Core, providers: Providers) -> None:
         self._core = core
         self._providers = providers
-        self.joined = asyncio.Event()
+        self.capacity_known = asyncio.Event()
         self.gpus = Gpus(core, providers)
-        self._admission = Admission(core, providers, self.find, self.joined, lambda name: self.gpus.find(name).uuid)
+        self._admission = Admission(
+            core,
+            providers,
+            self.find,
+            self.capacity_known,
+            lambda name: self.gpus.find(name).uuid,
+        )
 
     def find(self, reference: str) -> str:
-        """The id of the job a person means: NotFoundError when none, InvalidInputError when several."""
+        """The id of the job that `reference` means.
+
+        Raises NotFoundError for no match, InvalidInputError for several.
+        """
         found = self._core.queries.find_job_ids(reference)
         if not found:
-            raise NotFoundError(f"There is no job {reference!r}.", "`gpuyard jobs` lists them.")
+            raise NotFoundError(
+                f"There is no job {reference!r}.", "`gpuyard jobs` lists them."
+            )
         if len(found) > 1:
-            raise InvalidInputError.of("job", f"{reference!r} could be {', '.join(found)}", "give more of the id")
+            raise InvalidInputError.of(
+                "job",
+                f"{reference!r} could be {', '.join(found)}",
+                "give more of the id",
+            )
         return found[0]
 
     # --- submit ---
 
     async def submit(self, bodies: Sequence[Any]) -> list[str]:
-        """Queue jobs given as JSON values, all or none; their ids in order. A repeated key is the first job again."""
-        return [job.id for job in await self.accept([msgspec.Raw(msgspec.json.encode(body)) for body in bodies])]
+        """Queue jobs given as JSON values, all or none; returns their ids in order.
 
-    async def accept(self, bodies: list[msgspec.Raw]) -> list[Prepared]:
-        """Queue jobs given as JSON, all or none; empties `bodies`."""
+        A repeated idempotency key gives the first job with that key.
+        """
+        encoded = [msgspec.Raw(msgspec.json.encode(body)) for body in bodies]
+        jobs = await self.accept(encoded)
+        return [job.id for job in jobs]
+
+    async def accept(self, bodies: list[msgspec.Raw]) -> list[PreparedJob]:
+        """Queue jobs given as JSON, all or none; empties `bodies` to free memory."""
         return await self._admission.accept(bodies)
 
     # --- estimate ---
 
     async def estimate(self, body: msgspec.Raw, strategy: Strategy | None) -> Estimate:
-        """Where the job that `body` asks for could run; it is not queued. InvalidInputError."""
+        """Where a job given as JSON could run; the job is not queued.
+
+        Raises InvalidInputError for a job that is not valid.
+        """
         core = self._core
-        prepared = await self._admission.imagine(body)
+        prepared = await self._admission.preview(body)
         template = prepared.template
-        kind = core.view.learning.type_of(prepared.name, msgspec.json.decode(prepared.labels))
-        job = LiveJob(prepared.id, JobState.QUEUED, template.shape, template.priority, core.clock(), kind=kind,
-                      tier=template.tier, timeout_s=template.timeout_s,
-                      estimated_s=template.estimated_duration_s)  # fmt: skip
+        labels = msgspec.json.decode(prepared.labels)
+        job_type = core.view.learning.type_of(prepared.name, labels)
+        job = LiveJob(
+            prepared.id,
+            JobState.QUEUED,
+            template.shape,
+            template.priority,
+            core.clock(),
+            job_type=job_type,
+            tier=template.tier,
+            timeout_s=template.timeout_s,
+            estimated_s=template.estimated_duration_s,
+        )
         policy = replace(core.policy, strategy=strategy) if strategy else core.policy
-        return estimate(core.view, job, core.clock(), policy, float(core.listed(job).per_hour))
+        list_price = float(core.list_price_for(job).per_hour)
+        return estimate(core.view, job, core.clock(), policy, list_price)
 
     # --- cancel ---
 
     async def cancel(self, job_id: str) -> None:
-        """End the job. Idempotent; a job that is already over stays as it is."""
+        """End the job. A job that has ended stays as it is."""
         core = self._core
         job = core.view.jobs.get(job_id)
         if job is None:
-            await core.committed()  # its end may still be on its way to the ledger, and a crash would undo it
+            # Its end may not be committed yet, and a crash would undo it.
+            await core.committed()
             return
+        now = core.clock()
         attempt = core.view.attempts.get(job.attempt_id or "")
         if attempt is None:
-            core.emit([moves.settled(job, JobState.CANCELLED, "cancelled", core.clock())])
+            cancelled = JobState.CANCELLED
+            core.emit([transitions.job_ended(job, cancelled, Reason.CANCELLED, now)])
             core.schedule()
         elif attempt.state is not AttemptState.ENDING:
-            core.emit([moves.ending(attempt, "cancelled", core.clock())])
+            core.emit([transitions.ending(attempt, Reason.CANCELLED, now)])
         elif not job.cancel_requested:
-            core.emit([moves.cancel_requested(job, attempt, core.clock())])
+            core.emit([transitions.cancel_requested(job, attempt, now)])
         await core.committed()
         if attempt is not None and attempt.id in core.view.attempts:
-            await self.stop(attempt, "cancelled")
+            await self.stop(attempt, Reason.CANCELLED)
 
     async def cancel_all(self) -> None:
-        """End every job: those that wait in slices and with one decision after them, then those that have begun."""
+        """End every job: first the waiting ones, in slices and with one decision
+        afterwards, then those with an attempt.
+        """
         core = self._core
-        view, waiting = (
-            core.view,
-            [job.id for job in core.view.jobs.values() if job.attempt_id not in core.view.attempts],
-        )
+        view = core.view
+        waiting = [
+            job.id for job in view.jobs.values() if job.attempt_id not in view.attempts
+        ]
         for start in range(0, len(waiting), SLICE):
-            now, jobs = core.clock(), [view.jobs.get(job_id) for job_id in waiting[start : start + SLICE]]
-            core.emit([moves.settled(job, JobState.CANCELLED, "cancelled", now)
-                       for job in jobs if job and job.attempt_id not in view.attempts])  # fmt: skip
+            self._cancel_waiting(waiting[start : start + SLICE])
             await asyncio.sleep(0)
             if core.view is not view:
-                break  # read anew from the ledger: a commit failed
+                break  # a commit failed, and the view was read again
         core.schedule()
         await asyncio.gather(*(self.cancel(job_id) for job_id in list(core.view.jobs)))
 
+    def _cancel_waiting(self, job_ids: Sequence[str]) -> None:
+        """Cancel those of the jobs that still have no attempt."""
+        core = self._core
+        now = core.clock()
+        events: list[Event] = []
+        for job_id in job_ids:
+            job = core.view.jobs.get(job_id)
+            if job and job.attempt_id not in core.view.attempts:
+                cancelled = JobState.CANCELLED
+                events.append(
+                    transitions.job_ended(job, cancelled, Reason.CANCELLED, now)
+                )
+        core.emit(events)
+
     async def stop(self, attempt: LiveAttempt, reason: str) -> None:
-        """Tell the provider; when it cannot be reached now, it is told when its node links up again."""
+        """Let the provider stop the attempt.
+
+        If the provider does not answer, the attempt is stopped when its node connects
+        again, or by the polling of its external queue.
+        """
         provider = self._providers.get(attempt.provider)
+        node_provider = self._providers.node_provider(attempt.provider)
+        checkpoint = reason == Reason.PREEMPTED
         try:
-            if isinstance(provider, OwnsNodes):
-                await provider.stop_attempt(attempt.node_id, attempt.id, reason, checkpoint=reason == PREEMPTED)
-            elif isinstance(provider, Queues) and attempt.provider_ref:
-                await provider.stop_job(attempt.provider_ref, checkpoint=reason == PREEMPTED)
-            elif provider and attempt.provider_ref:
-                await provider.cancel_job(attempt.provider_ref)
+            if node_provider is not None:
+                await node_provider.stop_attempt(
+                    attempt.node_id, attempt.id, reason, checkpoint=checkpoint
+                )
+            elif provider is not None and attempt.provider_ref:
+                await provider.stop_job(attempt.provider_ref, checkpoint=checkpoint)
         except JobNotFoundError:
-            return  # it is over, or never arrived; whoever looks after it finds out which
+            # It has ended or never arrived. The next report or poll shows which.
+            return
         except ProviderError as error:
             if error.error_code not in TRANSIENT:
                 raise
 
     def why_ending(self, attempt: LiveAttempt) -> str:
-        """Why an attempt is being stopped: its owner's wish comes before all else."""
-        cancelled = self._core.view.jobs[attempt.job_id].cancel_requested
-        return "cancelled" if cancelled else attempt.reason or PREEMPTED
+        """Why an attempt is being stopped; a cancel by the owner comes first."""
+        if self._core.view.jobs[attempt.job_id].cancel_requested:
+            return Reason.CANCELLED
+        return attempt.reason or Reason.PREEMPTED
 
-    def preempt(self, attempt: LiveAttempt) -> None:
-        """Ask an attempt to leave, once the ledger says so: after saving its work, if it has begun."""
-        self._core.spawn(self._preempt(attempt), "preempt")
+    def stop_soon(self, attempt: LiveAttempt) -> None:
+        """Stop an attempt that a decision ends, once that is committed."""
+        self._core.spawn(self._stop_after_commit(attempt), "stop")
 
-    async def _preempt(self, attempt: LiveAttempt) -> None:
+    async def _stop_after_commit(self, attempt: LiveAttempt) -> None:
         try:
             await self._core.committed()
         except LedgerError:
-            return  # Memory has been read anew without the preemption.
+            return  # the view was read again, and in it the attempt is not ending
         if attempt.id in self._core.view.attempts:
             await self.stop(attempt, self.why_ending(attempt))
 
     # --- resume ---
 
     async def resume(self, job_id: str, checkpoint: str | None) -> None:
-        """Queue an ended job again, from the newest checkpoint or a named one (id, path or step)."""
+        """Queue an ended job again, from its newest checkpoint or from `checkpoint` (an
+        id, a path, a file name or a step).
+        """
         core = self._core
-        while not core.know_parents(set(self._row(job_id)["depends_on"])):
+        while not core.add_ended_parents(set(self._row(job_id)["depends_on"])):
             await core.committed()
         row = self._row(job_id)
         live = core.view.jobs.get(job_id)
         state = live.state if live else JobState(row["state"])
         if not state.terminal:
-            raise RefusedError(f"Job {job_id} is {state}; only a job that is over can be resumed.",
-                               "Cancel it first, or wait.")  # fmt: skip
+            raise RefusedError(
+                f"Job {job_id} is {state}; only a job that is over can be resumed.",
+                "Cancel it first, or wait.",
+            )
         if state is JobState.COMPLETED:
-            raise RefusedError(f"Job {job_id} has completed: there is nothing left to resume.", "Submit a new job.")
+            raise RefusedError(
+                f"Job {job_id} has completed: there is nothing left to resume.",
+                "Submit a new job.",
+            )
         chosen = self._named_checkpoint(job_id, checkpoint)
-        core.emit([moves.resumed(row, chosen, core.clock())])
+        core.emit([transitions.resumed(row, chosen, core.clock())])
         core.schedule()
-        await core.committed(mine=True)
+        await core.committed(own_only=True)
 
     def _row(self, job_id: str) -> dict[str, Any]:
         row = self._core.queries.job(job_id)
@@ -170,17 +245,20 @@ class Requests:
         return row
 
     def _named_checkpoint(self, job_id: str, name: str | None) -> str:
-        kept = [row for row in self._core.queries.checkpoints_of(job_id) if row["kept"]]
         if name is None:
-            return moves.NEWEST
+            return transitions.NEWEST
+        kept = [row for row in self._core.queries.checkpoints_of(job_id) if row["kept"]]
         for row in reversed(kept):
-            if name in (row["id"], row["path"], row["path"].rsplit("/", 1)[-1], str(row["step"])):
+            file_name = row["path"].rsplit("/", 1)[-1]
+            if name in (row["id"], row["path"], file_name, str(row["step"])):
                 return str(row["id"])
-        known = ", ".join(row["path"] for row in kept) or "none"
-        raise NotFoundError(f"Job {job_id} has no checkpoint {name!r}.", f"Kept: {known}.")
+        paths = ", ".join(row["path"] for row in kept) or "none"
+        raise NotFoundError(
+            f"Job {job_id} has no checkpoint {name!r}.", f"Kept: {paths}."
+        )
 
     # --- why ---
 
     def why(self, job_id: str) -> Why | None:
-        """Why a pending job is not running; None when it is not pending."""
+        """Why a pending job is not running; None if it is not pending."""
         return why(self._core.view, job_id, self._core.clock(), self._core.policy)

@@ -1,4 +1,6 @@
-"""What is recorded about places where jobs run: scores and quarantines, by people and by whoever checks them."""
+"""Trust records: scores and quarantines of the places where jobs run. People and
+verification write them.
+"""
 
 from collections.abc import Collection
 from datetime import UTC, datetime
@@ -11,39 +13,61 @@ from gpuyard.domain.trust import Trust, TrustFinding, check_place
 
 
 class TrustRecords:
-    """Every place about which something is recorded."""
+    """Reads and writes the trust records of all places."""
 
-    def __init__(self, core: Core, launching: Launching, providers: Collection[str]) -> None:
-        """`providers`: the names of those configured."""
+    def __init__(
+        self, core: Core, launching: Launching, providers: Collection[str]
+    ) -> None:
+        """`providers`: the names of the configured providers."""
         self._core = core
         self._launching = launching
         self._providers = providers
 
     def listing(self) -> list[Trust]:
-        """All that is recorded, by place."""
+        """All records, ordered by place."""
         return [Trust.model_validate(row) for row in self._core.queries.trust()]
 
     def find(self, place: str) -> Trust:
-        """What is recorded about the place; NotFoundError when nothing is, InvalidInputError when it is no place."""
+        """The record of the place.
+
+        Raises NotFoundError if there is none, InvalidInputError if `place` names no
+        kind of place.
+        """
         check_place(place, self._providers)
         found = {trust.place: trust for trust in self.listing()}
         if place not in found:
-            known = ", ".join(found) or "nothing"
-            raise NotFoundError(f"Nothing is recorded about {place!r}.", f"There is something about: {known}.")
+            places = ", ".join(found) or "nothing"
+            raise NotFoundError(
+                f"Nothing is recorded about {place!r}.",
+                f"There is something about: {places}.",
+            )
         return found[place]
 
     async def record(self, place: str, finding: TrustFinding) -> Trust:
-        """Record this instead of what was recorded about the place, which need not exist now; InvalidInputError."""
+        """Replace the record of the place, which need not exist at present.
+
+        Raises InvalidInputError.
+        """
         check_place(place, self._providers)
-        now, until = self._core.clock(), finding.quarantined_until
+        now = self._core.clock()
+        until = finding.quarantined_until
         if until is not None and until <= now:
-            fault = f"is {until:.0f} ({datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M:%S} UTC), which is past"
-            raise InvalidInputError.of("quarantined_until", fault, "give a time to come in UTC seconds, or null")
-        await self._change(place, {**finding.model_dump(), "updated_at": now}, finding.model_dump())
-        return Trust(place=place, updated_at=now, **finding.model_dump())
+            day = datetime.fromtimestamp(until, UTC)
+            fault = f"is {until:.0f} ({day:%Y-%m-%d %H:%M:%S} UTC), which is past"
+            raise InvalidInputError.of(
+                "quarantined_until",
+                fault,
+                "give a time to come in UTC seconds, or null",
+            )
+        values = finding.model_dump()
+        await self._change(place, {**values, "updated_at": now}, values)
+        return Trust(place=place, updated_at=now, **values)
 
     async def forget(self, place: str) -> Trust:
-        """Forget what is recorded about the place, a quarantine too; it as it was. As `find` for errors."""
+        """Delete the record of the place, which also ends a quarantine.
+
+        Returns the old record; raises as `find` does.
+        """
         before = self.find(place)
         nothing = dict.fromkeys((*TrustFinding.model_fields, "updated_at"))
         await self._change(place, nothing, {"forgotten": True})
@@ -52,7 +76,10 @@ class TrustRecords:
     async def _change(self, place: str, values: Row, info: Row) -> None:
         core = self._core
         change = Change(Table.TRUST, place, values)
-        core.emit([Event(EventKind.TRUST_CHANGED, core.clock(), (change,), None, {"place": place, **info})])
+        info = {"place": place, **info}
+        kind = EventKind.TRUST_CHANGED
+        core.emit([Event(kind, core.clock(), (change,), None, info)])
         core.schedule()
-        await core.committed()  # what was intended before is on its way by then, and can be had back
-        self._launching.heed_quarantines()
+        # After this commit, earlier prefetched attempts were sent and can be withdrawn.
+        await core.committed()
+        self._launching.withdraw_from_quarantine()

@@ -1,1 +1,3 @@
-"""What a host has: its GPUs (by NVML, `nvidia-smi` or AMD's library), processors, memory and identity."""
+"""Reads what a host has: its GPUs (by NVML, `nvidia-smi` or AMD's library), processors,
+memory and identity.
+"""

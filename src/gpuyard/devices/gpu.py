@@ -1,11 +1,14 @@
-"""One reading of one GPU, the same whichever source it came from, and what a source says when it cannot read."""
+"""One reading of one GPU, the same for every source, and the errors of sources."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process computing on a GPU. `memory_mb` is None where the driver does not tell it."""
+    """A process that uses a GPU.
+
+    `memory_mb` is None if the driver does not report it.
+    """
 
     pid: int
     memory_mb: int | None
@@ -13,17 +16,20 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """A GPU, or one MIG instance, at one moment. Known by `uuid`; `index` is the driver's and may change at a reboot.
+    """A GPU or one MIG instance at one moment. `uuid` identifies it; `index` is the
+    driver's and may change at a reboot.
 
-    Memory is in MiB, rounded down, as the driver reports it. `compute_capability` is like "8.0", "" if unknown.
-    `temperature_c` is in °C, `utilization` from 0 to 1 over the driver's last sample period, `power_w` in watts; each
-    is None where the GPU or the source does not tell it. A MIG instance (`mig`) has its parent's index and temperature,
-    `parent` is that GPU's UUID and `instance` its number there.
-    `processes` is empty where the source does not tell it.
+    Memory is in MiB, rounded down, as the driver reports it. `compute_capability` is
+    like "8.0", "" if unknown. `temperature_c` is in °C, `utilization` from 0 to 1 over
+    the driver's last sample period, `power_w` in watts; each is None if the GPU or the
+    source does not report it. A MIG instance (`mig`) has its parent's index and
+    temperature; `parent` is that GPU's UUID and `instance` its number there.
+    `processes` is empty if the source does not report them.
 
-    Health, as far as it is told: `ecc_uncorrected` errors since the driver was loaded, whether memory rows wait for a
-    reset to be remapped or could not be, what the driver wants done (`recovery`, None: nothing), and from which
-    temperature on the GPU slows itself down.
+    Health, as far as it is reported: `ecc_uncorrected` errors since the driver was
+    loaded; whether memory rows wait for a reset to be remapped, or could not be
+    remapped; what the driver asks for (`recovery`, None: nothing); and the temperature
+    from which the GPU slows itself down.
     """
 
     uuid: str
@@ -49,7 +55,10 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True)
 class LostGpu:
-    """A GPU that is there and cannot be used now. `uuid` and `index` are None where even they could not be read."""
+    """A GPU that exists but cannot be used now.
+
+    `uuid` and `index` are None if they could not be read.
+    """
 
     uuid: str | None
     index: int | None
@@ -57,8 +66,11 @@ class LostGpu:
 
 
 class SourceMissingError(Exception):
-    """This host does not have the source (library or program) at all: try the next one."""
+    """This host does not have the source (library or program): try the next one."""
 
 
 class SourceFailedError(Exception):
-    """The source is there and cannot list the GPUs. The text says why, and what to do."""
+    """The source exists but cannot list the GPUs.
+
+    The text says why, and what to do.
+    """

@@ -1,4 +1,6 @@
-"""Is this GPU fit for work? One reading's verdict, and what the driver's Xid numbers mean."""
+"""Whether a GPU is fit for work, judged by one reading, and the meaning of the driver's
+Xid numbers.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,13 +8,14 @@ from dataclasses import dataclass
 from gpuyard.devices.gpu import GpuReading
 from gpuyard.domain.states import GpuState
 
-# Where the GPU does not tell at which temperature it slows down. Data-centre cards name 87 to 95 °C.
+# If the GPU does not report at which temperature it slows down. Data-centre cards name
+# 87 to 95 °C.
 SLOWDOWN_C = 90
-# A GPU that was too hot gets work again only this much below.
+# A GPU that was too hot gets work again only when it is this much cooler.
 COOLED_BY_C = 5
 
-# The ones that a program's own mistake raises; the GPU is well afterwards. From NVIDIA's table of Xid errors; the
-# Kubernetes device plugin passes over the same six.
+# These are caused by a program's own mistake; the GPU is healthy afterwards. From
+# NVIDIA's table of Xid errors; the Kubernetes device plugin ignores the same six.
 PROGRAM_XIDS: Mapping[int, str] = {
     13: "graphics engine exception",
     31: "GPU memory page fault",
@@ -21,7 +24,8 @@ PROGRAM_XIDS: Mapping[int, str] = {
     68: "video processor exception",
     109: "context switch timeout",
 }
-# Others that people meet, for a reason in words; every Xid that is not a program's quarantines its GPU.
+# Other common ones, in words. Every Xid that a program does not cause quarantines its
+# GPU.
 FATAL_XIDS: Mapping[int, str] = {
     48: "double-bit ECC error",
     63: "a memory row was remapped",
@@ -38,28 +42,45 @@ FATAL_XIDS: Mapping[int, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """Why a GPU gets no work: `state` is `cooling`, `offline` or `quarantined`, `reason` says why and what to do."""
+class GpuFault:
+    """Why a GPU gets no work: `state` is `cooling`, `offline` or `quarantined`;
+    `reason` says why and what to do.
+    """
 
     state: GpuState
     reason: str
 
 
-def fault_of(gpu: GpuReading, was_hot: bool = False) -> Fault | None:
-    """What one reading says against using the GPU; None for nothing. `was_hot`: the reading before found it so."""
+def fault_of(gpu: GpuReading, was_hot: bool = False) -> GpuFault | None:
+    """Why the GPU must not be used, by one reading; None if it may.
+
+    `was_hot`: it was too hot at the reading before.
+    """
     if gpu.remap_failed:
-        return _quarantined("memory rows that failed cannot be remapped any more; have the GPU replaced")
+        return _quarantined(
+            "memory rows that failed cannot be remapped any more; have the GPU replaced"
+        )
     if gpu.recovery:
         return _quarantined(f"the driver asks to {gpu.recovery}")
     if gpu.remap_pending:
-        return _quarantined("memory rows wait to be remapped; reset the GPU (`nvidia-smi --gpu-reset`)")
+        return _quarantined(
+            "memory rows wait to be remapped; reset the GPU (`nvidia-smi --gpu-reset`)"
+        )
     if gpu.ecc_uncorrected:
-        errors = f"{gpu.ecc_uncorrected} uncorrected memory error{'s' * (gpu.ecc_uncorrected != 1)}"
-        return _quarantined(f"{errors} since its last reset; reset the GPU (`nvidia-smi --gpu-reset`)")
-    limit = (gpu.slowdown_c or SLOWDOWN_C) - (COOLED_BY_C if was_hot else 0)
+        noun = "error" if gpu.ecc_uncorrected == 1 else "errors"
+        return _quarantined(
+            f"{gpu.ecc_uncorrected} uncorrected memory {noun} since its last reset;"
+            " reset the GPU (`nvidia-smi --gpu-reset`)"
+        )
+    slowdown_c = gpu.slowdown_c or SLOWDOWN_C
+    below = slowdown_c - COOLED_BY_C
+    limit = below if was_hot else slowdown_c
     if gpu.temperature_c is not None and gpu.temperature_c >= limit:
-        below = (gpu.slowdown_c or SLOWDOWN_C) - COOLED_BY_C
-        return Fault(GpuState.COOLING, f"too hot; it gets work again below {below} °C: look at its fans and its air")
+        return GpuFault(
+            GpuState.COOLING,
+            f"too hot; it gets work again below {below} °C: look at its fans and"
+            " its air",
+        )
     return None
 
 
@@ -69,5 +90,5 @@ def xid_text(number: int) -> str:
     return f"Xid {number} ({meaning})" if meaning else f"Xid {number}"
 
 
-def _quarantined(reason: str) -> Fault:
-    return Fault(GpuState.QUARANTINED, reason)
+def _quarantined(reason: str) -> GpuFault:
+    return GpuFault(GpuState.QUARANTINED, reason)

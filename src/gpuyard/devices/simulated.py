@@ -1,4 +1,4 @@
-"""GPUs that are not there, for trying everything on a machine that has none: jobs on them are real processes."""
+"""Simulated GPUs, for a machine that has none: jobs on them are real processes."""
 
 from dataclasses import dataclass
 
@@ -15,15 +15,28 @@ class SimulatedGpus:
 
     @classmethod
     def parse(cls, text: str) -> "SimulatedGpus":
-        """`5x24` is five GPUs of 24 GB; the settings have checked it."""
+        """`5x24` is five GPUs of 24 GB; the settings have checked the text."""
         count, _, memory_gb = text.partition("x")
         return cls(int(count), float(memory_gb))
 
     def discover(self) -> Discovery:
-        """What discovery would find: all of them, idle and well."""
+        """The result of a discovery: all of them, idle and healthy."""
         memory_mb = int(self.memory_gb * 1024)
         gpus = tuple(
-            GpuReading(f"GPU-simulated-{index}", index, "Simulated GPU", memory_mb, memory_mb, "8.6", "", None, None,
-                       None, (), mig=False) for index in range(self.count)
-        )  # fmt: skip
+            GpuReading(
+                f"GPU-simulated-{index}",
+                index,
+                "Simulated GPU",
+                memory_mb,
+                memory_mb,
+                "8.6",
+                "",
+                None,
+                None,
+                None,
+                (),
+                mig=False,
+            )
+            for index in range(self.count)
+        )
         return Discovery(gpus, (), "simulated", None)

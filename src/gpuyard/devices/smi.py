@@ -1,4 +1,6 @@
-"""GPUs as `nvidia-smi` prints them: the way to read them where NVML cannot be loaded or does not match the driver."""
+"""Reads GPUs from the output of `nvidia-smi`, if NVML cannot be loaded or does not
+match the driver.
+"""
 
 import os
 import re
@@ -7,7 +9,12 @@ import signal
 import subprocess
 from contextlib import suppress
 
-from gpuyard.devices.gpu import GpuReading, LostGpu, SourceFailedError, SourceMissingError
+from gpuyard.devices.gpu import (
+    GpuReading,
+    LostGpu,
+    SourceFailedError,
+    SourceMissingError,
+)
 
 QUERY = (
     "uuid",
@@ -29,10 +36,11 @@ _REMEDY = "run `nvidia-smi` by hand, and look for `NVRM` in the kernel's log (`d
 
 
 def read_gpus(timeout_s: float = TIMEOUT_S) -> list[GpuReading | LostGpu]:
-    """Every GPU that `nvidia-smi` lists. Processes are not told, nor MIG: a GPU in that mode is shown as a whole.
+    """Every GPU that `nvidia-smi` lists. It reports neither processes nor MIG
+    instances: a GPU in MIG mode is shown as a whole.
 
-    Raises SourceMissingError without the program, SourceFailedError when it takes longer than `timeout_s` seconds or
-    prints nothing that can be read.
+    Raises SourceMissingError without the program, SourceFailedError when it takes
+    longer than `timeout_s` seconds or prints nothing that can be read.
     """
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -41,22 +49,27 @@ def read_gpus(timeout_s: float = TIMEOUT_S) -> list[GpuReading | LostGpu]:
 
 
 def parse(output: str) -> list[GpuReading | LostGpu]:
-    """Read what `nvidia-smi --query-gpu=… --format=csv,noheader,nounits` printed.
+    """Read the output of `nvidia-smi --query-gpu=… --format=csv,noheader,nounits`.
 
-    A GPU that has dropped off the bus takes a line of prose instead of its row, and warnings follow the rows: so prose
-    is a failure only where there is no row at all.
+    A GPU that has fallen off the bus has a sentence in place of its row, and warnings
+    follow the rows. So sentences are a failure only if there is no row at all.
     """
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    found = [gpu for gpu in map(_parse_line, lines) if gpu is not None]
+    parsed = [_parse_line(line) for line in lines]
+    found = [gpu for gpu in parsed if gpu is not None]
     if found or _NO_GPUS in output:
         return found
-    said = f"printed {lines[0][:200]!r}" if lines else "printed nothing"
-    raise SourceFailedError(f"nvidia-smi {said}; {_REMEDY}")
+    printed = repr(lines[0][:200]) if lines else "nothing"
+    raise SourceFailedError(f"nvidia-smi printed {printed}; {_REMEDY}")
 
 
 def _run(program: str, timeout_s: float) -> str:
-    """The program's stdout and stderr together: its errors come on either."""
-    command = [program, f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"]
+    """The program's stdout and stderr together, because its errors come on either."""
+    command = [
+        program,
+        f"--query-gpu={','.join(QUERY)}",
+        "--format=csv,noheader,nounits",
+    ]
     try:
         process = subprocess.Popen(
             command,
@@ -73,11 +86,15 @@ def _run(program: str, timeout_s: float) -> str:
         return process.communicate(timeout=timeout_s)[0]
     except subprocess.TimeoutExpired as error:
         _kill(process)
-        raise SourceFailedError(f"nvidia-smi gave no answer in {timeout_s:g} s; {_REMEDY}") from error
+        raise SourceFailedError(
+            f"nvidia-smi gave no answer in {timeout_s:g} s; {_REMEDY}"
+        ) from error
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """Kill the process with its children, and wait only briefly: stuck inside the driver it cannot die."""
+    """Kill the process and its children, and wait only briefly: inside the driver it
+    may be stuck and cannot die.
+    """
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):
@@ -87,16 +104,36 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 
 def _parse_line(line: str) -> GpuReading | LostGpu | None:
-    """A GPU's row, a line of prose about a lost one, or None for any other line."""
+    """A GPU from its row, or from a sentence about a lost one; None for any other
+    line.
+    """
     values = [value.strip() for value in line.split(",")]
     if len(values) != len(QUERY) or not values[0].startswith("GPU-"):
         return LostGpu(None, None, line) if _LOST_LINE.search(line) else None
-    uuid, index, name, total, free, capability, driver, temperature, utilization, power = values
-    number, total_mb, free_mb = (_number(value) for value in (index, total, free))
+    (
+        uuid,
+        index,
+        name,
+        total,
+        free,
+        capability,
+        driver,
+        temperature,
+        utilization,
+        power,
+    ) = values
+    number = _number(index)
+    total_mb = _number(total)
+    free_mb = _number(free)
     if number is None or total_mb is None or free_mb is None:
         reason = next(value for value in (index, total, free) if _number(value) is None)
-        return LostGpu(uuid, None if number is None else int(number), f"nvidia-smi shows {reason} for it")
-    degrees, percent = _number(temperature), _number(utilization)
+        return LostGpu(
+            uuid,
+            None if number is None else int(number),
+            f"nvidia-smi shows {reason} for it",
+        )
+    degrees = _number(temperature)
+    percent = _number(utilization)
     return GpuReading(
         uuid=uuid,
         index=int(number),
@@ -114,5 +151,7 @@ def _parse_line(line: str) -> GpuReading | LostGpu | None:
 
 
 def _number(text: str) -> float | None:
-    """The number, or None for "[N/A]", "[Not Supported]", "[GPU is lost]", "[Unknown Error]" and their like."""
+    """The number; None for "[N/A]", "[Not Supported]", "[GPU is lost]", "[Unknown
+    Error]" and the like.
+    """
     return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else None

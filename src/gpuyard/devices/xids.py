@@ -1,9 +1,12 @@
-"""Listening for Xid errors: `python -m gpuyard.devices.xids UUID…` writes one JSON line for each that NVML tells of.
+"""Listens for Xid errors: `python -m gpuyard.devices.xids UUID…` writes one JSON line
+for each one that NVML reports.
 
-A process of its own, because NVML has to stay open for it, and one that has NVML open sees no GPU come or go; it
-ends with its standard input. One thread a GPU waits for that GPU's events, so that one whose wait fails is known by
-name: `{"uuid": …, "failed": "why"}`, and `"failed": null` when it can be heard again. An error is
-`{"uuid": …, "xid": 79, "instance": N}`, where N is the MIG instance it is about, or none that there is.
+It is a process of its own, because NVML must stay open for it, and a process with NVML
+open does not see GPUs come and go. It ends when its standard input ends. One thread per
+GPU waits for that GPU's events, so that a failed wait can be reported with the GPU's
+UUID: `{"uuid": …, "failed": "why"}`, and `"failed": null` when its events can be
+received again. An error is `{"uuid": …, "xid": 79, "instance": N}`, where N is the MIG
+instance that it is about, or a number that no instance has.
 """
 
 import json
@@ -13,22 +16,25 @@ from typing import Any
 
 import pynvml as untyped
 
-pynvml: Any = untyped  # nvidia-ml-py has no annotations, and types inferred from its code are wrong in places
+# nvidia-ml-py has no annotations, and types inferred from its code are wrong in places
+pynvml: Any = untyped
 
-# How long one wait lasts; after a failed one, how long until the next try.
+# How long one wait lasts, and how long after a failed one the next try is.
 _WAIT_MS = 1000
-_AGAIN_S = 2.0
-_speaking = threading.Lock()
+_RETRY_S = 2.0
+_output_lock = threading.Lock()
 
 
-def _say(**words: Any) -> None:
-    with _speaking:
-        sys.stdout.write(json.dumps(words) + "\n")
+def _write(**message: Any) -> None:
+    with _output_lock:
+        sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()
 
 
-def _hear(uuid: str) -> None:
-    """Wait for the events of one GPU until that fails; returns at once where the GPU has none to tell."""
+def _wait_for_events(uuid: str) -> None:
+    """Wait for the events of one GPU until that fails; returns at once if the GPU
+    reports none.
+    """
     xid = pynvml.nvmlEventTypeXidCriticalError
     handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
     if not pynvml.nvmlDeviceGetSupportedEventTypes(handle) & xid:
@@ -36,14 +42,16 @@ def _hear(uuid: str) -> None:
     events = pynvml.nvmlEventSetCreate()
     try:
         pynvml.nvmlDeviceRegisterEvents(handle, xid, events)
-        _say(uuid=uuid, failed=None)
+        _write(uuid=uuid, failed=None)
         while True:
             try:
                 event = pynvml.nvmlEventSetWait_v2(events, _WAIT_MS)
             except pynvml.NVMLError_Timeout:
                 continue
             if event.eventType == xid:
-                _say(uuid=uuid, xid=int(event.eventData), instance=int(event.gpuInstanceId))
+                xid_number = int(event.eventData)
+                instance = int(event.gpuInstanceId)
+                _write(uuid=uuid, xid=xid_number, instance=instance)
     finally:
         pynvml.nvmlEventSetFree(events)
 
@@ -51,13 +59,13 @@ def _hear(uuid: str) -> None:
 def _listen(uuid: str, over: threading.Event) -> None:
     while not over.is_set():
         try:
-            _hear(uuid)
+            _wait_for_events(uuid)
             return
         except pynvml.NVMLError_NotSupported:
             return
         except pynvml.NVMLError as error:
-            _say(uuid=uuid, failed=str(error))
-        over.wait(_AGAIN_S)
+            _write(uuid=uuid, failed=str(error))
+        over.wait(_RETRY_S)
 
 
 def main() -> None:

@@ -1,1 +1,3 @@
-"""The nouns of gpuyard: states, specs, the GPU catalogue, tiers, events, wire messages and errors."""
+"""The nouns of gpuyard: states, specs, the GPU catalogue, tiers, events, wire messages
+and errors.
+"""

@@ -1,25 +1,32 @@
-"""Batches: one script over many items, submitted as one."""
+"""Batches: one script for many items, submitted as one."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from gpuyard.domain.jobspec import Data, Name, Text, check_environment
+from gpuyard.domain.strict_model import StrictModel
 
 MAX_ITEMS = 100_000
 ItemPath = Annotated[Text, StringConstraints(min_length=1, max_length=4096)]
 
 
 class BatchMode(StrEnum):
-    """`exclusive`: models make room on every GPU that is no brain's, until it is over. `shared`: beside them."""
+    """`exclusive`: until the batch has ended, models leave every GPU that is not a
+    brain's.
+
+    `shared`: models stay.
+    """
 
     EXCLUSIVE = "exclusive"
     SHARED = "shared"
 
 
 class BatchState(StrEnum):
-    """`reloading`: its items are over, and models that made room for it are on their way back."""
+    """`reloading`: its items have ended, and models that left for it are loaded
+    again.
+    """
 
     RUNNING = "running"
     RELOADING = "reloading"
@@ -33,7 +40,7 @@ class BatchState(StrEnum):
 
 
 class ItemState(StrEnum):
-    """Where an item stands."""
+    """The state of an item."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -57,12 +64,11 @@ STATUS = {
 }
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class ItemSpec(StrictModel):
+    """One item: a file, or the `entry` of an archive.
 
-
-class ItemSpec(_Part):
-    """One item: a file, or the `entry` of an archive. `seconds` is how long its media play, where that is known."""
+    `seconds` is how long its media play, where that is known.
+    """
 
     path: ItemPath
     entry: ItemPath | None = None
@@ -70,11 +76,12 @@ class ItemSpec(_Part):
     args: Data = Field(default_factory=dict)
 
 
-class BatchSpec(_Part):
-    """What to do. `script`: its name, or a task's type. Without a `mode` the number of items decides.
+class BatchSpec(StrictModel):
+    """A batch. `script`: its name, or a task's type. Without a `mode` the number of
+    items decides.
 
-    `source` says where the items come from, `results` is the folder for what becomes of them (one is made in it for
-    this batch). The same `idempotency_key` is the same batch.
+    `source` says where the items come from. `results` is the folder in which a folder
+    for this batch's results is made. The same `idempotency_key` means the same batch.
     """
 
     script: Name
@@ -95,9 +102,20 @@ class BatchSpec(_Part):
 
 def record(batch: dict[str, Any], items: list[dict[str, Any]]) -> dict[str, Any]:
     """The seed document's record of a batch, from its rows."""
+    states = [ItemState(item["state"]) for item in items]
+    completed = states.count(ItemState.COMPLETED)
     return {
-        "batch_id": batch["id"], "task_class": "script", "script": batch["script"], "total_items": batch["total"],
-        "completed": sum(1 for item in items if item["state"] == ItemState.COMPLETED), "gpu_mode": batch["mode"],
-        "items": [{"video_path": item["entry"] or item["path"], "status": STATUS[ItemState(item["state"])]}
-                  for item in items],
-    }  # fmt: skip
+        "batch_id": batch["id"],
+        "task_class": "script",
+        "script": batch["script"],
+        "total_items": batch["total"],
+        "completed": completed,
+        "gpu_mode": batch["mode"],
+        "items": [
+            {
+                "video_path": item["entry"] or item["path"],
+                "status": STATUS[ItemState(item["state"])],
+            }
+            for item in items
+        ],
+    }

@@ -1,9 +1,10 @@
-"""The errors of gpuyard, as a tree. Each carries a stable `code`, a one-line message and what to do next.
+"""The errors of gpuyard, as a tree. Each carries a stable `code`, a one-line message
+and what to do next.
 
 GpuyardError
 ├── InvalidInputError          bad input: field, fault, remedy            422  exit 2
 ├── NotFoundError              no such job, checkpoint, …                 404  exit 3
-├── RefusedError               understood, but not now or not so          409  exit 4
+├── RefusedError               valid, but not in the present state        409  exit 4
 │   ├── IllegalMoveError       the state table forbids it
 │   └── CapacityError          no node will ever have what is asked for
 ├── UnauthorizedError          missing or wrong token                     401  exit 4
@@ -29,13 +30,18 @@ _brief.maxstring = _brief.maxother = _brief.maxlong = 60
 
 
 def quoted(value: Any) -> str:
-    """`value` as an error shows it: its repr, which escapes control characters, cut to 60 characters."""
+    """`value` as an error shows it: its repr, which escapes control characters, cut to
+    60 characters.
+    """
     text = _brief.repr(value)
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 class GpuyardError(Exception):
-    """Something gpuyard can explain. `str(error)` is the whole explanation, remedy included."""
+    """An error that gpuyard can explain.
+
+    `str(error)` is the whole explanation, including the remedy.
+    """
 
     code: ClassVar[str] = "internal_error"
     status: ClassVar[int] = 500
@@ -49,18 +55,21 @@ class GpuyardError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing wrong with an input: the field's path, what is wrong, what would be right."""
+    """One fault of an input: the field's path, what is wrong, and what would be
+    right.
+    """
 
     field: str
     fault: str
     remedy: str = ""
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.fault}" + (f" ({self.remedy})" if self.remedy else "")
+        text = f"{self.field}: {self.fault}"
+        return f"{text} ({self.remedy})" if self.remedy else text
 
 
 class InvalidInputError(GpuyardError):
-    """The input is wrong; `faults` names every field, what was wrong with it and what would be right."""
+    """The input is wrong; `faults` lists every wrong field."""
 
     code = "invalid_input"
     status = 422
@@ -85,7 +94,7 @@ class NotFoundError(GpuyardError):
 
 
 class RefusedError(GpuyardError):
-    """The request is understood and cannot be granted in the present state."""
+    """The request is valid but cannot be granted in the present state."""
 
     code = "refused"
     status = 409
@@ -147,28 +156,34 @@ class NetworkFilesystemError(LedgerError):
 
 
 class LedgerUnreachableError(LedgerError):
-    """The database does not answer. What was acknowledged is safe there."""
+    """The database does not answer. What was acknowledged is safe."""
 
     code = "ledger_unreachable"
     status = 503
 
 
 class FencedError(LedgerError):
-    """Another server leads now, so this one may write no more."""
+    """Another server leads now, so this one may not write any more."""
 
     code = "fenced"
     status = 503
 
 
 class DiskFullError(LedgerError):
-    """Nothing can be written: the disk is full. What was acknowledged before is safe."""
+    """Nothing can be written: the disk is full.
+
+    What was acknowledged before is safe.
+    """
 
     code = "disk_full"
     status = 507
 
 
 class ProviderError(GpuyardError):
-    """A provider failed. `error_code` is the provider's own or a generic word such as `SUBMIT_FAILED`."""
+    """A provider failed.
+
+    `error_code` is the provider's own or a generic word such as `SUBMIT_FAILED`.
+    """
 
     code = "provider_error"
     status = 502
@@ -181,23 +196,29 @@ class ProviderError(GpuyardError):
 
 
 class JobNotFoundError(ProviderError):
-    """The provider knows no job by this reference."""
+    """The provider does not know the job."""
 
     code = "job_not_found"
     status = 404
     exit_code = 3
 
     def __init__(self, job_id: str, provider: str = "") -> None:
-        super().__init__(f"{provider or 'the provider'} knows no job {job_id!r}.", provider, "JOB_NOT_FOUND")
+        super().__init__(
+            f"{provider or 'the provider'} knows no job {job_id!r}.",
+            provider,
+            "JOB_NOT_FOUND",
+        )
         self.job_id = job_id
 
 
 class InsufficientResourcesError(ProviderError):
-    """The provider cannot supply what was asked for; `requested_spec` is what that was."""
+    """The provider cannot supply the `requested_spec`."""
 
     code = "insufficient_resources"
     status = 409
 
-    def __init__(self, message: str, provider: str = "", requested_spec: Any = None) -> None:
+    def __init__(
+        self, message: str, provider: str = "", requested_spec: Any = None
+    ) -> None:
         super().__init__(message, provider, "INSUFFICIENT_RESOURCES")
         self.requested_spec = requested_spec

@@ -1,6 +1,7 @@
-"""Events: what happened, with after-images of the rows it changed.
+"""Events: what happened, with after-images of the changed rows.
 
-The ledger's state tables are the fold of these changes and so is the scheduler's view: one event, one meaning.
+The ledger's state tables and the scheduler's view are both computed from these changes,
+so an event has one meaning.
 """
 
 from collections.abc import Mapping
@@ -30,7 +31,10 @@ class Table(StrEnum):
 
 
 class EventKind(StrEnum):
-    """What can happen. Part of the public stream, so a name is never changed or reused."""
+    """What can happen.
+
+    Part of the public stream, so a name is never changed or reused.
+    """
 
     JOB_SUBMITTED = "job.submitted"
     JOB_REQUEUED = "job.requeued"
@@ -69,7 +73,7 @@ class EventKind(StrEnum):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """The row `key` of `table` now has these `values`; columns not named keep theirs."""
+    """The row `key` of `table` now has these `values`; other columns keep theirs."""
 
     table: Table
     key: str
@@ -77,7 +81,10 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened at `at` (UTC seconds). `info` is for readers of the stream; state is in `changes`."""
+    """Something that happened at `at` (UTC seconds).
+
+    `info` is for readers of the stream; state is in `changes`.
+    """
 
     kind: EventKind
     at: float

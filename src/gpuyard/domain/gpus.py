@@ -1,8 +1,9 @@
-"""The catalogue of GPU classes: one row per type, to which tiers, S2's `gpu_type` and discovered GPUs all resolve.
+"""The catalogue of GPU classes: one row per type. Tiers, S2's `gpu_type` and discovered
+GPUs all resolve to these.
 
-VRAM, compute capability and TFLOPS are NVIDIA's published figures (product pages, datasheets and the CUDA GPU list);
-`CATALOGUE_DATE` is the day they were last checked. A GPU that matches no row still works: it is placed by VRAM and
-compute capability.
+VRAM, compute capability and TFLOPS are NVIDIA's published figures (product pages,
+datasheets and the CUDA GPU list), last checked on 2026-11-21. A GPU without a row still
+works: it is placed by VRAM and compute capability.
 """
 
 import re
@@ -13,8 +14,6 @@ from enum import StrEnum
 from functools import lru_cache
 
 from gpuyard.domain.errors import quoted
-
-CATALOGUE_DATE = "2026-11-21"
 
 
 class GPUClass(StrEnum):
@@ -47,9 +46,11 @@ class GPUClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GPUClassSpec:
-    """What a class promises: `pattern` matches the driver's product name, `memory_gb` is nominal VRAM.
+    """The properties of a class: `pattern` matches the driver's product name,
+    `memory_gb` is nominal VRAM.
 
-    `tflops`: dense half precision with tensor cores where it has them; a first guess at how fast it is beside others.
+    `tflops`: dense half precision, with tensor cores if it has them; a first estimate
+    of its speed compared to others.
     """
 
     pattern: str
@@ -97,16 +98,20 @@ FAMILIES: Mapping[str, frozenset[GPUClass]] = {
 
 @lru_cache(maxsize=1024)
 def classify(product_name: str, memory_mb: int) -> GPUClass | None:
-    """The class of a discovered GPU by the driver's product name and VRAM in MB; None when no row matches.
+    """The class of a discovered GPU by the driver's product name and VRAM in MB; None
+    when no row matches.
 
-    A card reports a little less than its nominal VRAM, so among rows of one name the nearest size wins,
-    and a size off by more than a fifth (a vGPU share) is no match. A MIG slice has its card's name and none of its
-    speed, so it is no match whatever its size.
+    A card reports a little less than its nominal VRAM, so among rows of one name the
+    nearest size wins. A size that is off by more than a fifth (a vGPU share) does not
+    match. A MIG instance has its card's name but not its speed, so it never matches.
     """
     if re.search(r"\bMIG\b", product_name):
         return None
-    rows = [(abs(spec.memory_gb - memory_mb / 1024), name) for name, spec in GPU_CLASSES.items()
-            if re.search(spec.pattern, product_name, re.IGNORECASE)]  # fmt: skip
+    rows = [
+        (abs(spec.memory_gb - memory_mb / 1024), name)
+        for name, spec in GPU_CLASSES.items()
+        if re.search(spec.pattern, product_name, re.IGNORECASE)
+    ]
     if not rows:
         return None
     difference, best = min(rows)
@@ -114,12 +119,18 @@ def classify(product_name: str, memory_mb: int) -> GPUClass | None:
 
 
 def whole_gpus(value: object) -> object:
-    """A count as it was given; ValueError for a part of a GPU (`0.25`, `1/4`), which may become neither 0 nor 1."""
-    part = value % 1 if isinstance(value, float) else isinstance(value, str) and _PART.fullmatch(value.strip())
-    if part:
+    """The count as it was given; ValueError for a part of a GPU (`0.25`, `1/4`), which
+    must become neither 0 nor 1.
+    """
+    is_part = False
+    if isinstance(value, float):
+        is_part = value % 1 != 0
+    elif isinstance(value, str):
+        is_part = _PART.fullmatch(value.strip()) is not None
+    if is_part:
         raise ValueError(
-            f"asks for a part of a GPU ({value}), and only whole ones are given out; ask for 1 with a smaller "
-            "memory_gb: a MIG instance counts as one"
+            f"asks for a part of a GPU ({value}), and only whole ones are given out;"
+            " ask for 1 with a smaller memory_gb: a MIG instance counts as one"
         )
     return value
 
@@ -128,7 +139,9 @@ _PART = re.compile(r"\d*\.\d*[1-9]\d*|\d+\s*/\s*\d+")
 
 
 def resolve_gpu_class(name: str) -> frozenset[GPUClass]:
-    """The classes a person means by `A100`, `a100-80gb`, `NVIDIA RTX 4090`…; ValueError offers the nearest names."""
+    """The classes that a name such as `A100`, `a100-80gb` or `NVIDIA RTX 4090` means;
+    ValueError lists the nearest names.
+    """
     word = re.sub(r"[\s_]+", "-", name.strip().lower().removeprefix("nvidia").strip())
     for candidate in (word, f"rtx-{word}", word.removeprefix("rtx-")):
         if candidate in FAMILIES:
@@ -137,12 +150,16 @@ def resolve_gpu_class(name: str) -> frozenset[GPUClass]:
             return frozenset({GPUClass(candidate)})
     known = [*FAMILIES, *GPU_CLASSES]
     near = get_close_matches(word, known, n=3, cutoff=0.4)
-    offered = f"nearest: {', '.join(near)}" if near else f"there are: {', '.join(sorted(known))}"
+    offered = f"nearest: {', '.join(near)}"
+    if not near:
+        offered = f"there are: {', '.join(sorted(known))}"
     raise ValueError(f"there is no GPU class {quoted(name)}; {offered}")
 
 
 def compute_capability(text: str) -> tuple[int, int]:
-    """`"8.6"` as `(8, 6)`, so that 10.0 sorts above 9.0; ValueError on anything else."""
+    """`"8.6"` as `(8, 6)`, so that 10.0 sorts above 9.0; ValueError on anything
+    else.
+    """
     match = re.fullmatch(r"(\d{1,2})(?:\.(\d{1,2}))?", text.strip())
     if match is None:
         raise ValueError(f"{quoted(text)} is not a compute capability; write it as 8.6")

@@ -1,8 +1,9 @@
-"""The health of one provider, as checks and attempts have shown it. Told what was seen and when: no clock, no I/O.
+"""The health of one provider, from its checks and attempts. The caller gives the time:
+no clock, no I/O.
 
-healthy ──a failed check──→ degraded ──the third in a row──→ down
-   ↑                           │                              │
-   └────────────── one good check closes it ──────────────────┘
+    healthy ──a failed check──→ degraded ──the third in a row──→ down
+       ↑                           │                              │
+       └────────────── one good check closes it ──────────────────┘
 """
 
 from collections import deque
@@ -14,13 +15,18 @@ from typing import Any
 from gpuyard.domain.events import EventKind
 
 FAILURES = 3
-HOUR_S, DAY_S = 3600.0, 86400.0
-# Attempts are counted in parts of five minutes, so a rate reaches back for up to that much more than was asked.
-_PART_S = 300.0
+HOUR_S = 3600.0
+DAY_S = 86400.0
+# Attempts are counted per five minutes, so a rate covers up to that much more time than
+# was asked for.
+_INTERVAL_S = 300.0
 
 
 class HealthState(StrEnum):
-    """How a provider is. While it is not healthy nothing new is sent there; it is asked, ever less often."""
+    """How a provider is.
+
+    A provider that is not healthy gets no new jobs; it is checked, less and less often.
+    """
 
     HEALTHY = "healthy"
     DEGRADED = "degraded"
@@ -28,8 +34,8 @@ class HealthState(StrEnum):
 
 
 @dataclass(slots=True)
-class _Part:
-    """The attempts that ended in one stretch of time."""
+class _Interval:
+    """The attempts that ended in one interval of time."""
 
     number: int
     good: int = 0
@@ -38,25 +44,31 @@ class _Part:
 
 @dataclass(slots=True)
 class Health:
-    """How one provider is, and `since` when (UTC seconds). `problem` is what the last check said, "" when it was good.
+    """The state of one provider `since` a time (UTC seconds). `problem` is the last
+    check's, empty when it was good.
 
-    `failures` are failed checks in a row. Every method is told the time (`now`, UTC seconds).
+    `failures` are failed checks in a row. `now` of each method is in UTC seconds.
     """
 
     since: float
     state: HealthState = HealthState.HEALTHY
     problem: str = ""
     failures: int = 0
-    _parts: deque[_Part] = field(default_factory=deque[_Part])
+    _intervals: deque[_Interval] = field(default_factory=deque[_Interval])
 
     def checked(self, now: float, problem: str = "") -> EventKind | None:
-        """A check has ended, well or with a `problem`; what to tell when the provider went down by it, or came back."""
-        before, self.problem = self.state, problem
+        """Note a check, which may have found a `problem`. Returns the event to record
+        when the provider went down or came back.
+        """
+        before = self.state
+        self.problem = problem
         self.failures = self.failures + 1 if problem else 0
         if not problem:
             self.state = HealthState.HEALTHY
         else:
-            self.state = HealthState.DOWN if self.failures >= FAILURES else HealthState.DEGRADED
+            self.state = (
+                HealthState.DOWN if self.failures >= FAILURES else HealthState.DEGRADED
+            )
         if self.state is before:
             return None
         self.since = now
@@ -65,21 +77,33 @@ class Health:
         return EventKind.PROVIDER_UP if before is HealthState.DOWN else None
 
     def attempted(self, now: float, *, well: bool) -> None:
-        """An attempt has ended there; `well` unless it failed by the provider's doing."""
-        number = int(now // _PART_S)
-        if not self._parts or self._parts[-1].number < number:
-            self._parts.append(_Part(number))
-        last = self._parts[-1]
-        last.good, last.bad = last.good + well, last.bad + (not well)
-        while self._parts[0].number < (now - DAY_S) // _PART_S:
-            self._parts.popleft()
+        """Note that an attempt has ended; `well` unless the provider was at fault."""
+        number = int(now // _INTERVAL_S)
+        if not self._intervals or self._intervals[-1].number < number:
+            self._intervals.append(_Interval(number))
+        last = self._intervals[-1]
+        if well:
+            last.good += 1
+        else:
+            last.bad += 1
+        while self._intervals[0].number < (now - DAY_S) // _INTERVAL_S:
+            self._intervals.popleft()
 
     def success_rate(self, now: float, within_s: float = HOUR_S) -> float | None:
-        """What share of the attempts of the last `within_s` (at most a day) went well; None when there were none."""
-        recent = [part for part in self._parts if part.number >= (now - within_s) // _PART_S]
-        good, bad = sum(part.good for part in recent), sum(part.bad for part in recent)
+        """The share of good attempts in the last `within_s` (at most a day); None when
+        there were none.
+        """
+        first = (now - within_s) // _INTERVAL_S
+        recent = [interval for interval in self._intervals if interval.number >= first]
+        good = sum(interval.good for interval in recent)
+        bad = sum(interval.bad for interval in recent)
         return good / (good + bad) if good + bad else None
 
     def data(self, provider: str) -> Mapping[str, Any]:
-        """What an event about it says."""
-        return {"provider": provider, "state": self.state.value, "problem": self.problem, "since": self.since}
+        """The content of an event about the provider."""
+        return {
+            "provider": provider,
+            "state": self.state.value,
+            "problem": self.problem,
+            "since": self.since,
+        }

@@ -1,6 +1,8 @@
-"""Identifiers: a UUIDv7 (RFC 9562) in hex behind a prefix that names the noun, such as `job_0198c1…`.
+"""Identifiers: a UUIDv7 (RFC 9562) in hex after a prefix for the kind of thing, such as
+`job_0198c1…`.
 
-They sort by creation time, which is why people shorten them from the end: the last characters differ.
+They sort by creation time. People shorten them to their end, because the last
+characters differ.
 """
 
 import os
@@ -12,15 +14,20 @@ _last = 0
 
 
 def new_id(prefix: str) -> str:
-    """A new id `<prefix>_<32 hex digits>`; ids made by one process are strictly increasing."""
+    """A new id `<prefix>_<32 hex digits>`; ids made by one process are strictly
+    increasing.
+    """
     return f"{prefix}_{_uuid7():032x}"
 
 
 def _uuid7() -> int:
-    """A UUIDv7 as an integer: 48 bits of milliseconds, 12 bits of sub-millisecond order, 62 random bits."""
+    """A UUIDv7 as an integer: 48 bits of milliseconds, 12 bits of sub-millisecond
+    order, 62 random bits.
+    """
     global _last
     with _lock:
-        # 4096 steps per millisecond, never the same twice: order holds within one process.
+        # 4096 steps per millisecond, never the same twice: order holds within one
+        # process.
         _last = max(_last + 1, time.time_ns() * 4096 // 1_000_000)
         stamp = _last
     random = int.from_bytes(os.urandom(8), "big") >> 2

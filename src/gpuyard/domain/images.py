@@ -1,7 +1,8 @@
-"""The catalogue of container images, and which of them a program needs. Rows are dated data; a file may override them.
+"""The catalogue of container images, and the choice of one for a program. Rows are
+dated data; a file may override them.
 
-Tags are pinned, so that a job of today finds the same frameworks next year. `deploy/images/build` makes the images of
-ours, with these very tags.
+Tags are pinned, so that a job of today finds the same frameworks next year.
+`deploy/images/build` builds gpuyard's own images with these tags.
 """
 
 import datetime as dt
@@ -10,33 +11,43 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from gpuyard.domain.errors import InvalidInputError, quoted
+from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.validation import parse_model
 
-OURS = "gpuyard/ml-"  # how the names of the images begin that this repository builds
+OURS = "gpuyard/ml-"  # prefix of the images that this repository builds
 PYTHON = "python"
 
 
 def _pinned(tag: str) -> str:
     if not any(character.isdigit() for character in tag):
-        raise ValueError(f"{quoted(tag)} moves on to another image some day; write a tag with a version, or a digest")
+        raise ValueError(
+            f"{quoted(tag)} moves on to another image some day; write a tag with a"
+            " version, or a digest"
+        )
     return tag
 
 
-Name = Annotated[str, Field(max_length=255, pattern=r"^([\w.-]+(:\d+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*$")]
-Tag = Annotated[str, Field(pattern=r"^\w[\w.-]{0,127}(@sha256:[0-9a-f]{64})?$"), AfterValidator(_pinned)]
+Name = Annotated[
+    str,
+    Field(max_length=255, pattern=r"^([\w.-]+(:\d+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*$"),
+]
+Tag = Annotated[
+    str,
+    Field(pattern=r"^\w[\w.-]{0,127}(@sha256:[0-9a-f]{64})?$"),
+    AfterValidator(_pinned),
+]
 Version = Annotated[str, Field(pattern=r"^\d+(\.\w+)*$")]
 
 
-class Image(BaseModel):
-    """A container image. `framework` is the name its main framework is imported by (`python`: none), `version` that
-    framework's; `python` and `cuda` say which ones are inside. `source` tells where the row comes from, `date` when it
-    was looked up.
+class Image(StrictModel):
+    """A container image. `framework` is the import name of its main framework
+    (`python`: none), and `version` is that framework's; `python` and `cuda` are the
+    versions inside. `source` tells where the row comes from, `date` when it was
+    checked.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Name
     tag: Tag
@@ -51,7 +62,10 @@ class Image(BaseModel):
     @model_validator(mode="after")
     def _gpu_has_cuda(self) -> "Image":
         if self.cuda is not None and not self.gpu:
-            raise ValueError("@cuda@is given for an image without GPU; leave it out, or say gpu = true")
+            raise ValueError(
+                "@cuda@is given for an image without GPU; leave it out, or say gpu ="
+                " true"
+            )
         return self
 
     @property
@@ -60,69 +74,169 @@ class Image(BaseModel):
         return f"{self.name}:{self.tag}"
 
 
-# PyTorch's own images have had Ubuntu 24.04's Python since 2.10. CUDA 12.8 knows GPUs from Turing (T4) to Blackwell.
+# Since 2.10, PyTorch's own images have the Python of Ubuntu 24.04. CUDA 12.8 supports
+# GPUs from Turing (T4) to Blackwell.
 IMAGES = (
-    Image(name=f"{OURS}pytorch-gpu", tag="2.11.0-cuda12.8-r1", framework="torch", version="2.11.0", gpu=True,
-          python="3.12", cuda="12.8", source="pytorch/pytorch:2.11.0-cuda12.8-cudnn9-runtime",
-          date=dt.date(2026, 11, 23)),
-    Image(name=f"{OURS}tensorflow-gpu", tag="2.21.0-cuda12.9-r1", framework="tensorflow", version="2.21.0", gpu=True,
-          python="3.11", cuda="12.9", source="tensorflow[and-cuda] on python:3.11.15-slim-bookworm",
-          date=dt.date(2026, 11, 23)),
-    Image(name="python", tag="3.11.15-slim-bookworm", framework=PYTHON, version="3.11.15", python="3.11",
-          source="Docker's official image", date=dt.date(2026, 11, 23)),
-)  # fmt: skip
+    Image(
+        name=f"{OURS}pytorch-gpu",
+        tag="2.11.0-cuda12.8-r1",
+        framework="torch",
+        version="2.11.0",
+        gpu=True,
+        python="3.12",
+        cuda="12.8",
+        source="pytorch/pytorch:2.11.0-cuda12.8-cudnn9-runtime",
+        date=dt.date(2026, 11, 23),
+    ),
+    Image(
+        name=f"{OURS}tensorflow-gpu",
+        tag="2.21.0-cuda12.9-r1",
+        framework="tensorflow",
+        version="2.21.0",
+        gpu=True,
+        python="3.11",
+        cuda="12.9",
+        source="tensorflow[and-cuda] on python:3.11.15-slim-bookworm",
+        date=dt.date(2026, 11, 23),
+    ),
+    Image(
+        name="python",
+        tag="3.11.15-slim-bookworm",
+        framework=PYTHON,
+        version="3.11.15",
+        python="3.11",
+        source="Docker's official image",
+        date=dt.date(2026, 11, 23),
+    ),
+)
 
-# What runs on a framework, by the names it is imported by; the first framework found is taken.
+# Modules that need a framework, by import name. The first framework found counts.
 FRAMEWORKS: Mapping[str, frozenset[str]] = {
-    "torch": frozenset({
-        "torch", "torchvision", "torchaudio", "torchtext", "torchdata", "torchmetrics", "torchtune", "torch_geometric",
-        "accelerate", "bitsandbytes", "deepspeed", "diffusers", "fairscale", "fastai", "flash_attn", "ignite",
-        "lightning", "lightning_fabric", "monai", "open_clip", "peft", "pytorch_lightning", "sentence_transformers",
-        "sglang", "timm", "transformers", "triton", "trl", "ultralytics", "unsloth", "vllm", "xformers",
-    }),
-    "tensorflow": frozenset({
-        "tensorflow", "tensorflow_datasets", "tensorflow_hub", "tensorflow_probability", "tensorflow_text", "keras",
-        "keras_cv", "keras_hub", "keras_nlp", "keras_tuner", "tf_agents", "tf_keras",
-    }),
-    "jax": frozenset({
-        "jax", "jaxlib", "brax", "chex", "distrax", "equinox", "flax", "haiku", "numpyro", "optax", "orbax",
-    }),
-}  # fmt: skip
+    "torch": frozenset(
+        {
+            "torch",
+            "torchvision",
+            "torchaudio",
+            "torchtext",
+            "torchdata",
+            "torchmetrics",
+            "torchtune",
+            "torch_geometric",
+            "accelerate",
+            "bitsandbytes",
+            "deepspeed",
+            "diffusers",
+            "fairscale",
+            "fastai",
+            "flash_attn",
+            "ignite",
+            "lightning",
+            "lightning_fabric",
+            "monai",
+            "open_clip",
+            "peft",
+            "pytorch_lightning",
+            "sentence_transformers",
+            "sglang",
+            "timm",
+            "transformers",
+            "triton",
+            "trl",
+            "ultralytics",
+            "unsloth",
+            "vllm",
+            "xformers",
+        }
+    ),
+    "tensorflow": frozenset(
+        {
+            "tensorflow",
+            "tensorflow_datasets",
+            "tensorflow_hub",
+            "tensorflow_probability",
+            "tensorflow_text",
+            "keras",
+            "keras_cv",
+            "keras_hub",
+            "keras_nlp",
+            "keras_tuner",
+            "tf_agents",
+            "tf_keras",
+        }
+    ),
+    "jax": frozenset(
+        {
+            "jax",
+            "jaxlib",
+            "brax",
+            "chex",
+            "distrax",
+            "equinox",
+            "flax",
+            "haiku",
+            "numpyro",
+            "optax",
+            "orbax",
+        }
+    ),
+}
 _TITLES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An image, and in a sentence why it is the one."""
+    """An image, and a sentence that says why it was chosen."""
 
     image: Image
     why: str
 
 
-def choose_image(imports: frozenset[str], gpu: bool, catalogue: Iterable[Image] = IMAGES) -> Choice:
-    """The image for a program that imports `imports` (top-level names), with or without a GPU.
+def choose_image(
+    imports: frozenset[str], gpu: bool, catalogue: Iterable[Image] = IMAGES
+) -> Choice:
+    """The image for a program that imports `imports` (top-level names), with or without
+    a GPU.
 
-    The first row wins that has the program's framework and fits `gpu`; where there is none, plain Python. `catalogue`
-    must have that, as every one from `read_catalogue` has.
+    The first row with the program's framework that fits `gpu` is chosen; without one,
+    plain Python. `catalogue` must have that, as every result of `read_catalogue` has.
     """
     rows = tuple(catalogue)
-    found = {name: sorted(imports & known) for name, known in FRAMEWORKS.items() if imports & known}
+    found: dict[str, list[str]] = {}
+    for name, known in FRAMEWORKS.items():
+        if imports & known:
+            found[name] = sorted(imports & known)
     framework = next(iter(found), PYTHON)
-    image = next((row for row in rows if row.framework == framework and row.gpu == gpu), None)
+    image = None
+    for row in rows:
+        if row.framework == framework and row.gpu == gpu:
+            image = row
+            break
     plain = next(row for row in rows if row.framework == PYTHON)
     if framework == PYTHON:
-        return Choice(image or plain, "It imports no framework that this catalogue knows.")
+        why = "It imports no framework that this catalogue knows."
+        return Choice(image or plain, why)
     what = f"It imports {_spoken(framework, found[framework])}"
     if image is None:
-        return Choice(plain, f"{what}, and the catalogue has no image of it {_with(gpu)}. {_remedy(framework, gpu)}")
-    others = [_spoken(name, names) for name, names in found.items() if name != framework]
-    also = f" It imports {' and '.join(others)}, too, which this image may not have." if others else ""
-    return Choice(image, f"{what} and runs {_with(gpu)}.{also}")
+        return Choice(
+            plain,
+            f"{what}, and the catalogue has no image of it {_with(gpu)}."
+            f" {_remedy(framework, gpu)}",
+        )
+    why = f"{what} and runs {_with(gpu)}."
+    others = [
+        _spoken(name, names) for name, names in found.items() if name != framework
+    ]
+    if others:
+        also = " and ".join(others)
+        why += f" It imports {also}, too, which this image may not have."
+    return Choice(image, why)
 
 
 def _spoken(framework: str, names: list[str]) -> str:
-    by = [name for name in names if name != framework]
-    return _TITLES[framework] if framework in names else f"{', '.join(by)} ({_TITLES[framework]})"
+    title = _TITLES[framework]
+    if framework in names:
+        return title
+    return f"{', '.join(names)} ({title})"
 
 
 def _with(gpu: bool) -> str:
@@ -131,27 +245,33 @@ def _with(gpu: bool) -> str:
 
 def _remedy(framework: str, gpu: bool) -> str:
     if framework == "jax" and gpu:
-        return "JAX brings CUDA along as wheels: have jax[cuda12] installed, or name an image."
+        return (
+            "JAX brings CUDA along as wheels: have jax[cuda12] installed, or name an"
+            " image."
+        )
     return "Have it installed when the program starts, or name an image."
 
 
-class _File(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class _CatalogueFile(StrictModel):
     images: tuple[Image, ...]
 
 
 def read_catalogue(text: str) -> tuple[Image, ...]:
-    """A catalogue of `[[images]]` in TOML: its rows first, then the built-in ones, less those of a name it has.
+    """The rows of a TOML file of `[[images]]`, then those built-in rows whose names it
+    does not have.
 
     InvalidInputError names the row, counted from 0, and the field: `images.1.tag`.
     """
     try:
         data = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InvalidInputError.of("images", f"is not valid TOML: {error}", "correct the file") from None
-    rows = parse_model(_File, data).images
+        raise InvalidInputError.of(
+            "images", f"is not valid TOML: {error}", "correct the file"
+        ) from None
+    rows = parse_model(_CatalogueFile, data).images
     named = {row.name for row in rows}
     if PYTHON in named and all(row.framework != PYTHON for row in rows):
-        raise InvalidInputError.of("images", "leave no image of plain Python", 'give one framework = "python"')
+        raise InvalidInputError.of(
+            "images", "leave no image of plain Python", 'give one framework = "python"'
+        )
     return (*rows, *(row for row in IMAGES if row.name not in named))

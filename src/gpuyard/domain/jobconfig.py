@@ -1,6 +1,6 @@
-"""S2's forms, accepted as they stand: GpuSpec, JobConfig and what a provider answers.
+"""S2's forms, accepted as they are: GpuSpec, JobConfig and the answers of a provider.
 
-The controller renders a JobSpec to a JobConfig for the provider; a JobConfig that a person submits becomes a JobSpec.
+A JobConfig that a person submits becomes a JobSpec.
 """
 
 from collections.abc import Mapping
@@ -9,17 +9,19 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.jobspec import CheckpointSpec, GpuCount, JobSpec, Name
+from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.validation import parse_model, parse_spec
 
 
-class GpuSpec(BaseModel):
-    """A size in S2's words; `gpu_type` is a validated alias of a GPU class (`A100`). Memory in GB."""
+class GpuSpec(StrictModel):
+    """A size in S2's words; `gpu_type` is a validated alias of a GPU class (`A100`).
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    Memory in GB.
+    """
 
     gpu_type: str | None = None
     gpu_count: GpuCount = 1
@@ -28,10 +30,11 @@ class GpuSpec(BaseModel):
     ram_gb: float | None = Field(default=None, gt=0)
 
 
-class JobConfig(BaseModel):
-    """S2's eight fields, plus what the controller adds. `volumes` maps container path to host path."""
+class JobConfig(StrictModel):
+    """S2's eight fields, plus what the controller adds.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    `volumes` maps container path to host path.
+    """
 
     name: Name
     image: str | None = None
@@ -54,7 +57,7 @@ class JobConfig(BaseModel):
 
 
 class JobStatus(StrEnum):
-    """S2's words for where a job is."""
+    """S2's words for the state of a job."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -63,14 +66,26 @@ class JobStatus(StrEnum):
     CANCELLED = "cancelled"
     UNKNOWN = "unknown"
 
+    @property
+    def is_live(self) -> bool:
+        """True for a job that waits or runs."""
+        return self in (JobStatus.PENDING, JobStatus.RUNNING)
+
+    @property
+    def is_over(self) -> bool:
+        """True for the three ends of a job."""
+        return self in (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED)
+
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What a provider says of a job. Times are UTC seconds; `exit_code` is None until the job ended by itself.
+    """A provider's report on a job. Times are UTC seconds; `exit_code` is None until
+    the job has ended by itself.
 
-    `reason` is one word for programs: why it waits, in the engine's own word, or why it ended (`timed_out`,
-    `preempted`, `node_lost`, `out_of_memory`, …). `node` and `gpus` are where it runs, in the engine's words;
-    `usage` what it has used, by name with the unit at its end.
+    `reason` is one word for programs: why it waits, in the external queue's own word,
+    or why it ended (`timed_out`, `preempted`, `node_lost`, `out_of_memory`, …). `node`
+    and `gpus` are where it runs, as the external queue names them. `usage` is what it
+    has used, by names that end with the unit.
     """
 
     job_id: str
@@ -98,7 +113,8 @@ class CostInfo:
     billing_period: str = ""
 
 
-# Where what S2 calls by another name stands in a JobSpec: an error names the field that was sent.
+# The names in S2 of fields of a JobSpec, so that an error names the field that was
+# sent.
 _S2_NAMES = {
     "stdin": "args_via_stdin",
     "timeout_s": "timeout_minutes",
@@ -112,35 +128,64 @@ _S2_NAMES = {
 
 
 def is_job_config(data: Any) -> bool:
-    """True when a submitted body is S2's form rather than a JobSpec: only S2 has these two keys."""
-    return isinstance(data, Mapping) and bool({"gpu_spec", "timeout_minutes"} & set(data))  # pyright: ignore[reportUnknownArgumentType]
+    """True when a submitted body is S2's form and not a JobSpec: only S2 has these two
+    keys.
+    """
+    return isinstance(data, Mapping) and (
+        "gpu_spec" in data or "timeout_minutes" in data
+    )
 
 
 def spec_from_config(data: Any) -> tuple[JobSpec, list[str]]:
-    """The JobSpec an S2 JobConfig means, and warnings for what was dropped on the way."""
+    """The JobSpec of an S2 JobConfig, and warnings about what was dropped."""
     config = data if isinstance(data, JobConfig) else parse_model(JobConfig, data)
     warnings: list[str] = []
     environment = dict(config.environment)
     if environment.pop("CUDA_VISIBLE_DEVICES", None) is not None:
-        warnings.append("environment.CUDA_VISIBLE_DEVICES was dropped: the scheduler sets it to the GPUs it assigns")
+        warnings.append(
+            "environment.CUDA_VISIBLE_DEVICES was dropped: the scheduler sets it to the"
+            " GPUs it assigns"
+        )
     gpu = config.gpu_spec
-    gpus = {"count": gpu.gpu_count, "memory_gb": gpu.memory_gb, "gpu_class": gpu.gpu_type}
+    gpus = {
+        "count": gpu.gpu_count,
+        "memory_gb": gpu.memory_gb,
+        "gpu_class": gpu.gpu_type,
+    }
     body: dict[str, Any] = {
-        "name": config.name, "image": config.image, "command": list(config.command), "environment": environment,
-        "volumes": config.volumes, "retry_count": config.retry_count, "spot": config.spot,
+        "name": config.name,
+        "image": config.image,
+        "command": list(config.command),
+        "environment": environment,
+        "volumes": config.volumes,
+        "retry_count": config.retry_count,
+        "spot": config.spot,
         "timeout_s": config.timeout_minutes * 60 if config.timeout_minutes else None,
-        "resources": {"cpus": gpu.vcpus, "memory_gb": gpu.ram_gb, "gpus": gpus if gpu.gpu_count else {"count": 0}},
-        "labels": config.labels, "provider_options": config.provider_options, "checkpoint": config.checkpoint,
-        "idempotency_key": config.idempotency_key, "stdin": _text(config.args_via_stdin),
-    }  # fmt: skip
+        "resources": {
+            "cpus": gpu.vcpus,
+            "memory_gb": gpu.ram_gb,
+            "gpus": gpus if gpu.gpu_count else {"count": 0},
+        },
+        "labels": config.labels,
+        "provider_options": config.provider_options,
+        "checkpoint": config.checkpoint,
+        "idempotency_key": config.idempotency_key,
+        "stdin": _text(config.args_via_stdin),
+    }
     try:
         return parse_spec(body), warnings
     except InvalidInputError as error:
-        raise InvalidInputError([replace(f, field=_S2_NAMES.get(f.field, f.field)) for f in error.faults]) from None
+        faults = [
+            replace(fault, field=_S2_NAMES.get(fault.field, fault.field))
+            for fault in error.faults
+        ]
+        raise InvalidInputError(faults) from None
 
 
 def _text(stdin: bytes | None) -> str | None:
     try:
         return None if stdin is None else stdin.decode()
     except UnicodeDecodeError:
-        raise InvalidInputError.of("args_via_stdin", "is not UTF-8", "let the program read it from a file") from None
+        raise InvalidInputError.of(
+            "args_via_stdin", "is not UTF-8", "let the program read it from a file"
+        ) from None

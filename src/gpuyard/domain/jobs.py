@@ -1,4 +1,7 @@
-"""The job as people see it: the resource that HTTP serves and the SDK returns. Times are UTC seconds."""
+"""The job as people see it: the resource that the HTTP API serves and the SDK returns.
+
+Times are UTC seconds.
+"""
 
 from decimal import Decimal
 from typing import Any
@@ -10,12 +13,14 @@ from gpuyard.domain.states import AttemptState, JobState
 
 
 class _View(BaseModel):
-    # A newer server may say more than an older client knows.
+    # A newer server may send fields that an older client does not know.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Cost(_View):
-    """Money spent so far; `basis` is `list` (own hardware, the tier's list price × seconds) or `metered`."""
+    """Money spent so far; `basis` is `list` (own hardware: the tier's list price ×
+    seconds) or `metered`.
+    """
 
     amount: Decimal = Decimal(0)
     currency: str = "USD"
@@ -25,7 +30,10 @@ class Cost(_View):
 
 
 class Progress(_View):
-    """The latest reading of a job's output. `metrics` holds each metric's last value; `rate` is steps per second."""
+    """The latest reading of a job's output.
+
+    `metrics` holds each metric's last value; `rate` is steps per second.
+    """
 
     step: int | None = None
     total: int | None = None
@@ -61,7 +69,9 @@ class Attempt(_View):
 
 
 class Checkpoint(_View):
-    """A complete checkpoint kept by gpuyard; `path` is as the program wrote it, `size` in bytes."""
+    """A complete checkpoint kept by gpuyard; `path` is as the program wrote it, `size`
+    in bytes.
+    """
 
     id: str
     job_id: str
@@ -76,7 +86,7 @@ class Checkpoint(_View):
 
 
 class Job(_View):
-    """A job: its spec's essentials, its state and its life so far."""
+    """A job: the essentials of its spec, its state and its history."""
 
     id: str
     name: str

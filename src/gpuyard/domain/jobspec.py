@@ -1,7 +1,7 @@
-"""JobSpec: what a researcher asks for. What to run and what it needs, never where.
+"""JobSpec: what a job runs and needs, but not where.
 
-Every figure in `resources` is per node; `nodes` multiplies it. Memory accepts `"16GB"`, durations accept `"2h"`;
-inside they are gigabytes and seconds.
+Every figure in `resources` is per node; `nodes` multiplies it. Memory may be written as
+`"16GB"` and durations as `"2h"`; they are stored in gigabytes and seconds.
 """
 
 import re
@@ -11,24 +11,34 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any, Self, cast
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 
 from gpuyard.domain import units
 from gpuyard.domain.errors import quoted
 from gpuyard.domain.gpus import compute_capability, resolve_gpu_class, whole_gpus
 from gpuyard.domain.offers import Strategy
+from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.workspaces import folder_name
 
 MAX_SPEC_BYTES = 1_000_000
-# Far more than anyone writes, and what every JSON reader and writer on the way can take.
+# More than anyone writes, and less than every JSON reader and writer involved can
+# process.
 MAX_DEPTH = 64
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class JobKind(StrEnum):
-    """`command`: a process or container; `script`: a registered script worker; `llm`: a prompt for a resident model.
+    """`command`: a process or container; `script`: a registered script; `llm`: a prompt
+    for a resident model.
 
-    `model`, the server of a resident model, and `worker`, which does a batch's items, are jobs of gpuyard's own.
+    gpuyard itself submits `model`, the server of a resident model, and `worker`, which
+    processes a batch's items.
     """
 
     COMMAND = "command"
@@ -41,7 +51,10 @@ class JobKind(StrEnum):
 def _clean_text(value: str) -> str:
     bad = sorted({repr(c) for c in value if not c.isprintable()})
     if bad:
-        raise ValueError(f"holds control characters ({', '.join(bad[:3])}); use printable characters only")
+        raise ValueError(
+            f"holds control characters ({', '.join(bad[:3])}); use printable characters"
+            " only"
+        )
     return value
 
 
@@ -63,7 +76,10 @@ def _signal_name(value: str) -> str:
     name = value.upper().removeprefix("SIG")
     known = {s.name.removeprefix("SIG") for s in signal.Signals}
     if name not in known or name in ("KILL", "STOP"):
-        raise ValueError(f"{quoted(value)} is not a signal a program can catch; use USR1, USR2, TERM, INT or HUP")
+        raise ValueError(
+            f"{quoted(value)} is not a signal a program can catch; use USR1, USR2,"
+            " TERM, INT or HUP"
+        )
     return name
 
 
@@ -82,7 +98,10 @@ def _not_too_deep(value: dict[str, Any]) -> dict[str, Any]:
     for _ in range(MAX_DEPTH):
         level = [inner for outer in level for inner in _inside(outer)]
     if level:
-        raise ValueError(f"is nested more than {MAX_DEPTH} deep; put large data into a file and name it here")
+        raise ValueError(
+            f"is nested more than {MAX_DEPTH} deep; put large data into a file and name"
+            " it here"
+        )
     return value
 
 
@@ -93,12 +112,17 @@ def _inside(value: Any) -> Iterable[Any]:
 
 
 def _number_text(value: Any) -> Any:
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return str(value) if is_number else value
 
 
-Gigabytes = Annotated[float, BeforeValidator(units.memory_gb), Field(gt=0, le=1_000_000)]
+Gigabytes = Annotated[
+    float, BeforeValidator(units.memory_gb), Field(gt=0, le=1_000_000)
+]
 Seconds = Annotated[float, BeforeValidator(units.seconds), Field(gt=0, le=366 * 86400)]
-Name = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_clean_text)]
+Name = Annotated[
+    str, StringConstraints(min_length=1, max_length=200), AfterValidator(_clean_text)
+]
 Line = Annotated[str, StringConstraints(max_length=500), AfterValidator(_clean_text)]
 Text = Annotated[str, AfterValidator(_no_nul)]
 Input = Annotated[str, AfterValidator(_input)]
@@ -109,33 +133,43 @@ Data = Annotated[dict[str, Any], AfterValidator(_not_too_deep)]
 GpuCount = Annotated[int, BeforeValidator(whole_gpus), Field(ge=0, le=1024)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class GpuRequest(StrictModel):
+    """The GPUs of one node: their number, and the least that each must have.
 
-
-class GpuRequest(_Part):
-    """The GPUs of one node: how many, and the least each must have. `uuid` pins devices (flagged, never needed)."""
+    `uuid` pins devices; no job needs to.
+    """
 
     count: GpuCount = 1
     memory_gb: Gigabytes | None = None
-    compute_capability: Annotated[str, BeforeValidator(_number_text), AfterValidator(_capability)] | None = None
+    compute_capability: (
+        Annotated[str, BeforeValidator(_number_text), AfterValidator(_capability)]
+        | None
+    ) = None
     gpu_class: Annotated[Name, AfterValidator(_gpu_class)] | None = None
     uuid: tuple[Name, ...] = ()
 
     @model_validator(mode="after")
     def _pins_match_count(self) -> Self:
         if self.uuid and len(self.uuid) != self.count:
-            raise ValueError(f"uuid names {len(self.uuid)} GPUs but count is {self.count}; make them agree")
+            raise ValueError(
+                f"uuid names {len(self.uuid)} GPUs but count is {self.count}; make them"
+                " agree"
+            )
         return self
 
 
 def _gpu_count(value: Any) -> Any:
-    """`gpus = 2` means two of any kind."""
-    return {"count": value} if isinstance(value, int) and not isinstance(value, bool) else value
+    """`gpus = 2` means two GPUs of any kind."""
+    is_count = isinstance(value, int) and not isinstance(value, bool)
+    return {"count": value} if is_count else value
 
 
-class Resources(_Part):
-    """Per node. `cpus` unset books one core and limits nothing; set, it is also enforced. Likewise `memory_gb`."""
+class Resources(StrictModel):
+    """Needs per node.
+
+    Without `cpus`, one core is booked and there is no limit; with `cpus`, the limit is
+    enforced. The same goes for `memory_gb`.
+    """
 
     cpus: float | None = Field(default=None, gt=0, le=10_000)
     memory_gb: Gigabytes | None = None
@@ -143,28 +177,37 @@ class Resources(_Part):
     gpus: Annotated[GpuRequest, BeforeValidator(_gpu_count)] = GpuRequest(count=0)
 
 
-class CheckpointSpec(_Part):
+class CheckpointSpec(StrictModel):
     """Where checkpoints appear (a glob relative to `workdir`), and how to ask for one.
 
-    `signal` is sent every `every_s` and before a timeout ends the job; then `grace_s` passes before TERM.
-    `resume_args` are appended to the command on resume, `{path}` standing for the checkpoint.
+    `signal` is sent every `every_s`, and before a timeout ends the job; then `grace_s`
+    passes before TERM. `resume_args` are appended to the command on resume; `{path}` in
+    them is replaced by the checkpoint's path.
     """
 
     path: Annotated[Text, StringConstraints(min_length=1)] | None = None
     every_s: Seconds | None = None
     signal: SignalName | None = None
-    grace_s: Annotated[float, BeforeValidator(units.seconds), Field(ge=0, le=86400)] = 30.0
+    grace_s: Annotated[float, BeforeValidator(units.seconds), Field(ge=0, le=86400)] = (
+        30.0
+    )
     resume_args: tuple[Text, ...] = ()
 
     @model_validator(mode="after")
     def _every_needs_signal(self) -> Self:
         if self.every_s is not None and self.signal is None:
-            raise ValueError("every_s needs signal: the signal your program answers with a checkpoint, such as USR1")
+            raise ValueError(
+                "every_s needs signal: the signal your program answers with a"
+                " checkpoint, such as USR1"
+            )
         return self
 
 
-class Allowed(_Part):
-    """Where a job may run; empty means anywhere. `quarantined`: also where verification has failed."""
+class Allowed(StrictModel):
+    """Where a job may run; empty means anywhere.
+
+    `quarantined`: also where verification has failed.
+    """
 
     providers: tuple[Name, ...] = ()
     regions: tuple[Name, ...] = ()
@@ -172,23 +215,30 @@ class Allowed(_Part):
 
 
 def check_environment(environment: Iterable[str]) -> None:
-    """ValueError that names the field, for a variable that no job may be given."""
+    """ValueError, which names the field, for a variable that a job must not set."""
     for name in environment:
         if not _ENV_NAME.fullmatch(name):
-            raise ValueError(f"@environment@{quoted(name)} is not a variable name; use letters, digits and _")
+            raise ValueError(
+                f"@environment@{quoted(name)} is not a variable name; use letters,"
+                " digits and _"
+            )
         if name == "CUDA_VISIBLE_DEVICES":
             raise ValueError(
-                "@environment.CUDA_VISIBLE_DEVICES@belongs to the scheduler, which sets it to the GPUs you get; "
-                "remove it and ask with resources.gpus"
+                "@environment.CUDA_VISIBLE_DEVICES@belongs to the scheduler, which sets"
+                " it to the GPUs you get; remove it and ask with resources.gpus"
             )
         if name.startswith("GPUYARD_"):
-            raise ValueError(f"@environment.{name}@is set by gpuyard itself; choose another name")
+            raise ValueError(
+                f"@environment.{name}@is set by gpuyard itself; choose another name"
+            )
 
 
-class JobSpec(_Part):
-    """A unit of work. Give one of `command`, `script` or `prompt`; `kind` follows from it.
+class JobSpec(StrictModel):
+    """A unit of work. Give one of `command`, `script` or `prompt`; `kind` follows from
+    it.
 
-    `stdin` is what a command reads on its standard input, and then its end; without, it finds the end at once.
+    A command reads `stdin` on its standard input and then finds its end; without
+    `stdin` it finds the end at once.
     """
 
     name: Name = "job"
@@ -227,11 +277,15 @@ class JobSpec(_Part):
     @model_validator(mode="before")
     @classmethod
     def _kind_follows(cls, data: Any) -> Any:
-        """A script or a prompt without `kind` says its kind by itself."""
+        """Set `kind` if a script or a prompt is given without it."""
         if not isinstance(data, Mapping) or "kind" in data:
             return data  # pyright: ignore[reportUnknownVariableType]  (pydantic checks it next)
         given = cast("Mapping[str, Any]", data)
-        kind = JobKind.SCRIPT if given.get("script") else JobKind.LLM if given.get("prompt") else JobKind.COMMAND
+        kind = JobKind.COMMAND
+        if given.get("script"):
+            kind = JobKind.SCRIPT
+        elif given.get("prompt"):
+            kind = JobKind.LLM
         return {**given, "kind": kind}
 
     @model_validator(mode="after")
@@ -247,22 +301,41 @@ class JobSpec(_Part):
             given = bool(getattr(self, field))
             if given != (field == wanted):
                 fault = "is missing" if field == wanted else "does not belong"
-                raise ValueError(f"@{field}@{fault} in a job of kind {self.kind}; give exactly {wanted}")
+                raise ValueError(
+                    f"@{field}@{fault} in a job of kind {self.kind}; give exactly"
+                    f" {wanted}"
+                )
         if self.stdin is not None and self.kind is not JobKind.COMMAND:
-            raise ValueError(f"@stdin@does not belong in a job of kind {self.kind}; only a command can have one")
+            raise ValueError(
+                f"@stdin@does not belong in a job of kind {self.kind}; only a command"
+                " can have one"
+            )
         if self.command and not self.command[0]:
-            raise ValueError("@command@begins with an empty string; the first element is the program to run")
+            raise ValueError(
+                "@command@begins with an empty string; the first element is the program"
+                " to run"
+            )
         return self
 
     @model_validator(mode="after")
     def _workspace_has_a_user(self) -> Self:
         if self.workspace and self.kind is not JobKind.COMMAND:
-            raise ValueError(f"@workspace@does not belong in a job of kind {self.kind}; a command can have one")
+            raise ValueError(
+                f"@workspace@does not belong in a job of kind {self.kind}; a command"
+                " can have one"
+            )
         if self.workspace and "/workspace" in self.volumes:
-            raise ValueError("@volumes@has '/workspace', where containers find the job's workspace; choose another")
-        for field, name in (("workspace", self.workspace), ("project", self.project)) if self.workspace else ():
+            raise ValueError(
+                "@volumes@has '/workspace', where containers find the job's workspace;"
+                " choose another"
+            )
+        if not self.workspace:
+            return self
+        for field, name in (("workspace", self.workspace), ("project", self.project)):
             if name and len(folder_name(name)) > 255:
-                raise ValueError(f"@{field}@is too long for the name of a folder; shorten it")
+                raise ValueError(
+                    f"@{field}@is too long for the name of a folder; shorten it"
+                )
         return self
 
     @model_validator(mode="after")

@@ -1,22 +1,29 @@
-"""Models that can be resident: what each needs, and how the server of its engine is started and spoken to.
+"""Models that can be resident: what each needs, how its server is started, and the
+server's paths.
 
-A model server is an OpenAI-compatible HTTP server on a port that gpuyard chooses; it listens on this host only.
+A model server is an OpenAI-compatible HTTP server on a port that gpuyard chooses; it
+listens on this host only.
 """
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from gpuyard.domain import units
+from gpuyard.domain.strict_model import StrictModel
 
 Seconds = Annotated[float, BeforeValidator(units.seconds), Field(gt=0)]
 Gigabytes = Annotated[float, BeforeValidator(units.memory_gb), Field(gt=0)]
 
 
 class Engine(StrEnum):
-    """What serves a model. `command` is any other program, started with `{port}` and perhaps `{gpus}` in its words."""
+    """The program that serves a model.
+
+    `command` is any other program, started with `{port}` and perhaps `{gpus}` in its
+    arguments.
+    """
 
     TRANSFORMERS = "transformers"
     VLLM = "vllm"
@@ -24,20 +31,22 @@ class Engine(StrEnum):
     COMMAND = "command"
 
 
-class ModelSpec(BaseModel):
-    """A model. `source`: a folder, or what the engine calls it (default: the model's name).
+class ModelSpec(StrictModel):
+    """A model. `source`: a folder, or the engine's name for it (default: the model's
+    name).
 
-    `memory_gb`: what it takes of a GPU, or of each where it is split over `gpus` of one machine. `slots`: how many
-    requests it answers at once. `boot_s` and `unload_s` are what to expect before anything was measured; a server that
-    is not healthy after `boot_timeout_s` is given up. `program`: where the engine's program is, if not on the PATH.
-    `args`: more words for it. `pinned`: it is always loaded and never evicted.
+    `memory_gb`: the GPU memory that it takes, on each GPU if it is split over `gpus` of
+    one machine. `slots`: how many requests it answers at once. `boot_s` and `unload_s`
+    are expected times until they are measured; a server that is not healthy after
+    `boot_timeout_s` is given up. `program`: the path of the engine's program, if that
+    is not on the PATH. `args`: more arguments for it. `pinned`: it is always loaded and
+    never evicted.
 
-    One that can sleep holds no GPU memory meanwhile and wakes in about `wake_s`: vLLM with a `sleep_level` (1: its
-    weights go to the host's memory; 2: they are read anew), Ollama with level 1 (it unloads them), a `command` with the
-    paths `sleep`, `wake` and `asleep`, the last of which answers {"is_sleeping": true} or false.
+    A model that can sleep then holds no GPU memory, and wakes in about `wake_s`: vLLM
+    with a `sleep_level` (1: its weights go to the host's memory; 2: they are read
+    again), Ollama with level 1 (it unloads them), a `command` with the paths `sleep`,
+    `wake` and `asleep`, the last of which answers {"is_sleeping": true} or false.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     engine: Engine = Engine.COMMAND
     source: str | None = None
@@ -64,37 +73,53 @@ class ModelSpec(BaseModel):
     def _command_belongs_to_its_engine(self) -> Self:
         if (self.engine is Engine.COMMAND) != bool(self.command):
             fault = "is missing" if self.engine is Engine.COMMAND else "does not belong"
-            raise ValueError(f"@command@{fault} for the engine {self.engine}; give it with engine = 'command' only")
+            raise ValueError(
+                f"@command@{fault} for the engine {self.engine}; give it with engine ="
+                " 'command' only"
+            )
         if self.command and not any("{port}" in word for word in self.command):
-            raise ValueError("@command@does not say {port} anywhere; the server must listen on the port it is given")
+            raise ValueError(
+                "@command@does not say {port} anywhere; the server must listen on the"
+                " port it is given"
+            )
         return self
 
     @model_validator(mode="after")
     def _sleep_belongs_to_its_engine(self) -> Self:
         if self.sleep_level > {Engine.VLLM: 2, Engine.OLLAMA: 1}.get(self.engine, 0):
             cure = "for the engine command give sleep, wake and asleep"
-            raise ValueError(f"@sleep_level@is vLLM's (1 or 2) and Ollama's (1); {cure}")
+            raise ValueError(
+                f"@sleep_level@is vLLM's (1 or 2) and Ollama's (1); {cure}"
+            )
         paths = [self.sleep, self.wake, self.asleep]
         if any(paths) and (self.engine is not Engine.COMMAND or not all(paths)):
-            raise ValueError("@sleep@belongs together with wake and asleep, for the engine command; give all three")
+            raise ValueError(
+                "@sleep@belongs together with wake and asleep, for the engine command;"
+                " give all three"
+            )
         return self
 
     @model_validator(mode="after")
     def _one_gpu_to_sleep_on(self) -> Self:
         if self.gpus > 1 and self.sleeps:
-            raise ValueError("@gpus@is more than one for a model that sleeps; give one of the two, not both")
+            raise ValueError(
+                "@gpus@is more than one for a model that sleeps; give one of the two,"
+                " not both"
+            )
         return self
 
     @property
     def sleeps(self) -> bool:
-        """Whether its server can be put to sleep."""
+        """True when its server can be put to sleep."""
         return bool(self.sleep_level or self.sleep)
 
 
-class Launch(BaseModel):
-    """How to start a model's server, how to see that it is well, and what it calls the model.
+class ServerLaunch(BaseModel):
+    """How to start a model's server, how to check its health, and its name for the
+    model.
 
-    `sleep`, `wake` (to POST, with these bodies) and `asleep` (to GET) are its paths, empty where it cannot sleep.
+    `sleep`, `wake` (for POST, with these bodies) and `asleep` (for GET) are its paths,
+    empty if it cannot sleep.
     """
 
     command: tuple[str, ...]
@@ -108,60 +133,125 @@ class Launch(BaseModel):
     wake_body: dict[str, Any] = Field(default_factory=dict)
 
     def sleeping(self, answer: dict[str, Any]) -> bool:
-        """What the server's answer at `asleep` means: it says so, or lists what is loaded; KeyError, TypeError."""
+        """Whether the answer at `asleep` says that the model sleeps, or lists it as not
+        loaded; KeyError, TypeError.
+        """
         if "models" not in answer:
             return bool(answer["is_sleeping"])
         names = {self.served_name, f"{self.served_name}:latest"}
         return not any(loaded["name"] in names for loaded in answer["models"])
 
 
-def launch(name: str, spec: ModelSpec, port: int) -> Launch:
-    """The start of `name` on `port`."""
+def launch(name: str, spec: ModelSpec, port: int) -> ServerLaunch:
+    """How to start the server of model `name` on `port`."""
     return _ENGINES[spec.engine](name, spec, port)
 
 
-def _transformers(name: str, spec: ModelSpec, port: int) -> Launch:
+def _transformers(name: str, spec: ModelSpec, port: int) -> ServerLaunch:
     source = spec.source or name
-    words = (spec.program or "transformers", "serve", source, "--host", "127.0.0.1", "--port", str(port), *spec.args)
-    return Launch(command=words, environment={**spec.environment}, health="/health", served_name=source)
+    words = (
+        spec.program or "transformers",
+        "serve",
+        source,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        *spec.args,
+    )
+    return ServerLaunch(
+        command=words,
+        environment={**spec.environment},
+        health="/health",
+        served_name=source,
+    )
 
 
-def _vllm(name: str, spec: ModelSpec, port: int) -> Launch:
-    words = (spec.program or "vllm", "serve", spec.source or name, "--host", "127.0.0.1", "--port", str(port),
-             "--served-model-name", name, *_split(spec), *spec.args)  # fmt: skip
+def _vllm(name: str, spec: ModelSpec, port: int) -> ServerLaunch:
+    words = (
+        spec.program or "vllm",
+        "serve",
+        spec.source or name,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--served-model-name",
+        name,
+        *_split(spec),
+        *spec.args,
+    )
     if not spec.sleep_level:
-        return Launch(command=words, environment={**spec.environment}, health="/health", served_name=name)
-    # Its sleep has to be asked for twice: the paths exist in its development mode only.
+        return ServerLaunch(
+            command=words,
+            environment={**spec.environment},
+            health="/health",
+            served_name=name,
+        )
+    # vLLM needs an option and a variable for this: the paths exist in its development
+    # mode only.
     environment = {"VLLM_SERVER_DEV_MODE": "1", **spec.environment}
-    return Launch(command=(*words, "--enable-sleep-mode"), environment=environment, health="/health", served_name=name,
-                  sleep=f"/sleep?level={spec.sleep_level}", wake="/wake_up", asleep="/is_sleeping")  # fmt: skip
+    return ServerLaunch(
+        command=(*words, "--enable-sleep-mode"),
+        environment=environment,
+        health="/health",
+        served_name=name,
+        sleep=f"/sleep?level={spec.sleep_level}",
+        wake="/wake_up",
+        asleep="/is_sleeping",
+    )
 
 
 def _split(spec: ModelSpec) -> tuple[str, ...]:
     return ("--tensor-parallel-size", str(spec.gpus)) if spec.gpus > 1 else ()
 
 
-def _ollama(name: str, spec: ModelSpec, port: int) -> Launch:
+def _ollama(name: str, spec: ModelSpec, port: int) -> ServerLaunch:
     spread = {"OLLAMA_SCHED_SPREAD": "1"} if spec.gpus > 1 else {}
-    environment = {"OLLAMA_HOST": f"127.0.0.1:{port}", "OLLAMA_KEEP_ALIVE": "-1", **spread, **spec.environment}
-    words, source = (spec.program or "ollama", "serve", *spec.args), spec.source or name
-    start = Launch(command=words, environment=environment, health="/", served_name=source)
+    environment = {
+        "OLLAMA_HOST": f"127.0.0.1:{port}",
+        "OLLAMA_KEEP_ALIVE": "-1",
+        **spread,
+        **spec.environment,
+    }
+    words = (spec.program or "ollama", "serve", *spec.args)
+    source = spec.source or name
+    start = ServerLaunch(
+        command=words, environment=environment, health="/", served_name=source
+    )
     if not spec.sleep_level:
         return start
-    # A request without a prompt loads a model, or lets go of it at once.
-    sleep, wake = {"model": source, "keep_alive": 0}, {"model": source, "keep_alive": -1}
-    return start.model_copy(update={"sleep": "/api/generate", "wake": "/api/generate", "asleep": "/api/ps",
-                                    "sleep_body": sleep, "wake_body": wake})  # fmt: skip
+    # A request without a prompt loads a model, or unloads it at once.
+    sleep = {"model": source, "keep_alive": 0}
+    wake = {"model": source, "keep_alive": -1}
+    return start.model_copy(
+        update={
+            "sleep": "/api/generate",
+            "wake": "/api/generate",
+            "asleep": "/api/ps",
+            "sleep_body": sleep,
+            "wake_body": wake,
+        }
+    )
 
 
-def _command(name: str, spec: ModelSpec, port: int) -> Launch:
-    words = tuple(word.replace("{port}", str(port)).replace("{gpus}", str(spec.gpus))
-                  for word in (*spec.command, *spec.args))  # fmt: skip
-    return Launch(command=words, environment={**spec.environment}, health=spec.health, served_name=spec.source or name,
-                  sleep=spec.sleep or "", wake=spec.wake or "", asleep=spec.asleep or "")  # fmt: skip
+def _command(name: str, spec: ModelSpec, port: int) -> ServerLaunch:
+    words = tuple(
+        word.replace("{port}", str(port)).replace("{gpus}", str(spec.gpus))
+        for word in (*spec.command, *spec.args)
+    )
+    return ServerLaunch(
+        command=words,
+        environment={**spec.environment},
+        health=spec.health,
+        served_name=spec.source or name,
+        sleep=spec.sleep or "",
+        wake=spec.wake or "",
+        asleep=spec.asleep or "",
+    )
 
 
-_ENGINES: Mapping[Engine, Callable[[str, ModelSpec, int], Launch]] = {
+_ENGINES: Mapping[Engine, Callable[[str, ModelSpec, int], ServerLaunch]] = {
     Engine.TRANSFORMERS: _transformers,
     Engine.VLLM: _vllm,
     Engine.OLLAMA: _ollama,
@@ -170,5 +260,11 @@ _ENGINES: Mapping[Engine, Callable[[str, ModelSpec, int], Launch]] = {
 
 
 def warm_up(served_name: str) -> dict[str, Any]:
-    """The body of a first chat request, which makes a server load what it loads lazily."""
-    return {"model": served_name, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+    """The body of a first chat request, after which the server has loaded everything
+    that it loads lazily.
+    """
+    return {
+        "model": served_name,
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": 1,
+    }

@@ -1,16 +1,26 @@
-"""Offers: what a provider can supply, in one form for a Slurm partition, a node pool and a cloud's instance type."""
+"""Offers: what a provider can supply. A Slurm partition, a node pool and a cloud's
+instance type all have this form.
+"""
 
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
 from functools import lru_cache
 
-from gpuyard.domain.gpus import GPU_CLASSES, GPUClass, classify, compute_capability, resolve_gpu_class
+from gpuyard.domain.gpus import (
+    GPU_CLASSES,
+    GPUClass,
+    classify,
+    compute_capability,
+    resolve_gpu_class,
+)
 
 
 class Strategy(StrEnum):
-    """What the best offer is: the `cost` of the whole job is least, it runs shortest (`performance`), it is sure to
-    run soon (`availability`), or `balanced`: an hour of waiting counts as much as an hour of the middling offer."""
+    """How offers are ranked: by the `cost` of the whole job, by its run time
+    (`performance`), by how surely it runs soon (`availability`), or `balanced`: an hour
+    of waiting counts as much as the median offer's hourly price.
+    """
 
     COST = "cost"
     PERFORMANCE = "performance"
@@ -20,18 +30,24 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """`nodes` machines alike, each with so many GPUs, cores and gigabytes.
+    """`nodes` equal machines, each with the given GPUs, cores and gigabytes.
 
-    `id` is `PROVIDER/…` and stays the same from one look to the next. `containers` and `processes`: whether it runs
-    jobs with an image, and without one; `workspaces`: those that use one. `price_per_hour` is of one node, None
-    where nobody names a price: nobody bills, unless it is `billed`, and then it is not known; `price_source` says who
-    named it and when; `rate` is what one unit of its currency is worth in the one we bill in, None when nobody said; of
-    a `divisible` node a job pays its part. `wait_s` is how long a job is expected to wait there, None when unknown.
-    `problem`: why it cannot be had at the moment.
+    `id` is `PROVIDER/…` and stays the same from one reading to the next. `containers`,
+    `processes` and `workspaces`: whether it runs jobs with an image, without one, and
+    with a workspace.
 
-    Found from these: `classes`, what its GPUs may be (of an engine that only says `a100` both sizes; empty for none or
-    unknown ones); `gpu_gb` and `capability`, what each of them surely has (0 and (0, 0) when nobody knows);
-    `kind`, what tells its speed: the class of its GPUs, or what they are called; `cpu` for none.
+    `price_per_hour` is that of one node. None means no price is given: it is free, or
+    unknown if the offer is `billed`. `price_source` says who gave the price and when.
+    `rate` is the value of one unit of its currency in the currency of billing; None if
+    unknown. On a `divisible` node a job pays only for its part.
+
+    `wait_s` is how long a job is expected to wait there, None when unknown. `problem`:
+    why it is not available now.
+
+    Computed from these: `classes`, what its GPUs may be (both sizes where the external
+    queue only says `a100`; empty for none or unknown ones); `gpu_gb` and `capability`,
+    what each of them surely has (0 and (0, 0) if unknown); `kind`, on which its speed
+    depends: the class of its GPUs or their name, and `cpu` for none.
     """
 
     id: str
@@ -62,26 +78,39 @@ class Offer:
     kind: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # Found once: a decision may look at thousands of offers.
-        classes = _classes(self.gpu, self.gpu_memory_gb) if self.gpus else frozenset[GPUClass]()
-        memory_gb = self.gpu_memory_gb or min((GPU_CLASSES[kind].memory_gb for kind in classes), default=0.0)
-        text = self.gpu_capability or min((GPU_CLASSES[kind].compute_capability for kind in classes), default="")
+        # Computed once: a decision may use thousands of offers.
+        classes = frozenset[GPUClass]()
+        kind = CPU
+        if self.gpus:
+            classes = _classes(self.gpu, self.gpu_memory_gb)
+            kind = next(iter(classes)) if len(classes) == 1 else self.gpu.lower()
+        specs = [GPU_CLASSES[name] for name in classes]
+        memory_gb = self.gpu_memory_gb
+        if not memory_gb:
+            memory_gb = min((spec.memory_gb for spec in specs), default=0.0)
+        text = self.gpu_capability
+        if not text:
+            text = min((spec.compute_capability for spec in specs), default="")
+        capability = compute_capability(text) if text else (0, 0)
         object.__setattr__(self, "classes", classes)
         object.__setattr__(self, "gpu_gb", memory_gb)
-        kind = next(iter(classes)) if len(classes) == 1 else self.gpu.lower()
-        object.__setattr__(self, "kind", kind if self.gpus else CPU)
-        object.__setattr__(self, "capability", compute_capability(text) if text else (0, 0))
+        object.__setattr__(self, "kind", kind)
+        object.__setattr__(self, "capability", capability)
 
     def part(self, gpus: int, cpus: float) -> float:
-        """Which part (0 to 1) of a node one pays for: by the GPUs, or the cores of what has none.
-
-        All of one that has none of what is asked for.
+        """The part (0 to 1) of a node that a job pays for: by its GPUs, or by its cores
+        if it has none. A node that has none of what is asked for is paid in full.
         """
-        asked, there = (gpus, self.gpus) if gpus else (cpus, self.cpus)
-        return min(asked / there, 1.0) if self.divisible and there else 1.0
+        asked = gpus or cpus
+        available = self.gpus if gpus else self.cpus
+        if not self.divisible or not available:
+            return 1.0
+        return min(asked / available, 1.0)
 
     def hourly(self, gpus: int, cpus: float, nodes: int) -> Decimal | None:
-        """What so much of each of so many nodes costs an hour, in its own currency; None when nobody says."""
+        """The price per hour of this much on each of so many nodes, in the offer's
+        currency; None when it has no price.
+        """
         if self.price_per_hour is None:
             return None
         return self.price_per_hour * Decimal(str(self.part(gpus, cpus))) * nodes

@@ -1,6 +1,8 @@
-"""Scripts: registered workers by name. They come with gpuyard, with an installed package, or from the settings.
+"""Scripts: registered workers by name. They come with gpuyard, with an installed
+package, or from the settings.
 
-A package registers one by an entry point of the group `gpuyard.scripts`; `[scripts.NAME]` says what one needs.
+A package registers one by an entry point of the group `gpuyard.scripts`;
+`[scripts.NAME]` says what a script needs.
 """
 
 from collections.abc import Mapping
@@ -8,27 +10,28 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from gpuyard.domain import units
 from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.strict_model import StrictModel
 
 ENTRY_POINTS = "gpuyard.scripts"
 Seconds = Annotated[float, BeforeValidator(units.seconds), Field(ge=0)]
 Gigabytes = Annotated[float, BeforeValidator(units.memory_gb), Field(gt=0)]
 
 
-class ScriptSpec(BaseModel):
-    """A script. `file`: its Python file, where it is neither gpuyard's nor a package's. `python`: the interpreter of
-    the environment that has what it imports (default: gpuyard's own).
+class ScriptSpec(StrictModel):
+    """A script. `file`: its Python file, if it comes neither with gpuyard nor with a
+    package. `python`: the interpreter of the environment that has its imports (default:
+    gpuyard's own).
 
-    `gpus` is 1, or 0 for one that needs none; `memory_gb`: what it takes of it. `args` are its arguments unless a task
-    gives others. `boot_s` and `exit_s` are what to expect of its start and end, `pace` its seconds of work for a second
-    of media and `item_s` for an item that is none, until they are measured. One that writes nothing and shows no
-    progress for `silent_s` is stuck and is ended (0: never).
+    `gpus` is 1, or 0 if it needs none; `memory_gb`: how much of its memory it takes.
+    `args` are its arguments unless a task gives others. Expected times until they are
+    measured: `boot_s` and `exit_s` for its start and end, `pace` seconds of work per
+    second of media, and `item_s` per item that is not media. A script that writes
+    nothing and shows no progress for `silent_s` is stuck and is ended (0: never).
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     file: Path | None = None
     python: Path | None = None
@@ -43,7 +46,7 @@ class ScriptSpec(BaseModel):
 
 
 WORKER_FIELDS = {"file", "python", "silent_s"}
-"""What a worker is told of its script."""
+"""The fields that a worker gets."""
 
 # Ten minutes of video take Whisper 45 s (the seed document's figure).
 BUILT_IN: Mapping[str, ScriptSpec] = {
@@ -52,15 +55,20 @@ BUILT_IN: Mapping[str, ScriptSpec] = {
     "embed_1536": ScriptSpec(gpus=0, boot_s=0.5, item_s=1.0),
     "extract_keyframes": ScriptSpec(gpus=0, boot_s=0.5, pace=0.02),
 }
-# What does a task of this type where no script is named. `process` may be anything.
+# The script for a task's type, if the task names no script. `process` may be anything.
 BY_TYPE: Mapping[str, str] = {"transcribe": "whisper_transcribe", "embed": "embed_768"}
 
 
 class Scripts:
-    """Every script there is. `configured` come from the settings and stand before others of their name."""
+    """All scripts.
+
+    `configured` come from the settings and replace others of the same name.
+    """
 
     def __init__(self, configured: Mapping[str, ScriptSpec]) -> None:
-        packaged = {entry.name: ScriptSpec() for entry in entry_points(group=ENTRY_POINTS)}
+        packaged = {
+            entry.name: ScriptSpec() for entry in entry_points(group=ENTRY_POINTS)
+        }
         self._known: dict[str, ScriptSpec] = {**packaged, **BUILT_IN, **configured}
 
     def __contains__(self, name: object) -> bool:
@@ -70,9 +78,15 @@ class Scripts:
         return self._known[name]
 
     def named(self, name: str, field: str = "script") -> str:
-        """The script that a name or a task's type means; InvalidInputError lists those there are."""
+        """The script for a script's name or a task's type; InvalidInputError lists the
+        known scripts.
+        """
         found = BY_TYPE.get(name, name)
         if found not in self._known:
             known = ", ".join(sorted(self._known))
-            raise InvalidInputError.of(field, f"there is no script {name!r}", f"use one of {known}; or register it")
+            raise InvalidInputError.of(
+                field,
+                f"there is no script {name!r}",
+                f"use one of {known}; or register it",
+            )
         return found

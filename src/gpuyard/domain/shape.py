@@ -1,4 +1,7 @@
-"""Shape: everything the scheduler needs to know of what a job asks for. Interned, so equal needs are one object."""
+"""Shape: what the scheduler needs to know about the needs of a job.
+
+Shapes are interned, so equal needs are one object.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -13,12 +16,17 @@ _interned: dict["Shape", "Shape"] = {}
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Needs per node: `cpus` cores, `memory_gb`, `gpus` devices with at least so much; `nodes` of them at once.
+    """Needs per node: `cpus` cores, `memory_gb`, and `gpus` devices with at least the
+    given properties; `nodes` of them at once.
 
-    `image`: it runs in a container. `owned`: it runs only where an agent of ours is. `workspace`: the key of the one it
-    uses. `quarantined`: it may also run on what is in quarantine. Of places that are not
-    ours: `regions` it may be in (empty: any), the most that all of it may cost an hour in the currency of billing (0:
-    no bound), whether it may be interrupted (`spot`), and by which `strategy` one is chosen (empty: the yard's own).
+    `image`: it runs in a container. `owned`: it runs only where an agent of gpuyard is.
+    `workspace`: the key of its workspace. `quarantined`: it may also run on quarantined
+    places.
+
+    For external places: the `regions` where it may run (empty: any), `max_price`, the
+    most that all of it may cost per hour in the currency of billing (0: no limit),
+    `spot`, whether it may be interrupted, and the `strategy` that chooses one (empty:
+    the instance's own).
     """
 
     cpus: float = 1.0
@@ -42,21 +50,27 @@ class Shape:
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # Every decision looks shapes up by the hundred; hashing ten fields each time was most of its cost.
-        object.__setattr__(self, "_hash", hash(tuple(getattr(self, name) for name in _NEEDS)))
+        # Every decision looks up hundreds of shapes, and most of its time went into
+        # hashing their fields again.
+        values = tuple(getattr(self, name) for name in _NEEDS)
+        object.__setattr__(self, "_hash", hash(values))
 
     def __hash__(self) -> int:
         return self._hash
 
     @classmethod
     def of(cls, spec: JobSpec) -> "Shape":
-        """What `spec` books. A job that names no CPU count books one core; no memory books none.
-
-        A model's server books no core, since it needs one now and then; a prompt waits for its answer most of the time.
+        """What `spec` books. A job without a number of CPUs books one core, and a job
+        without memory books none. The jobs of gpuyard itself book less, because they
+        mostly wait.
         """
-        need, gpus = spec.resources, spec.resources.gpus
+        need = spec.resources
+        gpus = need.gpus
+        workspace = ""
+        if spec.workspace:
+            workspace = workspace_key(spec.project, spec.workspace)
         return cls(
-            cpus=need.cpus if need.cpus is not None else _cores(spec),
+            cpus=_default_cpus(spec) if need.cpus is None else need.cpus,
             memory_gb=need.memory_gb or 0.0,
             nodes=need.nodes,
             gpus=gpus.count,
@@ -72,41 +86,50 @@ class Shape:
             max_price=float(spec.max_price or 0),
             spot=spec.spot,
             strategy=spec.strategy or "",
-            workspace=workspace_key(spec.project, spec.workspace) if spec.workspace else "",
+            workspace=workspace,
             quarantined=spec.allowed.quarantined,
         ).interned()
 
     def interned(self) -> "Shape":
-        """The one object that stands for all equal shapes."""
+        """The one object for all equal shapes."""
         return _interned.setdefault(self, self)
 
     def to_row(self) -> dict[str, Any]:
-        """As JSON-able data; fields at their default are left out."""
-        return {name: value for name in _NEEDS if (value := getattr(self, name)) != getattr(_DEFAULT, name)}
+        """As data for JSON; fields with their default value are left out."""
+        row: dict[str, Any] = {}
+        for name in _NEEDS:
+            value = getattr(self, name)
+            if value != getattr(_DEFAULT, name):
+                row[name] = value
+        return row
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> "Shape":
         """The inverse of `to_row`."""
-        if lists := {name: tuple(row[name]) for name in _LISTS if name in row}:
-            row = {**row, **lists}
-        return _from_items(tuple(row.items()))
+        values = dict(row)
+        for name in _LISTS:
+            if name in values:
+                values[name] = tuple(values[name])
+        return _from_items(tuple(values.items()))
 
 
 @lru_cache(maxsize=4096)
 def _from_items(items: tuple[tuple[str, Any], ...]) -> Shape:
-    # A server that starts reads a hundred thousand rows of a few shapes.
+    # A starting server reads a hundred thousand rows with few different shapes.
     return Shape(**dict(items)).interned()
 
 
-_CORES = {JobKind.MODEL: 0.0, JobKind.LLM: 0.1}
-_BESIDE_A_GPU = 0.1
+# A model's server needs a core only now and then, and a prompt mostly waits for its
+# answer.
+_CPUS = {JobKind.MODEL: 0.0, JobKind.LLM: 0.1}
+# A batch's worker with a GPU waits for that most of the time.
+_WORKER_WITH_GPU_CPUS = 0.1
 
 
-def _cores(spec: JobSpec) -> float:
-    """What is booked where a spec names no cores. A batch's worker on a GPU waits for that most of the time."""
+def _default_cpus(spec: JobSpec) -> float:
     if spec.kind is JobKind.WORKER and spec.resources.gpus.count:
-        return _BESIDE_A_GPU
-    return _CORES.get(spec.kind, 1.0)
+        return _WORKER_WITH_GPU_CPUS
+    return _CPUS.get(spec.kind, 1.0)
 
 
 _LISTS = ("gpu_uuids", "providers", "regions")
@@ -116,29 +139,43 @@ _DEFAULT = Shape()
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One node's share of an attempt: the GPUs by UUID, the cores and the gigabytes booked there.
+    """One node's share of an attempt: the GPUs by UUID, the cores and the gigabytes
+    that are booked there.
 
-    `ahead`: nothing is booked; the attempt waits on the node for the place of another that ends there.
-    `offer`: the attempt is sent to an engine that places it itself, and `node_id` is what the engine says later.
+    `prefetched`: nothing is booked; the attempt waits on the node until an attempt of
+    its shape ends there. `offer`: an external queue places the attempt, and later
+    reports the `node_id`.
     """
 
     node_id: str
     gpu_uuids: tuple[str, ...] = ()
     cpus: float = 0.0
     memory_gb: float = 0.0
-    ahead: bool = False
+    prefetched: bool = False
     offer: str = ""
 
     def to_row(self) -> dict[str, Any]:
-        """As JSON-able data."""
-        row: dict[str, Any] = {"node_id": self.node_id, "gpu_uuids": list(self.gpu_uuids),
-                               "cpus": self.cpus, "memory_gb": self.memory_gb}  # fmt: skip
+        """As data for JSON."""
+        row: dict[str, Any] = {
+            "node_id": self.node_id,
+            "gpu_uuids": list(self.gpu_uuids),
+            "cpus": self.cpus,
+            "memory_gb": self.memory_gb,
+        }
         if self.offer:
             row["offer"] = self.offer
-        return {**row, "ahead": True} if self.ahead else row
+        if self.prefetched:
+            row["ahead"] = True
+        return row
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> "Placement":
         """The inverse of `to_row`."""
-        return cls(row["node_id"], tuple(row["gpu_uuids"]), row["cpus"], row["memory_gb"], row.get("ahead", False),
-                   row.get("offer", ""))  # fmt: skip
+        return cls(
+            row["node_id"],
+            tuple(row["gpu_uuids"]),
+            row["cpus"],
+            row["memory_gb"],
+            row.get("ahead", False),
+            row.get("offer", ""),
+        )

@@ -1,4 +1,6 @@
-"""Reading sizes and durations as people write them: `16`, `"16GB"`, `"512Mi"`, `"2h"`, `"1h30m"`."""
+"""Reads and writes sizes and durations as people write them: `16`, `"16GB"`, `"512Mi"`,
+`"2h"`, `"1h30m"`.
+"""
 
 import math
 import re
@@ -11,8 +13,16 @@ _MEMORY_GB = {
     **dict.fromkeys(("m", "mb", "mi", "mib"), 1 / 1024),
     **dict.fromkeys(("t", "tb", "ti", "tib"), 1024.0),
 }
-_SECONDS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-# Possessive, so that a long run of blanks costs no more than its length.
+_SECONDS = {
+    "": 1.0,
+    "s": 1.0,
+    "sec": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
+# Possessive, so that the time for a long run of spaces grows only with its length.
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*+([a-z]*+)\s*+")
 
 
@@ -28,13 +38,18 @@ def _number(value: object) -> float | None:
 
 
 def memory_gb(value: str | float) -> float:
-    """Gigabytes (GB and GiB are one here) from `16`, `"16GB"`, `"512Mi"`; ValueError says what is right."""
+    """Gigabytes (GB and GiB are the same here) from `16`, `"16GB"` or `"512Mi"`;
+    ValueError says what is right.
+    """
     number = _number(value)
     if number is not None:
         return number
     match = _PART.fullmatch(value.strip().lower()) if isinstance(value, str) else None
     if match is None or match[2] not in _MEMORY_GB:
-        raise ValueError(f"{quoted(value)} is not a size; write gigabytes as a number, or a size such as 16GB or 512Mi")
+        raise ValueError(
+            f"{quoted(value)} is not a size; write gigabytes as a number, or a size"
+            " such as 16GB or 512Mi"
+        )
     return float(match[1]) * _MEMORY_GB[match[2]]
 
 
@@ -47,10 +62,14 @@ def seconds(value: str | float) -> float:
     parts = list(_PART.finditer(text))
     units = [part[2] for part in parts]
     whole = "".join(part[0] for part in parts) == text
-    # A bare number is seconds only when it stands alone: the 30 of `1h30` are minutes to most people.
-    if not parts or not whole or not set(units) <= _SECONDS.keys() or ("" in units and len(units) > 1):
+    # A bare number is seconds only when it stands alone: most people read the 30 of
+    # `1h30` as minutes.
+    ambiguous = "" in units and len(units) > 1
+    known = set(units) <= _SECONDS.keys()
+    if not parts or not whole or not known or ambiguous:
         raise ValueError(
-            f"{quoted(value)} is not a duration; write seconds as a number, or a duration such as 90s, 15m or 2h"
+            f"{quoted(value)} is not a duration; write seconds as a number, or a"
+            " duration such as 90s, 15m or 2h"
         )
     return sum(float(part[1]) * _SECONDS[part[2]] for part in parts)
 

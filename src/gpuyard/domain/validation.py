@@ -1,4 +1,6 @@
-"""From data of unknown quality to a JobSpec, or to one InvalidInputError naming every field, fault and remedy."""
+"""Turns unchecked data into a JobSpec, or into one InvalidInputError with every field,
+fault and remedy.
+"""
 
 import re
 from collections.abc import Mapping
@@ -11,13 +13,23 @@ from gpuyard.domain.errors import Fault, InvalidInputError, quoted
 from gpuyard.domain.jobspec import JobSpec
 
 Model = TypeVar("Model", bound=BaseModel)
-# What people write after the command's options, or after other systems.
+# Names that people know from the command's options or from other systems.
 _OTHER_WORDS = {
-    "timeout": "timeout_s", "retries": "retry_count", "env": "environment", "envs": "environment",
-    "after": "depends_on", "memory": "resources.memory_gb", "cpus": "resources.cpus", "gpu": "resources.gpus",
-    "gpus": "resources.gpus", "gpu_memory": "resources.gpus.memory_gb", "gpu_class": "resources.gpus.gpu_class",
-    "grace": "checkpoint.grace_s", "label": "labels", "cwd": "workdir",
-}  # fmt: skip
+    "timeout": "timeout_s",
+    "retries": "retry_count",
+    "env": "environment",
+    "envs": "environment",
+    "after": "depends_on",
+    "memory": "resources.memory_gb",
+    "cpus": "resources.cpus",
+    "gpu": "resources.gpus",
+    "gpus": "resources.gpus",
+    "gpu_memory": "resources.gpus.memory_gb",
+    "gpu_class": "resources.gpus.gpu_class",
+    "grace": "checkpoint.grace_s",
+    "label": "labels",
+    "cwd": "workdir",
+}
 
 
 def parse_spec(data: Any) -> JobSpec:
@@ -28,7 +40,11 @@ def parse_spec(data: Any) -> JobSpec:
 def parse_model(model: type[Model], data: Any) -> Model:
     """`data` as a `model`, or InvalidInputError with one Fault per wrong field."""
     if not isinstance(data, Mapping):
-        raise InvalidInputError.of("(body)", f"is {type(data).__name__}, not an object", f"send a {model.__name__}")
+        raise InvalidInputError.of(
+            "(body)",
+            f"is {type(data).__name__}, not an object",
+            f"send a {model.__name__}",
+        )
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -36,64 +52,91 @@ def parse_model(model: type[Model], data: Any) -> Model:
 
 
 def faults_of(error: ValidationError, model: type[BaseModel]) -> list[Fault]:
-    """Pydantic's findings in our words."""
+    """Pydantic's errors as faults."""
     return [_fault(dict(item), model) for item in error.errors(include_url=False)]
 
 
 def _fault(item: dict[str, Any], model: type[BaseModel]) -> Fault:
-    path, kind, context = list(item["loc"]), item["type"], item.get("ctx", {})
+    path = list(item["loc"])
+    kind = item["type"]
+    context = item.get("ctx", {})
     if path[-1:] == ["[key]"] and kind != "extra_forbidden":
-        path.pop()  # pydantic's mark of a mapping's key that is wrong, which stands before it
+        # Pydantic's mark for a wrong key of a mapping; the key stands before it.
+        path.pop()
     field = ".".join(_step(part) for part in path) or "(body)"
     if kind == "extra_forbidden":
         names = _fields_at(model, path[:-1])
-        near = get_close_matches(str(path[-1]), names, n=3, cutoff=0.5)
-        near = [_OTHER_WORDS[path[-1]]] if path == [path[-1]] and path[-1] in _OTHER_WORDS else near
-        remedy = f"did you mean {' or '.join(near)}?" if near else f"known here: {', '.join(sorted(names))}"
+        name = path[-1]
+        near = get_close_matches(str(name), names, n=3, cutoff=0.5)
+        if len(path) == 1 and name in _OTHER_WORDS:
+            near = [_OTHER_WORDS[name]]
+        remedy = f"known here: {', '.join(sorted(names))}"
+        if near:
+            remedy = f"did you mean {' or '.join(near)}?"
         return Fault(field, "is not a field", remedy)
     if kind == "value_error":
         return _own_words(field, str(context["error"]))
     if kind == "missing":
         return Fault(field, "is missing", "give it a value")
-    # A variable's value, or what a program is to read, may be a secret, so it is never repeated.
+    # The values of variables and the input of a program may be secrets, so they are
+    # never shown.
     secret = path[:1] in (["environment"], ["stdin"])
-    shown = "has a value of the wrong type" if secret else f"is {quoted(item.get('input'))}"
+    shown = (
+        "has a value of the wrong type" if secret else f"is {quoted(item.get('input'))}"
+    )
     return Fault(field, shown, _remedy(kind, context, item["msg"]))
 
 
 def _step(part: str | int) -> str:
-    """One step of a field's path; keys that the sender made up may hold anything."""
+    """One step of a field's path; a key from the sender may hold any text."""
     text = str(part)
     return text if text.isprintable() and len(text) <= 60 else quoted(text)
 
 
 def _own_words(field: str, text: str) -> Fault:
-    """Our validators write `fault; remedy`, and `@field@` in front when the model rather than a field is at fault."""
+    """The fault from a validator of ours. These write `fault; remedy`, with `@field@`
+    before it when the model and not a field is at fault.
+    """
     marked = re.fullmatch(r"@([^@]+)@(.*)", text, re.DOTALL)
     if marked:
-        field, text = marked[1] if field == "(body)" else f"{field}.{marked[1]}", marked[2]
-    # The last one: a value that is quoted in the fault may hold a semicolon too.
+        field = marked[1] if field == "(body)" else f"{field}.{marked[1]}"
+        text = marked[2]
+    # The last semicolon, because a value that is quoted in the fault may hold one.
     fault, separator, remedy = text.rpartition("; ")
     return Fault(field, fault, remedy) if separator else Fault(field, text)
 
 
 def _remedy(kind: str, context: Mapping[str, Any], message: str) -> str:
-    bounds = {"greater_than": "must be more than {gt}", "greater_than_equal": "must be at least {ge}",
-              "less_than": "must be less than {lt}", "less_than_equal": "must be at most {le}",
-              "enum": "must be one of {expected}", "tuple_type": 'must be a list, such as ["one", "two"]',
-              "dict_type": "must be an object", "model_type": "must be an object"}  # fmt: skip
+    bounds = {
+        "greater_than": "must be more than {gt}",
+        "greater_than_equal": "must be at least {ge}",
+        "less_than": "must be less than {lt}",
+        "less_than_equal": "must be at most {le}",
+        "enum": "must be one of {expected}",
+        "tuple_type": 'must be a list, such as ["one", "two"]',
+        "dict_type": "must be an object",
+        "model_type": "must be an object",
+    }
     if kind in bounds:
         return bounds[kind].format(**context)
-    # Pydantic's own sentence already says what would be right ("Input should be a valid integer").
+    # Pydantic's own sentence says what is right ("Input should be a valid integer").
     return re.sub(r"^\w+ should", "must", message)
 
 
 def _fields_at(model: type[BaseModel], path: list[Any]) -> list[str]:
-    """The legal field names at `path` inside `model`, as people write them."""
+    """The valid field names at `path` inside `model`."""
     current: type[BaseModel] = model
     for part in path:
         info = current.model_fields.get(str(part))
-        # `tuple[Tier, ...]` is a list of Tiers; its positions are steps of the path too, and no field's name.
+        # In a list such as `tuple[Tier, ...]`, positions are steps of the path too, but
+        # no fields.
         kinds = (info.annotation, *get_args(info.annotation)) if info else ()
-        current = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), current)
+        current = next(
+            (
+                kind
+                for kind in kinds
+                if isinstance(kind, type) and issubclass(kind, BaseModel)
+            ),
+            current,
+        )
     return [info.alias or name for name, info in current.model_fields.items()]

@@ -1,4 +1,6 @@
-"""Webhooks as they are configured: where to, which events, in what form, and by which key they are signed."""
+"""Webhooks as they are configured: the address, the events, the format, and the key
+that signs them.
+"""
 
 import re
 from collections.abc import Mapping
@@ -8,12 +10,14 @@ from fnmatch import fnmatchcase
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from gpuyard.domain.errors import quoted
 from gpuyard.domain.events import EventKind
+from gpuyard.domain.strict_model import StrictModel
 
-# Progress is on the stream only: what is not in the journal cannot be delivered at least once.
+# Progress is on the stream only. What is not in the journal cannot be delivered at
+# least once.
 DELIVERED = frozenset(EventKind) - {EventKind.JOB_PROGRESS}
 _A_TABLE = "write [[notify.webhooks]] and a url below it"
 
@@ -27,10 +31,13 @@ class WebhookFormat(StrEnum):
 
 def kinds_of(globs: tuple[str, ...]) -> frozenset[EventKind]:
     """The kinds of events that these patterns mean."""
-    return frozenset(kind for kind in DELIVERED if any(fnmatchcase(kind, glob) for glob in globs))
+    return frozenset(
+        kind for kind in DELIVERED if any(fnmatchcase(kind, glob) for glob in globs)
+    )
 
 
-# None of these repeats what it refuses: an address, or what stands in the place of a variable's name, may be a secret.
+# No message below shows the refused value: an address, or what was written in place of
+# a variable's name, may be a secret.
 
 
 def _address(value: Any) -> str:
@@ -39,7 +46,11 @@ def _address(value: Any) -> str:
         raise ValueError(f"is no text; {remedy}")
     try:
         parts = urlsplit(value)
-        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        known = (
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and parts.port != 0
+        )
     except ValueError:
         known = False
     if not known or not value.isprintable() or " " in value:
@@ -49,8 +60,14 @@ def _address(value: Any) -> str:
 
 def _glob(text: str) -> str:
     if not kinds_of((text,)):
-        near = get_close_matches(text, list(DELIVERED), n=3, cutoff=0.5) or ["job.failed", "job.*"]
-        raise ValueError(f"{quoted(text)} matches no event; write a kind or a pattern, such as {' or '.join(near)}")
+        near = get_close_matches(text, list(DELIVERED), n=3, cutoff=0.5) or [
+            "job.failed",
+            "job.*",
+        ]
+        raise ValueError(
+            f"{quoted(text)} matches no event; write a kind or a pattern, such as"
+            f" {' or '.join(near)}"
+        )
     return text
 
 
@@ -61,24 +78,31 @@ def _some(globs: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _variable(text: str) -> str:
-    # What else the server's environment holds is handed on to jobs.
+    # All other variables of the server are passed on to jobs.
     if text and not re.fullmatch(r"GPUYARD_[A-Z0-9_]+", text):
-        raise ValueError("names no variable of gpuyard's own, which jobs do not see; name one such as GPUYARD_HOOK_KEY")
+        raise ValueError(
+            "names no variable of gpuyard's own, which jobs do not see; name one such"
+            " as GPUYARD_HOOK_KEY"
+        )
     return text
 
 
-class WebhookSpec(BaseModel):
-    """One webhook. `events` are patterns for kinds of events; `project`: only events of that project's jobs.
+class WebhookSpec(StrictModel):
+    """One webhook. `events` are patterns for kinds of events; `project`: only events of
+    that project's jobs.
 
-    `secret_env` is the name of the environment variable that holds the key of the signature ("": it is not signed).
+    `secret_env` is the name of the environment variable that holds the key of the
+    signature ("": it is not signed).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     url: Annotated[str, BeforeValidator(_address)] = Field(repr=False)
-    events: Annotated[tuple[Annotated[str, AfterValidator(_glob)], ...], AfterValidator(_some)] = (
-        EventKind.JOB_FAILED.value, EventKind.JOB_TIMED_OUT.value, "provider.*",
-    )  # fmt: skip
+    events: Annotated[
+        tuple[Annotated[str, AfterValidator(_glob)], ...], AfterValidator(_some)
+    ] = (
+        EventKind.JOB_FAILED.value,
+        EventKind.JOB_TIMED_OUT.value,
+        "provider.*",
+    )
     secret_env: Annotated[str, AfterValidator(_variable)] = ""
     format: WebhookFormat = WebhookFormat.JSON
     project: str = ""

@@ -1,10 +1,13 @@
-"""Messages between server and agent: typed, msgpack in frames of a 4-byte big-endian length and a body.
+"""Messages between server and agent: typed, in msgpack, in frames of a 4-byte
+big-endian length and a body.
 
-Commands are idempotent by attempt id. Reports are numbered per agent and kept until the server acknowledges them,
-which it does only after its commit. An agent refuses a command with an older epoch than it has seen.
+Commands are idempotent by attempt id. Reports are numbered per agent and kept until the
+server acknowledges them, which it does only after its commit. An agent refuses a
+command with an older epoch than it has seen.
 
-An agent beats, and the server answers each beat. Whoever hears nothing for `SILENT_BEATS` beats takes the link for
-dead, because a process that was stopped keeps its connections open.
+The agent sends heartbeats, and the server answers each. A side that receives nothing
+for `SILENT_BEATS` beats treats the link as dead, because a suspended process keeps its
+connections open.
 """
 
 import struct
@@ -14,26 +17,31 @@ import msgspec
 
 MAX_FRAME = 64 * 1024 * 1024
 SILENT_BEATS = 5
-# As the first word of a command: the node asks the model that the second one names what stands on standard input.
+# As the first word of a command: the node sends standard input as a prompt to the model
+# that the second word names.
 ASK = "gpuyard:ask"
-# Likewise: the node runs the script that standard input names (see `node/worker.py`).
+# As the first word of a command: the node runs the script that standard input names
+# (see `node/worker.py`).
 SCRIPT = "gpuyard:script"
 _LENGTH = struct.Struct(">I")
 
 
-class _Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+class _Message(msgspec.Struct, frozen=True, omit_defaults=True):
     pass
 
 
-class Beat(_Message, frozen=True):
-    """The sender lives; sent by the agent, and sent back by the server."""
+class Beat(_Message, frozen=True, tag="Beat"):
+    """A heartbeat of the agent, or the server's answer to it."""
 
 
-# --- agent to server ---------------------------------------------------------------------------------------------
+# --- agent to server ---
 
 
-class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A GPU as the agent sees it; memory in MB. `state` is `idle`, or why it gets no work, and `problem` says more."""
+class GpuStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A GPU as the agent sees it; memory in MB.
+
+    `state` is `idle`, or says why it gets no work; `problem` gives the details.
+    """
 
     uuid: str
     index: int
@@ -48,8 +56,11 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
     state: str = "idle"
 
 
-class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An attempt the agent still holds: running, or ended and not yet forgotten. `pid` is 0 where there is none."""
+class HeldAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An attempt that the agent holds: running, or ended and not yet forgotten.
+
+    `pid` is 0 if there is none.
+    """
 
     attempt_id: str
     token: int
@@ -57,30 +68,30 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     pid: int = 0
 
 
-class Hello(_Message, frozen=True):
-    """First message of a link: who the agent is, what its host has, which attempts live on it."""
+class Hello(_Message, frozen=True, tag="Hello"):
+    """The first message of a link: the agent, its host, and the attempts on it."""
 
     node_id: str
     name: str
     boot_id: str
     cpus: int
     memory_gb: float
-    gpus: list[Gpu] = []
-    attempts: list[Attempt] = []
+    gpus: list[GpuStatus] = []
+    attempts: list[HeldAttempt] = []
     epoch: int = 0
     version: str = ""
     limits: dict[str, str] = {}
     problem: str | None = None
 
 
-class GpusSeen(_Message, frozen=True):
-    """The GPUs now on the host; sent when discovery finds a change, and for live figures."""
+class GpusSeen(_Message, frozen=True, tag="GpusSeen"):
+    """The GPUs now on the host; sent after a change, and for current figures."""
 
-    gpus: list[Gpu]
+    gpus: list[GpuStatus]
     problem: str | None = None
 
 
-class Started(_Message, frozen=True):
+class Started(_Message, frozen=True, tag="Started"):
     """The process runs. `limits` says how each limit is enforced."""
 
     attempt_id: str
@@ -89,8 +100,10 @@ class Started(_Message, frozen=True):
     limits: dict[str, str] = {}
 
 
-class Point(msgspec.Struct, frozen=True, array_like=True):
-    """One value of a metric series: its `n`-th, so that a log read twice gives the same keys."""
+class SeriesPoint(msgspec.Struct, frozen=True, array_like=True):
+    """One value of a metric series. `n` is its number in the series, so that a log that
+    is read twice gives the same keys.
+    """
 
     name: str
     n: int
@@ -99,22 +112,24 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     at: float
 
 
-class ProgressSeen(_Message, frozen=True):
-    """What the output told since the last report; `progress` is the whole latest reading."""
+class ProgressSeen(_Message, frozen=True, tag="ProgressSeen"):
+    """New output of an attempt; `progress` is the whole latest reading, `points` are
+    new since the last report.
+    """
 
     attempt_id: str
     progress: dict[str, Any]
-    points: list[Point] = []
+    points: list[SeriesPoint] = []
 
 
-class UsageSeen(_Message, frozen=True):
-    """What the attempt uses at the moment: processors, memory, its GPUs."""
+class UsageSeen(_Message, frozen=True, tag="UsageSeen"):
+    """What the attempt uses now: processors, memory, its GPUs."""
 
     attempt_id: str
-    points: list[Point] = []
+    points: list[SeriesPoint] = []
 
 
-class CheckpointSaved(_Message, frozen=True):
+class CheckpointSaved(_Message, frozen=True, tag="CheckpointSaved"):
     """A complete checkpoint, copied into the blob store under its SHA-256."""
 
     attempt_id: str
@@ -126,10 +141,12 @@ class CheckpointSaved(_Message, frozen=True):
     directory: bool = False
 
 
-class Ended(_Message, frozen=True):
-    """The attempt is over. `reason` is empty for a plain exit; `stopped` is why we ended it, if we did.
+class Ended(_Message, frozen=True, tag="Ended"):
+    """The attempt has ended. `reason` is empty for a plain exit; `stopped` is why
+    gpuyard stopped it, if it did.
 
-    `limits` says how each limit was enforced; `successor` is the attempt from the window that now has its place.
+    `limits` says how each limit was enforced; `successor` is the prefetched attempt
+    that now has its place.
     """
 
     attempt_id: str
@@ -145,15 +162,17 @@ class Ended(_Message, frozen=True):
     successor: str = ""
 
 
-class Report(_Message, frozen=True):
+class NumberedReport(_Message, frozen=True, tag="Report"):
     """A numbered message, repeated after a broken link until acknowledged."""
 
     seq: int
     body: Started | ProgressSeen | UsageSeen | CheckpointSaved | Ended | GpusSeen
 
 
-class LogPart(_Message, frozen=True):
-    """Answer to ReadLog: bytes from `offset` on; `end` is true when no more will ever come."""
+class LogPart(_Message, frozen=True, tag="LogPart"):
+    """Answer to ReadLog: bytes from `offset` on; `end` is true when there will be no
+    more.
+    """
 
     request: int
     offset: int
@@ -162,7 +181,7 @@ class LogPart(_Message, frozen=True):
     missing: bool = False
 
 
-class Found(_Message, frozen=True):
+class Found(_Message, frozen=True, tag="Found"):
     """Answer to Find: the attempt's state on this node, or `absent`."""
 
     request: int
@@ -170,22 +189,25 @@ class Found(_Message, frozen=True):
     state: str
 
 
-# --- server to agent ---------------------------------------------------------------------------------------------
+# --- server to agent ---
 
 
-class Welcome(_Message, frozen=True):
-    """Answer to Hello: the server's epoch, the highest report it has committed, how often to beat (0: never)."""
+class Welcome(_Message, frozen=True, tag="Welcome"):
+    """Answer to Hello: the server's epoch, the last report that it has committed, and
+    the interval of heartbeats (0: none).
+    """
 
     epoch: int
     acknowledged: int = 0
     heartbeat_s: float = 0.0
 
 
-class Start(_Message, frozen=True):
-    """Run this. Repeated with the same attempt id it changes nothing.
+class StartAttempt(_Message, frozen=True, tag="Start"):
+    """Run this attempt. A repetition with the same attempt id changes nothing.
 
-    `window` is equal for attempts that can take each other's place; one sent `ahead` waits until one of them ends.
-    `shares_gpus`: others may be on its GPUs, or it may sleep beside them; the server keeps account of who is when.
+    Attempts with equal `window` can take each other's place; with `ahead` the attempt
+    is prefetched, and waits until one of them ends. `shares_gpus`: others may use its
+    GPUs, or it may sleep beside them; the server decides who may use them when.
     `workspace`: the key of its workspace (`domain/workspaces.py`).
     """
 
@@ -216,10 +238,11 @@ class Start(_Message, frozen=True):
     workspace: str | None = None
 
 
-class Stop(_Message, frozen=True):
-    """End this attempt, for this reason (`cancelled`, `preempted`): checkpoint signal if asked, grace, TERM, KILL.
+class StopAttempt(_Message, frozen=True, tag="Stop"):
+    """Stop this attempt for this reason (`cancelled`, `preempted`): with the checkpoint
+    signal if wanted, grace, TERM, KILL.
 
-    `revoked` takes back one that was sent ahead; one that has started runs on.
+    `revoked` withdraws a prefetched attempt; one that has started runs on.
     """
 
     attempt_id: str
@@ -228,20 +251,24 @@ class Stop(_Message, frozen=True):
     checkpoint: bool = False
 
 
-class Acknowledge(_Message, frozen=True):
+class Acknowledge(_Message, frozen=True, tag="Acknowledge"):
     """Reports up to `seq` are committed."""
 
     seq: int
 
 
-class Forget(_Message, frozen=True):
-    """These attempts are settled in the ledger; the agent may drop their records (never their logs)."""
+class Forget(_Message, frozen=True, tag="Forget"):
+    """The ledger has the ends of these attempts: the agent may drop their records, but
+    not their logs.
+    """
 
     attempt_ids: list[str]
 
 
-class ReadLog(_Message, frozen=True):
-    """Send up to `limit` bytes from `offset` (negative: from `tail_lines` before the end), waiting up to `wait_s`."""
+class ReadLog(_Message, frozen=True, tag="ReadLog"):
+    """Send up to `limit` bytes from `offset` on (negative: from `tail_lines` before the
+    end); wait for them up to `wait_s`.
+    """
 
     request: int
     attempt_id: str
@@ -251,25 +278,38 @@ class ReadLog(_Message, frozen=True):
     wait_s: float = 0.0
 
 
-class Find(_Message, frozen=True):
-    """Do you hold this attempt?"""
+class Find(_Message, frozen=True, tag="Find"):
+    """Ask whether the agent holds this attempt."""
 
     request: int
     attempt_id: str
 
 
-class Release(_Message, frozen=True):
+class Release(_Message, frozen=True, tag="Release"):
     """Let these GPUs out of quarantine, and forget how often they failed."""
 
     gpu_uuids: list[str]
 
 
-class Leave(_Message, frozen=True):
-    """End the agent and its keeper; running jobs are left to themselves and adopted by the next agent."""
+class Leave(_Message, frozen=True, tag="Leave"):
+    """End the agent and its keeper. Running jobs go on, and the next agent adopts
+    them.
+    """
 
 
-FromAgent = Hello | Report | LogPart | Found | Beat
-ToAgent = Welcome | Start | Stop | Acknowledge | Forget | ReadLog | Find | Release | Leave | Beat
+FromAgent = Hello | NumberedReport | LogPart | Found | Beat
+ToAgent = (
+    Welcome
+    | StartAttempt
+    | StopAttempt
+    | Acknowledge
+    | Forget
+    | ReadLog
+    | Find
+    | Release
+    | Leave
+    | Beat
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _from_agent: msgspec.msgpack.Decoder[FromAgent] = msgspec.msgpack.Decoder(FromAgent)
@@ -283,18 +323,23 @@ def encode(message: FromAgent | ToAgent) -> bytes:
 
 
 def decode_from_agent(body: bytes) -> FromAgent:
-    """A body the server received; ValueError when it is not one of ours."""
+    """The message in a body that the server received; ValueError when there is none."""
     return _from_agent.decode(body)
 
 
 def decode_to_agent(body: bytes) -> ToAgent:
-    """A body the agent received; ValueError when it is not one of ours."""
+    """The message in a body that the agent received; ValueError when there is none."""
     return _to_agent.decode(body)
 
 
 def frame_length(header: bytes) -> int:
-    """The body length a 4-byte header announces; ValueError when absurd: garbage must not exhaust memory."""
+    """The length of the body from a 4-byte header; ValueError when it is too large, so
+    that garbage cannot exhaust memory.
+    """
     (length,) = _LENGTH.unpack(header)
     if length > MAX_FRAME:
-        raise ValueError(f"a frame of {length} bytes is more than {MAX_FRAME}; the peer does not speak our protocol")
+        raise ValueError(
+            f"a frame of {length} bytes is more than {MAX_FRAME}; the peer does not"
+            " speak our protocol"
+        )
     return int(length)

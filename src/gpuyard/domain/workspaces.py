@@ -1,14 +1,16 @@
-"""Which workspace is meant: a project and a name, as one relative path below whatever holds them."""
+"""The key of a workspace: its project and its name, as a relative path."""
 
 from urllib.parse import quote, unquote
 
-NOBODYS = "default"
+DEFAULT_PROJECT = "default"
 """The project of jobs that name none."""
 
 
 def workspace_key(project: str | None, name: str) -> str:
-    """`PROJECT/NAME`, where neither part leaves its place (`/`, `..`) nor hides (a dot in front)."""
-    return f"{folder_name(project or NOBODYS)}/{folder_name(name)}"
+    """`PROJECT/NAME`, with `/` and a leading dot escaped: neither part can lead
+    elsewhere (`..`) or be hidden.
+    """
+    return f"{folder_name(project or DEFAULT_PROJECT)}/{folder_name(name)}"
 
 
 def workspace_names(key: str) -> tuple[str, str]:
@@ -18,6 +20,6 @@ def workspace_names(key: str) -> tuple[str, str]:
 
 
 def folder_name(name: str) -> str:
-    """A name as that of a folder."""
+    """The name escaped for a folder."""
     text = quote(name, safe=" ")
     return f"%2E{text[1:]}" if text.startswith(".") else text

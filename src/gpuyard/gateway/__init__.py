@@ -1,1 +1,3 @@
-"""The OpenAI-compatible entrance: requests wait in memory and are passed on to resident models."""
+"""The OpenAI-compatible entrance: requests wait in memory and are passed on to resident
+models.
+"""

@@ -1,1 +1,4 @@
-"""Insight: reads what a training program prints and says how far it is. No I/O and no clock; times are passed in."""
+"""Insight: reads what a training program prints and says how far it is.
+
+No I/O and no clock; times are passed in.
+"""

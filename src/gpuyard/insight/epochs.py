@@ -1,16 +1,18 @@
-"""Which epoch a log is in, and a step within an epoch as a step of the whole training."""
+"""The present epoch of a log, and the conversion of a step within an epoch to a step of
+the whole training.
+"""
 
 from dataclasses import replace
 
-from gpuyard.insight.reading import Reading, Trust
+from gpuyard.insight.reading import Confidence, Reading
 
 
 class Epochs:
-    """The epoch that is running, counted from 0, and how many there will be.
+    """The epoch that is running, counted from 0, and the number of epochs.
 
-    Programs number their epochs from 0 or from 1. Where the form of the line does not fix it, the log's first number
-    does: 0 and 1 stand for themselves, a higher one (a resumed training) counts from 1 if it comes as `3/10`, else
-    from 0.
+    Programs number their epochs from 0 or from 1. If the form of the line does not
+    decide that, the log's first number does: 0 means from 0 and 1 from 1. A higher one
+    (of a resumed training) means from 1 if it is written as `3/10`, else from 0.
     """
 
     def __init__(self) -> None:
@@ -19,22 +21,32 @@ class Epochs:
         self._first: int | None = None
 
     def enter(self, index: int, count: int | None) -> None:
-        """The epoch `index`, from 0, is running; `count` None leaves their number as it was."""
+        """Note that the epoch `index` (from 0) is running, of `count` epochs; None
+        leaves their number as it is.
+        """
         self.index = index
         self._count = count or self._count
 
     def header(self, reading: Reading) -> Reading:
-        """The position that a header gives; it counts as the step of a log that has no better one."""
+        """The position that a header gives; it counts as the step if the log has no
+        better one.
+        """
         self._enter(reading)
         return replace(
-            reading, step=self.index, total=self._count, epoch=self.index, epochs=self._count, trust=Trust.EPOCHS
+            reading,
+            step=self.index,
+            total=self._count,
+            epoch=self.index,
+            epochs=self._count,
+            confidence=Confidence.EPOCHS,
         )
 
     def spread(self, reading: Reading) -> Reading:
-        """A reading within an epoch, with its step and total counted over all epochs and its epoch as a fraction.
+        """A reading within an epoch, converted: its step and total count over all
+        epochs, and its epoch is a fraction.
 
-        Every epoch is taken to be as long as this one. The line's `eta_s` is dropped, being the epoch's, unless no
-        epoch is known.
+        All epochs are assumed to be as long as this one. The line's `eta_s` is dropped,
+        because it is that of the epoch, unless no epoch is known.
         """
         self._enter(reading)
         if self.index is None or reading.step is None:

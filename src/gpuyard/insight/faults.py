@@ -1,9 +1,11 @@
-"""Naming why a program died from what it printed: out of memory on the GPU or on the host."""
+"""Finds in a program's output why it died: out of memory on the GPU or on the host."""
 
-GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
-OUT_OF_MEMORY = "out_of_memory"
+from gpuyard.domain.reasons import Reason
 
-# The GPU's come first: torch's error name contains the host's.
+GPU_OUT_OF_MEMORY = Reason.GPU_OUT_OF_MEMORY
+OUT_OF_MEMORY = Reason.OUT_OF_MEMORY
+
+# The GPU's come first, because torch's error name contains the host's.
 _SIGNS = (
     ("torch.OutOfMemoryError", GPU_OUT_OF_MEMORY),
     ("torch.cuda.OutOfMemoryError", GPU_OUT_OF_MEMORY),  # before torch 2.5
@@ -21,7 +23,7 @@ _SIGNS = (
 
 
 def fault_of(line: str) -> str | None:
-    """`gpu_out_of_memory` or `out_of_memory` if this line says so, else None."""
+    """`gpu_out_of_memory` or `out_of_memory` if this line shows it, else None."""
     for sign, fault in _SIGNS:
         if sign in line:
             return fault

@@ -1,8 +1,10 @@
-"""Cutting the raw bytes of a terminal into lines of text, however the bytes were chunked on their way here."""
+"""Splits the raw bytes of a terminal into lines of text, wherever the chunks were
+cut.
+"""
 
 import re
 
-LIMIT = 64 * 1024  # bytes kept of one line; no program writes more for a reader
+LIMIT = 64 * 1024  # bytes kept of one line; nobody reads a longer one
 
 _ESCAPE = re.compile(
     r"\x1b(?:"
@@ -16,36 +18,40 @@ _ESCAPE = re.compile(
 class LineSplitter:
     r"""Turns chunks of output into lines, each once it has ended.
 
-    A line ends at `\r` or `\n`, for progress bars are redrawn after a `\r`. Escape sequences and backspaces are
-    dropped: both only move the cursor over text that stays readable without them (Keras backs over a whole bar before
-    drawing the next). Blank lines are dropped, trailing blanks too; bytes that are no UTF-8 become U+FFFD. Of a line
-    longer than `LIMIT` bytes the rest is discarded, so memory stays bounded. The lines do not depend on where the
-    chunks were cut.
+    A line ends at `\r` or `\n`, because progress bars are redrawn after a `\r`. Escape
+    sequences and backspaces are dropped: they only move the cursor over text that stays
+    readable without them (Keras goes back over a whole bar before it draws the next).
+    Blank lines and trailing spaces are dropped too; bytes that are not UTF-8 become
+    U+FFFD. The rest of a line longer than `LIMIT` bytes is dropped, so memory stays
+    bounded. The lines do not depend on where the chunks were cut.
     """
 
     def __init__(self) -> None:
-        self._held = bytearray()
+        self._rest = bytearray()
 
     def feed(self, chunk: bytes) -> list[str]:
-        """The lines that end in `chunk`; what follows the last end is held for the next call."""
+        """The lines that end in `chunk`; what follows the last end is kept for the next
+        call.
+        """
         first, *others = chunk.replace(b"\r", b"\n").split(b"\n")
-        self._hold(first)
+        self._append(first)
         if not others:
             return []
-        rest = others.pop()
-        ended = [bytes(self._held), *others]
-        self._held.clear()
-        self._hold(rest)
-        return [line for raw in ended if (line := _clean(raw))]
+        unfinished = others.pop()
+        ended = [bytes(self._rest), *others]
+        self._rest.clear()
+        self._append(unfinished)
+        lines = [_clean(raw) for raw in ended]
+        return [line for line in lines if line]
 
     def flush(self) -> list[str]:
         """The last line, if the output stopped without ending it."""
-        line = _clean(bytes(self._held))
-        self._held.clear()
+        line = _clean(bytes(self._rest))
+        self._rest.clear()
         return [line] if line else []
 
-    def _hold(self, piece: bytes) -> None:
-        self._held += piece[: LIMIT - len(self._held)]
+    def _append(self, piece: bytes) -> None:
+        self._rest += piece[: LIMIT - len(self._rest)]
 
 
 def _clean(raw: bytes) -> str:

@@ -1,4 +1,6 @@
-"""What one line says about a training, whatever program printed it, and the pieces that the forms of lines share."""
+"""The reading of one line, whatever program printed it, and what the forms of lines
+share.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,11 +11,11 @@ NUMBER = r"[-+]?(?:\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(?:[eE][-+]?\d{1,2})?"
 COUNT = r"\d{1,15}"
 
 
-class Trust(IntEnum):
-    """How far a line's step is to be believed; the higher one wins where a log tells several."""
+class Confidence(IntEnum):
+    """How much a line's step is trusted; the highest in a log counts."""
 
     EPOCHS = 0  # the log counts epochs only
-    BAR = 1  # a progress bar that nothing shows to be about the training
+    BAR = 1  # a progress bar that may not be about the training
     GUESS = 2  # the fallback `key=value`
     FORM = 3  # a known program's line
     EXPLICIT = 4  # the program reports to gpuyard
@@ -21,12 +23,14 @@ class Trust(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One line, read. A field is None where the line does not say.
+    """The reading of one line. A field is None if the line does not have it.
 
-    `step` of `total` counts over the whole training, or within the epoch if `within_epoch`. `epoch` is as printed:
-    epochs done (fractional) or, with `within_epoch`, the number of the running epoch, where the log's first has number
-    `first_epoch` (None: the form does not tell). `rate` is in steps per second, `eta_s` in seconds for
-    what `total` covers. `label` is the text in front of the bar that drew the line, None if no bar did.
+    `step` of `total` counts over the whole training, or within the epoch if
+    `within_epoch`. `epoch` is as printed: the epochs done (a fraction) or, with
+    `within_epoch`, the number of the running epoch. The log's first epoch has the
+    number `first_epoch` (None: the form does not tell). `rate` is in steps per second,
+    `eta_s` in seconds for what `total` covers. `label` is the text before the bar, None
+    if the line is not a bar.
     """
 
     step: int | None = None
@@ -36,14 +40,14 @@ class Reading:
     rate: float | None = None
     eta_s: float | None = None
     metrics: Mapping[str, float]
-    trust: Trust = Trust.FORM
+    confidence: Confidence = Confidence.FORM
     label: str | None = None
     within_epoch: bool = False
     first_epoch: int | None = None
 
     @property
     def opens_epoch(self) -> bool:
-        """Whether the line is a bare header such as `Epoch 2/5`."""
+        """True when the line is a bare header such as `Epoch 2/5`."""
         return self.within_epoch and self.step is None
 
 

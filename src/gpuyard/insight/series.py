@@ -1,4 +1,4 @@
-"""Thinning a long series for a plot without losing its peaks."""
+"""Reduces a long series for a plot and keeps its peaks."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,17 @@ XY = tuple[float, float]
 
 
 def downsample(points: Sequence[XY], limit: int) -> list[XY]:
-    """At most `limit` of `points`, in order: the first, the last, and the lowest and highest of each run between.
+    """At most `limit` of `points`, in order: the first, the last, and the lowest and
+    highest of each run between them.
 
-    The runs hold equally many points. `points` are (x, y) in the order of x; y is finite. ValueError if `limit` is
-    below 4, too few for one run.
+    The runs have equal numbers of points. `points` are (x, y) in the order of x; y is
+    finite. ValueError if `limit` is below 4, which is too few for one run.
     """
     if limit < 4:
-        raise ValueError(f"limit is {limit}; it must be at least 4: the first, the last, a lowest and a highest point")
+        raise ValueError(
+            f"limit is {limit}; it must be at least 4: the first, the last, a lowest"
+            " and a highest point"
+        )
     if len(points) <= limit:
         return list(points)
     kept = [points[0]]

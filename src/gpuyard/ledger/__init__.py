@@ -1,1 +1,4 @@
-"""The ledger: the memory of gpuyard. One journal of events, and state tables that are its fold."""
+"""The ledger: the memory of gpuyard.
+
+One journal of events, and state tables that are its fold.
+"""

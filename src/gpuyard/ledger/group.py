@@ -1,4 +1,4 @@
-"""What one commit holds, and the statements that write it."""
+"""What one commit writes: write batches, and the tasks that wait for them."""
 
 import asyncio
 import math
@@ -15,123 +15,185 @@ from gpuyard.ledger.apply import apply, cursor
 from gpuyard.ledger.statements import insert_points, upsert_notes, upsert_progress
 from gpuyard.ledger.tables import points
 
-# So many events are some six milliseconds of statements: whoever writes on the event loop lets others in between.
+# This many events take about six milliseconds to write. After each slice the event loop
+# may run other tasks.
 SLICE = 200
-_POINT = tuple(points.columns.keys())
+_POINT_COLUMNS = tuple(points.columns.keys())
 _Task = asyncio.Task[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
-    """What one call put: it is written whole or refused whole. `by` is the task that did."""
+class WriteBatch:
+    """What one call added: it is written as a whole or refused as a whole.
+
+    `task` is the task that made the call.
+    """
 
     events: Sequence[Event] = ()
     points: Sequence[Mapping[str, Any]] = ()
-    progress: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    notes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    by: _Task | None = None
+    progress: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict[str, Mapping[str, Any]]
+    )
+    notes: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict[str, Mapping[str, Any]]
+    )
+    task: _Task | None = None
 
     def __str__(self) -> str:
-        """What it is about, as an error names it."""
+        """Its name in error messages."""
         if self.events:
             event = self.events[0]
+            subject = event.changes[0].key if event.changes else "nothing"
             more = f" and {len(self.events) - 1} more" if len(self.events) > 1 else ""
-            return f"{event.kind.value} of {event.job_id or event.changes[0].key if event.changes else 'nothing'}{more}"
+            return f"{event.kind.value} of {event.job_id or subject}{more}"
         if self.points:
             return f"a point of job {self.points[0].get('job_id')}"
         if self.notes:
             return f"the note {next(iter(self.notes))}"
         return f"a reading of job {next(iter(self.progress), None)}"
 
+    def touched_keys(self) -> set[str]:
+        """The keys of the rows its events change, and the jobs they are about."""
+        keys = {change.key for event in self.events for change in event.changes}
+        return keys | {event.job_id for event in self.events if event.job_id}
+
 
 @dataclass(frozen=True, slots=True)
-class Waiter:
-    """Waits for the first `after` puts of its group; with `by`, only that task's own count."""
+class CommitWaiter:
+    """A future that waits for the first `count` batches of its group.
+
+    With `task`, only the batches that this task added count.
+    """
 
     future: asyncio.Future[None]
-    after: int
-    by: _Task | None = None
+    count: int
+    task: _Task | None = None
 
-    def answer(self, puts: Sequence[Put], refused: Mapping[int, LedgerError]) -> None:
-        """Say that what it waits for is written, or why not; `refused` are errors by the number of the put."""
+    def resolve(
+        self, batches: Sequence[WriteBatch], refused: Mapping[int, LedgerError]
+    ) -> None:
+        """Report the commit's outcome; `refused` has errors by the batch's number."""
         if self.future.done():
             return
         for number, error in refused.items():
-            if number < self.after and (self.by is None or puts[number].by is self.by):
+            counts = self.task is None or batches[number].task is self.task
+            if number < self.count and counts:
                 self.future.set_exception(error)
                 return
         self.future.set_result(None)
 
 
 @dataclass(slots=True)
-class Group:
-    """What the next commit will hold, and who waits for it."""
+class CommitGroup:
+    """The batches of the next commit, and the waiters for it.
 
-    puts: list[Put] = field(default_factory=list[Put])
-    waiters: list[Waiter] = field(default_factory=list[Waiter])
+    `urgent`: the commit must not be delayed.
+    """
+
+    batches: list[WriteBatch] = field(default_factory=list[WriteBatch])
+    waiters: list[CommitWaiter] = field(default_factory=list[CommitWaiter])
     urgent: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.puts or self.waiters)
+        return bool(self.batches or self.waiters)
+
+    @property
+    def event_count(self) -> int:
+        """How many events its batches hold."""
+        return sum(len(batch.events) for batch in self.batches)
+
+    @property
+    def row_count(self) -> int:
+        """How many events and points its batches hold."""
+        return self.event_count + sum(len(batch.points) for batch in self.batches)
 
     def fail(self, error: LedgerError) -> None:
-        """Tell everyone who waits that nothing of it was written."""
+        """Report `error` to every waiter: nothing of this group was written."""
         for waiter in self.waiters:
             if not waiter.future.done():
                 waiter.future.set_exception(error)
 
 
-def write(tx: sa.Connection, puts: Sequence[Put], first_seq: int) -> Iterator[None]:
-    """Run the statements of `puts`, whose first event gets `first_seq`; yields between slices of them."""
-    events = chain.from_iterable(put.events for put in puts)  # a put of many makes them one by one
-    while batch := list(islice(events, SLICE)):
-        first_seq = apply(tx, batch, first_seq) + 1
-        if len(batch) == SLICE:
+def write(
+    tx: sa.Connection, batches: Sequence[WriteBatch], first_seq: int
+) -> Iterator[None]:
+    """Write `batches`; their first event gets `first_seq`. Yields between slices."""
+    # Lazily: the events of a large batch are made while they are read.
+    events = chain.from_iterable(batch.events for batch in batches)
+    while part := list(islice(events, SLICE)):
+        first_seq = apply(tx, part, first_seq) + 1
+        if len(part) == SLICE:
             yield
-    series = [row for put in puts for row in put.points]
-    for start in range(0, len(series), SLICE):
+    rows = [row for batch in batches for row in batch.points]
+    for start in range(0, len(rows), SLICE):
         yield
-        insert_points(tx.dialect.name).run(cursor(tx), [_point(row) for row in series[start : start + SLICE]])
-    progress = {job_id: body for put in puts for job_id, body in put.progress.items()}
+        values = [_point_values(row) for row in rows[start : start + SLICE]]
+        insert_points(tx.dialect.name).run(cursor(tx), values)
+    _write_latest(tx, batches)
+
+
+def _write_latest(tx: sa.Connection, batches: Sequence[WriteBatch]) -> None:
+    """Write the newest progress of each job and the newest note of each name."""
+    progress: dict[str, Mapping[str, Any]] = {}
+    notes: dict[str, Mapping[str, Any]] = {}
+    for batch in batches:
+        progress |= batch.progress
+        notes |= batch.notes
     if progress:
         upsert_progress(tx.dialect.name).run(cursor(tx), progress.items())
-    notes = {name: body for put in puts for name, body in put.notes.items()}
     if notes:
         upsert_notes(tx.dialect.name).run(cursor(tx), notes.items())
 
 
 def write_each(
-    tx: sa.Connection, puts: Sequence[Put], first_seq: int, faults: tuple[type[Exception], ...]
+    tx: sa.Connection,
+    batches: Sequence[WriteBatch],
+    first_seq: int,
+    refusals: tuple[type[Exception], ...],
 ) -> dict[int, Exception]:
-    """Write put by put; those that `faults` refuse are left out and returned by their number.
+    """Write the batches one by one; return the error of each refused one by its number.
 
-    Whatever came after a refused one and touches the same rows or job was made believing in it, and is left out too.
+    A batch is refused when writing it raises one of `refusals`. Later batches that
+    touch the same rows or job were made on the assumption that it is written, so they
+    are refused too.
     """
     refused: dict[int, Exception] = {}
-    doubtful: dict[str, Exception] = {}
-    run_on = cursor(tx)
-    for number, put in enumerate(puts):
-        about = {change.key for event in put.events for change in event.changes}
-        about |= {event.job_id for event in put.events if event.job_id}
-        error = next((doubtful[key] for key in about if key in doubtful), None)
+    tainted: dict[str, Exception] = {}
+    for number, batch in enumerate(batches):
+        keys = batch.touched_keys()
+        error = next((tainted[key] for key in keys if key in tainted), None)
         if error is None:
-            run_on.execute("SAVEPOINT put")
-            try:
-                for _ in write(tx, [put], first_seq):
-                    pass
-                first_seq += len(put.events)
-            except faults as fault:
-                error = fault
-                run_on.execute("ROLLBACK TO SAVEPOINT put")
-            run_on.execute("RELEASE SAVEPOINT put")
-        if error is not None:
+            error = _try_write(tx, batch, first_seq, refusals)
+        if error is None:
+            first_seq += len(batch.events)
+        else:
             refused[number] = error
-            doubtful |= dict.fromkeys(about, error)
+            tainted |= dict.fromkeys(keys, error)
     return refused
 
 
-def _point(row: Mapping[str, Any]) -> Sequence[Any]:
-    # SQLite would take it for NULL and PostgreSQL for a number that no JSON can show.
+def _try_write(
+    tx: sa.Connection,
+    batch: WriteBatch,
+    first_seq: int,
+    refusals: tuple[type[Exception], ...],
+) -> Exception | None:
+    """Write one batch behind a savepoint; returns the error when it is refused."""
+    run_on = cursor(tx)
+    error: Exception | None = None
+    run_on.execute("SAVEPOINT write_batch")
+    try:
+        for _ in write(tx, [batch], first_seq):
+            pass
+    except refusals as refusal:
+        error = refusal
+        run_on.execute("ROLLBACK TO SAVEPOINT write_batch")
+    run_on.execute("RELEASE SAVEPOINT write_batch")
+    return error
+
+
+def _point_values(row: Mapping[str, Any]) -> Sequence[Any]:
+    # SQLite would store NaN as NULL, and PostgreSQL as a number that JSON cannot hold.
     if not math.isfinite(row["value"]):
         raise ValueError(f"{row['name']} is {row['value']}, which is no number to keep")
-    return [row[name] for name in _POINT]
+    return [row[name] for name in _POINT_COLUMNS]

@@ -1,7 +1,10 @@
-"""The lease: which of the servers on one PostgreSQL leads, and the roll of all of them.
+"""The lease decides which of the servers on one PostgreSQL database leads. This module
+also keeps the list of all these servers.
 
-The lease is one row and its clock is the database's: whoever finds it run out takes it, with a new epoch. The writer of
-a leader that was replaced is refused by that epoch (`ledger.apply.hold_order`), whatever its own clock says.
+The lease is one row, and the database's clock counts: a server that finds it expired
+takes it, with a new epoch. A leader that was replaced cannot write any more, because
+its writer is refused by its old epoch (`ledger.apply.begin_group`), whatever its own
+clock says.
 """
 
 import time
@@ -17,13 +20,20 @@ from gpuyard.ledger.faults import ledger_error, place
 from gpuyard.ledger.tables import LEASE, lease, servers
 
 TTL_S = 3.0
-# Servers that have been away for longer are forgotten, and their tokens with them.
-_KEPT_ON_ROLL_S = 30 * 86400.0
+# Longer than any healthy leader takes to commit a group.
+_LOCK_TIMEOUT_MS = 1000
+_LOCK_NOT_AVAILABLE = "55P03"
+# Servers that were away for longer are forgotten, and their tokens with them.
+_KEPT_S = 30 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A time of leading. `ends_at`, on this process's monotonic clock, comes before the database says it is over."""
+    """The time for which this server leads.
+
+    `ends_at`, on this process's monotonic clock, is before the end by the database's
+    clock.
+    """
 
     epoch: int
     ends_at: float
@@ -31,7 +41,10 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A server on the roll. Its token stands there only as a digest, by which the others know it."""
+    """A server in the list.
+
+    The list holds only a digest of its token, by which the others recognise it.
+    """
 
     id: str
     url: str
@@ -39,8 +52,10 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Who holds or held the lease, for how long it still runs (negative: it has run out), and all servers."""
+class LeaseStatus:
+    """Who holds or held the lease, how long it is still valid (negative: it has
+    expired), and all servers.
+    """
 
     leader: Member | None
     left_s: float
@@ -48,7 +63,10 @@ class Standing:
 
 
 class Lease:
-    """The lease as the server `me` sees it. Every call is one short transaction; LedgerError when it fails."""
+    """The lease as seen by the server `me`.
+
+    Every call is one short transaction and raises LedgerError when it fails.
+    """
 
     def __init__(self, engine: sa.Engine, me: Member, ttl_s: float = TTL_S) -> None:
         self._engine = engine
@@ -56,26 +74,51 @@ class Lease:
         self._me = me
         self._ttl_s = ttl_s
 
-    def look(self) -> Standing:
-        """Sign the roll, and see who leads."""
-        self._rows(_sign_roll, {"id": self._me.id, "url": self._me.url, "token_sha256": self._me.token_sha256})
-        rows = self._rows(_read_roll, {"kept_s": _KEPT_ON_ROLL_S})
+    def refresh(self) -> LeaseStatus:
+        """Renew this server's entry in the list, and read who leads."""
+        entry = {
+            "id": self._me.id,
+            "url": self._me.url,
+            "token_sha256": self._me.token_sha256,
+        }
+        self._rows(_register, entry)
+        rows = self._rows(_read_servers, {"kept_s": _KEPT_S})
         members = [Member(row["id"], row["url"], row["token_sha256"]) for row in rows]
         (row,) = self._rows(_read_lease)
         known = {member.id: member for member in members}
         left_s = -1.0 if row["left_s"] is None else float(row["left_s"])
-        return Standing(known.get(row["holder"]), left_s, members)
+        return LeaseStatus(known.get(row["holder"]), left_s, members)
 
     def acquire(self) -> Term | None:
-        """Take the lease if it has run out, or was this server's; None when another holds it."""
-        return self._term(_acquire, {"holder": self._me.id, "url": self._me.url})
+        """Take the lease if it has expired or was this server's; None when another
+        server holds it.
+
+        Also None while a leader that was suspended during a commit still locks the row.
+        Its session is then ended, and the next call can take the lease.
+        """
+        asked_at = time.monotonic()
+        values = {
+            "holder": self._me.id,
+            "url": self._me.url,
+            "ttl_s": self._ttl_s,
+        }
+        try:
+            with self._engine.begin() as tx:
+                tx.exec_driver_sql(f"SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS}")
+                epoch = tx.execute(_acquire, values).scalar()
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", "") != _LOCK_NOT_AVAILABLE:
+                raise ledger_error(error, place(self._engine)) from error
+            self._rows(_end_writers)
+            return None
+        return None if epoch is None else Term(int(epoch), asked_at + self._ttl_s)
 
     def renew(self, term: Term) -> Term | None:
-        """Hold it for another while; None when another server took it."""
+        """Extend the term; None when another server took the lease."""
         return self._term(_renew, {"known": term.epoch})
 
     def release(self, term: Term) -> None:
-        """Let the next one have it at once."""
+        """End the term, so that another server can lead at once."""
         self._rows(_release, {"known": term.epoch})
 
     def _term(self, statement: sa.Executable, values: dict[str, Any]) -> Term | None:
@@ -83,37 +126,68 @@ class Lease:
         rows = self._rows(statement, {**values, "ttl_s": self._ttl_s})
         return Term(int(rows[0]["epoch"]), asked_at + self._ttl_s) if rows else None
 
-    def _rows(self, statement: sa.Executable, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    def _rows(
+        self, statement: sa.Executable, values: dict[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
         try:
             with self._calls.connect() as connection:
                 result = connection.execute(statement, values)
-                return [dict(row) for row in result.mappings()] if result.returns_rows else []
+                if not result.returns_rows:
+                    return []
+                return [dict(row) for row in result.mappings()]
         except DBAPIError as error:
             raise ledger_error(error, place(self._engine)) from error
 
 
 _now = sa.func.clock_timestamp()
-_until = _now + sa.func.make_interval(0, 0, 0, 0, 0, 0, sa.bindparam("ttl_s", type_=sa.Float))
+_until = _now + sa.func.make_interval(
+    0, 0, 0, 0, 0, 0, sa.bindparam("ttl_s", type_=sa.Float)
+)
 _left_s = sa.extract("epoch", lease.c.expires_at - _now).label("left_s")
 _read_lease = sa.select(lease.c.holder, _left_s).where(lease.c.name == LEASE)
-# A server that started over takes its lease again at once, with a new epoch: its former self is gone.
+# A restarted server takes its lease again at once, with a new epoch: its earlier
+# process has ended.
 _mine_before = lease.c.holder == sa.bindparam("holder")
 _free = sa.or_(lease.c.expires_at.is_(None), lease.c.expires_at < _now)
 _acquire = (
     sa.update(lease)
     .where(lease.c.name == LEASE, sa.or_(_mine_before, _free))
-    .values(epoch=lease.c.epoch + 1, holder=sa.bindparam("holder"), url=sa.bindparam("url"), expires_at=_until)
+    .values(
+        epoch=lease.c.epoch + 1,
+        holder=sa.bindparam("holder"),
+        url=sa.bindparam("url"),
+        expires_at=_until,
+    )
     .returning(lease.c.epoch)
 )
 _mine = (lease.c.name == LEASE, lease.c.epoch == sa.bindparam("known"))
-_renew = sa.update(lease).where(*_mine).values(expires_at=_until).returning(lease.c.epoch)
+_renew = (
+    sa.update(lease).where(*_mine).values(expires_at=_until).returning(lease.c.epoch)
+)
+# Only a writer takes this lock. Its session may wait for the rest of a pipeline, and
+# PostgreSQL has no limit for that (`idle_in_transaction_session_timeout` is for whole
+# statements).
+_end_writers = sa.text(
+    "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE relation ="
+    " CAST('lease' AS regclass) AND database = (SELECT oid FROM pg_database WHERE"
+    " datname = current_database()) AND mode = 'RowShareLock' AND granted"
+)
 _release = sa.update(lease).where(*_mine).values(expires_at=None)
 _age_s = sa.extract("epoch", _now - servers.c.seen_at)
-_read_roll = sa.select(servers).where(_age_s < sa.bindparam("kept_s")).order_by(servers.c.id)
-_entry = postgresql.insert(servers).values(
-    id=sa.bindparam("id"), url=sa.bindparam("url"), token_sha256=sa.bindparam("token_sha256"), seen_at=_now
+_read_servers = (
+    sa.select(servers).where(_age_s < sa.bindparam("kept_s")).order_by(servers.c.id)
 )
-_sign_roll = _entry.on_conflict_do_update(
+_new_entry = postgresql.insert(servers).values(
+    id=sa.bindparam("id"),
+    url=sa.bindparam("url"),
+    token_sha256=sa.bindparam("token_sha256"),
+    seen_at=_now,
+)
+_register = _new_entry.on_conflict_do_update(
     index_elements=["id"],
-    set_={"url": _entry.excluded.url, "token_sha256": _entry.excluded.token_sha256, "seen_at": _now},
+    set_={
+        "url": _new_entry.excluded.url,
+        "token_sha256": _new_entry.excluded.token_sha256,
+        "seen_at": _now,
+    },
 )

@@ -1,11 +1,13 @@
-"""The ledger as the rest of gpuyard holds it: opened, read through `queries`, written through a `Writer`."""
+"""The ledger as the rest of gpuyard holds it: opened, read through `queries`, written
+through a `Writer`.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import sqlalchemy as sa
 
-from gpuyard.ledger.faults import in_our_words
+from gpuyard.ledger.faults import as_ledger_errors
 from gpuyard.ledger.prune import prune
 from gpuyard.ledger.queries import Queries
 from gpuyard.ledger.store import open_engine
@@ -21,24 +23,34 @@ class Ledger:
 
     @classmethod
     def open(cls, where: Path | str) -> "Ledger":
-        """The ledger at `where`, the path of a SQLite file or the URL of a PostgreSQL database.
+        """Open the ledger at `where`, the path of a SQLite file or the URL of a
+        PostgreSQL database.
 
-        It is made if there is none and migrated to this version's schema; LedgerError when it cannot be used.
+        It is created if there is none, and migrated to this version's schema;
+        LedgerError when it cannot be used.
         """
         return cls(open_engine(where))
 
     @property
     def shared(self) -> bool:
-        """May several servers have it open? Then the lease says which of them writes."""
+        """True when several servers may have it open; then the lease decides which of
+        them writes.
+        """
         return self.engine.dialect.name == "postgresql"
 
-    def writer(self, on_commit: Committed | None = None, on_failure: Callable[[], None] | None = None) -> Writer:
+    def writer(
+        self,
+        on_commit: Committed | None = None,
+        on_failure: Callable[[], None] | None = None,
+    ) -> Writer:
         """Its one writer."""
         return Writer(self.engine, on_commit, on_failure)
 
     async def prune(self, writer: Writer, keep: int) -> None:
-        """Keep the newest `keep` events of the journal; a snapshot stands for the older ones. LedgerError."""
-        with in_our_words(self.engine):
+        """Keep the newest `keep` events of the journal; a snapshot replaces the older
+        ones. LedgerError.
+        """
+        with as_ledger_errors(self.engine):
             await writer.exclusively(lambda engine: prune(engine, keep))
 
     def close(self) -> None:

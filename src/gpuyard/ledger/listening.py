@@ -1,4 +1,6 @@
-"""Hearing that the journal has grown, on PostgreSQL: LISTEN and NOTIFY, with a look every two seconds behind them."""
+"""Tells servers that the journal has grown, on PostgreSQL: by LISTEN and NOTIFY, and by
+a check every two seconds in case a notification is lost.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -19,35 +21,40 @@ log = structlog.get_logger(__name__)
 
 
 class Announcer:
-    """Tells the other servers that the journal has grown; what comes while it speaks is told together."""
+    """Tells the other servers that the journal has grown. Commits during a notification
+    share the next one.
+    """
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
         self._grown = asyncio.Event()
 
     def announce(self, _first_seq: int, _events: Sequence[Event]) -> None:
-        """Events were committed (a `writer.Committed`)."""
+        """Note that events were committed (a `writer.Committed`)."""
         self._grown.set()
 
     async def run(self) -> None:
-        """Speak whenever there is something to say. One that is not heard is found by looking."""
-        await _with_connection(self._engine, self._speak)
+        """Send notifications for ever.
 
-    async def _speak(self, connection: "AsyncConnection[Any]") -> None:
+        If one is lost, the other servers find the events by their checks.
+        """
+        await _with_connection(self._engine, self._notify)
+
+    async def _notify(self, connection: "AsyncConnection[Any]") -> None:
         while True:
             await self._grown.wait()
             self._grown.clear()
             await connection.execute(f"NOTIFY {_CHANNEL}")
 
 
-async def growth(engine: sa.Engine) -> AsyncGenerator[None]:
-    """Yields whenever the journal may have grown, whatever becomes of the connection meanwhile."""
-    heard = asyncio.Event()
+async def journal_growth(engine: sa.Engine) -> AsyncGenerator[None]:
+    """Yields whenever the journal may have grown, even while the connection is lost."""
+    notified = asyncio.Event()
 
     async def listen(connection: "AsyncConnection[Any]") -> None:
         await connection.execute(f"LISTEN {_CHANNEL}")
         async for _ in connection.notifies():
-            heard.set()
+            notified.set()
 
     listening = asyncio.create_task(_with_connection(engine, listen))
     try:
@@ -55,21 +62,29 @@ async def growth(engine: sa.Engine) -> AsyncGenerator[None]:
             yield
             with suppress(TimeoutError):
                 async with asyncio.timeout(_POLL_S):
-                    await heard.wait()
-            heard.clear()
+                    await notified.wait()
+            notified.clear()
     finally:
         listening.cancel()
 
 
-async def _with_connection(engine: sa.Engine, work: Callable[["AsyncConnection[Any]"], Awaitable[None]]) -> None:
-    """Do `work` on a connection of its own, and again on the next one when that is lost."""
-    import psycopg  # late: a server with a SQLite ledger has no use for it
+async def _with_connection(
+    engine: sa.Engine, work: Callable[["AsyncConnection[Any]"], Awaitable[None]]
+) -> None:
+    """Run `work` on a connection of its own, and again on a new one when that is
+    lost.
+    """
+    import psycopg  # late: a server with a SQLite ledger does not need it
 
     _, arguments = engine.dialect.create_connect_args(engine.url)
     while True:
+        connect = psycopg.AsyncConnection.connect
         try:
-            async with await psycopg.AsyncConnection.connect(**arguments, autocommit=True) as connection:
+            async with await connect(**arguments, autocommit=True) as connection:
                 await work(connection)
         except (psycopg.Error, OSError) as error:
-            log.info("no word from the database for now", cause=type(error).__name__)
+            log.info(
+                "the database sends no notifications for now",
+                cause=type(error).__name__,
+            )
         await asyncio.sleep(_POLL_S)

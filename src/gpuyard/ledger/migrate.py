@@ -1,4 +1,4 @@
-"""Bringing a ledger to this version's schema, with Alembic, or saying why that cannot be."""
+"""Migrates a ledger to this version's schema with Alembic."""
 
 from pathlib import Path
 
@@ -6,11 +6,12 @@ import sqlalchemy as sa
 
 from gpuyard.domain.errors import LedgerTooNewError
 
-# The newest revision in migrations/versions. Kept here so that a ledger that is up to date never imports Alembic,
-# which would add a third of a second to every start.
+# The newest revision in migrations/versions. It stands here so that a ledger that is up
+# to date never imports Alembic, which would add a third of a second to every start.
 HEAD = "0007"
 _KNOWN = frozenset(f"{number:04}" for number in range(1, int(HEAD) + 1))
-# PostgreSQL's advisory lock that keeps servers which start at once from migrating at once; any number would do.
+# PostgreSQL's advisory lock, so that only one of several starting servers migrates; any
+# number would do.
 _LOCK = 0x67707579617264
 
 
@@ -21,7 +22,8 @@ def migrate(engine: sa.Engine) -> None:
             return
     with engine.begin() as connection:
         if engine.dialect.name == "sqlite":
-            # sqlite3 begins no transaction for DDL by itself, and a half-made schema could never be opened again.
+            # sqlite3 begins no transaction for DDL by itself, and a half-made schema
+            # could never be opened.
             connection.exec_driver_sql("BEGIN")
         else:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
@@ -35,7 +37,8 @@ def _upgrade(connection: sa.Connection) -> None:
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    scripts = str(Path(__file__).parent / "migrations")
+    config.set_main_option("script_location", scripts.replace("%", "%%"))
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
 
@@ -43,12 +46,17 @@ def _upgrade(connection: sa.Connection) -> None:
 def _is_current(connection: sa.Connection) -> bool:
     if not sa.inspect(connection).has_table("alembic_version"):
         return False
-    current = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
+    current = connection.execute(
+        sa.text("SELECT version_num FROM alembic_version")
+    ).scalar()
     if current is not None and current not in _KNOWN:
         url = connection.engine.url
-        name = url.database if url.get_backend_name() == "sqlite" else f"{url.host}:{url.port or 5432}/{url.database}"
+        name = f"{url.host}:{url.port or 5432}/{url.database}"
+        if url.get_backend_name() == "sqlite":
+            name = url.database
         raise LedgerTooNewError(
-            f"The ledger {name} is from a newer gpuyard (schema {current}; this one knows {HEAD}).",
+            f"The ledger {name} is from a newer gpuyard (schema {current}; this one"
+            f" knows {HEAD}).",
             "Upgrade gpuyard, or use another ledger (GPUYARD_HOME, `[ledger] url`).",
         )
     return current == HEAD

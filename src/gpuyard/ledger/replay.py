@@ -1,4 +1,6 @@
-"""Replay: the state tables folded anew from the journal, to be compared with what stands there, or to replace it."""
+"""Computes the state tables again from the journal, to compare them with the stored
+ones or to replace these.
+"""
 
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -12,18 +14,27 @@ import sqlalchemy as sa
 from gpuyard.domain.errors import RefusedError
 from gpuyard.domain.events import Change, Table
 from gpuyard.ledger.apply import begin_group, fold
-from gpuyard.ledger.faults import in_our_words
-from gpuyard.ledger.prune import at_one_moment, history
-from gpuyard.ledger.tables import STATE_TABLES, events, key_column, lease, metadata, snapshots
+from gpuyard.ledger.faults import as_ledger_errors
+from gpuyard.ledger.prune import consistent_read, history
+from gpuyard.ledger.tables import (
+    STATE_TABLES,
+    events,
+    key_column,
+    lease,
+    metadata,
+    snapshots,
+)
 
-# So many differences are told one by one; more of them say no more.
-_TOLD = 100
-_AT_ONCE = 2000
+# At most this many differences are listed.
+_MAX_LISTED = 100
+_ROWS_AT_ONCE = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row that is not as the journal says; `column` is None for a row that is there too much or too little."""
+    """A row that differs from the journal. `column` is None for a row that only one of
+    the two has.
+    """
 
     table: str
     key: str
@@ -34,15 +45,19 @@ class Difference:
     def __str__(self) -> str:
         """One line for people."""
         if self.column:
-            return f"{self.table} {self.key}: {self.column} is {self.stored!r}, the journal says {self.replayed!r}"
-        return f"{self.table} {self.key}: " + (
-            "is not in the table" if self.stored is None else "is not in the journal"
-        )
+            return (
+                f"{self.table} {self.key}: {self.column} is {self.stored!r}, the"
+                f" journal says {self.replayed!r}"
+            )
+        missing_in = "table" if self.stored is None else "journal"
+        return f"{self.table} {self.key}: is not in the {missing_in}"
 
 
 @dataclass(slots=True)
-class Report:
-    """What a check found: how much it looked at, numbers missing from the journal, and every difference there is."""
+class LedgerCheck:
+    """The result of a check: how much was compared, how many numbers are missing in the
+    journal, and all differences.
+    """
 
     events: int = 0
     rows: dict[str, int] = field(default_factory=dict[str, int])
@@ -52,17 +67,19 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Is the ledger what its journal says?"""
+        """True when the ledger agrees with its journal."""
         return not self.difference_count and not self.gaps
 
 
-def check(engine: sa.Engine) -> Report:
-    """Fold the journal anew, beside the ledger, and compare every row of every state table. LedgerError."""
-    report = Report()
+def check(engine: sa.Engine) -> LedgerCheck:
+    """Apply the journal to a scratch database, and compare every row of every state
+    table. LedgerError.
+    """
+    report = LedgerCheck()
     with (
-        in_our_words(engine),
+        as_ledger_errors(engine),
         tempfile.TemporaryDirectory(prefix="gpuyard-check-") as folder,
-        at_one_moment(engine) as tx,
+        consistent_read(engine) as tx,
     ):
         scratch = sa.create_engine(f"sqlite:///{Path(folder) / 'replay.db'}")
         try:
@@ -70,35 +87,47 @@ def check(engine: sa.Engine) -> Report:
             _count_events(tx, report)
             with scratch.connect() as replayed:
                 for name, table in STATE_TABLES.items():
-                    _compare(name, _rows(tx, table), _rows(replayed, table), report, engine.dialect.name)
+                    stored_rows = _rows(tx, table)
+                    replayed_rows = _rows(replayed, table)
+                    dialect = engine.dialect.name
+                    _compare(name, stored_rows, replayed_rows, report, dialect)
         finally:
             scratch.dispose()
     return report
 
 
 def rebuild(engine: sa.Engine) -> None:
-    """Write the state tables anew from the journal, all or nothing. RefusedError while a server leads; LedgerError."""
-    with in_our_words(engine), engine.begin() as tx:
+    """Replace the state tables by what the journal says, all or nothing.
+
+    RefusedError while a server leads; LedgerError.
+    """
+    with as_ledger_errors(engine), engine.begin() as tx:
         if engine.dialect.name == "sqlite":
             tx.exec_driver_sql("BEGIN IMMEDIATE")
         begin_group(tx)
         refuse_a_leader(tx)
         changes = history(tx)
-        first = list(
-            islice(changes, _AT_ONCE)
-        )  # read before anything is deleted: a journal that cannot be read is none
+        # Read first: if the journal cannot be read, nothing is deleted.
+        first = list(islice(changes, _ROWS_AT_ONCE))
         for table in STATE_TABLES.values():
             tx.execute(sa.delete(table))
         _fold_all(tx, first, changes)
 
 
 def refuse_a_leader(tx: sa.Connection) -> None:
-    """RefusedError when a server holds the lease now (SQLite has its lock file instead)."""
+    """RefusedError when a server holds the lease now (SQLite has its lock file
+    instead).
+    """
     if tx.dialect.name == "sqlite":
         return
-    holder = tx.execute(sa.select(lease.c.holder).where(lease.c.expires_at > sa.func.clock_timestamp())).scalar()
+    holder = tx.execute(
+        sa.select(lease.c.holder).where(lease.c.expires_at > sa.func.clock_timestamp())
+    ).scalar()
     if holder is not None:
-        raise RefusedError(f"The server {holder} works on this ledger.", "Stop it with `gpuyard down`, and try again.")
+        raise RefusedError(
+            f"The server {holder} works on this ledger.",
+            "Stop it with `gpuyard down`, and try again.",
+        )
 
 
 def _replay(source: sa.Connection, scratch: sa.Engine) -> None:
@@ -109,15 +138,19 @@ def _replay(source: sa.Connection, scratch: sa.Engine) -> None:
         _fold_all(target, (), history(source))
 
 
-def _fold_all(tx: sa.Connection, first: Iterable[Change], changes: Iterator[Change]) -> None:
+def _fold_all(
+    tx: sa.Connection, first: Iterable[Change], changes: Iterator[Change]
+) -> None:
     fold(tx, first)
-    while part := list(islice(changes, _AT_ONCE)):
+    while part := list(islice(changes, _ROWS_AT_ONCE)):
         fold(tx, part)
 
 
-def _count_events(tx: sa.Connection, report: Report) -> None:
+def _count_events(tx: sa.Connection, report: LedgerCheck) -> None:
     count = sa.func.count(events.c.seq)
-    report.events, low, high = tx.execute(sa.select(count, sa.func.min(events.c.seq), sa.func.max(events.c.seq))).one()
+    report.events, low, high = tx.execute(
+        sa.select(count, sa.func.min(events.c.seq), sa.func.max(events.c.seq))
+    ).one()
     if report.events:
         report.gaps = high - low + 1 - report.events
         pruned_to = tx.execute(sa.select(sa.func.max(snapshots.c.seq))).scalar() or 0
@@ -126,25 +159,31 @@ def _count_events(tx: sa.Connection, report: Report) -> None:
 
 def _rows(connection: sa.Connection, table: sa.Table) -> Iterator[dict[str, Any]]:
     chosen = sa.select(table).order_by(key_column(table))
-    found = connection.execution_options(yield_per=_AT_ONCE).execute(chosen).mappings()
+    found = (
+        connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(chosen).mappings()
+    )
     return (dict(row) for row in found)
 
 
 def _as_stored(value: Any, dialect: str) -> Any:
-    """A replayed value as the ledger's database keeps it: PostgreSQL's text has every character but NUL."""
-    return value.replace("\0", "\ufffd") if dialect == "postgresql" and isinstance(value, str) else value
+    """A replayed value as the database stores it: PostgreSQL's text cannot hold NUL."""
+    if dialect == "postgresql" and isinstance(value, str):
+        return value.replace("\0", "\ufffd")
+    return value
 
 
 def _compare(
     name: Table,
     stored: Iterator[dict[str, Any]],
     replayed: Iterator[dict[str, Any]],
-    report: Report,
+    report: LedgerCheck,
     dialect: str,
 ) -> None:
-    """Walk both in the order of their keys."""
+    """Compare two sequences of rows, both in the order of their keys."""
     key = key_column(STATE_TABLES[name]).name
-    left, right, count = next(stored, None), next(replayed, None), 0
+    left = next(stored, None)
+    right = next(replayed, None)
+    count = 0
     while left is not None or right is not None:
         count += left is not None
         if right is None or (left is not None and left[key] < right[key]):
@@ -156,14 +195,16 @@ def _compare(
             right = next(replayed, None)
         else:
             for column, value in left.items():
-                said = _as_stored(right[column], dialect)
-                if value != said:
-                    _note(report, Difference(name.value, left[key], column, value, said))
-            left, right = next(stored, None), next(replayed, None)
+                replay = _as_stored(right[column], dialect)
+                if value != replay:
+                    found = Difference(name.value, left[key], column, value, replay)
+                    _note(report, found)
+            left = next(stored, None)
+            right = next(replayed, None)
     report.rows[name.value] = count
 
 
-def _note(report: Report, difference: Difference) -> None:
+def _note(report: LedgerCheck, difference: Difference) -> None:
     report.difference_count += 1
-    if len(report.differences) < _TOLD:
+    if len(report.differences) < _MAX_LISTED:
         report.differences.append(difference)

@@ -17,8 +17,9 @@ from gpuyard.ledger.faults import ledger_error
 from gpuyard.ledger.migrate import migrate
 from gpuyard.ledger.statements import to_json
 
-# Not mapped into memory: what is mapped counts as the server's, and a list read so is no faster. The system caches the
-# file. SQLite's own cache need only hold what a listing touches; the writer asks for a larger one.
+# Not mapped into memory: mapped pages count as the server's memory, and a list is read
+# no faster from them. The system caches the file. SQLite's own cache needs to hold only
+# what a listing touches; the writer asks for a larger one.
 _PRAGMAS = (
     "journal_mode=WAL",
     "synchronous=FULL",
@@ -26,7 +27,8 @@ _PRAGMAS = (
     "temp_store=MEMORY",
     "cache_size=-1000",
 )
-# Seconds. A database that is gone without a word (a cut cable) is noticed within about ten.
+# In seconds, `tcp_user_timeout` in ms. A database that is gone without notice (a cut
+# cable) is noticed within about ten seconds.
 _CONNECT = {
     "application_name": "gpuyard",
     "connect_timeout": 5,
@@ -38,7 +40,9 @@ _CONNECT = {
 
 
 def open_engine(where: Path | str) -> sa.Engine:
-    """The engine of the ledger at `where`, SQLite's path or PostgreSQL's URL, migrated to this version's schema."""
+    """The engine of the ledger at `where`, SQLite's path or PostgreSQL's URL, migrated
+    to this version's schema.
+    """
     return _open_sqlite(where) if isinstance(where, Path) else _open_postgresql(where)
 
 
@@ -46,7 +50,8 @@ def _open_sqlite(path: Path) -> sa.Engine:
     kind = network_filesystem(path)
     if kind:
         raise NetworkFilesystemError(
-            f"The ledger {path} is on a network file system ({kind}), where SQLite can lose data.",
+            f"The ledger {path} is on a network file system ({kind}), where SQLite can"
+            " lose data.",
             "Set GPUYARD_HOME to a folder on a local disk.",
         )
     engine = sa.create_engine(
@@ -57,7 +62,8 @@ def _open_sqlite(path: Path) -> sa.Engine:
     )
     event.listen(engine, "connect", _set_pragmas)
     try:
-        # Made before SQLite makes it, because the log beside it takes its mode from it.
+        # The file is made here, before SQLite makes it, because its log takes the mode
+        # from it.
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         migrate(engine)
     except (DBAPIError, OSError) as error:
@@ -70,9 +76,14 @@ def _open_postgresql(url: str) -> sa.Engine:
     try:
         address = sa.make_url(url).set(drivername="postgresql+psycopg")
     except (ArgumentError, ValueError):
-        raise LedgerError("The database's address cannot be read.", "See `[ledger] url`.") from None
+        raise LedgerError(
+            "The database's address cannot be read.", "See `[ledger] url`."
+        ) from None
     engine = sa.create_engine(
-        address, connect_args=_CONNECT, json_serializer=to_json, json_deserializer=msgspec.json.decode
+        address,
+        connect_args=_CONNECT,
+        json_serializer=to_json,
+        json_deserializer=msgspec.json.decode,
     )
     try:
         migrate(engine)
@@ -87,7 +98,9 @@ def _set_pragmas(connection: sqlite3.Connection, _record: Any) -> None:
 
 
 def lock_ledger(path: Path) -> IO[str]:
-    """Hold the server's lock file until the returned file is closed; LedgerLockedError names the holder."""
+    """Hold the server's lock file until the returned file is closed; LedgerLockedError
+    names the holder.
+    """
     file = path.open("a+")
     try:
         lock_exclusively(file)
@@ -97,7 +110,8 @@ def lock_ledger(path: Path) -> IO[str]:
         file.close()
         raise LedgerLockedError(
             f"Another gpuyard server (process {holder}) has this home open.",
-            "Use it, stop it with `gpuyard down`, or set GPUYARD_HOME to another folder.",
+            "Use it, stop it with `gpuyard down`, or set GPUYARD_HOME to another"
+            " folder.",
         ) from None
     file.truncate(0)
     file.write(str(os.getpid()))

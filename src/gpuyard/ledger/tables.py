@@ -1,7 +1,9 @@
-"""The schema, in SQLAlchemy Core. State tables mirror the rows that events carry; only `apply` writes them.
+"""The schema, in SQLAlchemy Core. State tables mirror the rows that events carry; only
+`apply` writes them.
 
-Columns are nullable but for keys: an event names the columns it changes, and an upsert that names a few would
-otherwise be refused for the others before the conflict is even seen (SQLite checks NOT NULL first).
+Columns are nullable but for keys: an event names the columns it changes, and an upsert
+that names a few would otherwise be refused for the others before the conflict is even
+seen (SQLite checks NOT NULL first).
 """
 
 from collections.abc import Mapping
@@ -11,7 +13,8 @@ import sqlalchemy as sa
 from gpuyard.domain.events import Table
 
 metadata = sa.MetaData()
-# SQLite counts a key up only when it is declared INTEGER; PostgreSQL's is too small. Text sorts by its bytes in both.
+# SQLite counts a key up only when it is declared INTEGER; PostgreSQL's is too small.
+# Text sorts by its bytes in both.
 INTEGER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 TEXT = sa.String().with_variant(sa.Text(collation="C"), "postgresql")
 
@@ -157,7 +160,8 @@ models = sa.Table(
     sa.Column("pinned", sa.Boolean),
 )
 
-# How long models took to move: the newest of each kind, over which later ones are written.
+# How long models took to move: the newest of each kind, over which later ones are
+# written.
 timings = sa.Table(
     "timings",
     metadata,
@@ -180,7 +184,8 @@ habits = sa.Table(
     sa.Column("share", sa.Float),
 )
 
-# What was found out about places where jobs run. A row whose `updated_at` is null was forgotten.
+# What was found out about places where jobs run. A row whose `updated_at` is null was
+# forgotten.
 trust = sa.Table(
     "trust",
     metadata,
@@ -235,7 +240,8 @@ items = sa.Table(
     sa.Index("items_by_batch", "batch_id", "number"),
 )
 
-# Outside the journal: series are measurements, not state. The key makes a log that is read twice harmless.
+# Outside the journal: series are measurements, not state. The key makes a log that is
+# read twice harmless.
 points = sa.Table(
     "points",
     metadata,
@@ -257,7 +263,8 @@ progress = sa.Table(
     sa.Column("body", sa.JSON, nullable=False),
 )
 
-# Small things that outlive a server, by name, such as how far each webhook has been told.
+# Small things that outlive a server, by name, such as how far each webhook has been
+# told.
 notes = sa.Table(
     "notes",
     metadata,
@@ -265,7 +272,8 @@ notes = sa.Table(
     sa.Column("body", sa.JSON, nullable=False),
 )
 
-# One compressed JSON document per state table: the fold of every event up to `seq`, written before they are pruned.
+# One compressed JSON document per state table: the fold of every event up to `seq`,
+# written before they are pruned.
 snapshots = sa.Table(
     "snapshots",
     metadata,
@@ -274,8 +282,9 @@ snapshots = sa.Table(
     sa.Column("body", sa.LargeBinary, nullable=False),
 )
 
-# Who may write, in a single row. Each commit group locks it: that gives groups their order, and a server that was
-# thought dead finds another's epoch there. The epoch is part of the key, so that only a change of it waits for writers.
+# Who may write, in a single row. Each commit group locks it: that gives groups their
+# order, and a server that was thought dead finds another's epoch there. The epoch is
+# part of the key, so that only a change of it waits for writers.
 lease = sa.Table(
     "lease",
     metadata,
@@ -287,7 +296,8 @@ lease = sa.Table(
 )
 LEASE = "server"
 
-# The servers that share a PostgreSQL ledger. A token stands here only as a digest, by which the others know it.
+# The servers that share a PostgreSQL ledger. A token stands here only as a digest, by
+# which the others know it.
 servers = sa.Table(
     "servers",
     metadata,

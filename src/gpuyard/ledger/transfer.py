@@ -1,4 +1,4 @@
-"""A whole ledger from one database into another: copies between SQLite and PostgreSQL, and backups."""
+"""Copies a whole ledger between SQLite and PostgreSQL, and makes backups."""
 
 import os
 import sqlite3
@@ -12,25 +12,34 @@ from sqlalchemy.exc import DBAPIError
 
 from gpuyard.domain.errors import InvalidInputError, LedgerError, RefusedError
 from gpuyard.ledger.apply import begin_group, cursor
-from gpuyard.ledger.faults import in_our_words, ledger_error, place
+from gpuyard.ledger.faults import as_ledger_errors, ledger_error, place
 from gpuyard.ledger.ledger import Ledger
-from gpuyard.ledger.prune import at_one_moment
+from gpuyard.ledger.prune import consistent_read
 from gpuyard.ledger.replay import check, refuse_a_leader
 from gpuyard.ledger.statements import insert
 from gpuyard.ledger.tables import lease, metadata, servers
 
-_AT_ONCE = 1000
-# Who serves and who leads is said of a database, not of what it holds.
+_ROWS_AT_ONCE = 1000
+# The servers and the lease belong to a database, not to the ledger in it.
 _TABLES = [table for table in metadata.sorted_tables if table not in (lease, servers)]
 
 
-def copy(source: sa.Engine, target: sa.Engine, *, replace: bool = False) -> dict[str, int]:
-    """Copy everything, as it is at one moment, in one transaction; returns how many rows each table got.
+def copy(
+    source: sa.Engine, target: sa.Engine, *, replace: bool = False
+) -> dict[str, int]:
+    """Copy everything as it is at one moment, in one transaction; returns how many rows
+    each table got.
 
-    RefusedError when the target holds something already and `replace` is not set, or a server works on it. What was
-    copied is then checked: LedgerError when it is not what it should be.
+    RefusedError when the target holds something and `replace` is not set, or when a
+    server works on it. The copy is then checked: LedgerError when it differs from its
+    journal.
     """
-    with in_our_words(source), in_our_words(target), at_one_moment(source) as origin, target.begin() as tx:
+    with (
+        as_ledger_errors(source),
+        as_ledger_errors(target),
+        consistent_read(source) as origin,
+        target.begin() as tx,
+    ):
         if target.dialect.name == "sqlite":
             tx.exec_driver_sql("BEGIN IMMEDIATE")
         begin_group(tx)
@@ -38,27 +47,41 @@ def copy(source: sa.Engine, target: sa.Engine, *, replace: bool = False) -> dict
         _empty(tx, replace)
         copied = {table.name: _copy_table(origin, tx, table) for table in _TABLES}
         epoch = origin.execute(sa.select(lease.c.epoch)).scalar_one()
-        # Never backwards: nodes refuse an epoch that is older than one they have seen.
-        tx.execute(sa.update(lease).where(lease.c.epoch < epoch).values(epoch=epoch, holder=None, url=None))
-        counted = {table.name: tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
-                   for table in _TABLES}  # fmt: skip
+        # Never lower: nodes refuse an epoch that is older than one they have seen.
+        tx.execute(
+            sa.update(lease)
+            .where(lease.c.epoch < epoch)
+            .values(epoch=epoch, holder=None, url=None)
+        )
+        counted = {table.name: _count(tx, table) for table in _TABLES}
         if counted != copied:
-            raise LedgerError(f"The copy holds {counted} rows instead of {copied}.", "Nothing was changed; try again.")
+            raise LedgerError(
+                f"The copy holds {counted} rows instead of {copied}.",
+                "Nothing was changed; try again.",
+            )
     report = check(target)
     if not report.ok:
-        found = "; ".join(str(difference) for difference in report.differences[:3]) or f"{report.gaps} events missing"
-        raise LedgerError(f"The copy was made and is not what its journal says: {found}.",
-                          "So is its origin: see `gpuyard ledger check`.")  # fmt: skip
+        found = "; ".join(str(difference) for difference in report.differences[:3])
+        if not found:
+            found = f"{report.gaps} events missing"
+        raise LedgerError(
+            f"The copy was made but differs from its journal: {found}.",
+            "So does the original: see `gpuyard ledger check`.",
+        )
     return copied
 
 
 def backup(source: sa.Engine, file: Path) -> None:
-    """Write the ledger, as it is at one moment, into a new SQLite file; it appears whole or not at all.
+    """Write the ledger as it is at one moment into a new SQLite file, which appears
+    whole or not at all.
 
-    Commits go on meanwhile. InvalidInputError when `file` exists; LedgerError when it cannot be written.
+    Commits continue meanwhile. InvalidInputError when `file` exists; LedgerError when
+    it cannot be written.
     """
     if file.exists():
-        raise InvalidInputError.of("FILE", f"{file} exists already", "give the name of a new file")
+        raise InvalidInputError.of(
+            "FILE", f"{file} exists already", "give the name of a new file"
+        )
     partial = file.with_name(file.name + ".partial")
     try:
         partial.unlink(missing_ok=True)
@@ -80,9 +103,10 @@ def backup(source: sa.Engine, file: Path) -> None:
 def _back_up_sqlite(source: sa.Engine, file: Path) -> None:
     with source.connect() as connection, closing(sqlite3.connect(file)) as target:
         origin: Any = connection.connection.driver_connection
-        # All pages in one step: a step that sees the ledger written to since the last begins anew, without end.
+        # All pages in one step: after a write to the ledger between two steps, the copy
+        # would start again, without end.
         origin.backup(target, pages=-1)
-        # A file by itself, with no log beside it.
+        # So that the backup is one file, without a log beside it.
         target.execute("PRAGMA journal_mode=DELETE")
 
 
@@ -96,15 +120,23 @@ def _copy_into(source: sa.Engine, file: Path) -> None:
         target.execute("PRAGMA journal_mode=DELETE")
 
 
+def _count(tx: sa.Connection, table: sa.Table) -> int:
+    return tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
+
+
 def _empty(tx: sa.Connection, replace: bool) -> None:
     for table in _TABLES:
         if replace:
             tx.execute(sa.delete(table))
-        elif tx.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first():
+            continue
+        any_row = sa.select(sa.literal(1)).select_from(table).limit(1)
+        if tx.execute(any_row).first():
             where = place(tx.engine)
             name = where if isinstance(where, Path) else tx.engine.url.database
-            raise RefusedError(f"The ledger {name} is not empty (table {table.name}).",
-                               "Copy into a new one, or add --replace to give up what it holds.")  # fmt: skip
+            raise RefusedError(
+                f"The ledger {name} is not empty (table {table.name}).",
+                "Copy into a new one, or add --replace to overwrite what it holds.",
+            )
 
 
 def _copy_table(origin: sa.Connection, tx: sa.Connection, table: sa.Table) -> int:
@@ -118,4 +150,6 @@ def _copy_table(origin: sa.Connection, tx: sa.Connection, table: sa.Table) -> in
 
 def _parts(origin: sa.Connection, table: sa.Table) -> Iterator[Sequence[Any]]:
     chosen = sa.select(table).order_by(*table.primary_key.columns)
-    yield from origin.execution_options(yield_per=_AT_ONCE).execute(chosen).partitions()
+    yield from (
+        origin.execution_options(yield_per=_ROWS_AT_ONCE).execute(chosen).partitions()
+    )

@@ -1,12 +1,16 @@
-"""The one writer, with group commit: everything that arrives while a commit is on its way shares the next one.
+"""The one writer of the ledger, with group commit.
 
-On SQLite statements run on the event loop, in slices between which others get their turn; only COMMIT, which waits for
-the disk, runs in a thread, unless the disk has lately been quicker than a thread is. On PostgreSQL, where each
-statement waits for the network, the whole group runs in a thread.
+Everything that is added while a commit is under way shares the next commit.
 
-A commit that fails fails everything written after it too, because those events were made believing in it: the caller
-reads its memory anew from the ledger and goes on from there. One that fails for what a single put holds is made again
-without that put.
+On SQLite, statements run on the event loop, in slices between which other tasks run.
+Only COMMIT, which waits for the disk, runs in a thread, unless recent commits took less
+time than a thread costs. On PostgreSQL, where each statement waits for the network, the
+whole group runs in a thread.
+
+When a commit fails, everything added after it fails too, because it was computed from
+state that was never stored. The caller then reads its state from the ledger again and
+continues from there. When a single batch cannot be stored, only that batch is refused
+and the others are committed.
 """
 
 import asyncio
@@ -19,23 +23,35 @@ import sqlalchemy as sa
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from gpuyard.config.turns import share_the_interpreter
+from gpuyard.config.gil import shorten_gil_interval
 from gpuyard.domain.errors import FencedError, LedgerError, LedgerUnreachableError
 from gpuyard.domain.events import Event
 from gpuyard.ledger.apply import begin_group, cursor
 from gpuyard.ledger.faults import ledger_error, place
-from gpuyard.ledger.group import SLICE, Group, Put, Waiter, write, write_each
+from gpuyard.ledger.group import (
+    SLICE,
+    CommitGroup,
+    CommitWaiter,
+    WriteBatch,
+    write,
+    write_each,
+)
 
-# Of a large commit no more events are told, since telling holds the loop; who wants the others reads the journal.
+# At most this many events of a commit are passed to the listener, because the listener
+# blocks the event loop. Readers that want all of them read the journal.
 PUBLISHED = 500
-# Outcomes nobody waits for may wait this long for company; a commit costs more than that on most disks.
-LINGER_S = 0.005
-# A thread costs some 0.1 ms. A commit is made on the loop when the last few took less than this.
-QUICK_S, _QUICK_COMMITS, _SMALL = 0.001, 8, 5 * SLICE
+# Batches that need not be committed at once wait this long for others to share their
+# commit. On most disks a commit takes longer than that.
+BATCHING_DELAY_S = 0.005
+# A thread costs about 0.1 ms. Commits run on the event loop while all of the last few
+# took less than this.
+QUICK_S = 0.001
+_QUICK_COMMITS = 8
+_SMALL_GROUP = 5 * SLICE
 _RECONNECT_S = 0.5
-# Kilobytes: what one large commit touches stays in memory until it is written.
+# Kilobytes: the pages that one large commit touches stay in memory until it is written.
 _CACHE = "PRAGMA cache_size=-4000"
-# A server that was stopped in the middle of a group may not keep others out for longer.
+# A server that was suspended in the middle of a group may not block others any longer.
 _IDLE_IN_TRANSACTION = "SET idle_in_transaction_session_timeout = '3s'"
 
 log = structlog.get_logger(__name__)
@@ -46,14 +62,19 @@ Result = TypeVar("Result")
 class Writer:
     """Writes groups of events, points, progress and notes.
 
-    `on_commit(first_seq, events)` hears of each committed group, of a large one only its newest events; `on_failure()`
-    of each of which not everything could be written, before anyone who waits for it does, but for a database that
-    cannot be reached: then it hears when it can be again. With `epoch` set, a group is refused with FencedError once
-    another server leads (on PostgreSQL).
+    `on_commit(first_seq, events)` is called after each commit; of a large commit it
+    gets only the newest events. `on_failure()` is called after each commit that could
+    not be written completely, before its waiters get the error. When the database
+    cannot be reached, `on_failure()` is called once it can be reached again. With
+    `epoch` set (PostgreSQL), a group is refused with FencedError when another server
+    leads.
     """
 
     def __init__(
-        self, engine: sa.Engine, on_commit: Committed | None = None, on_failure: Callable[[], None] | None = None
+        self,
+        engine: sa.Engine,
+        on_commit: Committed | None = None,
+        on_failure: Callable[[], None] | None = None,
     ) -> None:
         self.epoch: int | None = None
         self.commits = 0
@@ -61,36 +82,48 @@ class Writer:
         self._engine = engine
         self._remote = engine.dialect.name == "postgresql"
         driver = engine.dialect.loaded_dbapi
-        # What one put may hold that no database takes, and what else may go wrong.
+        # Errors that may come from the content of a single batch.
         self._refusals: tuple[type[Exception], ...] = (
-            driver.DatabaseError, driver.InterfaceError, ValueError, TypeError, ArithmeticError, KeyError,
-        )  # fmt: skip
+            driver.DatabaseError,
+            driver.InterfaceError,
+            ValueError,
+            TypeError,
+            ArithmeticError,
+            KeyError,
+        )
+        # Every error that a commit may raise.
         self._faults: tuple[type[Exception], ...] = (
-            *self._refusals, driver.Error, SQLAlchemyError, OSError, LedgerError,
-        )  # fmt: skip
+            *self._refusals,
+            driver.Error,
+            SQLAlchemyError,
+            OSError,
+            LedgerError,
+        )
+        # An error of the database itself, never of a batch.
         self._breakdown: type[Exception] = driver.OperationalError
         self._connection: sa.Connection | None = None
         self._on_commit = on_commit
         self._on_failure = on_failure
-        self._group = Group()
+        self._group = CommitGroup()
         self._wake = asyncio.Event()
-        self._free = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._fenced: FencedError | None = None
-        self._took: deque[float] = deque(maxlen=_QUICK_COMMITS)
-        # On SQLite nobody else numbers events, so the next number is known after the first group.
+        self._commit_times: deque[float] = deque(maxlen=_QUICK_COMMITS)
+        # On SQLite this writer alone numbers events, so it looks the next number up
+        # only once. 0: not known.
         self._next_seq = 0
 
     def start(self) -> None:
         """Begin writing; needs a running loop."""
-        share_the_interpreter()
+        shorten_gil_interval()
         self._task = asyncio.create_task(self._run(), name="ledger-writer")
 
     async def close(self) -> None:
-        """Write what is waiting and stop; LedgerError when it could not be written."""
+        """Write what is queued and stop; LedgerError when it could not be written."""
         try:
             if self._task is not None:
-                await self.written()
+                await self.committed()
         finally:
             if self._task is not None:
                 self._task.cancel()
@@ -98,49 +131,61 @@ class Writer:
             if self._connection is not None:
                 self._connection.close()
 
-    def put(self, events: Sequence[Event], *, linger: bool = False) -> None:
-        """Queue `events` for the next commit, in order; with `linger` it may wait a few milliseconds for others."""
-        self._queue(Put(events=events, by=asyncio.current_task()), linger)
+    def add_events(self, events: Sequence[Event], *, can_wait: bool = False) -> None:
+        """Queue `events`, in order, for the next commit.
 
-    def put_points(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Queue rows of metric series; a point that is already there is left as it is."""
-        self._queue(Put(points=rows, by=asyncio.current_task()), linger=True)
+        With `can_wait`, the commit may be delayed a few milliseconds to hold more.
+        """
+        batch = WriteBatch(events=events, task=asyncio.current_task())
+        self._queue(batch, can_wait=can_wait)
 
-    def put_progress(self, job_id: str, body: Mapping[str, Any]) -> None:
-        """Queue a job's latest reading."""
-        self._queue(Put(progress={job_id: body}, by=asyncio.current_task()), linger=True)
+    def add_points(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Queue rows of metric series; points that are stored already are kept."""
+        batch = WriteBatch(points=rows, task=asyncio.current_task())
+        self._queue(batch, can_wait=True)
 
-    def put_note(self, name: str, body: Mapping[str, Any]) -> None:
-        """Queue a note, over the one of this name."""
-        self._queue(Put(notes={name: body}, by=asyncio.current_task()), linger=True)
+    def set_progress(self, job_id: str, body: Mapping[str, Any]) -> None:
+        """Queue a job's latest progress."""
+        batch = WriteBatch(progress={job_id: body}, task=asyncio.current_task())
+        self._queue(batch, can_wait=True)
 
-    def written(self, *, linger: bool = False, mine: bool = False) -> asyncio.Future[None]:
-        """Done when all that was put before this call is committed; LedgerError when it could not be.
+    def set_note(self, name: str, body: Mapping[str, Any]) -> None:
+        """Queue a note; it replaces the note of this name."""
+        batch = WriteBatch(notes={name: body}, task=asyncio.current_task())
+        self._queue(batch, can_wait=True)
 
-        With `mine`, what others put does not count when it alone was refused: for one who only answers for what this
-        very task put, and does nothing on the strength of what others did.
+    def committed(
+        self, *, can_wait: bool = False, own_only: bool = False
+    ) -> asyncio.Future[None]:
+        """Done when everything queued before this call is committed; else LedgerError.
+
+        With `own_only`, a refused batch of another task is no error. Use it only when
+        the caller does not depend on what other tasks queued.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        by = asyncio.current_task() if mine else None
-        self._group.waiters.append(Waiter(future, len(self._group.puts), by))
-        self._touch(linger)
+        task = asyncio.current_task() if own_only else None
+        waiter = CommitWaiter(future, len(self._group.batches), task)
+        self._group.waiters.append(waiter)
+        self._request_commit(can_wait=can_wait)
         return future
 
     async def exclusively(self, work: Callable[[sa.Engine], object]) -> None:
-        """Run `work` in a thread while no group is being written: for upkeep that writes by itself."""
-        async with self._free:
+        """Run `work` in a thread while no group is written: for maintenance."""
+        async with self._lock:
             await asyncio.to_thread(work, self._engine)
 
-    def _queue(self, put: Put, linger: bool) -> None:
-        self._group.puts.append(put)
-        self._touch(linger)
+    def _queue(self, batch: WriteBatch, *, can_wait: bool) -> None:
+        self._group.batches.append(batch)
+        self._request_commit(can_wait=can_wait)
 
-    def _touch(self, linger: bool) -> None:
-        self._group.urgent = self._group.urgent or not linger
+    def _request_commit(self, *, can_wait: bool) -> None:
+        if not can_wait:
+            self._group.urgent = True
         self._wake.set()
 
-    def _take(self) -> Group:
-        group, self._group = self._group, Group()
+    def _take_group(self) -> CommitGroup:
+        group = self._group
+        self._group = CommitGroup()
         self._wake.clear()
         return group
 
@@ -148,13 +193,13 @@ class Writer:
         while True:
             await self._wake.wait()
             if not self._group.urgent:
-                await asyncio.sleep(LINGER_S)
-            async with self._free:
-                await self._commit(self._take())
+                await asyncio.sleep(BATCHING_DELAY_S)
+            async with self._lock:
+                await self._commit(self._take_group())
 
     # --- a commit ---
 
-    async def _commit(self, group: Group) -> None:
+    async def _commit(self, group: CommitGroup) -> None:
         if self._fenced:
             group.fail(self._fenced)
             return
@@ -172,59 +217,76 @@ class Writer:
             await self._fail(group, ledger_error(error, place(self._engine)))
             return
         self.commits += 1
-        self._tell(first_seq, [put.events for i, put in enumerate(group.puts) if i not in refused])
+        written = [
+            batch.events
+            for number, batch in enumerate(group.batches)
+            if number not in refused
+        ]
+        self._publish(first_seq, written)
         if refused:
-            await self._forget_later(next(iter(refused.values())))
+            await self._fail_newer(next(iter(refused.values())))
         for waiter in group.waiters:
-            waiter.answer(group.puts, refused)
+            waiter.resolve(group.batches, refused)
 
-    async def _write(self, group: Group) -> int:
-        """Write the group; the sequence number of its first event."""
+    async def _write(self, group: CommitGroup) -> int:
+        """Write the group; returns the sequence number of its first event."""
         if self._remote:
             return await _in_thread(self._write_at_once, group)
         tx = self._connect()
-        first_seq = self._next_seq = self._next_seq or begin_group(tx) + 1
+        if not self._next_seq:
+            self._next_seq = begin_group(tx) + 1
+        first_seq = self._next_seq
         try:
-            for _ in write(tx, group.puts, first_seq):
+            for _ in write(tx, group.batches, first_seq):
                 await asyncio.sleep(0)
         except asyncio.CancelledError:
             self._reset()
             raise
-        size = sum(len(put.events) + len(put.points) for put in group.puts)
-        if size <= _SMALL and len(self._took) == _QUICK_COMMITS and max(self._took) < self.quick_s:
+        if group.row_count <= _SMALL_GROUP and self._commits_are_quick():
             self._finish(tx)
         else:
             await _in_thread(self._finish, tx)
-        self._next_seq += sum(len(put.events) for put in group.puts)
+        self._next_seq += group.event_count
         return first_seq
 
-    def _write_at_once(self, group: Group) -> int:
+    def _commits_are_quick(self) -> bool:
+        """Whether all of the last few commits took less than `quick_s`."""
+        times = self._commit_times
+        return len(times) == _QUICK_COMMITS and max(times) < self.quick_s
+
+    def _write_at_once(self, group: CommitGroup) -> int:
         tx = self._connect()
         driver: Any = tx.connection.driver_connection
         with driver.pipeline():
             first_seq = begin_group(tx, self.epoch) + 1
-            for _ in write(tx, group.puts, first_seq):
+            for _ in write(tx, group.batches, first_seq):
                 pass
         self._finish(tx)
         return first_seq
 
-    async def _write_each(self, group: Group) -> tuple[int, dict[int, LedgerError]]:
-        """Write all but the puts that hold what cannot be stored; these come back as errors by their number."""
+    async def _write_each(
+        self, group: CommitGroup
+    ) -> tuple[int, dict[int, LedgerError]]:
+        """Write the batches one by one, and leave out those that cannot be stored.
+
+        Returns the first sequence number, and the errors by the batch's number.
+        """
 
         def work() -> tuple[int, dict[int, Exception]]:
             tx = self._connect()
             if not self._remote:
-                cursor(tx).execute("BEGIN")  # else a savepoint would be a transaction of its own
+                # Without it, each savepoint would be a transaction of its own.
+                cursor(tx).execute("BEGIN")
             first_seq = begin_group(tx, self.epoch) + 1
-            refused = write_each(tx, group.puts, first_seq, self._refusals)
+            refused = write_each(tx, group.batches, first_seq, self._refusals)
             self._finish(tx)
             return first_seq, refused
 
         first_seq, refused = await _in_thread(work)
         errors: dict[int, LedgerError] = {}
         for number, error in refused.items():
-            said = ledger_error(error, place(self._engine))
-            what = f"{group.puts[number]} was not written: {said.message}"
+            cause = ledger_error(error, place(self._engine)).message
+            what = f"{group.batches[number]} was not written: {cause}"
             log.error("refused by the ledger", what=what)
             errors[number] = LedgerError(what, "Nothing else is affected.")
         return first_seq, errors
@@ -232,9 +294,9 @@ class Writer:
     def _finish(self, tx: sa.Connection) -> None:
         began = time.perf_counter()
         tx.commit()
-        self._took.append(time.perf_counter() - began)
+        self._commit_times.append(time.perf_counter() - began)
 
-    # --- when it goes wrong ---
+    # --- failures ---
 
     def _connect(self) -> sa.Connection:
         """The writer's own connection, with a transaction begun."""
@@ -250,50 +312,54 @@ class Writer:
         return self._connection
 
     def _reset(self) -> None:
-        """Leave nothing of the last group behind."""
-        connection, self._next_seq = self._connection, 0
+        """Discard what the last group wrote without a commit."""
+        connection = self._connection
+        self._next_seq = 0
         if connection is None:
             return
         if self._remote:
-            # The next group gets a new one; this one may be cut, or in the middle of anything.
+            # The connection may be cut or in any state; the next group opens a new one.
             self._connection = None
             connection.invalidate()
             connection.close()
             return
         connection.rollback()
-        # After a COMMIT that failed SQLAlchemy takes the transaction for ended, while SQLite may hold it open: what
-        # failed would be written with the next group.
+        # After a failed COMMIT, SQLAlchemy thinks that the transaction has ended while
+        # SQLite may still hold it open. The next group would then commit it.
         connection.connection.rollback()
 
-    async def _fail(self, group: Group, error: LedgerError) -> None:
-        log.error("a commit failed", error=str(error), puts=len(group.puts))
+    async def _fail(self, group: CommitGroup, error: LedgerError) -> None:
+        log.error("a commit failed", error=str(error), batches=len(group.batches))
         if isinstance(error, FencedError):
             self._fenced = error
         if isinstance(error, LedgerUnreachableError):
             group.fail(error)
-            await self._until_reachable(error)
+            await self._wait_until_reachable(error)
             return
-        await self._forget_later(error)
+        await self._fail_newer(error)
         group.fail(error)
 
-    async def _forget_later(self, error: LedgerError) -> None:
-        """What was put since the group that failed was made believing in it."""
-        later = self._take()
+    async def _fail_newer(self, error: LedgerError) -> None:
+        """Fail the batches added since: they were computed from unstored state."""
+        newer = self._take_group()
         try:
             if self._on_failure:
                 self._on_failure()
         except LedgerError as unreadable:
-            await self._until_reachable(unreadable)
-        later.fail(error)
+            await self._wait_until_reachable(unreadable)
+        newer.fail(error)
 
-    async def _until_reachable(self, error: LedgerError) -> None:
-        """Refuse everything until the database can be reached again; then memory is read anew, and writing goes on."""
+    async def _wait_until_reachable(self, error: LedgerError) -> None:
+        """Refuse everything until the database can be reached, then call `on_failure`.
+
+        `on_failure` reads the state from the ledger again; then writing goes on.
+        """
         while True:
-            self._take().fail(error)
+            self._take_group().fail(error)
             await asyncio.sleep(_RECONNECT_S)
             try:
                 await asyncio.to_thread(self._connect)
-                self._take().fail(error)
+                self._take_group().fail(error)
                 if self._on_failure:
                     self._on_failure()
             except self._faults as fault:
@@ -303,20 +369,28 @@ class Writer:
                 log.info("the database can be reached again")
                 return
 
-    def _tell(self, first_seq: int, written: Sequence[Sequence[Event]]) -> None:
+    def _publish(self, first_seq: int, written: Sequence[Sequence[Event]]) -> None:
+        """Pass the newest events of the batches `written` to the listener."""
         if not any(written) or self._on_commit is None:
             return
         newest: deque[Event] = deque()
         for events in reversed(written):
-            newest.extendleft(reversed(events[-(PUBLISHED - len(newest)) :] if len(newest) < PUBLISHED else ()))
+            room = PUBLISHED - len(newest)
+            if room == 0:
+                break
+            newest.extendleft(reversed(events[-room:]))
+        total = sum(len(events) for events in written)
         try:
-            self._on_commit(first_seq + sum(map(len, written)) - len(newest), list(newest))
+            self._on_commit(first_seq + total - len(newest), list(newest))
         except Exception:
             log.exception("a listener of commits failed")
 
 
 async def _in_thread(work: Callable[..., Result], *arguments: Any) -> Result:
-    """Run `work` in a thread; one who is cancelled waits for its end: nothing may close a connection under it."""
+    """Run `work` in a thread; a cancelled caller still waits until it has ended.
+
+    Otherwise a connection might be closed while the thread uses it.
+    """
     running = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
     try:
         return await asyncio.shield(running)

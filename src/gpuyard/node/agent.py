@@ -1,6 +1,8 @@
-"""The agent: runs attempts on this host for the server it dials, and outlives both the server and its link to it.
+"""The agent: runs attempts on this host for the server that it connects to. The
+attempts survive a restart of the server, of the agent and of the link between them.
 
-`python -m gpuyard.node.agent --home HOME`, started and restarted by the keeper. It exits with 0 when told to leave.
+`python -m gpuyard.node.agent --home HOME` is started and restarted by the keeper. It
+exits with 0 when the server tells it to leave.
 """
 
 import argparse
@@ -17,76 +19,104 @@ import msgspec
 import structlog
 
 from gpuyard import __version__
+from gpuyard.config.gil import shorten_gil_interval
 from gpuyard.config.locks import is_locked
 from gpuyard.config.logs import configure_logging
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import NodeSettings, Settings, load_settings
-from gpuyard.config.turns import share_the_interpreter
 from gpuyard.devices.discovery import Discovery, discover
 from gpuyard.devices.host import HostReading, read_host
 from gpuyard.devices.simulated import SimulatedGpus
 from gpuyard.domain import wire
 from gpuyard.domain.ids import new_id
+from gpuyard.domain.reasons import Reason
 from gpuyard.node.attempt import AttemptRun
-from gpuyard.node.dial import WELCOME_S, Door, Pulse, doors, opened
 from gpuyard.node.gpus import GpuWatch
-from gpuyard.node.health import Health
-from gpuyard.node.journal import Journal, own_keeper
+from gpuyard.node.health import GpuHealth
+from gpuyard.node.journal import AttemptJournal, AttemptRecord, own_keeper
+from gpuyard.node.link import (
+    WELCOME_S,
+    Heartbeat,
+    ServerAddress,
+    open_link,
+    server_addresses,
+)
 from gpuyard.node.logs import read_log
 from gpuyard.node.outbox import Outbox
-from gpuyard.node.watch import Surroundings
-from gpuyard.node.window import Window
+from gpuyard.node.prefetch import PrefetchQueue
+from gpuyard.node.watch import AgentContext
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import open_store
 
-_DIAL_S = (0.02, 1.0)
+# The first and the longest pause between two rounds of attempts to connect.
+_PAUSES_S = (0.02, 1.0)
 log = structlog.get_logger(__name__)
 
 
 class Agent:
-    """One node: its attempts, its GPUs, its link."""
+    """One node: its attempts, its GPUs and its link to a server."""
 
-    def __init__(self, home: Home, settings: NodeSettings, blobs: Blobs, workspaces: Path) -> None:
+    def __init__(
+        self, home: Home, settings: NodeSettings, blobs: Blobs, workspaces: Path
+    ) -> None:
         self._home = home
         self._settings = settings
-        self._journal = Journal(home.node / "attempts")
+        self._journal = AttemptJournal(home.node / "attempts")
         self._blobs = blobs
         self._outbox = Outbox()
         self._host: HostReading = read_host()
-        health = Health(home.node / "quarantine.json", self._host.boot_id)
+        health = GpuHealth(home.node / "quarantine.json", self._host.boot_id)
         self._gpus = GpuWatch(
-            _discovery(settings), settings.discovery_s, health, self._outbox.put, self._gpus_failed, self._blame
+            _discovery(settings),
+            settings.discovery_s,
+            health,
+            self._outbox.put,
+            self._stop_on_failed_gpus,
+            self._remark_on_gpu,
         )
-        self._window = Window()
-        self._around = Surroundings(
-            self._journal, self._blobs, settings, self._host.hostname, self._outbox.put, lambda: self._gpus.current,
-            self._window.successor, self._begin, own_keeper() or None, home.root, self._gpus.until_clear,
+        self._prefetched = PrefetchQueue()
+        self._context = AgentContext(
+            self._journal,
+            self._blobs,
+            settings,
+            self._host.hostname,
+            self._outbox.put,
+            lambda: self._gpus.current,
+            self._prefetched.pop_next,
+            self._begin,
+            own_keeper() or None,
+            home.root,
+            self._gpus.until_clear,
             workspaces,
-        )  # fmt: skip
+        )
         self._node_id = _node_id(home.node / "id")
         self._attempts: dict[str, AttemptRun] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._epoch = 0
-        self._pulse: Pulse | None = None  # of the link, while there is one
-        self._heard, self._sign = home.node / "heard", home.node / "pulse"
-        self._silent_since = _heard_at(self._heard)
+        self._heartbeat: Heartbeat | None = None  # of the link, while there is one
+        self._last_contact_file = home.node / "heard"
+        self._sign_of_life = home.node / "pulse"
+        self._silent_since = _last_contact(self._last_contact_file)
         self._leaving = asyncio.Event()
 
     async def run(self) -> None:
-        """Adopt what an agent before left, then serve until told to leave."""
+        """Adopt the attempts of the previous agent, then work until told to leave."""
         self._blobs.sweep()
-        await self._gpus.look()
+        await self._gpus.refresh()
         for record in self._journal.records():
             attempt = self._remember(record)
-            resumed = attempt.resume(self._home.node / "exits", self._keeper_alive, self._host.boot_id)
+            exits = self._home.node / "exits"
+            resumed = attempt.resume(exits, self._keeper_alive, self._host.boot_id)
             self._spawn(self._attend(attempt, resumed))
         self._spawn(self._gpus.watch())
         self._spawn(self._watch_silence())
-        dialling = asyncio.create_task(self._dial())
+        connecting = asyncio.create_task(self._connect())
         leaving = asyncio.create_task(self._leaving.wait())
-        await asyncio.wait([dialling, leaving], return_when=asyncio.FIRST_COMPLETED)
-        if dialling.done():
-            dialling.result()  # never returns: its fault ends the agent, and the keeper starts a fresh one
+        await asyncio.wait([connecting, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if connecting.done():
+            # It ends only by an error: that ends the agent, and the keeper starts it
+            # again.
+            connecting.result()
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -103,86 +133,123 @@ class Agent:
 
     # --- the link ---
 
-    async def _dial(self) -> None:
-        """Dial the servers in turn for ever, a little less eagerly after each round in which none answers."""
-        pause, longest = _DIAL_S
+    async def _connect(self) -> None:
+        """Connect to the servers in turn for ever, with a longer pause after each round
+        in which none answers.
+        """
+        first_pause_s, longest_pause_s = _PAUSES_S
+        pause_s = first_pause_s
         first = 0
         while True:
-            ways, linked = doors(self._home), False
-            for turn in range(len(ways)):
-                linked = await self._try(ways[(first + turn) % len(ways)])
+            addresses = server_addresses(self._home)
+            linked = False
+            for tried in range(len(addresses)):
+                address = addresses[(first + tried) % len(addresses)]
+                linked = await self._try(address)
                 if linked:
-                    first += turn + 1  # a server that fell silent may still take the call: the next one is asked first
+                    # A server that hangs may still accept connections: start the next
+                    # round with the one after it.
+                    first += tried + 1
                     break
-            # A server that lets us in and throws us out again (its disk is full) is not dialled in a tight loop.
-            pause = _DIAL_S[0] if linked else min(pause * 1.5, longest)
-            await asyncio.sleep(pause)
+            # The first pause is not 0: a server may accept and drop us again and again
+            # (when its disk is full).
+            pause_s = first_pause_s if linked else min(pause_s * 1.5, longest_pause_s)
+            await asyncio.sleep(pause_s)
 
-    async def _try(self, door: Door) -> bool:
-        """Talk to the server behind `door` until the link ends; False if none was there, or it never said Welcome."""
+    async def _try(self, address: ServerAddress) -> bool:
+        """Work with the server at `address` until the link ends; False if no server was
+        there, or it never sent Welcome.
+        """
         try:
-            async with opened(door) as (reader, writer):
+            async with open_link(address) as (reader, writer):
                 await self._talk(reader, writer)
         except (FileNotFoundError, ConnectionRefusedError):
             return False
-        except (OSError, asyncio.IncompleteReadError, ValueError, msgspec.ValidationError) as error:
+        except (
+            OSError,
+            asyncio.IncompleteReadError,
+            ValueError,
+            msgspec.ValidationError,
+        ) as error:
             log.info("the link to the server ended", cause=repr(error))
-        if self._pulse is None:
+        if self._heartbeat is None:
             return False
-        self._silent_since, self._pulse = self._pulse.heard_at, None
-        self._window.clear()  # the next server sends anew what it still wants
+        self._silent_since = self._heartbeat.last_received_at
+        self._heartbeat = None
+        # The next server sends again what it still wants.
+        self._prefetched.clear()
         return True
 
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _talk(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         writer.write(wire.encode(self._hello()))
-        patience = asyncio.get_running_loop().call_later(WELCOME_S, writer.transport.abort)
+        loop = asyncio.get_running_loop()
+        welcome_timer = loop.call_later(WELCOME_S, writer.transport.abort)
         working: list[asyncio.Task[None]] = []
         try:
             while True:
                 header = await reader.readexactly(4)
-                message = wire.decode_to_agent(await reader.readexactly(wire.frame_length(header)))
-                if self._pulse:
-                    self._pulse.hear()
+                frame = await reader.readexactly(wire.frame_length(header))
+                message = wire.decode_to_agent(frame)
+                if self._heartbeat:
+                    self._heartbeat.received()
                 if isinstance(message, wire.Welcome):
-                    patience.cancel()
+                    welcome_timer.cancel()
                     working = self._welcomed(message, writer)
                 else:
-                    self._obey(message, writer)
+                    self._handle(message, writer)
         finally:
-            patience.cancel()
+            welcome_timer.cancel()
             for task in working:
                 task.cancel()
 
-    def _welcomed(self, message: wire.Welcome, writer: asyncio.StreamWriter) -> list[asyncio.Task[None]]:
-        """The link stands: report, and beat if the server wants that."""
-        if self._pulse:
+    def _welcomed(
+        self, message: wire.Welcome, writer: asyncio.StreamWriter
+    ) -> list[asyncio.Task[None]]:
+        """Begin to report, and to send heartbeats if the server wants them; returns the
+        tasks of the link.
+        """
+        if self._heartbeat:
             raise ValueError("a second Welcome on one link")
         if message.epoch < self._epoch:
-            raise ValueError(f"the server's epoch {message.epoch} is over: {self._epoch} was seen")
-        self._epoch, self._pulse = message.epoch, Pulse(writer, message.heartbeat_s)
+            raise ValueError(
+                f"the server's epoch {message.epoch} is over: {self._epoch} was seen"
+            )
+        self._epoch = message.epoch
+        self._heartbeat = Heartbeat(writer, message.heartbeat_s)
         working = [asyncio.create_task(self._outbox.deliver(writer))]
         if message.heartbeat_s:
-            working.append(asyncio.create_task(self._pulse.beat()))
+            working.append(asyncio.create_task(self._heartbeat.beat()))
         for task in working:
-            task.add_done_callback(lambda _: writer.close())  # no direction lives without the other
+            # If one direction fails, the link ends.
+            task.add_done_callback(lambda _: writer.close())
         return working
 
     def _hello(self) -> wire.Hello:
-        attempts = [
-            wire.Attempt(i, a.start.token, "running" if a.live else "ended", a.process.pid if a.process else 0)
-            for i, a in self._attempts.items()
-        ]
+        held: list[wire.HeldAttempt] = []
+        for attempt_id, attempt in self._attempts.items():
+            state = "running" if attempt.live else "ended"
+            pid = attempt.process.pid if attempt.process else 0
+            held.append(wire.HeldAttempt(attempt_id, attempt.start.token, state, pid))
         return wire.Hello(
-            self._node_id, self._host.hostname, self._host.boot_id, self._host.cpus,
-            round(self._host.memory_mb / 1024, 2), self._gpus.current, attempts, self._epoch, __version__,
+            self._node_id,
+            self._host.hostname,
+            self._host.boot_id,
+            self._host.cpus,
+            round(self._host.memory_mb / 1024, 2),
+            self._gpus.current,
+            held,
+            self._epoch,
+            __version__,
             problem=self._gpus.problem,
-        )  # fmt: skip
+        )
 
-    def _obey(self, message: wire.ToAgent, writer: asyncio.StreamWriter) -> None:
+    def _handle(self, message: wire.ToAgent, writer: asyncio.StreamWriter) -> None:
         match message:
-            case wire.Start():
+            case wire.StartAttempt():
                 self._start(message)
-            case wire.Stop():
+            case wire.StopAttempt():
                 self._stop(message)
             case wire.Acknowledge():
                 self._outbox.acknowledge(message.seq)
@@ -192,132 +259,178 @@ class Agent:
             case wire.ReadLog():
                 self._spawn(self._send_log(message, writer))
             case wire.Find():
-                known = self._attempts.get(message.attempt_id)
-                there = self._journal.log_path(message.attempt_id).exists()
-                waits = message.attempt_id in self._window
-                state = ("running" if known.live else "ended") if known else ("ended" if there else "absent")
-                state = "waiting" if waits else state
-                writer.write(wire.encode(wire.Found(message.request, message.attempt_id, state)))
+                found = wire.Found(
+                    message.request, message.attempt_id, self._state(message.attempt_id)
+                )
+                writer.write(wire.encode(found))
             case wire.Release():
                 self._gpus.release(message.gpu_uuids)
             case wire.Leave():
                 self._leaving.set()
             case wire.Welcome() | wire.Beat():
-                pass  # a Welcome was taken in before; a Beat says no more than that it came
+                # `_talk` handles a Welcome; a Beat needs no answer.
+                pass
 
     # --- attempts ---
 
-    def _start(self, start: wire.Start) -> None:
-        """Start an attempt, or let it wait its turn, unless it is known or comes from a server that was replaced."""
-        known = start.attempt_id in self._attempts or self._window.refuses(start.attempt_id)
-        if start.epoch < self._epoch or known or self._journal.holds(start.attempt_id):
+    def _state(self, attempt_id: str) -> str:
+        if attempt_id in self._prefetched:
+            return "waiting"
+        known = self._attempts.get(attempt_id)
+        if known:
+            return "running" if known.live else "ended"
+        has_log = self._journal.log_path(attempt_id).exists()
+        return "ended" if has_log else "absent"
+
+    def _start(self, start: wire.StartAttempt) -> None:
+        """Start or prefetch an attempt, unless it is known or was withdrawn, or comes
+        from a server that was replaced.
+        """
+        attempt_id = start.attempt_id
+        if start.epoch < self._epoch or self._prefetched.refuses(attempt_id):
+            return
+        if attempt_id in self._attempts or self._journal.holds(attempt_id):
             return
         if start.ahead:
-            self._window.add(start)
+            self._prefetched.add(start)
         else:
-            self._window.drop(start.attempt_id)
+            self._prefetched.drop(start.attempt_id)
             self._begin(start)
 
-    def _begin(self, start: wire.Start) -> None:
-        """Carry out a start; one whose GPUs are taken is over at once."""
+    def _begin(self, start: wire.StartAttempt) -> None:
+        """Begin an attempt. If one of its GPUs is in use, it ends at once."""
         try:
             attempt = self._remember(self._journal.intend(start, self._host.boot_id))
         except OSError as error:
             message = f"the agent's journal cannot be written: {error}"
-            self._outbox.put(wire.Ended(start.attempt_id, time.time(), None, reason="spawn_failed", message=message))
+            reason = Reason.SPAWN_FAILED
+            ended = _never_started(start.attempt_id, reason=reason, message=message)
+            self._outbox.put(ended)
             return
-        taken = {uuid for other in self._attempts.values()
-                 if other.live and other is not attempt and not other.start.shares_gpus
-                 for uuid in other.start.gpu_uuids} & set(start.gpu_uuids)  # fmt: skip
+        taken = self._gpus_in_use(attempt).intersection(start.gpu_uuids)
         if taken:
             message = f"GPU {', '.join(sorted(taken))} is in use by another attempt"
-            ended = wire.Ended(start.attempt_id, time.time(), None, reason="gpu_busy", message=message)
+            reason = Reason.GPU_BUSY
+            ended = _never_started(start.attempt_id, reason=reason, message=message)
             self._journal.note(start.attempt_id, ended=ended)
             attempt.record.ended = ended
             self._outbox.put(ended)
             return
         self._spawn(self._attend(attempt, attempt.run()))
 
+    def _gpus_in_use(self, but: AttemptRun) -> set[str]:
+        """The GPUs that other live attempts use alone."""
+        used: set[str] = set()
+        for other in self._attempts.values():
+            if other is not but and other.live and not other.start.shares_gpus:
+                used.update(other.start.gpu_uuids)
+        return used
+
     @staticmethod
     async def _attend(attempt: AttemptRun, work: Coroutine[Any, Any, None]) -> None:
-        """Carry an attempt to its end. Without one, for a fault of ours, it would hold its GPUs for ever."""
+        """Run `work` of an attempt, and end the attempt if that raises.
+
+        Without an end it would hold its GPUs for ever.
+        """
         try:
             await work
         except Exception as error:
             log.exception("an attempt is given up", attempt=attempt.start.attempt_id)
             await attempt.give_up(error)
 
-    def _stop(self, stop: wire.Stop) -> None:
-        """End an attempt. One that never came here is over at once: its Start cannot come after its Stop."""
+    def _stop(self, stop: wire.StopAttempt) -> None:
+        """Stop an attempt.
+
+        One that never came here has ended: its StartAttempt cannot follow its
+        StopAttempt.
+        """
         if stop.epoch < self._epoch:
             return
-        if stop.reason == "revoked":
-            # One that is not here may still be on its way, and is asked for again.
-            if self._window.take_back(stop.attempt_id):
-                self._outbox.put(wire.Ended(stop.attempt_id, time.time(), None, stopped="revoked"))
+        if stop.reason == Reason.REVOKED:
+            # If the attempt does not wait here, it may still be on its way: then the
+            # server asks again.
+            if self._prefetched.withdraw(stop.attempt_id):
+                self._outbox.put(_never_started(stop.attempt_id, stopped=stop.reason))
             return
-        self._window.drop(stop.attempt_id)
+        self._prefetched.drop(stop.attempt_id)
         attempt = self._attempts.get(stop.attempt_id)
         if attempt:
             attempt.stop(stop.reason, checkpoint=stop.checkpoint)
-        else:
-            self._outbox.put(
-                wire.Ended(stop.attempt_id, time.time(), None, stopped=stop.reason, message="never started")
-            )
+            return
+        message = "never started"
+        ended = _never_started(stop.attempt_id, stopped=stop.reason, message=message)
+        self._outbox.put(ended)
 
-    def _gpus_failed(self, reasons: Mapping[str, str]) -> None:
-        """End what runs on GPUs that can do no more; the job's retries decide whether it goes on elsewhere."""
+    def _stop_on_failed_gpus(self, reasons: Mapping[str, str]) -> None:
+        """Stop the attempts on GPUs that have failed; the job's retries decide whether
+        it continues elsewhere.
+        """
         for attempt in list(self._attempts.values()):
-            lost = [f"GPU {uuid} failed: {reasons[uuid]}" for uuid in attempt.start.gpu_uuids if uuid in reasons]
+            lost = [
+                f"GPU {uuid} failed: {reasons[uuid]}"
+                for uuid in attempt.start.gpu_uuids
+                if uuid in reasons
+            ]
             if lost and attempt.live:
                 attempt.remark("; ".join(lost))
-                attempt.stop("gpu_failed")
+                attempt.stop(Reason.GPU_FAILED)
 
-    def _blame(self, uuid: str, said: str) -> None:
-        """The driver says that a program on this GPU did something wrong."""
+    def _remark_on_gpu(self, uuid: str, message: str) -> None:
+        """Add what the driver reported about a program on this GPU to the attempts
+        there.
+        """
         for attempt in self._attempts.values():
             if attempt.live and uuid in attempt.start.gpu_uuids:
-                attempt.remark(said)
+                attempt.remark(message)
 
-    def _remember(self, record: Any) -> AttemptRun:
-        attempt = AttemptRun(record, self._around)
+    def _remember(self, record: AttemptRecord) -> AttemptRun:
+        attempt = AttemptRun(record, self._context)
         self._attempts[record.start.attempt_id] = attempt
         return attempt
 
     def _forget(self, attempt_id: str) -> None:
-        self._window.forget(attempt_id)
+        self._prefetched.forget(attempt_id)
         attempt = self._attempts.get(attempt_id)
         if attempt is None or not attempt.live:
             self._attempts.pop(attempt_id, None)
             self._journal.forget(attempt_id)
 
-    async def _send_log(self, question: wire.ReadLog, writer: asyncio.StreamWriter) -> None:
+    async def _send_log(
+        self, question: wire.ReadLog, writer: asyncio.StreamWriter
+    ) -> None:
         attempt = self._attempts.get(question.attempt_id)
-        part = await read_log(question, self._journal.log_path(question.attempt_id), attempt)
+        path = self._journal.log_path(question.attempt_id)
+        part = await read_log(question, path, attempt)
         writer.write(wire.encode(part))
 
     async def _watch_silence(self) -> None:
-        """End attempts whose `max_silence_s` has passed without a server, by this host's own monotonic clock.
+        """Stop attempts that have been without a server for longer than their
+        `max_silence_s`, measured on this host's monotonic clock.
 
-        The time is kept in a file, for an agent that is killed: the server does not count anew for the next one.
+        The time of the last contact is kept in a file, so that the count continues if
+        the agent is killed.
         """
         while True:
             await asyncio.sleep(1.0)
+            # The keeper kills an agent that stops to touch this file.
             with suppress(OSError):
-                self._sign.touch()  # the keeper kills an agent that hangs
-            if self._pulse:
-                self._silent_since = self._pulse.heard_at
-                with suppress(OSError):  # on a full disk only this agent knows
-                    self._heard.write_text(str(self._silent_since))
+                self._sign_of_life.touch()
+            if self._heartbeat:
+                self._silent_since = self._heartbeat.last_received_at
+                # On a full disk the time is lost with this agent.
+                with suppress(OSError):
+                    self._last_contact_file.write_text(str(self._silent_since))
             silent_s = time.monotonic() - self._silent_since
             for attempt in list(self._attempts.values()):
                 limit = attempt.start.max_silence_s
                 if limit and silent_s > limit:
-                    attempt.stop("silent")
+                    attempt.stop(Reason.NODE_SILENT)
 
 
-def _heard_at(path: Path) -> float:
-    """When an agent of this node last had its link, on the monotonic clock; now, if that is not known."""
+def _last_contact(path: Path) -> float:
+    """When an agent of this node last had a link, in seconds of the monotonic clock;
+    now, if that is not known.
+    """
     now = time.monotonic()
     try:
         return min(float(path.read_text()), now)
@@ -326,11 +439,13 @@ def _heard_at(path: Path) -> float:
 
 
 def _discovery(settings: NodeSettings) -> Callable[[], Discovery]:
-    return SimulatedGpus.parse(settings.simulate_gpus).discover if settings.simulate_gpus else discover
+    if settings.simulate_gpus:
+        return SimulatedGpus.parse(settings.simulate_gpus).discover
+    return discover
 
 
 def _node_id(path: Path) -> str:
-    """This node's id, made once."""
+    """This node's id; made at the first call."""
     if not path.exists():
         draft = path.with_suffix(".new")
         draft.write_text(new_id("node"))
@@ -338,8 +453,19 @@ def _node_id(path: Path) -> str:
     return path.read_text().strip()
 
 
+def _never_started(
+    attempt_id: str, *, reason: str = "", stopped: str = "", message: str = ""
+) -> wire.Ended:
+    now = time.time()
+    return wire.Ended(
+        attempt_id, now, None, reason=reason, stopped=stopped, message=message
+    )
+
+
 def lock_agent(path: Path) -> IO[str]:
-    """Wait until no other agent of this home lives: two must never run the same attempts."""
+    """Wait until no other agent of this home runs: two must never run the same
+    attempts.
+    """
     file = path.open("a+")
     fcntl.flock(file, fcntl.LOCK_EX)
     file.truncate(0)
@@ -349,14 +475,14 @@ def lock_agent(path: Path) -> IO[str]:
 
 
 def main() -> None:
-    """Run the agent of a home."""
+    """Run the agent of the home on the command line."""
     parser = argparse.ArgumentParser(prog="python -m gpuyard.node.agent")
     parser.add_argument("--home", type=Path, required=True)
     home = Home(parser.parse_args().home.absolute())
     configure_logging()
     home.create()
     lock = lock_agent(home.node / "agent.lock")
-    share_the_interpreter()
+    shorten_gil_interval()
     settings = load_settings(home)
     blobs = open_store(home.root, settings.storage)
     try:

@@ -1,7 +1,8 @@
-"""A job of kind `llm`: `python -m gpuyard.node.ask --home HOME MODEL` asks what stands on standard input.
+"""A job of kind `llm`: `python -m gpuyard.node.ask --home HOME MODEL` sends the prompt
+on standard input to a model and prints the answer.
 
-The answer is its output. While no model is free the server says when to ask again, and until the job's time is up it
-does.
+While no model is free, the server says when to ask again. This goes on until the job's
+time is up.
 """
 
 import argparse
@@ -13,7 +14,7 @@ from gpuyard.node.calling import CallRefusedError, call
 
 
 def ask(home: Home, model: str, prompt: str) -> int:
-    """Print the answer; 0, or 1 with the reason on stderr when there will be none."""
+    """Print the answer; returns 0, or 1 after it wrote the reason to stderr."""
     body = {"model": model, "messages": [{"role": "user", "content": prompt}]}
     try:
         answer = call(home, "/v1/chat/completions", body)
@@ -25,12 +26,12 @@ def ask(home: Home, model: str, prompt: str) -> int:
 
 
 def main() -> int:
-    """Ask."""
+    """Ask the model on the command line."""
     parser = argparse.ArgumentParser(prog="python -m gpuyard.node.ask")
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("model")
-    words = parser.parse_args()
-    return ask(Home(words.home), words.model, sys.stdin.read())
+    options = parser.parse_args()
+    return ask(Home(options.home), options.model, sys.stdin.read())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""How a process on a node calls the yard's own servers: whichever answers, for as long as it takes."""
+"""Calls from a process on a node to the servers of its own instance: any of them may
+answer, however long it takes.
+"""
 
 import json
 import time
@@ -10,16 +12,16 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from gpuyard.config.paths import Home
 
-# No server answers while one takes over; this is how often it is looked for.
-_AGAIN_S = 1.0
-# A request may wait in the server's line; this only ends a connection of which nothing will come any more.
-_LONGEST_S = 24 * 3600.0
+# While another server takes over, none answers; all are tried again after this time.
+_RETRY_S = 1.0
+# A request may wait in the server's queue; this only ends a dead connection.
+_TIMEOUT_S = 24 * 3600.0
 # The servers are on our own hosts: no proxy may see their token.
 _open = build_opener(ProxyHandler({})).open
 
 
 class CallRefusedError(Exception):
-    """A server has answered that it will not. The text is what it said."""
+    """A server refused the call. The text is the server's answer."""
 
 
 def servers(home: Home) -> Iterator[tuple[str, str]]:
@@ -34,24 +36,37 @@ def servers(home: Home) -> Iterator[tuple[str, str]]:
             continue
 
 
-def call(home: Home, path: str, body: Any, timeout_s: float = _LONGEST_S, *, stubborn: bool = False) -> Any:
-    """POST `body` and give the answer, both JSON. One that says 503 is asked again when it wants to be.
+def call(
+    home: Home,
+    path: str,
+    body: Any,
+    timeout_s: float = _TIMEOUT_S,
+    *,
+    stubborn: bool = False,
+) -> Any:
+    """POST `body` and return the answer, both JSON. After a 503 the call is repeated
+    when the server says.
 
-    `stubborn`: whatever is not the caller's own fault (4xx) is asked again.
+    `stubborn`: repeat the call after any error that is not the caller's fault (4xx).
     """
     data = json.dumps(body).encode()
     while True:
-        pause = _AGAIN_S
+        pause_s = _RETRY_S
         for url, token in servers(home):
-            headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+            headers = {
+                "Authorization": f"Bearer {token}",
+                "Content-Type": "application/json",
+            }
+            request = Request(url + path, data, headers)
             try:
-                with _open(Request(url + path, data, headers), timeout=timeout_s) as answer:
+                with _open(request, timeout=timeout_s) as answer:
                     return json.load(answer)
             except HTTPError as error:
-                said = error.read().decode(errors="replace")
-                if error.code != 503 and not (stubborn and error.code >= 500):
-                    raise CallRefusedError(said) from None
-                pause = float(error.headers.get("Retry-After") or _AGAIN_S)
+                text = error.read().decode(errors="replace")
+                retry = error.code == 503 or (stubborn and error.code >= 500)
+                if not retry:
+                    raise CallRefusedError(text) from None
+                pause_s = float(error.headers.get("Retry-After") or _RETRY_S)
             except (URLError, OSError, HTTPException, ValueError):
-                continue  # it is gone, or starts
-        time.sleep(pause)
+                continue  # the server is gone, or still starts
+        time.sleep(pause_s)

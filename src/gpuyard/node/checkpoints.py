@@ -1,8 +1,8 @@
-"""Noticing checkpoints: files (or folders) that match the job's pattern, once they are complete.
+"""Finds complete checkpoints: files or folders that match the job's pattern.
 
-A match is taken when it is complete (`storage/matches.py`) and no process of the job has it open for writing; it is
-copied into the blob store and counts only if it still looked the same after the copy. So what is kept is never
-half-written.
+A match is taken when it is complete (`storage/matches.py`) and no process of the job
+has it open for writing. It is copied into the blob store and counts only if it looks
+the same after the copy. So no half-written checkpoint is kept.
 """
 
 import os
@@ -22,45 +22,66 @@ log = structlog.get_logger(__name__)
 
 
 class CheckpointWatcher:
-    """Watches one attempt. `scan` blocks on disk and blobs: call it in a thread, one call at a time."""
+    """Watches one attempt.
+
+    `scan` blocks on disk and blobs: call it in a thread, one call at a time.
+    """
 
     def __init__(
-        self, start: wire.Start, workdir: Path, began_at: float, blobs: Blobs, step: Callable[[], int | None]
+        self,
+        start: wire.StartAttempt,
+        workdir: Path,
+        began_at: float,
+        blobs: Blobs,
+        step: Callable[[], int | None],
     ) -> None:
         self._start = start
         self._workdir = workdir
         self._blobs = blobs
         self._step = step
-        # What was there before the attempt is not its work.
+        # Files from before the attempt are not its work.
         self._matches = Matches(workdir, start.checkpoint_path, began_at)
         self._warned: set[str] = set()
 
     @property
     def newest_ns(self) -> int:
-        """When the newest checkpoint taken so far was written, in ns since the epoch; 0 without any."""
-        return max((look.changed_ns for look in self._matches.taken.values()), default=0)
+        """When the newest checkpoint taken so far was written, in ns since the epoch; 0
+        if there is none.
+        """
+        times = [look.changed_ns for look in self._matches.taken.values()]
+        return max(times, default=0)
 
     def ignore_existing(self) -> None:
-        """What is there now, before the attempt, is not its work until it changes."""
-        matches = self._matches
-        matches.taken |= {name: look for name in matches.names() if (look := matches.look(name))}
+        """Ignore what exists before the attempt, until it changes."""
+        for name in self._matches.names():
+            look = self._matches.look(name)
+            if look:
+                self._matches.taken[name] = look
 
     def remember(self, saved: Iterable[wire.CheckpointSaved]) -> None:
-        """These were taken by an earlier agent: they count as new again only when they change after `at`."""
+        """Ignore what an earlier agent took, until it changes after its time `at`."""
         for item in saved:
             look = self._matches.look(item.path)
             if look and look.changed_ns <= item.at * 1e9:
                 self._matches.taken[item.path] = look
 
-    def scan(self, pids: Callable[[], Iterable[int]], *, last: bool = False) -> list[wire.CheckpointSaved]:
+    def scan(
+        self, pids: Callable[[], Iterable[int]], *, last: bool = False
+    ) -> list[wire.CheckpointSaved]:
         """The checkpoints completed since the last scan. `pids`: the job's processes.
 
-        `last`: the job has ended by itself, so that what it left is as complete as it will ever be.
+        `last`: the job has ended by itself, so what it left is complete.
         """
-        ready = self._matches.complete(last=last)  # the newest is told last, whatever its name
+        # In order of their age, whatever their names: the newest is reported last.
+        ready = self._matches.complete(last=last)
         writing = _open_for_writing(pids()) if ready else set[Path]()
-        saved = [self._take(name, look) for name, look in ready.items() if not _touched(self._workdir / name, writing)]
-        return [item for item in saved if item]
+        saved: list[wire.CheckpointSaved] = []
+        for name, look in ready.items():
+            if not _is_written(self._workdir / name, writing):
+                checkpoint = self._take(name, look)
+                if checkpoint:
+                    saved.append(checkpoint)
+        return saved
 
     def _take(self, name: str, look: Look) -> wire.CheckpointSaved | None:
         path = self._workdir / name
@@ -69,27 +90,40 @@ class CheckpointWatcher:
         except FileNotFoundError:
             return None  # the program rotates its checkpoints and has removed this one
         except OSError as error:
-            # A full disk, a bucket that is away: the job goes on, the next scan tries again.
+            # The disk is full or the bucket is not there: the job goes on, and the next
+            # scan tries again.
             if name not in self._warned:
                 log.warning(
-                    "a checkpoint could not be kept", attempt=self._start.attempt_id, path=name, error=str(error)
+                    "a checkpoint could not be kept",
+                    attempt=self._start.attempt_id,
+                    path=name,
+                    error=str(error),
                 )
             self._warned.add(name)
             return None
         if self._matches.look(name) != look:
             return None
         self._matches.taken[name] = look
-        told = step_of(name)
-        step = self._step() if told is None else told
-        # A name may be any bytes; what is reported has to be text.
+        step = step_of(name)
+        if step is None:
+            step = self._step()
+        # A file name may be any bytes, but a report needs text.
         shown = os.fsencode(name).decode(errors="replace")
         return wire.CheckpointSaved(
-            self._start.attempt_id, shown, blob.sha256, blob.size, time.time(), step, look.folder
+            self._start.attempt_id,
+            shown,
+            blob.sha256,
+            blob.size,
+            time.time(),
+            step,
+            look.folder,
         )
 
 
 def _open_for_writing(pids: Iterable[int]) -> set[Path]:
-    """The files these processes have open for writing, as far as we may look."""
+    """The files that these processes have open for writing, as far as this is
+    visible.
+    """
     found: set[Path] = set()
     for pid in pids:
         try:
@@ -108,6 +142,6 @@ def _open_for_writing(pids: Iterable[int]) -> set[Path]:
     return found
 
 
-def _touched(path: Path, writing: set[Path]) -> bool:
+def _is_written(path: Path, writing: set[Path]) -> bool:
     real = path.resolve()
     return any(item == real or real in item.parents for item in writing)

@@ -1,16 +1,19 @@
-"""Runs a script's items, one after another, in the environment that has what the script imports.
+"""Runs a script over items, one after another, in an environment that has what the
+script imports.
 
-`python items.py SCRIPT FD` is given an item a line on standard input and says a line each on the descriptor FD; what
-the script prints is its own. It runs in other people's environments, so it imports nothing of gpuyard's:
+`python items.py SCRIPT FD` reads one message per line from standard input, and writes
+its answers, one per line, to the descriptor FD. Standard output belongs to the script.
+This program runs in other people's environments, so it imports nothing from gpuyard:
 
-    {"args": {…}}                                          first, once: the script is loaded, and answers
+    {"args": {…}}                  first: load the script
     {"ready": true} or {"fault": "…"}
-    {"args": {…}, "folder": "…"}                           then an item
+    {"args": {…}, "folder": "…"}   then for each item
     {"progress": 0.5} … {"output": …} or {"fault": "…"}
 
-A script is a Python file with `load(args) -> run`, and `run(args, folder, progress)` does an item: `args` are its
-arguments, `folder` is where its files go, `progress(0.5)` says how far it is, and what it returns (anything that JSON
-can say) is its output.
+A script is a Python file with a function `load(args)` that returns `run`, and
+`run(args, folder, progress)` processes an item: `args` are its arguments, `folder` is
+where its files go, and `progress(0.5)` reports progress. What `run` returns (anything
+that JSON can express) is the item's output.
 """
 
 import json
@@ -28,7 +31,9 @@ Load = Callable[[dict[str, Any]], Run]
 
 
 def find(script: str) -> Load:
-    """What loads the script: a file's `load`, what an installed package registered, or one of gpuyard's own."""
+    """The script's `load`: from a file, from an installed package's entry point, or
+    from gpuyard's own scripts.
+    """
     if script.endswith(".py"):
         return _from_file(Path(script))
     for entry in entry_points(group="gpuyard.scripts", name=script):
@@ -49,34 +54,39 @@ def _from_file(path: Path) -> Load:
 
 
 def _fault(error: BaseException) -> str:
-    """What went wrong in one line; the whole of it goes to the log."""
+    """The error in one line; its traceback goes to the log."""
     traceback.print_exc()
-    said = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+    name = type(error).__name__
+    lines = str(error).strip().splitlines()
+    return f"{name}: {lines[0]}" if lines else name
 
 
 def main() -> int:
-    """Load, then do items until there are no more."""
-    script, said = sys.argv[1], os.fdopen(int(sys.argv[2]), "w")
+    """Load the script, then process items until there are no more."""
+    script = sys.argv[1]
+    answers = os.fdopen(int(sys.argv[2]), "w")
     lines = iter(sys.stdin.readline, "")
 
-    def say(**message: Any) -> None:
-        said.write(json.dumps(message, allow_nan="progress" in message) + "\n")
-        said.flush()
+    def answer(**message: Any) -> None:
+        answers.write(json.dumps(message, allow_nan="progress" in message) + "\n")
+        answers.flush()
+
+    def show_progress(part: float) -> None:
+        answer(progress=float(part))
 
     try:
         run = find(script)(json.loads(next(lines))["args"])
-    except Exception as error:  # noqa: BLE001  whatever it is, it is the script's
-        say(fault=_fault(error))
+    except Exception as error:  # noqa: BLE001  a script may raise anything
+        answer(fault=_fault(error))
         return 1
-    say(ready=True)
+    answer(ready=True)
     for line in lines:
         item = json.loads(line)
         try:
-            output = run(item["args"], Path(item["folder"]), lambda part: say(progress=float(part)))
-            say(output=output)
-        except Exception as error:  # noqa: BLE001  likewise; the next item may be better
-            say(fault=_fault(error))
+            output = run(item["args"], Path(item["folder"]), show_progress)
+            answer(output=output)
+        except Exception as error:  # noqa: BLE001  the next item may work
+            answer(fault=_fault(error))
     return 0
 
 

@@ -1,7 +1,8 @@
-"""The agent's memory: one small append-only file per attempt, written with plain writes.
+"""The agent's memory: one small append-only file per attempt, written with plain
+writes.
 
-A reboot kills the jobs anyway, so nothing is synced; a killed agent's writes are in the page cache and survive it.
-A line torn by the kill is the last one, and is cut off.
+Nothing is synced to disk: a reboot kills the jobs anyway, and what a killed agent wrote
+is in the page cache. Only the last line can be torn by a kill; it is cut off.
 """
 
 import errno
@@ -24,13 +25,15 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
-class Record:
-    """All that the journal knows of an attempt; times in UTC seconds, `monotonic` on the clock of `boot_id`'s boot.
+class AttemptRecord:
+    """What the journal knows about an attempt. Times are UTC seconds; `monotonic` is a
+    time on the clock of the boot `boot_id`.
 
-    `keeper` is that of the agent when it meant to start the attempt, at `intended_at` (see `own_keeper`).
+    `keeper` is the keeper of the agent (see `own_keeper`) at `intended_at`, just before
+    the agent started the attempt.
     """
 
-    start: wire.Start
+    start: wire.StartAttempt
     boot_id: str
     keeper: int = 0
     intended_at: float = 0.0
@@ -41,10 +44,12 @@ class Record:
     limits: Mapping[str, str] = field(default_factory=dict[str, str])
     stopping: str = ""
     ended: wire.Ended | None = None
-    checkpoints: list[wire.CheckpointSaved] = field(default_factory=list[wire.CheckpointSaved])
+    checkpoints: list[wire.CheckpointSaved] = field(
+        default_factory=list[wire.CheckpointSaved]
+    )
 
 
-class Journal:
+class AttemptJournal:
     """The journals and logs of a node's attempts, in one folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -56,29 +61,43 @@ class Journal:
         return self.folder / f"{attempt_id}.log"
 
     def private(self, attempt_id: str) -> Path:
-        """The attempt's own folder: its working directory when it named none, the checkpoint it resumes from."""
+        """The attempt's own folder: for its working directory if it named none, and for
+        the checkpoint that it resumes from.
+        """
         return self.folder / attempt_id
 
     def _path(self, attempt_id: str) -> Path:
         return self.folder / f"{attempt_id}.journal"
 
-    def intend(self, start: wire.Start, boot_id: str) -> Record:
-        """Note that the attempt is about to be started, before it is. OSError when that cannot be written."""
-        keeper, now = own_keeper(), time.time()
+    def intend(self, start: wire.StartAttempt, boot_id: str) -> AttemptRecord:
+        """Note that the attempt is about to be started.
+
+        OSError when that cannot be written.
+        """
+        keeper = own_keeper()
+        now = time.time()
         facts = {"boot_id": boot_id, "keeper": keeper, "intended_at": now}
         try:
             self._append(start.attempt_id, {"start": start, **facts})
         except OSError:
             self._path(start.attempt_id).unlink(missing_ok=True)
             raise
-        return Record(start, boot_id, keeper, now)
+        return AttemptRecord(start, boot_id, keeper, now)
 
     def note(self, attempt_id: str, **facts: Any) -> None:
-        """Note facts: fields of Record. On a full disk they are only known while this agent lives."""
+        """Note facts, which are fields of `AttemptRecord`.
+
+        On a full disk they are lost with this agent.
+        """
         try:
             self._append(attempt_id, facts)
         except OSError as error:
-            log.warning("not noted in the journal", attempt=attempt_id, facts=list(facts), error=str(error))
+            log.warning(
+                "not noted in the journal",
+                attempt=attempt_id,
+                facts=list(facts),
+                error=str(error),
+            )
 
     def note_checkpoint(self, saved: wire.CheckpointSaved) -> None:
         """Note a checkpoint, so that the next agent does not take it for a new one."""
@@ -92,10 +111,12 @@ class Journal:
             shutil.rmtree(resume, ignore_errors=True)
 
     def holds(self, attempt_id: str) -> bool:
-        """Is there a record, or the log of an attempt whose record was forgotten?"""
+        """True if there is a record, or the log of an attempt whose record was
+        forgotten.
+        """
         return self._path(attempt_id).exists() or self.log_path(attempt_id).exists()
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[AttemptRecord]:
         """Every attempt that is not settled, oldest first."""
         for path in sorted(self.folder.glob("*.journal")):
             record = _read(path)
@@ -115,35 +136,45 @@ class Journal:
 
 
 def own_keeper() -> int:
-    """The pid of the keeper that started this agent; 0 when that is gone: whoever has its orphans now keeps no record.
+    """The pid of the keeper that started this agent; 0 when that keeper is gone,
+    because then nobody records how orphans end.
 
-    The parent alone does not say it: of two agents whose keepers are gone it is the same.
+    The parent's pid alone is not enough: two agents whose keepers are gone have the
+    same parent.
     """
     parent = os.getppid()
     return parent if os.environ.get("GPUYARD_KEEPER") == str(parent) else 0
 
 
-def _read(path: Path) -> Record | None:
+def _read(path: Path) -> AttemptRecord | None:
     content = path.read_bytes()
     whole = content.rfind(b"\n") + 1
     if whole == 0:
-        path.unlink()  # torn in its first line: the attempt was not started
+        path.unlink()  # the first line is torn: the attempt was not started
         return None
     os.truncate(path, whole)
     try:
         return _fold([json.loads(line) for line in content[:whole].splitlines()])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        log.error("a journal cannot be read and is left alone", path=str(path), error=str(error))
+        log.error(
+            "a journal cannot be read and is left alone",
+            path=str(path),
+            error=str(error),
+        )
         return None
 
 
-def _fold(lines: list[dict[str, Any]]) -> Record:
+def _fold(lines: list[dict[str, Any]]) -> AttemptRecord:
     first = lines[0]
-    start = msgspec.convert(first["start"], wire.Start)
-    record = Record(start, first["boot_id"], first["keeper"], first["intended_at"])
+    start = msgspec.convert(first["start"], wire.StartAttempt)
+    record = AttemptRecord(
+        start, first["boot_id"], first["keeper"], first["intended_at"]
+    )
     for facts in lines[1:]:
         if "checkpoint" in facts:
-            record.checkpoints.append(msgspec.convert(facts["checkpoint"], wire.CheckpointSaved))
+            record.checkpoints.append(
+                msgspec.convert(facts["checkpoint"], wire.CheckpointSaved)
+            )
             continue
         if facts.get("ended"):
             facts["ended"] = msgspec.convert(facts["ended"], wire.Ended)

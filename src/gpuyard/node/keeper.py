@@ -1,16 +1,22 @@
-"""Starts the agent, restarts it when it dies, and keeps the exit codes of the jobs that a dead agent leaves behind.
+"""Starts the agent, restarts it when it dies, and keeps the exit codes of the jobs that
+a dead agent leaves behind.
 
     python -I keeper.py --dir NODE_DIR -- AGENT [ARGUMENT…]
 
-A stand-alone script of the standard library: it must not fail with the program it watches over. It is the subreaper of
-its descendants, so that a job whose agent has died becomes its child; it writes how each ended to
-`NODE_DIR/exits/PID-START.json` (START: clock ticks from boot to the process's start) before it reaps it. Records are
-kept for a day. An agent that exits with 0 was asked to stop and is not started again; the keeper then hands its lock
-on, so that a new one can start, and stays until the jobs it still has have ended. SIGTERM is passed to the agent, which
-is not restarted whatever its exit code; a second one ends the keeper at once. Its log is `NODE_DIR/keeper.log`.
+A stand-alone script of the standard library: it must not fail with the program that it
+watches. It is the subreaper of its descendants, so a job whose agent has died becomes
+its child. Before it reaps such a child, it writes how that ended to
+`NODE_DIR/exits/PID-START.json` (START: clock ticks from boot to the process's start).
+These records are kept for a day.
 
-An agent that was stopped (SIGSTOP) and not woken, or whose `NODE_DIR/pulse` it touches no more, is killed, and a fresh
-one adopts its jobs.
+An agent that exits with 0 was told to leave and is not started again. The keeper then
+releases its lock, so that a new keeper can start, and stays until the jobs that it
+still has have ended. It passes SIGTERM to the agent and does not restart that, whatever
+its exit code; a second SIGTERM ends the keeper at once. Its log is
+`NODE_DIR/keeper.log`.
+
+The keeper kills an agent that stays suspended (SIGSTOP) or no longer touches
+`NODE_DIR/pulse`; a new agent adopts the jobs.
 """
 
 import argparse
@@ -25,29 +31,38 @@ from contextlib import suppress
 from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
-_STABLE_S = 30.0  # an agent that has lived this long starts afresh with the first pause
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 10.0
+# After an agent that lived this long, the pauses start again with the first one.
+_STABLE_S = 30.0
 _LOG_BYTES = 1_000_000
 _KEEP_RECORDS_S = 86_400.0
 _PRUNE_EVERY_S = 3_600.0
 _RETRY_WRITE_S = 1.0
 _LOCK_TRIES = 20
 _WATCH_S = 2.0
-# Looks, _WATCH_S apart: counted and not timed, so that a keeper which was stopped itself takes nobody for dead.
-_STOPPED_LOOKS, _SILENT_LOOKS = 5, 30
-_LOOKS, _LOOK_AGAIN_S = 10, 0.002
+# Checks, _WATCH_S apart: counted and not timed, so that a keeper that was suspended
+# itself does not kill a healthy agent.
+_SUSPENDED_CHECKS = 5
+_SILENT_CHECKS = 30
+_ORPHAN_TRIES = 10
+_ORPHAN_PAUSE_S = 0.002
 _ATTEMPT = b"GPUYARD_ATTEMPT_ID="
 _SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
 
 
-class Log:
-    """Lines with their time, in a file that is moved to `keeper.log.1` when it is full."""
+class KeeperLog:
+    """A log file with a time in each line; when it is full it is moved to
+    `keeper.log.1`.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def write(self, text: str) -> None:
-        """Append a line. A full disk must not stop the keeper: then the line is lost."""
+        """Append a line. On a full disk the line is lost, because the keeper must go
+        on.
+        """
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         with suppress(OSError):
             if self.path.exists() and self.path.stat().st_size > _LOG_BYTES:
@@ -59,7 +74,7 @@ class Log:
 class Exits:
     """The folder of exit records, `PID-START.json` each."""
 
-    def __init__(self, folder: Path, log: Log) -> None:
+    def __init__(self, folder: Path, log: KeeperLog) -> None:
         self._folder = folder
         self._log = log
         self._pruned_at = 0.0
@@ -67,18 +82,33 @@ class Exits:
 
     @property
     def pending(self) -> bool:
-        """Whether records wait for the disk to take them."""
+        """True while records could not be written yet."""
         return bool(self._unwritten)
 
-    def record(self, pid: int, start_ticks: int, code: int | None, signum: int | None, attempt: str) -> None:
-        """Write down how a process ended; on a full disk, as soon as there is room."""
-        content = {"pid": pid, "start_ticks": start_ticks, "code": code, "signal": signum, "at": time.time(),
-                   "attempt": attempt}  # fmt: skip
+    def record(
+        self,
+        pid: int,
+        start_ticks: int,
+        code: int | None,
+        signum: int | None,
+        attempt: str,
+    ) -> None:
+        """Record how a process ended; on a full disk, as soon as there is room."""
+        content = {
+            "pid": pid,
+            "start_ticks": start_ticks,
+            "code": code,
+            "signal": signum,
+            "at": time.time(),
+            "attempt": attempt,
+        }
         self._unwritten[f"{pid}-{start_ticks}.json"] = json.dumps(content)
         self.flush()
 
     def flush(self) -> None:
-        """Write what is pending, each record whole or not at all, and at times remove what is old."""
+        """Write the pending records, each whole or not at all, and now and then remove
+        old ones.
+        """
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             for name, content in list(self._unwritten.items()):
@@ -100,13 +130,18 @@ class Exits:
                 file.unlink(missing_ok=True)
 
 
-class Watch:
-    """Whether an agent still works, looked at every `_WATCH_S`. A debugger may hold it for as long as it likes."""
+class AgentWatchdog:
+    """Checks whether an agent still works, every `_WATCH_S`.
+
+    An agent that a debugger has stopped is left alone.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._first = self._last = self._touched()
-        self._stopped = self._silent = 0
+        self._first_touch = self._touched()
+        self._last_touch = self._first_touch
+        self._suspended_checks = 0
+        self._silent_checks = 0
 
     def _touched(self) -> int:
         try:
@@ -115,55 +150,73 @@ class Watch:
             return 0
 
     def fault(self, pid: int) -> str:
-        """Why the agent has to go; empty while it may stay. One that never touched the file is not held to it."""
+        """Why the agent must be killed; empty while it works.
+
+        An agent that has never touched the file need not do so.
+        """
         stat = Path(f"/proc/{pid}/stat").read_bytes()
-        stopped = stat[stat.rindex(b")") + 2 :].startswith(b"T")
-        self._stopped = self._stopped + 1 if stopped else 0
+        suspended = stat[stat.rindex(b")") + 2 :].startswith(b"T")
+        self._suspended_checks = self._suspended_checks + 1 if suspended else 0
         touched = self._touched()
-        self._silent = self._silent + 1 if touched == self._last != self._first else 0
-        self._last = touched
-        if self._stopped > _STOPPED_LOOKS:
+        silent = touched == self._last_touch and touched != self._first_touch
+        self._silent_checks = self._silent_checks + 1 if silent else 0
+        self._last_touch = touched
+        if self._suspended_checks > _SUSPENDED_CHECKS:
             return "is stopped"
-        return "no longer shows that it works" if self._silent > _SILENT_LOOKS else ""
+        if self._silent_checks > _SILENT_CHECKS:
+            return "no longer shows that it works"
+        return ""
 
 
 class Keeper:
-    """One agent, started again and again, and whatever it leaves behind."""
+    """Keeps one agent running, and the jobs that it leaves behind."""
 
     def __init__(self, folder: Path, command: list[str], lock: int) -> None:
         self._command = command
         self._lock = lock
-        self._log = Log(folder / "keeper.log")
+        self._log = KeeperLog(folder / "keeper.log")
         self._exits = Exits(folder / "exits", self._log)
         self._agent: int | None = None
         self._started_at = 0.0
         self._pause_s = _FIRST_PAUSE_S
-        self._start_at: float | None = time.monotonic()  # None: the agent runs, or is to run no more
+        # None: the agent runs, or is not to be started again.
+        self._start_at: float | None = time.monotonic()
         self._stopping = False
-        self._watch = Watch(folder / "pulse")
-        self._orphans: dict[int, str] = {}  # the attempts of the jobs that an agent left behind, by pid
+        self._watch = AgentWatchdog(folder / "pulse")
+        # The attempts of the jobs that an agent left behind, by pid.
+        self._orphans: dict[int, str] = {}
 
     def run(self) -> None:
-        """Return when the agent has stopped for good and no child is left, or at the second SIGTERM."""
+        """Run until the agent has stopped for good and no child is left, or until the
+        second SIGTERM.
+        """
         self._log.write(f"keeping {self._command}")
         while True:
             children_left = self._reap()
             if self._exits.pending:
                 self._exits.flush()
             if self._stopping and self._agent is None:
-                fcntl.flock(self._lock, fcntl.LOCK_UN)  # a new keeper may come
+                fcntl.flock(self._lock, fcntl.LOCK_UN)  # for a new keeper
             if self._start_at is not None:
                 if time.monotonic() >= self._start_at:
                     self._start()
             elif not children_left and not self._exits.pending:
                 break
             received = self._wait()
-            if not received and self._agent is not None and (fault := self._watch.fault(self._agent)):
-                self._log.write(f"agent {self._agent} {fault}: killed")
-                os.kill(self._agent, signal.SIGKILL)  # not yet reaped: the pid is the agent's
+            if not received:
+                self._kill_broken_agent()
             if received in (signal.SIGTERM, signal.SIGINT) and not self._stop():
                 break
         self._log.write("ends")
+
+    def _kill_broken_agent(self) -> None:
+        if self._agent is None:
+            return
+        fault = self._watch.fault(self._agent)
+        if fault:
+            self._log.write(f"agent {self._agent} {fault}: killed")
+            # It is not reaped yet, so the pid is still the agent's.
+            os.kill(self._agent, signal.SIGKILL)
 
     def _start(self) -> None:
         self._start_at = None
@@ -177,7 +230,7 @@ class Keeper:
                 setsigmask=[],
                 setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
             )
-            self._watch = Watch(self._watch.path)
+            self._watch = AgentWatchdog(self._watch.path)
             self._log.write(f"agent {self._agent} started")
         except OSError as error:
             self._log.write(f"agent not started: {error}")
@@ -191,23 +244,27 @@ class Keeper:
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
     def _wait(self) -> int:
-        """Sleep until a signal comes or something is due; the signal, 0 without one."""
+        """Sleep until a signal comes or something is due; returns the signal, or 0."""
         due = [] if self._start_at is None else [self._start_at - time.monotonic()]
         if self._exits.pending:
             due.append(_RETRY_WRITE_S)
         if self._agent is not None:
             due.append(_WATCH_S)
-        received = signal.sigtimedwait(_SIGNALS, max(0.0, min(due))) if due else signal.sigwaitinfo(_SIGNALS)
+        if due:
+            received = signal.sigtimedwait(_SIGNALS, max(0.0, min(due)))
+        else:
+            received = signal.sigwaitinfo(_SIGNALS)
         return received.si_signo if received else 0
 
     def _stop(self) -> bool:
-        """Pass a SIGTERM on; False if this is not the first."""
+        """Pass SIGTERM to the agent; False if this is the second one."""
         if self._stopping:
             self._log.write("second SIGTERM")
             return False
         self._finish("SIGTERM")
         if self._agent is not None:
-            os.kill(self._agent, signal.SIGTERM)  # not yet reaped: the pid is the agent's
+            # It is not reaped yet, so the pid is still the agent's.
+            os.kill(self._agent, signal.SIGTERM)
         return True
 
     def _finish(self, why: str) -> None:
@@ -216,7 +273,9 @@ class Keeper:
         self._start_at = None
 
     def _reap(self) -> bool:
-        """Reap every child that has ended, those that matter after their record; False if there is no child left."""
+        """Reap every child that has ended, after it is recorded; False when no child is
+        left.
+        """
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -224,8 +283,11 @@ class Keeper:
                 return False
             if ended is None:
                 return True
-            exited = ended.si_code == os.CLD_EXITED
-            code, signum = (ended.si_status, None) if exited else (None, ended.si_status)
+            code = signum = None
+            if ended.si_code == os.CLD_EXITED:
+                code = ended.si_status
+            else:
+                signum = ended.si_status
             attempt = self._orphans.pop(ended.si_pid, "")
             if ended.si_pid != self._agent:
                 self._record(ended.si_pid, code, signum, attempt)
@@ -233,37 +295,49 @@ class Keeper:
             if ended.si_pid == self._agent:
                 self._agent_ended(code, signum)
 
-    def _record(self, pid: int, code: int | None, signum: int | None, attempt: str) -> None:
+    def _record(
+        self, pid: int, code: int | None, signum: int | None, attempt: str
+    ) -> None:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
         fields = stat[stat.rindex(b")") + 2 :].split()
-        session, start_ticks = int(fields[3]), int(fields[19])
-        if session == pid:  # a job is the leader of its session; what a job leaves behind is of no account
+        session = int(fields[3])
+        start_ticks = int(fields[19])
+        # A job leads its session. How its own children ended does not matter.
+        if session == pid:
             self._exits.record(pid, start_ticks, code, signum, attempt)
 
-    def _learn_orphans(self) -> None:
-        """Whose attempts the agent left behind: it may have died before it noted which process was which.
+    def _identify_orphans(self) -> None:
+        """Find out which attempts' processes the agent left behind: it may have died
+        before it noted that.
 
-        A process it had only just made shows its own environment a moment later, once it executes its program.
+        A process that it had only just started shows its own environment a moment
+        later, once it executes its program.
         """
-        for _ in range(_LOOKS):
-            unknown = [pid for pid in _children() if pid not in self._orphans and not self._learn(pid)]
+        for _ in range(_ORPHAN_TRIES):
+            new = [pid for pid in _children() if pid not in self._orphans]
+            unknown = [pid for pid in new if not self._identify(pid)]
             if not unknown:
                 return
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_ORPHAN_PAUSE_S)
 
-    def _learn(self, pid: int) -> bool:
-        """Note whose attempt the process is; False while that does not show."""
-        with suppress(OSError):
-            for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                if entry.startswith(_ATTEMPT):
-                    self._orphans[pid] = entry.removeprefix(_ATTEMPT).decode(errors="replace")
-                    return True
+    def _identify(self, pid: int) -> bool:
+        """Note the process's attempt; False while its environment does not show it."""
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            return False
+        for entry in environment.split(b"\0"):
+            if entry.startswith(_ATTEMPT):
+                attempt = entry.removeprefix(_ATTEMPT)
+                self._orphans[pid] = attempt.decode(errors="replace")
+                return True
         return False
 
     def _agent_ended(self, code: int | None, signum: int | None) -> None:
-        self._log.write(f"agent {self._agent} ended: " + (f"signal {signum}" if code is None else f"exit code {code}"))
+        how = f"signal {signum}" if code is None else f"exit code {code}"
+        self._log.write(f"agent {self._agent} ended: {how}")
         self._agent = None
-        self._learn_orphans()
+        self._identify_orphans()
         if code == 0 and not self._stopping:
             self._finish("exit code 0")
         if not self._stopping:
@@ -274,15 +348,19 @@ def _children() -> list[int]:
     """The pids of this process's children."""
     me = os.getpid()
     try:
-        return [int(pid) for pid in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
+        text = Path(f"/proc/{me}/task/{me}/children").read_text()
     except OSError:  # a kernel may be built without this file
         return []
+    return [int(pid) for pid in text.split()]
 
 
 def take_lock(path: Path) -> int | None:
-    """Lock the file and write this process's pid to it; None if another keeper holds the lock."""
+    """Lock the file and write this process's pid to it; None if another keeper holds
+    the lock.
+    """
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    for _ in range(_LOCK_TRIES):  # whoever asks whether a keeper lives holds the lock for a moment in order to look
+    # A process that checks whether a keeper runs holds the lock for a moment.
+    for _ in range(_LOCK_TRIES):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
@@ -297,24 +375,33 @@ def take_lock(path: Path) -> int | None:
 
 
 def detach() -> None:
-    """Stand apart from whoever started this, and become the parent of all orphans below."""
-    if os.getpgrp() != os.getpid():  # the leader of a process group cannot start a session
+    """Leave the session of the caller, and become the parent of all orphans below."""
+    # The leader of a process group cannot start a session.
+    if os.getpgrp() != os.getpid():
         os.setsid()
-    for fd in (0, 1, 2):  # were one of them closed, the next file opened would take its place
+    # If one of them is closed, the next opened file would take its number.
+    for fd in (0, 1, 2):
         try:
             os.fstat(fd)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would make exit codes vanish
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # they are waited for; ignoring SIGHUP would be inherited
+    # If it was inherited as ignored, exit codes would be lost.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # The keeper waits for these signals. It cannot just ignore SIGHUP, because the
+    # agent would inherit that.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "cannot become the subreaper of the jobs")
 
 
 def main() -> int:
-    """Run as the command line says; the exit code is 0 but for wrong use."""
-    parser = argparse.ArgumentParser(description="Starts a gpuyard agent again when it dies and keeps its jobs' exits.")
+    """Run the keeper; returns 0."""
+    parser = argparse.ArgumentParser(
+        description=(
+            "Starts a gpuyard agent again when it dies and keeps its jobs' exits."
+        )
+    )
     parser.add_argument("--dir", type=Path, required=True, help="the node's folder")
     parser.add_argument("command", nargs="+", help="the agent's command, after --")
     options = parser.parse_args()
@@ -323,7 +410,9 @@ def main() -> int:
     lock = take_lock(folder / "keeper.lock")
     if lock is None:
         holder = (folder / "keeper.lock").read_text().strip()
-        sys.stdout.write(f"keeper: process {holder or 'another'} already keeps {folder}\n")
+        sys.stdout.write(
+            f"keeper: process {holder or 'another'} already keeps {folder}\n"
+        )
         return 0
     detach()
     Keeper(folder, options.command, lock).run()

@@ -1,4 +1,4 @@
-"""Answering ReadLog: part of an attempt's log, waiting for more if asked."""
+"""Answers ReadLog: a part of an attempt's log, if wanted after a wait for output."""
 
 import asyncio
 import time
@@ -11,25 +11,36 @@ from gpuyard.node.launcher import LogFile
 _LOOK_S = 0.02
 
 
-async def read_log(question: wire.ReadLog, path: Path, attempt: AttemptRun | None) -> wire.LogPart:
-    """Bytes from the offset on. With `wait_s`, answers as soon as there are any or the attempt is over."""
+async def read_log(
+    question: wire.ReadLog, path: Path, attempt: AttemptRun | None
+) -> wire.LogPart:
+    """The bytes from the offset on.
+
+    With `wait_s`, waits until there are any or the attempt is over.
+    """
     deadline = time.monotonic() + question.wait_s
-    offset, tail = question.offset, question.tail_lines
+    offset = question.offset
+    tail = question.tail_lines
     while True:
-        # Asked before the read: bytes written in between are then found by the next question.
+        # Checked before the read: the next question finds bytes written in between.
         over = attempt is None or not attempt.live
         found = _read(path, offset, tail, question.limit)
         if found is None and attempt is None:
             return wire.LogPart(question.request, 0, b"", end=True, missing=True)
         first, data = found or (max(offset, 0), b"")
         if offset < 0 and found:
-            offset, tail = first, 0
+            offset = first
+            tail = 0
         if data or over or time.monotonic() >= deadline:
-            return wire.LogPart(question.request, first, data, end=over and len(data) < question.limit)
+            return wire.LogPart(
+                question.request, first, data, end=over and len(data) < question.limit
+            )
         await asyncio.sleep(_LOOK_S)
 
 
-def _read(path: Path, offset: int, tail_lines: int, limit: int) -> tuple[int, bytes] | None:
+def _read(
+    path: Path, offset: int, tail_lines: int, limit: int
+) -> tuple[int, bytes] | None:
     log = LogFile(path)
     try:
         return log.tail(tail_lines) if offset < 0 else log.read(offset, limit)

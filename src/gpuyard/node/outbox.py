@@ -1,4 +1,6 @@
-"""Reports on their way to the server: numbered, in order, kept until acknowledged, repeated on the next link."""
+"""Reports that wait to be sent to the server: numbered, in order, kept until they are
+acknowledged, and sent again on a new link.
+"""
 
 import asyncio
 from collections import deque
@@ -10,7 +12,8 @@ import structlog
 from gpuyard.domain import wire
 
 log = structlog.get_logger(__name__)
-# Beyond this, old progress is dropped: a server that is away for a day must not fill this host's memory.
+# Above this, old progress is dropped: if the server is away for a day, its reports must
+# not fill this host's memory.
 _MAX_WAITING = 20_000
 _DROPPABLE = (wire.ProgressSeen, wire.UsageSeen)
 
@@ -19,42 +22,57 @@ class Outbox:
     """The agent's reports."""
 
     def __init__(self) -> None:
-        self._waiting: deque[wire.Report] = deque()
+        self._waiting: deque[wire.NumberedReport] = deque()
         self._number = 0
         self._more = asyncio.Event()
 
     def put(self, body: Any) -> None:
-        """Queue a report. One that cannot be sent is dropped, and said so: it must not hold up those behind it."""
-        report = wire.Report(self._number + 1, body)
+        """Queue a report.
+
+        A report that cannot be sent is dropped and logged: it must not hold up those
+        behind it.
+        """
+        report = wire.NumberedReport(self._number + 1, body)
         try:
             size = len(wire.encode(report))
         except (ValueError, OverflowError, TypeError) as error:
-            log.error("a report cannot be encoded", kind=type(body).__name__, error=str(error))
+            log.error(
+                "a report cannot be encoded", kind=type(body).__name__, error=str(error)
+            )
             return
         if size > wire.MAX_FRAME:
             log.error("a report is too large", kind=type(body).__name__, bytes=size)
             return
         self._number += 1
-        if isinstance(body, wire.GpusSeen):  # the newest look says all; they come for as long as nobody listens
-            self._waiting = deque(r for r in self._waiting if not isinstance(r.body, wire.GpusSeen))
+        if isinstance(body, wire.GpusSeen):
+            # The newest one replaces all before it, which pile up without a link.
+            self._remove(wire.GpusSeen)
         self._waiting.append(report)
         if len(self._waiting) > _MAX_WAITING:
-            self._waiting = deque(r for r in self._waiting if not isinstance(r.body, _DROPPABLE))
+            self._remove(*_DROPPABLE)
         self._more.set()
 
+    def _remove(self, *kinds: type) -> None:
+        kept = [item for item in self._waiting if not isinstance(item.body, kinds)]
+        self._waiting = deque(kept)
+
     def acknowledge(self, seq: int) -> None:
-        """Drop what the server has committed."""
+        """Drop the reports up to `seq`, which the server has committed."""
         while self._waiting and self._waiting[0].seq <= seq:
             self._waiting.popleft()
 
     async def deliver(self, writer: asyncio.StreamWriter) -> None:
-        """Send all that is not acknowledged, then what comes, until the link ends."""
+        """Send all reports that are not acknowledged, then new ones, until the link
+        ends.
+        """
         sent = 0
-        with suppress(ConnectionError):  # who reads from the link hears of its end, too
+        # The task that reads from the link sees its end as well.
+        with suppress(ConnectionError):
             while True:
                 self._more.clear()
-                for report in [r for r in self._waiting if r.seq > sent]:
-                    writer.write(wire.encode(report))
-                    sent = report.seq
+                for report in self._waiting:
+                    if report.seq > sent:
+                        writer.write(wire.encode(report))
+                        sent = report.seq
                 await writer.drain()
                 await self._more.wait()

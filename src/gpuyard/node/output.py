@@ -1,20 +1,26 @@
-"""Following an attempt's log: new bytes become progress and points, at most every so often."""
+"""Reads an attempt's log as it grows, and turns new lines into progress and points of
+metrics.
+"""
 
 import time
 from dataclasses import asdict
 from typing import Any
 
 from gpuyard.domain import wire
-from gpuyard.insight.progress import Point, ProgressReader
+from gpuyard.insight.progress import MetricPoint, ProgressReader
 from gpuyard.node.launcher import LogFile
 
 _CHUNK = 1 << 18
-# A job that writes faster than this is read at this pace, so that one loud job cannot starve the agent.
-_MAX_PER_LOOK = 8 << 20
+# The most that is read at once, so that one job with much output cannot starve the
+# agent.
+_MAX_BYTES = 8 << 20
 
 
 class OutputFollower:
-    """Reads one log from where it stopped. A log read again from its start gives the same points."""
+    """Reads one log, each time from where it stopped.
+
+    A log that is read again from its start gives the same points.
+    """
 
     def __init__(self, attempt_id: str, log: LogFile) -> None:
         self._attempt_id = attempt_id
@@ -25,28 +31,30 @@ class OutputFollower:
 
     @property
     def fault(self) -> str | None:
-        """What the output says went wrong, such as `gpu_out_of_memory`."""
+        """The reason for a failure that the output shows: `gpu_out_of_memory`, say."""
         return self._reader.fault
 
     @property
     def step(self) -> int | None:
-        """The step the output has come to."""
+        """The last step in the output."""
         return self._reader.progress.step
 
-    def look(self, *, last: bool = False) -> wire.ProgressSeen | None:
-        """Read what is new; None when it told nothing. `last`: the log is complete."""
-        points = self._read(_MAX_PER_LOOK if not last else 16 * _MAX_PER_LOOK)
+    def read_progress(self, *, last: bool = False) -> wire.ProgressSeen | None:
+        """Read what is new; None when it shows nothing. `last`: the log is complete."""
+        points = self._read(16 * _MAX_BYTES if last else _MAX_BYTES)
         if last:
             points += [_on_wire(point) for point in self._reader.finish(time.time())]
         progress = asdict(self._reader.progress)
-        if not points and (progress == self._reported or not any(progress.values())):
+        nothing_new = progress == self._reported or not any(progress.values())
+        if nothing_new and not points:
             return None
         self._reported = progress
         return wire.ProgressSeen(self._attempt_id, progress, points)
 
-    def _read(self, budget: int) -> list[wire.Point]:
-        points: list[wire.Point] = []
-        now = time.time()  # one time for all: a backlog read at once must not look like a burst of speed
+    def _read(self, budget: int) -> list[wire.SeriesPoint]:
+        points: list[wire.SeriesPoint] = []
+        # One time for all lines: a backlog must not look like a burst of speed.
+        now = time.time()
         while budget > 0:
             try:
                 offset, data = self._log.read(self._offset, _CHUNK)
@@ -60,5 +68,5 @@ class OutputFollower:
         return points
 
 
-def _on_wire(point: Point) -> wire.Point:
-    return wire.Point(point.name, point.n, point.step, point.value, point.at)
+def _on_wire(point: MetricPoint) -> wire.SeriesPoint:
+    return wire.SeriesPoint(point.name, point.n, point.step, point.value, point.at)

@@ -1,4 +1,6 @@
-"""What an attempt uses, over time: points of the same kind as the metrics its output tells."""
+"""Samples what an attempt uses over time, as points like those of the metrics in its
+output.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -7,17 +9,19 @@ from gpuyard.node.launcher import Process
 
 
 class UsageSampler:
-    """Samples one attempt. Series: `system/cpu_cores`, `system/memory_mb`, and per GPU, by its place among the
-    attempt's own, `system/gpu0_utilization` (0 to 1) and `system/gpu0_memory_mb` (of the whole device, in MB).
+    """Samples one attempt. Series: `system/cpu_cores`, `system/memory_mb`, and for each
+    of its GPUs, numbered from 0, `system/gpu0_utilization` (0 to 1) and
+    `system/gpu0_memory_mb` (of the whole device, in MB).
 
-    `n` of a point counts periods since the attempt began, so that a restarted agent goes on with the series.
+    `n` of a point counts sampling periods since the attempt began, so that a restarted
+    agent continues the series.
     """
 
     def __init__(
         self,
         process: Process,
         gpu_uuids: Sequence[str],
-        gpus: Callable[[], list[wire.Gpu]],
+        gpus: Callable[[], list[wire.GpuStatus]],
         began: float,
         every_s: float,
     ) -> None:
@@ -28,19 +32,27 @@ class UsageSampler:
         self._every_s = every_s
         self._last: tuple[float, float] | None = None
 
-    def sample(self, at: float) -> list[wire.Point]:
-        """The points of this moment (UTC seconds); processor use is known from the second sample on."""
+    def sample(self, at: float) -> list[wire.SeriesPoint]:
+        """The points at the time `at` (UTC seconds). CPU use needs two samples, so the
+        first has none.
+        """
         usage = self._process.usage()
         values = {"memory_mb": usage.rss_mb}
-        if self._last and at > self._last[0]:
-            values["cpu_cores"] = max(usage.cpu_s - self._last[1], 0) / (at - self._last[0])
+        if self._last:
+            last_at, last_cpu_s = self._last
+            if at > last_at:
+                used_cpu_s = max(usage.cpu_s - last_cpu_s, 0)
+                values["cpu_cores"] = used_cpu_s / (at - last_at)
         self._last = at, usage.cpu_s
         devices = {gpu.uuid: gpu for gpu in self._gpus()}
-        for place, uuid in enumerate(self._gpu_uuids):
+        for index, uuid in enumerate(self._gpu_uuids):
             gpu = devices.get(uuid)
             if gpu and not gpu.problem:
-                values[f"gpu{place}_memory_mb"] = float(gpu.memory_mb - gpu.free_mb)
+                values[f"gpu{index}_memory_mb"] = float(gpu.memory_mb - gpu.free_mb)
                 if gpu.utilization is not None:
-                    values[f"gpu{place}_utilization"] = gpu.utilization
+                    values[f"gpu{index}_utilization"] = gpu.utilization
         n = round((at - self._began) / self._every_s)
-        return [wire.Point(f"system/{name}", n, None, round(value, 3), at) for name, value in values.items()]
+        return [
+            wire.SeriesPoint(f"system/{name}", n, None, round(value, 3), at)
+            for name, value in values.items()
+        ]

@@ -1,4 +1,6 @@
-"""Watching an attempt while it runs: its output, its checkpoints, what it uses. What is seen goes out as reports."""
+"""Watches an attempt while it runs, and reports its output, its checkpoints and the
+resources that it uses.
+"""
 
 import asyncio
 import time
@@ -14,55 +16,64 @@ import structlog
 from gpuyard.config.settings import NodeSettings
 from gpuyard.domain import wire
 from gpuyard.node.checkpoints import CheckpointWatcher
-from gpuyard.node.journal import Journal, Record
+from gpuyard.node.journal import AttemptJournal, AttemptRecord
 from gpuyard.node.launcher import LogFile, Process, find_attempt
 from gpuyard.node.output import OutputFollower
 from gpuyard.node.sampling import UsageSampler
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import in_background
 
-_POINTS_A_REPORT = 5_000
+_POINTS_PER_REPORT = 5_000
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What an attempt needs of its agent. `send` queues a report; `gpus` is what the last look at them found, and
-    `until_clear` returns when the memory of some is free of processes that are gone.
+class AgentContext:
+    """What an attempt needs from its agent.
 
-    `successor` gives the attempt that takes the place of one that has ended, and `begin` starts it. `reaper`: see
-    `Launch`. `workspaces` is the folder that holds them.
+    `send` queues a report. `gpus` returns what the last look at the GPUs found, and
+    `until_clear` waits until processes that have ended hold no more memory on the given
+    ones. `pop_next` returns the prefetched attempt for the place of one that has ended,
+    and `begin` starts it. `reaper`: see `LaunchRequest`. `workspaces` is their folder.
     """
 
-    journal: Journal
+    journal: AttemptJournal
     blobs: Blobs
     settings: NodeSettings
     node: str
     send: Callable[[Any], None]
-    gpus: Callable[[], list[wire.Gpu]]
-    successor: Callable[[wire.Start], wire.Start | None] = lambda _: None
-    begin: Callable[[wire.Start], None] = lambda _: None
+    gpus: Callable[[], list[wire.GpuStatus]]
+    pop_next: Callable[[wire.StartAttempt], wire.StartAttempt | None] = lambda _: None
+    begin: Callable[[wire.StartAttempt], None] = lambda _: None
     reaper: int | None = None
     home: Path = Path()
     until_clear: Callable[[Collection[str]], Awaitable[None]] | None = None
     workspaces: Path = Path()
 
 
-class Watch:
-    """One attempt's watch. `begin` or `resume` comes first; `look`, `scan` and `sample` then run until cancelled."""
+class AttemptWatch:
+    """Watches one attempt.
 
-    def __init__(self, record: Record, around: Surroundings, workdir: Path) -> None:
+    Call `begin` or `resume` first. `follow_output`, `follow_checkpoints` and
+    `sample_usage` then run until they are cancelled.
+    """
+
+    def __init__(
+        self, record: AttemptRecord, context: AgentContext, workdir: Path
+    ) -> None:
         self._record = record
-        self._around = around
+        self._context = context
         self._workdir = workdir
         self._id = record.start.attempt_id
-        self.log = LogFile(around.journal.log_path(self._id))
+        self.log = LogFile(context.journal.log_path(self._id))
         self.output = OutputFollower(self._id, self.log)
         self._checkpoints: CheckpointWatcher | None = None
         self._over = asyncio.Event()
 
     def end(self) -> None:
-        """The attempt's process is gone: `look` and `scan` finish what they are at and return."""
+        """The attempt's process has ended: `follow_output` and `follow_checkpoints`
+        finish their current step and return.
+        """
         self._over.set()
 
     async def _pause(self, seconds: float) -> bool:
@@ -72,24 +83,36 @@ class Watch:
         return not self._over.is_set()
 
     def begin(self) -> None:
-        """Before the launch: what is there already is not the attempt's work. Blocks on the disk."""
+        """Call this before the launch: files that exist already are not the attempt's.
+
+        Blocks on the disk.
+        """
         self._over.clear()
         if self._record.start.checkpoint_path:
             self._checkpoints = self._watcher(time.time())
             self._checkpoints.ignore_existing()
 
     def resume(self) -> None:
-        """After an agent's restart: what it had reported is not new. Blocks on the disk."""
+        """Call this after a restart of the agent: what the previous one reported is not
+        new.
+
+        Blocks on the disk.
+        """
         self._checkpoints = self._watcher(self._record.started_at or time.time())
         self._checkpoints.remember(self._record.checkpoints)
 
     def _watcher(self, began_at: float) -> CheckpointWatcher:
-        start, blobs = self._record.start, self._around.blobs
-        return CheckpointWatcher(start, self._workdir, began_at, blobs, lambda: self.output.step)
+        start = self._record.start
+        blobs = self._context.blobs
+        return CheckpointWatcher(
+            start, self._workdir, began_at, blobs, lambda: self.output.step
+        )
 
     @property
     def newest_checkpoint_ns(self) -> int:
-        """When the newest checkpoint was written, in ns since the epoch; 0 when there is none."""
+        """When the newest checkpoint was written, in ns since the epoch; 0 when there
+        is none.
+        """
         return self._checkpoints.newest_ns if self._checkpoints else 0
 
     def log_size(self) -> int:
@@ -99,44 +122,54 @@ class Watch:
         except FileNotFoundError:
             return 0
 
-    async def look(self) -> None:
-        """Read the output as it comes, and keep the log within its size."""
-        cap = int(self._around.settings.max_log_gb * (1 << 30))
-        while await self._pause(self._around.settings.progress_s):
-            self.report(await asyncio.to_thread(self.output.look))
+    async def follow_output(self) -> None:
+        """Report the output as it comes, and keep the log below its maximum size."""
+        cap = int(self._context.settings.max_log_gb * (1 << 30))
+        while await self._pause(self._context.settings.progress_s):
+            self.report_output(await asyncio.to_thread(self.output.read_progress))
             try:
                 if self.log.size() - self.log.start() > cap * 1.25:
                     await asyncio.to_thread(self.log.cap, cap)
             except OSError as error:
-                log.warning("the log could not be capped", attempt=self._id, error=str(error))
+                log.warning(
+                    "the log could not be capped", attempt=self._id, error=str(error)
+                )
 
-    def report(self, seen: wire.ProgressSeen | None) -> None:
-        """Send what the output told, in parts that a frame can hold."""
-        points = seen.points if seen else []
-        for first in range(0, max(len(points), 1), _POINTS_A_REPORT) if seen else ():
-            part = points[first : first + _POINTS_A_REPORT]
-            self._around.send(wire.ProgressSeen(self._id, seen.progress if seen else {}, part))
+    def report_output(self, seen: wire.ProgressSeen | None) -> None:
+        """Send what the output showed, in parts that fit into a frame."""
+        if seen is None:
+            return
+        for first in range(0, max(len(seen.points), 1), _POINTS_PER_REPORT):
+            points = seen.points[first : first + _POINTS_PER_REPORT]
+            self._context.send(wire.ProgressSeen(self._id, seen.progress, points))
 
-    async def sample(self, process: Process) -> None:
-        """Report what the attempt uses, every so often."""
-        every_s, began = self._around.settings.usage_s, self._record.started_at or time.time()
-        sampler = UsageSampler(process, self._record.start.gpu_uuids, self._around.gpus, began, every_s)
+    async def sample_usage(self, process: Process) -> None:
+        """Report what the attempt uses, at the interval `usage_s`."""
+        every_s = self._context.settings.usage_s
+        began = self._record.started_at or time.time()
+        sampler = UsageSampler(
+            process, self._record.start.gpu_uuids, self._context.gpus, began, every_s
+        )
         while True:
             points = await asyncio.to_thread(sampler.sample, time.time())
-            self._around.send(wire.UsageSeen(self._id, points))
+            self._context.send(wire.UsageSeen(self._id, points))
             await asyncio.sleep(every_s)
 
-    async def scan(self) -> None:
-        """Notice checkpoints."""
-        while self._record.start.checkpoint_path and await self._pause(self._around.settings.checkpoint_scan_s):
+    async def follow_checkpoints(self) -> None:
+        """Report checkpoints as they are completed."""
+        if not self._record.start.checkpoint_path:
+            return
+        while await self._pause(self._context.settings.checkpoint_scan_s):
             await self.report_checkpoints()
 
     async def report_checkpoints(self, *, last: bool = False) -> None:
-        """Report those completed since the last time; `last`: the attempt has ended by itself."""
+        """Report checkpoints completed since the last call; `last`: the attempt has
+        ended by itself.
+        """
         if self._checkpoints is None or not self._record.start.checkpoint_path:
             return
         pids = partial(find_attempt, self._id)
         for item in await in_background(self._checkpoints.scan, pids, last=last):
             self._record.checkpoints.append(item)
-            self._around.journal.note_checkpoint(item)
-            self._around.send(item)
+            self._context.journal.note_checkpoint(item)
+            self._context.send(item)

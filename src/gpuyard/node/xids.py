@@ -1,4 +1,4 @@
-"""The agent's ear for Xid errors: keeps the listening process going for the GPUs there are."""
+"""Runs the process that listens for Xid errors of this host's GPUs, for the agent."""
 
 import asyncio
 import json
@@ -9,29 +9,35 @@ from typing import Any
 
 import structlog
 
-_AGAIN_S = 5.0
+_RESTART_S = 5.0
 log = structlog.get_logger(__name__)
 
 
 class XidListener:
-    """`heard` gets each line of the process (see `devices.xids`); `listen_to` names the GPUs to listen to."""
+    """`handle` gets each line of the process (see `devices.xids`); `listen_to` names
+    the GPUs.
+    """
 
-    def __init__(self, heard: Callable[[dict[str, Any]], None]) -> None:
-        self._heard = heard
+    def __init__(self, handle: Callable[[dict[str, Any]], None]) -> None:
+        self._handle = handle
         self._uuids: tuple[str, ...] = ()
         self._changed = asyncio.Event()
 
     def listen_to(self, uuids: Sequence[str]) -> None:
-        """Listen to these from now on; nothing changes when they are the same as before."""
+        """Listen to these GPUs from now on; does nothing when they are the same as
+        before.
+        """
         if tuple(uuids) != self._uuids:
             self._uuids = tuple(uuids)
             self._changed.set()
 
     async def run(self) -> None:
-        """Keep one process listening for ever; a new one takes over when the GPUs change."""
+        """Keep one listening process for ever, and replace it when the GPUs change."""
         while True:
             self._changed.clear()
-            listening = asyncio.create_task(self._listen(self._uuids)) if self._uuids else None
+            listening = None
+            if self._uuids:
+                listening = asyncio.create_task(self._listen(self._uuids))
             try:
                 await self._changed.wait()
             finally:
@@ -42,17 +48,23 @@ class XidListener:
     async def _listen(self, uuids: Sequence[str]) -> None:
         while True:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "gpuyard.devices.xids", *uuids, stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
+                sys.executable,
+                "-m",
+                "gpuyard.devices.xids",
+                *uuids,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+            )
             assert process.stdout
             try:
                 async for line in process.stdout:
                     with suppress(ValueError):
-                        self._heard(json.loads(line))
+                        self._handle(json.loads(line))
                 await process.wait()
             finally:
                 with suppress(ProcessLookupError):
                     process.kill()
             log.warning("the listener for Xid errors ended", code=process.returncode)
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(_RESTART_S)

@@ -1,4 +1,4 @@
-"""A webhook, ready for use: which events it wants, its key, and by what name logs and the ledger know it."""
+"""A configured webhook: its address, the events it wants and its signing key."""
 
 import hashlib
 from collections import Counter
@@ -14,7 +14,11 @@ from gpuyard.domain.webhooks import WebhookFormat, WebhookSpec
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """One receiver. `id` stays the same while its address does; `label` holds nothing of the address but its host."""
+    """One receiver.
+
+    `id` stays the same while its address does. `label` names it in logs and holds only
+    the host of the address, which may be a secret.
+    """
 
     id: str
     label: str
@@ -25,12 +29,17 @@ class Webhook:
     secret: bytes = field(repr=False)
 
     def wants(self, job: Mapping[str, Any] | None) -> bool:
-        """Whether it is told of this job's events, or of those of no job."""
+        """Whether it wants events of this job (None: of no job)."""
         return not self.project or (job is not None and job["project"] == self.project)
 
 
-def read_webhooks(specs: Sequence[WebhookSpec], environment: Mapping[str, str]) -> tuple[Webhook, ...]:
-    """The webhooks that are configured; InvalidInputError when the environment lacks a key that one is signed by."""
+def read_webhooks(
+    specs: Sequence[WebhookSpec], environment: Mapping[str, str]
+) -> tuple[Webhook, ...]:
+    """The configured webhooks.
+
+    Raises InvalidInputError when the environment lacks a signing key.
+    """
     seen = Counter[str]()
     hooks: list[Webhook] = []
     for index, spec in enumerate(specs):
@@ -38,12 +47,25 @@ def read_webhooks(specs: Sequence[WebhookSpec], environment: Mapping[str, str]) 
         secret = environment.get(spec.secret_env, "") if spec.secret_env else ""
         if spec.secret_env and not secret:
             raise InvalidInputError.of(
-                f"{field_name}.secret_env", f"{spec.secret_env} is not set",
+                f"{field_name}.secret_env",
+                f"{spec.secret_env} is not set",
                 "set it where the server is started, or leave secret_env out",
-            )  # fmt: skip
-        # Several may share an address; only its digest is kept, since the address itself may be a secret.
+            )
+        # Several may share an address; only its digest is kept, since the address
+        # itself may be a secret.
         seen[spec.url] += 1
-        digest = hashlib.sha256(f"{seen[spec.url]} {spec.url}".encode()).hexdigest()[:32]
+        numbered_url = f"{seen[spec.url]} {spec.url}"
+        digest = hashlib.sha256(numbered_url.encode()).hexdigest()
         label = f"{field_name} at {urlsplit(spec.url).hostname}"
-        hooks.append(Webhook(digest, label, spec.url, spec.kinds, spec.project, spec.format, secret.encode()))
+        hooks.append(
+            Webhook(
+                digest[:32],
+                label,
+                spec.url,
+                spec.kinds,
+                spec.project,
+                spec.format,
+                secret.encode(),
+            )
+        )
     return tuple(hooks)

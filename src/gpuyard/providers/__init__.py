@@ -1,1 +1,4 @@
-"""Providers: the hands. Each places attempts somewhere; all speak the interface in `base`."""
+"""Providers run attempts: on this host, in containers, on Slurm, Kubernetes or a cloud.
+
+All implement the interface in `base`.
+"""

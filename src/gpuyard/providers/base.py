@@ -1,159 +1,49 @@
-"""The provider interface: S2's seven calls, and what a provider may add by mixin.
+"""The base classes of providers.
 
-A provider keeps no truth: the ledger does. It is told an attempt's id with the submission, so that a submission
-whose reply was lost is found again (`FindsAttempts`) and never made twice.
+`GpuProviderInterface` is S2's interface: seven calls that every provider has, and
+further calls with defaults. gpuyard's own providers derive from one of its two
+subclasses: `QueueProvider`, which places jobs itself and is polled, or `NodeProvider`,
+whose nodes have agents that report.
+
+A provider keeps no state of its own: the ledger does. It gets an attempt's id with the
+submission. When the reply to a submission is lost, the controller looks for that id
+(`find_by_attempt`) before it submits the attempt again.
 """
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol
 
 from gpuyard.domain import wire
+from gpuyard.domain.attempt_order import (
+    AttemptOrder,
+    config_from_order,
+    order_from_config,
+)
+from gpuyard.domain.errors import JobNotFoundError
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult
 from gpuyard.domain.offers import Offer
 
 TRANSIENT = frozenset({"NOT_CONNECTED", "TIMEOUT", "THROTTLED"})
-"""Codes of a ProviderError after which a call may have been carried out or not, and is worth another try."""
+"""Codes of a ProviderError after which nobody knows whether the call was carried out.
 
-
-class GpuProviderInterface(ABC):
-    """Where attempts run. `job_id` is always the provider's own reference, as `submit_job` returned it."""
-
-    PROVIDER_NAME: ClassVar[str]
-    containers: ClassVar[bool] = False
-    """Whether it runs jobs that name an image."""
-    wants_storage: ClassVar[bool] = False
-    """Whether its `config` is to hold `storage`, the settings of the place from which it fetches checkpoints."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self.config = config
-
-    @abstractmethod
-    async def submit_job(self, job_config: JobConfig) -> str:
-        """Start or queue it; returns the provider's reference. Repeated with the same `attempt_id`, changes nothing."""
-
-    @abstractmethod
-    async def get_job_status(self, job_id: str) -> JobResult:
-        """Where the job is; JobNotFoundError when the provider does not know it."""
-
-    @abstractmethod
-    async def cancel_job(self, job_id: str) -> bool:
-        """Ask it to end; True when the job was still live. JobNotFoundError when unknown."""
-
-    @abstractmethod
-    async def get_job_logs(self, job_id: str, lines: int | None = None) -> str:
-        """Its output so far, or the last `lines` of it."""
-
-    @abstractmethod
-    async def get_cost_info(self, job_id: str) -> CostInfo:
-        """What it has cost so far."""
-
-    @abstractmethod
-    async def list_available_gpus(self) -> list[GpuSpec]:
-        """What the provider can supply, one entry per kind of node or offer."""
-
-    @abstractmethod
-    async def health_check(self) -> dict[str, Any]:
-        """`{"status": "healthy" | "degraded" | "unhealthy", "message": …}`."""
-
-    async def check(self, program: Sequence[str], workdir: str | None, path: str | None) -> None:
-        """Refuse at submission what could only fail here later; InvalidInputError names the field.
-
-        `program` is the command's first two words, `path` the PATH that the job sets; jobs that share all three with
-        one that was looked at in the same request are not looked at.
-        """
-        return
-
-    async def start(self, sink: "Sink") -> None:
-        """Begin to work; news goes to `sink`."""
-        return
-
-    async def close(self) -> None:
-        """Let go of connections; what runs, runs on."""
-        return
-
-
-class Sink(Protocol):
-    """Who hears the providers' news: the controller. Each call returns after the commit."""
-
-    async def node_joined(self, provider: str, hello: wire.Hello) -> wire.Welcome:
-        """A node's agent has linked up and says what it has and what lives on it."""
-        ...
-
-    async def node_left(self, node_id: str) -> None:
-        """The link to a node's agent is broken."""
-        ...
-
-    async def reported(self, node_id: str, bodies: Sequence[wire.Report]) -> None:
-        """What a node's agent reports, in order."""
-        ...
-
-
-@runtime_checkable
-class StreamsLogs(Protocol):
-    """A provider that can hand out output as it is written."""
-
-    def stream_logs(self, job_id: str, *, lines: int | None, follow: bool) -> AsyncIterator[bytes]:
-        """The output from its start, or its last `lines`; with `follow` until the job has ended."""
-        ...
-
-
-@runtime_checkable
-class FindsAttempts(Protocol):
-    """A provider that can tell whether it holds an attempt whose submission was never answered."""
-
-    async def find_by_attempt(self, attempt_id: str) -> str | None:
-        """The provider's reference, or None when the submission never arrived."""
-        ...
-
-
-@runtime_checkable
-class Queues(Protocol):
-    """A provider that places jobs itself and tells nothing unless asked: it is polled.
-
-    `concurrency`: how many submissions may be under way at once. `max_pending`: how many attempts of a shape may wait
-    there. `poll_s`: how often to ask. `doing`: by attempt, what
-    a submission that is under way is at, for people.
-    """
-
-    concurrency: int
-    max_pending: int
-    poll_s: float
-    doing: Mapping[str, str]
-
-    async def poll_jobs(self, job_ids: Sequence[str]) -> Mapping[str, JobResult]:
-        """Where each of these is, with as few questions as can be; what it does not know is left out."""
-        ...
-
-    async def offers(self) -> Sequence[Offer]:
-        """What it can supply; the ids are `PROVIDER_NAME/…`."""
-        ...
-
-    async def stop_job(self, job_id: str, *, checkpoint: bool) -> bool:
-        """`cancel_job`, with the job's checkpoint signal and its grace first if asked."""
-        ...
-
-    async def forget_job(self, job_id: str) -> None:
-        """Its end and its output are in safe hands: what it left may go."""
-        ...
-
-
-@runtime_checkable
-class SavesCheckpoints(Protocol):
-    """A provider that can hand over the checkpoints a job has written."""
-
-    async def checkpoints(self, job_id: str) -> Sequence["SavedFile"]:
-        """What it has saved so far, oldest first."""
-        ...
+Such a call may be repeated.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedFile:
-    """A checkpoint where it was written: `path` is relative to the job's folder, `at` UTC seconds, and `where` the
-    file or folder that holds it."""
+    """A checkpoint where the job wrote it.
+
+    `path` is relative to the job's folder, `at` is in UTC seconds, `where` is the file
+    or folder that holds it.
+    """
 
     path: str
     step: int | None
@@ -162,47 +52,318 @@ class SavedFile:
     directory: bool = False
 
 
-@runtime_checkable
-class BringsBack(Protocol):
-    """A provider whose jobs use a copy of their workspace."""
+class Sink(Protocol):
+    """Receives the agents' reports; each call returns after the commit."""
+
+    async def node_joined(self, provider: str, hello: wire.Hello) -> wire.Welcome:
+        """A node's agent has connected; `hello` has its hardware and attempts."""
+        ...
+
+    async def node_left(self, node_id: str) -> None:
+        """The connection to a node's agent is broken."""
+        ...
+
+    async def reported(
+        self, node_id: str, bodies: Sequence[wire.NumberedReport]
+    ) -> None:
+        """The reports of a node's agent, in order."""
+        ...
+
+
+class GpuProviderInterface(ABC):
+    """Runs attempts. `job_id` is the reference that the submission returned.
+
+    Only S2's seven calls are abstract. All others have a default that is built on them.
+    """
+
+    PROVIDER_NAME: ClassVar[str]
+    containers: ClassVar[bool] = False
+    """Whether it runs jobs that name an image."""
+    containers_on: ClassVar[str] = ""
+    """The provider on whose nodes and GPUs this one runs its containers, if any."""
+    wants_storage: ClassVar[bool] = False
+    """Whether its `config` needs `storage`, the settings of the checkpoint store."""
+
+    concurrency: int = 8
+    """How many submissions may be under way at once."""
+    max_pending: int = 8
+    """How many attempts of equal needs may wait there."""
+    poll_s: float = 2.0
+    """Seconds between two polls."""
+    doing: Mapping[str, str] = MappingProxyType({})
+    """By attempt: what a submission that is under way is doing, for people."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.config = config
+
+    # --- S2's seven calls ---
+
+    @abstractmethod
+    async def submit_job(self, job_config: JobConfig) -> str:
+        """Start or queue the job; returns the provider's reference.
+
+        Repeated with the same `attempt_id`, it changes nothing.
+        """
+
+    @abstractmethod
+    async def get_job_status(self, job_id: str) -> JobResult:
+        """The state of the job; JobNotFoundError when the provider does not know it."""
+
+    @abstractmethod
+    async def cancel_job(self, job_id: str) -> bool:
+        """End the job; True when it was still live, JobNotFoundError when unknown."""
+
+    @abstractmethod
+    async def get_job_logs(self, job_id: str, lines: int | None = None) -> str:
+        """The job's output so far, or the last `lines` of it."""
+
+    @abstractmethod
+    async def get_cost_info(self, job_id: str) -> CostInfo:
+        """What the job has cost so far."""
+
+    @abstractmethod
+    async def list_available_gpus(self) -> list[GpuSpec]:
+        """What the provider can supply, one entry for each kind of node or offer."""
+
+    @abstractmethod
+    async def health_check(self) -> dict[str, Any]:
+        """`{"status": "healthy" | "degraded" | "unhealthy", "message": …}`."""
+
+    # --- life cycle ---
+
+    async def start(self, sink: Sink) -> None:
+        """Begin to work; reports go to `sink`."""
+        return
+
+    async def close(self) -> None:
+        """Close all connections; running jobs keep running."""
+        return
+
+    # --- submission ---
+
+    async def check(
+        self, program: Sequence[str], workdir: str | None, path: str | None
+    ) -> None:
+        """Refuse a job that could only fail here; InvalidInputError names the field.
+
+        `program` is the command's first two words, `path` the PATH that the job sets.
+        Called once for all jobs of a request that agree in the three arguments.
+        """
+        return
+
+    async def submit_attempt(self, order: AttemptOrder) -> str:
+        """Start or queue an attempt; returns the provider's reference.
+
+        Repeated with the same `attempt_id`, it changes nothing.
+        """
+        return await self.submit_job(config_from_order(order))
+
+    async def find_by_attempt(self, attempt_id: str) -> str | None:
+        """The provider's reference; None when the submission never arrived."""
+        return None
+
+    # --- polling ---
+
+    async def offers(self) -> Sequence[Offer]:
+        """What it can supply; the ids are `PROVIDER_NAME/…`."""
+        return ()
+
+    async def poll_jobs(self, job_ids: Sequence[str]) -> Mapping[str, JobResult]:
+        """The state of each of these jobs, in as few requests as possible.
+
+        Jobs that the provider does not know are left out.
+        """
+        found: dict[str, JobResult] = {}
+        for job_id in job_ids:
+            try:
+                found[job_id] = await self.get_job_status(job_id)
+            except JobNotFoundError:
+                continue
+        return found
+
+    async def stop_job(self, job_id: str, *, checkpoint: bool) -> bool:
+        """Like `cancel_job`; with `checkpoint` the job can save its work first."""
+        return await self.cancel_job(job_id)
+
+    async def forget_job(self, job_id: str) -> None:
+        """Remove what the job left: its end is recorded and its output is copied."""
+        return
+
+    # --- output ---
+
+    async def stream_logs(
+        self, job_id: str, *, lines: int | None, follow: bool
+    ) -> AsyncIterator[bytes]:
+        """The output from its start, or its last `lines`.
+
+        With `follow` the stream ends when the job has ended. This default reads the
+        whole log each time.
+        """
+        if not follow:
+            yield (await self.get_job_logs(job_id, lines)).encode()
+            return
+        log = await self.get_job_logs(job_id)
+        new = log if lines is None else last_lines(log, lines)
+        while True:
+            if new:
+                yield new.encode()
+            is_over = (await self.get_job_status(job_id)).status.is_over
+            longer = await self.get_job_logs(job_id)
+            new = longer[len(log) :]
+            log = longer
+            if is_over:
+                break
+            await asyncio.sleep(self.poll_s)
+        if new:
+            yield new.encode()
+
+    async def checkpoints(self, job_id: str) -> Sequence[SavedFile]:
+        """The checkpoints that the job has saved so far, oldest first."""
+        return ()
 
     async def bring_back(self, job_id: str) -> None:
-        """Bring here what an attempt that is over has changed in its workspace."""
-        ...
+        """Copy back what an ended attempt has changed in its copy of the workspace."""
+        return
 
 
-@runtime_checkable
-class OwnsNodes(Protocol):
-    """A provider whose nodes have agents: gpuyard places on devices and agents push reports."""
+class QueueProvider(GpuProviderInterface):
+    """A provider that places jobs itself and reports nothing unless it is polled.
 
-    takes_claims: bool
-    """Its agents let attempts that were sent ahead wait for a place (`ahead`, `window` in `provider_options`), and
-    call each by the id we gave it."""
+    A subclass has `submit_attempt`, `get_job_status`, `stop_job`, `stream_logs` and
+    `health_check`; S2's other calls follow from them.
+    """
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One agent's link, from its Hello to its end."""
-        ...
+    currency: str = "USD"
 
+    async def submit_job(self, job_config: JobConfig) -> str:
+        """See GpuProviderInterface."""
+        return await self.submit_attempt(order_from_config(job_config))
+
+    @abstractmethod
+    async def submit_attempt(self, order: AttemptOrder) -> str:
+        """See GpuProviderInterface."""
+
+    @abstractmethod
+    async def stop_job(self, job_id: str, *, checkpoint: bool) -> bool:
+        """See GpuProviderInterface."""
+
+    async def cancel_job(self, job_id: str) -> bool:
+        """TERM, its grace, KILL."""
+        return await self.stop_job(job_id, checkpoint=False)
+
+    @abstractmethod
+    def stream_logs(
+        self, job_id: str, *, lines: int | None, follow: bool
+    ) -> AsyncIterator[bytes]:
+        """See GpuProviderInterface."""
+
+    async def get_job_logs(self, job_id: str, lines: int | None = None) -> str:
+        """See GpuProviderInterface."""
+        return await log_text(self.stream_logs(job_id, lines=lines, follow=False))
+
+    async def price_per_hour(self, job_id: str) -> Decimal:
+        """What an hour of the job costs."""
+        return Decimal(0)
+
+    async def get_cost_info(self, job_id: str) -> CostInfo:
+        """The seconds it has run, at its price per hour."""
+        result = await self.get_job_status(job_id)
+        return cost_of(result, await self.price_per_hour(job_id), self.currency)
+
+    async def list_available_gpus(self) -> list[GpuSpec]:
+        """The GPUs of the offers that can be had now."""
+        return [
+            gpu_spec_of(offer)
+            for offer in await self.offers()
+            if offer.gpus and not offer.problem
+        ]
+
+
+class NodeProvider(GpuProviderInterface):
+    """A provider whose nodes have agents: gpuyard places on devices, agents report."""
+
+    accepts_prefetched: ClassVar[bool] = False
+    """Whether its agents accept prefetched attempts (`AttemptOrder.prefetched`).
+
+    They call each attempt by the id that gpuyard gave it.
+    """
+
+    async def submit_job(self, job_config: JobConfig) -> str:
+        """See GpuProviderInterface."""
+        return await self.submit_attempt(order_from_config(job_config))
+
+    @abstractmethod
+    async def submit_attempt(self, order: AttemptOrder) -> str:
+        """See GpuProviderInterface."""
+
+    @abstractmethod
+    async def serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Serve one agent's connection, from its Hello to its end."""
+
+    @abstractmethod
     async def forget(self, node_id: str, attempt_ids: Sequence[str]) -> None:
-        """These attempts are settled in the ledger: the agent may drop their records."""
-        ...
+        """Let the agent drop its records of attempts that the ledger has settled."""
 
-    async def stop_attempt(self, node_id: str, attempt_id: str, reason: str, *, checkpoint: bool) -> None:
-        """End an attempt for `reason`, with its checkpoint signal first if asked."""
-        ...
+    @abstractmethod
+    async def stop_attempt(
+        self, node_id: str, attempt_id: str, reason: str, *, checkpoint: bool
+    ) -> None:
+        """End an attempt; with `checkpoint` it gets the checkpoint signal first."""
 
+    @abstractmethod
     async def release_gpus(self, node_id: str, gpu_uuids: Sequence[str]) -> None:
-        """Have the node let these GPUs out of quarantine; ProviderError when it is not connected."""
-        ...
+        """Have the node end the quarantine of these GPUs.
 
-    def figures(self) -> Mapping[str, wire.Gpu]:
-        """The newest reading of each GPU, by UUID: free memory, temperature and the like, which no ledger holds."""
-        ...
+        ProviderError when the node is not connected.
+        """
 
+    @abstractmethod
+    def figures(self) -> Mapping[str, wire.GpuStatus]:
+        """The newest reading of each GPU (free memory, temperature …), by UUID."""
+
+    @abstractmethod
     def reconnect(self) -> None:
-        """Drop the agents' links; they dial in again, say what they have, and repeat what was not acknowledged."""
-        ...
+        """Drop the agents' connections.
 
+        They connect again, list what they have, and repeat what was not acknowledged.
+        """
+
+    @abstractmethod
     async def dismiss(self) -> None:
-        """Ask every agent to leave; jobs that run are left running, for the next agent to adopt."""
-        ...
+        """Ask every agent to exit; running jobs keep running for the next agent."""
+
+
+async def log_text(parts: AsyncIterator[bytes]) -> str:
+    """A whole log as text."""
+    data = b"".join([part async for part in parts])
+    return data.decode(errors="replace")
+
+
+def last_lines(log: str, count: int) -> str:
+    """The last lines of a log, with their line ends."""
+    return "".join(log.splitlines(keepends=True)[-count:]) if count else ""
+
+
+def cost_of(
+    result: JobResult, price_per_hour: Decimal, currency: str, now: float | None = None
+) -> CostInfo:
+    """What a job has cost until its end, or until `now` (UTC seconds)."""
+    seconds = 0.0
+    if result.started_at is not None:
+        now = time.time() if now is None else now
+        seconds = max((result.completed_at or now) - result.started_at, 0.0)
+    total = price_per_hour * Decimal(str(seconds)) / 3600
+    return CostInfo(result.job_id, total, currency, {"compute": total})
+
+
+def gpu_spec_of(offer: Offer) -> GpuSpec:
+    """An offer in S2's form."""
+    return GpuSpec(
+        gpu_type=offer.gpu or "gpu",
+        gpu_count=offer.gpus,
+        memory_gb=offer.gpu_gb or None,
+        vcpus=offer.cpus or None,
+        ram_gb=offer.memory_gb or None,
+    )

@@ -1,4 +1,4 @@
-"""One link to one agent: frames in, frames out, questions matched with their answers."""
+"""The connection to one agent: sends and receives frames, and matches answers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,32 +9,37 @@ from gpuyard.domain import wire
 from gpuyard.domain.errors import ProviderError
 
 Answer = TypeVar("Answer", wire.LogPart, wire.Found)
-# Bytes of a log asked for at once: a part that is shorter has come to the end of what was written so far.
+# The most bytes of a log in one answer. A shorter part ends at the log's current end.
 LOG_PART = 1 << 20
 _ANSWER_S = 30.0
 
 
 class Link:
-    """The server's end of an agent's connection. `provider`: whose errors it raises."""
+    """The server's end of an agent's connection. Its errors name the `provider`."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, provider: str) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, provider: str
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._provider = provider
         self._numbers = count(1)
         self._waiting: dict[int, asyncio.Future[wire.LogPart | wire.Found]] = {}
         self.closed = False
-        self._missed = 0
-        self._reports: list[wire.Report] = []
-        self._news = asyncio.Event()
+        self._silent_beats = 0
+        self._reports: list[wire.NumberedReport] = []
+        self._has_reports = asyncio.Event()
 
     async def messages(self) -> AsyncIterator[wire.FromAgent]:
-        """Every message until the link ends; answers to questions are handed to who asked."""
+        """Every message until the link ends, except answers to requests.
+
+        Those go to the callers that wait for them.
+        """
         while True:
             message = await self._receive()
             if message is None:
                 return
-            self._missed = 0
+            self._silent_beats = 0
             if isinstance(message, wire.LogPart | wire.Found):
                 waiter = self._waiting.pop(message.request, None)
                 if waiter and not waiter.done():
@@ -45,74 +50,98 @@ class Link:
     async def _receive(self) -> wire.FromAgent | None:
         try:
             header = await self._reader.readexactly(4)
-            return wire.decode_from_agent(await self._reader.readexactly(wire.frame_length(header)))
+            frame = await self._reader.readexactly(wire.frame_length(header))
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
+        return wire.decode_from_agent(frame)
 
     async def expect_beats(self, every_s: float) -> None:
-        """Cut the link when its agent has said nothing for too long: a process that is stopped keeps it open."""
-        while self._missed <= wire.SILENT_BEATS:
-            # Counted, not timed: a server that was stopped itself takes nobody for dead.
+        """Abort the link when its agent has been silent for too long.
+
+        An agent that is stopped (SIGSTOP) keeps its connection open.
+        """
+        while self._silent_beats <= wire.SILENT_BEATS:
+            # Counted, not timed: a server that was stopped itself must not take live
+            # agents for dead.
             await asyncio.sleep(every_s)
-            self._missed += 1
-        self._writer.transport.abort()  # whoever does not read would never let it be closed
+            self._silent_beats += 1
+        # close() would wait for an agent that does not read.
+        self._writer.transport.abort()
 
-    def hold(self, report: wire.Report) -> None:
-        """Keep a report for who takes the next ones."""
+    def add_report(self, report: wire.NumberedReport) -> None:
+        """Keep a report for the next call of `next_reports`."""
         self._reports.append(report)
-        self._news.set()
+        self._has_reports.set()
 
-    async def next_reports(self) -> list[wire.Report]:
-        """Wait for reports and take all that are there; none once the link has ended and all were taken."""
-        await self._news.wait()
-        batch, self._reports = self._reports, []
+    async def next_reports(self) -> list[wire.NumberedReport]:
+        """Wait for reports and take all there are; none once the link has ended."""
+        await self._has_reports.wait()
+        batch = self._reports
+        self._reports = []
         if not self.closed:
-            self._news.clear()
+            self._has_reports.clear()
         return batch
 
     def send(self, message: wire.ToAgent) -> None:
-        """Queue a message; ProviderError when the link is gone, or when it is more than a frame may hold."""
+        """Queue a message.
+
+        ProviderError when the link has ended or the message is too large.
+        """
         if self.closed or self._writer.is_closing():
             raise self._error("The node's agent is not connected.", "NOT_CONNECTED")
         frame = wire.encode(message)
         if len(frame) > wire.MAX_FRAME:
-            raise self._error(f"{len(frame)} bytes are more than the {wire.MAX_FRAME} an agent takes.", "TOO_LARGE")
+            text = f"{len(frame)} bytes are more than the {wire.MAX_FRAME} an agent"
+            raise self._error(f"{text} takes.", "TOO_LARGE")
         self._writer.write(frame)
 
     def _error(self, message: str, code: str) -> ProviderError:
         return ProviderError(message, self._provider, code)
 
-    async def read_log(self, attempt_id: str, offset: int, tail_lines: int, wait_s: float) -> wire.LogPart:
+    async def read_log(
+        self, attempt_id: str, offset: int, tail_lines: int, wait_s: float
+    ) -> wire.LogPart:
         """Part of an attempt's log; see wire.ReadLog."""
         number = next(self._numbers)
-        question = wire.ReadLog(number, attempt_id, offset, LOG_PART, tail_lines, wait_s)
-        return await self._ask(question, wire.LogPart, wait_s)
+        request = wire.ReadLog(number, attempt_id, offset, LOG_PART, tail_lines, wait_s)
+        return await self._request(request, wire.LogPart, wait_s)
 
     async def find(self, attempt_id: str) -> wire.Found:
-        """Does the agent hold this attempt?"""
-        return await self._ask(wire.Find(next(self._numbers), attempt_id), wire.Found, 0)
+        """Whether the agent has this attempt."""
+        request = wire.Find(next(self._numbers), attempt_id)
+        return await self._request(request, wire.Found, 0)
 
-    async def _ask(self, question: wire.ReadLog | wire.Find, kind: type[Answer], wait_s: float) -> Answer:
-        future: asyncio.Future[wire.LogPart | wire.Found] = asyncio.get_running_loop().create_future()
-        self._waiting[question.request] = future
+    async def _request(
+        self,
+        request: wire.ReadLog | wire.Find,
+        answer_type: type[Answer],
+        wait_s: float,
+    ) -> Answer:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[wire.LogPart | wire.Found] = loop.create_future()
+        self._waiting[request.request] = future
         try:
-            self.send(question)
+            self.send(request)
             answer = await asyncio.wait_for(future, wait_s + _ANSWER_S)
         except TimeoutError:
             raise self._error("The node's agent did not answer.", "NO_ANSWER") from None
         finally:
-            self._waiting.pop(question.request, None)
-        if not isinstance(answer, kind):
-            raise self._error("The node's agent answered another question.", "BAD_ANSWER")
+            self._waiting.pop(request.request, None)
+        if not isinstance(answer, answer_type):
+            message = "The node's agent answered another question."
+            raise self._error(message, "BAD_ANSWER")
         return answer
 
     def close(self) -> None:
-        """End the link; whoever waits for an answer hears that it will not come."""
+        """End the link; callers that wait for an answer get a ProviderError."""
         if self.closed:
             return
         self.closed = True
         self._writer.close()
-        self._news.set()
+        self._has_reports.set()
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(self._error("The link to the node's agent broke.", "NOT_CONNECTED"))
+                error = self._error(
+                    "The link to the node's agent broke.", "NOT_CONNECTED"
+                )
+                future.set_exception(error)

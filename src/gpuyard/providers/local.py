@@ -1,4 +1,8 @@
-"""`local`: this machine. One agent behind a unix socket, kept alive by a keeper that this provider starts."""
+"""The provider `local`: this machine.
+
+It has one agent, which connects over a unix socket. A keeper process, which this
+provider starts, restarts the agent when it dies.
+"""
 
 import asyncio
 import os
@@ -35,7 +39,7 @@ class LocalProvider(AgentProvider):
         self._guard: asyncio.Task[None] | None = None
 
     async def start(self, sink: Sink) -> None:
-        """Open the socket, then see to it that a keeper lives."""
+        """Open the socket, then keep a keeper running."""
         await super().start(sink)
         self._home.create()
         path = self._home.socket
@@ -46,7 +50,7 @@ class LocalProvider(AgentProvider):
         self._guard = asyncio.create_task(keep_keeper(self._home), name="keeper-guard")
 
     async def close(self) -> None:
-        """Close the socket; keeper, agent and jobs live on."""
+        """Close the socket; keeper, agent and jobs keep running."""
         if self._guard:
             self._guard.cancel()
         await super().close()
@@ -55,14 +59,17 @@ class LocalProvider(AgentProvider):
         self._home.socket.unlink(missing_ok=True)
 
     async def dismiss(self) -> None:
-        """Send Leave to this home's agent; those of other homes have servers of their own."""
-        identity = self._home.node / "id"
-        link = self._links.get(identity.read_text().strip()) if identity.exists() else None
+        """Send Leave to this home's agent; other homes' agents have other servers."""
+        id_file = self._home.node / "id"
+        node_id = id_file.read_text().strip() if id_file.exists() else ""
+        link = self._links.get(node_id)
         if link:
             link.send(wire.Leave())
 
-    async def check(self, program: Sequence[str], workdir: str | None, path: str | None) -> None:
-        """The job runs on this very host: its folder and program can be looked at now."""
+    async def check(
+        self, program: Sequence[str], workdir: str | None, path: str | None
+    ) -> None:
+        """Check the job's folder and program: it will run on this host."""
         if program:
             base = _checked_folder(workdir)
             _check_program(program[0], base, path)
@@ -70,12 +77,12 @@ class LocalProvider(AgentProvider):
 
 
 def keeper_alive(home: Home) -> bool:
-    """True while some process holds the keeper's lock."""
+    """True while a process holds the keeper's lock."""
     return is_locked(home.node / "keeper.lock")
 
 
 async def keep_keeper(home: Home) -> None:
-    """Start a keeper whenever none lives."""
+    """Start a keeper whenever none runs."""
     while True:
         try:
             if not keeper_alive(home):
@@ -89,11 +96,28 @@ def start_keeper(home: Home) -> None:
     """Start the keeper, which starts the agent; both outlive this process."""
     package = Path(gpuyard.__file__).parent
     agent = [sys.executable, "-m", "gpuyard.node.agent", "--home", str(home.root)]
-    command = [sys.executable, "-I", str(package / "node" / "keeper.py"), "--dir", str(home.node), "--", *agent]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GPUYARD_JOB")}
+    command = [
+        sys.executable,
+        "-I",
+        str(package / "node" / "keeper.py"),
+        "--dir",
+        str(home.node),
+        "--",
+        *agent,
+    ]
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("GPUYARD_JOB")
+    }
     with (home.logs / "node.log").open("ab") as output:
         subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, env=environment
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env=environment,
         )
     log.info("keeper started")
 
@@ -103,44 +127,66 @@ def _checked_folder(workdir: str | None) -> Path:
         return Path.home()
     folder = Path(workdir)
     if not folder.is_absolute():
-        raise InvalidInputError.of("workdir", f"is {workdir!r}", "give an absolute path")
+        raise InvalidInputError.of(
+            "workdir", f"is {workdir!r}", "give an absolute path"
+        )
     if not folder.is_dir():
-        raise InvalidInputError.of("workdir", f"{workdir} is not a folder on this machine", "create it first")
+        raise InvalidInputError.of(
+            "workdir", f"{workdir} is not a folder on this machine", "create it first"
+        )
     return folder
 
 
 def _check_program(program: str, base: Path, path: str | None) -> None:
     if path is None:
         path = os.environ.get("PATH", os.defpath)
-    found = shutil.which(str(base / program), path=path) if "/" in program else shutil.which(program, path=path)
-    if found is None:
-        _refuse_lookalikes(program, base)
-        there = "/" in program and (base / program).is_file()
-        fault = f"{program} is not executable" if there else f"{program} is not found"
-        remedy = f"chmod +x {program}" if there else "check the spelling, or give the program's whole path"
-        raise InvalidInputError.of("command[0]", fault, remedy)
+    names_path = "/" in program
+    wanted = str(base / program) if names_path else program
+    if shutil.which(wanted, path=path) is not None:
+        return
+    _refuse_lookalikes(program, base)
+    if names_path and (base / program).is_file():
+        fault = f"{program} is not executable"
+        remedy = f"chmod +x {program}"
+    else:
+        fault = f"{program} is not found"
+        remedy = "check the spelling, or give the program's whole path"
+    raise InvalidInputError.of("command[0]", fault, remedy)
 
 
 def _refuse_lookalikes(program: str, base: Path) -> None:
-    """What is no program but means one: a folder, a file of this folder, a whole line in quotes."""
+    """Explain common mistakes: a folder, a file of the workdir, a line in quotes."""
     if (base / program).is_dir():
-        raise InvalidInputError.of("command[0]", f"{program} is a folder", "name the script in it")
+        raise InvalidInputError.of(
+            "command[0]", f"{program} is a folder", "name the script in it"
+        )
     if "/" not in program and (base / program).is_file():
-        raise InvalidInputError.of("command[0]", f"{program} is not on the PATH", f"write ./{program}")
+        raise InvalidInputError.of(
+            "command[0]", f"{program} is not on the PATH", f"write ./{program}"
+        )
     if " " in program.strip():
         remedy = "leave out the quotes around it, or write: sh -c 'LINE'"
-        raise InvalidInputError.of("command[0]", f"{program!r} is a whole line, not a program", remedy)
+        raise InvalidInputError.of(
+            "command[0]", f"{program!r} is a whole line, not a program", remedy
+        )
 
 
 def _check_script(command: Sequence[str], base: Path) -> None:
-    """`python3 train.py` with no readable train.py would start only to fail."""
-    if not Path(command[0]).name.startswith(("python", "bash", "sh")) or len(command) < 2:
+    """Refuse `python3 train.py` when train.py is missing or cannot be read."""
+    is_interpreter = Path(command[0]).name.startswith(("python", "bash", "sh"))
+    if not is_interpreter or len(command) < 2:
         return
     script = command[1]
     if script.startswith("-") or not script.endswith((".py", ".sh")):
         return
     target = base / script
     if not target.is_file():
-        raise InvalidInputError.of("command[1]", f"there is no script {script} in {base}", "check the path or workdir")
+        raise InvalidInputError.of(
+            "command[1]",
+            f"there is no script {script} in {base}",
+            "check the path or workdir",
+        )
     if not os.access(target, os.R_OK):
-        raise InvalidInputError.of("command[1]", f"the script {script} is not readable", f"chmod u+r {target}")
+        raise InvalidInputError.of(
+            "command[1]", f"the script {script} is not readable", f"chmod u+r {target}"
+        )

@@ -1,4 +1,4 @@
-"""Finding providers: the entry points of the group `gpuyard.providers`, ours and third parties' alike."""
+"""Finds providers, ours and third parties': the entry points `gpuyard.providers`."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -17,19 +17,35 @@ def names() -> list[str]:
     return sorted(point.name for point in entry_points(group=GROUP))
 
 
-def load(name: str, config: Mapping[str, Any], storage: StorageSettings | None = None) -> GpuProviderInterface:
-    """A provider by name, which is told of the `storage` if it asks for that.
+def load(
+    name: str, config: Mapping[str, Any], storage: StorageSettings | None = None
+) -> GpuProviderInterface:
+    """Make the provider of this name. It gets `storage` if it `wants_storage`.
 
-    InvalidInputError for an unknown one, ProviderError for one that cannot be imported.
+    InvalidInputError for an unknown name, ProviderError when it cannot be imported.
     """
     found = [point for point in entry_points(group=GROUP) if point.name == name]
     if not found:
         near = get_close_matches(name, names(), n=2, cutoff=0.4) or names()
-        raise InvalidInputError.of("provider", f"there is no provider {name!r}", f"installed: {', '.join(near)}")
+        raise InvalidInputError.of(
+            "provider",
+            f"there is no provider {name!r}",
+            f"installed: {', '.join(near)}",
+        )
     try:
         provider = found[0].load()
     except (ImportError, AttributeError, SyntaxError) as error:
-        raise ProviderError(f"Provider {name} cannot be loaded: {error}. Install its extra.", name, "IMPORT") from error
+        raise ProviderError(
+            f"Provider {name} cannot be loaded: {error}. Install its extra.",
+            name,
+            "IMPORT",
+        ) from error
     if not (isinstance(provider, type) and issubclass(provider, GpuProviderInterface)):
-        raise ProviderError(f"Provider {name} cannot be used: {found[0].value} is no provider.", name, "IMPORT")
-    return provider({**config, "storage": storage} if storage and provider.wants_storage else config)
+        raise ProviderError(
+            f"Provider {name} cannot be used: {found[0].value} is no provider.",
+            name,
+            "IMPORT",
+        )
+    if storage and provider.wants_storage:
+        config = {**config, "storage": storage}
+    return provider(config)

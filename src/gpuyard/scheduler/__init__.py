@@ -1,4 +1,5 @@
-"""The brain: which job starts where, and why the others wait. Pure: no I/O, no clock, no randomness, no threads.
+"""The scheduler: decides which job starts where, and explains why the others wait.
 
-`observe` folds events into a `View`, `decide` reads it and answers with actions, `why` explains a job that waits.
+`observe` folds events into a `View`, `decide` returns actions for it, and `why`
+explains a waiting job. All of it is pure: no I/O, clock, randomness or threads.
 """

@@ -1,11 +1,12 @@
-"""Deciding: what to do now, and when to look again though nothing happened.
+"""Deciding: what to do now, and when to decide again even if nothing happens.
 
-Actions are tentative: they stand in the view at once, so that the next decision counts them. Turn each into an event
-and `observe` that, which makes it firm, or `undo` it.
+Actions are tentative: the view contains them at once, so the next decision counts them.
+The controller turns each into an event, which `observe` folds, or calls `undo`.
 
-Work follows what changed. Without a change there is none. Shapes that fit nowhere are not tried until something is
-freed on a node that could take them; of the others, lanes are tried in the order of the line, and what was refused
-once is refused to all who ask for more.
+The work depends on what has changed; without a change there is none. Shapes that fit
+nowhere are tried again only when a node that could take them has more room. Of the
+other shapes, the heads of buckets are tried in order. A refusal also holds for every
+job that asks for at least as much.
 """
 
 import math
@@ -14,201 +15,307 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from gpuyard.domain.reasons import Reason
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import AttemptState, JobState
-from gpuyard.scheduler.engines import Dispatch
-from gpuyard.scheduler.fitting import fit, may_use
+from gpuyard.scheduler.external_queues import Dispatch
+from gpuyard.scheduler.fitting import SLACK, fit, may_use
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node
 from gpuyard.scheduler.placement import place
-from gpuyard.scheduler.policy import Order, Policy
+from gpuyard.scheduler.policy import Policy, QueueOrder
 from gpuyard.scheduler.preemption import Preemption
-from gpuyard.scheduler.queue import lane_of
+from gpuyard.scheduler.queue import bucket_of
 from gpuyard.scheduler.ranking import Rank, Ranking
-from gpuyard.scheduler.reservation import Reservations, outlasts
-from gpuyard.scheduler.view import Action, Fail, Preempt, Recall, Start, View
+from gpuyard.scheduler.reservation import Reservations, may_outlast
+from gpuyard.scheduler.view import (
+    Action,
+    Fail,
+    LiveAttempt,
+    Preempt,
+    Promise,
+    Start,
+    View,
+    Withdraw,
+)
 
-_IN_QUEUE = (AttemptState.SENT, AttemptState.PENDING)
-DEPENDENCY_FAILED = "dependency_failed"
+_IN_EXTERNAL_QUEUE = (AttemptState.SENT, AttemptState.PENDING)
 MANY_FREED = 64
-"""When more nodes than this have room, every shape is tried anew instead of asking which could matter."""
+"""If more nodes than this have more room, all closed shapes are tried again, because to
+find those that fit would take longer.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do, in order; and when (UTC seconds) time alone could change the answer, None if it cannot."""
+    """What to do, in order. `wake_at`: when (UTC seconds) to decide again even if
+    nothing happens; None for never.
+    """
 
     actions: tuple[Action, ...]
     wake_at: float | None
 
 
 def decide(view: View, now: float, policy: Policy) -> Decision:
-    """What `view` calls for at `now` (UTC seconds). Looks at the heads of the queue's lanes, never at all jobs."""
+    """The actions for `view` at `now` (UTC seconds).
+
+    It looks at the heads of buckets, never at all jobs.
+    """
     if view.settled is not None:
-        revision, under, since, until = view.settled
-        if revision == view.revision and under == policy and since <= now < (math.inf if until is None else until):
+        revision, settled_policy, since, until = view.settled
+        is_settled = revision == view.revision and settled_policy == policy
+        if is_settled and since <= now < (math.inf if until is None else until):
             return Decision((), until)
-    view.heed_trust(now)
-    view.wake(now, policy.retry_max_s)
+    view.apply_quarantines(now)
+    view.release_delayed(now, policy.retry_max_s)
     view.forget_ended()
-    failed = [_fail(view, child, parent) for child, parent in sorted(view.doomed.items())]
+    failed = [
+        _fail(view, child, parent) for child, parent in sorted(view.doomed.items())
+    ]
     ranking = Ranking(policy, view.learning)
-    learned = ranking.learned()
+    learned = ranking.take_changed_types()
     view.queue.refresh(ranking, now, learned)
     view.victims.refresh(view.jobs, ranking, policy, now, learned)
-    # Nobody starts before all that came are ranked, nor is anybody asked to leave on the strength of what is half
-    # learned: the next decision follows at once.
-    started = [] if view.queue.unranked else _Line(view, now, policy, ranking).start()
-    behind = view.queue.behind or (bool(view.queue.line) and view.victims.behind)
-    preempted = [] if behind else Preemption(view, now, policy, ranking).plan()
+    # Nothing starts before all new buckets are ranked, and nothing is preempted before
+    # all ranks and appraisals are up to date. The next decision follows at once.
+    started = list[Start | Withdraw]()
+    if not view.queue.has_unranked:
+        started = _StartPass(view, now, policy, ranking).start()
+    has_waiting = bool(view.queue.ranked)
+    has_outdated = view.queue.has_outdated or (
+        has_waiting and view.victims.has_outdated
+    )
+    preempted = list[Preempt]()
+    if not has_outdated:
+        preempted = Preemption(view, now, policy, ranking).plan()
     actions = (*failed, *started, *preempted)
-    waiting = [view.victims.next_change(), view.engines.next_try(now)] if view.queue.line else []
-    waiting.append(view.engines.trust.next_change())
-    wake_at = _soonest(view.delayed.first(), view.queue.next_ageing(), *waiting, now if behind else None)
+    wake_at = now if has_outdated else _next_change(view, now)
     view.settled = None if actions else (view.revision, policy, now, wake_at)
     return Decision(actions, wake_at)
 
 
+def _next_change(view: View, now: float) -> float | None:
+    """When time alone next changes what can be decided; None if never."""
+    changes = [view.queue.next_ageing(), view.external_queues.trust.next_change()]
+    if view.queue.ranked:
+        changes.append(view.victims.next_change())
+        changes.append(view.external_queues.next_retry(now))
+    if delayed := view.delayed.first():
+        changes.append(delayed[0])
+    return min((at for at in changes if at is not None), default=None)
+
+
 def undo(view: View, action: Action) -> None:
-    """Take a tentative action back: the job stands where it stood. Nothing changes when it is firm or gone."""
+    """Undo a tentative action; idempotent."""
     if isinstance(action, Preempt):
-        view.spare(action)
-    elif isinstance(action, Recall):
-        view.keep_there(action)
+        view.undo_preemption(action)
+    elif isinstance(action, Withdraw):
+        view.undo_withdrawal(action)
     elif view.tentative.get(action.job_id) == action:
         job = view.jobs[action.job_id]
-        view.withdraw(job)
-        view.file(job)
+        view.remove_job(job)
+        view.enqueue(job)
 
 
-class _Line:
-    """The line of one decision: who can start does, in order."""
+class _StartPass:
+    """Starts, in one decision, all jobs that can start."""
 
-    def __init__(self, view: View, now: float, policy: Policy, ranking: Ranking) -> None:
+    def __init__(
+        self, view: View, now: float, policy: Policy, ranking: Ranking
+    ) -> None:
         self._ranking = ranking
-        self._view, self._now, self._policy = view, now, policy
+        self._view = view
+        self._now = now
+        self._policy = policy
         self._reservations = Reservations(view, now, policy)
         self._refused = _Refused()
-        # Shapes that may yet start without preempting anybody.
+        # Open shapes that no refusal of this pass rules out.
         self._hopeful: set[Shape] = set()
-        self._started: list[Start | Recall] = []
+        self._actions: list[Start | Withdraw] = []
 
-    def start(self) -> list[Start | Recall]:
-        """Start what can start. Room only shrinks meanwhile, so what failed once is full."""
+    def start(self) -> list[Start | Withdraw]:
+        """Start what can start, and withdraw attempts that can start here or may not
+        stay where they wait.
+
+        Room only shrinks meanwhile, so what was refused once stays refused.
+        """
         view = self._view
         _reopen(view)
-        view.engines.missed |= bool(view.index.freed)
+        view.external_queues.recheck_waiting |= bool(view.index.freed)
         self._keep_promises()
-        if self._policy.order is Order.FCFS:
+        if self._policy.order is QueueOrder.FCFS:
             self._start_first()
         else:
             self._start_any()
-        if view.engines.known:
-            self._recall()
-            self._send()
+        if view.external_queues.by_name:
+            self._withdraw()
+            self._submit()
         view.index.freed.clear()
-        view.queue.seen()
-        return self._started
+        view.queue.mark_seen()
+        return self._actions
 
-    def _send(self) -> None:
-        """Send who found no room here to an engine that has some."""
+    # --- external queues ---
+
+    def _waiting_attempts(self) -> list[LiveAttempt]:
+        """The attempts in external queues; tentative starts have none yet."""
         view = self._view
-        waiting = {key: view.attempts[key].job_id for key in view.engines.waiting if key in view.attempts}
-        dispatch = Dispatch(view.engines, view.jobs, waiting, self._now, self._policy.strategy, view.learning)
-        for _, lane in list(view.queue.line):
-            while (job := view.queue.head(lane)) and job.id not in view.promises:
+        return [
+            view.attempts[holder]
+            for holder in view.external_queues.waiting
+            if holder in view.attempts
+        ]
+
+    def _submit(self) -> None:
+        """Submit jobs that found no room here to external queues."""
+        view = self._view
+        dispatch = Dispatch(
+            view.external_queues,
+            view.jobs,
+            {attempt.id: attempt.job_id for attempt in self._waiting_attempts()},
+            self._now,
+            self._policy.strategy,
+            view.learning,
+        )
+        for _, bucket in list(view.queue.ranked):
+            while (job := view.queue.head(bucket)) and job.id not in view.promises:
                 placements = dispatch.place(job)
                 if placements is None:
                     break
                 self._take(job, placements)
 
-    def _recall(self) -> None:
-        """Take back who waits at an engine and could start here, without delaying the first of those in line here; and
-        who waits at what is in quarantine."""
+    def _withdraw(self) -> None:
+        """Take back attempts from external queues: those that can start here without
+        delaying the first waiting jobs, and those whose offer is in quarantine.
+        """
         view = self._view
-        if not view.engines.missed:
+        if not view.external_queues.recheck_waiting:
             return
-        view.engines.missed = False
-        heads = self._before(None)
-        for attempt in [view.attempts[key] for key in view.engines.waiting if key in view.attempts]:
+        view.external_queues.recheck_waiting = False
+        heads = self._heads_before(None)
+        for attempt in self._waiting_attempts():
             job = view.jobs.get(attempt.job_id)
             if attempt.state is AttemptState.INTENDED:
-                view.engines.missed = True  # it is on its way, and cannot be had before it is there
-            elif (
-                job and attempt.id not in view.leaving and attempt.state in _IN_QUEUE and not self._is_away(attempt.id)
-            ):
-                placements = self._reservations.backfill(job, heads) or ()
-                offer = view.engines.offer(attempt.offer)
-                if placements or (offer and view.engines.quarantine(offer, job.shape)):
-                    action = Recall(job.id, attempt.id, placements)
-                    view.take_back(action)
-                    if placements:
-                        self._reservations.hold(job, placements)
-                    self._started.append(action)
+                # It cannot be withdrawn before it has been submitted.
+                view.external_queues.recheck_waiting = True
+            elif job and self._may_withdraw(attempt):
+                placements = self._reservations.backfill(job, heads)
+                if placements:
+                    self._reservations.hold(job, placements)
+                if placements or self._is_quarantined(attempt, job):
+                    action = Withdraw(job.id, attempt.id, placements or ())
+                    view.apply_withdrawal(action)
+                    self._actions.append(action)
 
-    def _is_away(self, attempt_id: str) -> bool:
-        """The engine that has the attempt does not answer."""
-        attempt = self._view.attempts.get(attempt_id)
-        engine = self._view.engines.known.get(attempt.provider) if attempt else None
-        return engine is not None and bool(engine.problem)
+    def _may_withdraw(self, attempt: LiveAttempt) -> bool:
+        is_waiting = attempt.state in _IN_EXTERNAL_QUEUE
+        is_leaving = attempt.id in self._view.leaving
+        return is_waiting and not is_leaving and not self._is_unreachable(attempt)
+
+    def _is_quarantined(self, attempt: LiveAttempt, job: LiveJob) -> bool:
+        table = self._view.external_queues
+        offer = table.offer(attempt.offer)
+        return offer is not None and bool(table.quarantine(offer, job.shape))
+
+    def _is_unreachable(self, attempt: LiveAttempt) -> bool:
+        """True if the external queue of the attempt has a problem."""
+        queue = self._view.external_queues.by_name.get(attempt.provider)
+        return queue is not None and bool(queue.problem)
+
+    # --- promises ---
 
     def _keep_promises(self) -> None:
-        """Start the jobs for which room was made; hold what is still being freed for the others."""
+        """Start jobs whose promised places are free, and hold the places of the others.
+
+        A promise that cannot be kept any more is dropped.
+        """
         view = self._view
         for job_id, promise in list(view.promises.items()):
             job = view.jobs[job_id]
-            if not all(_is_open(view, share, job.shape) for share in promise.placements):
+            if not self._is_valid(promise, job):
                 view.break_promise(job_id)
-            elif job.state is not JobState.QUEUED:  # an engine still has it
-                if any(self._is_away(key) for key in promise.attempts):
-                    view.break_promise(job_id)  # when it lets go of it nobody knows
-                else:
-                    self._reservations.hold(job, promise.placements)
-            elif job_id not in view.queue:
-                view.break_promise(job_id)  # it has failed since, and is put off
-            elif all(_has_room(view, share, job.shape) for share in promise.placements):
+            elif job.state is not JobState.QUEUED:
+                # Its attempt still is in an external queue.
+                self._reservations.hold(job, promise.placements)
+            elif all(_is_free(view, share, job.shape) for share in promise.placements):
                 self._take(job, promise.placements)
             elif promise.attempts & (view.leaving | view.attempts.keys()):
                 self._reservations.hold(job, promise.placements)
             else:
                 view.break_promise(job_id)
 
+    def _is_valid(self, promise: Promise, job: LiveJob) -> bool:
+        """False if the job may not use the places, or if it is not known when it
+        could.
+        """
+        view = self._view
+        if not all(_may_use(view, share, job.shape) for share in promise.placements):
+            return False
+        if job.state is JobState.QUEUED:
+            # It is not in the queue if it has failed since and waits for a retry.
+            return job.id in view.queue
+        return not any(
+            self._is_unreachable(view.attempts[key])
+            for key in promise.attempts
+            if key in view.attempts
+        )
+
+    # --- starts ---
+
     def _start_first(self) -> None:
+        """Start jobs in strict order."""
         queue = self._view.queue
-        while queue.line:
-            job = queue.head(queue.line[0][1])
+        while queue.ranked:
+            job = queue.head(queue.ranked[0][1])
             placements = self._fits(job) if job else None
             if job is None or placements is None:
                 break
             self._take(job, placements)
 
     def _start_any(self) -> None:
-        """Try the line, or of it what is new when nothing has changed for the others."""
-        view, queue, least, place = self._view, self._view.queue, None, 0
+        """Try the heads of all buckets; only those of new or changed buckets if nothing
+        has changed for the others.
+        """
+        view = self._view
+        queue = view.queue
         self._hopeful = set(queue.open)
-        everyone = bool(view.index.freed) or queue.shuffled
-        line = queue.line if everyone else queue.new_heads()
-        while place < len(line) and (self._hopeful or queue.preemptible):
-            rank, lane = line[place]
-            # Whoever has no chance costs a look-up: there may be thousands.
-            tried = self._has_hope(lane[1]) or (queue.preemptible and lane[1] in queue.open)
-            placements = self._may_start(view.jobs[rank[-1]], rank) if tried else None
+        retry_all = bool(view.index.freed) or queue.retry_all
+        heads = queue.ranked if retry_all else queue.new_heads()
+        least = None
+        position = 0
+        while position < len(heads) and (self._hopeful or queue.preemptible):
+            rank, bucket = heads[position]
+            job = view.jobs[rank[-1]]
+            placements = self._try(job, rank)
             if placements is None:
-                place += 1
+                position += 1
                 continue
-            # The next of its lane stands in the line now, here or further down.
-            self._take(view.jobs[rank[-1]], placements)
-            if not everyone:
-                del line[place]
-                if queue.head(lane):
-                    insort(line, (queue.rank_of(lane), lane))
-            least = least or _least(queue.open | {lane[1]})
+            # `queue.ranked` has the next job of the bucket now, here or further down.
+            self._take(job, placements)
+            if not retry_all:
+                del heads[position]
+                if queue.head(bucket):
+                    insort(heads, (queue.rank_of(bucket), bucket))
+            least = least or _least(queue.open | {bucket[1]})
             if not view.index.has_room(least):
+                # Most passes end here: the freed room is used up, so thousands of
+                # buckets need not be tried.
                 for shape in list(queue.open):
                     queue.close(shape)
-                break  # most starts end here: what was freed is taken, and thousands need not be tried
+                break
+
+    def _try(self, job: LiveJob, rank: Rank) -> tuple[Placement, ...] | None:
+        """Where the job can start; None if nowhere. Most jobs without a chance cost
+        only a look-up, because there may be thousands.
+        """
+        queue = self._view.queue
+        # A preemptible job may start even where reservations keep others out.
+        may_pass = bool(queue.preemptible) and job.shape in queue.open
+        if not self._has_hope(job.shape) and not may_pass:
+            return None
+        return self._may_start(job, rank)
 
     def _fits(self, job: LiveJob) -> tuple[Placement, ...] | None:
+        """Where the job fits beside what is promised."""
         view = self._view
         if job.shape in view.queue.closed:
             return None
@@ -221,123 +328,152 @@ class _Line:
         return placements
 
     def _may_start(self, job: LiveJob, rank: Rank) -> tuple[Placement, ...] | None:
-        """Where the job can start without delaying whoever stands before it."""
-        # Who can be asked to leave may pass: the ones before it take its place when it is worth that.
-        passes = self._policy.order is Order.GITTINS and job.preemptible
-        if passes or self._view.queue.line[0][0] >= rank:
+        """Where the job can start without delaying the jobs before it."""
+        # A preemptible job may pass the jobs before it: they can displace it.
+        passes = self._policy.order is QueueOrder.GITTINS and job.preemptible
+        is_first = self._view.queue.ranked[0][0] >= rank
+        if passes or is_first:
             return self._fits(job)
-        end = self._reservations.surely_ends(job.id)
+        end = self._reservations.latest_end(job.id)
         if self._refused.covers(job.shape, end) or self._fits(job) is None:
             return None
-        placements = self._reservations.backfill(job, self._before(rank))
+        placements = self._reservations.backfill(job, self._heads_before(rank))
         if placements is None:
             self._refused.add(job.shape, self._reservations.binds_from(end))
         return placements
 
     def _has_hope(self, shape: Shape) -> bool:
-        """False when not even the shortest job of the shape can start beside what others are promised."""
+        """False if not even the shortest job of the shape can start beside the
+        reservations.
+        """
         if shape not in self._hopeful:
             return False
-        shortest = self._now + self._view.queue.shortest(shape) + self._policy.end_margin_s
-        if self._refused.covers(shape, shortest):
+        shortest_s = self._view.queue.shortest(shape)
+        if self._refused.covers(
+            shape, self._now + shortest_s + self._policy.end_margin_s
+        ):
             self._hopeful.discard(shape)
             return False
         return True
 
-    def _before(self, rank: Rank | None) -> list[LiveJob]:
-        """The first heads that wait before `rank` (None: all), as many as may hold reservations and some more."""
-        queue, found = self._view.queue, list[LiveJob]()
-        for other, lane in queue.line:
-            if (rank is not None and other >= rank) or len(found) >= 4 * self._policy.reserved_heads:
+    def _heads_before(self, rank: Rank | None) -> list[LiveJob]:
+        """The first heads before `rank` (None: of all): as many as can hold
+        reservations, and some more.
+        """
+        view = self._view
+        most = 4 * self._policy.reserved_heads
+        found = list[LiveJob]()
+        for head_rank, bucket in view.queue.ranked:
+            is_before = rank is None or head_rank < rank
+            if not is_before or len(found) >= most:
                 break
-            if (head := queue.head(lane)) and (head.shape.gpu_uuids or self._view.index.able(head.shape)):
+            head = view.queue.head(bucket)
+            if head and (
+                head.shape.gpu_uuids or view.index.suitable_groups(head.shape)
+            ):
                 found.append(head)
         return found
 
     def _take(self, job: LiveJob, placements: tuple[Placement, ...]) -> None:
+        """Start the job at `placements`."""
         view = self._view
-        lane = lane_of(job)
+        bucket = bucket_of(job)
         action = Start(job.id, placements)
         view.promises.pop(job.id, None)
-        view.act(job, action)
+        view.apply_tentatively(job, action)
         self._reservations.take(job, placements)
-        view.queue.rerank(lane, self._ranking, self._now)
-        self._started.append(action)
+        view.queue.rerank(bucket, self._ranking, self._now)
+        self._actions.append(action)
 
 
 @dataclass(slots=True)
 class _Refused:
-    """What was refused in this decision: nobody who asks for as much or more and outlasts the same need try."""
+    """The refusals of one pass. Each also holds for jobs that ask for at least as much
+    and may outlast the same reservation.
+    """
 
+    # GPUs, cores, gigabytes and time, by the shape without its amounts.
     _needs: dict[Shape, list[tuple[int, float, float, float]]] = field(
         default_factory=dict[Shape, list[tuple[int, float, float, float]]]
     )
 
     def covers(self, shape: Shape, end: float) -> bool:
-        """True when less than this was refused."""
+        """True if a job that ends at `end` at the latest need not be tried."""
         for gpus, cpus, memory_gb, until in self._needs.get(_constraints(shape), ()):
-            if outlasts(end, until) and gpus <= shape.gpus and cpus <= shape.cpus and memory_gb <= shape.memory_gb:
+            if (
+                may_outlast(end, until)
+                and gpus <= shape.gpus
+                and cpus <= shape.cpus
+                and memory_gb <= shape.memory_gb
+            ):
                 return True
         return False
 
     def add(self, shape: Shape, until: float) -> None:
-        """This was refused to a job that outlasts `until`."""
-        self._needs.setdefault(_constraints(shape), []).append((shape.gpus, shape.cpus, shape.memory_gb, until))
+        """Note that a job of this shape which may outlast `until` was refused."""
+        self._needs.setdefault(_constraints(shape), []).append(
+            (shape.gpus, shape.cpus, shape.memory_gb, until)
+        )
 
 
 @lru_cache(maxsize=1 << 14)
 def _constraints(shape: Shape) -> Shape:
-    """All but the amounts."""
+    """The shape without its amounts."""
     return replace(shape, gpus=0, cpus=0.0, memory_gb=0.0)
 
 
 def _least(shapes: Iterable[Shape]) -> Shape:
-    """What every one of these asks for at least."""
+    """The least amounts that any of these asks for."""
     amounts = [(shape.cpus, shape.memory_gb, shape.gpus) for shape in shapes]
     cpus, memory_gb, gpus = (min(values) for values in zip(*amounts, strict=True))
     return Shape(cpus=cpus, memory_gb=memory_gb, gpus=gpus)
 
 
 def _reopen(view: View) -> None:
-    """Shapes that may fit where something was freed are tried again."""
-    view.index.settle()
-    freed, closed = view.index.freed, view.queue.closed
+    """Open the shapes that may fit where something was freed."""
+    view.index.refresh()
+    freed = view.index.freed
+    closed = view.queue.closed
     if len(freed) > MANY_FREED:
         view.queue.reopen(closed)
     elif freed and closed:
-        nodes = [node for node_id in freed if (node := view.nodes[node_id]).online]
-        view.queue.reopen([shape for shape in closed if any(_takes(node, shape) for node in nodes)])
+        nodes = [view.nodes[node_id] for node_id in freed]
+        online = [node for node in nodes if node.online]
+        view.queue.reopen(
+            [shape for shape in closed if any(_takes(node, shape) for node in online)]
+        )
 
 
 def _takes(node: Node, shape: Shape) -> bool:
     return may_use(node, shape) and fit(node.free, shape) is not None
 
 
-def _is_open(view: View, share: Placement, shape: Shape) -> bool:
-    """True when no quarantine keeps the job from this share."""
+def _may_use(view: View, share: Placement, shape: Shape) -> bool:
+    """True if the job may use the share's node and GPUs."""
     node = view.nodes[share.node_id]
-    mine = [device for uuid in share.gpu_uuids if (device := node.devices.get(uuid))]
-    return may_use(node, shape) and (shape.quarantined or not any(device.quarantine for device in mine))
+    if not may_use(node, shape):
+        return False
+    if shape.quarantined:
+        return True
+    devices = [node.devices[uuid] for uuid in share.gpu_uuids if uuid in node.devices]
+    return not any(device.quarantine for device in devices)
 
 
-def _has_room(view: View, share: Placement, shape: Shape) -> bool:
-    """True when exactly this share is free."""
+def _is_free(view: View, share: Placement, shape: Shape) -> bool:
+    """True if exactly this share of the shape is free."""
     node = view.nodes[share.node_id]
-    free = {device.uuid for device in node.free.devices}
-    return (
-        node.online
-        and free.issuperset(share.gpu_uuids)
-        and fit(replace(node.free, devices=()), replace(shape, gpus=0)) is not None
+    if not node.online:
+        return False
+    free_uuids = {device.uuid for device in node.free.devices}
+    has_amounts = (
+        node.free.cpus + SLACK >= shape.cpus
+        and node.free.memory_gb + SLACK >= shape.memory_gb
     )
+    return has_amounts and free_uuids.issuperset(share.gpu_uuids)
 
 
 def _fail(view: View, child: str, parent: str) -> Fail:
     message = f"It depends on {parent}, which ended {view.ended[parent]}."
-    action = Fail(child, DEPENDENCY_FAILED, message)
-    view.act(view.jobs[child], action)
+    action = Fail(child, Reason.DEPENDENCY_FAILED, message)
+    view.apply_tentatively(view.jobs[child], action)
     return action
-
-
-def _soonest(delayed: tuple[float, str] | None, *times: float | None) -> float | None:
-    found = [at for at in (delayed[0] if delayed else None, *times) if at is not None]
-    return min(found, default=None)

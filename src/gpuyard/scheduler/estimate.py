@@ -1,26 +1,31 @@
-"""Estimates: where a job that is not submitted could run, best place first, how long that takes and what it costs."""
+"""Estimates: where a job that is not submitted could run, how long it would take there
+and what it would cost.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
 from gpuyard.domain.offers import Strategy
-from gpuyard.scheduler.engines import lacks, need_of
+from gpuyard.scheduler.external_queues import need_of, unmet_needs
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.placement import SpaceOf, candidates
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.refusal import reasons
+from gpuyard.scheduler.verdicts import offer_forecasts
 from gpuyard.scheduler.view import View
 
 _WHOLE: SpaceOf = attrgetter("whole")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A node of ours (`kind` is `node`) or an `offer`, and what a job finds there; times in seconds.
+class PlaceEstimate:
+    """What a job finds at a node of ours (`kind` is `node`) or at an offer (`offer`).
+    Times are in seconds.
 
-    `suits`: the job could run there. `per_hour` and `cost` are in the currency of billing; None is not known, and so
-    is `wait_s` of a node on which something is in the way. `reasons`: why it does not suit, or what is in the way now.
+    `suits`: the job could run there. `reasons`: why not, or why not now. `per_hour` and
+    `cost` are in the currency of billing. None means that a value is not known; so is
+    `wait_s` of a node where the job cannot start now.
     """
 
     name: str
@@ -38,53 +43,95 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The places in the order in which they are tried; `run_s` and on what `basis` it is expected."""
+    """The places, those that suit before the others. `run_s`: how long the job is
+    expected to run; `basis`: how that is known.
+    """
 
     strategy: Strategy
     run_s: float
     basis: str
-    places: tuple[Place, ...]
+    places: tuple[PlaceEstimate, ...]
 
 
-def estimate(view: View, job: LiveJob, now: float, policy: Policy, own_per_hour: float) -> Estimate:
-    """Where the job could run. `own_per_hour`: the list price of a node of ours."""
-    view.heed_trust(now)
+def estimate(
+    view: View, job: LiveJob, now: float, policy: Policy, own_per_hour: float
+) -> Estimate:
+    """Where the job could run. `own_per_hour`: the list price for our own nodes."""
+    view.apply_quarantines(now)
     strategy = Strategy(job.shape.strategy) if job.shape.strategy else policy.strategy
-    need = need_of(job, view.learning, view.engines.keeps)
+    need = need_of(job, view.learning, view.external_queues.workspace_providers)
     if job.estimated_s:
         basis = "the job says so"
-    elif view.learning.usual_s(job.kind):
-        basis = f"what jobs of type {job.kind} usually take"
+    elif view.learning.usual_s(job.job_type):
+        basis = f"what jobs of type {job.job_type} usually take"
     else:
-        basis = "a guess: nothing like it has completed, and it has no estimated_duration_s"
-    places = (*_nodes(view, job, need.run_s, own_per_hour), *_offers(view, job, now, policy))
-    return Estimate(strategy, need.run_s, basis, tuple(sorted(places, key=lambda place: not place.suits)))
+        basis = (
+            "a guess: nothing like it has completed, and it has no estimated_duration_s"
+        )
+    places = [
+        *_nodes(view, job, need.run_s, own_per_hour),
+        *_offers(view, job, now, policy),
+    ]
+    places.sort(key=lambda place: not place.suits)
+    return Estimate(strategy, need.run_s, basis, tuple(places))
 
 
-def _nodes(view: View, job: LiveJob, run_s: float, per_hour: float) -> Iterator[Place]:
+def _nodes(
+    view: View, job: LiveJob, run_s: float, per_hour: float
+) -> Iterator[PlaceEstimate]:
     """Our own nodes, those with room first."""
     able = {found.node.id for found in candidates(view, job.shape, _WHOLE)}
-    free = [found.node for found in candidates(view, job.shape)]
-    others = [node for node in view.nodes.values() if node not in free]
-    for node in (*free, *sorted(others, key=lambda node: (node.id not in able, node.title))):
-        if node.id not in able:
-            yield Place(node.title, "node", suits=False, reasons=reasons(node, job.shape, node.free))
-            continue
+    with_room = [found.node for found in candidates(view, job.shape)]
+    others = [node for node in view.nodes.values() if node not in with_room]
+    others.sort(key=lambda node: (node.id not in able, node.title))
+    for node in (*with_room, *others):
         why_not = reasons(node, job.shape, node.free)
-        yield Place(node.title, "node", True, why_not, None if why_not else 0.0, run_s, per_hour,
-                    per_hour * run_s / 3600, price_source="the tier's list price")  # fmt: skip
+        if node.id not in able:
+            yield PlaceEstimate(node.title, "node", suits=False, reasons=why_not)
+        else:
+            yield PlaceEstimate(
+                node.title,
+                "node",
+                suits=True,
+                reasons=why_not,
+                wait_s=None if why_not else 0.0,
+                run_s=run_s,
+                per_hour=per_hour,
+                cost=per_hour * run_s / 3600,
+                price_source="the tier's list price",
+            )
 
 
-def _offers(view: View, job: LiveJob, now: float, policy: Policy) -> Iterator[Place]:
-    engines = view.engines
-    forecasts = engines.ranked(job.shape, need_of(job, view.learning, engines.keeps), policy.strategy)
+def _offers(
+    view: View, job: LiveJob, now: float, policy: Policy
+) -> Iterator[PlaceEstimate]:
+    """All offers, those that suit first."""
+    forecasts = offer_forecasts(view, job, policy)
     for forecast in forecasts:
         offer = forecast.offer
-        obstacle = engines.obstacle_of(offer, job.shape, now)
-        yield Place(offer.id, "offer", True, (obstacle,) if obstacle else (), forecast.wait_s, forecast.run_s,
-                    forecast.per_hour, forecast.cost, offer.region, offer.spot, offer.price_source)  # fmt: skip
-    suited = {forecast.offer.id for forecast in forecasts}
-    for _, offer in engines.offers():
-        if offer.id not in suited:
-            yield Place(offer.id, "offer", suits=False, reasons=tuple(lacks(offer, job.shape)), region=offer.region,
-                        spot=offer.spot, price_source=offer.price_source)  # fmt: skip
+        obstacle = view.external_queues.obstacle(offer, job.shape, now)
+        yield PlaceEstimate(
+            offer.id,
+            "offer",
+            suits=True,
+            reasons=(obstacle,) if obstacle else (),
+            wait_s=forecast.wait_s,
+            run_s=forecast.run_s,
+            per_hour=forecast.per_hour,
+            cost=forecast.cost,
+            region=offer.region,
+            spot=offer.spot,
+            price_source=offer.price_source,
+        )
+    suitable = {forecast.offer.id for forecast in forecasts}
+    for _, offer in view.external_queues.offers():
+        if offer.id not in suitable:
+            yield PlaceEstimate(
+                offer.id,
+                "offer",
+                suits=False,
+                reasons=tuple(unmet_needs(offer, job.shape)),
+                region=offer.region,
+                spot=offer.spot,
+                price_source=offer.price_source,
+            )

@@ -1,4 +1,4 @@
-"""Fitting: whether a share of a shape fits into a space, and which devices it would get."""
+"""Fitting: whether a share of a shape fits into a space, and with which devices."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -9,52 +9,72 @@ from gpuyard.domain.shape import Placement, Shape
 from gpuyard.scheduler.nodes import Device, Node, Space
 
 SLACK = 1e-6
-"""Cores or gigabytes: sums of decimal fractions are not exact, and ten times 0.1 must fit into 1."""
+"""Cores or gigabytes. Sums of floats are not exact, and ten times 0.1 must fit into
+1.
+"""
 
 
 def provider_for(node: Node, shape: Shape) -> str:
-    """Which provider would run a share on `node`: its own, or the one of its containers; empty when the job allows
-    neither."""
-    wished = shape.provider or (node.containers if shape.image else node.provider)
-    if wished not in (node.provider, node.containers) or (shape.image and wished != node.containers):
+    """The provider that would run a share on `node`: the node's own, or the one of its
+    containers; empty if the job allows neither.
+    """
+    provider = shape.provider or (node.containers if shape.image else node.provider)
+    if provider not in (node.provider, node.containers):
         return ""
-    return wished if not shape.providers or wished in shape.providers else ""
+    if shape.image and provider != node.containers:
+        return ""
+    if shape.providers and provider not in shape.providers:
+        return ""
+    return provider
 
 
 def allowed(node: Node, shape: Shape) -> bool:
-    """True when the job lets itself be placed with a provider of the node."""
+    """True if the job allows a provider of the node."""
     return bool(provider_for(node, shape))
 
 
-def barred(node: Node, shape: Shape) -> str:
-    """The quarantine of the node, or of its provider, that keeps the job out, for people; empty when none does."""
-    return "" if shape.quarantined or not node.barred else node.barred.get(provider_for(node, shape), "")
+def quarantine_of(node: Node, shape: Shape) -> str:
+    """The quarantine that keeps the job from the node, for people; empty if none
+    does.
+    """
+    if shape.quarantined or not node.barred:
+        return ""
+    return node.barred.get(provider_for(node, shape), "")
 
 
 def may_use(node: Node, shape: Shape) -> bool:
-    """True when the job allows the node, and no quarantine keeps it out."""
-    return allowed(node, shape) and not barred(node, shape)
+    """True if the job allows the node, and no quarantine keeps it out."""
+    return allowed(node, shape) and not quarantine_of(node, shape)
 
 
 @lru_cache(maxsize=4096)
-def anywhere(shape: Shape) -> Shape:
-    """The shape, but that no quarantine keeps it out: quarantines pass."""
+def ignoring_quarantine(shape: Shape) -> Shape:
+    """The shape, but allowed in quarantine: quarantines end."""
     return shape if shape.quarantined else replace(shape, quarantined=True)
 
 
-def holds(node: Node, shape: Shape) -> bool:
-    """True when a share fits into all that the node has, booked or not, well or not."""
-    return fit(node.capacity, anywhere(shape)) is not None
+def could_hold(node: Node, shape: Shape) -> bool:
+    """True if a share fits into all that the node has: booked or free, usable or
+    not.
+    """
+    return fit(node.capacity, ignoring_quarantine(shape)) is not None
 
 
-def suitable(devices: Iterable[Device], shape: Shape) -> list[Device]:
-    """Those of `devices` that have the memory, capability and class the shape asks for, are pinned if it pins, and are
-    in no quarantine unless it allows that."""
+def suitable_devices(devices: Iterable[Device], shape: Shape) -> list[Device]:
+    """The devices with the memory, capability and class that the shape asks for. If it
+    pins GPUs, only those; if it does not allow quarantine, none in quarantine.
+    """
     if not shape.quarantined:
         devices = [device for device in devices if not device.quarantine]
-    if not (shape.gpu_memory_gb or shape.gpu_capability or shape.gpu_class or shape.gpu_uuids):
+    if not (
+        shape.gpu_memory_gb
+        or shape.gpu_capability
+        or shape.gpu_class
+        or shape.gpu_uuids
+    ):
         return list(devices)
-    classes, least = _classes(shape.gpu_class), _capability(shape.gpu_capability)
+    classes = _classes(shape.gpu_class)
+    least = _capability(shape.gpu_capability)
     return [
         device
         for device in devices
@@ -66,20 +86,24 @@ def suitable(devices: Iterable[Device], shape: Shape) -> list[Device]:
 
 
 def fit(space: Space, shape: Shape) -> tuple[Device, ...] | None:
-    """The devices one share of `shape` would get in `space`, smallest first; None when it does not fit."""
+    """The devices that a share gets in `space`, the smallest first; None if it does not
+    fit.
+    """
     if space.cpus + SLACK < shape.cpus or space.memory_gb + SLACK < shape.memory_gb:
         return None
     if len(space.devices) < shape.gpus:
         return None
     if not shape.gpus:
         return ()
-    chosen = suitable(space.devices, shape)[: shape.gpus]
+    chosen = suitable_devices(space.devices, shape)[: shape.gpus]
     return tuple(chosen) if len(chosen) == shape.gpus else None
 
 
 def share_of(node: Node, devices: Iterable[Device], shape: Shape) -> Placement:
-    """What one share of `shape` books on `node` with these devices."""
-    return Placement(node.id, tuple(device.uuid for device in devices), shape.cpus, shape.memory_gb)
+    """The placement of a share of `shape` on `node` with these devices."""
+    return Placement(
+        node.id, tuple(device.uuid for device in devices), shape.cpus, shape.memory_gb
+    )
 
 
 @cache

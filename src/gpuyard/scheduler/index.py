@@ -1,8 +1,9 @@
-"""The index: where a share of a shape could go, found without looking at every node.
+"""The index: finds nodes for a share without looking at every node.
 
-Nodes of equal hardware, alike in what is in quarantine, form a group; a shape that does not fit the group's empty node
-is never tried on it. Within a group nodes stand by how many GPUs are free, then by free cores and memory, so the best
-place (see `placement`) is the first that fits. Nodes that are not online are in no group.
+Nodes with equal hardware and equal quarantines form a group; a shape that does not fit
+an empty node of the group is not tried there. In a group, nodes are sorted by free
+GPUs, then free cores and memory, so the first that fits is the best (see `placement`).
+Nodes that are not online are in no group.
 """
 
 from bisect import bisect_left, insort
@@ -21,31 +22,36 @@ Hardware = tuple[str, float, float, tuple[DeviceKind, ...], frozenset[str]]
 
 
 @dataclass(slots=True)
-class Group:
-    """Nodes of equal hardware, by free GPUs. `model` is one of them; `uniform` when their GPUs are all of one kind."""
+class NodeGroup:
+    """Nodes of equal hardware, by free GPUs.
 
-    model: Node
+    `example` is one of them, empty. `uniform`: all their GPUs are of one kind.
+    """
+
+    example: Node
     uniform: bool
     buckets: dict[int, list[Entry]] = field(default_factory=dict[int, list[Entry]])
     counts: list[int] = field(default_factory=list[int])
 
     def entries(self, shape: Shape) -> Iterator[tuple[int, Entry]]:
-        """Free GPUs and entry of each node with enough GPUs, cores and memory, in order of preference."""
+        """Free GPUs and entry of each node with enough GPUs, cores and memory, the best
+        first.
+        """
         for count in self.counts[bisect_left(self.counts, shape.gpus) :]:
             bucket = self.buckets[count]
             for entry in bucket[bisect_left(bucket, (shape.cpus - SLACK,)) :]:
                 if entry[1] + SLACK >= shape.memory_gb:
                     yield count, entry
 
-    def put(self, count: int, entry: Entry) -> None:
-        """File a node."""
+    def add(self, count: int, entry: Entry) -> None:
+        """Add a node."""
         if count not in self.buckets:
             self.buckets[count] = []
             insort(self.counts, count)
         insort(self.buckets[count], entry)
 
-    def take(self, count: int, entry: Entry) -> None:
-        """Take a node out."""
+    def remove(self, count: int, entry: Entry) -> None:
+        """Remove a node."""
         bucket = self.buckets[count]
         del bucket[bisect_left(bucket, entry)]
         if not bucket:
@@ -54,89 +60,124 @@ class Group:
 
 
 class NodeIndex:
-    """Groups of nodes. `freed` are the nodes of which more is free, or which have gone, since it was last cleared."""
+    """All groups of nodes.
+
+    `freed`: the nodes that have more free room than when it was last cleared, or that
+    went offline since.
+    """
 
     def __init__(self) -> None:
         self.freed: set[str] = set()
         self._stale: dict[str, Node] = {}
-        self._hardware: dict[str, tuple[Space, Group]] = {}
-        self._groups: dict[Hardware, Group] = {}
-        self._where: dict[str, tuple[Group, int, Entry]] = {}
+        self._hardware: dict[str, tuple[Space, NodeGroup]] = {}
+        self._groups: dict[Hardware, NodeGroup] = {}
+        self._where: dict[str, tuple[NodeGroup, int, Entry]] = {}
         self._free: dict[str, Space] = {}
-        self._able: dict[Shape, list[Group]] = {}
+        self._suitable_groups: dict[Shape, list[NodeGroup]] = {}
 
     def update(self, node: Node) -> None:
         """The node's state, hardware or bookings have changed."""
         self._stale[node.id] = node
 
-    def settle(self) -> None:
-        """File anew what has changed."""
+    def refresh(self) -> None:
+        """Move nodes that have changed to their new positions."""
         for node in self._stale.values():
-            known, before = self._where.pop(node.id, None), self._free.pop(node.id, None)
+            known = self._where.pop(node.id, None)
+            before = self._free.pop(node.id, None)
             if known is not None:
                 group, count, entry = known
-                group.take(count, entry)
+                group.remove(count, entry)
             if node.online:
                 group = self._group(node)
-                count, entry = len(node.free.devices), (node.free.cpus, node.free.memory_gb, node.id)
-                group.put(count, entry)
+                count = len(node.free.devices)
+                entry = (node.free.cpus, node.free.memory_gb, node.id)
+                group.add(count, entry)
                 self._where[node.id] = group, count, entry
                 self._free[node.id] = node.free
-            if _more(before, self._free.get(node.id)):
+            if _has_more(before, self._free.get(node.id)):
                 self.freed.add(node.id)
         self._stale.clear()
 
-    def able(self, shape: Shape) -> list[Group]:
-        """The groups whose nodes could take a share if they were empty."""
-        self.settle()
-        if shape not in self._able:
-            self._able[shape] = [group for group in self._groups.values() if _could(group, shape)]
-        return self._able[shape]
+    def suitable_groups(self, shape: Shape) -> list[NodeGroup]:
+        """The groups whose empty nodes could take a share."""
+        self.refresh()
+        if shape not in self._suitable_groups:
+            self._suitable_groups[shape] = [
+                group for group in self._groups.values() if _could_hold(group, shape)
+            ]
+        return self._suitable_groups[shape]
 
     def has_room(self, least: Shape) -> bool:
-        """False when no node has as many free GPUs, cores and gigabytes as `least` names, whatever else it asks."""
-        self.settle()
+        """True if a node has as many free GPUs, cores and gigabytes as `least` asks
+        for; its other needs are ignored.
+        """
+        self.refresh()
         return any(next(group.entries(least), None) for group in self._groups.values())
 
-    def forget(self, shapes: set[Shape]) -> None:
-        """Let go of what is remembered of these shapes."""
-        for shape in shapes:
-            self._able.pop(shape, None)
-
-    def _group(self, node: Node) -> Group:
+    def _group(self, node: Node) -> NodeGroup:
         known = self._hardware.get(node.id)
+        # `whole` is a new object whenever the hardware may have changed.
         if known is not None and known[0] is node.whole:
-            return known[1]  # `whole` is made anew whenever the hardware may have changed
-        kinds = tuple((device.memory_gb, device.capability, device.gpu_class, bool(device.quarantine))
-                      for device in node.whole.devices)  # fmt: skip
-        hardware = (f"{node.provider} {node.containers}", node.cpus, node.memory_gb, kinds, frozenset(node.barred))
+            return known[1]
+        kinds = tuple(
+            (
+                device.memory_gb,
+                device.capability,
+                device.gpu_class,
+                bool(device.quarantine),
+            )
+            for device in node.whole.devices
+        )
+        hardware = (
+            f"{node.provider} {node.containers}",
+            node.cpus,
+            node.memory_gb,
+            kinds,
+            frozenset(node.barred),
+        )
         group = self._groups.get(hardware)
         if group is None:
-            group = self._groups[hardware] = Group(_model(node), len(set(kinds)) <= 1)
-            for shape, able in self._able.items():
-                if _could(group, shape):
-                    able.append(group)
+            is_uniform = len(set(kinds)) <= 1
+            group = self._groups[hardware] = NodeGroup(_emptied(node), is_uniform)
+            for shape, suitable in self._suitable_groups.items():
+                if _could_hold(group, shape):
+                    suitable.append(group)
         self._hardware[node.id] = node.whole, group
         return group
 
 
-def _more(before: Space | None, now: Space | None) -> bool:
-    """Has room come? What left it altogether counts as well: whoever waited for it is in nobody's way any more."""
+def _has_more(before: Space | None, now: Space | None) -> bool:
+    """True if a node has more room than before, or has come or gone. When it has gone,
+    jobs that waited for it no longer hold reservations there.
+    """
     if before is None or now is None:
         return before is not now
-    return now.cpus > before.cpus or now.memory_gb > before.memory_gb or not _uuids(now) <= _uuids(before)
+    return (
+        now.cpus > before.cpus
+        or now.memory_gb > before.memory_gb
+        or not _uuids(now) <= _uuids(before)
+    )
 
 
 def _uuids(space: Space) -> set[str]:
     return {device.uuid for device in space.devices}
 
 
-def _model(node: Node) -> Node:
-    """A copy of the node as it is when empty."""
-    return Node(node.id, provider=node.provider, containers=node.containers, state="online", whole=node.whole,
-                barred=node.barred)  # fmt: skip
+def _emptied(node: Node) -> Node:
+    """A copy of the node without bookings."""
+    return Node(
+        node.id,
+        provider=node.provider,
+        containers=node.containers,
+        state="online",
+        whole=node.whole,
+        barred=node.barred,
+    )
 
 
-def _could(group: Group, shape: Shape) -> bool:
-    # Pinned devices are on certain nodes and not on a kind of node; they are looked for by their UUIDs.
-    return not shape.gpu_uuids and may_use(group.model, shape) and fit(group.model.whole, shape) is not None
+def _could_hold(group: NodeGroup, shape: Shape) -> bool:
+    """True if an empty node of the group could hold a share."""
+    # Pinned GPUs are found by their UUIDs, not by the hardware of a group.
+    if shape.gpu_uuids or not may_use(group.example, shape):
+        return False
+    return fit(group.example.whole, shape) is not None

@@ -8,10 +8,12 @@ from gpuyard.domain.states import JobState
 
 @dataclass(slots=True)
 class LiveJob:
-    """A job that is not over. Times are UTC seconds; `waits_for` are the parents that have not completed.
+    """A job that has not ended. Times are UTC seconds; `waits_for` are the parents that
+    have not completed.
 
-    `kind` is its type (see `learning`); `served_s` the seconds its ended attempts have run; `preemptions` how many of
-    them were preempted; `home` the provider where the newest of them ran.
+    `job_type`: jobs of one type are expected to run equally long (see `learning`).
+    Of its ended attempts: `served_s` is how many seconds they ran, `preemptions` how
+    many were preempted, `last_provider` where the newest one ran.
     """
 
     id: str
@@ -33,12 +35,12 @@ class LiveJob:
     failures: int = 0
     cancel_requested: bool = False
     resume_from: str | None = None
-    kind: str = ""
+    job_type: str = ""
     served_s: float = 0.0
     preemptions: int = 0
-    home: str = ""
+    last_provider: str = ""
 
     @property
     def width(self) -> int:
-        """How many GPUs it holds at once; one for a job without GPUs, which holds other things."""
+        """How many GPUs it holds at once; a job without GPUs counts as one."""
         return max(1, self.shape.gpus * self.shape.nodes)

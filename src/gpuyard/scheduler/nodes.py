@@ -1,4 +1,4 @@
-"""Nodes: hosts with their GPUs, what is booked on them and what is left."""
+"""Nodes: hosts with their GPUs, their bookings and what is free."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -8,16 +8,20 @@ from gpuyard.domain.gpus import GPU_CLASSES, GPUClass, classify, compute_capabil
 from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import GpuState
 
-UNUSABLE = frozenset({GpuState.OFFLINE, GpuState.QUARANTINED, GpuState.DRAINING, GpuState.COOLING})
+UNUSABLE = frozenset(
+    {GpuState.OFFLINE, GpuState.QUARANTINED, GpuState.DRAINING, GpuState.COOLING}
+)
 
 
 @dataclass(slots=True)
 class Device:
-    """A GPU. `memory_gb` is what it counts as, which is more than it reports. `quarantine`: why only jobs that allow it
-    may be placed on it, for people; empty while all may.
+    """A GPU. `quarantine` says why only jobs that allow quarantine may use it, for
+    people; it is empty if all may.
 
-    A "16 GB" T4 reports 15.0 to 15.75 GB, and people ask for 16. So a device of a known class counts as its class's
-    nominal VRAM, and any other (a MIG slice, an unknown type) as what it reports, rounded up to the next half GB.
+    `memory_gb` is the nominal memory, which is more than the device reports: a "16 GB"
+    T4 reports 15.0 to 15.75 GB, and people ask for 16. A device of a known class has
+    the nominal memory of its class. Any other (a MIG slice, an unknown type) has what
+    it reports, rounded up to the next half GB.
     """
 
     uuid: str
@@ -37,44 +41,62 @@ class Device:
     def __post_init__(self) -> None:
         self.gpu_class = classify(self.name, int(self.memory_mb))
         reported = math.ceil(self.memory_mb / 1024 * 2) / 2
-        self.memory_gb = GPU_CLASSES[self.gpu_class].memory_gb if self.gpu_class else reported
-        self.capability = compute_capability(self.compute_capability) if self.compute_capability else (0, 0)
+        self.memory_gb = (
+            GPU_CLASSES[self.gpu_class].memory_gb if self.gpu_class else reported
+        )
+        self.capability = (
+            compute_capability(self.compute_capability)
+            if self.compute_capability
+            else (0, 0)
+        )
 
     @property
     def usable(self) -> bool:
-        """False while nothing may be placed on it."""
+        """True if jobs may be placed on it."""
         return self.state not in UNUSABLE and not self.draining
 
     @property
     def why_not(self) -> str:
         """Why it is not usable, for people; empty when it is."""
-        state = GpuState.DRAINING if self.draining and self.state not in UNUSABLE else self.state
-        return "" if self.usable else f"{state}: {self.problem}" if self.problem else state
+        if self.usable:
+            return ""
+        state = self.state if self.state in UNUSABLE else GpuState.DRAINING
+        return f"{state}: {self.problem}" if self.problem else state
 
     @property
     def size(self) -> tuple[float, tuple[int, int], int, str]:
-        """What devices are sorted by: the smallest that will do is taken first."""
+        """The sort key of devices: the smallest that suffices is used first."""
         return self.memory_gb, self.capability, self.index, self.uuid
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Room on a node: cores, gigabytes, and devices from the smallest to the largest."""
+    """Room on a node: cores, gigabytes, and devices from the smallest to the
+    largest.
+    """
 
     cpus: float
     memory_gb: float
     devices: tuple[Device, ...]
 
     def minus(self, share: Placement) -> "Space":
-        """What is left once `share` is taken; never less than nothing."""
-        left = tuple(device for device in self.devices if device.uuid not in share.gpu_uuids)
-        return Space(max(0.0, self.cpus - share.cpus), max(0.0, self.memory_gb - share.memory_gb), left)
+        """The room without `share`; no amount goes below 0."""
+        left = tuple(
+            device for device in self.devices if device.uuid not in share.gpu_uuids
+        )
+        return Space(
+            max(0.0, self.cpus - share.cpus),
+            max(0.0, self.memory_gb - share.memory_gb),
+            left,
+        )
 
     def within(self, other: "Space") -> "Space":
-        """The room that is in both."""
-        there = {device.uuid for device in other.devices}
-        both = tuple(device for device in self.devices if device.uuid in there)
-        return Space(min(self.cpus, other.cpus), min(self.memory_gb, other.memory_gb), both)
+        """The room that both have."""
+        other_uuids = {device.uuid for device in other.devices}
+        both = tuple(device for device in self.devices if device.uuid in other_uuids)
+        return Space(
+            min(self.cpus, other.cpus), min(self.memory_gb, other.memory_gb), both
+        )
 
 
 NOTHING = Space(0.0, 0.0, ())
@@ -82,11 +104,13 @@ NOTHING = Space(0.0, 0.0, ())
 
 @dataclass(slots=True)
 class Node:
-    """A host. `bookings` are the shares held on it, by attempt id, or by job id while a start is only decided.
+    """A host. `bookings` are the shares on it, by attempt id, or by job id while the
+    start is tentative.
 
-    `whole` is the room when nothing is booked, `free` the room now; neither counts unusable devices. `containers` is
-    the provider that runs containers here, empty when none does. `barred`: the providers whose jobs may not be placed
-    here unless they allow a quarantine, each with why not.
+    `whole` is the room if nothing were booked, `free` the room now; neither counts
+    unusable devices. `containers` is the provider that runs containers here, empty if
+    none does. `barred`: the providers in quarantine here, each with the reason; only
+    jobs that allow quarantine may use them.
     """
 
     id: str
@@ -111,7 +135,9 @@ class Node:
     @property
     def why_not(self) -> str:
         """Why it is not online, for people; empty when it is."""
-        return "" if self.online else f"{self.state}: {self.reason}" if self.reason else self.state
+        if self.online:
+            return ""
+        return f"{self.state}: {self.reason}" if self.reason else self.state
 
     @property
     def title(self) -> str:
@@ -120,7 +146,7 @@ class Node:
 
     @property
     def capacity(self) -> Space:
-        """All it has, booked or not, usable or not."""
+        """All that it has: booked or free, usable or not."""
         return Space(self.cpus, self.memory_gb, tuple(self.devices.values()))
 
     @property
@@ -131,31 +157,37 @@ class Node:
         return self._free
 
     def space(self, booked: Iterable[Placement]) -> Space:
-        """The room beside `booked`."""
+        """The room that `booked` leaves."""
         shares = list(booked)
         if not shares:
             return self.whole
         taken = {uuid for share in shares for uuid in share.gpu_uuids}
-        # fsum is exact, so the order in which bookings came and went leaves no trace.
+        # fsum is exact, so the result does not depend on the order of the bookings.
+        cpus = math.fsum([share.cpus for share in shares])
+        memory_gb = math.fsum([share.memory_gb for share in shares])
+        devices = [device for device in self.whole.devices if device.uuid not in taken]
         return Space(
-            max(0.0, self.cpus - math.fsum([share.cpus for share in shares])),
-            max(0.0, self.memory_gb - math.fsum([share.memory_gb for share in shares])),
-            tuple([device for device in self.whole.devices if device.uuid not in taken]),
+            max(0.0, self.cpus - cpus),
+            max(0.0, self.memory_gb - memory_gb),
+            tuple(devices),
         )
 
     def book(self, holder: str, share: Placement) -> None:
-        """Let `holder` hold `share`, instead of what it held here before."""
+        """Book `share` for `holder`; it replaces the holder's booking here."""
         self.bookings[holder] = share
         self._free = None
 
     def unbook(self, holder: str) -> None:
-        """Free what `holder` holds here; nothing changes the second time."""
+        """Free what `holder` holds here; idempotent."""
         self.bookings.pop(holder, None)
         self._free = None
 
     def rebuild(self) -> None:
-        """Recompute what follows from the node's own figures and its devices, after these have changed."""
-        self.devices = {device.uuid: device for device in sorted(self.devices.values(), key=lambda item: item.size)}
+        """Recompute `devices` and `whole` after figures or devices have changed."""
+        self.devices = {
+            device.uuid: device
+            for device in sorted(self.devices.values(), key=lambda item: item.size)
+        }
         usable = tuple(device for device in self.devices.values() if device.usable)
         self.whole = Space(self.cpus, self.memory_gb, usable)
         self._free = None

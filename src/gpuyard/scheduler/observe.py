@@ -1,7 +1,8 @@
-"""Observing: one event's after-images folded into the view.
+"""Observing: folds events into the view.
 
-Rows carry the columns that changed; the others keep their value, and a row's first appearance names all. Folding an
-event twice changes nothing more. Bookings come from live attempts alone, so what an attempt held is freed once.
+An event carries rows with the new values of changed columns; the first row of a thing
+has all columns. Folding is idempotent. Only live attempts hold bookings, so each
+booking is freed once.
 """
 
 import sys
@@ -13,34 +14,58 @@ import msgspec
 
 from gpuyard.domain.events import Event, Row, Table
 from gpuyard.domain.gpus import classify
+from gpuyard.domain.reasons import Blame, Reason
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import AttemptState, JobState
-from gpuyard.scheduler.history import End
+from gpuyard.scheduler.history import AttemptEnd
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Device
 from gpuyard.scheduler.view import LiveAttempt, View
 
-_JOB_COLUMNS = ("priority", "created_at", "not_before", "timeout_s", "preemptible", "tier", "started_at", "attempts",
-                "attempt_id", "retry_count", "failures", "cancel_requested", "resume_from")  # fmt: skip
-PREEMPTED = "preempted"
-"""The reason of an attempt that was stopped for another job."""
-REVOKED = "revoked"
-"""The reason of an attempt that was taken back before it began, or found nothing left."""
-UNREACHABLE = "storage_unreachable"
-"""The reason of an attempt whose checkpoint could not be fetched for the moment."""
-PLACE_FAULTS = frozenset({"submit_failed", "node_lost", "exit_status_lost", "attempt_lost"})
-"""Reasons that are the fault of the place and not of the job."""
+_JOB_COLUMNS = (
+    "priority",
+    "created_at",
+    "not_before",
+    "timeout_s",
+    "preemptible",
+    "tier",
+    "started_at",
+    "attempts",
+    "attempt_id",
+    "retry_count",
+    "failures",
+    "cancel_requested",
+    "resume_from",
+)
 _WAITING = frozenset({AttemptState.INTENDED, AttemptState.SENT, AttemptState.PENDING})
-_ATTEMPT_COLUMNS = ("token", "started_at", "number", "provider", "provider_ref", "price_per_hour", "reason")
+_ATTEMPT_COLUMNS = (
+    "token",
+    "started_at",
+    "number",
+    "provider",
+    "provider_ref",
+    "price_per_hour",
+    "reason",
+)
 _NODE_COLUMNS = ("name", "provider", "state", "reason", "cpus", "memory_gb")
-_GPU_COLUMNS = ("node_id", "index", "name", "memory_mb", "compute_capability", "state", "problem", "draining")
+_GPU_COLUMNS = (
+    "node_id",
+    "index",
+    "name",
+    "memory_mb",
+    "compute_capability",
+    "state",
+    "problem",
+    "draining",
+)
 
 
 def observe(view: View, event: Event) -> None:
     """Fold `event` into `view`.
 
-    The rows of parents that ended before a child was known may come in the child's event or its neighbours, in any
-    order, before the next decision. KeyError when a first appearance lacks a column that cannot be guessed.
+    Rows of parents that had ended before a child was known may come in any order, but
+    before the next decision. Raises KeyError when the first row of a thing lacks a
+    column that has no default.
     """
     view.revision += 1
     for change in event.changes:
@@ -49,91 +74,152 @@ def observe(view: View, event: Event) -> None:
             fold(view, change.key, change.values)
 
 
-def learn(view: View, name: str, labels: Mapping[str, str], shape: Row, seconds: float) -> None:
-    """A job that had completed before the view began took so many seconds of service."""
-    known = Shape.from_row(shape)
-    view.learning.add(view.learning.type_of(name, labels), max(1, known.gpus * known.nodes), seconds)
+def note_completed_job(
+    view: View, name: str, labels: Mapping[str, str], shape: Row, seconds: float
+) -> None:
+    """Learn from a job that completed before the view was made: it ran for `seconds`
+    in all.
+    """
+    needs = Shape.from_row(shape)
+    width = max(1, needs.gpus * needs.nodes)
+    view.learning.add(view.learning.type_of(name, labels), width, seconds)
 
 
-def remember(view: View, kind: str, row: Row) -> None:
-    """An attempt (its whole ledger row) of a job of this type that was over before the view began."""
+def note_ended_attempt(view: View, job_type: str, row: Row) -> None:
+    """Learn from an attempt that ended before the view was made.
+
+    `row` is its complete ledger row; `job_type` is the type of its job.
+    """
     placements = tuple(Placement.from_row(share) for share in row["placements"])
-    began, offer = row["started_at"], placements[0].offer if placements else ""
-    if offer and began is not None:
-        view.engines.history.began(offer, began - row["created_at"])
+    started_at = row["started_at"]
+    offer = placements[0].offer if placements else ""
+    if offer and started_at is not None:
+        view.external_queues.history.note_wait(offer, started_at - row["created_at"])
     workspace = Shape.from_row(row.get("shape") or {}).workspace
-    if workspace and began is not None:
-        view.engines.keeps[workspace] = row["provider"]
-    if offer and row["reason"] not in (PREEMPTED, REVOKED):  # whose wish these were is not known any more
-        view.engines.history.ended(offer, _seen_from_there(row["state"], row["reason"], ours=False))
-    if began is not None and row["number"] == 1 and row["exit_code"] == 0 and not row["reason"]:
-        _ran(view, kind, placements, row["ended_at"] - began)
+    if workspace and started_at is not None:
+        view.external_queues.workspace_providers[workspace] = row["provider"]
+    # The row does not tell whether we or the offer ended these.
+    if offer and row["reason"] not in (Reason.PREEMPTED, Reason.REVOKED):
+        end = _end_at_offer(row["state"], row["reason"], requested=False)
+        view.external_queues.history.note_end(offer, end)
+    if started_at is not None and _ran_once(row["number"], row):
+        _note_run(view, job_type, placements, row["ended_at"] - started_at)
 
 
-def _seen_from_there(state: str, reason: str | None, *, ours: bool) -> End:
-    """What an attempt's end says of the offer; `ours`: we had asked for it."""
-    if state == AttemptState.LOST or reason in PLACE_FAULTS:
-        return End.FAILED
-    if ours:
-        return End.WELL
-    return {PREEMPTED: End.INTERRUPTED, REVOKED: End.NOTHING, UNREACHABLE: End.NOTHING}.get(reason or "", End.WELL)
+def _ran_once(number: int, row: Row) -> bool:
+    """True if attempt `number`, which ended with `row`, ran a job from start to end."""
+    return number == 1 and row.get("exit_code") == 0 and not row.get("reason")
 
 
-def _ran(view: View, kind: str, placements: tuple[Placement, ...], seconds: float) -> None:
-    """A job ran from its start to its end on this kind of GPU."""
-    share = placements[0]
-    if share.offer:
-        offer = view.engines.offer(share.offer)
-        gpu = offer.kind if offer and offer.gpus else ""
-    else:
-        device = view.devices.get(share.gpu_uuids[0]) if share.gpu_uuids else None
-        gpu = (classify(device.name, device.memory_mb) or "") if device else ""
+def _end_at_offer(state: str, reason: str | None, *, requested: bool) -> AttemptEnd:
+    """What the end of an attempt says about its offer. `requested`: we had asked for
+    the end.
+    """
+    if state == AttemptState.LOST or Reason.of(reason).blame is Blame.PLACE:
+        return AttemptEnd.FAILED
+    if requested:
+        return AttemptEnd.WELL
+    return {
+        Reason.PREEMPTED: AttemptEnd.INTERRUPTED,
+        Reason.REVOKED: AttemptEnd.NO_CAPACITY,
+        Reason.STORAGE_UNREACHABLE: AttemptEnd.NO_CAPACITY,
+    }.get(Reason.of(reason), AttemptEnd.WELL)
+
+
+def _note_run(
+    view: View, job_type: str, placements: tuple[Placement, ...], seconds: float
+) -> None:
+    """Learn how long a complete run of a job took on its kind of GPU."""
+    gpu = _kind_of_gpu(view, placements[0])
     if gpu:
-        view.engines.history.completed(kind, gpu, seconds)
+        view.external_queues.history.note_run(job_type, gpu, seconds)
+
+
+def _kind_of_gpu(view: View, share: Placement) -> str:
+    """The kind of GPU that the share uses; empty if it uses none, or if its kind is
+    unknown.
+    """
+    if share.offer:
+        offer = view.external_queues.offer(share.offer)
+        return offer.kind if offer and offer.gpus else ""
+    if not share.gpu_uuids:
+        return ""
+    device = view.devices.get(share.gpu_uuids[0])
+    if device is None:
+        return ""
+    return classify(device.name, device.memory_mb) or ""
 
 
 def _job(view: View, job_id: str, row: Row) -> None:
     job = view.jobs.get(job_id)
     state = JobState(row["state"]) if "state" in row else job and job.state
     if state is None:
-        return  # a late word about a job that is over
+        return  # a late row of a job that has ended
     if state.terminal:
         _job_ended(view, job_id, state)
         return
     if job is None:
-        # A string of our own: the given one lies among a request's other data and would keep half of it in memory.
+        # Copy the id: the given string is a slice of a request, and would keep half of
+        # that in memory.
         job_id = job_id[:1] + job_id[1:]
-        job = view.jobs[job_id] = _first_seen(job_id, row)
+        job = view.jobs[job_id] = _new_job(job_id, row)
     elif state is not JobState.QUEUED or job_id not in view.tentative:
-        # What is kept for one that was taken back is kept over its way into the line.
-        kept = view.promises.get(job_id) if job.state is not state and state is JobState.QUEUED else None
-        view.withdraw(job)
-        if kept:
-            view.promises[job_id] = kept
+        _take_out(view, job, state)
     _update_job(job, state, row)
     if "name" in row or "labels" in row:
-        labels: Any = row.get("labels") or {}
-        # What has just been written for the ledger stands here as it goes there.
-        labels = msgspec.json.decode(labels) if isinstance(labels, msgspec.Raw) else labels
-        job.kind = view.learning.type_of(row.get("name") or "", labels)
+        job.job_type = _job_type(view, row)
     if "timeout_s" in row and (attempt := view.attempts.get(job.attempt_id or "")):
-        view.ends.changed.update(share.node_id for share in attempt.placements if not share.offer)
+        _release_times_changed(view, attempt)
     if state is JobState.QUEUED and job_id not in view.tentative:
-        view.file(job)
+        view.enqueue(job)
     if view.ended.pop(job_id, None):
         _refile_children(view, job_id)  # resumed by its owner: its children wait again
 
 
-def _first_seen(job_id: str, row: Row) -> LiveJob:
-    shape, parents = Shape.from_row(row["shape"]), tuple(row.get("depends_on") or ())
-    return LiveJob(job_id, JobState(row["state"]), shape, row["priority"], row["created_at"], waits_for=parents,
-                   served_s=row.get("served_s", 0.0), preemptions=row.get("preemptions", 0))  # fmt: skip
+def _take_out(view: View, job: LiveJob, state: JobState) -> None:
+    """Take out a job that is about to be in `state`. One that is queued again keeps its
+    promise: it was taken back because there is room for it.
+    """
+    is_requeued = job.state is not state and state is JobState.QUEUED
+    promise = view.promises.get(job.id) if is_requeued else None
+    view.remove_job(job)
+    if promise:
+        view.promises[job.id] = promise
+
+
+def _job_type(view: View, row: Row) -> str:
+    labels: Any = row.get("labels") or {}
+    # Rows that were just encoded for the ledger carry JSON.
+    if isinstance(labels, msgspec.Raw):
+        labels = msgspec.json.decode(labels)
+    return view.learning.type_of(row.get("name") or "", labels)
+
+
+def _release_times_changed(view: View, attempt: LiveAttempt) -> None:
+    for share in attempt.placements:
+        if not share.offer:
+            view.release_times.changed.add(share.node_id)
+
+
+def _new_job(job_id: str, row: Row) -> LiveJob:
+    return LiveJob(
+        job_id,
+        JobState(row["state"]),
+        Shape.from_row(row["shape"]),
+        row["priority"],
+        row["created_at"],
+        waits_for=tuple(row.get("depends_on") or ()),
+        served_s=row.get("served_s", 0.0),
+        preemptions=row.get("preemptions", 0),
+    )
 
 
 def _update_job(job: LiveJob, state: JobState, row: Row) -> None:
     job.state = state
     if state is not JobState.QUEUED:
-        job.waits_for = ()  # its parents have completed, and a requeue must not ask for them again
+        # Its parents have completed. When it is queued again, it must not wait for
+        # them.
+        job.waits_for = ()
     if "shape" in row:
         job.shape = Shape.from_row(row["shape"])
     if "project" in row:
@@ -148,10 +234,12 @@ def _update_job(job: LiveJob, state: JobState, row: Row) -> None:
 def _job_ended(view: View, job_id: str, state: JobState) -> None:
     job = view.jobs.pop(job_id, None)
     if job is not None:
-        view.withdraw(job)
+        view.remove_job(job)
         if state is JobState.COMPLETED and job.served_s > 0:
-            view.learning.add(job.kind, job.width, job.served_s)
-        job.state, job.attempt_id = state, None  # whoever still holds it shall see that it is over
+            view.learning.add(job.job_type, job.width, job.served_s)
+        job.state = state
+        # For callers that still hold the object.
+        job.attempt_id = None
     view.ended[job_id] = state
     _refile_children(view, job_id)
 
@@ -159,8 +247,8 @@ def _job_ended(view: View, job_id: str, state: JobState) -> None:
 def _refile_children(view: View, parent: str) -> None:
     for child in sorted(view.dependents.get(parent, ())):
         if child not in view.tentative:
-            view.withdraw(view.jobs[child])
-            view.file(view.jobs[child])
+            view.remove_job(view.jobs[child])
+            view.enqueue(view.jobs[child])
 
 
 def _attempt(view: View, attempt_id: str, row: Row) -> None:
@@ -168,69 +256,93 @@ def _attempt(view: View, attempt_id: str, row: Row) -> None:
     state = AttemptState(row["state"]) if "state" in row else attempt and attempt.state
     if attempt is not None and ("placements" in row or (state and not state.live)):
         view.unbook(attempt_id, attempt.placements)
-        _leave_site(view, attempt, row)
+        _leave_prefetch_site(view, attempt, row)
     if state is None:
-        return  # a late word about an attempt that is over
+        return  # a late row of an attempt that has ended
     if attempt is None:
         if not state.live:
             return
-        attempt = view.attempts[attempt_id] = LiveAttempt(
-            attempt_id, row["job_id"], state, row["token"], (), row["created_at"]
-        )
-        if (job := view.jobs.get(attempt.job_id)) and job.preemptible:
-            view.victims.add(attempt, job.kind)
-    ours = attempt.state is AttemptState.ENDING
+        attempt = _new_attempt(view, attempt_id, state, row)
+    end_requested = attempt.state is AttemptState.ENDING
     attempt.state = state
-    view.ends.changed.update(share.node_id for share in attempt.placements if not share.offer)
+    _release_times_changed(view, attempt)
     if not state.live:
-        _attempt_over(view, attempt, row, ours=ours)
+        _attempt_ended(view, attempt, row, end_requested=end_requested)
         return
-    if attempt.offer and attempt.started_at is None and row.get("started_at") is not None:
-        view.engines.began(attempt.offer, row["started_at"] - attempt.created_at)
+    starts = attempt.started_at is None and row.get("started_at") is not None
+    if attempt.offer and starts:
+        wait_s = row["started_at"] - attempt.created_at
+        view.external_queues.note_start(attempt.offer, wait_s)
     for column in _ATTEMPT_COLUMNS:
         if column in row:
             setattr(attempt, column, row[column])
     view.victims.changed.add(attempt_id)
     if "placements" in row:
-        attempt.placements = tuple(Placement.from_row(share) for share in row["placements"])
-        view.book(attempt_id, attempt.placements)
-        job = view.jobs.get(attempt.job_id)
-        if job and len(attempt.placements) == 1 and not attempt.offer:
-            view.sites.enter(attempt_id, job.shape, attempt.node_id, ahead=attempt.ahead)
+        placements = tuple(Placement.from_row(share) for share in row["placements"])
+        _place_attempt(view, attempt, placements)
     if state not in _WAITING:
-        view.engines.leave(attempt_id)
+        view.external_queues.remove_waiting(attempt_id)
 
 
-def _leave_site(view: View, attempt: LiveAttempt, row: Row) -> None:
+def _new_attempt(
+    view: View, attempt_id: str, state: AttemptState, row: Row
+) -> LiveAttempt:
+    attempt = view.attempts[attempt_id] = LiveAttempt(
+        attempt_id, row["job_id"], state, row["token"], (), row["created_at"]
+    )
+    job = view.jobs.get(attempt.job_id)
+    if job and job.preemptible:
+        view.victims.add(attempt, job.job_type)
+    return attempt
+
+
+def _place_attempt(
+    view: View, attempt: LiveAttempt, placements: tuple[Placement, ...]
+) -> None:
+    attempt.placements = placements
+    view.book(attempt.id, placements)
+    job = view.jobs.get(attempt.job_id)
+    if job and len(placements) == 1 and not attempt.offer:
+        view.prefetch_sites.add(
+            attempt.id, job.shape, attempt.node_id, prefetched=attempt.prefetched
+        )
+
+
+def _leave_prefetch_site(view: View, attempt: LiveAttempt, row: Row) -> None:
     job = view.jobs.get(attempt.job_id)
     if job is None or len(attempt.placements) != 1 or attempt.offer:
         return
-    view.sites.leave(attempt.id, job.shape, attempt.node_id)
-    began = row.get("started_at") or attempt.started_at
-    if began and row.get("ended_at"):
-        view.sites.learn(job.shape, row["ended_at"] - began)
+    view.prefetch_sites.remove(attempt.id, job.shape, attempt.node_id)
+    started_at = row.get("started_at") or attempt.started_at
+    if started_at and row.get("ended_at"):
+        view.prefetch_sites.note_duration(job.shape, row["ended_at"] - started_at)
 
 
-def _attempt_over(view: View, attempt: LiveAttempt, row: Row, *, ours: bool) -> None:
+def _attempt_ended(
+    view: View, attempt: LiveAttempt, row: Row, *, end_requested: bool
+) -> None:
     del view.attempts[attempt.id]
     view.leaving.discard(attempt.id)
-    view.engines.leave(attempt.id)
+    view.external_queues.remove_waiting(attempt.id)
     job = view.jobs.get(attempt.job_id)
-    view.victims.remove(attempt.id, job.kind if job else "")
-    began, ended = row.get("started_at", attempt.started_at), row.get("ended_at")
+    view.victims.remove(attempt.id, job.job_type if job else "")
+    started_at = row.get("started_at", attempt.started_at)
+    ended_at = row.get("ended_at")
     reason = row.get("reason")
-    if attempt.offer and (began is not None or not ours):
-        view.engines.history.ended(attempt.offer, _seen_from_there(attempt.state, reason, ours=ours))
+    if attempt.offer and (started_at is not None or not end_requested):
+        end = _end_at_offer(attempt.state, reason, requested=end_requested)
+        view.external_queues.history.note_end(attempt.offer, end)
     if job is None:
         return
-    if began is not None and ended is not None:
-        job.served_s += max(0.0, ended - began)
-        job.home = attempt.provider
-        if job.shape.workspace:
-            view.engines.keeps[job.shape.workspace] = attempt.provider
-        if attempt.number == 1 and row.get("exit_code") == 0 and not reason and attempt.placements:
-            _ran(view, job.kind, attempt.placements, ended - began)
-    if reason == PREEMPTED:
+    if started_at is not None and ended_at is not None:
+        job.served_s += max(0.0, ended_at - started_at)
+        job.last_provider = attempt.provider
+        workspace = job.shape.workspace
+        if workspace:
+            view.external_queues.workspace_providers[workspace] = attempt.provider
+        if attempt.placements and _ran_once(attempt.number, row):
+            _note_run(view, job.job_type, attempt.placements, ended_at - started_at)
+    if reason == Reason.PREEMPTED:
         job.preemptions += 1
 
 
@@ -247,8 +359,9 @@ def _gpu(view: View, uuid: str, row: Row) -> None:
     if known.get("draining", False) is None:  # a row from before GPUs could be drained
         known["draining"] = False
     old = view.devices.get(uuid)
-    # Whether it is in quarantine is found anew with its node.
-    device = view.devices[uuid] = replace(old, **known, quarantine="") if old else Device(uuid, **known)
+    # `rebuild` of its node finds its quarantine again.
+    device = replace(old, **known, quarantine="") if old else Device(uuid, **known)
+    view.devices[uuid] = device
     if old and old.node_id is not None:
         del view.node(old.node_id).devices[uuid]
         view.rebuild(view.node(old.node_id))
@@ -258,7 +371,7 @@ def _gpu(view: View, uuid: str, row: Row) -> None:
 
 
 def _trust(view: View, place: str, row: Row) -> None:
-    view.engines.trust.note(place, row)
+    view.external_queues.trust.note(place, row)
 
 
 _FOLDS: Mapping[Table, Callable[[View, str, Row], None]] = {

@@ -1,9 +1,10 @@
-"""The optimiser: filter, fit, score. Which of the offers is best for a job, what it would cost and how long it takes.
+"""The optimiser: ranks offers for a job by expected cost and time.
 
-What is expected comes from four sources: the offer itself (price, wait), this installation's own history (waits,
-failures, interruptions, the speed of each kind of GPU), what was found out about the place (`trust`), and guesses where
-all are silent. A place with a score s (0 to 1) does what it claims with that chance, so of the attempts that do not
-fail anyway (1 - failed) only the part s is expected to go well there: all in all 1 - (1 - failed) * s fail.
+Forecasts use four sources: the offer (price, wait), the history of this instance
+(waits, failures, interruptions, the speed of each kind of GPU), the trust in the place,
+and guesses if there is nothing else. A place with a score s (0 to 1) works as claimed
+with that chance. So of the attempts that would not fail anyway (1 - failed), only the
+part s succeeds there, and 1 - (1 - failed) * s of all fail.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,35 +15,44 @@ from typing import NamedTuple
 from gpuyard.domain.offers import Offer, Strategy
 from gpuyard.domain.shape import Shape
 from gpuyard.scheduler.history import History
-from gpuyard.scheduler.trust import Trust
+from gpuyard.scheduler.trust import TrustTable
 
 _HOUR_S = 3600.0
 USUAL_RUN_S = 3600.0
-"""How long a job is taken to run when nobody says and no job of its type has completed."""
+"""The expected run time if the job does not say and no job of its type has
+completed.
+"""
 USUAL_WAIT_S = 60.0
-"""How long a place is taken to keep a job waiting of which nothing is known."""
-# An attempt that is cut off has lost half of its run on average; one that finds nothing left costs a minute.
-_LOST_PART, _NOTHING_S = 0.5, 60.0
+"""The expected wait at an offer about which nothing is known."""
+# An attempt that is cut off has lost half of its run on average. One that finds no
+# capacity costs a minute.
+_LOST_PART = 0.5
+_NO_CAPACITY_S = 60.0
 _MOST_LOST = 0.9
-# Where a job has run, its files and checkpoints are: elsewhere they have to be brought first.
+# The files and checkpoints of a job are where it ran. Elsewhere they must be copied
+# first.
 _MOVE_S = 120.0
-# An hour is worth this where no offer has a price: only the ratio of wait to run matters then.
-_ANY_WORTH = 1.0
+# The price of an hour if no offer has a price. Then only the ratio of wait to run time
+# matters.
+_ANY_PRICE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What of a job matters to the choice besides its shape: `run_s`, how long it is expected to run on the slowest
-    offer that suits; `home`, the provider where its data is."""
+    """What matters to the choice besides the shape: `run_s`, how long the job is
+    expected to run on the slowest offer that suits, and `data_provider`, the provider
+    where its data is.
+    """
 
     run_s: float = USUAL_RUN_S
-    home: str = ""
+    data_provider: str = ""
 
 
 class Forecast(NamedTuple):
     """What to expect of a job at an offer, in seconds and in the currency of billing.
 
-    `run_s` counts what is lost and done again. `per_hour` is None when its price is not known in our currency.
+    `run_s` includes work that is lost and done again. `per_hour` is None if the price
+    is not known in our currency.
     """
 
     offer: Offer
@@ -52,17 +62,22 @@ class Forecast(NamedTuple):
 
     @property
     def cost(self) -> float | None:
-        """The whole job's."""
+        """The cost of the whole job; None if the price is not known."""
         return None if self.per_hour is None else self.per_hour * self.run_s / _HOUR_S
 
 
 def ranked(
-    offers: Iterable[Offer], shape: Shape, need: Need, history: History, strategy: Strategy,
-    trust: Trust | None = None,
-) -> list[Forecast]:  # fmt: skip
-    """The `offers`, which suit the shape, best first. Equal ones stand in the order of their ids.
+    offers: Iterable[Offer],
+    shape: Shape,
+    need: Need,
+    history: History,
+    strategy: Strategy,
+    trust: TrustTable | None = None,
+) -> list[Forecast]:
+    """Forecasts for `offers`, the best first, equal ones in the order of their ids. All
+    offers must suit the shape.
 
-    `trust`: what was found out about places; None for nothing.
+    `trust`: scores of places; None for no scores.
     """
     found = list(offers)
     if not found:
@@ -70,29 +85,45 @@ def ranked(
     speeds = {kind: history.speed(kind) for kind in {offer.kind for offer in found}}
     slowest = min(speeds.values())
     scores = [trust.score(offer) if trust else None for offer in found]
-    forecasts = [_forecast(offer, shape, need, history, slowest / speeds[offer.kind], score)
-                 for offer, score in zip(found, scores, strict=True)]  # fmt: skip
+    forecasts = [
+        _forecast(offer, shape, need, history, slowest / speeds[offer.kind], score)
+        for offer, score in zip(found, scores, strict=True)
+    ]
     return sorted(forecasts, key=_scorer(strategy, forecasts))
 
 
-def _forecast(offer: Offer, shape: Shape, need: Need, history: History, pace: float, score: float | None) -> Forecast:
-    """`pace`: how long the job runs there, as a part of how long it runs on the slowest; `score`: how far it is
-    trusted."""
+def _forecast(
+    offer: Offer,
+    shape: Shape,
+    need: Need,
+    history: History,
+    pace: float,
+    score: float | None,
+) -> Forecast:
+    """`pace`: the run time there as a part of that on the slowest offer; `score`: the
+    trust in the place, None if unknown.
+    """
     risk = history.risk(offer.id, spot=offer.spot)
-    wait_s = risk.wait_s if risk.wait_s is not None else USUAL_WAIT_S if offer.wait_s is None else offer.wait_s
-    if need.home and need.home != offer.provider:
+    wait_s = risk.wait_s
+    if wait_s is None:
+        wait_s = USUAL_WAIT_S if offer.wait_s is None else offer.wait_s
+    if need.data_provider and need.data_provider != offer.provider:
         wait_s += _MOVE_S
-    # Each attempt that is cut off costs half a run and another wait; so many are cut off before one is not.
     failed = risk.failed if score is None else 1 - (1 - risk.failed) * score
     lost = min(failed + risk.interrupted, _MOST_LOST)
-    again = lost / (1 - lost)
-    run_s = need.run_s * pace * (1 + _LOST_PART * again)
-    wait_s = wait_s * (1 + again) + _NOTHING_S * risk.nothing / (1 - min(risk.nothing, _MOST_LOST))
+    # The expected number of attempts that are cut off before one is not. Each costs
+    # half a run and another wait.
+    repeats = lost / (1 - lost)
+    run_s = need.run_s * pace * (1 + _LOST_PART * repeats)
+    without_capacity = risk.no_capacity / (1 - min(risk.no_capacity, _MOST_LOST))
+    wait_s = wait_s * (1 + repeats) + _NO_CAPACITY_S * without_capacity
     return Forecast(offer, wait_s, run_s, hourly(offer, shape))
 
 
 def hourly(offer: Offer, shape: Shape) -> float | None:
-    """The offer's price for the whole shape, an hour, in our currency: 0 where nobody bills, None when not known."""
+    """The offer's price per hour for the whole shape, in our currency: 0 if it is not
+    billed, None if it is not known.
+    """
     price = offer.price_per_hour
     if price is None:
         return None if offer.billed else 0.0
@@ -101,20 +132,26 @@ def hourly(offer: Offer, shape: Shape) -> float | None:
     return float(price) * offer.rate * offer.part(shape.gpus, shape.cpus) * shape.nodes
 
 
-def _scorer(strategy: Strategy, forecasts: list[Forecast]) -> Callable[[Forecast], tuple[float, float, str]]:
-    """Forecasts as numbers of which the least is best; the second breaks ties of the first."""
+def _scorer(
+    strategy: Strategy, forecasts: list[Forecast]
+) -> Callable[[Forecast], tuple[float, float, str]]:
+    """The sort key of forecasts under `strategy`: the least is best."""
     prices = [forecast.per_hour for forecast in forecasts if forecast.per_hour]
-    # What nobody can name is not taken for cheap.
-    unknown = 2 * max(prices, default=_ANY_WORTH)
-    hour = median(prices) if prices else _ANY_WORTH
+    # An unknown price must not seem cheap.
+    unknown_price = 2 * max(prices, default=_ANY_PRICE)
+    # An hour of waiting or running costs as much as an hour of the median offer.
+    price_of_time = median(prices) if prices else _ANY_PRICE
 
     def score(forecast: Forecast) -> tuple[float, float, str]:
         offer, wait_s, run_s, per_hour = forecast
-        cost = (unknown if per_hour is None else per_hour) * run_s / _HOUR_S
+        cost = (unknown_price if per_hour is None else per_hour) * run_s / _HOUR_S
         if strategy is Strategy.BALANCED:
-            return cost + hour * (wait_s + run_s) / _HOUR_S, wait_s, offer.id
+            time_cost = price_of_time * (wait_s + run_s) / _HOUR_S
+            return cost + time_cost, wait_s, offer.id
         if strategy is Strategy.COST:
             return cost, wait_s + run_s, offer.id
-        return run_s if strategy is Strategy.PERFORMANCE else wait_s, cost, offer.id
+        if strategy is Strategy.PERFORMANCE:
+            return run_s, cost, offer.id
+        return wait_s, cost, offer.id
 
     return score

@@ -1,50 +1,97 @@
-"""Preemption: which running jobs give way to one that waits. Only jobs that their owner calls preemptible ever do.
+"""Preemption: chooses running jobs that make room for waiting ones. Only jobs that
+their owner marked preemptible are chosen.
 
-A job of priority 5 takes the place of any preemptible one of less priority. Where the policy learns, a job of higher
-effective priority, or one that is worth more than all it displaces together, does so too. Three things keep this from
-going to and fro: the gain must be large, a job has run so long before it is displaced that what a restart costs is a
-small part of that, and one that was displaced often is left alone. What is freed is promised to the job it was freed
-for, and nobody else can take it.
+A job of priority 5 may displace any preemptible job of less priority. Under `gittins`,
+a job may also displace jobs of lower effective priority, or jobs that together gain
+less per second than it does. Three rules keep jobs from displacing each other in turns:
+the gain must be large, a job first runs long enough that the cost of a restart is small
+in comparison, and a job that was displaced often is left alone. The freed places are
+promised to the job they were freed for, so no other job takes them.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpuyard.domain.shape import Placement, Shape
-from gpuyard.scheduler.fitting import SLACK, fit, may_use, share_of, suitable
+from gpuyard.scheduler.fitting import SLACK, fit, may_use, share_of, suitable_devices
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node
-from gpuyard.scheduler.policy import Order, Policy
+from gpuyard.scheduler.policy import Policy, QueueOrder
 from gpuyard.scheduler.ranking import AGED, Ranking
 from gpuyard.scheduler.victims import Victim
 from gpuyard.scheduler.view import Preempt, View
 
 URGENT = 5
 TRIED = 16
-"""How many waiting jobs in a row may fail to find a place before the rest are left for another time."""
+"""After so many waiting jobs that find no place, the rest wait for the next decision.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A share on a node and whom it displaces there, at what loss of worth per second."""
+    """A share on a node, and the victims that must leave for it. `loss`: what these
+    would gain per second.
+    """
 
     loss: float
-    count: int
     share: Placement
     victims: tuple[Victim, ...]
+
+    @property
+    def cost(self) -> tuple[float, int, str]:
+        """The sort key: the least is best."""
+        return self.loss, len(self.victims), self.share.node_id
+
+
+@dataclass(frozen=True, slots=True)
+class _Contender:
+    """A waiting job, and what decides whom it may displace. `gain`: what it gains per
+    second.
+    """
+
+    job: LiveJob
+    effective_priority: int
+    gain: float
+
+    def overrides(self, victim: Victim) -> bool:
+        """True if the job is urgent and the victim is not."""
+        return self.job.priority == URGENT and victim.job.priority < URGENT
+
+    def outranks(self, victim: Victim) -> bool:
+        """True if ranks let the job displace the victim. At equal priority below
+        `AGED` they do, and the losses decide.
+        """
+        if self.effective_priority != victim.effective_priority:
+            return self.effective_priority > victim.effective_priority
+        return self.effective_priority < AGED or self.job.id < victim.job.id
+
+    def must_outweigh(self, victim: Victim) -> bool:
+        """True if the victim's loss counts: both have equal priority below `AGED`."""
+        if self.overrides(victim) or self.effective_priority >= AGED:
+            return False
+        return self.effective_priority == victim.effective_priority
+
+    def loss(self, victim: Victim) -> float:
+        """The victim's loss as far as it counts."""
+        return victim.loss if self.must_outweigh(victim) else 0.0
 
 
 class Preemption:
     """The preemptions of one decision."""
 
-    def __init__(self, view: View, now: float, policy: Policy, ranking: Ranking) -> None:
-        self._view, self._now, self._policy, self._ranking = view, now, policy, ranking
-        self._gittins = policy.order is Order.GITTINS
+    def __init__(
+        self, view: View, now: float, policy: Policy, ranking: Ranking
+    ) -> None:
+        self._view = view
+        self._now = now
+        self._policy = policy
+        self._ranking = ranking
+        self._gittins = policy.order is QueueOrder.GITTINS
         self._victims = view.victims
 
     def plan(self) -> list[Preempt]:
-        """Whom to preempt for whom; it stands in the view at once."""
-        found: list[Preempt] = []
+        """The preemptions; they are tentative in the view at once."""
+        actions: list[Preempt] = []
         failed = 0
         for job in self._waiting():
             places = self._places(job)
@@ -54,115 +101,161 @@ class Preemption:
                     break
                 continue
             shares = tuple(place.share for place in places)
-            for victim in (victim for place in places for victim in place.victims):
-                action = Preempt(victim.job.id, victim.attempt.id, job.id)
-                self._view.preempt(action, shares)
-                found.append(action)
-        return found
+            for place in places:
+                for victim in place.victims:
+                    action = Preempt(victim.job.id, victim.attempt.id, job.id)
+                    self._view.apply_preemption(action, shares)
+                    actions.append(action)
+        return actions
 
     def _waiting(self) -> Iterator[LiveJob]:
-        """Who may displace others, in order."""
+        """The jobs that may displace others, in order."""
         queue = self._view.queue
-        for _, lane in queue.line:
+        for _, bucket in queue.ranked:
             if not self._victims:
                 return
-            job = queue.head(lane)
-            if job is not None and job.id not in self._view.promises and (self._gittins or job.priority == URGENT):
+            job = queue.head(bucket)
+            may_displace = job is not None and (self._gittins or job.priority == URGENT)
+            if job and may_displace and job.id not in self._view.promises:
                 yield job
-            if self._policy.order is Order.FCFS:
+            if self._policy.order is QueueOrder.FCFS:
                 return
 
     def _places(self, job: LiveJob) -> list[_Place] | None:
-        """Where the job would go, one place for each of its nodes; None when nowhere at a loss it is worth."""
-        gain = self._ranking.worth(job, job.served_s) * job.width
-        nodes = (self._view.nodes[node_id] for node_id in self._victims.nodes())
-        found = [place for node in nodes if (place := self._place(node, job, gain)) is not None]
+        """One place for each node that the job needs; None if there are not enough, or
+        if the job gains less than the victims lose.
+        """
+        contender = _Contender(
+            job,
+            self._ranking.effective_priority(job, self._now),
+            self._ranking.gain_per_gpu(job, job.served_s) * job.width,
+        )
+        found: list[_Place] = []
+        for node_id in self._victims.nodes():
+            place = self._place(self._view.nodes[node_id], contender)
+            if place is not None:
+                found.append(place)
         if job.shape.nodes > 1:
-            found += [place for node in self._view.nodes.values() if (place := _free_place(node, job.shape))]
-        found.sort(key=lambda place: (place.loss, place.count, place.share.node_id))
-        # Only one place counts on each node; the cheaper one comes first.
-        chosen = list({place.share.node_id: place for place in reversed(found)}.values())[::-1][: job.shape.nodes]
-        victims = {victim.attempt.id: victim for place in chosen for victim in place.victims}
-        if len(chosen) < job.shape.nodes or not self._worth_it(job, gain, victims.values()):
+            for node in self._view.nodes.values():
+                place = _free_place(node, job.shape)
+                if place is not None:
+                    found.append(place)
+        # At most one place on each node: the cheapest.
+        cheapest: dict[str, _Place] = {}
+        for place in sorted(found, key=lambda place: place.cost):
+            cheapest.setdefault(place.share.node_id, place)
+        chosen = list(cheapest.values())[: job.shape.nodes]
+        if len(chosen) < job.shape.nodes or not _gains(contender, chosen):
             return None
         return chosen
 
-    def _place(self, node: Node, job: LiveJob, gain: float) -> _Place | None:
+    def _place(self, node: Node, contender: _Contender) -> _Place | None:
         """The place on `node` that displaces the least."""
-        shape = job.shape
-        if not node.online or not may_use(node, shape) or fit(node.whole, shape) is None:
+        shape = contender.job.shape
+        if not node.online or not may_use(node, shape):
+            return None
+        if fit(node.whole, shape) is None:
             return None
         promised = self._promised_on(node)
-        chosen = self._enough(node, job, gain, promised)
-        if chosen is None:
+        victims = self._choose_victims(node, contender, promised)
+        if victims is None:
             return None
-        leaving = {victim.attempt.id for victim in chosen}
-        kept = [share for holder, share in node.bookings.items() if holder not in leaving]
+        leaving = {victim.attempt.id for victim in victims}
+        kept = [
+            share for holder, share in node.bookings.items() if holder not in leaving
+        ]
         devices = fit(node.space([*kept, *promised]), shape)
         if devices is None:
             return None
-        loss = sum(victim.value for victim in chosen if self._loses(job, victim))
-        return _Place(loss, len(chosen), share_of(node, devices, shape), tuple(chosen))
+        loss = sum(contender.loss(victim) for victim in victims)
+        return _Place(loss, share_of(node, devices, shape), tuple(victims))
 
     def _promised_on(self, node: Node) -> list[Placement]:
-        return [share for promise in self._view.promises.values() for share in promise.placements
-                if share.node_id == node.id]  # fmt: skip
+        return [
+            share
+            for promise in self._view.promises.values()
+            for share in promise.placements
+            if share.node_id == node.id
+        ]
 
-    def _enough(self, node: Node, job: LiveJob, gain: float, promised: list[Placement]) -> list[Victim] | None:
-        """Enough victims on `node` for a share, the least first and none in vain; None when there are not enough."""
-        shape = job.shape
-        usable = suitable(node.whole.devices, shape)
-        able = None if len(usable) == len(node.whole.devices) else {device.uuid for device in usable}
-        space = node.space([*node.bookings.values(), *promised])
-        lack = [shape.gpus - len(suitable(space.devices, shape)), shape.cpus - space.cpus,
-                shape.memory_gb - space.memory_gb]  # fmt: skip
+    def _choose_victims(
+        self, node: Node, contender: _Contender, promised: list[Placement]
+    ) -> list[Victim] | None:
+        """Enough victims on `node` for a share, those with the least loss first; None
+        if there are not enough.
+        """
+        missing = _Missing(node, contender.job.shape, promised)
         chosen: list[Victim] = []
         loss = 0.0
         for victim in self._victims.on(node.id):
-            if max(lack) <= SLACK:
+            if missing.is_nothing():
                 break
-            if not self._admits(job, victim):
+            if not self._may_displace(contender, victim):
                 continue
-            loss += victim.value if self._loses(job, victim) else 0.0
-            if loss > gain:
+            loss += contender.loss(victim)
+            if loss > contender.gain:
                 return None
-            share = node.bookings[victim.attempt.id]
-            lack = [need - got for need, got in zip(lack, _amounts(share, able), strict=True)]
+            missing.subtract(node.bookings[victim.attempt.id])
             chosen.append(victim)
-        if max(lack) > SLACK:
+        if not missing.is_nothing():
             return None
+        # Later victims may make earlier ones unnecessary.
         for victim in reversed(chosen[:]):
-            back = [
-                need + got for need, got in zip(lack, _amounts(node.bookings[victim.attempt.id], able), strict=True)
-            ]
-            if max(back) <= SLACK:
-                lack = back
+            share = node.bookings[victim.attempt.id]
+            missing.add(share)
+            if missing.is_nothing():
                 chosen.remove(victim)
+            else:
+                missing.subtract(share)
         return chosen
 
-    def _admits(self, job: LiveJob, victim: Victim) -> bool:
-        """May `job` displace `victim` at all?"""
-        if job.priority == URGENT and victim.job.priority < URGENT:
+    def _may_displace(self, contender: _Contender, victim: Victim) -> bool:
+        if contender.overrides(victim):
             return True
-        if not self._gittins or victim.settled_at > self._now:
+        if not self._gittins or victim.displaceable_at > self._now:
             return False
-        mine = self._ranking.effective_priority(job, self._now)
-        return mine > victim.effective or (mine == victim.effective and (mine < AGED or job.id < victim.job.id))
-
-    def _loses(self, job: LiveJob, victim: Victim) -> bool:
-        """True when the victim's worth counts against the job's: they are of one priority and neither is aged."""
-        return victim.effective == self._ranking.effective_priority(job, self._now) < AGED and not (
-            job.priority == URGENT and victim.job.priority < URGENT
-        )
-
-    def _worth_it(self, job: LiveJob, gain: float, victims: Iterable[Victim]) -> bool:
-        lost = [victim.value for victim in victims if self._loses(job, victim)]
-        return not lost or sum(lost) < gain
+        return contender.outranks(victim)
 
 
-def _amounts(share: Placement, able: set[str] | None) -> tuple[int, float, float]:
-    gpus = len(share.gpu_uuids) if able is None else len(able.intersection(share.gpu_uuids))
-    return gpus, share.cpus, share.memory_gb
+class _Missing:
+    """What a share of a shape still needs on a node: GPUs, cores and gigabytes."""
+
+    def __init__(self, node: Node, shape: Shape, promised: list[Placement]) -> None:
+        space = node.space([*node.bookings.values(), *promised])
+        self._suitable = {
+            device.uuid for device in suitable_devices(node.whole.devices, shape)
+        }
+        self._gpus = shape.gpus - len(suitable_devices(space.devices, shape))
+        self._cpus = shape.cpus - space.cpus
+        self._memory_gb = shape.memory_gb - space.memory_gb
+
+    def is_nothing(self) -> bool:
+        """True if the share fits."""
+        return max(self._gpus, self._cpus, self._memory_gb) <= SLACK
+
+    def subtract(self, share: Placement) -> None:
+        """`share` is freed."""
+        self._gpus -= len(self._suitable.intersection(share.gpu_uuids))
+        self._cpus -= share.cpus
+        self._memory_gb -= share.memory_gb
+
+    def add(self, share: Placement) -> None:
+        """`share` is not freed after all."""
+        self._gpus += len(self._suitable.intersection(share.gpu_uuids))
+        self._cpus += share.cpus
+        self._memory_gb += share.memory_gb
+
+
+def _gains(contender: _Contender, places: list[_Place]) -> bool:
+    """True if no loss counts, or if the job gains more than all victims lose."""
+    # A victim on several nodes is lost once.
+    victims = {
+        victim.attempt.id: victim for place in places for victim in place.victims
+    }
+    losses = [
+        victim.loss for victim in victims.values() if contender.must_outweigh(victim)
+    ]
+    return not losses or sum(losses) < contender.gain
 
 
 def _free_place(node: Node, shape: Shape) -> _Place | None:
@@ -170,4 +263,6 @@ def _free_place(node: Node, shape: Shape) -> _Place | None:
     if not node.online or not may_use(node, shape):
         return None
     devices = fit(node.free, shape)
-    return None if devices is None else _Place(0.0, 0, share_of(node, devices, shape), ())
+    if devices is None:
+        return None
+    return _Place(0.0, share_of(node, devices, shape), ())

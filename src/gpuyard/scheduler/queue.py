@@ -1,10 +1,13 @@
 """The queue: jobs that may start, in the order in which they should.
 
-Jobs alike in priority, shape, type and attained service stand in one lane, ordered by id. Ids are UUIDv7, so that is
-the order of submission, and a requeued job, which keeps its id, keeps its place. A decision looks at the heads of lanes
-and never at all jobs: while the head of a lane waits, all behind it wait. Lanes stand in one line, sorted by the rank
-of their heads (see `ranking`), and only those are ranked anew whose head, type or age has changed: a changed head at
-once, the others a few a decision, so that none takes long.
+Jobs with equal priority, shape, type and span of attained service share a bucket, in
+the order of their ids. Ids are UUIDv7, so this is the order of submission, and a job
+that is queued again keeps its id and its place. A decision looks at the heads of
+buckets, never at all jobs: while the head of a bucket waits, its other jobs wait.
+
+Buckets are sorted by the rank of their heads (see `ranking`). A bucket is ranked again
+when its head, type or age has changed: with a changed head at once, the others a few in
+each decision, so that no decision takes long.
 """
 
 import heapq
@@ -15,21 +18,26 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from gpuyard.domain.shape import Shape
+from gpuyard.scheduler.gittins import span
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.ranking import Rank, Ranking
-from gpuyard.scheduler.worth import span
 
 AT_ONCE = 40
-"""So many lanes are ranked anew in a few milliseconds."""
+"""Outdated buckets ranked in one decision, which takes a few milliseconds."""
 NEW_AT_ONCE = 400
-"""So many new ones in some more; who starts waits for them."""
+"""New buckets ranked in one decision. They are more, because no job starts before all
+are ranked.
+"""
 Item = TypeVar("Item", str, tuple[float, str])
-Lane = tuple[int, Shape, str, int]
+Bucket = tuple[int, Shape, str, int]
 """Priority, shape, type, span of attained service."""
 
 
 class LazyHeap(Generic[Item]):
-    """A set that knows its least item. Removal leaves the heap entry behind, to be skipped when it surfaces."""
+    """A set that knows its least item.
+
+    A removed item stays in the heap until it is the least; then it is dropped.
+    """
 
     __slots__ = ("_heap", "_items")
 
@@ -44,15 +52,15 @@ class LazyHeap(Generic[Item]):
         return iter(self._items)
 
     def add(self, item: Item) -> None:
-        """Put `item` in; nothing changes when it is there."""
+        """Add `item`; idempotent."""
         if item not in self._items:
             self._items.add(item)
             heapq.heappush(self._heap, item)
 
     def discard(self, item: Item) -> None:
-        """Take `item` out; nothing changes when it is not there."""
+        """Remove `item`; idempotent."""
         self._items.discard(item)
-        # A mass cancel must give its memory back.
+        # Free the memory after many removals, such as a mass cancel.
         if len(self._heap) > 2 * len(self._items) + 64:
             self._heap = list(self._items)
             heapq.heapify(self._heap)
@@ -65,37 +73,61 @@ class LazyHeap(Generic[Item]):
 
 
 class Queue:
-    """The jobs that may start now. Adding and removing cost O(log n); so does `refresh` for each lane that changed.
+    """The jobs that may start now. Adding and removing a job cost O(log n); so does
+    `refresh` for each bucket that changed.
 
-    `open` are the shapes in line that may fit somewhere, `closed` those known to fit nowhere until more is free. Since
-    the last decision `fresh` lanes got another head or rose, and `shuffled` is whether anybody left or fell behind, so
-    that whoever was passed over may have a chance now.
+    - `open`: queued shapes that may fit somewhere.
+    - `closed`: queued shapes that fit nowhere until more is free.
+    - `preemptible`: the ids of preemptible jobs.
+    - `fresh`: buckets with a new head or rank since the last decision.
+    - `retry_all`: true if all buckets must be tried again, because a job left the
+      queue or a bucket fell in rank, so that jobs after it may have a chance.
     """
 
     __slots__ = (
-        "_ageing", "_by_kind", "_by_shape", "_changed", "_due", "_jobs", "_lanes", "_line", "_new", "_ranked",
-        "_ranking", "_rule", "_seen_at", "_shortest", "_stale", "closed", "fresh", "open", "preemptible", "shuffled",
-    )  # fmt: skip
+        "_ageing",
+        "_buckets",
+        "_by_job_type",
+        "_by_shape",
+        "_changed",
+        "_due",
+        "_in_order",
+        "_jobs",
+        "_new",
+        "_rank_of",
+        "_ranking",
+        "_rule",
+        "_seen_at",
+        "_shortest",
+        "_stale",
+        "closed",
+        "fresh",
+        "open",
+        "preemptible",
+        "retry_all",
+    )
 
     def __init__(self) -> None:
         self.open: set[Shape] = set()
         self.closed: set[Shape] = set()
-        self.fresh: set[Lane] = set()
-        self.shuffled = False
+        self.fresh: set[Bucket] = set()
+        self.retry_all = False
         self.preemptible: set[str] = set()
         self._jobs: dict[str, LiveJob] = {}
-        self._lanes: dict[Lane, LazyHeap[str]] = {}
-        self._by_shape: dict[Shape, set[Lane]] = {}
-        self._by_kind: dict[str, set[Lane]] = {}
+        self._buckets: dict[Bucket, LazyHeap[str]] = {}
+        self._by_shape: dict[Shape, set[Bucket]] = {}
+        self._by_job_type: dict[str, set[Bucket]] = {}
         self._shortest: dict[Shape, float] = {}
-        self._line: list[tuple[Rank, Lane]] = []
-        self._ranked: dict[Lane, Rank] = {}
-        self._ageing: list[tuple[float, str, Lane]] = []
-        self._due: dict[Lane, float] = {}
-        # Ranked lanes whose head is another now; lanes that were never ranked; those ranked by what is outdated.
-        self._changed: set[Lane] = set()
-        self._new: dict[Lane, None] = {}
-        self._stale: dict[Lane, None] = {}
+        self._in_order: list[tuple[Rank, Bucket]] = []
+        self._rank_of: dict[Bucket, Rank] = {}
+        self._ageing: list[tuple[float, str, Bucket]] = []
+        self._due: dict[Bucket, float] = {}
+        # Ranked buckets with another head now.
+        self._changed: set[Bucket] = set()
+        # Buckets that were never ranked.
+        self._new: dict[Bucket, None] = {}
+        # Buckets whose rank is outdated.
+        self._stale: dict[Bucket, None] = {}
         self._rule: tuple[object, ...] = ()
         self._ranking: tuple[object, ...] = ()
         self._seen_at = 0.0
@@ -110,218 +142,251 @@ class Queue:
         return iter(self._jobs.values())
 
     def add(self, job: LiveJob) -> None:
-        """Let `job` stand in line. What its lane is made of must not change while it does."""
+        """Add `job`. While it is in the queue, the parts of its bucket must not
+        change.
+        """
         self._jobs[job.id] = job
         if job.preemptible:
             self.preemptible.add(job.id)
-        lane = lane_of(job)
-        heap = self._lanes.get(lane)
+        bucket = bucket_of(job)
+        heap = self._buckets.get(bucket)
         if heap is None:
-            heap = self._lanes[lane] = LazyHeap()
+            heap = self._buckets[bucket] = LazyHeap()
             if job.shape not in self._by_shape:
                 self._by_shape[job.shape] = set()
                 self.open.add(job.shape)
-            self._by_shape[job.shape].add(lane)
-            self._by_kind.setdefault(job.kind, set()).add(lane)
+            self._by_shape[job.shape].add(bucket)
+            self._by_job_type.setdefault(job.job_type, set()).add(bucket)
         if job.timeout_s is not None and job.timeout_s < self.shortest(job.shape):
             self._shortest[job.shape] = job.timeout_s
         heap.add(job.id)
-        if lane not in self._ranked:
-            self._new[lane] = None
+        if bucket not in self._rank_of:
+            self._new[bucket] = None
         elif heap.first() == job.id:
-            self._changed.add(lane)
+            self._changed.add(bucket)
 
     def remove(self, job_id: str) -> None:
-        """Take the job out of the line; nothing changes when it is not in it."""
+        """Remove the job; idempotent."""
         job = self._jobs.pop(job_id, None)
         if job is None:
             return
         self.preemptible.discard(job_id)
-        lane = lane_of(job)
-        heap = self._lanes[lane]
-        if heap.first() == job_id and lane in self._ranked:
-            self._changed.add(lane)
-            self.shuffled = True
+        bucket = bucket_of(job)
+        heap = self._buckets[bucket]
+        if heap.first() == job_id and bucket in self._rank_of:
+            self._changed.add(bucket)
+            self.retry_all = True
         heap.discard(job_id)
         if not heap:
-            del self._lanes[lane]
-            _drop(self._by_shape, job.shape, lane)
-            _drop(self._by_kind, job.kind, lane)
+            del self._buckets[bucket]
+            _drop(self._by_shape, job.shape, bucket)
+            _drop(self._by_job_type, job.job_type, bucket)
             if job.shape not in self._by_shape:
                 self.open.discard(job.shape)
                 self.closed.discard(job.shape)
                 self._shortest.pop(job.shape, None)
 
     def close(self, shape: Shape) -> None:
-        """A shape in line fits nowhere."""
+        """A queued shape fits nowhere."""
         self.open.discard(shape)
         self.closed.add(shape)
 
     def reopen(self, shapes: Iterable[Shape]) -> None:
-        """Closed shapes may fit again."""
+        """These closed shapes may fit again."""
         shapes = list(shapes)
         self.closed.difference_update(shapes)
         self.open.update(shapes)
 
-    # --- the line ---
+    # --- the order of the buckets ---
 
-    def refresh(self, ranking: Ranking, now: float, learned: Iterable[str] = ()) -> None:
-        """Bring the line up to `now` (UTC seconds). Ask `line` and `rank_of` only after this.
+    def refresh(
+        self, ranking: Ranking, now: float, learned: Iterable[str] = ()
+    ) -> None:
+        """Rank the buckets at `now` (UTC seconds). Call it before `ranked` and
+        `rank_of`.
 
-        `learned` are the types of which more is known than the last time.
+        `learned`: the job types about which more is known since the last call.
         """
-        anew = (
-            ranking.rule != self._rule or now < self._seen_at or len(self._changed) > max(AT_ONCE, len(self._line) / 4)
-        )
+        clock_was_set_back = now < self._seen_at
+        many_changed = len(self._changed) > max(AT_ONCE, len(self._in_order) / 4)
+        rank_all = ranking.rule != self._rule or clock_was_set_back or many_changed
         if ranking.key != self._ranking:
-            self._stale.update(dict.fromkeys(self._ranked))
-        self._rule, self._ranking, self._seen_at = ranking.rule, ranking.key, now
-        for kind in learned:
-            self._stale.update(dict.fromkeys(self._by_kind.get(kind, ())))
+            self._stale.update(dict.fromkeys(self._rank_of))
+        self._rule = ranking.rule
+        self._ranking = ranking.key
+        self._seen_at = now
+        for job_type in learned:
+            self._stale.update(dict.fromkeys(self._by_job_type.get(job_type, ())))
         while self._ageing and self._ageing[0][0] <= now:
-            at, _, lane = heapq.heappop(self._ageing)
-            self._stale[lane] = None
-            if self._due.get(lane) == at:
-                del self._due[lane]
-        if anew:
+            at, _, bucket = heapq.heappop(self._ageing)
+            self._stale[bucket] = None
+            if self._due.get(bucket) == at:
+                del self._due[bucket]
+        if rank_all:
             self._rank_all(ranking, now)
-        for lane in [*self._changed, *islice(self._new, NEW_AT_ONCE)]:
-            self.rerank(lane, ranking, now)
+        for bucket in [*self._changed, *islice(self._new, NEW_AT_ONCE)]:
+            self.rerank(bucket, ranking, now)
         self._catch_up(ranking, now)
 
     def _catch_up(self, ranking: Ranking, now: float) -> None:
-        """Rank the next few that are stale; who was passed over is looked at again when all of them are done."""
+        """Rank the next few outdated buckets. All jobs are tried again when none is
+        left, not each time.
+        """
         if not self._stale:
             return
-        shuffled = self.shuffled
-        for lane in list(islice(self._stale, AT_ONCE)):
-            self.rerank(lane, ranking, now)
-        self.shuffled = shuffled or not self._stale
+        retry_all = self.retry_all
+        for bucket in list(islice(self._stale, AT_ONCE)):
+            self.rerank(bucket, ranking, now)
+        self.retry_all = retry_all or not self._stale
 
     @property
-    def unranked(self) -> bool:
-        """True while lanes wait to be ranked for the first time."""
+    def has_unranked(self) -> bool:
+        """True while new buckets are not ranked yet."""
         return bool(self._new)
 
     @property
-    def behind(self) -> bool:
-        """True while lanes wait to be ranked: new ones, those that have aged, or of which more has been learned."""
+    def has_outdated(self) -> bool:
+        """True while buckets must be ranked: new ones, those that have aged, and those
+        of types about which more was learned.
+        """
         return bool(self._stale or self._new)
 
-    def rerank(self, lane: Lane, ranking: Ranking, now: float) -> Rank | None:
-        """Put the lane where its head now belongs; its rank, or None when nobody is left in it."""
-        old = self._ranked.pop(lane, None)
+    def rerank(self, bucket: Bucket, ranking: Ranking, now: float) -> Rank | None:
+        """Rank the bucket again by its head; returns the rank, None if the bucket is
+        empty.
+        """
+        old = self._rank_of.pop(bucket, None)
         if old is not None:
-            del self._line[bisect_left(self._line, (old, lane))]
-        self._changed.discard(lane)
-        self._stale.pop(lane, None)
-        self._new.pop(lane, None)
-        head = self.head(lane)
+            del self._in_order[bisect_left(self._in_order, (old, bucket))]
+        self._changed.discard(bucket)
+        self._stale.pop(bucket, None)
+        self._new.pop(bucket, None)
+        head = self.head(bucket)
         if head is None:
-            self._due.pop(lane, None)
+            self._due.pop(bucket, None)
             return None
-        rank = self._ranked[lane] = ranking.of(head, now)
-        self.fresh.add(lane)
-        self.shuffled = self.shuffled or (old is not None and old < rank)
-        insort(self._line, (rank, lane))
-        self._remember_ageing(head, lane, ranking, now)
+        rank = self._rank_of[bucket] = ranking.of(head, now)
+        self.fresh.add(bucket)
+        self.retry_all = self.retry_all or (old is not None and old < rank)
+        insort(self._in_order, (rank, bucket))
+        self._remember_ageing(head, bucket, ranking, now)
         return rank
 
     def _rank_all(self, ranking: Ranking, now: float) -> None:
-        self.shuffled = True
+        self.retry_all = True
         self._changed.clear()
         self._stale.clear()
         self._new.clear()
         self._ageing.clear()
         self._due.clear()
-        self._ranked.clear()
-        for lane in self._lanes:
-            head = self._jobs[self._lanes[lane].first() or ""]
-            self._ranked[lane] = ranking.of(head, now)
-            self._remember_ageing(head, lane, ranking, now)
-        self._line = sorted((rank, lane) for lane, rank in self._ranked.items())
+        self._rank_of.clear()
+        for bucket in self._buckets:
+            head = self._jobs[self._buckets[bucket].first() or ""]
+            self._rank_of[bucket] = ranking.of(head, now)
+            self._remember_ageing(head, bucket, ranking, now)
+        self._in_order = sorted(
+            (rank, bucket) for bucket, rank in self._rank_of.items()
+        )
 
-    def _remember_ageing(self, head: LiveJob, lane: Lane, ranking: Ranking, now: float) -> None:
+    def _remember_ageing(
+        self, head: LiveJob, bucket: Bucket, ranking: Ranking, now: float
+    ) -> None:
         at = ranking.next_ageing(head, now)
-        if at is None or self._due.get(lane) == at:
-            return  # the heap has it
-        self._due[lane] = at
-        heapq.heappush(self._ageing, (at, head.id, lane))
-        if len(self._ageing) > 8 * len(self._lanes) + 64:
-            # Entries of lanes that were ranked again since are only forgotten here.
-            self._ageing = [entry for entry in self._ageing if self._due.get(entry[-1]) == entry[0]]
+        is_known = self._due.get(bucket) == at
+        if at is None or is_known:
+            return
+        self._due[bucket] = at
+        heapq.heappush(self._ageing, (at, head.id, bucket))
+        if len(self._ageing) > 8 * len(self._buckets) + 64:
+            # Drop outdated entries, of buckets that were ranked again since.
+            self._ageing = [
+                entry for entry in self._ageing if self._due.get(entry[-1]) == entry[0]
+            ]
             heapq.heapify(self._ageing)
 
-    def new_heads(self) -> list[tuple[Rank, Lane]]:
-        """The part of the line that is fresh."""
-        return sorted((self._ranked[lane], lane) for lane in self.fresh if lane in self._ranked)
+    def new_heads(self) -> list[tuple[Rank, Bucket]]:
+        """The fresh buckets in order, each with the rank of its head."""
+        return sorted(
+            (self._rank_of[bucket], bucket)
+            for bucket in self.fresh
+            if bucket in self._rank_of
+        )
 
-    def seen(self) -> None:
-        """A decision has looked at it all."""
+    def mark_seen(self) -> None:
+        """A decision has tried all that is fresh."""
         self.fresh.clear()
-        self.shuffled = False
+        self.retry_all = False
 
     @property
-    def line(self) -> list[tuple[Rank, Lane]]:
-        """All lanes in order, each with its head's rank."""
-        return self._line
+    def ranked(self) -> list[tuple[Rank, Bucket]]:
+        """All buckets in order, each with the rank of its head."""
+        return self._in_order
 
-    def rank_of(self, lane: Lane) -> Rank:
-        """The rank of the lane's head."""
-        return self._ranked[lane]
+    def rank_of(self, bucket: Bucket) -> Rank:
+        """The rank of the bucket's head."""
+        return self._rank_of[bucket]
 
     def next_ageing(self) -> float | None:
-        """When (UTC seconds) the line may next change by age alone; None if never. One alone overtakes nobody."""
-        return self._ageing[0][0] if self._ageing and len(self._lanes) > 1 else None
+        """When (UTC seconds) ageing may next change the order; None if never."""
+        # A single bucket has no other to overtake.
+        if not self._ageing or len(self._buckets) < 2:
+            return None
+        return self._ageing[0][0]
 
     def shortest(self, shape: Shape) -> float:
-        """No job of this shape in line has a shorter time limit (seconds); infinity when none has any."""
+        """A lower bound (seconds) for the timeouts of queued jobs of this shape;
+        infinity if none has one.
+        """
         return self._shortest.get(shape, math.inf)
 
-    def head(self, lane: Lane) -> LiveJob | None:
-        """The first job of the lane."""
-        heap = self._lanes.get(lane)
+    def head(self, bucket: Bucket) -> LiveJob | None:
+        """The first job of the bucket; None if it is empty."""
+        heap = self._buckets.get(bucket)
         first = heap.first() if heap else None
         return self._jobs[first] if first is not None else None
 
-    # --- for people: these look at more than a decision would ---
+    # --- for people's questions: slower than a decision may be ---
 
     def heads(self, ranking: Ranking, now: float) -> Iterator[LiveJob]:
-        """The heads of lanes, first in order first.
+        """The heads of all buckets in order.
 
-        Remove the job just given and the next of its lane follows in its turn; leave it and its lane is done.
+        If the caller removes the job it was given, the next one of the bucket follows
+        at its rank.
         """
-        front = [(ranking.of(job, now), lane) for lane in self._lanes if (job := self.head(lane))]
-        heapq.heapify(front)
-        while front:
-            rank, lane = heapq.heappop(front)
-            yield self._jobs[rank[-1]]
-            job = self.head(lane)
-            if job is not None and job.id != rank[-1]:
-                heapq.heappush(front, (ranking.of(job, now), lane))
+        heads = filter(None, map(self.head, self._buckets))
+        heap = [(ranking.of(head, now), bucket_of(head)) for head in heads]
+        heapq.heapify(heap)
+        while heap:
+            rank, bucket = heapq.heappop(heap)
+            job_id = rank[-1]
+            yield self._jobs[job_id]
+            head = self.head(bucket)
+            if head is not None and head.id != job_id:
+                heapq.heappush(heap, (ranking.of(head, now), bucket))
 
     def is_head(self, job: LiveJob) -> bool:
-        """True when no job of its lane stands before `job`."""
-        return self.head(lane_of(job)) is job
+        """True if `job` is the first of its bucket."""
+        return self.head(bucket_of(job)) is job
 
     def position(self, job_id: str, ranking: Ranking, now: float) -> int | None:
-        """The job's place in the whole order, from 1; None when it is not in line."""
+        """The job's place among all queued jobs, from 1; None if it is not queued."""
         job = self._jobs.get(job_id)
         if job is None:
             return None
-        mine = ranking.of(job, now)
-        return 1 + sum(ranking.of(other, now) < mine for other in self._jobs.values())
+        rank = ranking.of(job, now)
+        return 1 + sum(ranking.of(other, now) < rank for other in self._jobs.values())
 
 
-def lane_of(job: LiveJob) -> Lane:
-    """The lane the job stands in."""
-    return job.priority, job.shape, job.kind, span(job.served_s) if job.served_s else 0
+def bucket_of(job: LiveJob) -> Bucket:
+    """The bucket of the job."""
+    served_span = span(job.served_s) if job.served_s else 0
+    return job.priority, job.shape, job.job_type, served_span
 
 
 Key = TypeVar("Key", Shape, str)
 
 
-def _drop(groups: dict[Key, set[Lane]], key: Key, lane: Lane) -> None:
-    groups[key].discard(lane)
+def _drop(groups: dict[Key, set[Bucket]], key: Key, bucket: Bucket) -> None:
+    groups[key].discard(bucket)
     if not groups[key]:
         del groups[key]

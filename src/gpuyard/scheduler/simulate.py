@@ -1,8 +1,8 @@
-"""Simulation: a trace of jobs played through the real decisions in virtual time.
+"""Simulation: plays a trace of jobs through the scheduler in virtual time.
 
-GPUs are pooled and gangs may span nodes, so the cluster is one node that has all of them. Jobs are preemptible; one
-that was preempted goes on where it was, `preempt_cost_s` later. Durations are known to the simulation alone: the
-scheduler learns each when the job completes.
+Gangs may span nodes, so the cluster is one node with all GPUs. Jobs are preemptible; a
+preempted job later continues where it stopped and loses `preempt_cost_s`. Only the
+simulation knows durations; the scheduler learns each when the job completes.
 """
 
 import heapq
@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.domain.reasons import Reason
 from gpuyard.domain.shape import Shape
+from gpuyard.domain.statistics import percentile
 from gpuyard.scheduler.decide import decide
-from gpuyard.scheduler.observe import PREEMPTED, observe
+from gpuyard.scheduler.observe import observe
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.view import Preempt, Start, View
 
@@ -23,18 +25,22 @@ NODE = "pool"
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """A job of a trace: when it arrives, how many GPUs it holds at once, how long it runs; times in seconds."""
+    """A job of a trace: when it arrives, how many GPUs it holds at once, and how long
+    it runs. Times are in seconds.
+    """
 
     id: str
     arrival_s: float
     gpus: int
     duration_s: float
-    kind: str
+    job_type: str
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """What came of a trace: seconds from arrival to end of each job that ended, and until the last one did."""
+class TraceResult:
+    """The result of a trace. `times`: seconds from arrival to end of each job that
+    ended; `makespan_s`: from the first arrival to the last end.
+    """
 
     policy: str
     times: tuple[float, ...]
@@ -51,23 +57,23 @@ class Result:
             "mean_s": math.fsum(times) / len(times) if times else 0.0,
             "max_s": times[-1] if times else 0.0,
         }
-        return {"policy": self.policy, "jobs": jobs, "makespan_s": self.makespan_s, "unfinished": self.unfinished,
-                "preemptions": self.preemptions}  # fmt: skip
+        return {
+            "policy": self.policy,
+            "jobs": jobs,
+            "makespan_s": self.makespan_s,
+            "unfinished": self.unfinished,
+            "preemptions": self.preemptions,
+        }
 
 
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The least value that `percent` of the `ordered` values do not exceed; 0 when there is none."""
-    return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)] if ordered else 0.0
-
-
-def simulate(trace: Sequence[TraceJob], gpus: int, policy: Policy) -> Result:
-    """Play `trace` on a cluster of `gpus` GPUs. A job that asks for more than there are never ends."""
+def simulate(trace: Sequence[TraceJob], gpus: int, policy: Policy) -> TraceResult:
+    """Play `trace` on a cluster of `gpus` GPUs. A job that needs more never starts."""
     return _Simulation(trace, gpus, policy).run()
 
 
 @dataclass(slots=True)
 class _Run:
-    """A job's present attempt."""
+    """The running attempt of a job."""
 
     attempt_id: str
     started_at: float
@@ -75,10 +81,14 @@ class _Run:
 
 class _Simulation:
     def __init__(self, trace: Sequence[TraceJob], gpus: int, policy: Policy) -> None:
-        self._policy, self._view, self._now = policy, View(), 0.0
+        self._policy = policy
+        self._view = View()
+        self._now = 0.0
         self._arrivals = sorted(trace, key=lambda job: job.arrival_s)
         # Ids sort by arrival, as those of submitted jobs do.
-        self._ids = {f"job_{number:09d}": job for number, job in enumerate(self._arrivals)}
+        self._ids = {
+            f"job_{number:09d}": job for number, job in enumerate(self._arrivals)
+        }
         self._left = {job_id: job.duration_s for job_id, job in self._ids.items()}
         self._runs: dict[str, _Run] = {}
         self._ends: list[tuple[float, str, str]] = []
@@ -86,30 +96,38 @@ class _Simulation:
         self._attempts = self._preemptions = 0
         self._add_cluster(gpus)
 
-    def run(self) -> Result:
-        """Step from one happening to the next until none is left."""
+    def run(self) -> TraceResult:
+        """Play until no job runs or arrives any more."""
         arriving = list(reversed(self._ids.items()))
         began = self._now = self._arrivals[0].arrival_s if self._arrivals else 0.0
-        ended, wake_at = began, math.inf
+        ended = began
+        wake_at = math.inf
         while True:
-            self._forget_stale_ends()
-            ahead = min(
-                arriving[-1][1].arrival_s if arriving else math.inf, self._ends[0][0] if self._ends else math.inf
-            )
-            if ahead == math.inf:
-                break  # nothing runs and nothing comes: whoever waits now waits for ever
-            self._now = max(self._now, min(ahead, wake_at))
+            self._drop_stale_ends()
+            next_arrival = arriving[-1][1].arrival_s if arriving else math.inf
+            next_end = self._ends[0][0] if self._ends else math.inf
+            next_event = min(next_arrival, next_end)
+            if next_event == math.inf:
+                # Nothing runs or arrives, so jobs that still wait never start.
+                break
+            self._now = max(self._now, min(next_event, wake_at))
             while arriving and arriving[-1][1].arrival_s <= self._now:
                 self._arrive(*arriving.pop())
             while self._ends and self._ends[0][0] <= self._now:
                 ended = self._now
                 self._complete(heapq.heappop(self._ends)[1])
-                self._forget_stale_ends()
+                self._drop_stale_ends()
             wake_at = self._decide()
-        return Result(self._policy.order.value, tuple(self._times), ended - began, len(self._left), self._preemptions)
+        return TraceResult(
+            self._policy.order.value,
+            tuple(self._times),
+            ended - began,
+            len(self._left),
+            self._preemptions,
+        )
 
     def _decide(self) -> float:
-        """Do what is decided until nothing more follows; when to look again."""
+        """Decide and act until there are no actions; returns when to decide again."""
         while True:
             decision = decide(self._view, self._now, self._policy)
             if not decision.actions:
@@ -120,51 +138,78 @@ class _Simulation:
                 elif isinstance(action, Preempt):
                     self._preempt(action)
 
-    def _forget_stale_ends(self) -> None:
-        """Ends of attempts that were preempted before stay in the heap until they come up."""
+    def _drop_stale_ends(self) -> None:
+        """Drop ends of preempted attempts from the top of the heap."""
         while self._ends and not self._is_end(*self._ends[0]):
             heapq.heappop(self._ends)
 
     def _is_end(self, _at: float, job_id: str, attempt_id: str) -> bool:
         return job_id in self._runs and self._runs[job_id].attempt_id == attempt_id
 
-    # --- what happens ---
+    # --- events ---
 
     def _add_cluster(self, gpus: int) -> None:
-        node = {"name": NODE, "provider": "simulation", "state": "online", "reason": None, "cpus": 0.0,
-                "memory_gb": 0.0}  # fmt: skip
+        node = {
+            "name": NODE,
+            "provider": "simulation",
+            "state": "online",
+            "reason": None,
+            "cpus": 0.0,
+            "memory_gb": 0.0,
+        }
         cards = [
             Change(
-                Table.GPUS, f"GPU-{index:05d}", {"node_id": NODE, "index": index, "memory_mb": 81920, "state": "idle"}
+                Table.GPUS,
+                f"GPU-{index:05d}",
+                {"node_id": NODE, "index": index, "memory_mb": 81920, "state": "idle"},
             )
             for index in range(gpus)
         ]
         self._observe(EventKind.NODE_CHANGED, *cards, Change(Table.NODES, NODE, node))
 
     def _arrive(self, job_id: str, job: TraceJob) -> None:
-        row = {"state": "queued", "priority": 3, "shape": Shape(cpus=0.0, gpus=job.gpus).to_row(), "preemptible": True,
-               "created_at": job.arrival_s, "name": job.kind, "labels": {"type": job.kind}}  # fmt: skip
+        row = {
+            "state": "queued",
+            "priority": 3,
+            "shape": Shape(cpus=0.0, gpus=job.gpus).to_row(),
+            "preemptible": True,
+            "created_at": job.arrival_s,
+            "name": job.job_type,
+            "labels": {"type": job.job_type},
+        }
         self._observe(EventKind.JOB_SUBMITTED, Change(Table.JOBS, job_id, row))
 
     def _start(self, action: Start) -> None:
-        job_id, self._attempts = action.job_id, self._attempts + 1
+        job_id = action.job_id
+        self._attempts += 1
         attempt_id = f"attempt_{self._attempts:09d}"
         placements = [share.to_row() for share in action.placements]
-        row = {"job_id": job_id, "state": "running", "token": 1, "placements": placements, "created_at": self._now,
-               "started_at": self._now}  # fmt: skip
+        row = {
+            "job_id": job_id,
+            "state": "running",
+            "token": 1,
+            "placements": placements,
+            "created_at": self._now,
+            "started_at": self._now,
+        }
         self._runs[job_id] = _Run(attempt_id, self._now)
         heapq.heappush(self._ends, (self._now + self._left[job_id], job_id, attempt_id))
         changed = {"state": "running", "attempt_id": attempt_id}
-        self._observe(EventKind.ATTEMPT_STARTED, Change(Table.ATTEMPTS, attempt_id, row),
-                      Change(Table.JOBS, job_id, changed))  # fmt: skip
+        self._observe(
+            EventKind.ATTEMPT_STARTED,
+            Change(Table.ATTEMPTS, attempt_id, row),
+            Change(Table.JOBS, job_id, changed),
+        )
 
     def _preempt(self, action: Preempt) -> None:
-        """The attempt leaves at once; its job will need as much longer as the preemption costs."""
+        """End the attempt at once; the cost of the preemption is added to the rest of
+        the job.
+        """
         self._preemptions += 1
         run = self._runs.pop(action.job_id)
         self._left[action.job_id] -= self._now - run.started_at
         self._left[action.job_id] += self._policy.preempt_cost_s
-        self._end(run, action.job_id, PREEMPTED, "queued")
+        self._end(run, action.job_id, Reason.PREEMPTED, "queued")
 
     def _complete(self, job_id: str) -> None:
         run = self._runs.pop(job_id)
@@ -173,9 +218,17 @@ class _Simulation:
         self._end(run, job_id, None, "completed")
 
     def _end(self, run: _Run, job_id: str, reason: str | None, state: str) -> None:
-        attempt = {"state": "ended", "started_at": run.started_at, "ended_at": self._now, "reason": reason}
-        self._observe(EventKind.JOB_COMPLETED, Change(Table.ATTEMPTS, run.attempt_id, attempt),
-                      Change(Table.JOBS, job_id, {"state": state, "attempt_id": None}))  # fmt: skip
+        attempt = {
+            "state": "ended",
+            "started_at": run.started_at,
+            "ended_at": self._now,
+            "reason": reason,
+        }
+        self._observe(
+            EventKind.JOB_COMPLETED,
+            Change(Table.ATTEMPTS, run.attempt_id, attempt),
+            Change(Table.JOBS, job_id, {"state": state, "attempt_id": None}),
+        )
 
     def _observe(self, kind: EventKind, *changes: Change) -> None:
         observe(self._view, Event(kind, self._now, changes))

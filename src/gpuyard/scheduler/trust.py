@@ -1,7 +1,8 @@
-"""Trust: how far places can be relied on, and which are in quarantine.
+"""Trust: scores and quarantines of places.
 
-A place is a provider, an offer (`PROVIDER/…`), `node:NAME` or `gpu:UUID`. Quarantines end by time alone, so who is in
-one is found for a moment (`look`), and what follows from it stands until the next look.
+A place is a provider, an offer (`PROVIDER/…`), `node:NAME` or `gpu:UUID`. Quarantines
+end by time, so `refresh` finds those in force at a moment, and these hold until the
+next `refresh`.
 """
 
 import math
@@ -14,8 +15,10 @@ from gpuyard.domain.offers import Offer
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What is recorded about a place: its score (0 to 1), until when it is in quarantine (UTC seconds), and why."""
+class PlaceTrust:
+    """The record of a place: its score (0 to 1), the end of its quarantine (UTC
+    seconds), and the reason.
+    """
 
     score: float | None = None
     until: float | None = None
@@ -23,56 +26,82 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Trust:
-    """Findings by place; `quarantined` are the places in quarantine at the last look, each with words for people."""
+class TrustTable:
+    """Records by place. `quarantined`: the places in quarantine at the last `refresh`,
+    each with a text for people.
+    """
 
-    findings: dict[str, Finding] = field(default_factory=dict[str, Finding])
+    findings: dict[str, PlaceTrust] = field(default_factory=dict[str, PlaceTrust])
     quarantined: dict[str, str] = field(default_factory=dict[str, str])
     _since: float = -math.inf
     _until: float = math.inf
 
     def note(self, place: str, row: Row) -> None:
-        """The place's row has these values; one without `updated_at` was forgotten."""
-        self._until = -math.inf  # nothing is known of any moment until the next look
+        """Store a row of the ledger; one without `updated_at` deletes the record."""
+        # What the last `refresh` found no longer holds.
+        self._until = -math.inf
         if row["updated_at"] is None:
             self.findings.pop(place, None)
         else:
-            self.findings[place] = Finding(row["score"], row["quarantined_until"], row["reason"] or "")
+            self.findings[place] = PlaceTrust(
+                row["score"], row["quarantined_until"], row["reason"] or ""
+            )
 
-    def look(self, now: float) -> bool:
-        """Find out who is in quarantine at `now` (UTC seconds); True when that is another set than before."""
+    def refresh(self, now: float) -> bool:
+        """Find the quarantines in force at `now` (UTC seconds); returns whether they
+        have changed.
+        """
         if self._since <= now < self._until:
             return False
-        held = {place: found for place, found in self.findings.items() if found.until and found.until > now}
-        words = {place: _words(found) for place, found in held.items()}
-        changed, self.quarantined = words != self.quarantined, words
+        quarantined: dict[str, str] = {}
+        next_end = math.inf
+        for place, found in self.findings.items():
+            if found.until and found.until > now:
+                quarantined[place] = _quarantine_text(found)
+                next_end = min(next_end, found.until)
+        changed = quarantined != self.quarantined
+        self.quarantined = quarantined
         self._since = now
-        self._until = min((found.until for found in held.values() if found.until), default=math.inf)
+        self._until = next_end
         return changed
 
     def next_change(self) -> float | None:
-        """When (UTC seconds) the next quarantine ends; None when there is none."""
+        """When (UTC seconds) the next quarantine ends; None if there is none."""
         return self._until if -math.inf < self._until < math.inf else None
 
     def barred(self, node: str, providers: Iterable[str]) -> dict[str, str]:
-        """Of these providers those whose jobs may not be placed on the node of this name, each with why not."""
-        own = self.quarantined.get(f"node:{node}", "")
-        return {name: said for name in providers if (said := own or self.quarantined.get(name, ""))}
+        """Those of `providers` that may not place jobs on the node, each with the
+        reason: the quarantine of the node, or else of the provider.
+        """
+        of_node = self.quarantined.get(f"node:{node}", "")
+        barred: dict[str, str] = {}
+        for name in providers:
+            quarantine = of_node or self.quarantined.get(name, "")
+            if quarantine:
+                barred[name] = quarantine
+        return barred
 
     def of_gpu(self, uuid: str) -> str:
-        """Why nothing may be placed on the GPU; empty when something may."""
+        """The quarantine of the GPU, for people; empty if there is none."""
         return self.quarantined.get(f"gpu:{uuid}", "")
 
     def of_offer(self, offer: Offer) -> str:
-        """Why nothing may be sent to the offer; empty when something may."""
-        return self.quarantined.get(offer.id) or self.quarantined.get(offer.provider, "")
+        """The quarantine of the offer, or else of its provider, for people; empty if
+        there is none.
+        """
+        of_provider = self.quarantined.get(offer.provider, "")
+        return self.quarantined.get(offer.id, of_provider)
 
     def score(self, offer: Offer) -> float | None:
-        """The offer's own score, or else its provider's; None when neither has one."""
-        places = (self.findings.get(offer.id), self.findings.get(offer.provider))
-        return next((found.score for found in places if found and found.score is not None), None)
+        """The score of the offer, or else of its provider; None if neither has one."""
+        for place in (offer.id, offer.provider):
+            found = self.findings.get(place)
+            if found and found.score is not None:
+                return found.score
+        return None
 
 
-def _words(found: Finding) -> str:
+def _quarantine_text(found: PlaceTrust) -> str:
     until = datetime.fromtimestamp(found.until or 0.0, UTC)
-    return f"quarantined until {until:%Y-%m-%d %H:%M:%S} UTC" + (f": {found.reason}" if found.reason else "")
+    text = f"quarantined until {until:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{text}: {found.reason}" if found.reason else text

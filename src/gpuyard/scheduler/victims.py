@@ -1,7 +1,9 @@
-"""Victims: the attempts whose owner allows that they be preempted, by node, the one that is worth least first.
+"""Victims: attempts that their owner marked preemptible, by node, the one whose loss is
+least first.
 
-An appraisal holds until the attempt comes into its next span of service, its job ages, or more is learned of its type;
-only those for which that is so are appraised anew, those of which only more is known a few a decision.
+An appraisal holds until the attempt enters its next span of service, its job ages, or
+more is learned about its type. Only outdated appraisals are made again; those for which
+only more was learned, a few in each decision.
 """
 
 import heapq
@@ -15,20 +17,22 @@ from typing import Protocol
 
 from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import AttemptState
+from gpuyard.scheduler.gittins import next_span_s
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.queue import AT_ONCE
 from gpuyard.scheduler.ranking import Ranking
-from gpuyard.scheduler.worth import next_span_s
 
 RUN_COSTS = 10.0
-"""A job runs for this many times the cost of a preemption before it is displaced by worth: a tenth is lost at most."""
+"""A job runs for this many times the cost of a preemption before a job that gains more
+displaces it: so at most a tenth is lost.
+"""
 Key = tuple[int, float, float, str]
-"""Effective priority, worth for each GPU, age negated, attempt id."""
+"""Effective priority, gain per GPU, time of creation (negative), attempt id."""
 
 
-class Attempt(Protocol):
-    """What must be known of an attempt."""
+class PreemptibleAttempt(Protocol):
+    """What victims need to know about an attempt."""
 
     id: str
     job_id: str
@@ -40,31 +44,36 @@ class Attempt(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Victim:
-    """An attempt that may be asked to leave. `value` is its worth per second, over all its GPUs, with the gain asked
-    for. From `settled_at` (UTC seconds) on it may be displaced by worth; infinity for never."""
+    """An appraised attempt that may be preempted. Times are UTC seconds.
 
-    attempt: Attempt
+    - `loss`: what the job gains per second on all its GPUs, times `preempt_gain`. A
+      waiting job must gain more to displace it.
+    - `displaceable_at`: from when on such a job may displace it; infinity for never.
+    - `valid_until`: when the appraisal is outdated.
+    - `key`: the victim with the least key is chosen first.
+    """
+
+    attempt: PreemptibleAttempt
     job: LiveJob
-    effective: int
-    value: float
-    settled_at: float
-    until: float
+    effective_priority: int
+    loss: float
+    displaceable_at: float
+    valid_until: float
     key: Key
-    """The least is asked first."""
 
 
 _key = attrgetter("key")
 
 
 class Victims:
-    """Preemptible attempts, appraised. `changed` are those to appraise anew."""
+    """All preemptible attempts. `changed` holds those to appraise again."""
 
     def __init__(self) -> None:
         self.changed: set[str] = set()
-        self._attempts: dict[str, Attempt] = {}
+        self._attempts: dict[str, PreemptibleAttempt] = {}
         self._known: dict[str, Victim] = {}
         self._by_node: dict[str, list[Victim]] = {}
-        self._by_kind: dict[str, set[str]] = {}
+        self._by_job_type: dict[str, set[str]] = {}
         self._due: list[tuple[float, str]] = []
         self._stale: dict[str, None] = {}
         self._policy: Policy | None = None
@@ -74,35 +83,43 @@ class Victims:
     def __bool__(self) -> bool:
         return bool(self._by_node)
 
-    def add(self, attempt: Attempt, kind: str) -> None:
-        """An attempt of a job of this type may be preempted."""
+    def add(self, attempt: PreemptibleAttempt, job_type: str) -> None:
+        """Add an attempt of a job of this type."""
         self._attempts[attempt.id] = attempt
-        self._by_kind.setdefault(kind, set()).add(attempt.id)
+        self._by_job_type.setdefault(job_type, set()).add(attempt.id)
         self.changed.add(attempt.id)
 
-    def remove(self, attempt_id: str, kind: str) -> None:
-        """The attempt is over."""
+    def remove(self, attempt_id: str, job_type: str) -> None:
+        """Remove an attempt that has ended; idempotent."""
         if self._attempts.pop(attempt_id, None) is not None:
-            self._by_kind[kind].discard(attempt_id)
+            self._by_job_type[job_type].discard(attempt_id)
             self._forget(attempt_id)
         self.changed.discard(attempt_id)
         self._stale.pop(attempt_id, None)
 
-    def leave(self, attempt_id: str) -> None:
-        """The attempt has been asked to leave: nobody else need ask."""
+    def exclude(self, attempt_id: str) -> None:
+        """Do not choose the attempt again: it has been asked to leave."""
         self._forget(attempt_id)
 
     def refresh(
-        self, jobs: Mapping[str, LiveJob], ranking: Ranking, policy: Policy, now: float, learned: set[str]
+        self,
+        jobs: Mapping[str, LiveJob],
+        ranking: Ranking,
+        policy: Policy,
+        now: float,
+        learned: set[str],
     ) -> None:
-        """Appraise anew what has changed by `now` (UTC seconds)."""
+        """Appraise what is outdated at `now` (UTC seconds) again. `learned`: the job
+        types about which more is known since the last call.
+        """
         if policy != self._policy or now < self._seen_at:
             self.changed.update(self._known)
         elif ranking.key != self._ranking:
             self._stale.update(dict.fromkeys(self._known))
-        self._policy, self._ranking = policy, ranking.key
-        for kind in learned:
-            self._stale.update(dict.fromkeys(self._by_kind.get(kind, ())))
+        self._policy = policy
+        self._ranking = ranking.key
+        for job_type in learned:
+            self._stale.update(dict.fromkeys(self._by_job_type.get(job_type, ())))
         while self._due and self._due[0][0] <= now:
             self.changed.add(heapq.heappop(self._due)[1])
         self._seen_at = now
@@ -111,40 +128,40 @@ class Victims:
             self._stale.pop(attempt_id, None)
             self._forget(attempt_id)
             attempt = self._attempts.get(attempt_id)
-            # What an engine has placed gives no room on a node of ours.
-            if attempt is not None and attempt.state is AttemptState.RUNNING and not attempt.placements[0].offer:
-                self._file(_appraised(attempt, jobs[attempt.job_id], ranking, policy, now))
+            if attempt is not None and _frees_places(attempt):
+                job = jobs[attempt.job_id]
+                self._file(_appraised(attempt, job, ranking, policy, now))
         self.changed.clear()
 
     @property
-    def behind(self) -> bool:
-        """True while attempts wait to be appraised by what has been learned since."""
+    def has_outdated(self) -> bool:
+        """True while appraisals lack what was learned since."""
         return bool(self._stale)
 
     def next_change(self) -> float | None:
-        """When (UTC seconds) an appraisal next runs out; None if none does."""
-        while self._due and not self._holds(*self._due[0]):
+        """When (UTC seconds) the next appraisal is outdated; None if none will be."""
+        while self._due and not self._is_valid(*self._due[0]):
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else None
 
     def nodes(self) -> list[str]:
-        """The nodes that have any."""
+        """The nodes with victims."""
         return list(self._by_node)
 
     def on(self, node_id: str) -> Sequence[Victim]:
-        """Those on the node, the one to ask first first."""
+        """The victims on the node, those to choose first come first."""
         return self._by_node.get(node_id, ())
 
-    def _holds(self, until: float, attempt_id: str) -> bool:
-        known = self._known.get(attempt_id)
-        return known is not None and known.until == until
+    def _is_valid(self, until: float, attempt_id: str) -> bool:
+        victim = self._known.get(attempt_id)
+        return victim is not None and victim.valid_until == until
 
     def _file(self, victim: Victim) -> None:
         self._known[victim.attempt.id] = victim
         for share in victim.attempt.placements:
             insort(self._by_node.setdefault(share.node_id, []), victim, key=_key)
-        if victim.until < math.inf:
-            heapq.heappush(self._due, (victim.until, victim.attempt.id))
+        if victim.valid_until < math.inf:
+            heapq.heappush(self._due, (victim.valid_until, victim.attempt.id))
 
     def _forget(self, attempt_id: str) -> None:
         victim = self._known.pop(attempt_id, None)
@@ -157,16 +174,41 @@ class Victims:
                 del self._by_node[share.node_id]
 
 
-def _appraised(attempt: Attempt, job: LiveJob, ranking: Ranking, policy: Policy, now: float) -> Victim:
-    ran = now - attempt.started_at if attempt.started_at is not None else 0.0
-    served = job.served_s + max(0.0, ran)
-    effective, worth = ranking.effective_priority(job, now), ranking.worth(job, served)
-    often = job.preemptions >= policy.preempt_most
-    settled_at = math.inf if often else now - ran + RUN_COSTS * policy.preempt_cost_s
-    # A moment later than the edge, so that rounding wakes nobody in vain.
-    times = [now + next_span_s(served) - served + 1e-3] if ranking.learns else []
-    times += [settled_at] if now < settled_at < math.inf else []
-    times += [at for at in (ranking.next_ageing(job, now),) if at is not None]
-    value = worth * job.width * policy.preempt_gain
-    key = effective, worth, -attempt.created_at, attempt.id
-    return Victim(attempt, job, effective, value, settled_at, min(times, default=math.inf), key)
+def _frees_places(attempt: PreemptibleAttempt) -> bool:
+    """True if its end would free places on a node of ours."""
+    is_in_external_queue = bool(attempt.placements[0].offer)
+    return attempt.state is AttemptState.RUNNING and not is_in_external_queue
+
+
+def _appraised(
+    attempt: PreemptibleAttempt,
+    job: LiveJob,
+    ranking: Ranking,
+    policy: Policy,
+    now: float,
+) -> Victim:
+    ran_s = now - attempt.started_at if attempt.started_at is not None else 0.0
+    served_s = job.served_s + max(0.0, ran_s)
+    effective_priority = ranking.effective_priority(job, now)
+    gain_per_gpu = ranking.gain_per_gpu(job, served_s)
+    displaceable_at = now - ran_s + RUN_COSTS * policy.preempt_cost_s
+    if job.preemptions >= policy.preempt_most:
+        displaceable_at = math.inf
+    changes: list[float] = []
+    if ranking.learns:
+        # A moment after the edge, so that rounding causes no useless decision.
+        changes.append(now + next_span_s(served_s) - served_s + 1e-3)
+    if displaceable_at > now:
+        changes.append(displaceable_at)
+    ageing_at = ranking.next_ageing(job, now)
+    if ageing_at is not None:
+        changes.append(ageing_at)
+    return Victim(
+        attempt,
+        job,
+        effective_priority,
+        loss=gain_per_gpu * job.width * policy.preempt_gain,
+        displaceable_at=displaceable_at,
+        valid_until=min(changes, default=math.inf),
+        key=(effective_priority, gain_per_gpu, -attempt.created_at, attempt.id),
+    )

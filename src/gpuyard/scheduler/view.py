@@ -1,5 +1,8 @@
-"""The view: all that is remembered of live jobs, attempts and nodes; the scheduler decides on it and the controller
-acts on it. It is the fold of events (`observe`) plus what is only decided yet."""
+"""The view: live jobs, attempts and nodes in memory. The scheduler decides by it, and
+the controller acts on it.
+
+It is the fold of all events (`observe`), plus decisions that are not committed yet.
+"""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -7,22 +10,23 @@ from dataclasses import dataclass, field, replace
 
 from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import AttemptState, JobState
-from gpuyard.scheduler.ends import Ends
-from gpuyard.scheduler.engines import Engine, Engines
+from gpuyard.scheduler.external_queues import ExternalQueue, ExternalQueueTable
 from gpuyard.scheduler.index import NodeIndex
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.learning import Learning
 from gpuyard.scheduler.nodes import Device, Node
 from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.prefetch_sites import PrefetchSites
 from gpuyard.scheduler.queue import LazyHeap, Queue
-from gpuyard.scheduler.sites import Sites
+from gpuyard.scheduler.release_times import ReleaseTimes
 from gpuyard.scheduler.victims import Victims
 
 
 @dataclass(slots=True)
 class LiveAttempt:
-    """An attempt that holds its booking. Times are UTC seconds; `started_at` is None until it runs, `reason` until it
-    is asked to end."""
+    """An attempt that has not ended. Times are UTC seconds; `started_at` is None until
+    it runs, `reason` until it is asked to end.
+    """
 
     id: str
     job_id: str
@@ -39,18 +43,18 @@ class LiveAttempt:
 
     @property
     def node_id(self) -> str:
-        """Its first node: the one its agent's reports come from."""
+        """Its first node, whose agent reports about it."""
         return self.placements[0].node_id if self.placements else ""
 
     @property
     def offer(self) -> str:
-        """What it was sent to, where an engine places it and not we; else empty."""
+        """The offer of an external queue it was sent to; empty on our own nodes."""
         return self.placements[0].offer if self.placements else ""
 
     @property
-    def ahead(self) -> bool:
-        """Sent to its node before there is a place for it."""
-        return any(share.ahead for share in self.placements)
+    def prefetched(self) -> bool:
+        """True while it waits on its node for another attempt to end."""
+        return any(share.prefetched for share in self.placements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """End the job as failed: it can never start. `reason` is for machines, `message` for people."""
+    """End the job as failed: it can never start.
+
+    `reason` is for machines, `message` for people.
+    """
 
     job_id: str
     reason: str
@@ -72,7 +79,9 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """Stop an attempt of `job_id`, which goes back into the line, so that `for_job` can start."""
+    """Stop an attempt and queue its job (`job_id`) again, so that `for_job` can
+    start.
+    """
 
     job_id: str
     attempt_id: str
@@ -80,21 +89,24 @@ class Preempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Recall:
-    """Take an attempt back that waits at an engine: there is room for its job here, at `placements`; or the offer is in
-    quarantine, and there are none."""
+class Withdraw:
+    """Take back an attempt that waits in an external queue.
+
+    Either its job can start here, at `placements`, or the offer is in quarantine and
+    `placements` is empty.
+    """
 
     job_id: str
     attempt_id: str
     placements: tuple[Placement, ...]
 
 
-Action = Start | Fail | Preempt | Recall
+Action = Start | Fail | Preempt | Withdraw
 
 
 @dataclass(slots=True)
 class Promise:
-    """Places that `attempts` are leaving for a job; kept until it starts or nothing is freed."""
+    """Places that are kept for a job while `attempts` leave them."""
 
     placements: tuple[Placement, ...]
     attempts: frozenset[str]
@@ -104,14 +116,20 @@ class Promise:
 class View:
     """Jobs, attempts and nodes that matter to a decision.
 
-    A queued job is in exactly one place: `queue`, `delayed` (until its `not_before`), blocked (in `dependents`, by
-    parent), `doomed` (child to the parent that ended otherwise than completed) or `tentative` (acted on, not yet firm).
-    `ended` holds jobs that are over while a live job depends on them; one on which none does by the next decision is
-    forgotten, so memory follows the live jobs. `promises` are by the job that waits for them, `leaving` the attempts
-    whose preemption is decided.
+    A queued job is in exactly one place:
+    - `queue`: it may start;
+    - `delayed`: it waits for its `not_before`;
+    - `dependents`, by parent: it waits for other jobs;
+    - `doomed`, with the parent that did not complete: it can never start;
+    - `tentative`: an action on it is decided and not committed yet.
 
-    The rest saves work. `revision` grows with every change; `settled` is the revision, the policy and the time at which
-    nothing was to be done, and until when.
+    `ended` holds ended jobs on which live ones depend; a decision forgets the others,
+    so memory follows the live jobs. `promises` are by the job that gets the places;
+    `leaving` holds attempts whose preemption or withdrawal is decided.
+
+    The rest saves work. `revision` grows with every change. `settled` is the revision,
+    the policy and the time of the last decision without actions, and until when it
+    holds.
     """
 
     jobs: dict[str, LiveJob] = field(default_factory=dict[str, LiveJob])
@@ -119,49 +137,67 @@ class View:
     nodes: dict[str, Node] = field(default_factory=dict[str, Node])
     devices: dict[str, Device] = field(default_factory=dict[str, Device])
     queue: Queue = field(default_factory=Queue)
-    delayed: LazyHeap[tuple[float, str]] = field(default_factory=LazyHeap[tuple[float, str]])
+    delayed: LazyHeap[tuple[float, str]] = field(
+        default_factory=LazyHeap[tuple[float, str]]
+    )
     dependents: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     doomed: dict[str, str] = field(default_factory=dict[str, str])
     tentative: dict[str, Action] = field(default_factory=dict[str, Action])
     ended: dict[str, JobState] = field(default_factory=dict[str, JobState])
-    sites: Sites = field(default_factory=Sites)
+    prefetch_sites: PrefetchSites = field(default_factory=PrefetchSites)
     promises: dict[str, Promise] = field(default_factory=dict[str, Promise])
     leaving: set[str] = field(default_factory=set[str])
     victims: Victims = field(default_factory=Victims)
     learning: Learning = field(default_factory=Learning)
     index: NodeIndex = field(default_factory=NodeIndex)
-    ends: Ends = field(default_factory=Ends)
-    engines: Engines = field(default_factory=Engines)
+    release_times: ReleaseTimes = field(default_factory=ReleaseTimes)
+    external_queues: ExternalQueueTable = field(default_factory=ExternalQueueTable)
     revision: int = 0
     settled: tuple[int, Policy, float, float | None] | None = None
 
     def node(self, node_id: str) -> Node:
-        """The node; one not heard of yet stands offline and empty, so that rows may come in any order."""
+        """The node. An unknown one is added, offline and empty, so that rows may come
+        in any order.
+        """
         return self.nodes.get(node_id) or self.nodes.setdefault(node_id, Node(node_id))
+
+    def nodes_of(self, gpu_uuids: Iterable[str]) -> set[str]:
+        """The ids of the nodes that have these GPUs."""
+        devices = [self.devices[uuid] for uuid in gpu_uuids if uuid in self.devices]
+        return {device.node_id for device in devices if device.node_id is not None}
 
     def attempts_on(self, node_id: str) -> list[LiveAttempt]:
         """The live attempts of a node."""
-        return [attempt for attempt in self.attempts.values() if attempt.node_id == node_id]
+        return [
+            attempt for attempt in self.attempts.values() if attempt.node_id == node_id
+        ]
 
-    def file(self, job: LiveJob) -> None:
-        """Put a queued job where it belongs."""
-        lost = self._wait_for_parents(job) if job.waits_for else None
-        if lost is not None:
-            self.doomed[job.id] = lost
-        elif not job.waits_for and job.not_before is not None:
+    def enqueue(self, job: LiveJob) -> None:
+        """Put a queued job where it belongs: see the class."""
+        if job.waits_for:
+            self._wait_for_parents(job)
+        failed_parents = [parent for parent in job.waits_for if parent in self.ended]
+        if failed_parents:
+            self.doomed[job.id] = failed_parents[0]
+        elif job.waits_for:
+            return  # `dependents` has it
+        elif job.not_before is not None:
             self.delayed.add((job.not_before, job.id))
-        elif not job.waits_for:
+        else:
             self.queue.add(job)
 
-    def _wait_for_parents(self, job: LiveJob) -> str | None:
-        """Note whose end the job waits for; a parent that ended otherwise than completed, if there is one."""
-        job.waits_for = tuple(p for p in job.waits_for if self.ended.get(p) is not JobState.COMPLETED)
+    def _wait_for_parents(self, job: LiveJob) -> None:
+        """Drop parents that have completed, and register the job with the others."""
+        job.waits_for = tuple(
+            parent
+            for parent in job.waits_for
+            if self.ended.get(parent) is not JobState.COMPLETED
+        )
         for parent in job.waits_for:
             self.dependents.setdefault(parent, set()).add(job.id)
-        return next((parent for parent in job.waits_for if parent in self.ended), None)
 
-    def withdraw(self, job: LiveJob) -> None:
-        """Take a job out of wherever `file` or a decision put it; nothing changes when it is nowhere."""
+    def remove_job(self, job: LiveJob) -> None:
+        """Undo `enqueue` and any tentative action on the job; idempotent."""
         for parent in job.waits_for:
             children = self.dependents.get(parent, set())
             children.discard(job.id)
@@ -177,8 +213,10 @@ class View:
         if isinstance(action, Start):
             self.unbook(job.id, action.placements)
 
-    def act(self, job: LiveJob, action: Action) -> None:
-        """Let `action` on the job stand as tentative: out of line, and booked where it starts."""
+    def apply_tentatively(self, job: LiveJob, action: Action) -> None:
+        """Note an action that is not committed yet: the job leaves the queue, and a
+        start books its places.
+        """
         self.revision += 1
         self.queue.remove(job.id)
         self.doomed.pop(job.id, None)
@@ -186,60 +224,74 @@ class View:
         if isinstance(action, Start):
             self.book(job.id, action.placements)
 
-    def preempt(self, action: Preempt, placements: tuple[Placement, ...]) -> None:
-        """Let the preemption stand as tentative; what it frees is promised."""
+    def apply_preemption(
+        self, action: Preempt, placements: tuple[Placement, ...]
+    ) -> None:
+        """Note a preemption that is not committed yet, and keep `placements` for the
+        job that it is for.
+        """
         self.revision += 1
         self.leaving.add(action.attempt_id)
-        self.victims.leave(action.attempt_id)
-        before = self.promises.get(action.for_job)
-        attempts = before.attempts if before else frozenset[str]()
-        self.promises[action.for_job] = Promise(placements, attempts | {action.attempt_id})
+        self.victims.exclude(action.attempt_id)
+        attempts = frozenset({action.attempt_id})
+        if before := self.promises.get(action.for_job):
+            attempts |= before.attempts
+        self.promises[action.for_job] = Promise(placements, attempts)
 
-    def spare(self, action: Preempt) -> None:
-        """Take a tentative preemption back."""
+    def undo_preemption(self, action: Preempt) -> None:
+        """Undo a tentative preemption."""
         self.revision += 1
         self.leaving.discard(action.attempt_id)
         self.victims.changed.add(action.attempt_id)
         self.break_promise(action.for_job)
 
-    def take_back(self, action: Recall) -> None:
-        """Let the recall stand as tentative; what it is for is kept until the engine has let go of the attempt."""
+    def apply_withdrawal(self, action: Withdraw) -> None:
+        """Note a withdrawal that is not committed yet. Its places are kept until the
+        external queue has ended the attempt.
+        """
         self.revision += 1
         self.leaving.add(action.attempt_id)
         if action.placements:
-            self.promises[action.job_id] = Promise(action.placements, frozenset({action.attempt_id}))
+            self.promises[action.job_id] = Promise(
+                action.placements, frozenset({action.attempt_id})
+            )
 
-    def keep_there(self, action: Recall) -> None:
-        """Take a tentative recall back."""
+    def undo_withdrawal(self, action: Withdraw) -> None:
+        """Undo a tentative withdrawal."""
         self.revision += 1
         self.leaving.discard(action.attempt_id)
         self.break_promise(action.job_id)
 
-    def promise(self, job_id: str, placements: tuple[Placement, ...], attempts: frozenset[str]) -> None:
-        """Keep these places for the job as they are freed; `attempts` are those that leave them."""
+    def promise(
+        self, job_id: str, placements: tuple[Placement, ...], attempts: frozenset[str]
+    ) -> None:
+        """Keep `placements` for the job while `attempts` leave them."""
         self.revision += 1
         self.promises[job_id] = Promise(placements, attempts)
 
     def break_promise(self, job_id: str) -> None:
-        """The job needs no room made any more; nothing changes when it has no promise."""
+        """Keep no places for the job any more; idempotent."""
         if self.promises.pop(job_id, None):
-            self.queue.shuffled = True
+            # Jobs that were refused these places may start now.
+            self.queue.retry_all = True
 
     def book(self, holder: str, placements: Iterable[Placement]) -> None:
-        """Let `holder` (an attempt, or a job whose start is tentative) hold these shares."""
+        """Book these shares for `holder`: an attempt, or a job with a tentative
+        start.
+        """
         for share in placements:
             if share.offer:
-                self.engines.send(holder, share.offer)
+                self.external_queues.add_waiting(holder, share.offer)
                 continue
             node = self.node(share.node_id)
             node.book(holder, share)
             self._changed(node)
 
     def unbook(self, holder: str, placements: Iterable[Placement]) -> None:
-        """Free what `holder` holds; nothing changes the second time."""
+        """Free what `holder` holds; idempotent."""
         for share in placements:
             if share.offer:
-                self.engines.leave(holder)
+                self.external_queues.remove_waiting(holder)
                 self.revision += 1
                 continue
             node = self.node(share.node_id)
@@ -248,63 +300,95 @@ class View:
                 self._changed(node)
 
     def rebuild(self, node: Node) -> None:
-        """The node's own figures, its state or its devices have changed."""
-        node.containers, trust = self.engines.containers.get(node.provider, ""), self.engines.trust
+        """Recompute a node after its figures, state, devices or trust changed."""
+        node.containers = self.external_queues.containers.get(node.provider, "")
+        trust = self.external_queues.trust
         node.barred = trust.barred(node.title, (node.provider, node.containers))
         for uuid, device in node.devices.items():
-            if device.quarantine != (quarantine := trust.of_gpu(uuid)):
-                self.devices[uuid] = node.devices[uuid] = replace(device, quarantine=quarantine)
+            quarantine = trust.of_gpu(uuid)
+            if device.quarantine != quarantine:
+                changed = replace(device, quarantine=quarantine)
+                self.devices[uuid] = changed
+                node.devices[uuid] = changed
         node.rebuild()
         self._changed(node)
 
-    def carry(self, nodes: str, carrier: str) -> None:
-        """The provider `carrier` runs containers on the nodes of provider `nodes`; empty: nobody does."""
-        containers = dict(self.engines.containers)
-        containers.pop(nodes, None)
-        self.meet({}, {**containers, nodes: carrier} if carrier else containers)
+    def set_container_provider(self, node_provider: str, carrier: str) -> None:
+        """Let provider `carrier` run containers on the nodes of `node_provider`; an
+        empty `carrier` means that nobody does.
+        """
+        containers = dict(self.external_queues.containers)
+        containers.pop(node_provider, None)
+        if carrier:
+            containers[node_provider] = carrier
+        self.add_external_queues({}, containers)
 
-    def meet(self, engines: Mapping[str, Engine], containers: Mapping[str, str] | None = None) -> None:
-        """These engines queue, too; and by a provider of nodes, the one that runs containers on them."""
+    def add_external_queues(
+        self,
+        queues: Mapping[str, ExternalQueue],
+        containers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Add external queues by name. `containers`, if given, replaces which provider
+        runs containers on the nodes of which.
+        """
         self.revision += 1
-        self.engines.known.update(engines)
-        if containers is None or containers == self.engines.containers:
+        self.external_queues.by_name.update(queues)
+        if containers is None or containers == self.external_queues.containers:
             return
-        self.engines.containers = dict(containers)
+        self.external_queues.containers = dict(containers)
         self._rebuild_all()
 
-    def heed_trust(self, now: float) -> None:
-        """Let quarantines that began take effect, and those whose time has come at `now` (UTC seconds) end."""
-        if self.engines.trust.look(now):
+    def apply_quarantines(self, now: float) -> None:
+        """Apply the quarantines that are in force at `now` (UTC seconds), and drop
+        those that have ended.
+        """
+        if self.external_queues.trust.refresh(now):
             self._rebuild_all()
-            self.engines.missed = True  # those who wait at engines may be wanted back
+            # An offer where attempts wait may be in quarantine now.
+            self.external_queues.recheck_waiting = True
 
     def usable_devices(self) -> list[Device]:
-        """The GPUs on which something of ours may be placed: they and their nodes are well and in no quarantine."""
-        open_ = {node.id for node in self.nodes.values() if node.online and node.provider not in node.barred}
-        return [device for device in self.devices.values()
-                if device.usable and not device.quarantine and device.node_id in open_]  # fmt: skip
+        """The GPUs that may get work: they are usable, their nodes are online, and
+        neither is in quarantine.
+        """
+        usable_nodes = {
+            node.id
+            for node in self.nodes.values()
+            if node.online and node.provider not in node.barred
+        }
+        return [
+            device
+            for device in self.devices.values()
+            if device.usable
+            and not device.quarantine
+            and device.node_id in usable_nodes
+        ]
 
     def _rebuild_all(self) -> None:
         for node in self.nodes.values():
             self.rebuild(node)
         self.queue.reopen(self.queue.closed)
-        self.queue.shuffled = True
+        self.queue.retry_all = True
 
     def _changed(self, node: Node) -> None:
         self.index.update(node)
-        self.ends.changed.add(node.id)
+        self.release_times.changed.add(node.id)
         self.revision += 1
 
-    def wake(self, now: float, longest_s: float = math.inf) -> None:
-        """Let the delayed jobs whose time has come stand in line.
+    def release_delayed(self, now: float, longest_s: float = math.inf) -> None:
+        """Queue the delayed jobs whose `not_before` has passed.
 
-        Nobody is delayed by more than `longest_s`: where it seems so, the clock was set back, and the wait is over.
+        No delay is longer than `longest_s`. One that seems longer has ended, too: the
+        clock was set back.
         """
-        while (first := self.delayed.first()) and not now < first[0] <= now + longest_s:
+        while first := self.delayed.first():
+            not_before, job_id = first
+            if now < not_before <= now + longest_s:
+                return
             self.delayed.discard(first)
-            self.queue.add(self.jobs[first[1]])
+            self.queue.add(self.jobs[job_id])
 
     def forget_ended(self) -> None:
-        """Drop the ends of jobs that no live job depends on."""
+        """Forget ended jobs on which no live job depends."""
         for job_id in self.ended.keys() - self.dependents.keys():
             del self.ended[job_id]

@@ -1,4 +1,6 @@
-"""`python -m gpuyard.server`: one server for one home, until it is asked to stop or has been idle for long enough."""
+"""`python -m gpuyard.server`: one server for one home, until it is asked to stop or has
+been idle for long enough.
+"""
 
 import argparse
 import asyncio
@@ -24,19 +26,25 @@ from gpuyard.config.database import find_database
 from gpuyard.config.logs import configure_logging
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings, load_settings
-from gpuyard.controller.controller import Controller, local_providers
-from gpuyard.domain.errors import GpuyardError, InvalidInputError, LedgerError, LedgerUnreachableError
+from gpuyard.controller.controller import Controller, configured_providers
+from gpuyard.domain.errors import (
+    GpuyardError,
+    InvalidInputError,
+    LedgerError,
+    LedgerUnreachableError,
+)
 from gpuyard.domain.ids import new_id
 from gpuyard.ledger.lease import Lease, Member
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.store import lock_ledger
 from gpuyard.notify.notifier import Notifier
 from gpuyard.notify.webhook import Webhook, read_webhooks
+from gpuyard.resource_manager.manager import ResourceManager
 from gpuyard.server.app import make_app
+from gpuyard.server.app_state import AppState
 from gpuyard.server.auth import ensure_token
 from gpuyard.server.election import Election
-from gpuyard.server.stream import Stream
-from gpuyard.server.yard import Yard
+from gpuyard.server.stream import EventStream
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import open_store
 
@@ -46,10 +54,22 @@ log = structlog.get_logger(__name__)
 
 
 def main() -> None:
-    """Run the server; an error it can explain is one line on stderr and the error's exit code."""
-    parser = argparse.ArgumentParser(prog="python -m gpuyard.server", description=__doc__)
-    parser.add_argument("--home", type=Path, help="default: $GPUYARD_HOME or ~/.gpuyard")
-    parser.add_argument("--inherited", type=int, nargs=2, metavar=("LOCK", "SOCKET"), help=argparse.SUPPRESS)
+    """Run the server; an error it can explain is one line on stderr and the error's
+    exit code.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m gpuyard.server", description=__doc__
+    )
+    parser.add_argument(
+        "--home", type=Path, help="default: $GPUYARD_HOME or ~/.gpuyard"
+    )
+    parser.add_argument(
+        "--inherited",
+        type=int,
+        nargs=2,
+        metavar=("LOCK", "SOCKET"),
+        help=argparse.SUPPRESS,
+    )
     arguments = parser.parse_args()
     home = Home(arguments.home.absolute()) if arguments.home else Home.find()
     configure_logging()
@@ -60,7 +80,9 @@ def main() -> None:
         sys.stderr.write(f"gpuyard: {error}\n")
         sys.exit(error.exit_code)
     except OSError as error:
-        sys.stderr.write(f"gpuyard: cannot use {home.root}: {error.strerror or error}\n")
+        sys.stderr.write(
+            f"gpuyard: cannot use {home.root}: {error.strerror or error}\n"
+        )
         sys.exit(LedgerError.exit_code)
 
 
@@ -69,40 +91,63 @@ def _run(home: Home, inherited: list[int] | None) -> None:
     hooks = read_webhooks(settings.notify.webhooks, os.environ)
     blobs = open_store(home.root, settings.storage)
     if inherited:
-        lock, listener = os.fdopen(inherited[0], "a+"), socket.socket(fileno=inherited[1])
+        lock = os.fdopen(inherited[0], "a+")
+        listener = socket.socket(fileno=inherited[1])
         ledger = _open_patiently(home, settings)
     else:
-        lock, listener = lock_ledger(home.lock), _listen(settings)
+        lock = lock_ledger(home.lock)
+        listener = _listen(settings)
         ledger = Ledger.open(find_database(home, settings.ledger.url))
-    yard = _yard(home, settings, ledger, blobs, settings.server.url or _url_of(listener))
-    yard.notifier = _notifier(hooks, yard.controller) if hooks else None
-    yard.start_over = lambda why: _start_over(home, lock.fileno(), listener.fileno(), why)
+    app_state = _make_app_state(
+        home, settings, ledger, blobs, settings.server.url or _url_of(listener)
+    )
+    app_state.notifier = _notifier(hooks, app_state.controller) if hooks else None
+    app_state.start_over = lambda why: _start_over(
+        home, lock.fileno(), listener.fileno(), why
+    )
     try:
-        uvloop.run(_serve(yard, listener))
+        uvloop.run(_serve(app_state, listener))
     finally:
         ledger.close()
         lock.close()
 
 
-def _yard(home: Home, settings: Settings, ledger: Ledger, blobs: Blobs, url: str) -> Yard:
-    stream = Stream(ledger.queries)
-    controller = Controller(ledger, settings, local_providers(home.root, settings), blobs, home, stream.changed)
+def _make_app_state(
+    home: Home, settings: Settings, ledger: Ledger, blobs: Blobs, url: str
+) -> AppState:
+    stream = EventStream(ledger.queries)
+    controller = Controller(
+        ledger,
+        settings,
+        configured_providers(home.root, settings),
+        blobs,
+        home,
+        stream.changed,
+    )
     token = ensure_token(home.token)
     election = None
     if ledger.shared:
-        me = Member(_server_id(home.server_id), url, hashlib.sha256(token.encode()).hexdigest())
+        me = Member(
+            _server_id(home.server_id), url, hashlib.sha256(token.encode()).hexdigest()
+        )
         election = Election(Lease(ledger.engine, me), me)
-    return Yard(home, settings, controller, blobs, stream, token, url, election)
+    manager = ResourceManager(controller)
+    return AppState(
+        home, settings, controller, manager, blobs, stream, token, url, election
+    )
 
 
 def _notifier(hooks: Sequence[Webhook], controller: Controller) -> Notifier:
-    from gpuyard.notify.delivery import Delivery  # late: a server without webhooks needs no HTTP client
+    # Late: a server without webhooks needs no HTTP client.
+    from gpuyard.notify.delivery import Delivery
 
     return Notifier(hooks, controller.core.queries, controller.core.writer, Delivery())
 
 
 def _open_patiently(home: Home, settings: Settings) -> Ledger:
-    """The ledger of a server that has started over; its database may be away for a while. Who calls meanwhile waits."""
+    """The ledger of a server that has started over; its database may be away for a
+    while. Who calls meanwhile waits.
+    """
     where = find_database(home, settings.ledger.url)
     while True:
         try:
@@ -113,7 +158,9 @@ def _open_patiently(home: Home, settings: Settings) -> Ledger:
 
 
 def _start_over(home: Home, lock: int, listener: int, why: str) -> None:
-    """Become a new server with the same process, lock and address: nothing this one believed is to be relied on."""
+    """Become a new server with the same process, lock and address: nothing this one
+    believed is to be relied on.
+    """
     log.warning("this server starts over", why=why)
     os.set_inheritable(lock, True)
     os.set_inheritable(listener, True)
@@ -136,10 +183,17 @@ def _url_of(listener: socket.socket) -> str:
 
 
 def _listen(settings: Settings) -> socket.socket:
-    """The listening socket; loopback only, because the embedded server speaks plain HTTP."""
-    host, port = settings.server.host, settings.server.port
+    """The listening socket; loopback only, because the embedded server speaks plain
+    HTTP.
+    """
+    host = settings.server.host
+    port = settings.server.port
     if host not in ("127.0.0.1", "::1", "localhost"):
-        raise InvalidInputError.of("server.host", f"is {host!r}", "use 127.0.0.1: this server speaks plain HTTP")
+        raise InvalidInputError.of(
+            "server.host",
+            f"is {host!r}",
+            "use 127.0.0.1: this server speaks plain HTTP",
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -148,13 +202,17 @@ def _listen(settings: Settings) -> socket.socket:
     except OSError as error:
         listener.close()
         remedy = "choose another, or 0 for a free one"
-        raise InvalidInputError.of("server.port", f"{port} cannot be used: {error.strerror}", remedy) from None
+        raise InvalidInputError.of(
+            "server.port", f"{port} cannot be used: {error.strerror}", remedy
+        ) from None
     listener.listen(1024)
     return listener
 
 
 class _Connection(HttpToolsProtocol):
-    """uvicorn's, but that it keeps less for a client that does not read: there may be thousands of them."""
+    """uvicorn's, but that it keeps less for a client that does not read: there may be
+    thousands of them.
+    """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin."""
@@ -180,42 +238,54 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _serve(yard: Yard, listener: socket.socket) -> None:
+async def _serve(app_state: AppState, listener: socket.socket) -> None:
     config = uvicorn.Config(
-        make_app(yard), log_level="warning", access_log=False, timeout_graceful_shutdown=3, http=_Connection,
-        ws="websockets-sansio", ws_ping_interval=None, ws_per_message_deflate=False,
-    )  # fmt: skip
+        make_app(app_state),
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=3,
+        http=_Connection,
+        ws="websockets-sansio",
+        ws_ping_interval=None,
+        ws_per_message_deflate=False,
+    )
     server = _Server(config)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, yard.stopping.set)
+        loop.add_signal_handler(number, app_state.stopping.set)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    stopping = asyncio.create_task(yard.stopping.wait())
-    await asyncio.wait([serving, asyncio.create_task(server.ready.wait())], return_when=asyncio.FIRST_COMPLETED)
+    stopping = asyncio.create_task(app_state.stopping.wait())
+    await asyncio.wait(
+        [serving, asyncio.create_task(server.ready.wait())],
+        return_when=asyncio.FIRST_COMPLETED,
+    )
     if server.started:
-        _announce(yard, listener)
-        # What was loaded at the start never becomes garbage: collections need not look at it again.
+        _announce(app_state, listener)
+        # What was loaded at the start never becomes garbage: collections need not look
+        # at it again.
         gc.collect()
         gc.freeze()
-        # By default the collector looks at everything there is again and again while many jobs arrive, which takes half
-        # as long as taking them in, and holds up everyone else.
+        # By default the collector looks at everything there is again and again while
+        # many jobs arrive, which takes half as long as taking them in, and holds up
+        # everyone else.
         gc.set_threshold(20_000, 20, 20)
     await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
-    if not yard.controller.core.view.attempts:
-        # Where something runs, agents stay: they keep its time, its checkpoints and how it ended.
-        await yard.controller.dismiss_agents()
-    yard.stream.close()
+    if not app_state.controller.core.view.attempts:
+        # Where something runs, agents stay: they keep its time, its checkpoints and how
+        # it ended.
+        await app_state.controller.dismiss_agents()
+    app_state.stream.close()
     server.should_exit = True
     await serving
-    yard.home.server.unlink(missing_ok=True)
+    app_state.home.server.unlink(missing_ok=True)
 
 
-def _announce(yard: Yard, listener: socket.socket) -> None:
+def _announce(app_state: AppState, listener: socket.socket) -> None:
     """Tell clients where the server is, atomically: they wait for this file."""
     body = {"url": _url_of(listener), "pid": os.getpid(), "version": __version__}
-    temporary = yard.home.server.with_suffix(".tmp")
+    temporary = app_state.home.server.with_suffix(".tmp")
     temporary.write_text(json.dumps(body))
-    temporary.rename(yard.home.server)
+    temporary.rename(app_state.home.server)
     log.info("serving", **body)
 
 

@@ -9,30 +9,40 @@ from fastapi import Depends
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from gpuyard.domain.errors import UnauthorizedError
-from gpuyard.server.yard import TheYard
+from gpuyard.server.app_state import TheAppState
 
-_bearer = HTTPBearer(auto_error=False, description="The token in `$GPUYARD_HOME/token`, or `$GPUYARD_TOKEN`.")
+_bearer = HTTPBearer(
+    auto_error=False,
+    description="The token in `$GPUYARD_HOME/token`, or `$GPUYARD_TOKEN`.",
+)
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
 def ensure_token(path: Path) -> str:
-    """The token in `path`, made with mode 0600 if there is none. `$GPUYARD_TOKEN` wins."""
-    kept = os.environ.get("GPUYARD_TOKEN") or (path.read_text().strip() if path.exists() else "")
+    """The token in `path`, made with mode 0600 if there is none.
+
+    `$GPUYARD_TOKEN` wins.
+    """
+    kept = os.environ.get("GPUYARD_TOKEN") or (
+        path.read_text().strip() if path.exists() else ""
+    )
     if kept:
         return kept
     token = secrets.token_urlsafe(32)
     # Whole or not at all: a disk that is full must not leave an empty token behind.
     partial = path.with_suffix(".partial")
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+    with os.fdopen(
+        os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"
+    ) as file:
         file.write(token + "\n")
     partial.rename(path)
     return token
 
 
-async def require_token(given: Credentials, yard: TheYard) -> None:
-    """Refuse a request without the yard's token."""
-    if given is None or not await yard.knows(given.credentials):
+async def require_token(given: Credentials, app_state: TheAppState) -> None:
+    """Refuse a request without the instance's token."""
+    if given is None or not await app_state.knows(given.credentials):
         raise UnauthorizedError(
             "This request carries no valid token.",
-            f"Send `Authorization: Bearer …`; the token is in {yard.home.token}.",
+            f"Send `Authorization: Bearer …`; the token is in {app_state.home.token}.",
         )

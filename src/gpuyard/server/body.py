@@ -1,4 +1,6 @@
-"""The body of a submission, read no further than it may be long and taken apart before it becomes objects."""
+"""The body of a submission, read no further than it may be long and taken apart before
+it becomes objects.
+"""
 
 import msgspec
 from fastapi import Request
@@ -12,12 +14,18 @@ _list = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 async def read_bodies(request: Request) -> tuple[list[msgspec.Raw], bool]:
-    """The JSON of each job in a request, and whether they came as a list; InvalidInputError when one is too large."""
+    """The JSON of each job in a request, and whether they came as a list;
+    InvalidInputError when one is too large.
+    """
     raw = bytearray()
     async for chunk in request.stream():
         raw += chunk
         if len(raw) > MAX_BODY_BYTES:
-            raise InvalidInputError.of("(body)", f"is over {MAX_BODY_BYTES // 1_000_000} MB", "send fewer jobs at once")
+            raise InvalidInputError.of(
+                "(body)",
+                f"is over {MAX_BODY_BYTES // 1_000_000} MB",
+                "send fewer jobs at once",
+            )
     if not raw.lstrip().startswith(b"["):
         _refuse_large("(body)", len(raw))
         return [msgspec.Raw(raw)], False
@@ -32,4 +40,6 @@ async def read_bodies(request: Request) -> tuple[list[msgspec.Raw], bool]:
 def _refuse_large(field: str, size: int) -> None:
     if size > MAX_SPEC_BYTES:
         fault = f"is {size / 1e6:.1f} MB; a spec may have {MAX_SPEC_BYTES / 1e6:.0f} MB"
-        raise InvalidInputError.of(field, fault, "put large data into files and name them in args")
+        raise InvalidInputError.of(
+            field, fault, "put large data into files and name them in args"
+        )

@@ -1,4 +1,6 @@
-"""Standing for the lease, and holding it, in a thread of its own: an event loop that is busy loses nothing by it."""
+"""Standing for the lease, and holding it, in a thread of its own: an event loop that is
+busy loses nothing by it.
+"""
 
 import asyncio
 import threading
@@ -9,10 +11,11 @@ from contextlib import suppress
 import structlog
 
 from gpuyard.domain.errors import LedgerError
-from gpuyard.ledger.lease import Lease, Member, Standing, Term
+from gpuyard.ledger.lease import Lease, LeaseStatus, Member, Term
 
 _EVERY_S = 1.0
-# A leader stops this long before its lease runs out, so that there is no moment with two.
+# A leader stops this long before its lease runs out, so that there is no moment with
+# two.
 _MARGIN_S = 0.5
 # The lease of a server whose event loop hangs is not renewed: another one shall lead.
 _HANGS_S = 30.0
@@ -22,12 +25,13 @@ log = structlog.get_logger(__name__)
 class Election:
     """Who leads. The callbacks are called on the event loop.
 
-    `on_won(epoch)`: this server leads from now on. `on_lost(why)`: it must not go on. `on_seen()`: the roll was read.
+    `on_won(epoch)`: this server leads from now on. `on_lost(why)`: it must not go on.
+    `on_seen()`: the roll was read.
     """
 
     def __init__(self, lease: Lease, me: Member) -> None:
         self.me = me
-        self.standing = Standing(None, -1.0, (me,))
+        self.standing = LeaseStatus(None, -1.0, (me,))
         self.on_won: Callable[[int], None] = lambda _: None
         self.on_lost: Callable[[str], None] = lambda _: None
         self.on_seen: Callable[[], None] = lambda: None
@@ -45,7 +49,10 @@ class Election:
         return self.standing.leader if self.standing.left_s > 0 else None
 
     def start(self) -> None:
-        """Look once, so that who leads is known (LedgerError), and then every second. Needs a running loop."""
+        """Look once, so that who leads is known (LedgerError), and then every second.
+
+        Needs a running loop.
+        """
         self._loop = asyncio.get_running_loop()
         self._look()
         self._thread = threading.Thread(target=self._run, name="election", daemon=True)
@@ -56,7 +63,8 @@ class Election:
         """Stand no more, and let the next one lead at once."""
         self._over.set()
         await asyncio.to_thread(self._thread.join)
-        term, self._term = self._term, None
+        term = self._term
+        self._term = None
         if term:
             try:
                 await asyncio.to_thread(self._lease.release, term)
@@ -64,7 +72,9 @@ class Election:
                 log.warning("the lease was not given back", error=str(error))
 
     async def read_anew(self) -> None:
-        """Wait until the roll has been read once more: a server that has just come stands on it then."""
+        """Wait until the roll has been read once more: a server that has just come
+        stands on it then.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(2 * _EVERY_S):
                 await self._read.wait()
@@ -94,12 +104,16 @@ class Election:
                 return
             renewed = self._lease.renew(self._term)
             if renewed is None:
-                self._loop.call_soon_threadsafe(self.on_lost, "another server has taken the lease")
+                self._loop.call_soon_threadsafe(
+                    self.on_lost, "another server has taken the lease"
+                )
                 return
             self._term = renewed
-        self.standing = self._lease.look()
+        self.standing = self._lease.refresh()
         self._loop.call_soon_threadsafe(self._was_read)
-        if self._term is None and (self.standing.left_s < 0 or self.standing.leader == self.me):
+        if self._term is None and (
+            self.standing.left_s < 0 or self.standing.leader == self.me
+        ):
             self._stand()
 
     def _stand(self) -> None:
@@ -112,7 +126,8 @@ class Election:
     # --- on the loop ---
 
     def _was_read(self) -> None:
-        read, self._read = self._read, asyncio.Event()
+        read = self._read
+        self._read = asyncio.Event()
         read.set()
         self.on_seen()
 
@@ -121,7 +136,9 @@ class Election:
         self._loop.call_later(_EVERY_S, self._show_life)
 
     def _watch(self) -> None:
-        """Stop leading before the lease runs out, by this process's own clock, if it could not be renewed."""
+        """Stop leading before the lease runs out, by this process's own clock, if it
+        could not be renewed.
+        """
         if self._term is None:
             return
         left_s = self._term.ends_at - _MARGIN_S - time.monotonic()

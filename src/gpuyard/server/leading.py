@@ -1,9 +1,10 @@
 """What a server does while it leads, and while another one does.
 
-One server leads: it schedules, writes and has the agents' links. The others stand by: they answer reads from the
-database, pass on what they cannot answer (forwarding.py), follow the journal for those who listen to their events, and
-keep the agent of their own home alive. A server that may lead no longer starts over as a new program: nothing that it
-believed outlives that.
+One server leads: it schedules, writes and has the agents' links. The others stand by:
+they answer reads from the database, pass on what they cannot answer (forwarding.py),
+follow the journal for those who listen to their events, and keep the agent of their own
+home alive. A server that may lead no longer starts over as a new program: nothing that
+it believed outlives that.
 """
 
 import asyncio
@@ -15,11 +16,11 @@ from typing import Any
 
 import structlog
 
-from gpuyard.controller.controller import keep_local_node
+from gpuyard.controller.controller import keep_host_agent
 from gpuyard.domain.errors import LedgerError
-from gpuyard.ledger.listening import Announcer, growth
+from gpuyard.ledger.listening import Announcer, journal_growth
+from gpuyard.server.app_state import AppState
 from gpuyard.server.election import Election
-from gpuyard.server.yard import Yard
 
 # The longest a server that starts waits to learn who leads, before it answers.
 _DECIDED_S = 10.0
@@ -27,45 +28,45 @@ log = structlog.get_logger(__name__)
 
 
 class Leading:
-    """The yard's part in its cluster; alone, it simply leads."""
+    """The instance's part in its cluster; alone, it simply leads."""
 
-    def __init__(self, yard: Yard) -> None:
-        self._yard = yard
+    def __init__(self, app_state: AppState) -> None:
+        self._app_state = app_state
         self._tasks: set[asyncio.Task[None]] = set()
         self._decided = asyncio.Event()
 
     async def open(self) -> None:
         """Lead, or stand by."""
-        yard = self._yard
-        yard.controller.core.listeners.append(yard.stream.publish)
-        yard.controller.reports.on_progress = yard.stream.publish_progress
-        if yard.election is None:
-            await yard.controller.start()
-            yard.controller.keep_gpu_state(yard.home.gpu_state)
+        app_state = self._app_state
+        app_state.controller.core.listeners.append(app_state.stream.publish)
+        app_state.controller.reports.on_progress = app_state.stream.publish_progress
+        if app_state.election is None:
+            await app_state.controller.start()
+            app_state.manager.keep_gpu_state(app_state.home.gpu_state)
             await self._notify()
-            yard.leads = True
+            app_state.leads = True
             return
-        self._join(yard.election)
-        if yard.election.leader != yard.election.me:
+        self._join(app_state.election)
+        if app_state.election.leader != app_state.election.me:
             self._spawn(self._follow(), "follow-the-journal")
-            self._spawn(keep_local_node(yard.home), "keeper-guard")
+            self._spawn(keep_host_agent(app_state.home), "keeper-guard")
         with suppress(TimeoutError):
             await asyncio.wait_for(self._decided.wait(), _DECIDED_S)
 
     def _join(self, election: Election) -> None:
         election.on_won = lambda epoch: self._spawn(self._take_over(epoch), "take-over")
-        election.on_lost = self._yard.start_over
+        election.on_lost = self._app_state.start_over
         election.on_seen = lambda: self._seen(election)
         election.start()
 
     async def close(self) -> None:
         """Let the next one lead, once what is waiting is written."""
         await self._stop_tasks()
-        if self._yard.notifier:
-            await self._yard.notifier.close()
-        await self._yard.controller.close()
-        if self._yard.election:
-            await self._yard.election.close()
+        if self._app_state.notifier:
+            await self._app_state.notifier.close()
+        await self._app_state.controller.close()
+        if self._app_state.election:
+            await self._app_state.election.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
@@ -79,34 +80,36 @@ class Leading:
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _take_over(self, epoch: int) -> None:
-        yard = self._yard
+        app_state = self._app_state
         try:
             await self._stop_tasks()
             # Nobody else writes any more: events from here on follow directly on these.
-            yard.stream.take(await asyncio.to_thread(yard.stream.unread))
-            announcer = Announcer(yard.controller.core.ledger.engine)
-            yard.controller.core.listeners.append(announcer.announce)
+            app_state.stream.take(await asyncio.to_thread(app_state.stream.unread))
+            announcer = Announcer(app_state.controller.core.ledger.engine)
+            app_state.controller.core.listeners.append(announcer.announce)
             self._spawn(announcer.run(), "announce")
-            await yard.controller.start(epoch)
-            yard.controller.keep_gpu_state(yard.home.gpu_state)
+            await app_state.controller.start(epoch)
+            app_state.manager.keep_gpu_state(app_state.home.gpu_state)
             await self._notify()
         except Exception as error:
             log.exception("this server was to lead and cannot")
-            yard.start_over(f"it cannot lead: {error}")
+            app_state.start_over(f"it cannot lead: {error}")
             return
-        yard.leads = True
+        app_state.leads = True
         self._decided.set()
 
     async def _notify(self) -> None:
         """Tell webhooks of events: who leads does."""
-        if self._yard.notifier:
-            await self._yard.notifier.start()
-            self._yard.controller.core.listeners.append(self._yard.notifier.hear)
+        if self._app_state.notifier:
+            await self._app_state.notifier.start()
+            self._app_state.controller.core.listeners.append(
+                self._app_state.notifier.on_commit
+            )
 
     async def _follow(self) -> None:
         """Show the events that the leader writes to those who listen here."""
-        stream = self._yard.stream
-        async for _ in growth(self._yard.controller.core.ledger.engine):
+        stream = self._app_state.stream
+        async for _ in journal_growth(self._app_state.controller.core.ledger.engine):
             try:
                 stream.take(await asyncio.to_thread(stream.unread))
             except LedgerError as error:
@@ -117,13 +120,15 @@ class Leading:
         if election.leader and election.leader != election.me:
             self._decided.set()
         urls = sorted(member.url for member in election.standing.members)
-        body = json.dumps({"urls": urls, "token": self._yard.token})
-        path = self._yard.home.peers
+        body = json.dumps({"urls": urls, "token": self._app_state.token})
+        path = self._app_state.home.peers
         with suppress(OSError):
             if path.exists() and path.read_text() == body:
                 return
             draft = path.with_suffix(".new")
             draft.unlink(missing_ok=True)
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            with os.fdopen(
+                os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w"
+            ) as file:
                 file.write(body)
             draft.rename(path)

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI reads off the routes, plus what it cannot see there."""
+"""The OpenAPI document: FastAPI's, plus the schemas that it cannot derive."""
 
 from typing import Any
 
@@ -13,10 +13,14 @@ Responses = dict[int | str, dict[str, Any]]
 _REF = "#/components/schemas/"
 # Bodies that a route reads by itself, and the form of every error.
 _, _BODIES = models_json_schema(
-    [(JobSpec, "validation"), (JobConfig, "validation"), (Problem, "serialization")], ref_template=_REF + "{model}"
+    [(JobSpec, "validation"), (JobConfig, "validation"), (Problem, "serialization")],
+    ref_template=_REF + "{model}",
 )
 PROBLEMS: Responses = {
-    "default": {"description": "An error (RFC 9457)", "content": {MEDIA_TYPE: {"schema": {"$ref": _REF + "Problem"}}}}
+    "default": {
+        "description": "An error (RFC 9457)",
+        "content": {MEDIA_TYPE: {"schema": {"$ref": _REF + "Problem"}}},
+    }
 }
 
 
@@ -24,12 +28,23 @@ def json_body(*models: str) -> dict[str, Any]:
     """A request body that is one of these schemas, or a list of them."""
     one = {"anyOf": [{"$ref": _REF + name} for name in models]}
     schema = {"anyOf": [one, {"type": "array", "items": one}]}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    return {
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": schema}},
+        }
+    }
 
 
 def one_of(*models: str) -> dict[str, Any]:
     """A JSON answer that is one of these schemas."""
-    return {"content": {"application/json": {"schema": {"anyOf": [{"$ref": _REF + name} for name in models]}}}}
+    return {
+        "content": {
+            "application/json": {
+                "schema": {"anyOf": [{"$ref": _REF + name} for name in models]}
+            }
+        }
+    }
 
 
 def text(media_type: str) -> Responses:
@@ -37,8 +52,8 @@ def text(media_type: str) -> Responses:
     return {200: {"content": {media_type: {"schema": {"type": "string"}}}}}
 
 
-class Api(FastAPI):
-    """FastAPI, but that its document knows `JobSpec`, `JobConfig` and `Problem`."""
+class GpuyardApi(FastAPI):
+    """FastAPI with `JobSpec`, `JobConfig` and `Problem` in its document."""
 
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document."""

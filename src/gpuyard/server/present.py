@@ -7,47 +7,96 @@ from typing import Any
 import msgspec
 
 from gpuyard.billing.meter import cost
-from gpuyard.controller.intake import Prepared
+from gpuyard.controller.intake import PreparedJob
 from gpuyard.domain.jobs import Attempt, Checkpoint, Cost, Job, Progress
 from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.states import AttemptState, JobState
-from gpuyard.server.yard import Yard
+from gpuyard.server.app_state import AppState
 
 Row = Mapping[str, Any]
 
 
-def present_jobs(yard: Yard, rows: Sequence[Row]) -> list[Job]:
-    """The resources of these job rows, with a fixed number of reads however many they are."""
+def present_jobs(app_state: AppState, rows: Sequence[Row]) -> list[Job]:
+    """The resources of these job rows, with a fixed number of reads however many they
+    are.
+    """
     ids = [row["id"] for row in rows]
-    attempts = yard.queries.attempts_of(ids)
-    progress = yard.queries.progress_of(ids) | {
-        job_id: body for job_id in ids if (body := yard.controller.core.progress.get(job_id))
+    attempts = app_state.queries.attempts_of(ids)
+    progress = app_state.queries.progress_of(ids) | {
+        job_id: body
+        for job_id in ids
+        if (body := app_state.controller.core.progress.get(job_id))
     }
-    counts = yard.queries.checkpoint_counts(ids)
-    now = yard.controller.core.clock()
-    return [_job(row, attempts.get(row["id"], []), progress.get(row["id"], {}), counts.get(row["id"], 0), now)
-            for row in rows]  # fmt: skip
+    counts = app_state.queries.checkpoint_counts(ids)
+    now = app_state.controller.core.clock()
+    return [
+        _job(
+            row,
+            attempts.get(row["id"], []),
+            progress.get(row["id"], {}),
+            counts.get(row["id"], 0),
+            now,
+        )
+        for row in rows
+    ]
 
 
-def present_queued(job: Prepared) -> bytes:
-    """The resource of a job that was queued just now, as JSON: all but a few fields are what a new job has."""
+def present_queued(job: PreparedJob) -> bytes:
+    """The resource of a job that was queued just now, as JSON: all but a few fields are
+    what a new job has.
+    """
     template = job.template
-    return msgspec.json.encode({
-        **_NEW, "id": job.id, "name": job.name, "kind": template.kind, "priority": template.priority,
-        "project": template.project, "labels": job.labels, "created_at": job.queued_at, "warnings": template.warnings,
-    })  # fmt: skip
+    return msgspec.json.encode(
+        {
+            **_NEW,
+            "id": job.id,
+            "name": job.name,
+            "kind": template.kind,
+            "priority": template.priority,
+            "project": template.project,
+            "labels": job.labels,
+            "created_at": job.queued_at,
+            "warnings": template.warnings,
+        }
+    )
 
 
-_BLANK = Job(id="", name="", kind=JobKind.COMMAND, state=JobState.QUEUED, priority=3, created_at=0.0)
-_NEW = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in _BLANK.model_dump(mode="json").items()}
+_BLANK = Job(
+    id="",
+    name="",
+    kind=JobKind.COMMAND,
+    state=JobState.QUEUED,
+    priority=3,
+    created_at=0.0,
+)
+_NEW = {
+    name: msgspec.Raw(msgspec.json.encode(value))
+    for name, value in _BLANK.model_dump(mode="json").items()
+}
 
 
-def _job(row: Row, attempt_rows: Sequence[Row], progress: Row, checkpoints: int, now: float) -> Job:
+def _job(
+    row: Row, attempt_rows: Sequence[Row], progress: Row, checkpoints: int, now: float
+) -> Job:
     attempts = [_attempt(attempt, now) for attempt in attempt_rows]
     last = attempts[-1] if attempts else None
     return Job(
-        **{name: row[name] for name in ("id", "name", "kind", "state", "reason", "exit_code", "priority", "project",
-                                        "created_at", "started_at", "ended_at")},
+        **{
+            name: row[name]
+            for name in (
+                "id",
+                "name",
+                "kind",
+                "state",
+                "reason",
+                "exit_code",
+                "priority",
+                "project",
+                "created_at",
+                "started_at",
+                "ended_at",
+            )
+        },
         labels=row["labels"] or {},
         provider=last.provider if last else None,
         provider_ref=last.provider_ref if last else None,
@@ -59,7 +108,7 @@ def _job(row: Row, attempt_rows: Sequence[Row], progress: Row, checkpoints: int,
         usage=last.usage if last else {},
         checkpoints=checkpoints,
         warnings=row["warnings"] or [],
-    )  # fmt: skip
+    )
 
 
 def _attempt(row: Row, now: float) -> Attempt:
@@ -68,22 +117,48 @@ def _attempt(row: Row, now: float) -> Attempt:
     amount = cost(price, row["started_at"], now) if live else Decimal(row["cost"] or 0)
     places: list[dict[str, Any]] = row["placements"] or []
     return Attempt(
-        **{name: row[name] for name in ("id", "number", "state", "token", "provider", "provider_ref", "created_at",
-                                        "started_at", "ended_at", "exit_code", "signal", "reason", "message",
-                                        "resumed_from")},
+        **{
+            name: row[name]
+            for name in (
+                "id",
+                "number",
+                "state",
+                "token",
+                "provider",
+                "provider_ref",
+                "created_at",
+                "started_at",
+                "ended_at",
+                "exit_code",
+                "signal",
+                "reason",
+                "message",
+                "resumed_from",
+            )
+        },
         node=places[0]["node_id"] if places else None,
         gpus=[uuid for place in places for uuid in place["gpu_uuids"]],
         limits=row["limits"] or {},
         usage=row["usage"] or {},
-        cost=Cost(amount=amount, currency=row["currency"], basis=row["basis"], price_per_hour=price, tier=row["tier"]),
-    )  # fmt: skip
+        cost=Cost(
+            amount=amount,
+            currency=row["currency"],
+            basis=row["basis"],
+            price_per_hour=price,
+            tier=row["tier"],
+        ),
+    )
 
 
 def _total(attempts: Sequence[Attempt]) -> Cost:
     if not attempts:
         return Cost()
     last = attempts[-1].cost
-    return last.model_copy(update={"amount": sum((attempt.cost.amount for attempt in attempts), Decimal(0))})
+    return last.model_copy(
+        update={
+            "amount": sum((attempt.cost.amount for attempt in attempts), Decimal(0))
+        }
+    )
 
 
 def present_checkpoint(row: Row) -> Checkpoint:

@@ -1,4 +1,6 @@
-"""Errors as problem details (RFC 9457): `type, title, status, detail, code`, and `faults` for bad input."""
+"""Errors as problem details (RFC 9457): `type, title, status, detail, code`, and
+`faults` for bad input.
+"""
 
 import re
 from typing import Any
@@ -11,7 +13,13 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from gpuyard.domain.errors import Fault, GpuyardError, InvalidInputError, UnauthorizedError, quoted
+from gpuyard.domain.errors import (
+    Fault,
+    GpuyardError,
+    InvalidInputError,
+    UnauthorizedError,
+    quoted,
+)
 
 log = structlog.get_logger(__name__)
 MEDIA_TYPE = "application/problem+json"
@@ -26,7 +34,10 @@ class FieldFault(BaseModel):
 
 
 class Problem(BaseModel):
-    """What every error looks like. `code` is stable; `detail` is the whole explanation, remedy included."""
+    """What every error looks like.
+
+    `code` is stable; `detail` is the whole explanation, remedy included.
+    """
 
     type: str
     title: str
@@ -34,12 +45,22 @@ class Problem(BaseModel):
     detail: str
     code: str
     remedy: str | None = None
-    faults: list[FieldFault] | None = Field(default=None, description="With the code `invalid_input`.")
+    faults: list[FieldFault] | None = Field(
+        default=None, description="With the code `invalid_input`."
+    )
 
 
-def problem(status: int, code: str, title: str, detail: str, **more: Any) -> JSONResponse:
+def problem(
+    status: int, code: str, title: str, detail: str, **more: Any
+) -> JSONResponse:
     """A problem document."""
-    body = {"type": f"urn:gpuyard:error:{code}", "title": title, "status": status, "detail": detail, "code": code}
+    body = {
+        "type": f"urn:gpuyard:error:{code}",
+        "title": title,
+        "status": status,
+        "detail": detail,
+        "code": code,
+    }
     return JSONResponse({**body, **more}, status, media_type=MEDIA_TYPE)
 
 
@@ -52,7 +73,10 @@ def of_error(error: GpuyardError) -> JSONResponse:
     """The problem document of one of our errors."""
     more: dict[str, Any] = {"remedy": error.remedy} if error.remedy else {}
     if isinstance(error, InvalidInputError):
-        more["faults"] = [{"field": f.field, "fault": f.fault, "remedy": f.remedy} for f in error.faults]
+        more["faults"] = [
+            {"field": f.field, "fault": f.fault, "remedy": f.remedy}
+            for f in error.faults
+        ]
     title = re.split(r"[.;]", type(error).__doc__ or "", maxsplit=1)[0]
     answer = problem(error.status, error.code, title, str(error), **more)
     if isinstance(error, UnauthorizedError):
@@ -61,9 +85,13 @@ def of_error(error: GpuyardError) -> JSONResponse:
 
 
 def _bad_request(request: Request, error: Exception) -> JSONResponse:
-    """A parameter or a small body that FastAPI refused, in the words of our own faults."""
+    """A parameter or a small body that FastAPI refused, in the words of our own
+    faults.
+    """
     assert isinstance(error, RequestValidationError)
-    return _gpuyard_error(request, InvalidInputError([_fault(item) for item in error.errors()]))
+    return _gpuyard_error(
+        request, InvalidInputError([_fault(item) for item in error.errors()])
+    )
 
 
 def _fault(item: dict[str, Any]) -> Fault:
@@ -73,12 +101,18 @@ def _fault(item: dict[str, Any]) -> Fault:
     if item["type"] == "value_error":
         fault, _, remedy = str(item["ctx"]["error"]).rpartition("; ")
         return Fault(field, fault, remedy)
-    return Fault(field, f"is {quoted(item['input'])}", re.sub(r"^\w+ should", "must", item["msg"]))
+    return Fault(
+        field,
+        f"is {quoted(item['input'])}",
+        re.sub(r"^\w+ should", "must", item["msg"]),
+    )
 
 
 def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
+    code = {404: "not_found", 405: "method_not_allowed"}.get(
+        error.status_code, "http_error"
+    )
     answer = problem(error.status_code, code, str(error.detail), str(error.detail))
     if error.status_code == 405:
         answer.headers["Allow"] = ", ".join(_methods(request))
@@ -86,15 +120,29 @@ def _http_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def _methods(request: Request) -> list[str]:
-    """The methods that there are at the path asked for: each may have a route of its own."""
-    scopes = {method: {**request.scope, "method": method} for method in ("DELETE", "GET", "PATCH", "POST", "PUT")}
+    """The methods that there are at the path asked for: each may have a route of its
+    own.
+    """
+    scopes = {
+        method: {**request.scope, "method": method}
+        for method in ("DELETE", "GET", "PATCH", "POST", "PUT")
+    }
     routes = request.app.routes
-    return [m for m, scope in scopes.items() if any(route.matches(scope)[0] is Match.FULL for route in routes)]
+    return [
+        m
+        for m, scope in scopes.items()
+        if any(route.matches(scope)[0] is Match.FULL for route in routes)
+    ]
 
 
 def _unexpected(_request: Request, error: Exception) -> JSONResponse:
     log.error("unexpected error", exc_info=error)
-    return problem(500, "internal_error", "gpuyard made a mistake", f"{type(error).__name__}; see the server's log")
+    return problem(
+        500,
+        "internal_error",
+        "gpuyard made a mistake",
+        f"{type(error).__name__}; see the server's log",
+    )
 
 
 def install(app: FastAPI) -> None:

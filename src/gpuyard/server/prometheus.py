@@ -1,4 +1,4 @@
-"""Prometheus metrics, read off the yard when asked: nothing is counted twice."""
+"""Prometheus metrics, read off the instance when asked: nothing is counted twice."""
 
 from collections.abc import Iterable, Mapping
 
@@ -6,63 +6,89 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gpuyard.controller.health import Healths
+from gpuyard.controller.health import ProviderHealth
 from gpuyard.domain.health import HealthState
 from gpuyard.domain.states import JobState
-from gpuyard.notify.answer import Outcome
-from gpuyard.server.yard import Yard
+from gpuyard.notify.delivery_result import DeliveryOutcome
+from gpuyard.server.app_state import AppState
 
 
-class _YardCollector(Collector):
-    def __init__(self, yard: Yard) -> None:
-        self._yard = yard
+class _StateCollector(Collector):
+    def __init__(self, app_state: AppState) -> None:
+        self._app_state = app_state
 
     def collect(self) -> Iterable[Metric]:
         """Jobs by state, live attempts, nodes, GPUs, commits, providers, webhooks."""
-        core = self._yard.controller.core
-        counts = self._yard.queries.job_counts()
+        core = self._app_state.controller.core
+        counts = self._app_state.queries.job_counts()
         jobs = GaugeMetricFamily("gpuyard_jobs", "Jobs by state", labels=["state"])
         for state in JobState:
             jobs.add_metric([state.value], counts.get(state.value, 0))
         yield jobs
-        yield GaugeMetricFamily("gpuyard_attempts_live", "Attempts that hold a booking", len(core.view.attempts))
+        yield GaugeMetricFamily(
+            "gpuyard_attempts_live",
+            "Attempts that hold a booking",
+            len(core.view.attempts),
+        )
         nodes = GaugeMetricFamily("gpuyard_nodes", "Nodes by state", labels=["state"])
         for state in sorted({node.state for node in core.view.nodes.values()}):
-            nodes.add_metric([state], sum(node.state == state for node in core.view.nodes.values()))
+            nodes.add_metric(
+                [state], sum(node.state == state for node in core.view.nodes.values())
+            )
         yield nodes
-        busy = {uuid for a in core.view.attempts.values() for place in a.placements for uuid in place.gpu_uuids}
+        busy = {
+            uuid
+            for a in core.view.attempts.values()
+            for place in a.placements
+            for uuid in place.gpu_uuids
+        }
         present = [uuid for uuid, device in core.view.devices.items() if device.node_id]
         gpus = GaugeMetricFamily("gpuyard_gpus", "GPUs by use", labels=["use"])
         gpus.add_metric(["busy"], len(busy))
         gpus.add_metric(["free"], len(set(present) - busy))
         yield gpus
-        yield CounterMetricFamily("gpuyard_ledger_commits", "Commits since the server started", core.writer.commits)
-        yield from _providers(self._yard.controller.health)
-        if self._yard.notifier:
-            yield _deliveries(self._yard.notifier.outcomes)
+        yield CounterMetricFamily(
+            "gpuyard_ledger_commits",
+            "Commits since the server started",
+            core.writer.commits,
+        )
+        yield from _providers(self._app_state.controller.health)
+        if self._app_state.notifier:
+            yield _deliveries(self._app_state.notifier.outcomes)
 
 
-def _providers(health: Healths) -> Iterable[Metric]:
-    up = GaugeMetricFamily("gpuyard_provider_up", "1 unless checks of the provider fail", labels=["provider"])
-    for name, known in sorted(health.known.items()):
+def _providers(health: ProviderHealth) -> Iterable[Metric]:
+    up = GaugeMetricFamily(
+        "gpuyard_provider_up",
+        "1 unless checks of the provider fail",
+        labels=["provider"],
+    )
+    for name, known in sorted(health.by_provider.items()):
         up.add_metric([name], known.state is not HealthState.DOWN)
     yield up
-    ends = CounterMetricFamily("gpuyard_attempts", "Attempts that are over since the server started",
-                               labels=["provider", "outcome"])  # fmt: skip
+    ends = CounterMetricFamily(
+        "gpuyard_attempts",
+        "Attempts that are over since the server started",
+        labels=["provider", "outcome"],
+    )
     for (name, outcome), count in sorted(health.ends.items()):
         ends.add_metric([name, outcome], count)
     yield ends
 
 
-def _deliveries(outcomes: Mapping[Outcome, int]) -> Metric:
-    told = CounterMetricFamily("gpuyard_webhook_deliveries", "What became of webhooks' deliveries", labels=["outcome"])
-    for outcome in Outcome:
+def _deliveries(outcomes: Mapping[DeliveryOutcome, int]) -> Metric:
+    told = CounterMetricFamily(
+        "gpuyard_webhook_deliveries",
+        "What became of webhooks' deliveries",
+        labels=["outcome"],
+    )
+    for outcome in DeliveryOutcome:
         told.add_metric([outcome.value], outcomes[outcome])
     return told
 
 
-def render_metrics(yard: Yard) -> tuple[bytes, str]:
+def render_metrics(app_state: AppState) -> tuple[bytes, str]:
     """The exposition text and its media type."""
     registry = CollectorRegistry()
-    registry.register(_YardCollector(yard))
+    registry.register(_StateCollector(app_state))
     return generate_latest(registry), CONTENT_TYPE_LATEST

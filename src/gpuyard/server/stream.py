@@ -1,8 +1,9 @@
-"""The stream: every committed event, and progress as it comes, to any number of listeners.
+"""The event stream: every committed event and the jobs' progress, for any listener.
 
-A listener holds a cursor and nothing else: one that does not read costs no memory, and one that was away reads the
-journal from where it was. Recent events are kept in a ring, so that listeners who keep up never touch the ledger.
-Listeners are woken in waves, so that ten thousand of them hold up no request.
+A listener holds only a cursor: one that does not read costs no memory, and one that
+comes back reads the journal from its cursor. Recent events are kept in a ring, so that
+listeners who keep up never read the ledger. Listeners are woken in waves, so that ten
+thousand of them do not delay requests.
 """
 
 import asyncio
@@ -18,16 +19,19 @@ from gpuyard.domain.events import Event, EventKind
 from gpuyard.ledger.queries import Queries
 
 _RING = 1024
-# A batch is what a listener that does not read can hold up, besides what the socket's buffer takes.
+# The largest batch, and so the most that a listener that does not read keeps in
+# memory besides the socket's buffer.
 _PAGE = 32
-# So many listeners take their turn before a request gets its own: a millisecond or two.
+# This many listeners are woken before requests run again: a millisecond or two.
 _WAVE = 10
 _HEARTBEAT_S = 15.0
 
 
 @dataclass(slots=True)
 class Message:
-    """An event as the stream shows it; `seq` is None for progress, which is not in the journal."""
+    """An event as the stream shows it; `seq` is None for progress, which is not in the
+    journal.
+    """
 
     seq: int | None
     at: float
@@ -38,10 +42,18 @@ class Message:
 
     def to_json(self) -> dict[str, Any]:
         """The public form."""
-        return {"seq": self.seq, "at": self.at, "kind": self.kind, "job_id": self.job_id, "data": dict(self.data)}
+        return {
+            "seq": self.seq,
+            "at": self.at,
+            "kind": self.kind,
+            "job_id": self.job_id,
+            "data": dict(self.data),
+        }
 
     def to_sse(self) -> bytes:
-        """The form of server-sent events, made once; only what is in the journal carries an id to come back to."""
+        """The form of server-sent events, made once; only what is in the journal
+        carries an id to come back to.
+        """
         if not self._sse:
             head = f"id: {self.seq}\n" if self.seq is not None else ""
             body = msgspec.json.encode(self.to_json())
@@ -54,8 +66,8 @@ def message_of(row: Mapping[str, Any]) -> Message:
     return Message(row["seq"], row["at"], row["kind"], row["job_id"], row["info"])
 
 
-class Stream:
-    """What was committed, for whoever listens."""
+class EventStream:
+    """Committed events for all listeners."""
 
     def __init__(self, queries: Queries) -> None:
         self._queries = queries
@@ -70,10 +82,17 @@ class Stream:
 
     def publish(self, first_seq: int, events: Sequence[Event]) -> None:
         """Committed events, in order; `first_seq` is the first one's number."""
-        self._add([Message(seq, e.at, e.kind.value, e.job_id, e.info) for seq, e in enumerate(events, first_seq)])
+        self._add(
+            [
+                Message(seq, e.at, e.kind.value, e.job_id, e.info)
+                for seq, e in enumerate(events, first_seq)
+            ]
+        )
 
     def unread(self) -> list[Message]:
-        """What another server has written since the last `publish` or `take`; may run in a thread."""
+        """What another server has written since the last `publish` or `take`; may run
+        in a thread.
+        """
         last = self._ring[-1].seq if self._ring else None
         if last is None:
             last = max(self._queries.last_seq() - 1, 0)
@@ -140,31 +159,48 @@ class Stream:
             del self._waiting[future]
         return True
 
-    async def listen(self, after: int | None, job_id: str | None) -> AsyncIterator[list[Message]]:
-        """Batches of messages after `after` (None: from now on), of one job if asked; an empty one is a heartbeat."""
+    async def listen(
+        self, after: int | None, job_id: str | None
+    ) -> AsyncIterator[list[Message]]:
+        """Batches of messages after `after` (None: from now on), of one job if asked;
+        an empty one is a heartbeat.
+        """
         cursor = self._queries.last_seq() if after is None else after
         version = self._version if after is None else 0
         while not self._closed:
             before = cursor
             batch, cursor = await self._after(cursor, job_id)
-            news = [(v, m) for v, m in self._progress.values() if v > version and job_id in (None, m.job_id)]
+            news = [
+                (v, m)
+                for v, m in self._progress.values()
+                if v > version and job_id in (None, m.job_id)
+            ]
             version = max([version, *(number for number, _ in news)])
             batch += [message for _, message in sorted(news, key=lambda pair: pair[0])]
             if batch:
                 yield batch
-            elif cursor == before and not await self.changed(_HEARTBEAT_S * random.uniform(0.7, 1.0)):
-                yield []  # a heartbeat, not everybody's at the same moment
+            elif cursor == before and not await self.changed(
+                _HEARTBEAT_S * random.uniform(0.7, 1.0)
+            ):
+                yield []  # a heartbeat, at a different moment for each listener
 
-    async def _after(self, cursor: int, job_id: str | None) -> tuple[list[Message], int]:
-        """The next messages after `cursor` and the cursor behind them, from the ring if it reaches back far enough."""
+    async def _after(
+        self, cursor: int, job_id: str | None
+    ) -> tuple[list[Message], int]:
+        """The next messages after `cursor` and the cursor behind them, from the ring if
+        it reaches back far enough.
+        """
         first = self._ring[0].seq if self._ring else None
         if first is None or cursor < first - 1:
-            async with self._catching_up:  # one page of the journal at a time, and everyone else's turn after each
+            # One listener reads the journal at a time, and others run after each page.
+            async with self._catching_up:
                 last = self._queries.last_seq()
                 rows = self._queries.events_after(cursor, _PAGE, job_id)
                 await asyncio.sleep(0)
-            return [message_of(row) for row in rows], rows[-1]["seq"] if len(rows) == _PAGE else last
+            following = rows[-1]["seq"] if len(rows) == _PAGE else last
+            return [message_of(row) for row in rows], following
         last = self._ring[-1].seq or 0
         behind = cursor - last
         recent = [self._ring[i] for i in range(behind, min(behind + _PAGE, 0))]
-        return [message for message in recent if job_id in (None, message.job_id)], min(cursor + _PAGE, last)
+        wanted = [message for message in recent if job_id in (None, message.job_id)]
+        return wanted, min(cursor + _PAGE, last)

@@ -1,4 +1,6 @@
-"""Directories as uncompressed tar archives, the same bytes for the same content, and back again."""
+"""Packs directories as uncompressed tar archives, with the same bytes for the same
+content, and unpacks them.
+"""
 
 import secrets
 import shutil
@@ -12,21 +14,26 @@ from gpuyard.storage.streams import CHUNK
 
 
 def pack(directory: Path, target: IO[bytes]) -> None:
-    """Write `directory` to `target` with sorted names and nothing of owners or times."""
+    """Write `directory` to `target` with sorted names, and without owners or times."""
     with tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT) as archive:
         for path in sorted(directory.rglob("*")):
-            archive.add(path, str(path.relative_to(directory)), recursive=False, filter=_anonymous)
+            name = str(path.relative_to(directory))
+            archive.add(path, name, recursive=False, filter=_anonymous)
 
 
 def unpack(source: IO[bytes], directory: Path) -> None:
-    """Write an archive's content into `directory`; tarfile.TarError when it is none or would leave the directory."""
+    """Write an archive's content into `directory`; tarfile.TarError when it is not an
+    archive or would leave the directory.
+    """
     with tarfile.open(fileobj=source, mode="r|", bufsize=CHUNK) as archive:
-        archive.extractall(directory, filter=_harmless)
+        archive.extractall(directory, filter=_without_times)
 
 
 @contextmanager
 def beside(target: Path) -> Generator[Path]:
-    """A name next to `target`, to be renamed to it once it is whole; what is still there at the end is removed."""
+    """A new name next to `target`, to be renamed to it once it is complete. If it is
+    still there at the end, it is removed.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = target.parent / f".gpuyard-{secrets.token_hex(8)}"
     try:
@@ -36,7 +43,9 @@ def beside(target: Path) -> Generator[Path]:
 
 
 def replace(fresh: Path, target: Path) -> None:
-    """Rename `fresh` to `target`, whatever stood there; a file is exchanged in one step, a directory in two."""
+    """Rename `fresh` to `target`, even if that exists: a file is replaced in one step,
+    a directory in two.
+    """
     if not target.is_dir() or target.is_symlink():
         fresh.replace(target)
         return
@@ -60,6 +69,7 @@ def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo:
     return info
 
 
-def _harmless(info: tarfile.TarInfo, directory: str) -> tarfile.TarInfo:
-    # No times: a file from 1970 breaks what packs wheels and zips. It is as old as its unpacking.
+def _without_times(info: tarfile.TarInfo, directory: str) -> tarfile.TarInfo:
+    # Without times, so that files are as old as their unpacking: files from 1970 break
+    # programs that pack wheels and zips.
     return tarfile.data_filter(info, directory).replace(mtime=None, deep=False)  # type: ignore[arg-type]

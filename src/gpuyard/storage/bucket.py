@@ -1,24 +1,25 @@
-"""Blobs in a bucket: S3 and what speaks like it, Google's, Azure's.
+"""Blobs in a bucket: of S3 and compatible services, Google Cloud Storage or Azure.
 
-Credentials, region and endpoint come from the environment, as obstore reads them (`AWS_ACCESS_KEY_ID`,
-`AWS_ENDPOINT_URL`, …). A blob is hashed into a local file before it is sent, since its name is its hash. An upload that
-was cut off leaves parts without a name, which only the bucket can expire: give it a rule that aborts them.
+Credentials, region and endpoint come from the environment, as obstore reads them
+(`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, …). A blob is hashed into a local file before
+it is sent, because its name is its hash. An interrupted upload leaves parts without a
+name, which only the bucket can remove: give it a rule that aborts such uploads.
 """
 
+import math
 import re
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-import obstore
 from obstore.exceptions import BaseError
 from obstore.store import S3Store, from_url
 
 from gpuyard.domain.errors import InvalidInputError, quoted
-from gpuyard.storage.blobs import BucketError, Store, key
+from gpuyard.storage.store import BaseBlobStore, BucketError, blob_key
 from gpuyard.storage.streams import CHUNK, Blob, as_file
 
 if TYPE_CHECKING:
@@ -27,45 +28,75 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_PART = 8 << 20
-_MOST_PARTS = 9_000  # S3 takes 10,000
+_PART_BYTES = 8 << 20
+_MAX_PARTS = 9_000  # S3's limit is 10,000
 _PARTS_AT_ONCE = 4  # at most this many are in memory
-# A request may take as long as its bytes flow: a blob of many GB is one answer.
-_CLIENT: dict[str, Any] = {"allow_http": True, "timeout": timedelta(days=2), "read_timeout": timedelta(seconds=120)}
-_SECRET = re.compile(r"secret|password|token(?!_file)|(access|account|master|customer)_key|sas", re.IGNORECASE)
+# A request may take as long as bytes arrive: a blob of many GB is one response.
+_CLIENT: dict[str, Any] = {
+    "allow_http": True,
+    "timeout": timedelta(days=2),
+    "read_timeout": timedelta(seconds=120),
+}
+_SECRET = re.compile(
+    r"secret|password|token(?!_file)|(access|account|master|customer)_key|sas",
+    re.IGNORECASE,
+)
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "gs": "GOOGLE_SERVICE_ACCOUNT",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
-# All that the library reads begins so, and what leads to a bucket is as little a job's business as its key.
+# The library reads the variables with these prefixes. Jobs must see neither a bucket's
+# key nor its address.
 _VARIABLES = {"s3": ("AWS_",), "gs": ("GOOGLE_",), "az": ("AZURE_",)}
-_DEFAULTS = {"s3": {"disable_bulk_delete": "true"}}  # not every S3 has the call that deletes many
-_PLACE = {"s3": "AWS_ENDPOINT_URL and AWS_REGION", "gs": "the network", "az": "AZURE_STORAGE_ACCOUNT_NAME"}
-_TELLING = [re.compile(text) for text in (
-    r"status code: (\d{3}[\w ]*)", r"<Code>(\w+)</Code>", r'(?:message|error): "([\w ]+(?:: [\w ]+)*)"',
-)]  # fmt: skip
+# Not every S3 service can delete many objects in one call.
+_DEFAULTS = {"s3": {"disable_bulk_delete": "true"}}
+_PLACE = {
+    "s3": "AWS_ENDPOINT_URL and AWS_REGION",
+    "gs": "the network",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME",
+}
+_SAFE_TEXTS = [
+    re.compile(text)
+    for text in (
+        r"status code: (\d{3}[\w ]*)",
+        r"<Code>(\w+)</Code>",
+        r'(?:message|error): "([\w ]+(?:: [\w ]+)*)"',
+    )
+]
 _FORBIDDEN = re.compile(r"status code: 40[13]")
-# With none in the environment the library asks the machine it runs on for some.
-_NO_CREDENTIALS = re.compile(r"/latest/(api/token|meta-data)|computeMetadata|metadata/identity")
+# Without credentials in the environment, the library asks these services of the machine
+# for some.
+_NO_CREDENTIALS = re.compile(
+    r"/latest/(api/token|meta-data)|computeMetadata|metadata/identity"
+)
 
 
-class BucketStore(Store):
-    """Blobs in the bucket and under the prefix of `url` (`s3://bucket/prefix`), as `ab/cdef…`.
+class BucketStore(BaseBlobStore):
+    """Blobs in the bucket and under the prefix of `url` (`s3://bucket/prefix`), as
+    `ab/cdef…`.
 
-    `scratch` is where blobs are hashed before they are sent, the system's temporary directory when None. A request that
-    gets no answer is sent again, `retries` times in about 10 s.
+    Blobs are hashed in `scratch` (None: the system's temporary directory) before they
+    are sent. A request without an answer is repeated `retries` times within about 10 s.
     """
 
     def __init__(
-        self, url: str, options: Mapping[str, str] | None = None, *, scratch: Path | None = None, retries: int = 6
+        self,
+        url: str,
+        options: Mapping[str, str] | None = None,
+        *,
+        scratch: Path | None = None,
+        retries: int = 6,
     ) -> None:
         self._scheme, _, place = url.partition("://")
         host, slash, prefix = place.partition("/")
-        self.name = f"{self._scheme}://{host.rpartition('@')[2]}{slash}{prefix}"  # without what may be a password
+        # Without the part that may be a password.
+        self.name = f"{self._scheme}://{host.rpartition('@')[2]}{slash}{prefix}"
         self.variables = _VARIABLES.get(self._scheme, ())
-        self._scratch, self._bucket_seen = scratch, False
-        self._objects = _opened(url, self.name, {**_DEFAULTS.get(self._scheme, {}), **(options or {})}, retries)
+        self._scratch = scratch
+        self._bucket_seen = False
+        all_options = {**_DEFAULTS.get(self._scheme, {}), **(options or {})}
+        self._objects = _open_store(url, self.name, all_options, retries)
 
     def has(self, sha256: str) -> bool:
         return self._ask(self._objects.head, sha256) is not None
@@ -75,7 +106,8 @@ class BucketStore(Store):
         found = self._ask(lambda name: self._objects.get(name, options=options), sha256)
         if found is None:
             with self._explained():
-                self._look_for_bucket()  # seen before or not: who asks gives up for good what is not there
+                # Even if it was found before: callers give up a missing blob for good.
+                self._look_for_bucket()
             raise FileNotFoundError(f"there is no blob {sha256} in {self.name}")
         return as_file(self._parts(found))
 
@@ -83,40 +115,41 @@ class BucketStore(Store):
         self._ask(self._objects.delete, sha256)
 
     def sweep(self) -> None:
-        """Nothing to do: temporary files have no names, and parts without a name are the bucket's to expire."""
-
-    def signed_url(self, sha256: str, method: Literal["GET", "PUT"] = "GET", expires_s: float = 3600.0) -> str:
-        """A URL that reads or writes this blob without credentials, for `expires_s` seconds (S3: 7 days at most).
-
-        Whoever has a URL to write may write anything; `restore` notices.
+        """Does nothing: temporary files have no names, and the bucket itself removes
+        parts without a name.
         """
-        with self._explained():
-            return obstore.sign(self._objects, method, key(sha256), timedelta(seconds=expires_s))
 
     def _incoming(self) -> AbstractContextManager[IO[bytes]]:
         return tempfile.TemporaryFile(dir=self._scratch)
 
     def _keep(self, file: IO[bytes], blob: Blob) -> None:
-        # One that is there in part, however that came about, is written anew.
+        # A blob of which only a part is there is written again.
         there = self._ask(self._objects.head, blob.sha256)
         if there and there["size"] == blob.size:
             return
         file.seek(0)
-        part = max(_PART, -(-blob.size // _MOST_PARTS))
+        part = max(_PART_BYTES, math.ceil(blob.size / _MAX_PARTS))
         with self._explained():
-            self._objects.put(key(blob.sha256), file, chunk_size=part, max_concurrency=_PARTS_AT_ONCE)
+            self._objects.put(
+                blob_key(blob.sha256),
+                file,
+                chunk_size=part,
+                max_concurrency=_PARTS_AT_ONCE,
+            )
 
     def _ask(self, call: Callable[[str], T], sha256: str) -> T | None:
-        """`call` for the blob; None when it is not there."""
+        """Run `call` for the blob; None when it does not exist."""
         with self._explained():
             try:
-                return call(key(sha256))
+                return call(blob_key(sha256))
             except FileNotFoundError:
                 self._check_bucket()
                 return None
 
     def _check_bucket(self) -> None:
-        """What is not found may be the blob or the bucket, and S3's answer does not always tell: ask once."""
+        """Check once that the bucket exists: S3's answer does not always tell a missing
+        blob from a missing bucket.
+        """
         if not self._bucket_seen:
             self._look_for_bucket()
             self._bucket_seen = True
@@ -135,35 +168,51 @@ class BucketStore(Store):
         except (BaseError, FileNotFoundError) as error:
             raise self._error(str(error)) from None
 
-    def _error(self, said: str) -> BucketError:
-        """Of what the library says only words that cannot hold a secret are passed on: an answer may quote a token."""
-        what = ", ".join(match[1] for pattern in _TELLING if (match := pattern.search(said)))
-        keys, place = _CREDENTIALS[self._scheme], _PLACE[self._scheme]
-        if _NO_CREDENTIALS.search(said):
-            return BucketError(f"There are no credentials for {self.name}.", f"Set {keys}.")
-        if _FORBIDDEN.search(said):
+    def _error(self, text: str) -> BucketError:
+        """Explain an error of the library. Only parts of its text that cannot hold a
+        secret are shown: a response may quote a token.
+        """
+        matches = [pattern.search(text) for pattern in _SAFE_TEXTS]
+        what = ", ".join(match[1] for match in matches if match)
+        keys = _CREDENTIALS[self._scheme]
+        place = _PLACE[self._scheme]
+        if _NO_CREDENTIALS.search(text):
+            return BucketError(
+                f"There are no credentials for {self.name}.", f"Set {keys}."
+            )
+        if _FORBIDDEN.search(text):
             return BucketError(
                 f"{self.name} refuses the credentials ({what}).",
                 f"Check {keys}, and that they may list, read, write and delete there.",
             )
-        if "status code: 404" in said:
+        if "status code: 404" in text:
             return BucketError(
-                f"There is no bucket for {self.name} ({what}).", f"Create it, or check its URL and {place}."
+                f"There is no bucket for {self.name} ({what}).",
+                f"Create it, or check its URL and {place}.",
             )
-        return BucketError(f"{self.name} does not answer as it should ({what or 'no answer'}).", f"Check {place}.")
-
-
-def _opened(url: str, name: str, options: dict[str, str], retries: int) -> S3Store:
-    """The library's store. GCS and Azure have the same methods as S3."""
-    secret = next((f"the option {option!r} is" for option in options if _SECRET.search(option)), None)
-    if secret or name != url:
-        keys = _CREDENTIALS[url.partition(":")[0]]
-        raise InvalidInputError.of(
-            "storage", f"{secret or f'the URL of {name} holds'} a secret", f"set {keys} in the environment instead"
+        return BucketError(
+            f"{self.name} does not answer as it should ({what or 'no answer'}).",
+            f"Check {place}.",
         )
-    retry: RetryConfig = {"max_retries": retries, "backoff": {"max_backoff": timedelta(seconds=5)}}
+
+
+def _open_store(url: str, name: str, options: dict[str, str], retries: int) -> S3Store:
+    """The library's store. GCS and Azure have the same methods as S3."""
+    keys = _CREDENTIALS[url.partition(":")[0]]
+    secrets = [option for option in options if _SECRET.search(option)]
+    if secrets or name != url:
+        holder = f"the URL of {name} holds"
+        if secrets:
+            holder = f"the option {secrets[0]!r} is"
+        remedy = f"set {keys} in the environment instead"
+        raise InvalidInputError.of("storage", f"{holder} a secret", remedy)
+    retry: RetryConfig = {
+        "max_retries": retries,
+        "backoff": {"max_backoff": timedelta(seconds=5)},
+    }
     try:
         return from_url(url, config=options, client_options=_CLIENT, retry_config=retry)  # type: ignore[return-value]
     except (BaseError, ValueError) as error:
-        said = str(error).partition("\n")[0]
-        raise InvalidInputError.of("storage", f"{quoted(name)} cannot be used: {said}") from None
+        first_line = str(error).partition("\n")[0]
+        fault = f"{quoted(name)} cannot be used: {first_line}"
+        raise InvalidInputError.of("storage", fault) from None

@@ -1,4 +1,6 @@
-"""What is in a working directory: every file, link and directory that a snapshot of it holds."""
+"""Lists a working directory: every file, link and directory that a snapshot of it
+holds.
+"""
 
 import hashlib
 import os
@@ -11,15 +13,17 @@ from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.units import format_gb
 from gpuyard.storage.ignoring import Rules, rules_above
 
-_NEVER = {".git", "__pycache__"}
+_ALWAYS_IGNORED = {".git", "__pycache__"}
 _VENV = "pyvenv.cfg"
 _SHOWN = 3
 _GB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One path, relative and with slashes; `kind` is tar's type, `look` what changes when a file's content does."""
+class ListingEntry:
+    """One path, relative and with slashes. `kind` is tar's type; `look` changes when a
+    file's content does.
+    """
 
     path: str
     kind: bytes
@@ -31,10 +35,12 @@ class Entry:
 
 @dataclass(slots=True)
 class Listing:
-    """The entries below `root`, sorted by path, and what cannot be taken along with the reason."""
+    """The entries below `root`, sorted by path, and the paths that cannot be stored
+    with the reasons.
+    """
 
     root: Path
-    entries: list[Entry] = field(default_factory=list[Entry])
+    entries: list[ListingEntry] = field(default_factory=list[ListingEntry])
     left_out: dict[str, str] = field(default_factory=dict[str, str])
     changed_ns: int = 0
 
@@ -62,24 +68,32 @@ class Listing:
         """A hash that differs when anything in the listing does."""
         digest = hashlib.sha256()
         for entry in self.entries:
-            digest.update(repr((entry.path, entry.kind, entry.executable, entry.link, entry.look)).encode())
+            row = (entry.path, entry.kind, entry.executable, entry.link, entry.look)
+            digest.update(repr(row).encode())
         return digest.digest()
 
     def check_size(self, most: int) -> None:
-        """InvalidInputError when the files hold more than `most` bytes; it names the largest."""
+        """InvalidInputError, which names the largest paths, when the files hold more
+        than `most` bytes.
+        """
         total = sum(entry.size for entry in self.entries)
         if total <= most:
             return
-        largest = ", ".join(f"{path!r} ({_shown(size)})" for path, size in self._largest())
+        largest = ", ".join(
+            f"{path!r} ({_shown(size)})" for path, size in self._largest()
+        )
         raise InvalidInputError.of(
             "workdir",
-            f"{str(self.root)!r} holds {_shown(total)}, and a snapshot at most {_shown(most)};"
-            f" the largest are {largest}",
-            "leave out what the job does not need: .gpuyardignore is written like .gitignore",
+            f"{str(self.root)!r} holds {_shown(total)}, and a snapshot at most"
+            f" {_shown(most)}; the largest are {largest}",
+            "leave out what the job does not need: .gpuyardignore is written like"
+            " .gitignore",
         )
 
     def _enter(self, base: str, rules: Rules, prefix: str) -> list[tuple[str, Rules]]:
-        """List one directory, `base` with a slash at its end or empty; return those in it."""
+        """List one directory; `base` is empty or ends with a slash. Returns the
+        directories in it.
+        """
         place = self.root / base
         try:
             with os.scandir(place) as scan:
@@ -92,11 +106,16 @@ class Listing:
         if base and any(item.name == _VENV for item in found):
             return []
         if base:
-            self.entries.append(Entry(base.rstrip("/"), tarfile.DIRTYPE, executable=True))
+            self.entries.append(
+                ListingEntry(base.rstrip("/"), tarfile.DIRTYPE, executable=True)
+            )
         directories: list[tuple[str, Rules]] = []
         for item in found:
-            path, directory = base + item.name, item.is_dir(follow_symlinks=False)
-            if item.name in _NEVER or rules.leave_out(prefix + path, directory=directory):
+            path = base + item.name
+            directory = item.is_dir(follow_symlinks=False)
+            if item.name in _ALWAYS_IGNORED:
+                continue
+            if rules.leave_out(prefix + path, directory=directory):
                 continue
             if directory:
                 directories.append((f"{path}/", rules))
@@ -114,48 +133,76 @@ class Listing:
             self._add_link(path, link)
         elif stat.S_ISREG(status.st_mode):
             executable = bool(status.st_mode & stat.S_IXUSR)
-            self.entries.append(Entry(path, tarfile.REGTYPE, status.st_size, executable, look=look(status)))
-            self.changed_ns = max(self.changed_ns, status.st_mtime_ns, status.st_ctime_ns)
+            size = status.st_size
+            entry = ListingEntry(
+                path, tarfile.REGTYPE, size, executable, look=look(status)
+            )
+            self.entries.append(entry)
+            changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
+            self.changed_ns = max(self.changed_ns, changed_ns)
         else:
-            self.left_out[path] = f"it is a {_KINDS.get(stat.S_IFMT(status.st_mode), 'device')}"
+            kind = _KINDS.get(stat.S_IFMT(status.st_mode), "device")
+            self.left_out[path] = f"it is a {kind}"
 
     def _add_link(self, path: str, link: str) -> None:
-        """A link is kept if it points inside; one that names the way over the outside is made relative."""
+        """Keep a link that points inside; make it relative if it is absolute or leads
+        through the outside.
+        """
         place = self.root / path
         real = Path(os.path.realpath(place))
         if not real.is_relative_to(self.root):
-            self.left_out[path] = f"it is a link to {str(real)!r}, outside of the directory"
+            fault = f"it is a link to {str(real)!r}, outside of the directory"
+            self.left_out[path] = fault
             return
         lexical = os.path.normpath(os.path.join(os.path.dirname(path), link))  # noqa: PTH118, PTH120
         if os.path.isabs(link) or lexical.split("/")[0] == "..":  # noqa: PTH117
             link = os.path.relpath(real, os.path.realpath(place.parent))
-        self.entries.append(Entry(path, tarfile.SYMTYPE, link=link))
+        self.entries.append(ListingEntry(path, tarfile.SYMTYPE, link=link))
 
     def _largest(self) -> list[tuple[str, int]]:
-        """The largest paths and their bytes; a directory stands for what is in it, unless most of that is one path."""
+        """The largest paths and their bytes. A directory stands for its content, unless
+        one path is most of that.
+        """
         sizes: dict[str, int] = {}
         children: dict[str, list[str]] = {}
         for entry in self.entries:
             parent = entry.path.rpartition("/")[0]
             children.setdefault(parent, []).append(entry.path)
-            above = entry.path
-            while above:
-                sizes[above] = sizes.get(above, 0) + entry.size
-                above = above.rpartition("/")[0]
-        shown = children.get("", [])
-        while split := next((path for path in shown if _is_mostly_one(path, sizes, children)), None):
-            shown = [path for path in shown if path != split] + children[split]
-        shown.sort(key=lambda path: -sizes[path])
-        return [(f"{path}/" if path in children else path, sizes[path]) for path in shown[:_SHOWN]]
+            ancestor = entry.path
+            while ancestor:
+                sizes[ancestor] = sizes.get(ancestor, 0) + entry.size
+                ancestor = ancestor.rpartition("/")[0]
+        shown: list[str] = []
+        pending = list(children.get("", []))
+        while pending:
+            path = pending.pop()
+            if _is_mostly_one(path, sizes, children):
+                pending += children[path]
+            else:
+                shown.append(path)
+        shown.sort(key=lambda path: (-sizes[path], path))
+        largest: list[tuple[str, int]] = []
+        for path in shown[:_SHOWN]:
+            name = f"{path}/" if path in children else path
+            largest.append((name, sizes[path]))
+        return largest
 
 
 def look(status: os.stat_result) -> tuple[int, ...]:
-    """What changes when a file's content does: the time of its content can be set back, that of its change cannot."""
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    """Values of which one changes when the file's content does: programs can set back
+    the time of the content (mtime), but not that of the change (ctime).
+    """
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
 
 
 def unreadable(path: str, error: OSError) -> InvalidInputError:
-    """The error for what is there and cannot be read."""
+    """The error for a path that cannot be read."""
     return InvalidInputError.of(
         "workdir",
         f"{path!r} cannot be read: {error.strerror or error}",
@@ -166,7 +213,9 @@ def unreadable(path: str, error: OSError) -> InvalidInputError:
 _KINDS = {stat.S_IFSOCK: "socket", stat.S_IFIFO: "named pipe"}
 
 
-def _is_mostly_one(path: str, sizes: dict[str, int], children: dict[str, list[str]]) -> bool:
+def _is_mostly_one(
+    path: str, sizes: dict[str, int], children: dict[str, list[str]]
+) -> bool:
     return any(2 * sizes[child] > sizes[path] for child in children.get(path, ()))
 
 

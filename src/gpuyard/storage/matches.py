@@ -1,7 +1,8 @@
-"""Files and folders that match a job's checkpoint pattern, and which of them are complete.
+"""Files and folders that match a job's checkpoint pattern, and which of them are
+complete.
 
-A match is complete when it has looked the same twice; a folder must also have been quiet for a while, since programs
-write its files one after another.
+A match is complete when it has looked the same twice. A folder must also have been
+quiet for a while, because programs write its files one after another.
 """
 
 import glob
@@ -11,15 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _STEP = re.compile(r"(?:step|iter|ckpt|checkpoint|epoch)[-_=]?(\d+)", re.IGNORECASE)
-_STEP_DIGITS = 15  # a longer number in a name is a date or a hash, and no database would take it
+# A longer number in a name is a date or a hash, and no database could store it.
+_STEP_DIGITS = 15
 _UNFINISHED = (".tmp", ".partial", ".incomplete")
-# Longer than a program takes between two files of a checkpoint: collecting a sharded optimiser's state, say.
+# Longer than a program takes between two files of a checkpoint, for example to collect
+# the state of a sharded optimiser.
 _FOLDER_QUIET_NS = 2_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a match looks like: newest change in ns, bytes, number of files."""
+    """What a match looks like: its newest change in ns, its bytes and its number of
+    files.
+    """
 
     changed_ns: int
     size: int
@@ -28,51 +33,70 @@ class Look:
 
 
 class Matches:
-    """The matches of `pattern` in `folder` that were written from `since` on (UTC seconds). `taken` are those done
-    with, by name: one counts as new again when it looks otherwise."""
+    """The matches of `pattern` in `folder` that were written at or after `since` (UTC
+    seconds). `taken` are the looks of those that were taken, by name: one that looks
+    different counts as new again.
+    """
 
     def __init__(self, folder: Path, pattern: str | None, since: float) -> None:
-        self._folder, self._pattern = folder, pattern or ""
-        # Files of the same second count: clocks are coarse.
+        self._folder = folder
+        self._pattern = pattern or ""
+        # Files of the same second count, because clocks are coarse.
         self._since_ns = int((since - 1) * 1e9)
         self._last: dict[str, Look] = {}
         self.taken: dict[str, Look] = {}
 
     def complete(self, *, last: bool = False) -> dict[str, Look]:
-        """Those that are new and complete, by name, the oldest first; it blocks on the disk.
+        """The new and complete matches by name, the oldest first. Blocks on the disk.
 
-        `last`: whoever wrote them has ended by itself, so that what it left is as complete as it will ever be.
+        `last`: the program has ended by itself, so what it left is complete.
         """
-        looks = {name: look for name in self.names() if (look := self.look(name))}
-        ready = [
-            name for name, look in looks.items() if self._is_new(name, look) and (last or self._is_settled(name, look))
-        ]
+        looks: dict[str, Look] = {}
+        for name in self.names():
+            look = self.look(name)
+            if look:
+                looks[name] = look
+        ready: list[str] = []
+        for name, look in looks.items():
+            complete = last or self._is_settled(name, look)
+            if complete and self._is_new(name, look):
+                ready.append(name)
         self._last = looks
-        return {name: looks[name] for name in sorted(ready, key=lambda name: looks[name].changed_ns)}
+        ready.sort(key=lambda name: looks[name].changed_ns)
+        return {name: looks[name] for name in ready}
 
     def names(self) -> list[str]:
-        """What matches, as the program named it: relative to the folder, or absolute."""
+        """The paths that match, as the program named them: relative to the folder, or
+        absolute.
+        """
         # Path.glob refuses patterns that people write, such as `**.pt`.
         found = glob.glob(self._pattern, root_dir=self._folder, recursive=True)  # noqa: PTH207
         names = {name.rstrip("/") for name in found} - {""}
         return sorted(name for name in names if not name.endswith(_UNFINISHED))
 
     def look(self, name: str) -> Look | None:
-        """What it looks like now; None when it is gone, or not ours to look at."""
+        """What a match looks like now; None when it is gone or cannot be read."""
         return _look(self._folder / name)
 
     def _is_new(self, name: str, look: Look) -> bool:
-        return look.size > 0 and look.changed_ns >= self._since_ns and self.taken.get(name) != look
+        return (
+            look.size > 0
+            and look.changed_ns >= self._since_ns
+            and self.taken.get(name) != look
+        )
 
     def _is_settled(self, name: str, look: Look) -> bool:
-        quiet = not look.folder or time.time_ns() - look.changed_ns >= _FOLDER_QUIET_NS
+        quiet_ns = time.time_ns() - look.changed_ns
+        quiet = not look.folder or quiet_ns >= _FOLDER_QUIET_NS
         return quiet and self._last.get(name) == look
 
 
 def step_of(name: str) -> int | None:
-    """The step that a checkpoint's name tells (`step-100.pt`); None when it tells none."""
-    found = _STEP.findall(Path(name).name)
-    return int(found[-1]) if found and len(found[-1]) <= _STEP_DIGITS else None
+    """The step in a checkpoint's name (`step-100.pt`); None if there is none."""
+    steps: list[str] = _STEP.findall(Path(name).name)
+    if not steps or len(steps[-1]) > _STEP_DIGITS:
+        return None
+    return int(steps[-1])
 
 
 def _look(path: Path) -> Look | None:

@@ -1,4 +1,6 @@
-"""Where a yard's blobs are: one place for its servers, their agents and providers, as `[storage]` says."""
+"""Opens the blob store that `[storage]` names, one for an instance's servers, agents
+and providers, and runs its work in threads.
+"""
 
 import asyncio
 import contextvars
@@ -18,68 +20,85 @@ from gpuyard.storage.streams import CHUNK
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# So many at once; the next one waits.
-_MOST = 16
-_turns: "WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]" = WeakKeyDictionary()
-# A bucket that refuses connections is given up after 10 s.
-_PATIENCE_S = 20.0
+# At most this many threads; the next call waits.
+_MAX_THREADS = 16
+_slots: "WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]" = (
+    WeakKeyDictionary()
+)
+# Longer than the 10 s after which a bucket that refuses connections is given up.
+_CHECK_TIMEOUT_S = 20.0
 
 
 def open_store(home: Path, settings: StorageSettings) -> Blobs:
-    """The store of `home`; InvalidInputError when the settings are wrong. Nobody is asked whether it can be used."""
+    """The store of `home`; InvalidInputError when the settings are wrong.
+
+    Does not check whether the store can be used.
+    """
     if settings.url is None:
         return BlobStore(Home(home).blobs)
-    # Beside the ledger, since /tmp is often small, or memory.
+    # In the home, because /tmp is often small, or in memory.
     return open_blobs(settings.url, settings.options, scratch=home)
 
 
-async def in_background(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Do what reads or writes blobs, or a disk that may hang, in a thread of its own.
+async def in_background(
+    work: Callable[P, T], *arguments: P.args, **named: P.kwargs
+) -> T:
+    """Run work on blobs, or on a disk that may hang, in a thread of its own.
 
-    A bucket that hangs would take all threads of the event loop's pool, and with them the ledger's commits and the end
-    of jobs; and whoever leaves need not wait for these.
+    A bucket that hangs would take all threads of the event loop's pool, so that commits
+    and the ends of jobs would have to wait. The threads are daemons: the process can
+    exit without them.
     """
     loop = asyncio.get_running_loop()
-    async with _turns.setdefault(loop, asyncio.Semaphore(_MOST)):
+    async with _slots.setdefault(loop, asyncio.Semaphore(_MAX_THREADS)):
         done: asyncio.Future[T] = loop.create_future()
         call = partial(contextvars.copy_context().run, work, *arguments, **named)
-        threading.Thread(target=_carry_out, args=(call, loop, done), daemon=True, name="blobs").start()
+        threading.Thread(
+            target=_run, args=(call, loop, done), daemon=True, name="blobs"
+        ).start()
         return await done
 
 
-def _carry_out(call: Callable[[], T], loop: asyncio.AbstractEventLoop, done: "asyncio.Future[T]") -> None:
+def _run(
+    call: Callable[[], T], loop: asyncio.AbstractEventLoop, done: "asyncio.Future[T]"
+) -> None:
+    result: object = None
+    fault: BaseException | None = None
     try:
         result = call()
-    except BaseException as error:  # noqa: BLE001  whoever waits is told
-        told = partial(_tell, done, None, error)
-    else:
-        told = partial(_tell, done, result, None)
+    except BaseException as error:  # noqa: BLE001  the caller gets it
+        fault = error
     with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-        loop.call_soon_threadsafe(told)
+        loop.call_soon_threadsafe(_report, done, result, fault)
 
 
-def _tell(done: "asyncio.Future[Any]", result: object, error: BaseException | None) -> None:
+def _report(
+    done: "asyncio.Future[Any]", result: object, error: BaseException | None
+) -> None:
     if done.done():
-        return  # whoever waited was cancelled
+        return  # the caller was cancelled
     if error is None:
         done.set_result(result)
     else:
         done.set_exception(error)
 
 
-async def read_out(file: IO[bytes]) -> AsyncIterator[bytes]:
-    """What a store's `file` holds, part by part; it is closed at the end, or when nobody wants the rest."""
+async def read_chunks(file: IO[bytes]) -> AsyncIterator[bytes]:
+    """The content of a store's `file` in chunks; it is closed at the end, or when the
+    caller wants no more.
+    """
     try:
         while data := await in_background(file.read, CHUNK):
             yield data
     finally:
-        threading.Thread(target=file.close, daemon=True).start()  # it waits for a read that is under way
+        # In a thread, because it waits for a read that is under way.
+        threading.Thread(target=file.close, daemon=True).start()
 
 
 async def problem_of(blobs: Blobs) -> str | None:
-    """Why blobs cannot be kept just now; None when they can."""
+    """Why blobs cannot be stored now; None when they can."""
     try:
-        await asyncio.wait_for(in_background(blobs.check), _PATIENCE_S)
+        await asyncio.wait_for(in_background(blobs.check), _CHECK_TIMEOUT_S)
     except TimeoutError:
         return f"{blobs.name} does not answer."
     except OSError as error:

@@ -1,8 +1,9 @@
 """Snapshots: a working directory as one blob, for a job that runs elsewhere.
 
-The archive holds names, contents, links and who may be executed, and nothing of owners or times, so the same content is
-the same blob and is stored once. What `.gitignore` and `.gpuyardignore` name is left out (`ignoring`), and always
-`.git`, `__pycache__` and virtual environments.
+The archive holds names, contents, links and executable bits, but no owners or times. So
+the same content gives the same blob and is stored once. It leaves out what `.gitignore`
+and `.gpuyardignore` name (`ignoring`), and always `.git`, `__pycache__` and virtual
+environments.
 """
 
 import errno
@@ -16,29 +17,33 @@ from pathlib import Path
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.storage.archive import beside
 from gpuyard.storage.blobs import Blobs
-from gpuyard.storage.listing import Entry, Listing, look, unreadable
+from gpuyard.storage.listing import Listing, ListingEntry, look, unreadable
 from gpuyard.storage.streams import CHUNK, Blob, as_file
 
 MAX_BYTES = 1 << 30
 _TRIES = 3
-_AGAIN_S = 0.5
-_TRUSTED_NS = 2_000_000_000
-_MOST_KNOWN = 1000
-# How opening says that a file is there no more, or is a link or a socket now.
+_RETRY_S = 0.5
+_SETTLED_NS = 2_000_000_000
+_MAX_CACHED = 1000
+# The errors of `open` for a file that is gone, or has become a link or a socket.
 _GONE = {errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ELOOP, errno.ENXIO}
 
-# What has been stored, by the hash of its listing (names, sizes, times, inodes), so that a directory that has not
-# changed is not read again. In memory, since a server lives long and a lost memory costs one reading. A file changed
-# within the clock tick of its last change looks the same before and after, so a listing counts only if all in it was
-# last changed 2 s before it was made: the coarsest clock of a file system (FAT's) ticks in 2 s.
-_known: dict[bytes, Blob] = {}
+# The stored snapshots by the hash of their listing (names, sizes, times, inodes), so
+# that an unchanged directory is not read again. In memory: a server lives long, and a
+# lost entry costs one reading. A file changed within the clock tick of its last change
+# looks the same before and after. So a listing is kept only if everything in it was
+# last changed at least 2 s before it was made, which is one tick of the coarsest clock
+# of a file system (FAT's).
+_cache: dict[bytes, Blob] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A stored working directory: the SHA-256 of its archive, that one's size in bytes, how many files it holds.
+    """A stored working directory: the SHA-256 and the size in bytes of its archive, and
+    the number of its files.
 
-    `left_out` are the paths that cannot be taken along, each with the reason; what is ignored is not among them.
+    `left_out` are the paths that cannot be stored, with the reasons; ignored paths are
+    not listed.
     """
 
     sha256: str
@@ -48,16 +53,16 @@ class Snapshot:
 
 
 def take(workdir: Path, blobs: Blobs, *, max_bytes: int = MAX_BYTES) -> Snapshot:
-    """Store what `workdir` holds. A directory that has not changed since is not read again.
+    """Store the content of `workdir`. An unchanged directory is not read again.
 
-    InvalidInputError when it holds more than `max_bytes`, cannot be read, keeps changing, or is `/` or the home
-    directory; OSError when it cannot be stored.
+    InvalidInputError when it holds more than `max_bytes`, cannot be read, keeps
+    changing, or is `/` or the home directory; OSError when it cannot be stored.
     """
     root = _checked(workdir)
     changed = ""
-    for attempt in range(_TRIES):
-        if attempt:
-            time.sleep(_AGAIN_S)
+    for tried in range(_TRIES):
+        if tried:
+            time.sleep(_RETRY_S)
         began_ns = time.time_ns()
         listing = Listing.of(root)
         listing.check_size(max_bytes)
@@ -68,15 +73,18 @@ def take(workdir: Path, blobs: Blobs, *, max_bytes: int = MAX_BYTES) -> Snapshot
             continue
         return Snapshot(blob.sha256, blob.size, listing.files, listing.left_out)
     raise InvalidInputError.of(
-        "workdir", f"{changed!r} keeps changing while it is read", "name it in .gpuyardignore, or wait"
+        "workdir",
+        f"{changed!r} keeps changing while it is read",
+        "name it in .gpuyardignore, or wait",
     )
 
 
 def unpack(blobs: Blobs, sha256: str, target: Path) -> None:
-    """Lay a snapshot out as the directory `target`: whole or not at all.
+    """Unpack a snapshot into the directory `target`, whole or not at all.
 
-    One that is there and not empty was laid out before and is left as it is: a job may work in it by now.
-    FileNotFoundError when there is no such blob, OSError when it is damaged or would leave `target`.
+    A `target` that exists and is not empty was unpacked before and is left as it is: a
+    job may already work in it. FileNotFoundError when there is no such blob, OSError
+    when it is damaged or would leave `target`.
     """
     if target.is_dir() and any(target.iterdir()):
         return
@@ -86,7 +94,7 @@ def unpack(blobs: Blobs, sha256: str, target: Path) -> None:
             fresh.rename(target)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise  # else another was first
+                raise  # else another process was faster
 
 
 class _ChangedError(Exception):
@@ -98,11 +106,14 @@ class _ChangedError(Exception):
 def _checked(workdir: Path) -> Path:
     root = workdir.resolve()
     if not root.is_dir():
-        raise InvalidInputError.of("workdir", f"{str(workdir)!r} is no directory", "name one that is there")
+        raise InvalidInputError.of(
+            "workdir", f"{str(workdir)!r} is no directory", "name one that is there"
+        )
     if Path.home().resolve().is_relative_to(root):
         raise InvalidInputError.of(
             "workdir",
-            f"{str(root)!r} holds the home directory, and with it keys and much that no job needs",
+            f"{str(root)!r} holds the home directory, and with it keys and much that no"
+            " job needs",
             "run the job from the directory of its project",
         )
     return root
@@ -110,14 +121,14 @@ def _checked(workdir: Path) -> Path:
 
 def _stored(listing: Listing, blobs: Blobs, began_ns: int) -> Blob:
     key = listing.key()
-    known = _known.get(key)
-    if known and blobs.has(known.sha256):
-        return known
+    cached = _cache.get(key)
+    if cached and blobs.has(cached.sha256):
+        return cached
     blob = blobs.put(as_file(_archive(listing)))
-    if listing.changed_ns < began_ns - _TRUSTED_NS:
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
-        _known[key] = blob
+    if listing.changed_ns < began_ns - _SETTLED_NS:
+        if len(_cache) >= _MAX_CACHED:
+            _cache.clear()
+        _cache[key] = blob
     return blob
 
 
@@ -131,23 +142,31 @@ def _archive(listing: Listing) -> Iterator[bytes]:
     yield bytes(2 * tarfile.BLOCKSIZE)
 
 
-def _header(entry: Entry) -> tarfile.TarInfo:
+def _header(entry: ListingEntry) -> tarfile.TarInfo:
     info = tarfile.TarInfo(entry.path)
-    info.type, info.size, info.linkname = entry.kind, entry.size, entry.link
+    info.type = entry.kind
+    info.size = entry.size
+    info.linkname = entry.link
     info.mode = 0o755 if entry.executable else 0o644
     return info
 
 
-def _content(path: Path, entry: Entry) -> Iterator[bytes]:
-    """The file's bytes, as many as its header says. _ChangedError when it is no longer the file that was listed."""
+def _content(path: Path, entry: ListingEntry) -> Iterator[bytes]:
+    """The file's bytes, as many as its header says. _ChangedError when it is no longer
+    the file that was listed.
+    """
+    # A file that has become a link is not followed, and a pipe is not waited for.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        # What has become a link is not followed, and what has become a pipe is not waited for.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, flags)
         with os.fdopen(descriptor, "rb", buffering=0) as file:
             left = entry.size
-            while left and look(os.fstat(descriptor)) == entry.look and (part := file.read(min(left, CHUNK))):
-                left -= len(part)
-                yield part
+            while left and look(os.fstat(descriptor)) == entry.look:
+                data = file.read(min(left, CHUNK))
+                if not data:
+                    break
+                left -= len(data)
+                yield data
             if left or look(os.fstat(descriptor)) != entry.look:
                 raise _ChangedError(entry.path)
     except OSError as error:

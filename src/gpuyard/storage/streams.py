@@ -1,4 +1,6 @@
-"""Bytes on their way: hashed and counted as they pass, or read from an iterator as from a file."""
+"""Streams of bytes: hashed and counted as they pass, or an iterator read like a
+file.
+"""
 
 import hashlib
 import io
@@ -21,7 +23,9 @@ class Blob:
 
 
 class HashedFile(io.RawIOBase):
-    """A file read from its start or written to its end, that hashes and counts what passes."""
+    """A file that is read from its start or written to its end, and hashes and counts
+    the bytes.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__()
@@ -31,16 +35,16 @@ class HashedFile(io.RawIOBase):
 
     @property
     def blob(self) -> Blob:
-        """What has passed so far."""
+        """Hash and size of the bytes so far."""
         return Blob(self._digest.hexdigest(), self._size)
 
     def read(self, size: int = -1, /) -> bytes:
         data = self._file.read(size)
-        self._pass(data)
+        self._count(data)
         return data
 
     def write(self, data: "ReadableBuffer", /) -> int:
-        self._pass(data)
+        self._count(data)
         return self._file.write(data)
 
     def drain(self) -> None:
@@ -48,13 +52,16 @@ class HashedFile(io.RawIOBase):
         while self.read(CHUNK):
             pass
 
-    def _pass(self, data: "ReadableBuffer") -> None:
+    def _count(self, data: "ReadableBuffer") -> None:
         self._digest.update(data)
         self._size += memoryview(data).nbytes
 
 
 def as_file(parts: Iterator[bytes]) -> io.BufferedReader:
-    """`parts`, one after the other, as a file to read. What they raise, reading raises."""
+    """The parts, one after the other, as a file to read.
+
+    Errors of the iterator are raised by the reading.
+    """
     return io.BufferedReader(_Parts(parts), CHUNK)
 
 
@@ -75,5 +82,6 @@ class _Parts(io.RawIOBase):
             self._rest = memoryview(part)
         room = memoryview(buffer).cast("B")
         count = min(len(room), len(self._rest))
-        room[:count], self._rest = self._rest[:count], self._rest[count:]
+        room[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
         return count

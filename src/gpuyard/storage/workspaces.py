@@ -1,4 +1,6 @@
-"""Workspaces: folders that outlive the jobs that use them, one for each project and name."""
+"""Workspaces: folders that outlive the jobs that use them. Each belongs to a project
+and has a name.
+"""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +13,9 @@ from gpuyard.domain.workspaces import workspace_names
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """One of them, and what it holds: `size` in bytes, `changed_at` in UTC seconds, None while it is empty."""
+    """A workspace and its content: `size` in bytes, `changed_at` in UTC seconds, None
+    while it is empty.
+    """
 
     project: str
     name: str
@@ -22,23 +26,30 @@ class Workspace:
 
 
 def listing(root: Path) -> list[Workspace]:
-    """All that lie below `root`, by project and name; it blocks on the disk."""
+    """All workspaces below `root`, by project and name; blocks on the disk."""
     return [_look(path) for project in _folders(root) for path in _folders(project)]
 
 
 def _folders(root: Path) -> list[Path]:
-    return sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    if not root.is_dir():
+        return []
+    return sorted(path for path in root.iterdir() if path.is_dir())
 
 
 def _look(path: Path) -> Workspace:
-    looks = [look for _, look in files_of(path)]
-    changed_at = max((look.st_mtime for look in looks), default=None)
+    files = [status for _, status in files_of(path)]
+    changed_at = max((status.st_mtime for status in files), default=None)
+    size = sum(status.st_size for status in files)
     project, name = workspace_names(f"{path.parent.name}/{path.name}")
-    return Workspace(project, name, path, len(looks), sum(look.st_size for look in looks), changed_at)
+    return Workspace(project, name, path, len(files), size, changed_at)
 
 
 def files_of(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Its files, by their path in it; what goes meanwhile is passed over. It blocks on the disk."""
+    """The paths of all files relative to the folder, with their status; files that
+    vanish meanwhile are skipped.
+
+    Blocks on the disk.
+    """
     for root, _, names in os.walk(folder):
         for name in names:
             path = os.path.join(root, name)  # noqa: PTH118  (Path takes twice the time, of a million files)

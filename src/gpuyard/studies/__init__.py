@@ -1,6 +1,7 @@
-"""Studies: which way of splitting a large model over a cluster is best, measured and compared.
+"""Compare ways of splitting a large model over a cluster, and measure which is best.
 
-The names below are the library; each is imported when it is first used, because some bring large packages with them.
+The names below are the library. Each is imported when it is first used, because some
+need large packages.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
 """The baseline: what the model at the endpoint answers to every prompt of a study.
 
-Its columns are called `local_…`, as the document calls them, although the endpoint may be far away: `source` says which
-host answered.
+Its columns are called `local_…`, as the document calls them, although the endpoint may
+be far away: `source` says which host answered.
 """
 
 # pandas and pyarrow have no complete types.
@@ -17,10 +17,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
-from gpuyard.studies.completions import Completion, NoAnswerError, OpenAICompletionClient
-from gpuyard.studies.journal import Journal, Key, key_of
-from gpuyard.studies.pacing import Clock
+from gpuyard.studies.baseline_journal import BaselineJournal, Key, key_of
+from gpuyard.studies.completions import (
+    Completion,
+    NoCompletionError,
+    OpenAICompletionClient,
+)
 from gpuyard.studies.prompts import schema
+from gpuyard.studies.rate_limiter import RequestClock
 from gpuyard.studies.study import BaselineSection, Study
 from gpuyard.studies.tables import frame_of, rows_of, write_table
 
@@ -29,20 +33,33 @@ if TYPE_CHECKING:
 
 # Beside the prompts' columns.
 ANSWER_COLUMNS = ("reason", "local_tokens", "local_model", "source", "local_api")
-OK, FAILED, PENDING = "ok", "failed", "pending"
+OK = "ok"
+FAILED = "failed"
+PENDING = "pending"
 Row = dict[str, Any]
 
 
 class LocalInferenceRunner:
-    """Asks the endpoint for what the journal lacks. A run that was stopped at any moment goes on where it was."""
+    """Asks the endpoint for what the journal lacks.
+
+    A run that was stopped at any moment goes on where it was.
+    """
 
     def __init__(
-        self, settings: BaselineSection, journal: Path, environment: Mapping[str, str] | None = None,
-        clock: Clock | None = None,
-    ) -> None:  # fmt: skip
-        """`journal` is the file of answers; the key is read from `environment` (the process's own) when first asked."""
+        self,
+        settings: BaselineSection,
+        journal: Path,
+        environment: Mapping[str, str] | None = None,
+        clock: RequestClock | None = None,
+    ) -> None:
+        """Use the answers in the file `journal`.
+
+        The API key is read from `environment` (by default the process's own) when the
+        endpoint is first asked.
+        """
         self.settings = settings
-        self._path, self._clock = journal, clock
+        self._path = journal
+        self._clock = clock
         self._environment = os.environ if environment is None else environment
 
     @classmethod
@@ -50,17 +67,25 @@ class LocalInferenceRunner:
         """The runner of a study; InvalidInputError where it names no endpoint."""
         if study.baseline is None:
             remedy = "add [baseline] with base_url and model"
-            raise InvalidInputError.of("baseline", "is missing, so there is nothing to compare with", remedy)
+            raise InvalidInputError.of(
+                "baseline", "is missing, so there is nothing to compare with", remedy
+            )
         return cls(study.baseline, study.results / "baseline.jsonl")
 
     def run(self, frame: "DataFrame", override: bool = False) -> "DataFrame":
-        """The frame with an answer or a reason in each row; with `override`, all are asked for anew.
+        """Return the frame with an answer or a reason in each row.
 
-        A GpuyardError that concerns every prompt (key, model, quota) ends the run; what was answered is kept.
+        With `override`, every prompt is asked again. A GpuyardError that concerns every
+        prompt (key, model, quota) ends the run; the answers so far are kept.
         """
-        rows, journal = rows_of(frame), Journal(self._path)
+        rows = rows_of(frame)
+        journal = BaselineJournal(self._path)
         try:
-            todo = [row for row in rows if override or not _answered(journal, key_of(row, self.settings))]
+            todo = [
+                row
+                for row in rows
+                if override or not _answered(journal, key_of(row, self.settings))
+            ]
             if todo:
                 asyncio.run(self._ask_all(todo, journal))
             return self._joined(rows, journal)
@@ -68,8 +93,11 @@ class LocalInferenceRunner:
             journal.close()
 
     def attach_metrics(self, frame: "DataFrame") -> "DataFrame":
-        """The frame with the answers, latencies (ms) and tokens that the journal holds; what it lacks is `pending`."""
-        journal = Journal(self._path)
+        """Add the journal's answers, latencies (ms) and token counts to the frame.
+
+        Rows without an answer have the status `pending`.
+        """
+        journal = BaselineJournal(self._path)
         try:
             return self._joined(rows_of(frame), journal)
         finally:
@@ -80,7 +108,7 @@ class LocalInferenceRunner:
         """Write the table to a Parquet file, whole or not at all."""
         write_table(frame, path)
 
-    async def _ask_all(self, rows: Sequence[Row], journal: Journal) -> None:
+    async def _ask_all(self, rows: Sequence[Row], journal: BaselineJournal) -> None:
         client = OpenAICompletionClient(self.settings, self._environment, self._clock)
         try:
             with _progress(len(rows)) as advance:
@@ -93,33 +121,50 @@ class LocalInferenceRunner:
             await client.close()
 
     async def _ask(
-        self, client: OpenAICompletionClient, row: Row, journal: Journal, advance: Callable[[], None]
+        self,
+        client: OpenAICompletionClient,
+        row: Row,
+        journal: BaselineJournal,
+        advance: Callable[[], None],
     ) -> None:
         key = key_of(row, self.settings)
         try:
-            answer = _kept(await client.complete_prompt(row["prompt"], row["prompt_tokens"]))
-        except NoAnswerError as error:
+            answer = _kept(
+                await client.complete_prompt(row["prompt"], row["prompt_tokens"])
+            )
+        except NoCompletionError as error:
             answer = {"status": FAILED, "reason": str(error)}
         # What is being written when another prompt ends the run is written to its end.
         await asyncio.shield(asyncio.to_thread(journal.append, key, answer))
         advance()
 
-    def _joined(self, rows: Sequence[Row], journal: Journal) -> "DataFrame":
+    def _joined(self, rows: Sequence[Row], journal: BaselineJournal) -> "DataFrame":
         import pyarrow as pa
 
-        types, kinds = schema(), (pa.string(), pa.int64(), pa.string(), pa.string(), pa.string())
+        types = schema()
+        kinds = (pa.string(), pa.int64(), pa.string(), pa.string(), pa.string())
         for name, kind in zip(ANSWER_COLUMNS, kinds, strict=True):
             types = types.append(pa.field(name, kind))
-        return frame_of([self._with_answer(row, journal.get(key_of(row, self.settings))) for row in rows], types)
+        return frame_of(
+            [
+                self._with_answer(row, journal.get(key_of(row, self.settings)))
+                for row in rows
+            ],
+            types,
+        )
 
     def _with_answer(self, row: Row, answer: Row | None) -> Row:
         found = answer or {}
         return row | {
-            "local_completion": found.get("text"), "local_latency_ms": found.get("latency_ms"),
-            "status": found.get("status", PENDING), "reason": found.get("reason"), "local_tokens": found.get("tokens"),
-            "local_model": found.get("answered_as"), "source": source_of(self.settings),
+            "local_completion": found.get("text"),
+            "local_latency_ms": found.get("latency_ms"),
+            "status": found.get("status", PENDING),
+            "reason": found.get("reason"),
+            "local_tokens": found.get("tokens"),
+            "local_model": found.get("answered_as"),
+            "source": source_of(self.settings),
             "local_api": self.settings.api,
-        }  # fmt: skip
+        }
 
 
 def source_of(settings: BaselineSection) -> str:
@@ -127,15 +172,20 @@ def source_of(settings: BaselineSection) -> str:
     return urlsplit(settings.base_url).netloc
 
 
-def _answered(journal: Journal, key: Key) -> bool:
+def _answered(journal: BaselineJournal, key: Key) -> bool:
     return (journal.get(key) or {}).get("status") == OK
 
 
 def _kept(answer: Completion) -> Row:
     return {
-        "status": OK, "text": answer.text, "latency_ms": answer.latency_ms, "tokens": answer.tokens,
-        "prompt_tokens": answer.prompt_tokens, "answered_as": answer.model, "finish_reason": answer.finish_reason,
-    }  # fmt: skip
+        "status": OK,
+        "text": answer.text,
+        "latency_ms": answer.latency_ms,
+        "tokens": answer.tokens,
+        "prompt_tokens": answer.prompt_tokens,
+        "answered_as": answer.model,
+        "finish_reason": answer.finish_reason,
+    }
 
 
 @contextmanager
@@ -145,9 +195,20 @@ def _progress(total: int) -> Generator[Callable[[], None]]:
         yield lambda: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn("baseline"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("baseline"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("baseline", total=total)
         yield lambda: bar.advance(task)

@@ -1,4 +1,4 @@
-"""The table of what each rank measured: `metrics_rank_<rank>.json` flattened, beside what Slurm's accounting says."""
+"""The table of metrics, from `metrics_rank_<rank>.json` and Slurm's accounting."""
 
 # pyarrow has no types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -10,32 +10,76 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from gpuyard.studies.shards import Shard
+from gpuyard.studies.shards import ResultShard
 
-_TEXT, _COUNT, _REAL, _YES = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+_TEXT = pa.string()
+_COUNT = pa.int64()
+_REAL = pa.float64()
+_YES = pa.bool_()
 _MEASURED: tuple[tuple[str, pa.DataType], ...] = (
-    ("dp_rank", _COUNT), ("pp_rank", _COUNT), ("tp_rank", _COUNT), ("host", _TEXT), ("device", _TEXT),
-    ("gpu_id", _TEXT), ("gpu_name", _TEXT), ("engine_version", _TEXT), ("torch_version", _TEXT), ("rows", _COUNT),
-    ("complete", _YES), ("load_s", _REAL), ("bytes_read", _COUNT), ("bytes_share", _REAL),
-    ("peak_memory_bytes", _COUNT), ("prompts", _COUNT), ("tokens_generated", _COUNT), ("generate_s", _REAL),
-    ("tokens_per_s", _REAL), ("compute_s", _REAL), ("communication_s", _REAL), ("avg_latency_ms", _REAL),
-    ("started_at", _REAL), ("ended_at", _REAL), ("error", _TEXT),
-)  # fmt: skip
-_ACCOUNTED: tuple[tuple[str, pa.DataType], ...] = (("state", _TEXT), ("elapsed_s", _REAL), ("max_rss_bytes", _COUNT))
+    ("dp_rank", _COUNT),
+    ("pp_rank", _COUNT),
+    ("tp_rank", _COUNT),
+    ("host", _TEXT),
+    ("device", _TEXT),
+    ("gpu_id", _TEXT),
+    ("gpu_name", _TEXT),
+    ("engine_version", _TEXT),
+    ("torch_version", _TEXT),
+    ("rows", _COUNT),
+    ("complete", _YES),
+    ("load_s", _REAL),
+    ("bytes_read", _COUNT),
+    ("bytes_share", _REAL),
+    ("peak_memory_bytes", _COUNT),
+    ("prompts", _COUNT),
+    ("tokens_generated", _COUNT),
+    ("generate_s", _REAL),
+    ("tokens_per_s", _REAL),
+    ("compute_s", _REAL),
+    ("communication_s", _REAL),
+    ("avg_latency_ms", _REAL),
+    ("started_at", _REAL),
+    ("ended_at", _REAL),
+    ("error", _TEXT),
+)
+_ACCOUNTED: tuple[tuple[str, pa.DataType], ...] = (
+    ("state", _TEXT),
+    ("elapsed_s", _REAL),
+    ("max_rss_bytes", _COUNT),
+)
 _CONFIGURED: tuple[tuple[str, pa.DataType], ...] = (
-    ("num_nodes", _COUNT), ("gpus_per_node", _COUNT), ("tp_size", _COUNT), ("pp_size", _COUNT), ("dp_size", _COUNT),
-    ("world_size", _COUNT), ("engine", _TEXT), ("precision", _TEXT), ("batch_size", _COUNT),
-)  # fmt: skip
-SCHEMA = pa.schema([
-    ("strategy_id", _TEXT), ("rank", _COUNT), *_MEASURED, ("variant_s", pa.map_(_TEXT, _REAL)), *_ACCOUNTED,
-    *_CONFIGURED,
-])  # fmt: skip
-"""One row per (strategy_id, rank), also for ranks that left nothing. Sizes in bytes, `_s` in seconds, times in UTC
-seconds. `variant_s` is how long the rank's batches of each variant took together."""
+    ("num_nodes", _COUNT),
+    ("gpus_per_node", _COUNT),
+    ("tp_size", _COUNT),
+    ("pp_size", _COUNT),
+    ("dp_size", _COUNT),
+    ("world_size", _COUNT),
+    ("engine", _TEXT),
+    ("precision", _TEXT),
+    ("batch_size", _COUNT),
+)
+SCHEMA = pa.schema(
+    [
+        ("strategy_id", _TEXT),
+        ("rank", _COUNT),
+        *_MEASURED,
+        ("variant_s", pa.map_(_TEXT, _REAL)),
+        *_ACCOUNTED,
+        *_CONFIGURED,
+    ]
+)
+"""One row per (strategy_id, rank), also for ranks that left nothing. Sizes in bytes,
+`_s` in seconds, times in UTC seconds. `variant_s` is how long the rank's batches of
+each variant took together.
+"""
 
 
 def metric_rows(
-    strategy_id: str, config: Mapping[str, Any], entry: Mapping[str, Any], shards: Iterable[Shard]
+    strategy_id: str,
+    config: Mapping[str, Any],
+    entry: Mapping[str, Any],
+    shards: Iterable[ResultShard],
 ) -> list[dict[str, Any]]:
     """Rows of SCHEMA. A figure that is missing or of another type is null."""
     shared = {name: _as(kind, entry.get(name)) for name, kind in _ACCOUNTED}
@@ -46,7 +90,15 @@ def metric_rows(
         figures = {name: _as(kind, measured.get(name)) for name, kind in _MEASURED}
         figures["complete"] = figures["complete"] or False
         seconds = _variant_seconds(measured.get("batches"))
-        rows.append({"strategy_id": strategy_id, "rank": shard.rank, **figures, "variant_s": seconds, **shared})
+        rows.append(
+            {
+                "strategy_id": strategy_id,
+                "rank": shard.rank,
+                **figures,
+                "variant_s": seconds,
+                **shared,
+            }
+        )
     return rows
 
 
@@ -55,7 +107,8 @@ def _variant_seconds(batches: object) -> list[tuple[str, float]]:
     for batch in cast(Sequence[object], batches) if isinstance(batches, list) else ():
         if isinstance(batch, dict):
             values = cast(dict[str, Any], batch)
-            variant, taken = values.get("variant"), _as(_REAL, values.get("latency_ms"))
+            variant = values.get("variant")
+            taken = _as(_REAL, values.get("latency_ms"))
             if isinstance(variant, str) and taken is not None:
                 seconds[variant] = seconds.get(variant, 0.0) + taken / 1000
     return list(seconds.items())
@@ -69,7 +122,11 @@ def _as(kind: pa.DataType, value: object) -> Any:
         return None if value is None else str(value)
     if isinstance(value, str):
         value = _moment(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+    ):
         return None
     if kind == _REAL:
         return float(value)

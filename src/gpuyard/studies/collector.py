@@ -1,6 +1,7 @@
-"""The results of a run: what the ranks of each strategy left, checked, joined with the prompts and kept as tables.
+"""Collect the results of a run: check each rank's output and join it with the prompts.
 
-Nothing that can be read is dropped because something else is missing: the strategy is PARTIAL then, and says why.
+No result that can be read is dropped because something else is missing: the strategy is
+then PARTIAL, and its reasons say why.
 """
 
 # pyarrow and pandas have no types.
@@ -22,16 +23,38 @@ from gpuyard.storage.archive import beside, replace
 from gpuyard.studies.cluster_metrics import SCHEMA as METRICS_SCHEMA
 from gpuyard.studies.cluster_metrics import metric_rows
 from gpuyard.studies.coverage import Coverage, Prompts, named
-from gpuyard.studies.shards import Shard
+from gpuyard.studies.shards import ResultShard
 
-ADDED = pa.schema([
-    ("strategy", pa.string()), ("strategy_id", pa.string()), ("rank", pa.int64()), ("gpu_id", pa.string()),
-    ("cluster_completion", pa.string()), ("cluster_latency_ms", pa.float64()), ("ttft_ms", pa.float64()),
-    ("tokens_generated", pa.int64()), ("prompt_tokens", pa.int64()), ("finish_reason", pa.string()),
-    ("token_ids", pa.list_(pa.int32())), ("batch", pa.int64()), ("trace_path", pa.string()), ("status", pa.string()),
-])  # fmt: skip
-"""The columns beside those of the prompts. `status` is ok or missing; the baseline's own is `local_status`."""
-_WIDE = ("cluster_completion", "cluster_latency_ms", "ttft_ms", "tokens_generated", "finish_reason", "status")
+ADDED = pa.schema(
+    [
+        ("strategy", pa.string()),
+        ("strategy_id", pa.string()),
+        ("rank", pa.int64()),
+        ("gpu_id", pa.string()),
+        ("cluster_completion", pa.string()),
+        ("cluster_latency_ms", pa.float64()),
+        ("ttft_ms", pa.float64()),
+        ("tokens_generated", pa.int64()),
+        ("prompt_tokens", pa.int64()),
+        ("finish_reason", pa.string()),
+        ("token_ids", pa.list_(pa.int32())),
+        ("batch", pa.int64()),
+        ("trace_path", pa.string()),
+        ("status", pa.string()),
+    ]
+)
+"""The columns beside those of the prompts.
+
+`status` is ok or missing; the baseline's own is `local_status`.
+"""
+_WIDE = (
+    "cluster_completion",
+    "cluster_latency_ms",
+    "ttft_ms",
+    "tokens_generated",
+    "finish_reason",
+    "status",
+)
 _RANK = re.compile(r"rank[-_]?(\d+)(?!\d)")
 _MOST_REASONS = 20
 _MOST_RANKS = 100_000
@@ -39,7 +62,11 @@ _MOST_RANKS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What came of a strategy. `status`: COMPLETED, PARTIAL, FAILED, or the manifest's where it left nothing."""
+    """The outcome of a strategy.
+
+    `status` is COMPLETED, PARTIAL or FAILED, or the manifest's status if there is no
+    output.
+    """
 
     strategy_id: str
     strategy: str
@@ -60,13 +87,17 @@ class Trace:
 
 
 class ResultCollector:
-    """Collects a run into `results/`: `run_<ts>.parquet`, `cluster_metrics_run_<ts>.parquet` and `run_<ts>.json`.
+    """Writes a run's results, its metrics and its document after each strategy.
 
-    All three are written anew after each strategy, each beside its place and then renamed.
+    The files are `run_<ts>.parquet`, `cluster_metrics_run_<ts>.parquet` and
+    `run_<ts>.json`. Each is written to a temporary file that is then renamed.
     """
 
     def __init__(self, run: Path, results: Path | None = None) -> None:
-        """`run` is the run's folder; `results` is by default that of its study. InvalidInputError: no prompts there."""
+        """`run` is the run's folder; `results` is by default that of its study.
+
+        InvalidInputError: no prompts there.
+        """
         self.run = run
         self.results = results or run.parent.parent / "results"
         self.table = self.results / f"{run.name}.parquet"
@@ -81,25 +112,44 @@ class ResultCollector:
         """The strategies collected so far."""
         return tuple(self._collected.values())
 
-    def ingest_run(self, manifest: Mapping[str, Any] | None = None) -> tuple[Collected, ...]:
-        """Collect every strategy anew, in the manifest's order; folders that it does not name come last."""
-        manifest = _read_object(self.run / "manifest.json")[0] if manifest is None else manifest
+    def ingest_run(
+        self, manifest: Mapping[str, Any] | None = None
+    ) -> tuple[Collected, ...]:
+        """Collect every strategy again, in the manifest's order.
+
+        Folders that the manifest does not name come last.
+        """
+        manifest = (
+            _read_object(self.run / "manifest.json")[0]
+            if manifest is None
+            else manifest
+        )
         self._collected.clear()
         for strategy_id in {**_entries(manifest), **dict.fromkeys(self._folders())}:
             self.ingest_strategy(strategy_id, manifest)
         return self.collected
 
-    def ingest_strategy(self, strategy_id: str, manifest: Mapping[str, Any] | None = None) -> Collected:
-        """Collect one strategy, in place of what was collected of it before, and keep it with those before it."""
-        manifest = _read_object(self.run / "manifest.json")[0] if manifest is None else manifest
+    def ingest_strategy(
+        self, strategy_id: str, manifest: Mapping[str, Any] | None = None
+    ) -> Collected:
+        """Collect one strategy, and replace what was collected of it before."""
+        manifest = (
+            _read_object(self.run / "manifest.json")[0]
+            if manifest is None
+            else manifest
+        )
         entry = _entries(manifest).get(strategy_id, {})
         self._collected.pop(strategy_id, None)
-        visit = _Visit(self.run, strategy_id, entry, self._prompts)
+        visit = _StrategyReader(self.run, strategy_id, entry, self._prompts)
         with beside(self.table) as fresh:
-            with pq.ParquetWriter(fresh, self._schema, use_dictionary=self._repeated()) as writer:
+            with pq.ParquetWriter(
+                fresh, self._schema, use_dictionary=self._repeated()
+            ) as writer:
                 self._copy_others(writer)
                 for table in visit.tables():
-                    writer.write_table(table.select(self._schema.names).cast(self._schema))
+                    writer.write_table(
+                        table.select(self._schema.names).cast(self._schema)
+                    )
             replace(fresh, self.table)
         self._keep_metrics(visit.metrics())
         collected = self._collected[strategy_id] = visit.verdict()
@@ -107,12 +157,20 @@ class ResultCollector:
         return collected
 
     def merge(self) -> pa.Table:
-        """Every row collected, in the long form: one per (prompt_id, variant, strategy_id)."""
-        return pq.read_table(self.table) if self.table.exists() else self._schema.empty_table()
+        """Return every row collected: one per (prompt_id, variant, strategy_id)."""
+        return (
+            pq.read_table(self.table)
+            if self.table.exists()
+            else self._schema.empty_table()
+        )
 
     def to_dataframe(self, *, wide: bool = False) -> pd.DataFrame:
-        """The long form as pandas has it; `wide`: one row per (prompt_id, variant), a column per strategy and figure,
-        named `<strategy_id>.<figure>`."""
+        """Return the results as a data frame.
+
+        The long form has one row per (prompt_id, variant, strategy_id). The `wide` form
+        has one row per (prompt_id, variant) and a column `<strategy_id>.<figure>` for
+        each strategy and figure.
+        """
         long = cast(pd.DataFrame, self.merge().to_pandas())
         if not wide:
             return long
@@ -131,17 +189,28 @@ class ResultCollector:
         return [path.parent.name for path in sorted(self.run.glob("*/exp_config.json"))]
 
     def _repeated(self) -> Any:
-        """Columns whose values come again and again, and are kept once per group of rows."""
+        """Return the columns with repeated values, which are stored as dictionaries."""
         once = {"prompt_id", "cluster_completion"}
-        return [field.name for field in self._schema if field.type == pa.string() and field.name not in once]
+        return [
+            field.name
+            for field in self._schema
+            if field.type == pa.string() and field.name not in once
+        ]
 
     def _copy_others(self, writer: pq.ParquetWriter) -> None:
-        """Put down again what is there of the strategies collected before. A group of rows is of one strategy."""
+        """Copy the rows of the strategies that were collected before.
+
+        Each row group holds one strategy.
+        """
         if not self._collected or not self.table.exists():
             return
         with pq.ParquetFile(self.table) as old:
-            for group in range(old.num_row_groups if old.schema_arrow.equals(self._schema) else 0):
-                owner = old.read_row_group(group, ["strategy_id"])["strategy_id"][0].as_py()
+            for group in range(
+                old.num_row_groups if old.schema_arrow.equals(self._schema) else 0
+            ):
+                owner = old.read_row_group(group, ["strategy_id"])["strategy_id"][
+                    0
+                ].as_py()
                 if owner in self._collected:
                     writer.write_table(old.read_row_group(group))
 
@@ -149,43 +218,70 @@ class ResultCollector:
         table = pa.Table.from_pylist(list(rows), schema=METRICS_SCHEMA)
         if self._collected and self.metrics.exists():
             old = pq.read_table(self.metrics, schema=METRICS_SCHEMA)
-            others = pc.is_in(old["strategy_id"], value_set=pa.array(list(self._collected), pa.string()))
+            others = pc.is_in(
+                old["strategy_id"],
+                value_set=pa.array(list(self._collected), pa.string()),
+            )
             table = pa.concat_tables([old.filter(others), table])
         with beside(self.metrics) as fresh:
             pq.write_table(table, fresh)
             replace(fresh, self.metrics)
 
     def _keep_document(self, manifest: Mapping[str, Any]) -> None:
-        document = {**manifest, "run_id": self.run.name, "collected": [asdict(one) for one in self.collected]}
+        document = {
+            **manifest,
+            "run_id": self.run.name,
+            "collected": [asdict(one) for one in self.collected],
+        }
         with beside(self.document) as fresh:
-            fresh.write_text(json.dumps(document, indent=2, ensure_ascii=False, default=str), encoding="utf-8")
+            fresh.write_text(
+                json.dumps(document, indent=2, ensure_ascii=False, default=str),
+                encoding="utf-8",
+            )
             replace(fresh, self.document)
 
 
-class _Visit:
-    """One strategy, while it is read."""
+class _StrategyReader:
+    """Reads the output of one strategy."""
 
-    def __init__(self, run: Path, strategy_id: str, entry: Mapping[str, Any], prompts: Prompts) -> None:
-        self._run, self._id, self._entry, self._prompts = run, strategy_id, entry, prompts
+    def __init__(
+        self, run: Path, strategy_id: str, entry: Mapping[str, Any], prompts: Prompts
+    ) -> None:
+        self._run = run
+        self._id = strategy_id
+        self._entry = entry
+        self._prompts = prompts
         self._folder = run / strategy_id
         self._reasons: list[str] = []
         self._config, fault = _read_object(self._folder / "exp_config.json")
         self._kind = str(entry.get("kind") or self._config.get("kind") or strategy_id)
         self._shards = [self._shard(rank) for rank in range(self._processes())]
-        self._coverage = Coverage(prompts, self._config.get("variants"), self._config.get("limit"))
+        self._coverage = Coverage(
+            prompts, self._config.get("variants"), self._config.get("limit")
+        )
         self._kept = 0
         if fault:
             self._reasons.append(f"exp_config.json {fault}")
         if self._config.get("run_id", run.name) != run.name:
-            self._reasons.append(f"exp_config.json is of the run {self._config['run_id']}: two runs in one folder")
+            self._reasons.append(
+                f"exp_config.json is of the run {self._config['run_id']}: two runs in"
+                " one folder"
+            )
 
     def tables(self) -> Iterator[pa.Table]:
-        """The rows joined with their prompts, then a row for each prompt without a result."""
-        traces = {trace.rank: str(trace.path.relative_to(self._run)) for trace in _traces(self._folder, self._id)}
+        """Yield rows joined with their prompts, then rows for prompts without any."""
+        traces = {
+            trace.rank: str(trace.path.relative_to(self._run))
+            for trace in _traces(self._folder, self._id)
+        }
         for shard in self._shards:
             gpu = (shard.footer or {}).get("gpu_id")
-            constants = {"rank": shard.rank, "gpu_id": None if gpu is None else str(gpu),
-                         "trace_path": traces.get(shard.rank), "status": "ok"}  # fmt: skip
+            constants = {
+                "rank": shard.rank,
+                "gpu_id": None if gpu is None else str(gpu),
+                "trace_path": traces.get(shard.rank),
+                "status": "ok",
+            }
             for table in shard.tables():
                 rows, kept = self._coverage.admit(table, self._id)
                 self._kept += kept.num_rows
@@ -200,25 +296,51 @@ class _Visit:
         return metric_rows(self._id, self._config, self._entry, self._shards)
 
     def verdict(self) -> Collected:
-        """What came of it, once all tables are read."""
-        reasons = [*self._reasons, *self._lost_files(), *(fault for shard in self._shards for fault in shard.faults)]
+        """Return the outcome, once all tables have been read."""
+        reasons = [
+            *self._reasons,
+            *self._lost_files(),
+            *(fault for shard in self._shards for fault in shard.faults),
+        ]
         reasons += self._coverage.reasons()
         status, reasons = _judge(self._entry, self._kept, reasons)
         if len(reasons) > _MOST_REASONS:
-            reasons = [*reasons[:_MOST_REASONS], f"and {len(reasons) - _MOST_REASONS} faults more"]
-        return Collected(self._id, self._kind, status, tuple(reasons), self._kept, self._coverage.expected,
-                         len(self._shards))  # fmt: skip
+            reasons = [
+                *reasons[:_MOST_REASONS],
+                f"and {len(reasons) - _MOST_REASONS} faults more",
+            ]
+        return Collected(
+            self._id,
+            self._kind,
+            status,
+            tuple(reasons),
+            self._kept,
+            self._coverage.expected,
+            len(self._shards),
+        )
 
-    def _joined(self, prompts: pa.Array, rows: pa.Table | None, constants: Mapping[str, Any]) -> pa.Table:
-        """Prompts by their row numbers, beside `rows` (nulls where None) under the names of the results."""
+    def _joined(
+        self, prompts: pa.Array, rows: pa.Table | None, constants: Mapping[str, Any]
+    ) -> pa.Table:
+        """Join prompts, by their row numbers, with the rows of results.
+
+        Without `rows`, the columns of the results are null.
+        """
         columns = self._prompts.joined.take(prompts)
         values = {"strategy": self._kind, "strategy_id": self._id, **constants}
         found = (
-            {} if rows is None else {"cluster_completion": rows["completion"], "cluster_latency_ms": rows["latency_ms"]}
+            {}
+            if rows is None
+            else {
+                "cluster_completion": rows["completion"],
+                "cluster_latency_ms": rows["latency_ms"],
+            }
         )
         for field in ADDED:
             if field.name in values:
-                column = pa.repeat(pa.scalar(values[field.name], field.type), len(prompts))
+                column = pa.repeat(
+                    pa.scalar(values[field.name], field.type), len(prompts)
+                )
             elif rows is None:
                 column = pa.nulls(len(prompts), field.type)
             else:
@@ -229,37 +351,63 @@ class _Visit:
         return columns
 
     def _processes(self) -> int:
-        """How many processes leave a shard: one for each rank, but vLLM's workers are its own and leave none."""
+        """Return how many processes write a shard.
+
+        There is one for each rank, except that the workers of vLLM write none.
+        """
         written = len(list((self._folder / "outputs").glob("shard_*.jsonl")))
         if self._config.get("engine") == "vllm":
             return max(1, written)
         size = self._config.get("world_size")
-        if isinstance(size, int) and not isinstance(size, bool) and 0 < size <= _MOST_RANKS:
+        if (
+            isinstance(size, int)
+            and not isinstance(size, bool)
+            and 0 < size <= _MOST_RANKS
+        ):
             return size
         if self._config:
             self._reasons.append(f"exp_config.json names no world_size: {size!r}")
         return written
 
-    def _shard(self, rank: int) -> Shard:
+    def _shard(self, rank: int) -> ResultShard:
         output = str(self._config.get("output_shard_pattern") or "shard_{rank}.jsonl")
         metrics = str(self._config.get("metrics_file") or "metrics_rank_{rank}.json")
-        return Shard(self._folder, rank, *(Path(name.replace("{rank}", str(rank))).name for name in (output, metrics)))
+        return ResultShard(
+            self._folder,
+            rank,
+            *(
+                Path(name.replace("{rank}", str(rank))).name
+                for name in (output, metrics)
+            ),
+        )
 
     def _lost_files(self) -> Iterator[str]:
-        """Files that should be there, and shards that should not."""
+        """Describe missing files, and shards that should not be there."""
         size = len(self._shards)
         if lost := [shard.path.name for shard in self._shards if not shard.is_there]:
             yield f"{len(lost)} of {size} shards are missing: {named(lost)}"
-        if bare := [shard.footer_path.name for shard in self._shards if not shard.has_footer]:
-            yield f"{len(bare)} of {size} footers are missing, so their shards may not be whole: {named(bare)}"
+        if bare := [
+            shard.footer_path.name for shard in self._shards if not shard.has_footer
+        ]:
+            yield (
+                f"{len(bare)} of {size} footers are missing, so their shards may not be"
+                f" whole: {named(bare)}"
+            )
         expected = {shard.path.name for shard in self._shards}
-        outputs = sorted(path.name for path in (self._folder / "outputs").glob("*.jsonl"))
+        outputs = sorted(
+            path.name for path in (self._folder / "outputs").glob("*.jsonl")
+        )
         if extra := [name for name in outputs if name not in expected]:
-            yield f"{len(extra)} shards too many for {size} ranks are left out: {named(extra)}; two runs in one folder?"
+            yield (
+                f"{len(extra)} shards too many for {size} ranks are left out:"
+                f" {named(extra)}; two runs in one folder?"
+            )
 
 
-def _judge(entry: Mapping[str, Any], rows: int, reasons: list[str]) -> tuple[str, list[str]]:
-    """The status and all reasons for it, from what the manifest says and what was found."""
+def _judge(
+    entry: Mapping[str, Any], rows: int, reasons: list[str]
+) -> tuple[str, list[str]]:
+    """Return the status and its reasons, from the manifest and the rows found."""
     said = str(entry.get("status") or "")
     # Of a job that ended well, or of an earlier look at it, what the files show counts.
     if entry.get("reason") and said not in ("COMPLETED", "PARTIAL"):
@@ -297,4 +445,8 @@ def _read_object(path: Path) -> tuple[dict[str, Any], str]:
         return {}, "is missing"
     except (OSError, ValueError, RecursionError) as error:
         return {}, f"cannot be read: {error}"
-    return (cast(dict[str, Any], found), "") if isinstance(found, dict) else ({}, "is no JSON object")
+    return (
+        (cast(dict[str, Any], found), "")
+        if isinstance(found, dict)
+        else ({}, "is no JSON object")
+    )

@@ -1,4 +1,4 @@
-"""`gpuyard study run, resume, status, report`: a study from its prompts to its answer."""
+"""`gpuyard study run, resume, status, report`: run a study and report its results."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -10,15 +10,27 @@ import typer
 
 from gpuyard.client.printing import print_json, print_table, say
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.studies.commands import AsJson, Folder, Limit, OneVariant, app, extra_needed, variants_of
+from gpuyard.studies.commands import (
+    AsJson,
+    Folder,
+    Limit,
+    OneVariant,
+    app,
+    extra_needed,
+    variants_of,
+)
 
 if TYPE_CHECKING:
-    from gpuyard.studies.manifest import Entry, Manifest
+    from gpuyard.studies.manifest import Manifest, ManifestEntry
     from gpuyard.studies.pipeline import DistributedExperimentPipeline
     from gpuyard.studies.study import Study, Variant
 
-Provider = Annotated[str, typer.Option(metavar="NAME", help="Which of the providers is the cluster.")]
-FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first strategy that fails.")]
+Provider = Annotated[
+    str, typer.Option(metavar="NAME", help="Which of the providers is the cluster.")
+]
+FailFast = Annotated[
+    bool, typer.Option("--fail-fast", help="Stop at the first strategy that fails.")
+]
 _FAILED = 1
 _INTERRUPTED = 130
 
@@ -28,18 +40,27 @@ _INTERRUPTED = 130
 def run(
     directory: Folder = Path(),
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="S", help="Only this one; more may be named.")
+        list[str] | None,
+        typer.Option("--only", metavar="S", help="Only this one; more may be named."),
     ] = None,
     variant: OneVariant = "",
     limit: Limit = None,
     fail_fast: FailFast = False,
     override: Annotated[
-        bool, typer.Option("--override/--no-override", help="Begin anew though the newest run is not over.")
+        bool,
+        typer.Option(
+            "--override/--no-override",
+            help="Begin anew though the newest run is not over.",
+        ),
     ] = False,
     provider: Provider = "slurm",
 ) -> None:
-    """Ask the baseline, run the strategies one after the other, report. Exit code 1 when one has failed."""
-    study, variants = _checked(directory), variants_of(variant)
+    """Ask the baseline, run the strategies one after the other, report.
+
+    Exit code 1 when one has failed.
+    """
+    study = _checked(directory)
+    variants = variants_of(variant)
     with _session(study, provider) as pipeline:
         pipeline.chosen(only or ())
         _refuse_unfinished(study, override)
@@ -51,8 +72,14 @@ def run(
 
 @app.command()
 @extra_needed
-def resume(directory: Folder = Path(), fail_fast: FailFast = False, provider: Provider = "slurm") -> None:
-    """Go on with the newest run: what is under way is seen to its end, what failed is tried again."""
+def resume(
+    directory: Folder = Path(),
+    fail_fast: FailFast = False,
+    provider: Provider = "slurm",
+) -> None:
+    """Go on with the newest run: what is under way is seen to its end, what failed is
+    tried again.
+    """
     study = _checked(directory)
     with _session(study, provider) as pipeline:
         manifest = pipeline.newest()
@@ -68,7 +95,13 @@ def status(directory: Folder = Path(), as_json: AsJson = False) -> None:
 
     manifest = Manifest.load(newest_run(load_study(directory).runs))
     if as_json:
-        print_json({"run_id": manifest.run_id, "items": [asdict(entry) for entry in manifest.entries], "next": None})
+        print_json(
+            {
+                "run_id": manifest.run_id,
+                "items": [asdict(entry) for entry in manifest.entries],
+                "next": None,
+            }
+        )
         return
     say(manifest.run_id)
     _print_entries(manifest)
@@ -92,15 +125,20 @@ def report(directory: Folder = Path()) -> None:
 
 
 @contextmanager
-def _session(study: "Study", provider: str) -> "Generator[DistributedExperimentPipeline]":
-    """A pipeline that works through the yard, and alone on its study."""
+def _session(
+    study: "Study", provider: str
+) -> "Generator[DistributedExperimentPipeline]":
+    """Yield a pipeline that holds the study's lock."""
     from gpuyard.client.sync import Client
     from gpuyard.studies.pipeline import DistributedExperimentPipeline
 
     told: dict[int, str] = {}
     with Client() as client:
         pipeline = DistributedExperimentPipeline(
-            study, client, provider=provider, tell=lambda manifest: _tell(manifest, told)
+            study,
+            client,
+            provider=provider,
+            tell=lambda manifest: _tell(manifest, told),
         )
         with pipeline.alone():
             yield pipeline
@@ -108,11 +146,11 @@ def _session(study: "Study", provider: str) -> "Generator[DistributedExperimentP
 
 def _checked(directory: Path) -> "Study":
     """The study, if it can run; InvalidInputError names all that is wrong."""
-    from gpuyard.studies.review import review
     from gpuyard.studies.study import load_study
+    from gpuyard.studies.validation import validate_study
 
     study = load_study(directory)
-    found = review(study)
+    found = validate_study(study)
     for warning in found.warnings:
         say(f"warning  {warning}")
     if found.faults:
@@ -128,28 +166,48 @@ def _refuse_unfinished(study: "Study", override: bool) -> None:
         return
     under_way = [entry for entry in Manifest.load(runs[-1]).entries if not entry.over]
     if under_way:
-        fault = f"is not over in {runs[-1].name}: {under_way[0].strategy_id} is {under_way[0].status}"
-        raise InvalidInputError.of("study", fault, "`gpuyard study resume`, or --override to begin anew")
+        fault = (
+            f"is not over in {runs[-1].name}: {under_way[0].strategy_id} is"
+            f" {under_way[0].status}"
+        )
+        raise InvalidInputError.of(
+            "study", fault, "`gpuyard study resume`, or --override to begin anew"
+        )
 
 
-def _ask_baseline(study: "Study", variants: "tuple[Variant, ...]", limit: int | None) -> None:
-    """Ask for the answers to the prompts of a run; one that gets none is told, and is no reason to stop."""
+def _ask_baseline(
+    study: "Study", variants: "tuple[Variant, ...]", limit: int | None
+) -> None:
+    """Ask the endpoint for the baseline's answers to the prompts of a run.
+
+    A prompt without an answer causes a warning and does not stop the run.
+    """
     from gpuyard.studies.baseline import LocalInferenceRunner
-    from gpuyard.studies.prompts import PromptDataFrameBuilder, PromptFileSet, PromptRepository, TokenCounter
+    from gpuyard.studies.prompts import (
+        PromptDataFrameBuilder,
+        PromptFileSet,
+        PromptRepository,
+        TokenCounter,
+    )
     from gpuyard.studies.tables import rows_of
 
     if study.baseline:
         runner = LocalInferenceRunner.of(study)
-        builder = PromptDataFrameBuilder(PromptRepository(PromptFileSet.of(study)), TokenCounter.of(study))
+        builder = PromptDataFrameBuilder(
+            PromptRepository(PromptFileSet.of(study)), TokenCounter.of(study)
+        )
         asked = rows_of(runner.run(builder.build(variants, limit)))
         runner.persist(runner.attach_metrics(builder.build()), study.baseline_table)
         for row in asked:
             if row["status"] != "ok":
-                say(f"warning  no baseline for {row['prompt_id']} of {row['variant']}: {row['reason']}")
+                say(
+                    f"warning  no baseline for {row['prompt_id']} of {row['variant']}:"
+                    f" {row['reason']}"
+                )
 
 
 def _tell(manifest: "Manifest", told: dict[int, str]) -> None:
-    """One line for each thing that is new."""
+    """Print one line for each entry that has changed."""
     for number, entry in enumerate(manifest.entries):
         words = _words(entry)
         if told.get(number) != words:
@@ -157,7 +215,7 @@ def _tell(manifest: "Manifest", told: dict[int, str]) -> None:
             say(words)
 
 
-def _words(entry: "Entry") -> str:
+def _words(entry: "ManifestEntry") -> str:
     job = f" as job {entry.job_id}" if entry.job_id else ""
     took = f" after {entry.elapsed_s:.0f} s" if entry.elapsed_s is not None else ""
     state = entry.status if entry.over else entry.state or entry.status
@@ -168,22 +226,43 @@ def _words(entry: "Entry") -> str:
 def _print_entries(manifest: "Manifest") -> None:
     columns = ("STRATEGY", "TRY", "JOB", "STATUS", "SECONDS", "PEAK GIB", "WHY")
     rows: list[tuple[Any, ...]] = [
-        (entry.strategy_id, entry.attempt, entry.job_id, entry.status,
-         None if entry.elapsed_s is None else round(entry.elapsed_s),
-         None if entry.max_rss_bytes is None else round(entry.max_rss_bytes / 2**30, 2), entry.reason)
+        (
+            entry.strategy_id,
+            entry.attempt,
+            entry.job_id,
+            entry.status,
+            None if entry.elapsed_s is None else round(entry.elapsed_s),
+            (
+                None
+                if entry.max_rss_bytes is None
+                else round(entry.max_rss_bytes / 2**30, 2)
+            ),
+            entry.reason,
+        )
         for entry in manifest.entries
-    ]  # fmt: skip
+    ]
     print_table(columns, rows)
 
 
 def _go_on(
-    study: "Study", pipeline: "DistributedExperimentPipeline", manifest: "Manifest", only: Any, *, fail_fast: bool
+    study: "Study",
+    pipeline: "DistributedExperimentPipeline",
+    manifest: "Manifest",
+    only: Any,
+    *,
+    fail_fast: bool,
 ) -> None:
-    """Run what is left, and report. Ctrl-C leaves the jobs to Slurm."""
+    """Run the remaining jobs and write the report.
+
+    Ctrl-C does not stop jobs that Slurm has.
+    """
     try:
         well = pipeline.run(manifest, only, fail_fast=fail_fast)
     except KeyboardInterrupt:
-        say("Stopped. A job that Slurm has goes on; `gpuyard study resume` goes on with the study.")
+        say(
+            "Stopped. A job that Slurm has goes on; `gpuyard study resume` goes on with"
+            " the study."
+        )
         raise typer.Exit(_INTERRUPTED) from None
     _report(study, manifest)
     if not well:
@@ -192,7 +271,7 @@ def _go_on(
 
 
 def _report(study: "Study", manifest: "Manifest") -> None:
-    from gpuyard.studies.outcome import write_report
+    from gpuyard.studies.report import write_report
 
     for path in write_report(study, manifest):
         say(f"wrote {path}")

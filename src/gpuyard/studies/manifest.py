@@ -1,4 +1,7 @@
-"""The memory of a run: which jobs there are and what became of each. One file, written whole after every change."""
+"""The manifest of a run: its jobs and their states, in one file.
+
+The file is replaced as a whole after every change.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,12 +19,18 @@ OVER = frozenset({DONE, "FAILED", "TIMEOUT", "PARTIAL"})
 
 
 @dataclass(slots=True)
-class Entry:
-    """One job of a strategy. `status` is PENDING until Slurm has it, SUBMITTED until it is over, then COMPLETED,
-    FAILED, TIMEOUT or PARTIAL (some of its rows are there). `job_id` is Slurm's number, `gpuyard_job` ours. Times are
-    UTC seconds, `elapsed_s` and `max_rss_bytes` are Slurm's. `overrides` are the values of a sweep. One that
-    failed is `set_aside` when its strategy is given another chance. `job_status` and `job_reason` are the job's own
-    end, before its results were read; `status` and `reason` heed both."""
+class ManifestEntry:
+    """One job of a strategy.
+
+    `status` is PENDING until Slurm accepts the job and SUBMITTED until it ends, then
+    COMPLETED, FAILED, TIMEOUT or PARTIAL (only some of its rows exist). `job_status`
+    and `job_reason` describe how the job itself ended; `status` and `reason` take its
+    results into account too.
+
+    `job_id` is Slurm's number and `gpuyard_job` ours. Times are UTC seconds;
+    `elapsed_s` and `max_rss_bytes` come from Slurm. `overrides` are the values of a
+    sweep. A failed entry is `set_aside` when its strategy is tried again.
+    """
 
     strategy_id: str
     strategy: str
@@ -46,20 +55,26 @@ class Entry:
 
     @property
     def over(self) -> bool:
-        """Nothing more comes of it."""
+        """Whether the job has ended."""
         return self.status in OVER
 
     def end(self, status: str, reason: str | None, ended_at: float) -> None:
-        """Its job is over."""
-        self.status, self.reason, self.ended_at = status, reason, ended_at
-        self.job_status, self.job_reason = status, reason
+        """Record the end of the job."""
+        self.status = status
+        self.reason = reason
+        self.ended_at = ended_at
+        self.job_status = status
+        self.job_reason = reason
 
 
 @dataclass(slots=True)
 class Manifest:
-    """A run: of which study (by the hash of its file), over which prompts, with which strategies (none: all), and its
-    entries in the order of their submission. Only the newest entry of a strategy id counts; those before it are tries
-    that failed."""
+    """A run and its jobs.
+
+    It holds the hash of the study's file, the variants of prompts, the selected
+    strategies (none: all), and the entries in the order of submission. Only the newest
+    entry of a strategy id counts; earlier ones are failed tries.
+    """
 
     path: Path
     run_id: str
@@ -69,43 +84,61 @@ class Manifest:
     variants: tuple[str, ...]
     limit: int | None = None
     only: tuple[str, ...] = ()
-    entries: list[Entry] = field(default_factory=list[Entry])
+    entries: list[ManifestEntry] = field(default_factory=list[ManifestEntry])
 
     def save(self) -> None:
         """Write it whole or not at all."""
         replace_file(self.path, json.dumps(self.document(), indent=2).encode())
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
-        return {**{name: getattr(self, name) for name in _HEAD}, "entries": [asdict(entry) for entry in self.entries]}
+        """Return the manifest as a JSON object."""
+        return {
+            **{name: getattr(self, name) for name in _HEAD},
+            "entries": [asdict(entry) for entry in self.entries],
+        }
 
     @classmethod
     def load(cls, run: Path) -> "Manifest":
-        """The manifest in a run's folder; NotFoundError, or InvalidInputError for one that is damaged."""
+        """Read the manifest in a run's folder.
+
+        NotFoundError when there is none, InvalidInputError when it is damaged.
+        """
         path = run / FILE
         try:
             found = json.loads(path.read_text())
-            known = {item.name for item in fields(Entry)}
-            entries = [Entry(**{key: value for key, value in row.items() if key in known}) for row in found["entries"]]
+            known = {item.name for item in fields(ManifestEntry)}
+            entries = [
+                ManifestEntry(
+                    **{key: value for key, value in row.items() if key in known}
+                )
+                for row in found["entries"]
+            ]
             head: dict[str, Any] = {name: found[name] for name in _HEAD}
             head |= {"variants": tuple(head["variants"]), "only": tuple(head["only"])}
             return cls(path, entries=entries, **head)
         except FileNotFoundError:
-            raise NotFoundError(f"There is no run in {run}.", "`gpuyard study run` makes one.") from None
+            raise NotFoundError(
+                f"There is no run in {run}.", "`gpuyard study run` makes one."
+            ) from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InvalidInputError.of(str(path), f"is damaged: {error}", "start a new run") from None
+            raise InvalidInputError.of(
+                str(path), f"is damaged: {error}", "start a new run"
+            ) from None
 
-    def of(self, strategy: str) -> list[Entry]:
+    def of(self, strategy: str) -> list[ManifestEntry]:
         """The jobs of a strategy so far."""
         return [entry for entry in self.entries if entry.strategy == strategy]
 
     def outcomes(self, strategy: str) -> list[JobOutcome]:
-        """What a strategy is told of its jobs."""
-        return [JobOutcome(entry.overrides, entry.status, entry.attempt) for entry in self.of(strategy)
-                if not entry.set_aside]  # fmt: skip
+        """Return the outcomes from which a strategy chooses its next job."""
+        return [
+            JobOutcome(entry.overrides, entry.status, entry.attempt)
+            for entry in self.of(strategy)
+            if not entry.set_aside
+        ]
 
-    def newest(self) -> Mapping[str, Entry]:
-        """The entry that counts, by strategy id."""
+    def newest(self) -> Mapping[str, ManifestEntry]:
+        """Return the newest entry of each strategy id."""
         return {entry.strategy_id: entry for entry in self.entries}
 
 
@@ -113,10 +146,12 @@ _HEAD = ("run_id", "study", "study_sha256", "created_at", "variants", "limit", "
 
 
 def newest_run(folder: Path) -> Path:
-    """The run to look at; NotFoundError where there is none."""
+    """Return the folder of the newest run; NotFoundError when there is none."""
     runs = runs_of(folder)
     if not runs:
-        raise NotFoundError("This study has no run yet.", "`gpuyard study run` makes one.")
+        raise NotFoundError(
+            "This study has no run yet.", "`gpuyard study run` makes one."
+        )
     return runs[-1]
 
 

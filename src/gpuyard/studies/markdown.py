@@ -1,18 +1,23 @@
-"""The summary of a run in Markdown: the answer, one table, what failed, what to beware of."""
+"""Write a run's summary as Markdown: best strategy, table, failures, warnings."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from gpuyard.studies.summary import RunSummary
+from gpuyard.studies.run_table import RunTable
 
 LABELS = {
-    "exact_match": "exact match", "token_agreement": "agreement", "edit_similarity": "edit similarity", "bleu": "BLEU",
-    "chrf": "chrF", "rouge_l": "ROUGE-L", "embedding_similarity": "embeddings", "peer_exact": "same as peer",
+    "exact_match": "exact match",
+    "token_agreement": "agreement",
+    "edit_similarity": "edit similarity",
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "rouge_l": "ROUGE-L",
+    "embedding_similarity": "embeddings",
+    "peer_exact": "same as peer",
     "peer_agreement": "agreement with peer",
-}  # fmt: skip
+}
 
 _LEADING = ("exact_match", "token_agreement", "peer_agreement")
 
@@ -25,15 +30,24 @@ def figure(value: Any, digits: int = 0, unit: str = "") -> str:
 
 
 def share(row: Mapping[str, Any], name: str) -> str:
-    """A mean from 0 to 1, of the leading figures with its interval: `0.93 (0.88–0.97)`. The CSV has all intervals."""
-    low, high = figure(row.get(f"{name}_low"), 2), figure(row.get(f"{name}_high"), 2)
+    """Format a mean from 0 to 1; the leading scores with interval: `0.93 (0.88–0.97)`.
+
+    The CSV has all intervals.
+    """
+    low = figure(row.get(f"{name}_low"), 2)
+    high = figure(row.get(f"{name}_high"), 2)
     mean = figure(row.get(name), 2)
     return mean if low == "–" or name not in _LEADING else f"{mean} ({low}–{high})"
 
 
-def columns(summary: "RunSummary") -> dict[str, Callable[[Mapping[str, Any]], str]]:
-    """The table's columns, each with how a row shows it; those without any figure are left out."""
-    shares = {label: (name, partial(share, name=name)) for name, label in LABELS.items()}
+def columns(summary: RunTable) -> dict[str, Callable[[Mapping[str, Any]], str]]:
+    """Return the columns of the table, each with a function that formats a row's value.
+
+    Columns without any value are left out.
+    """
+    shares = {
+        label: (name, partial(share, name=name)) for name, label in LABELS.items()
+    }
     money = f"cost, {summary.currency}"
     every: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
         "strategy": ("strategy_id", lambda row: row["strategy_id"]),
@@ -51,38 +65,69 @@ def columns(summary: "RunSummary") -> dict[str, Callable[[Mapping[str, Any]], st
         "wall clock, s": ("wall_s", lambda row: figure(row.get("wall_s"), 1)),
         "GPU-hours": ("gpu_hours", lambda row: figure(row.get("gpu_hours"), 3)),
         money: ("cost", lambda row: figure(row.get("cost"), 4)),
-        "GPU-h per M tokens": ("gpu_hours_per_million", lambda row: figure(row.get("gpu_hours_per_million"), 1)),
-        "most memory, GiB": ("peak_memory_gib", lambda row: figure(row.get("peak_memory_gib"), 2)),
-        "communication": ("communication_share", lambda row: figure(_percent(row.get("communication_share")), 0, " %")),
+        "GPU-h per M tokens": (
+            "gpu_hours_per_million",
+            lambda row: figure(row.get("gpu_hours_per_million"), 1),
+        ),
+        "most memory, GiB": (
+            "peak_memory_gib",
+            lambda row: figure(row.get("peak_memory_gib"), 2),
+        ),
+        "communication": (
+            "communication_share",
+            lambda row: figure(_percent(row.get("communication_share")), 0, " %"),
+        ),
         "speed-up": ("speed_up", lambda row: figure(row.get("speed_up"), 2)),
         "efficiency": ("efficiency", lambda row: figure(row.get("efficiency"), 2)),
     }
     return {
-        label: show for label, (name, show) in every.items() if any(_is_there(row.get(name)) for row in summary.rows)
+        label: show
+        for label, (name, show) in every.items()
+        if any(_is_there(row.get(name)) for row in summary.rows)
     }
 
 
-def markdown(summary: "RunSummary") -> str:
+def markdown_page(summary: RunTable) -> str:
     """The whole page."""
     shown = columns(summary)
-    table = [list(shown), ["---"] * len(shown), *([show(row) for show in shown.values()] for row in summary.rows)]
+    table = [
+        list(shown),
+        ["---"] * len(shown),
+        *([show(row) for show in shown.values()] for row in summary.rows),
+    ]
     parts = [
         f"# {summary.document.get('study') or 'Study'}, {summary.run_id}",
-        f"**Best ({summary.ranking.objective.value}{summary.ranking.limit}):** {_plain(summary.ranking.reason)}",
+        (
+            f"**Best ({summary.ranking.objective.value}{summary.ranking.limit}):**"
+            f" {_plain(summary.ranking.reason)}"
+        ),
         "\n".join(f"| {' | '.join(map(_cell, row))} |" for row in table),
-        _list("What failed", [f"{one['strategy_id']} is {one['status']}: {reason}" for one in summary.collected
-                              for reason in one["reasons"]]),
-        _list("Not ranked", [f"{name}: {why}" for name, why in summary.ranking.left_out]),
+        _list(
+            "What failed",
+            [
+                f"{one['strategy_id']} is {one['status']}: {reason}"
+                for one in summary.collected
+                for reason in one["reasons"]
+            ],
+        ),
+        _list(
+            "Not ranked", [f"{name}: {why}" for name, why in summary.ranking.left_out]
+        ),
         _list("Beware", list(summary.warnings)),
         _plain(summary.baseline),
-        "Intervals hold the mean with 95 % (bootstrap over prompts). Speed-up and efficiency are beside the smallest "
-        "layout of the run.",
-    ]  # fmt: skip
+        (
+            "Intervals hold the mean with 95 % (bootstrap over prompts). Speed-up and"
+            " efficiency are beside the smallest layout of the run."
+        ),
+    ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _list(title: str, lines: Sequence[str]) -> str:
-    return f"## {title}\n\n" + "\n".join(f"- {_plain(line)}" for line in lines) if lines else ""
+    if not lines:
+        return ""
+    items = [f"- {_plain(line)}" for line in lines]
+    return f"## {title}\n\n" + "\n".join(items)
 
 
 def _cell(text: str) -> str:
@@ -99,4 +144,6 @@ def _percent(value: Any) -> Any:
 
 
 def _is_there(value: Any) -> bool:
-    return isinstance(value, str) or (isinstance(value, int | float) and math.isfinite(value))
+    return isinstance(value, str) or (
+        isinstance(value, int | float) and math.isfinite(value)
+    )

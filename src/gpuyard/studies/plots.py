@@ -1,7 +1,8 @@
 """The plots of a run's report, as SVG that takes its ink from the page around it.
 
-Each strategy has one colour and one marker in all plots. Colours are Okabe's and Ito's, which people who see colours
-differently can tell apart; where strategies outnumber them, markers do.
+Each strategy has one colour and one marker in all plots. Colours are Okabe's and Ito's,
+which people who see colours differently can tell apart; where strategies outnumber
+them, markers do.
 """
 
 # matplotlib and pandas have few types.
@@ -13,33 +14,56 @@ import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from gpuyard.studies.summary import RunSummary
+from gpuyard.studies.run_table import RunTable
 
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C6BB1")
 _MARKERS = "osD^vPX*"
-_INK, _FAINT = "#123456", "#123457"
-"""Stand-ins in the drawing for the page's text and lines: the SVG has `currentColor` and a variable in their place."""
+_INK = "#123456"
+_FAINT = "#123457"
+"""Stand-ins in the drawing for the page's text and lines: the SVG has `currentColor`
+and a variable in their place.
+"""
 _INCH_PER_BAR = 0.32
 _MOST_POINTS = 2000
 _PARTS = (("computing", 1.0, ""), ("communicating", 0.45, "////"), ("else", 0.12, ""))
-"""What the time of generation is split into, how strong each is drawn and with which hatching."""
+"""What the time of generation is split into, how strong each is drawn and with which
+hatching.
+"""
 _STYLE = {
-    "svg.fonttype": "none", "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 10,
-    "text.color": _INK, "axes.labelcolor": _INK, "axes.edgecolor": _FAINT, "xtick.color": _INK, "ytick.color": _INK,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
-    "grid.color": _FAINT, "grid.alpha": 0.35, "grid.linewidth": 0.6, "axes.facecolor": "none",
-    "figure.facecolor": "none", "legend.frameon": False, "legend.fontsize": 9, "path.simplify": True,
-}  # fmt: skip
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 10,
+    "text.color": _INK,
+    "axes.labelcolor": _INK,
+    "axes.edgecolor": _FAINT,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": _FAINT,
+    "grid.alpha": 0.35,
+    "grid.linewidth": 0.6,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "path.simplify": True,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A drawing: `name` for programs, `title` and `alt` (what it shows) for people, `svg` to stand in a page."""
+    """A drawing as SVG.
+
+    `name` is for programs; `title` and `alt` (what the drawing shows) are for people.
+    """
 
     name: str
     title: str
@@ -49,21 +73,27 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class _Sketch:
-    """How a plot is drawn on axes. `draw` returns what it shows in words, or nothing where there are no data."""
+    """How a plot is drawn on axes.
+
+    `draw` returns what it shows in words, or nothing where there are no data.
+    """
 
     title: str
-    draw: Callable[["RunSummary", Any], str]
+    draw: Callable[[RunTable, Any], str]
     by_row: bool = False
 
 
 def styles(strategies: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Each strategy's colour and marker, by its place in the run."""
+    """Return each strategy's colour and marker, by its position in the run."""
     size = len(PALETTE)
-    return {name: (PALETTE[at % size], _MARKERS[at % len(_MARKERS)]) for at, name in enumerate(strategies)}
+    return {
+        name: (PALETTE[at % size], _MARKERS[at % len(_MARKERS)])
+        for at, name in enumerate(strategies)
+    }
 
 
-def build(summary: "RunSummary") -> list[Plot]:
-    """Every plot. One that has no data says so."""
+def build_plots(summary: RunTable) -> list[Plot]:
+    """Draw every plot. A plot without data says so."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -72,7 +102,11 @@ def build(summary: "RunSummary") -> list[Plot]:
     for name, sketch in _SKETCHES.items():
         with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
             count = len(summary.strategies)
-            height = max(2.2, 1.4 + _INCH_PER_BAR * count) if sketch.by_row else 3.6 + 0.1 * count
+            height = (
+                max(2.2, 1.4 + _INCH_PER_BAR * count)
+                if sketch.by_row
+                else 3.6 + 0.1 * count
+            )
             layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1)
             figure = Figure(figsize=(5.4, height), layout=layout)
             axes = figure.subplots()
@@ -81,15 +115,27 @@ def build(summary: "RunSummary") -> list[Plot]:
                 alt = "There are no data for this plot."
                 axes.clear()
                 axes.set_axis_off()
-                axes.text(0.5, 0.5, alt, ha="center", va="center", transform=axes.transAxes)
-            plots.append(Plot(name, sketch.title, alt, _svg(figure, name, sketch.title, alt)))
+                axes.text(
+                    0.5, 0.5, alt, ha="center", va="center", transform=axes.transAxes
+                )
+            plots.append(
+                Plot(name, sketch.title, alt, _svg(figure, name, sketch.title, alt))
+            )
     return plots
 
 
 def _svg(figure: Any, name: str, title: str, alt: str) -> str:
-    """The drawing without what only files need; ids carry the plot's name, so that several can stand in a page."""
+    """Return the drawing as SVG for a page.
+
+    What only a file needs is removed. Ids carry the plot's name, so that several plots
+    can be in one page.
+    """
     file = io.StringIO()
-    figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    figure.savefig(
+        file,
+        format="svg",
+        metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")),
+    )
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
@@ -98,7 +144,9 @@ def _svg(figure: Any, name: str, title: str, alt: str) -> str:
     svg = svg.replace("'DejaVu Sans'", "system-ui, 'DejaVu Sans', sans-serif")
     box = re.search(r'viewBox="[^"]+"', svg)
     label = f"<title>{html.escape(title)}</title><desc>{html.escape(alt)}</desc>"
-    spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    spaces = (
+        'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    )
     opening = f'<svg {spaces} role="img" {box[0] if box else ""}>'
     return opening + label + svg[svg.index(">") + 1 :].strip()
 
@@ -106,21 +154,38 @@ def _svg(figure: Any, name: str, title: str, alt: str) -> str:
 # --- the plots ---
 
 
-def _latency_correctness(summary: "RunSummary", axes: Any) -> str:
-    name, told = summary.primary, []
+def _latency_correctness(summary: RunTable, axes: Any) -> str:
+    name = summary.primary
+    told = []
     look = styles([row["strategy_id"] for row in summary.strategies])
     for row in summary.strategies:
-        x, y = row["latency_ms_p50"], row.get(name)
+        x = row["latency_ms_p50"]
+        y = row.get(name)
         if _none(x) or _none(y):
             continue
         colour, marker = look[row["strategy_id"]]
-        low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+        low = row.get(f"{name}_low")
+        high = row.get(f"{name}_high")
         if not _none(low) and not _none(high):
-            axes.errorbar(x, y, [[y - low], [high - y]], color=colour, capsize=3, linewidth=1.2)
-        axes.plot(x, y, marker, color=colour, markersize=9, label=row["strategy_id"], linestyle="none")
+            axes.errorbar(
+                x, y, [[y - low], [high - y]], color=colour, capsize=3, linewidth=1.2
+            )
+        axes.plot(
+            x,
+            y,
+            marker,
+            color=colour,
+            markersize=9,
+            label=row["strategy_id"],
+            linestyle="none",
+        )
         told.append(f"{row['strategy_id']}: {x:,.0f} ms, {y:.2f}")
     if told:
-        reference = "the smallest layout's answers" if name.startswith("peer") else "the reference"
+        reference = (
+            "the smallest layout's answers"
+            if name.startswith("peer")
+            else "the reference"
+        )
         axes.set(xlabel="median latency, ms", ylabel=f"agreement with {reference}")
         axes.set_xlim(0, axes.get_xlim()[1] * 1.05)
         low = min(axes.get_ylim()[0], 0.9)
@@ -129,11 +194,15 @@ def _latency_correctness(summary: "RunSummary", axes: Any) -> str:
     return _words("Agreement and median latency of each strategy", told)
 
 
-def _throughput_length(summary: "RunSummary", axes: Any) -> str:
+def _throughput_length(summary: RunTable, axes: Any) -> str:
     told: list[str] = []
     look = styles([row["strategy_id"] for row in summary.strategies])
     for strategy_id, rows in _answers(summary):
-        length = rows["prompt_tokens"] if rows["prompt_tokens"].notna().any() else rows.get("token_budget")
+        length = (
+            rows["prompt_tokens"]
+            if rows["prompt_tokens"].notna().any()
+            else rows.get("token_budget")
+        )
         pace = rows["tokens_generated"] / (rows["cluster_latency_ms"] / 1000)
         if length is None:
             continue
@@ -142,7 +211,15 @@ def _throughput_length(summary: "RunSummary", axes: Any) -> str:
         if not len(points):
             continue
         colour, marker = look[strategy_id]
-        axes.plot(*points.T, marker, color=colour, alpha=0.55, markersize=5, label=strategy_id, linestyle="none")
+        axes.plot(
+            *points.T,
+            marker,
+            color=colour,
+            alpha=0.55,
+            markersize=5,
+            label=strategy_id,
+            linestyle="none",
+        )
         told.append(f"{strategy_id}: median {np.median(points[:, 1]):,.1f} tokens/s")
     if told:
         axes.set(xlabel="tokens of the prompt", ylabel="tokens/s of one answer")
@@ -151,31 +228,48 @@ def _throughput_length(summary: "RunSummary", axes: Any) -> str:
     return _words("Tokens per second of each answer by the length of its prompt", told)
 
 
-def _latency_distribution(summary: "RunSummary", axes: Any) -> str:
+def _latency_distribution(summary: RunTable, axes: Any) -> str:
     told: list[str] = []
     names = [row["strategy_id"] for row in summary.strategies]
-    look, found = styles(names), dict(_answers(summary))
+    look = styles(names)
+    found = dict(_answers(summary))
     for place, name in enumerate(names):
-        values = found[name]["cluster_latency_ms"].dropna().to_numpy(float) if name in found else np.empty(0)
+        values = (
+            found[name]["cluster_latency_ms"].dropna().to_numpy(float)
+            if name in found
+            else np.empty(0)
+        )
         if not len(values):
             axes.text(0, place, " no answers", va="center", fontsize=9)
             continue
         colour, _ = look[name]
-        axes.boxplot(values, positions=[place], orientation="horizontal", widths=0.6, whis=(5, 95), showfliers=False,
-                     patch_artist=True, boxprops={"facecolor": colour, "alpha": 0.35, "edgecolor": colour},
-                     medianprops={"color": colour, "linewidth": 2.5}, whiskerprops={"color": colour},
-                     capprops={"color": colour})  # fmt: skip
+        axes.boxplot(
+            values,
+            positions=[place],
+            orientation="horizontal",
+            widths=0.6,
+            whis=(5, 95),
+            showfliers=False,
+            patch_artist=True,
+            boxprops={"facecolor": colour, "alpha": 0.35, "edgecolor": colour},
+            medianprops={"color": colour, "linewidth": 2.5},
+            whiskerprops={"color": colour},
+            capprops={"color": colour},
+        )
         some = _thin(values)
         spread = place + (np.arange(len(some)) * 0.618 % 1 - 0.5) * 0.4
         axes.plot(some, spread, "o", color=colour, markersize=2.5, alpha=0.7)
-        told.append(f"{name}: half within {np.median(values):,.0f} ms, 90 % within {np.percentile(values, 90):,.0f} ms")
+        told.append(
+            f"{name}: half within {np.median(values):,.0f} ms, 90 % within"
+            f" {np.percentile(values, 90):,.0f} ms"
+        )
     _rows(axes, names)
     axes.set_xlabel("latency, ms (box: quartiles; whiskers: 5 % and 95 %)")
     axes.set_xlim(left=0)
     return _words("Latency of the answers of each strategy", told)
 
 
-def _memory(summary: "RunSummary", axes: Any) -> str:
+def _memory(summary: RunTable, axes: Any) -> str:
     told: list[str] = []
     names = [row["strategy_id"] for row in summary.strategies]
     look = styles(names)
@@ -186,16 +280,33 @@ def _memory(summary: "RunSummary", axes: Any) -> str:
             axes.text(0, place, " not measured", va="center", fontsize=9)
             continue
         colour, marker = look[name]
-        axes.plot([0, values.max()], [place, place], color=colour, linewidth=7, alpha=0.25, solid_capstyle="butt")
-        axes.plot(values, np.full(len(values), place), marker, color=colour, alpha=0.8, linestyle="none")
-        told.append(f"{name}: {values.min():.2f} to {values.max():.2f} GiB, {len(values)} ranks measured")
+        axes.plot(
+            [0, values.max()],
+            [place, place],
+            color=colour,
+            linewidth=7,
+            alpha=0.25,
+            solid_capstyle="butt",
+        )
+        axes.plot(
+            values,
+            np.full(len(values), place),
+            marker,
+            color=colour,
+            alpha=0.8,
+            linestyle="none",
+        )
+        told.append(
+            f"{name}: {values.min():.2f} to {values.max():.2f} GiB, {len(values)} ranks"
+            " measured"
+        )
     _rows(axes, names)
     axes.set_xlabel("most memory in use, GiB; one mark per rank")
     axes.set_xlim(left=0)
     return _words("Peak memory of each rank", told)
 
 
-def _time_split(summary: "RunSummary", axes: Any) -> str:
+def _time_split(summary: RunTable, axes: Any) -> str:
     from matplotlib.patches import Patch
 
     told: list[str] = []
@@ -209,43 +320,80 @@ def _time_split(summary: "RunSummary", axes: Any) -> str:
             continue
         total = ranks["generate_s"].mean()
         parts.append(max(0.0, (0 if _none(total) else total) - sum(parts)))
-        left, colour = 0.0, look[name][0]
+        left = 0.0
+        colour = look[name][0]
         for part, (_, alpha, hatch) in zip(parts, _PARTS, strict=True):
-            axes.barh(place, part, left=left, color=colour, alpha=alpha, hatch=hatch, height=0.6, edgecolor=colour)
+            axes.barh(
+                place,
+                part,
+                left=left,
+                color=colour,
+                alpha=alpha,
+                hatch=hatch,
+                height=0.6,
+                edgecolor=colour,
+            )
             left += part
-        told.append(f"{name}: {parts[0]:.1f} s computing, {parts[1]:.1f} s communicating, {parts[2]:.1f} s else")
+        told.append(
+            f"{name}: {parts[0]:.1f} s computing, {parts[1]:.1f} s communicating,"
+            f" {parts[2]:.1f} s else"
+        )
     _rows(axes, names)
     axes.set_xlabel("seconds of generation, mean of ranks")
     if told:
         blank = {"facecolor": _INK, "edgecolor": _INK}
-        keys = [Patch(**blank, alpha=alpha, hatch=hatch, label=label) for label, alpha, hatch in _PARTS]
-        axes.legend(handles=keys, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+        keys = [
+            Patch(**blank, alpha=alpha, hatch=hatch, label=label)
+            for label, alpha, hatch in _PARTS
+        ]
+        axes.legend(
+            handles=keys, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3
+        )
     return _words("Time of generation split", told)
 
 
-def _scaling(summary: "RunSummary", axes: Any) -> str:
+def _scaling(summary: RunTable, axes: Any) -> str:
     told: list[str] = []
     notes: dict[tuple[int, float], str] = {}
     rows = [row for row in summary.strategies if not _none(row.get("speed_up"))]
     look = styles([row["strategy_id"] for row in summary.strategies])
     for row in rows:
         colour, marker = look[row["strategy_id"]]
-        axes.plot(row["gpus"], row["speed_up"], marker, color=colour, markersize=9, label=row["strategy_id"],
-                  linestyle="none")  # fmt: skip
+        axes.plot(
+            row["gpus"],
+            row["speed_up"],
+            marker,
+            color=colour,
+            markersize=9,
+            label=row["strategy_id"],
+            linestyle="none",
+        )
         notes[row["gpus"], round(row["speed_up"], 1)] = f"{row['efficiency']:.0%}"
         told.append(
-            f"{row['strategy_id']}: {row['speed_up']:.2f} times with GPUs: {row['gpus']}, {row['efficiency']:.0%}"
+            f"{row['strategy_id']}: {row['speed_up']:.2f} times with GPUs:"
+            f" {row['gpus']}, {row['efficiency']:.0%}"
         )
     if rows:
         sizes = sorted({row["gpus"] for row in rows})
-        axes.plot(sizes, [size / sizes[0] for size in sizes], "--", color=_FAINT, label="ideal", zorder=0)
+        axes.plot(
+            sizes,
+            [size / sizes[0] for size in sizes],
+            "--",
+            color=_FAINT,
+            label="ideal",
+            zorder=0,
+        )
         for at, note in notes.items():
-            axes.annotate(note, at, (0, 9), textcoords="offset points", fontsize=9, ha="center")
+            axes.annotate(
+                note, at, (0, 9), textcoords="offset points", fontsize=9, ha="center"
+            )
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter("{x:g}")
-        axes.set(xlabel="GPUs", ylabel="speed-up, with parallel efficiency", xticks=sizes)
+        axes.set(
+            xlabel="GPUs", ylabel="speed-up, with parallel efficiency", xticks=sizes
+        )
         axes.minorticks_off()
         axes.margins(0.08, 0.15)
         _legend(axes, len(rows) + 1)
@@ -255,14 +403,16 @@ def _scaling(summary: "RunSummary", axes: Any) -> str:
 _SKETCHES: Mapping[str, _Sketch] = {
     "latency-correctness": _Sketch("Latency against correctness", _latency_correctness),
     "throughput-length": _Sketch("Throughput against token length", _throughput_length),
-    "latency-distribution": _Sketch("Distribution of latency", _latency_distribution, by_row=True),
+    "latency-distribution": _Sketch(
+        "Distribution of latency", _latency_distribution, by_row=True
+    ),
     "memory": _Sketch("Memory per rank", _memory, by_row=True),
     "time": _Sketch("Computing and communicating", _time_split, by_row=True),
     "scaling": _Sketch("Scaling", _scaling),
 }
 
 
-def _answers(summary: "RunSummary") -> list[tuple[str, Any]]:
+def _answers(summary: RunTable) -> list[tuple[str, Any]]:
     ok = summary.results[summary.results["status"] == "ok"]
     return [(str(name), rows) for name, rows in ok.groupby("strategy_id", sort=False)]
 
@@ -275,12 +425,15 @@ def _rows(axes: Any, names: Sequence[str]) -> None:
 
 
 def _legend(axes: Any, entries: int) -> None:
-    axes.figure.legend(loc="outside lower center", ncols=2 if entries > 1 else 1, handletextpad=0.3)
+    axes.figure.legend(
+        loc="outside lower center", ncols=2 if entries > 1 else 1, handletextpad=0.3
+    )
 
 
 def _thin(points: np.ndarray) -> np.ndarray:
-    """At most _MOST_POINTS of them, evenly picked, so that the page stays small."""
-    return points[:: -(-len(points) // _MOST_POINTS)] if len(points) > _MOST_POINTS else points
+    """Pick at most _MOST_POINTS points evenly, so that the page stays small."""
+    step = -(-len(points) // _MOST_POINTS)
+    return points[::step] if step > 1 else points
 
 
 def _words(what: str, told: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from gpuyard.domain.errors import InvalidInputError
 
 
 class Objective(StrEnum):
-    """What the best strategy has most or least of."""
+    """What the best strategy is chosen by."""
 
     CHEAPEST = "cheapest"
     FASTEST = "fastest"
@@ -24,12 +24,17 @@ class Objective(StrEnum):
             return cls(name)
         except ValueError:
             known = ", ".join(cls)
-            raise InvalidInputError.of("objective", f"{name!r} is no objective", f"one of {known}") from None
+            raise InvalidInputError.of(
+                "objective", f"{name!r} is no objective", f"one of {known}"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
-class Ranking:
-    """Strategies from the best on, each with its figure; `left_out` says why others cannot be ranked."""
+class StrategyRanking:
+    """Strategies from best to worst, each with its figure.
+
+    `left_out` names the strategies that cannot be ranked, and why.
+    """
 
     objective: Objective
     limit: str
@@ -44,77 +49,131 @@ class Ranking:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
-    """`figure` of a row is better when it is smaller; `told` says it in words."""
+class _RankingRule:
+    """How strategies are compared.
+
+    The strategy with the smallest `figure` is best. `describe` puts a figure into
+    words, and `comparison` is `less` or `more`.
+    """
 
     figure: Callable[[Mapping[str, Any]], float]
-    told: Callable[[float], str]
-    is_less: str
+    describe: Callable[[float], str]
+    comparison: str
 
 
 def gpu_hours_per_million(row: Mapping[str, Any]) -> float:
-    """GPU-hours to generate a million tokens at the strategy's pace: GPUs × 10⁶ / (tokens/s × 3600). Loading the model
-    and waiting for Slurm are not in it, so that it holds for runs of any length."""
+    """Return the GPU-hours per million tokens: GPUs × 10⁶ / (tokens/s × 3600).
+
+    Loading the model and waiting for Slurm are not included, so that the figure does
+    not depend on the length of the run.
+    """
     return row["gpus"] * 1e6 / (row["tokens_per_s"] * 3600)
 
 
 _RULES = {
-    Objective.CHEAPEST: _Rule(gpu_hours_per_million, lambda value: f"{value:.3g} GPU-hours per million tokens", "less"),
-    Objective.FASTEST: _Rule(lambda row: row["latency_ms_p50"],
-                             lambda value: f"a median latency of {value:,.0f} ms", "less"),
-    Objective.THROUGHPUT: _Rule(lambda row: -row["tokens_per_s"], lambda value: f"{-value:,.1f} tokens/s", "more"),
-}  # fmt: skip
+    Objective.CHEAPEST: _RankingRule(
+        gpu_hours_per_million,
+        lambda value: f"{value:.3g} GPU-hours per million tokens",
+        "less",
+    ),
+    Objective.FASTEST: _RankingRule(
+        lambda row: row["latency_ms_p50"],
+        lambda value: f"a median latency of {value:,.0f} ms",
+        "less",
+    ),
+    Objective.THROUGHPUT: _RankingRule(
+        lambda row: -row["tokens_per_s"],
+        lambda value: f"{-value:,.1f} tokens/s",
+        "more",
+    ),
+}
 _NEEDED = ("tokens_per_s", "latency_ms_p50", "latency_ms_p90", "gpus")
 
 
-def rank(rows: Sequence[Mapping[str, Any]], objective: Objective, max_p90_ms: float | None = None) -> Ranking:
-    """Rank rows of the summary, one per strategy. Only complete ones are ranked; if there is none, partial ones are."""
-    complete = [row for row in rows if row["status"] == "COMPLETED"]
-    left_out = [(row["strategy_id"], f"it is {row['status']}") for row in rows if row not in complete]
-    if not complete:
-        complete = [row for row in rows if row["status"] == "PARTIAL"]
-        left_out = [(row["strategy_id"], f"it is {row['status']}") for row in rows if row not in complete]
+def rank(
+    rows: Sequence[Mapping[str, Any]],
+    objective: Objective,
+    max_p90_ms: float | None = None,
+) -> StrategyRanking:
+    """Rank rows of the summary, one per strategy.
+
+    Only complete strategies are ranked; if there are none, the partial ones are.
+    """
+    has_complete = any(row["status"] == "COMPLETED" for row in rows)
+    ranked_status = "COMPLETED" if has_complete else "PARTIAL"
     able: list[Mapping[str, Any]] = []
-    for row in complete:
-        lacking = [name for name in _NEEDED if not _is_figure(row.get(name))]
-        if lacking:
-            left_out.append((row["strategy_id"], f"it has no {', '.join(lacking)}"))
-        elif max_p90_ms is not None and row["latency_ms_p90"] > max_p90_ms:
-            told = f"its p90 latency of {row['latency_ms_p90']:,.0f} ms is over {max_p90_ms:,.0f} ms"
-            left_out.append((row["strategy_id"], told))
+    wrong_status: list[tuple[str, str]] = []
+    excluded: list[tuple[str, str]] = []
+    for row in rows:
+        strategy_id = row["strategy_id"]
+        if row["status"] != ranked_status:
+            wrong_status.append((strategy_id, f"it is {row['status']}"))
+        elif reason := _why_excluded(row, max_p90_ms):
+            excluded.append((strategy_id, reason))
         else:
             able.append(row)
-    limit = "" if max_p90_ms is None else f" under a p90 latency of {max_p90_ms:,.0f} ms"
+    limit = ""
+    if max_p90_ms is not None:
+        limit = f" under a p90 latency of {max_p90_ms:,.0f} ms"
     rule = _RULES.get(objective) or _balance(able)
-    order = sorted(((str(row["strategy_id"]), rule.figure(row)) for row in able), key=lambda one: one[1])
-    return Ranking(objective, limit, tuple(order), tuple(left_out), _reason(rule, order, limit))
+    figures = [(str(row["strategy_id"]), rule.figure(row)) for row in able]
+    order = sorted(figures, key=lambda item: item[1])
+    reason = _reason(rule, order, limit)
+    left_out = (*wrong_status, *excluded)
+    return StrategyRanking(objective, limit, tuple(order), left_out, reason)
 
 
-def _balance(rows: Sequence[Mapping[str, Any]]) -> _Rule:
-    """The geometric mean of how near a strategy comes to the best in cost, median latency and throughput: 1 is best in
-    all three."""
-    figures = [(gpu_hours_per_million(row), row["latency_ms_p50"], 1 / row["tokens_per_s"]) for row in rows]
-    best = [min(column) for column in zip(*figures, strict=True)]
+def _why_excluded(row: Mapping[str, Any], max_p90_ms: float | None) -> str:
+    """Return why a row cannot be ranked, or an empty text if it can."""
+    lacking = [name for name in _NEEDED if not _is_figure(row.get(name))]
+    if lacking:
+        return f"it has no {', '.join(lacking)}"
+    p90_ms = row["latency_ms_p90"]
+    if max_p90_ms is not None and p90_ms > max_p90_ms:
+        return f"its p90 latency of {p90_ms:,.0f} ms is over {max_p90_ms:,.0f} ms"
+    return ""
+
+
+def _balance(rows: Sequence[Mapping[str, Any]]) -> _RankingRule:
+    """Rank by cost, median latency and throughput together.
+
+    The figure is the geometric mean of how near a strategy comes to the best in each; 1
+    is best in all three.
+    """
+    best = [min(column) for column in zip(*map(_costs, rows), strict=True)]
 
     def figure(row: Mapping[str, Any]) -> float:
-        mine = (gpu_hours_per_million(row), row["latency_ms_p50"], 1 / row["tokens_per_s"])
-        return -(math.prod(least / value for least, value in zip(best, mine, strict=True)) ** (1 / 3))
+        pairs = zip(best, _costs(row), strict=True)
+        shares_of_best = [least / value for least, value in pairs]
+        return -(math.prod(shares_of_best) ** (1 / 3))
 
-    return _Rule(figure, lambda value: f"{-value:.0%} of the best in cost, latency and throughput together", "more")
+    return _RankingRule(
+        figure,
+        lambda value: (
+            f"{-value:.0%} of the best in cost, latency and throughput together"
+        ),
+        "more",
+    )
 
 
-def _reason(rule: _Rule, order: Sequence[tuple[str, float]], limit: str) -> str:
+def _costs(row: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Return cost, median latency and time per token; less is better in each."""
+    hours = gpu_hours_per_million(row)
+    return hours, row["latency_ms_p50"], 1 / row["tokens_per_s"]
+
+
+def _reason(rule: _RankingRule, order: Sequence[tuple[str, float]], limit: str) -> str:
     if not order:
         return f"No strategy can be ranked{limit}."
     (best, value), *others = order
-    reason = f"{best} has {rule.told(value)}{limit}"
+    reason = f"{best} has {rule.describe(value)}{limit}"
     if not others:
         return f"{reason}; nothing else can be compared with it."
     second, behind = others[0]
-    gap = 1 - value / behind if rule.is_less == "less" else value / behind - 1
+    gap = 1 - value / behind if rule.comparison == "less" else value / behind - 1
     if gap < 0.005:
         return f"{reason}, as good as {second}."
-    return f"{reason}, {gap:.0%} {rule.is_less} than {second}."
+    return f"{reason}, {gap:.0%} {rule.comparison} than {second}."
 
 
 def _is_figure(value: object) -> bool:

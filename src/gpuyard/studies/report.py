@@ -1,4 +1,4 @@
-"""One page about a run that needs nothing but a browser: the answer, the table, the plots, and all that led to it."""
+"""Write the report of a run: one HTML page with the table, the plots and all inputs."""
 
 # pandas has no types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -6,7 +6,7 @@
 import hashlib
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,21 +16,32 @@ from markupsafe import Markup
 
 from gpuyard import __version__
 from gpuyard.storage.archive import beside, replace
-from gpuyard.studies.correctness import ALL
+from gpuyard.studies.correctness import ALL, CorrectnessEvaluator
+from gpuyard.studies.manifest import Manifest
 from gpuyard.studies.markdown import columns
-from gpuyard.studies.study import FILE
+from gpuyard.studies.prompts import PromptFileSet, PromptRepository
+from gpuyard.studies.study import FILE, Study
 from gpuyard.studies.summary import RunSummary
+from gpuyard.studies.truth import load_truth
 
 _MOST_DIVERGENCES = 300
 _MOST_TEXT = 64 << 10
 _AROUND = 60
 _TEXT_COLUMNS = ("strategy", "variant", "status")
-_HARDWARE = ("host", "device", "gpu_name", "engine", "engine_version", "torch_version", "precision")
+_HARDWARE = (
+    "host",
+    "device",
+    "gpu_name",
+    "engine",
+    "engine_version",
+    "torch_version",
+    "precision",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """An answer that is not its reference: from where on, and both from there."""
+    """An answer that differs from its reference: where, and both texts from there."""
 
     strategy_id: str
     prompt_id: str
@@ -43,28 +54,46 @@ class Divergence:
     got: str
 
 
-class Report:
+class StudyReport:
     """Writes `summary_run_<ts>.html`."""
 
     def __init__(self, summary: RunSummary, run: Path | None = None) -> None:
-        """`run` is the run's folder, whose configurations and scripts are shown; without it they are left out."""
-        self._summary, self._run = summary, run
+        """Show `summary`, and with `run` (the run's folder) also its files."""
+        self._summary = summary
+        self._run = run
 
     def html(self) -> str:
         """The page. Whatever comes from files is text in it, never markup."""
         summary = self._summary
-        home = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined,
-                           trim_blocks=True, lstrip_blocks=True)  # fmt: skip
-        shown, divergences = columns(summary), list(self._divergences())
+        home = Environment(
+            loader=FileSystemLoader(Path(__file__).parent),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        shown = columns(summary)
+        divergences = list(self._divergences())
         return home.get_template("report.html.j2").render(
-            summary=summary, ranking=summary.ranking, document=summary.document, columns=list(shown),
+            summary=summary,
+            ranking=summary.ranking,
+            document=summary.document,
+            columns=list(shown),
             text_columns=_TEXT_COLUMNS,
-            rows=[(row, {name: show(row) for name, show in shown.items()}) for row in summary.rows], all=ALL,
-            plots=[(plot, Markup(plot.svg)) for plot in summary.build_plots()], headlines=list(self._headlines()),
-            divergences=divergences[:_MOST_DIVERGENCES], divergences_in_all=len(divergences),
-            files=list(self._files()), hardware=self._hardware(), options=self._options(),
+            rows=[
+                (row, {name: show(row) for name, show in shown.items()})
+                for row in summary.rows
+            ],
+            all=ALL,
+            plots=[(plot, Markup(plot.svg)) for plot in summary.build_plots()],
+            headlines=list(self._headlines()),
+            divergences=divergences[:_MOST_DIVERGENCES],
+            divergences_in_all=len(divergences),
+            files=list(self._files()),
+            hardware=self._hardware(),
+            options=self._options(),
             version=__version__,
-        )  # fmt: skip
+        )
 
     def write(self, path: Path) -> Path:
         """Write the page; `path` is the file or the folder for it."""
@@ -75,17 +104,27 @@ class Report:
         return path
 
     def _options(self) -> str:
-        """What this run was asked for beside the study's file, as words of the command."""
+        """Return the options with which `gpuyard study run` was called."""
         document = self._summary.document
-        words = [word for name in document.get("only") or () for word in ("--only", name)]
-        variants, limit = document.get("variants") or (), document.get("limit")
+        words = [
+            word for name in document.get("only") or () for word in ("--only", name)
+        ]
+        variants = document.get("variants") or ()
+        limit = document.get("limit")
         words += ["--variant", variants[0]] if len(variants) == 1 else []
         words += ["--limit", str(limit)] if limit else []
         return "".join(f" {shlex.quote(str(word))}" for word in words)
 
     def _headlines(self) -> Iterator[tuple[str, str]]:
         """The figures of the best strategy, in words."""
-        best = next((row for row in self._summary.strategies if row["strategy_id"] == self._summary.ranking.best), None)
+        best = next(
+            (
+                row
+                for row in self._summary.strategies
+                if row["strategy_id"] == self._summary.ranking.best
+            ),
+            None,
+        )
         if best is None:
             return
         yield "tokens per second", f"{best['tokens_per_s']:,.1f}"
@@ -103,28 +142,47 @@ class Report:
 
     def _divergences(self) -> Iterator[Divergence]:
         """Answers that differ from the reference, or else from the peer."""
-        results = self._summary.results.set_index(["strategy_id", "variant", "prompt_id"])
+        results = self._summary.results.set_index(
+            ["strategy_id", "variant", "prompt_id"]
+        )
         answers = results["cluster_completion"].to_dict()
-        baselines = results["local_completion"].to_dict() if "local_completion" in results else {}
+        baselines = (
+            results["local_completion"].to_dict()
+            if "local_completion" in results
+            else {}
+        )
         for row in self._summary.scores.to_dict("records"):
             key = row["strategy_id"], row["variant"], row["prompt_id"]
             if row["peer_exact"] == 0:
-                kind, reference = "peer", answers.get((row["peer"], *key[1:]))
-                beside_what, place, agreement = row["peer"], row["peer_divergence"], row["peer_agreement"]
+                reference = answers.get((row["peer"], *key[1:]))
+                names = ("peer", "peer_unit", "peer_divergence", "peer_agreement")
+                beside_what, unit, place, agreement = (row[name] for name in names)
             elif row["reference"] == "baseline" and row["exact_match"] == 0:
-                kind, reference = "reference", baselines.get(key)
-                beside_what, place, agreement = "baseline", row["first_divergence"], row["token_agreement"]
+                reference = baselines.get(key)
+                names = ("reference", "unit", "first_divergence", "token_agreement")
+                beside_what, unit, place, agreement = (row[name] for name in names)
             else:
                 continue
-            unit = row["peer_unit"] if kind == "peer" else row["unit"]
             if not math.isfinite(place):
                 continue
             expected, got = _from_difference(str(reference), str(answers[key]))
-            yield Divergence(row["strategy_id"], row["prompt_id"], row["variant"], beside_what, unit, int(place),
-                             agreement, expected, got)  # fmt: skip
+            yield Divergence(
+                strategy_id=row["strategy_id"],
+                prompt_id=row["prompt_id"],
+                variant=row["variant"],
+                beside=beside_what,
+                unit=unit,
+                place=int(place),
+                agreement=agreement,
+                expected=expected,
+                got=got,
+            )
 
     def _files(self) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-        """The study's file, if it is still that of the run, and each strategy's configuration and script."""
+        """Yield each strategy's configuration and script.
+
+        The study's file comes first, if it has not changed since the run.
+        """
         if self._run is None:
             return
         study = self._run.parent.parent / FILE
@@ -132,11 +190,14 @@ class Report:
             yield "study", [(FILE, _read(study))]
         for one in self._summary.collected:
             folder = self._run / one["strategy_id"]
-            texts = [(name, _read(folder / name)) for name in ("exp_config.json", "job.slurm")]
+            texts = [
+                (name, _read(folder / name))
+                for name in ("exp_config.json", "job.slurm")
+            ]
             yield one["strategy_id"], [(name, text) for name, text in texts if text]
 
     def _hardware(self) -> list[dict[str, Any]]:
-        """Ranks that ran on the same, with the hosts that they were on."""
+        """Return the hosts, devices and versions of each strategy's ranks."""
         metrics = self._summary.metrics[self._summary.metrics["host"].notna()]
         rows: list[dict[str, Any]] = []
         for strategy_id, ranks in metrics.groupby("strategy_id", sort=False):
@@ -145,15 +206,60 @@ class Report:
         return rows
 
 
+def write_report(study: Study, manifest: Manifest) -> Sequence[Path]:
+    """Write the report as CSV, Markdown and HTML; return the three paths."""
+    wanted = study.report
+    results = study.results
+    summary = RunSummary.load(
+        results,
+        manifest.run_id,
+        evaluator=_evaluator(study),
+        objective=wanted.objective,
+        max_p90_ms=wanted.latency_limit_ms,
+        price_per_gpu_hour=wanted.price_per_gpu_hour,
+        currency=wanted.currency,
+    )
+    table = summary.to_csv(results)
+    summary.to_markdown(results)
+    return [
+        table,
+        table.with_suffix(".md"),
+        StudyReport(summary, manifest.path.parent).write(results),
+    ]
+
+
+def _evaluator(study: Study) -> CorrectnessEvaluator:
+    records = PromptRepository(PromptFileSet.of(study)).load_all()
+    truth = load_truth(study.prompts.truth, records) if study.prompts.truth else None
+    baseline = (
+        (study.baseline.answers_as or study.baseline.model) if study.baseline else None
+    )
+    folder = study.report.embedding_model
+    return CorrectnessEvaluator(
+        truth,
+        baseline_model=baseline,
+        study_model=study.model.name,
+        embedding_model=str(folder) if folder else None,
+    )
+
+
 def _distinct(values: Any) -> str:
     names = list(dict.fromkeys(str(value) for value in values.dropna()))
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    return ", ".join(names[:8]) + (
+        f" and {len(names) - 8} more" if len(names) > 8 else ""
+    )
 
 
 def _from_difference(expected: str, got: str) -> tuple[str, str]:
-    """Both texts around the first character in which they differ."""
-    same = next((at for at, (one, other) in enumerate(zip(expected, got, strict=False)) if one != other),
-                min(len(expected), len(got)))  # fmt: skip
+    """Return both texts around the first character that differs."""
+    same = next(
+        (
+            at
+            for at, (one, other) in enumerate(zip(expected, got, strict=False))
+            if one != other
+        ),
+        min(len(expected), len(got)),
+    )
     start = max(0, same - _AROUND // 3)
     return _excerpt(expected, start), _excerpt(got, start)
 

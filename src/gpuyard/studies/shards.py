@@ -1,7 +1,9 @@
-"""What one rank left: its rows, in `outputs/shard_<rank>.jsonl`, and its footer, `metrics/metrics_rank_<rank>.json`.
+"""Read what one rank wrote: its shard of rows and the footer with its metrics.
 
-A shard is read some megabytes at a time, by pyarrow where a block is sound and line by line where it is not, so that a
-damaged line costs itself and nothing else. What was wrong is kept in `faults`, in words.
+The files are `outputs/shard_<rank>.jsonl` and `metrics/metrics_rank_<rank>.json`. A
+shard is read in blocks of some megabytes: by pyarrow if the block is intact, else line
+by line, so that a damaged line costs only itself. `faults` describes in words what was
+wrong.
 """
 
 # pyarrow has no types.
@@ -19,12 +21,22 @@ import pyarrow.json as pj
 
 BLOCK = 8 << 20
 """Bytes read at a time."""
-SCHEMA = pa.schema([
-    ("prompt_id", pa.string()), ("variant", pa.string()), ("strategy_id", pa.string()), ("completion", pa.string()),
-    ("latency_ms", pa.float64()), ("tokens_generated", pa.int64()), ("ttft_ms", pa.float64()),
-    ("token_ids", pa.list_(pa.int32())), ("prompt_tokens", pa.int64()), ("finish_reason", pa.string()),
-    ("batch", pa.int64()), ("rank", pa.int64()),
-])  # fmt: skip
+SCHEMA = pa.schema(
+    [
+        ("prompt_id", pa.string()),
+        ("variant", pa.string()),
+        ("strategy_id", pa.string()),
+        ("completion", pa.string()),
+        ("latency_ms", pa.float64()),
+        ("tokens_generated", pa.int64()),
+        ("ttft_ms", pa.float64()),
+        ("token_ids", pa.list_(pa.int32())),
+        ("prompt_tokens", pa.int64()),
+        ("finish_reason", pa.string()),
+        ("batch", pa.int64()),
+        ("rank", pa.int64()),
+    ]
+)
 """A row's columns; what else a row carries is left in the shard."""
 _PARSE = pj.ParseOptions(explicit_schema=SCHEMA, unexpected_field_behavior="ignore")
 
@@ -52,10 +64,11 @@ class _Row(msgspec.Struct):
 _decode_row = msgspec.json.Decoder(_Row).decode
 
 
-class Shard:
-    """One rank's output below a strategy's folder. `tables` is read once; `rows` and `faults` are whole after it.
+class ResultShard:
+    """One rank's output below a strategy's folder.
 
-    Files that are missing are told by `is_there` and `has_footer`, and are no faults.
+    `tables` may be read once; after that, `rows` and `faults` are complete. Missing
+    files are reported by `is_there` and `has_footer`, not as faults.
     """
 
     def __init__(self, folder: Path, rank: int, output: str, metrics: str) -> None:
@@ -100,9 +113,15 @@ class Shard:
                 rows.append(msgspec.structs.asdict(_decode_row(line)))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 if at == last:
-                    self.faults.append(f"the last line of {self.path.name} (line {at}) is cut off and left out")
+                    self.faults.append(
+                        f"the last line of {self.path.name} (line {at}) is cut off and"
+                        " left out"
+                    )
                 else:
-                    self.faults.append(f"line {at} of {self.path.name} is no result and left out: {error}")
+                    self.faults.append(
+                        f"line {at} of {self.path.name} is no result and left out:"
+                        f" {error}"
+                    )
         return pa.Table.from_pylist(rows, schema=SCHEMA)
 
     def _read_footer(self) -> Mapping[str, Any] | None:
@@ -121,17 +140,26 @@ class Shard:
             return
         said = self.footer.get("rows")
         if said != self.rows:
-            self.faults.append(f"{self.path.name} has {self.rows} rows, its footer says {said}")
+            self.faults.append(
+                f"{self.path.name} has {self.rows} rows, its footer says {said}"
+            )
         if self.footer.get("complete") is not True:
-            self.faults.append(f"the footer of {self.path.name} says that it is not complete")
+            self.faults.append(
+                f"the footer of {self.path.name} says that it is not complete"
+            )
         if self.footer.get("rank", self.rank) != self.rank:
-            self.faults.append(f"the footer of {self.path.name} is of rank {self.footer['rank']}")
+            self.faults.append(
+                f"the footer of {self.path.name} is of rank {self.footer['rank']}"
+            )
         if self.footer.get("error"):
             self.faults.append(f"rank {self.rank} says: {self.footer['error']}")
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
-    """Whole lines, about BLOCK bytes at a time; only the last block may end without a line's end."""
+    """Yield whole lines, about BLOCK bytes at a time.
+
+    Only the last block may end without a line end.
+    """
     rest: list[bytes] = []
     with path.open("rb") as file:
         while data := file.read(BLOCK):
@@ -147,17 +175,25 @@ def _blocks(path: Path) -> Iterator[bytes]:
 def _parse(block: bytes) -> pa.Table | None:
     """The table of a sound block; None where a line may be damaged.
 
-    pyarrow crashes on a line `null` and takes some that are no objects, so it is given only lines in braces.
+    pyarrow crashes on a line `null` and takes some that are no objects, so it is given
+    only lines in braces.
     """
     lines = _braced_lines(block)
     if not lines or not _is_text(block):
         return None
     try:
-        # Several blocks at once where there is more than one core; a line may be as long as the whole block.
-        table = pj.read_json(pa.BufferReader(block), pj.ReadOptions(block_size=1 << 20), _PARSE)
+        # Several blocks at once where there is more than one core; a line may be as
+        # long as the whole block.
+        table = pj.read_json(
+            pa.BufferReader(block), pj.ReadOptions(block_size=1 << 20), _PARSE
+        )
     except pa.ArrowException:
         return None
-    sound = table.num_rows == lines and not table["prompt_id"].null_count and not table["variant"].null_count
+    sound = (
+        table.num_rows == lines
+        and not table["prompt_id"].null_count
+        and not table["variant"].null_count
+    )
     return table if sound else None
 
 
@@ -167,7 +203,9 @@ def _braced_lines(block: bytes) -> int:
     ends = np.flatnonzero(letters == ord("\n"))
     if not block.startswith(b"{") or not len(ends) or ends[-1] != len(letters) - 1:
         return 0
-    braced = np.all(letters[ends - 1] == ord("}")) and np.all(letters[ends[:-1] + 1] == ord("{"))
+    braced = np.all(letters[ends - 1] == ord("}")) and np.all(
+        letters[ends[:-1] + 1] == ord("{")
+    )
     return len(ends) if braced else 0
 
 

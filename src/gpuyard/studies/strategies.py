@@ -1,6 +1,7 @@
-"""Ways of splitting a model over GPUs, as pure data: what each asks of a cluster, and which run comes next.
+"""Ways of splitting a model over GPUs, as pure data.
 
-Processes stand in a mesh (dp, pp, tp) with tp innermost, so a tensor group takes neighbouring GPUs.
+A strategy says what it asks of a cluster and which job comes next. Processes form a
+mesh (dp, pp, tp) with tp innermost, so a tensor group takes neighbouring GPUs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ _SUFFIXES = {"batch_size": "b", "micro_batches": "m"}
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """How one job of a strategy ended: its `overrides`, a `status` of the manifest, and which try it was (from 1)."""
+    """The end of one job: its `overrides`, its status, and the number of the try."""
 
     overrides: Mapping[str, int]
     status: str
@@ -30,8 +31,9 @@ class JobOutcome:
 class ParallelismStrategy:
     """`num_nodes` × `gpus_per_node` processes as `tp_size` × `pp_size` × `dp_size`.
 
-    `sweep` gives the values to try by setting (`batch_size`, `micro_batches`); each point of their product is one job,
-    tried again up to `retries` times. On its own this class is a layout of any shape.
+    `sweep` gives the values to try by setting (`batch_size`, `micro_batches`); each
+    point of their product is one job, tried again up to `retries` times. On its own
+    this class is a layout of any shape.
     """
 
     name: str = "custom"
@@ -41,7 +43,9 @@ class ParallelismStrategy:
     tp_size: int = 1
     pp_size: int = 1
     dp_size: int = 1
-    sweep: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    sweep: Mapping[str, tuple[int, ...]] = field(
+        default_factory=dict[str, tuple[int, ...]]
+    )
     retries: int = 0
 
     @property
@@ -49,33 +53,50 @@ class ParallelismStrategy:
         """How many processes the layout has; a cluster must give as many GPUs."""
         return self.tp_size * self.pp_size * self.dp_size
 
-    def strategy_id(self, model_short: str, overrides: Mapping[str, int] | None = None) -> str:
-        """`llama8b_pp2_tp1`, and then only what sets it apart: replicas, nodes, values of a sweep.
+    def strategy_id(
+        self, model_short: str, overrides: Mapping[str, int] | None = None
+    ) -> str:
+        """Return the id, such as `llama8b_pp2_tp1`.
 
-        Nodes are named unless there is one for each pipeline stage of each replica. Otherwise 8-way tensor
-        parallelism would have one id on one node and on eight.
+        Replicas, nodes and values of a sweep are added where they distinguish a layout.
+        Nodes are named unless there is one for each pipeline stage of each replica;
+        otherwise 8-way tensor parallelism would have one id on one node and on eight.
         """
         parts = [model_short, f"pp{self.pp_size}", f"tp{self.tp_size}"]
         if self.dp_size > 1:
             parts.append(f"dp{self.dp_size}")
         if self.num_nodes != self.pp_size * self.dp_size:
             parts.append(f"n{self.num_nodes}")
-        swept = [key for key, values in self.sweep.items() if len(values) > 1 and key in (overrides or {})]
-        return "_".join(parts + [f"{_SUFFIXES[key]}{(overrides or {})[key]}" for key in swept])
+        overrides = overrides or {}
+        for key, values in self.sweep.items():
+            if len(values) > 1 and key in overrides:
+                parts.append(f"{_SUFFIXES[key]}{overrides[key]}")
+        return "_".join(parts)
 
     def describe_topology(self) -> str:
         """The layout in a sentence."""
-        gpus = f"{self.num_nodes} {_plural(self.num_nodes, 'node')} x {self.gpus_per_node} GPU per node"
-        within = self.tp_size == 1 or self.gpus_per_node % self.tp_size == 0
-        tensor = f"{self.tp_size}-way tensor {'within a node' if within else 'across nodes'}" * (self.tp_size > 1)
-        stages = f"{self.pp_size} pipeline stages" * (self.pp_size > 1)
-        replicas = f"{self.dp_size} replicas" * (self.dp_size > 1)
-        parts = [part for part in (tensor, stages, replicas) if part] or ["one process"]
-        return f"{gpus}: {', '.join(parts)}"
+        gpus = (
+            f"{self.num_nodes} {_plural(self.num_nodes, 'node')} x"
+            f" {self.gpus_per_node} GPU per node"
+        )
+        parts: list[str] = []
+        if self.tp_size > 1:
+            is_within_node = self.gpus_per_node % self.tp_size == 0
+            where = "within a node" if is_within_node else "across nodes"
+            parts.append(f"{self.tp_size}-way tensor {where}")
+        if self.pp_size > 1:
+            parts.append(f"{self.pp_size} pipeline stages")
+        if self.dp_size > 1:
+            parts.append(f"{self.dp_size} replicas")
+        return f"{gpus}: {', '.join(parts) or 'one process'}"
 
     def slurm_constraints(self) -> dict[str, int]:
-        """What a job must be given: `nodes`, `gpus_per_node`, and `ntasks_per_node` where Slurm starts each process."""
-        return {"nodes": self.num_nodes, "gpus_per_node": self.gpus_per_node, "ntasks_per_node": self.gpus_per_node}
+        """Return `nodes`, `gpus_per_node` and `ntasks_per_node` for Slurm."""
+        return {
+            "nodes": self.num_nodes,
+            "gpus_per_node": self.gpus_per_node,
+            "ntasks_per_node": self.gpus_per_node,
+        }
 
     def deepspeed_args(self) -> list[str]:
         """The words for DeepSpeed's launcher."""
@@ -84,7 +105,10 @@ class ParallelismStrategy:
     @property
     def points(self) -> list[dict[str, int]]:
         """The overrides of each job, in order; one empty set where nothing is swept."""
-        return [dict(zip(self.sweep, values, strict=True)) for values in product(*self.sweep.values())]
+        return [
+            dict(zip(self.sweep, values, strict=True))
+            for values in product(*self.sweep.values())
+        ]
 
     @property
     def expected_jobs(self) -> int:
@@ -92,12 +116,15 @@ class ParallelismStrategy:
         return len(self.points)
 
     def next_config(self, done: Sequence[JobOutcome]) -> dict[str, int] | None:
-        """The overrides of the job to run now, after those in `done`; None when nothing is left to run.
+        """Return the overrides of the next job, or None when nothing is left.
 
-        A job that failed is tried again before the next point; one that is still under way is not started twice.
+        `done` are the outcomes so far. A failed job is tried again before the next
+        point. A job that is still under way is not started twice.
         """
         for point in self.points:
-            seen = [outcome.status for outcome in done if dict(outcome.overrides) == point]
+            seen = [
+                outcome.status for outcome in done if dict(outcome.overrides) == point
+            ]
             if all(status in _FAILED for status in seen) and len(seen) <= self.retries:
                 return point
         return None
@@ -151,40 +178,64 @@ class HybridTensorPipeline(ParallelismStrategy):
 
 _KINDS = {
     kind().kind: kind
-    for kind in (TensorParallelAcrossNodes, PipelineParallelAcrossNodes, TensorParallelSingleNode,
-                 HybridTensorPipeline, ParallelismStrategy)
-}  # fmt: skip
+    for kind in (
+        TensorParallelAcrossNodes,
+        PipelineParallelAcrossNodes,
+        TensorParallelSingleNode,
+        HybridTensorPipeline,
+        ParallelismStrategy,
+    )
+}
 
 
 def build(section: "StrategySection") -> ParallelismStrategy:
-    """The strategy that a table of `study.toml` means. What it leaves open follows from its kind and its nodes."""
+    """Build the strategy that a section of `study.toml` describes.
+
+    Missing values follow from the kind and the number of nodes.
+    """
     kind = _KINDS[section.kind]
     nodes = section.nodes or kind().num_nodes
     gpus = section.gpus_per_node or kind().gpus_per_node
     tp, pp = _split(section, nodes, gpus)
     swept = {"batch_size": section.batch_size, "micro_batches": section.micro_batches}
     return kind(
-        name=section.name or section.kind, kind=section.kind, num_nodes=nodes, gpus_per_node=gpus, tp_size=tp,
-        pp_size=pp, dp_size=section.dp, sweep={key: values for key, values in swept.items() if values},
+        name=section.name or section.kind,
+        kind=section.kind,
+        num_nodes=nodes,
+        gpus_per_node=gpus,
+        tp_size=tp,
+        pp_size=pp,
+        dp_size=section.dp,
+        sweep={key: values for key, values in swept.items() if values},
         retries=section.retries,
-    )  # fmt: skip
+    )
 
 
 def _split(section: "StrategySection", nodes: int, gpus: int) -> tuple[int, int]:
-    """(tp, pp) of a section: the one it leaves open takes the processes that the other leaves it."""
-    each = max(nodes * gpus // section.dp, 1)
-    if section.kind == "hybrid":
-        tp = section.tp or (max(each // section.pp, 1) if section.pp else gpus)
-        return tp, section.pp or max(each // tp, 1)
-    if section.kind == "pipeline_across_nodes":
-        tp = section.tp or 1
-        return tp, section.pp or max(each // tp, 1)
+    """Return (tp, pp); a missing value takes the processes that the other leaves."""
+    replica_size = max(nodes * gpus // section.dp, 1)
+    if section.kind in ("hybrid", "pipeline_across_nodes"):
+        tp = section.tp or _default_tp(section, replica_size, gpus)
+        return tp, section.pp or max(replica_size // tp, 1)
     pp = section.pp or 1
-    return section.tp or (1 if section.kind == "custom" else max(each // pp, 1)), pp
+    if section.tp:
+        return section.tp, pp
+    if section.kind == "custom":
+        return 1, pp
+    return max(replica_size // pp, 1), pp
+
+
+def _default_tp(section: "StrategySection", replica_size: int, gpus: int) -> int:
+    """Return the tensor-parallel size of a pipeline whose section names none."""
+    if section.kind == "pipeline_across_nodes":
+        return 1
+    if section.pp:
+        return max(replica_size // section.pp, 1)
+    return gpus
 
 
 def strategies_of(study: "Study") -> list[ParallelismStrategy]:
-    """The study's strategies in its order; InvalidInputError where two would have one name or one folder."""
+    """Return the study's strategies; InvalidInputError for equal names or layouts."""
     built = [build(section) for section in study.strategies]
     faults: list[Fault] = []
     names: dict[str, int] = {}
@@ -193,12 +244,20 @@ def strategies_of(study: "Study") -> list[ParallelismStrategy]:
         first = names.setdefault(strategy.name, index)
         if first != index:
             fault = f"is {strategy.name!r}, as is that of strategies.{first}"
-            faults.append(Fault(f"strategies.{index}.name", fault, "give each a name of its own"))
+            faults.append(
+                Fault(f"strategies.{index}.name", fault, "give each a name of its own")
+            )
         for point in strategy.points:
             made = strategy.strategy_id(study.model.short_name, point)
             if ids.setdefault(made, index) != index:
                 fault = f"is the same layout as strategies.{ids[made]} ({made})"
-                faults.append(Fault(f"strategies.{index}", fault, "remove one, or sweep its batch_size instead"))
+                faults.append(
+                    Fault(
+                        f"strategies.{index}",
+                        fault,
+                        "remove one, or sweep its batch_size instead",
+                    )
+                )
     if faults:
         raise InvalidInputError(faults)
     return built

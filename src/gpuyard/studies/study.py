@@ -1,4 +1,7 @@
-"""`study.toml`: what a study is made of, as frozen models; a wrong field is named with fault and remedy."""
+"""The sections of `study.toml` as frozen models.
+
+A wrong field is reported with a fault and a remedy.
+"""
 
 import hashlib
 import re
@@ -27,7 +30,8 @@ from gpuyard.domain.validation import parse_model
 FILE = "study.toml"
 Variant = Literal["2k", "4k"]
 VARIANTS: tuple[Variant, ...] = ("2k", "4k")
-# Eight prompts of 2048 tokens are the 5 GiB of KV cache that the memory formula gives a 70B model (S3-50).
+# Eight prompts of 2048 tokens are the 5 GiB of KV cache that the memory formula gives a
+# 70B model (S3-50).
 BUDGETS: dict[Variant, int] = {"2k": 2048, "4k": 4096}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d{1,3}):(\d{2}):(\d{2})")
@@ -36,14 +40,20 @@ _CLOCK = re.compile(r"(?:(\d+)-)?(\d{1,3}):(\d{2}):(\d{2})")
 def _line(value: str) -> str:
     """What becomes part of a script's line."""
     if not value.isprintable():
-        raise ValueError(f"{quoted(value)} holds a line break or a control character; write one line of text")
+        raise ValueError(
+            f"{quoted(value)} holds a line break or a control character; write one line"
+            " of text"
+        )
     return value
 
 
 def _variable(value: str) -> str:
     # The value may be the key itself, put here by mistake, so it is not repeated.
     if value and not _NAME.fullmatch(value):
-        raise ValueError("is not the name of an environment variable; name the variable, never write the key itself")
+        raise ValueError(
+            "is not the name of an environment variable; name the variable, never write"
+            " the key itself"
+        )
     return value
 
 
@@ -56,15 +66,24 @@ def _duration(value: Any) -> float:
     try:
         return units.seconds(value)
     except ValueError:
-        raise ValueError(f"{quoted(value)} is not a time; write HH:MM:SS, seconds, or a duration such as 2h") from None
+        raise ValueError(
+            f"{quoted(value)} is not a time; write HH:MM:SS, seconds, or a duration"
+            " such as 2h"
+        ) from None
 
 
 def _address(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{quoted(value)} is no address; write one such as https://api.openai.com/v1")
+        raise ValueError(
+            f"{quoted(value)} is no address; write one such as"
+            " https://api.openai.com/v1"
+        )
     if parts.username or parts.password or parts.query:
-        raise ValueError("holds a password or a query; put the key into the variable that api_key_env names")
+        raise ValueError(
+            "holds a password or a query; put the key into the variable that"
+            " api_key_env names"
+        )
     return value.rstrip("/")
 
 
@@ -80,18 +99,20 @@ Line = Annotated[str, AfterValidator(_line)]
 Words = Annotated[str, Field(min_length=1), AfterValidator(_line)]
 Lines = tuple[Line, ...]
 Seconds = Annotated[float, BeforeValidator(_duration), Field(gt=0)]
-Values = Annotated[tuple[PositiveInt, ...], BeforeValidator(_listed), AfterValidator(_distinct)]
+Values = Annotated[
+    tuple[PositiveInt, ...], BeforeValidator(_listed), AfterValidator(_distinct)
+]
 Share = Annotated[float, Field(gt=0, le=1)]
 Heat = Annotated[float, Field(ge=0)]
 
 
-class Section(BaseModel):
-    """A table of the file: unknown keys are refused, and nothing changes once it is read."""
+class StudySection(BaseModel):
+    """A section of the file, which refuses unknown keys and cannot be changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
-class ModelSection(Section):
+class ModelSection(StudySection):
     """The model that the cluster runs. `path` is a folder as Hugging Face writes it."""
 
     name: Words
@@ -105,11 +126,16 @@ class ModelSection(Section):
         return self
 
 
-class PromptsSection(Section):
-    """Where the prompts are; `budgets` are tokens by variant, `count` is how many each file holds."""
+class PromptsSection(StudySection):
+    """Where the prompts are.
+
+    `budgets` are tokens by variant; `count` is the number of prompts in each file.
+    """
 
     folder: Path = Path("data")
-    budgets: dict[Variant, PositiveInt] = Field(default_factory=dict[Variant, int], validate_default=True)
+    budgets: dict[Variant, PositiveInt] = Field(
+        default_factory=dict[Variant, int], validate_default=True
+    )
     count: PositiveInt = 20
     truth: Path | None = None
 
@@ -119,14 +145,18 @@ class PromptsSection(Section):
         return self
 
 
-class BaselineSection(Section):
-    """The endpoint whose answers the cluster's are compared with; the key comes from the variable `api_key_env`."""
+class BaselineSection(StudySection):
+    """The endpoint whose answers the cluster's are compared with.
+
+    The API key is read from the environment variable `api_key_env`.
+    """
 
     base_url: Annotated[str, AfterValidator(_address)]
     model: Words
     # Another name that the endpoint gives to that model in its answers.
     answers_as: Line = ""
-    # `chat` lets the endpoint put the model's marks around a prompt, `completions` sends it as the cluster gets it.
+    # `chat` lets the endpoint put the model's marks around a prompt, `completions`
+    # sends it as the cluster gets it.
     api: Literal["chat", "completions"] = "chat"
     api_key_env: Annotated[str, AfterValidator(_variable)] = "OPENAI_API_KEY"
     requests_per_minute: PositiveInt | None = None
@@ -138,8 +168,11 @@ class BaselineSection(Section):
     retries: NonNegativeInt = 5
 
 
-class GenerationSection(Section):
-    """How the cluster generates. `temperature` 0 is greedy, `top_k` 0 takes all tokens, `micro_batches` 1 is none."""
+class GenerationSection(StudySection):
+    """How the cluster generates.
+
+    `temperature` 0 is greedy, `top_k` 0 takes all tokens, `micro_batches` 1 is none.
+    """
 
     engine: Literal["torch", "vllm", "deepspeed"] = "torch"
     max_new_tokens: PositiveInt = 256
@@ -155,8 +188,11 @@ class GenerationSection(Section):
     profiler: Literal["none", "torch", "nsys", "perf"] = "none"
 
 
-class SlurmSection(Section):
-    """What each job asks Slurm for beside its nodes, and the environment that it runs in. `time_limit` in seconds."""
+class SlurmSection(StudySection):
+    """What each job asks Slurm for beside its nodes, and its environment.
+
+    `time_limit` is in seconds.
+    """
 
     partition: Line = ""
     account: Line = ""
@@ -165,21 +201,32 @@ class SlurmSection(Section):
     gres: Line = "gpu"
     gpu_memory_gb: PositiveFloat | None = None
     modules: Lines = ()
-    environment: dict[Annotated[str, AfterValidator(_variable), Field(min_length=1)], Line] = Field(
-        default_factory=dict[str, str]
-    )
+    environment: dict[
+        Annotated[str, AfterValidator(_variable), Field(min_length=1)], Line
+    ] = Field(default_factory=dict[str, str])
     nccl_debug: Line = "WARN"
-    apptainer_image: Line = Field(default="", validation_alias=AliasChoices("apptainer_image", "appainter_image"))
+    apptainer_image: Line = Field(
+        default="", validation_alias=AliasChoices("apptainer_image", "appainter_image")
+    )
     binds: Lines = ()
     python: Words = "python3"
     launcher: Literal["srun", "deepspeed", "torchrun"] = "srun"
     sbatch: Lines = ()
 
 
-class StrategySection(Section):
-    """One way of splitting the model; what is left out follows from `kind`, lists are swept through."""
+class StrategySection(StudySection):
+    """One way of splitting the model.
 
-    kind: Literal["tensor_across_nodes", "pipeline_across_nodes", "tensor_single_node", "hybrid", "custom"]
+    Missing values follow from `kind`. Lists are swept: each value is one job.
+    """
+
+    kind: Literal[
+        "tensor_across_nodes",
+        "pipeline_across_nodes",
+        "tensor_single_node",
+        "hybrid",
+        "custom",
+    ]
     name: Line = ""
     nodes: PositiveInt | None = None
     gpus_per_node: PositiveInt | None = None
@@ -191,9 +238,12 @@ class StrategySection(Section):
     retries: NonNegativeInt = 0
 
 
-class ReportSection(Section):
-    """`objective` ranks the strategies; `latency_limit_ms` bounds the latency of nine answers in ten. With a price
-    there are costs, with `embedding_model` (a folder for sentence-transformers) similarities of meaning."""
+class ReportSection(StudySection):
+    """How strategies are ranked and reported.
+
+    `latency_limit_ms` limits the p90 latency. With a price, costs are reported; with
+    `embedding_model` (a folder for sentence-transformers), similarities of meaning.
+    """
 
     objective: Literal["cheapest", "fastest", "throughput", "balanced"] = "cheapest"
     latency_limit_ms: PositiveFloat | None = None
@@ -208,7 +258,7 @@ def _some(values: tuple[StrategySection, ...]) -> tuple[StrategySection, ...]:
     return values
 
 
-class StudyFile(Section):
+class StudyFile(StudySection):
     """The tables of `study.toml`."""
 
     model: ModelSection
@@ -221,7 +271,10 @@ class StudyFile(Section):
 
 
 class Study(StudyFile):
-    """A study that was read: its paths stand on the folder `directory`; `sha256` is of the file's bytes."""
+    """A study: the sections of its file, its folder and the file's hash.
+
+    Relative paths have been joined with the folder.
+    """
 
     directory: Path
     sha256: str
@@ -243,23 +296,42 @@ class Study(StudyFile):
 
 
 def load_study(directory: Path) -> Study:
-    """The study in a folder; NotFoundError where there is none, InvalidInputError for a file that is wrong."""
+    """Read the study in a folder.
+
+    NotFoundError when there is none, InvalidInputError when its file is wrong.
+    """
     directory = _at_home(directory).absolute()
     try:
         raw = (directory / FILE).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError(f"There is no {FILE} in {directory}.", "`gpuyard study init DIR` writes one.") from None
+        raise NotFoundError(
+            f"There is no {FILE} in {directory}.",
+            "`gpuyard study init DIR` writes one.",
+        ) from None
     except OSError as error:
-        raise InvalidInputError.of(FILE, f"cannot be read: {error.strerror}", "make it a file you may read") from None
+        raise InvalidInputError.of(
+            FILE, f"cannot be read: {error.strerror}", "make it a file you may read"
+        ) from None
     file = parse_model(StudyFile, _toml(raw))
-    sections: dict[str, Any] = {name: getattr(file, name) for name in StudyFile.model_fields}
+    sections: dict[str, Any] = {
+        name: getattr(file, name) for name in StudyFile.model_fields
+    }
     model = file.model.model_copy(update={"path": _on(directory, file.model.path)})
     truth = file.prompts.truth and _on(directory, file.prompts.truth)
-    prompts = file.prompts.model_copy(update={"folder": _on(directory, file.prompts.folder), "truth": truth})
-    embedding_model = file.report.embedding_model and _on(directory, file.report.embedding_model)
+    prompts = file.prompts.model_copy(
+        update={"folder": _on(directory, file.prompts.folder), "truth": truth}
+    )
+    embedding_model = file.report.embedding_model and _on(
+        directory, file.report.embedding_model
+    )
     report = file.report.model_copy(update={"embedding_model": embedding_model})
-    found = {"model": model, "prompts": prompts, "report": report, "directory": directory,
-             "sha256": hashlib.sha256(raw).hexdigest()}  # fmt: skip
+    found = {
+        "model": model,
+        "prompts": prompts,
+        "report": report,
+        "directory": directory,
+        "sha256": hashlib.sha256(raw).hexdigest(),
+    }
     return Study.model_construct(None, **(sections | found))
 
 
@@ -267,9 +339,13 @@ def _toml(raw: bytes) -> dict[str, Any]:
     try:
         return tomllib.loads(raw.decode())
     except UnicodeDecodeError as error:
-        raise InvalidInputError.of(FILE, f"is not UTF-8 at byte {error.start}", "save it as UTF-8") from None
+        raise InvalidInputError.of(
+            FILE, f"is not UTF-8 at byte {error.start}", "save it as UTF-8"
+        ) from None
     except tomllib.TOMLDecodeError as error:
-        raise InvalidInputError.of(FILE, f"is not TOML: {error}", "correct it there") from None
+        raise InvalidInputError.of(
+            FILE, f"is not TOML: {error}", "correct it there"
+        ) from None
 
 
 def _on(directory: Path, path: Path) -> Path:
@@ -277,7 +353,7 @@ def _on(directory: Path, path: Path) -> Path:
 
 
 def _at_home(path: Path) -> Path:
-    """A path with `~` filled in; that of a user who is not there stays as it is, and is then missed by that name."""
+    """Expand `~`; a path with the name of an unknown user stays as it is."""
     try:
         return path.expanduser()
     except RuntimeError:
@@ -285,14 +361,15 @@ def _at_home(path: Path) -> Path:
 
 
 def short_name(name: str) -> str:
-    """What a strategy's id begins with: `llama8b` of `meta-llama/Llama-3.1-8B-Instruct`."""
+    """Shorten a model's name: `meta-llama/Llama-3.1-8B-Instruct` becomes `llama8b`."""
     last = name.rstrip("/").rpartition("/")[2].lower()
-    family, size = re.match(r"[a-z]+", last), re.search(r"(?<![a-z0-9.])(\d+(?:\.\d+)?[bm])(?![a-z0-9])", last)
+    family = re.match(r"[a-z]+", last)
+    size = re.search(r"(?<![a-z0-9.])(\d+(?:\.\d+)?[bm])(?![a-z0-9])", last)
     if family and size:
         return family[0] + size[1]
     return re.sub(r"[^a-z0-9.-]+", "-", last).strip("-.") or "model"
 
 
 def plain_name(model: str) -> str:
-    """A model's name without owner, folder, revision and capitals: what endpoints leave alone."""
+    """Return a model's name in lower case, without owner, folder and revision."""
     return model.lower().rstrip("/").rpartition("/")[2].partition("@")[0]

@@ -1,90 +1,25 @@
-"""A run in one table: how right, how fast, how large and how dear each strategy was, and which is best."""
+"""The summary of a run, written as CSV and Markdown and drawn as plots."""
 
 # pandas has no types.
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportArgumentType=false
-# pyright: reportCallIssue=false, reportAttributeAccessIssue=false, reportOptionalSubscript=false
-# pyright: reportReturnType=false
-import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 from pathlib import Path
-from typing import Any, cast
 
-import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 
-from gpuyard.domain.errors import InvalidInputError
 from gpuyard.storage.archive import beside, replace
-from gpuyard.studies.correctness import ALL, METRICS, PEER_METRICS, CorrectnessEvaluator
-from gpuyard.studies.plots import Plot
-from gpuyard.studies.ranking import Objective, Ranking, gpu_hours_per_million, rank
-
-PRIMARY = ("token_agreement", "peer_agreement")
-"""The figure of correctness that tables and plots lead with: the first that there is."""
-_GIB = 2**30
+from gpuyard.studies.markdown import markdown_page
+from gpuyard.studies.plots import Plot, build_plots
+from gpuyard.studies.run_table import RunTable
 
 
-class RunSummary:
-    """What a run came to. `rows` has one per strategy (variant `all`), then one per strategy and variant.
-
-    Frames are those of the results: `results` (long form), `metrics` (per rank), `scores` and `correctness`.
-    """
-
-    def __init__(
-        self, document: Mapping[str, Any], results: pd.DataFrame, metrics: pd.DataFrame,
-        evaluator: CorrectnessEvaluator | None = None, *, objective: str = "cheapest",
-        max_p90_ms: float | None = None, price_per_gpu_hour: float | None = None, currency: str = "USD",
-    ) -> None:  # fmt: skip
-        """`document` is `run_<ts>.json`. Without a price there are GPU-hours and no cost."""
-        self.document, self.results, self.metrics = document, results, metrics
-        self.run_id = str(document["run_id"])
-        self.collected: list[dict[str, Any]] = list(document.get("collected") or ())
-        self.price, self.currency = price_per_gpu_hour, currency
-        sizes = {row["strategy_id"]: _gpus(self._ranks(row["strategy_id"])) for row in self.collected}
-        evaluator = evaluator or CorrectnessEvaluator()
-        evaluator.prefer_peers(_by_size(self.collected, sizes))
-        self.scores = evaluator.evaluate(results)
-        self.correctness = evaluator.summarize(self.scores)
-        self.warnings = evaluator.warnings
-        self.rows = self._scaled(list(self._rows()))
-        self.ranking: Ranking = rank(self.strategies, Objective.of(objective), max_p90_ms)
-
-    @classmethod
-    def load(cls, results: Path, run_id: str, **options: Any) -> "RunSummary":
-        """From a study's `results/`. InvalidInputError: the run was not collected there."""
-        try:
-            document = json.loads((results / f"{run_id}.json").read_bytes())
-            long = pq.read_table(results / f"{run_id}.parquet").to_pandas()
-            metrics = pq.read_table(results / f"cluster_metrics_{run_id}.parquet").to_pandas()
-        except (OSError, ValueError) as error:
-            fault = f"{run_id} is not collected in {results}: {error}"
-            raise InvalidInputError.of("run", fault, "collect it with `gpuyard study resume`") from None
-        return cls(document, long, metrics, **options)
-
-    @property
-    def strategies(self) -> list[dict[str, Any]]:
-        """The rows over all variants, one per strategy."""
-        return [row for row in self.rows if row["variant"] == ALL]
-
-    @property
-    def primary(self) -> str:
-        """The leading figure of correctness: beside a reference, or beside the peer where there is no reference."""
-        return next((name for name in PRIMARY if any(_is_number(row.get(name)) for row in self.rows)), PRIMARY[0])
-
-    @property
-    def baseline(self) -> str:
-        """Who gave the baseline's answers, as they themselves say; empty where nobody is known."""
-        told = [sorted(set(self.results[name].dropna())) if name in self.results else []
-                for name in ("local_model", "source", "local_api")]  # fmt: skip
-        models, hosts, apis = (", ".join(map(str, names)) for names in told)
-        if not models:
-            return ""
-        return f"The baseline is {models}{f' at {hosts}' if hosts else ''}{f', API {apis}' if apis else ''}."
+class RunSummary(RunTable):
+    """A run's table, and the files and plots that show it."""
 
     def to_csv(self, path: Path) -> Path:
-        """Write `summary_run_<ts>.csv`, every column; `path` is the file or the folder for it."""
+        """Write all columns as `summary_run_<ts>.csv` and return the path.
+
+        `path` is the file or the folder for it.
+        """
         path = self._named(path, "csv")
         with beside(path) as fresh:
             pd.DataFrame(self.rows).to_csv(fresh, index=False)
@@ -92,10 +27,8 @@ class RunSummary:
         return path
 
     def to_markdown(self, path: Path | None = None) -> str:
-        """The table in Markdown with the answer above and the failures below; written to `path`, if there is one."""
-        from gpuyard.studies.markdown import markdown
-
-        text = markdown(self)
+        """Return the summary as Markdown, and write it to `path`, if given."""
+        text = markdown_page(self)
         if path is not None:
             path = self._named(path, "md")
             with beside(path) as fresh:
@@ -105,145 +38,7 @@ class RunSummary:
 
     def build_plots(self) -> list[Plot]:
         """The plots of the report, as SVG."""
-        from gpuyard.studies.plots import build
-
-        return build(self)
+        return build_plots(self)
 
     def _named(self, path: Path, suffix: str) -> Path:
         return path / f"summary_{self.run_id}.{suffix}" if path.is_dir() else path
-
-    def _ranks(self, strategy_id: str) -> pd.DataFrame:
-        return self.metrics[self.metrics["strategy_id"] == strategy_id]
-
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        scores = {(row["strategy_id"], row["variant"]): row for row in self.correctness.to_dict("records")}
-        for one in self.collected:
-            strategy_id = one["strategy_id"]
-            mine = self.results[self.results["strategy_id"] == strategy_id]
-            ranks = self._ranks(strategy_id)
-            for variant in [ALL, *dict.fromkeys(mine["variant"])]:
-                part = mine if variant == ALL else mine[mine["variant"] == variant]
-                row = {"strategy_id": strategy_id, "strategy": one["strategy"], "variant": variant,
-                       "status": one["status"], **_layout(ranks), **_pace(part, ranks, variant)}  # fmt: skip
-                if variant == ALL:
-                    able = row["gpus"] and row["tokens_per_s"]
-                    row |= {**self._spent(ranks), "gpu_hours_per_million": gpu_hours_per_million(row) if able else None}
-                row |= {name: scores.get((strategy_id, variant), {}).get(name) for name in _correctness_columns()}
-                yield row | {"reasons": "; ".join(one["reasons"])}
-
-    def _spent(self, ranks: pd.DataFrame) -> dict[str, Any]:
-        """What is of the whole job: time, GPU-hours (wall clock × GPUs / 3600), cost (× price), memory, communication.
-
-        The wall clock is Slurm's elapsed time, else from the first rank's start to the last one's end. Communication's
-        share is of the seconds that all ranks spent computing or communicating. Memory is that of the largest rank.
-        """
-        wall_s = _most(ranks["elapsed_s"])
-        if wall_s is None:
-            started, ended = _number(ranks["started_at"].min()), _number(ranks["ended_at"].max())
-            wall_s = ended - started if started is not None and ended is not None else None
-        gpus, peak = _gpus(ranks), _most(ranks["peak_memory_bytes"])
-        hours = None if wall_s is None or not gpus else wall_s * gpus / 3600
-        talking, computing = _number(ranks["communication_s"].sum()) or 0.0, _number(ranks["compute_s"].sum()) or 0.0
-        rss = _most(ranks["max_rss_bytes"])
-        return {
-            "wall_s": wall_s, "gpu_hours": hours,
-            "cost": None if hours is None or self.price is None else hours * self.price,
-            "load_s": _most(ranks["load_s"]), "peak_memory_gib": None if peak is None else peak / _GIB,
-            "max_rss_gib": None if rss is None else rss / _GIB,
-            "communication_share": talking / (talking + computing) if talking + computing else None,
-        }  # fmt: skip
-
-    def _scaled(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Speed-up = tokens/s over those of the smallest layout (fewest GPUs; of several the one with most tokens/s),
-        and parallel efficiency = speed-up × its GPUs / one's own, each beside the same variant."""
-        for variant in dict.fromkeys(row["variant"] for row in rows):
-            able = [row for row in rows if row["variant"] == variant and row["gpus"] and row["tokens_per_s"]
-                    and row["status"] in ("COMPLETED", "PARTIAL")]  # fmt: skip
-            base = min(able, key=lambda row: (row["gpus"], -row["tokens_per_s"]), default=None)
-            for row in able if base else ():
-                row["speed_up"] = row["tokens_per_s"] / base["tokens_per_s"]
-                row["efficiency"] = row["speed_up"] * base["gpus"] / row["gpus"]
-        return rows
-
-
-def _correctness_columns() -> list[str]:
-    shares = [f"{name}{end}" for name in (*METRICS, *PEER_METRICS) for end in ("", "_low", "_high")]
-    return ["diverged", "peer_diverged", *shares]
-
-
-def _layout(ranks: pd.DataFrame) -> dict[str, Any]:
-    """The strategy's shape, and `gpus`: what it books, nodes × GPUs per node, else a GPU per rank."""
-    names = ("num_nodes", "gpus_per_node", "tp_size", "pp_size", "dp_size", "world_size", "engine", "precision",
-             "batch_size")  # fmt: skip
-    first: Mapping[str, Any] = {} if ranks.empty else cast(Mapping[str, Any], ranks.iloc[0].to_dict())
-    shape = {name: None if _is_missing(first.get(name)) else first[name] for name in names}
-    return {**shape, "gpus": _gpus(ranks)}
-
-
-def _gpus(ranks: pd.DataFrame) -> int | None:
-    if ranks.empty:
-        return None
-    booked = _number(ranks["num_nodes"].iloc[0]), _number(ranks["gpus_per_node"].iloc[0])
-    if booked[0] and booked[1]:
-        return int(booked[0] * booked[1])
-    return len(ranks)
-
-
-def _pace(results: pd.DataFrame, ranks: pd.DataFrame, variant: str) -> dict[str, Any]:
-    """Tokens/s and prompts/s = what was generated / the time of generation, which is that of the slowest rank.
-
-    Percentiles are interpolated linearly between the answers' latencies.
-    """
-    ok = results[results["status"] == "ok"]
-    seconds = _generating_s(ranks, variant) or _latency_s(ok)
-    tokens = float(ok["tokens_generated"].sum())
-    latency = ok["cluster_latency_ms"].dropna().to_numpy(float)
-    points = np.percentile(latency, [50, 90, 99]) if len(latency) else [None] * 3
-    ttft = ok["ttft_ms"].dropna()
-    return {
-        "prompts": len(ok), "expected": len(results), "tokens": int(tokens), "generate_s": seconds,
-        "tokens_per_s": tokens / seconds if seconds and tokens else None,
-        "prompts_per_s": len(ok) / seconds if seconds and len(ok) else None,
-        "latency_ms_mean": float(latency.mean()) if len(latency) else None,
-        **{f"latency_ms_p{share}": _number(value) for share, value in zip((50, 90, 99), points, strict=True)},
-        "ttft_ms_p50": float(ttft.median()) if len(ttft) else None,
-    }  # fmt: skip
-
-
-def _generating_s(ranks: pd.DataFrame, variant: str) -> float | None:
-    """The slowest rank's seconds of generation; for a variant, those of its batches."""
-    if variant == ALL:
-        return _most(ranks["generate_s"])
-    batches = [batch for of_rank in ranks["variant_s"].dropna() for batch in of_rank]
-    return max((taken for name, taken in batches if name == variant), default=None)
-
-
-def _latency_s(ok: pd.DataFrame) -> float | None:
-    """Where no rank says how long it took: batches one after the other, each as long as its last row, by rank."""
-    if ok.empty:
-        return None
-    by_batch = ok.groupby(["rank", "variant", "batch"], dropna=False)["cluster_latency_ms"].max()
-    return _number(by_batch.groupby("rank").sum().max() / 1000)
-
-
-def _by_size(collected: Sequence[Mapping[str, Any]], sizes: Mapping[str, int | None]) -> list[str]:
-    """Strategies with answers, whole ones first, of these the smallest first."""
-    able = [row for row in collected if row["rows"]]
-    able.sort(key=lambda row: (row["status"] != "COMPLETED", sizes[row["strategy_id"]] or math.inf))
-    return [row["strategy_id"] for row in able]
-
-
-def _most(values: Any) -> float | None:
-    return _number(values.max()) if len(values) else None
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if _is_number(value) else None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and math.isfinite(value)
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))

@@ -1,4 +1,4 @@
-"""Tables in files: rows to frames and back, and files that are written whole or not at all."""
+"""Convert rows to data frames and back, and write files atomically."""
 
 # pandas and pyarrow have no complete types.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -54,7 +54,10 @@ def read_table(path: Path) -> "DataFrame":
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all: a reader sees the old one or the new one, also after a crash."""
+    """Write a file atomically: readers see the old or the new content.
+
+    This also holds after a crash.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     with fresh.open("wb") as file:

@@ -1,4 +1,4 @@
-"""Right answers, where a study has them: JSON lines `{"prompt_id", "variant", "text"}`."""
+"""Read the right answers: JSON lines `{"prompt_id", "variant", "text"}`."""
 
 import json
 from collections.abc import Iterable
@@ -12,10 +12,13 @@ _FIELD = "prompts.truth"
 _KEYS = ("prompt_id", "variant", "text")
 
 
-def load_truth(path: Path, records: Iterable[PromptRecord]) -> dict[tuple[str, str], str]:
-    """The right text by (prompt_id, variant); prompts may lack one.
+def load_truth(
+    path: Path, records: Iterable[PromptRecord]
+) -> dict[tuple[str, str], str]:
+    """Return the right text by (prompt_id, variant); prompts may lack one.
 
-    InvalidInputError for a line that is no such object, that names no prompt, or that names one a second time.
+    InvalidInputError for a line that is not such an object, or that names an unknown
+    prompt or one named before.
     """
     known = {(record.prompt_id, record.variant) for record in records}
     truth: dict[tuple[str, str], str] = {}
@@ -34,7 +37,9 @@ def load_truth(path: Path, records: Iterable[PromptRecord]) -> dict[tuple[str, s
     return truth
 
 
-def _fault(line: str, known: set[tuple[str, str]], truth: dict[tuple[str, str], str]) -> tuple[str, str] | None:
+def _fault(
+    line: str, known: set[tuple[str, str]], truth: dict[tuple[str, str], str]
+) -> tuple[str, str] | None:
     """What is wrong with a line and what would be right, if anything is wrong."""
     try:
         row: Any = json.loads(line)
@@ -42,11 +47,21 @@ def _fault(line: str, known: set[tuple[str, str]], truth: dict[tuple[str, str], 
         return "is no JSON", 'write {"prompt_id": "p01", "variant": "2k", "text": "…"}'
     wrong = _wrong_keys(row)
     if wrong:
-        return f"lacks {', '.join(wrong)}", 'write {"prompt_id": "p01", "variant": "2k", "text": "…"}'
+        return (
+            f"lacks {', '.join(wrong)}",
+            'write {"prompt_id": "p01", "variant": "2k", "text": "…"}',
+        )
     key = (row["prompt_id"], row["variant"])
     if key not in known:
-        return f"is of {quoted(key[0])} of {quoted(key[1])}, which is no prompt", "use ids and variants of the files"
-    return (f"is a second one of {key[0]} of {key[1]}", "keep one") if key in truth else None
+        return (
+            f"is of {quoted(key[0])} of {quoted(key[1])}, which is no prompt",
+            "use ids and variants of the files",
+        )
+    return (
+        (f"is a second one of {key[0]} of {key[1]}", "keep one")
+        if key in truth
+        else None
+    )
 
 
 def _wrong_keys(row: object) -> list[str]:

@@ -1,7 +1,8 @@
 """Templates: folders to start from. Each folder beside this file is one.
 
-Most are programs: they know nothing of gpuyard, run alone, and `gpuyard run` runs them by name. A package is to be
-installed beside gpuyard, and gets a name of its own: the placeholder that stands for it, wherever that is.
+Most are programs that know nothing of gpuyard: they run alone, and `gpuyard run` runs
+them by name. The others are packages, which are installed beside gpuyard. A package
+gets a name of its own, which replaces the placeholder in its files.
 """
 
 import difflib
@@ -13,29 +14,33 @@ from pathlib import Path
 
 _FOLDER = Path(__file__).parent
 _NOT_COPIED = {"__pycache__", "out", ".pytest_cache"}
-# The packages, and the name that each stands under here, as a module and as the beginning of a class.
+# The packages, and the name that each stands under here, as a module and as the
+# beginning of a class.
 _PLACEHOLDERS: Mapping[str, tuple[str, str]] = {"provider": ("mycloud", "MyCloud")}
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _LONGEST = 40
 
 
 class UnknownTemplateError(LookupError):
-    """No template has that name; the message lists those there are, and the nearest."""
+    """There is no template of that name; the message names the known ones."""
 
     def __init__(self, name: str) -> None:
         known = all_names()
         nearest = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {nearest[0]}?" if nearest else ""
-        super().__init__(f"no template is called {name!r}; there is {', '.join(known)}{hint}")
+        super().__init__(
+            f"no template is called {name!r}; there is {', '.join(known)}{hint}"
+        )
         self.name = name
 
 
 class BadNameError(ValueError):
-    """What a template is to be called will not do: `fault` says why, `remedy` what would."""
+    """A package's name is not allowed: `fault` says why, `remedy` what would be."""
 
     def __init__(self, fault: str, remedy: str) -> None:
         super().__init__(f"{fault}; {remedy}")
-        self.fault, self.remedy = fault, remedy
+        self.fault = fault
+        self.remedy = remedy
 
 
 def names() -> list[str]:
@@ -49,28 +54,31 @@ def all_names() -> list[str]:
 
 
 def is_package(name: str) -> bool:
-    """Does the template get a name of its own when it is written out?"""
+    """Return whether the template is a package, which gets a name of its own."""
     return name in _PLACEHOLDERS
 
 
 def describe(name: str) -> str:
-    """What the template is, in one line: the title of its README. UnknownTemplateError if there is none."""
+    """Return the title of the template's README; UnknownTemplateError without one."""
     with (_find(name) / "README.md").open(encoding="utf-8") as readme:
         return readme.readline().lstrip("#").strip()
 
 
 def write(name: str, directory: Path, called: str | None = None) -> list[Path]:
-    """Copy the template's files into `directory`, made if need be; the files written, in order.
+    """Copy the template's files into `directory`; return the files written, in order.
 
-    A package is `called` what is given, or else what the directory is. UnknownTemplateError if there is no such
-    template, BadNameError for a name that will not do; FileExistsError if `directory` is a file or holds anything
-    already. Nothing is written then.
+    The directory is created if necessary. A package is named `called`, or else as the
+    directory. UnknownTemplateError if there is no such template, BadNameError for a
+    name that is not allowed, and FileExistsError if `directory` is a file or not empty;
+    nothing is written then.
     """
     source = _find(name)
     words = _words(name, called, directory)
     directory.mkdir(parents=True, exist_ok=True)
     if any(directory.iterdir()):
-        raise FileExistsError(f"{directory} is not empty: name a new or an empty directory")
+        raise FileExistsError(
+            f"{directory} is not empty: name a new or an empty directory"
+        )
     return [_copy(file, source, directory, words) for file in _files(source)]
 
 
@@ -82,16 +90,20 @@ def _find(name: str) -> Path:
 
 def _files(source: Path) -> list[Path]:
     files = (path for path in source.rglob("*") if path.is_file())
-    return sorted(file for file in files if _NOT_COPIED.isdisjoint(file.relative_to(source).parts))
+    return sorted(
+        file for file in files if _NOT_COPIED.isdisjoint(file.relative_to(source).parts)
+    )
 
 
 def _copy(file: Path, source: Path, directory: Path, words: Mapping[str, str]) -> Path:
-    """One file, with `words` put in the place of others in its path and its text."""
+    """Copy one file, with `words` replaced in its path and its text."""
     target = directory / _replaced(str(file.relative_to(source)), words)
     target.parent.mkdir(parents=True, exist_ok=True)
     if not words:
         return Path(shutil.copyfile(file, target))
-    target.write_text(_replaced(file.read_text(encoding="utf-8"), words), encoding="utf-8")
+    target.write_text(
+        _replaced(file.read_text(encoding="utf-8"), words), encoding="utf-8"
+    )
     return target
 
 
@@ -102,17 +114,22 @@ def _replaced(text: str, words: Mapping[str, str]) -> str:
 
 
 def _words(template: str, called: str | None, directory: Path) -> Mapping[str, str]:
-    """What stands for the placeholders; BadNameError for what cannot."""
+    """Return the replacements of the placeholders; BadNameError for a bad name."""
     if template not in _PLACEHOLDERS:
         if called is not None:
             raise BadNameError(f"template {template} has none", "leave --name out")
         return {}
     name = directory.resolve().name if called is None else called
     if not _NAME.fullmatch(name) or len(name) > _LONGEST:
-        raise BadNameError(f"{name[:60]!r} cannot be the name of a provider",
-                           f"lower-case letters, digits and single _ between them, a letter first, {_LONGEST} at most, "
-                           "such as my_cloud")  # fmt: skip
+        raise BadNameError(
+            f"{name[:60]!r} cannot be the name of a provider",
+            "lower-case letters, digits and single _ between them, a letter first,"
+            f" {_LONGEST} at most, such as my_cloud",
+        )
     if name in {point.name for point in entry_points(group="gpuyard.providers")}:
-        raise BadNameError(f"a provider called {name!r} is installed", "choose another name, or uninstall that one")
+        raise BadNameError(
+            f"a provider called {name!r} is installed",
+            "choose another name, or uninstall that one",
+        )
     module, kind = _PLACEHOLDERS[template]
     return {module: name, kind: "".join(word.capitalize() for word in name.split("_"))}

@@ -1,81 +1,195 @@
-"""What a class is held to, from what its trusted executor has shown: the deadline, and ranges of figures. Pure."""
+"""Calibration: a class's deadline and ranges, from runs of its trusted executor."""
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.gpus import GPUClass
+from gpuyard.verification.claims import FigureRange, vram_gb_to_ask
+from gpuyard.verification.classes import TRAITS
+from gpuyard.verification.context import (
+    LeaseBusy,
+    LeaseLost,
+    call,
+    when_trusted_is_free,
+)
+from gpuyard.verification.executors import Executor
+from gpuyard.verification.prompts import read_file
+from gpuyard.verification.records.series import Series
+from gpuyard.verification.session import Session
+from gpuyard.verification.trusted_executor import (
+    ExecutorFault,
+    JobTrustedExecutor,
+    TrustedRun,
+)
+from gpuyard.verification.verify import (
+    NotPreparedError,
+    Say,
+    check_places,
+    prepare,
+)
 
 MARGIN = 0.15  # cards of one class differ by their coolers, clocks and drivers
 LEEWAY = 1.2
+_FIGURES = ("tflops", "bandwidth_gbs")
 FEWEST_RUNS = 5
-LEAST_DEADLINE_S = 1.0  # a shorter one would judge the way to the executor, and not its GPU
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """From `low` to `high`, both of them included."""
-
-    low: float
-    high: float
-
-    def __contains__(self, figure: float) -> bool:
-        return self.low <= figure <= self.high
+# A shorter deadline would judge the network and not the GPU.
+LEAST_DEADLINE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """`deadline_s`: from the barrier to the answers' hash. `claims_s`: from there to all claims, None where they could
-    not be made. `ranges` by figure, such as `tflops`."""
+    """What a class is held to.
+
+    `deadline_s`: from the barrier to the answers' hash. `claims_s`: from there to all
+    claims; None when the trusted executor could not make them. `ranges`: by figure,
+    such as `tflops`.
+    """
 
     deadline_s: float
     claims_s: float | None
-    ranges: Mapping[str, Range]
+    ranges: Mapping[str, FigureRange]
 
 
 def calibrate(
-    solve_s: Sequence[float], probes: Sequence[Mapping[str, float]], claims_s: Sequence[float] = (),
+    solve_s: Sequence[float],
+    probes: Sequence[Mapping[str, float]],
+    claims_s: Sequence[float] = (),
     margin: float = MARGIN,
-) -> Calibration:  # fmt: skip
-    """From what the trusted executor showed: its solve times (s), its probes (figure → value), and how long all claims
-    took it (s) whenever it could make them; InvalidInputError.
+) -> Calibration:
+    """Compute a calibration from what the trusted executor showed; InvalidInputError.
 
-    Every probe has to have every figure. Probes may be empty: a class without a GPU has no ranges.
+    `solve_s`: its solve times. `probes`: its figures in each run; every probe needs
+    every figure, and there are none for a class without a GPU. `claims_s`: how long all
+    claims took, for each run in which it could make them.
     """
     names = sorted({name for probe in probes for name in probe})
     for number, probe in enumerate(probes):
         if missing := [name for name in names if name not in probe]:
-            raise InvalidInputError.of(f"probes.{number}", f"lacks {', '.join(missing)}", "repeat the calibration")
-    ranges = {name: range_of(name, [probe[name] for probe in probes], margin) for name in names}
-    longest_s = _held(deadline_s(claims_s, "claims_s")) if len(claims_s) == len(solve_s) else None
-    return Calibration(_held(deadline_s(solve_s)), longest_s, ranges)
+            raise InvalidInputError.of(
+                f"probes.{number}",
+                f"lacks {', '.join(missing)}",
+                "repeat the calibration",
+            )
+    ranges = {
+        name: range_of(name, [probe[name] for probe in probes], margin)
+        for name in names
+    }
+    longest_s = (
+        _at_least_minimum(deadline_s(claims_s, "claims_s"))
+        if len(claims_s) == len(solve_s)
+        else None
+    )
+    return Calibration(_at_least_minimum(deadline_s(solve_s)), longest_s, ranges)
 
 
-def _held(limit_s: float) -> float:
+def _at_least_minimum(limit_s: float) -> float:
     return max(limit_s, LEAST_DEADLINE_S)
 
 
 def deadline_s(taken_s: Sequence[float], name: str = "solve_s") -> float:
-    """The 95th percentile, between its neighbours as a straight line, × 1.2; InvalidInputError for too few times."""
+    """The 95th percentile of the times, interpolated, × 1.2.
+
+    Raises InvalidInputError when there are too few times.
+    """
     times = _positive(name, taken_s)
     if len(times) < FEWEST_RUNS:
         fault = f"has {len(times)} times; the slowest of few runs says little"
-        raise InvalidInputError.of(name, fault, f"let the trusted executor solve at least {FEWEST_RUNS} workloads")
+        raise InvalidInputError.of(
+            name,
+            fault,
+            f"let the trusted executor solve at least {FEWEST_RUNS} workloads",
+        )
     return statistics.quantiles(times, n=20, method="inclusive")[-1] * LEEWAY
 
 
-def range_of(name: str, figures: Sequence[float], margin: float = MARGIN) -> Range:
-    """From the least figure less `margin` (a part from 0 to below 1) to the greatest and as much; InvalidInputError."""
+def range_of(
+    name: str, figures: Sequence[float], margin: float = MARGIN
+) -> FigureRange:
+    """The range from the least to the greatest figure, widened by `margin`.
+
+    `margin` is a part from 0 to below 1. Raises InvalidInputError.
+    """
     if not 0 <= margin < 1:
-        raise InvalidInputError.of("margin", f"is {margin:g}", "give a part from 0 to below 1, such as 0.15")
+        raise InvalidInputError.of(
+            "margin", f"is {margin:g}", "give a part from 0 to below 1, such as 0.15"
+        )
     values = _positive(name, figures)
-    return Range(min(values) * (1 - margin), max(values) * (1 + margin))
+    return FigureRange(min(values) * (1 - margin), max(values) * (1 + margin))
 
 
 def _positive(name: str, figures: Sequence[float]) -> Sequence[float]:
-    if wrong := [figure for figure in figures if not (math.isfinite(figure) and figure > 0)]:
-        raise InvalidInputError.of(name, f"has a figure of {wrong[0]:g}, not of more than 0", "repeat the calibration")
+    if wrong := [
+        figure for figure in figures if not (math.isfinite(figure) and figure > 0)
+    ]:
+        raise InvalidInputError.of(
+            name,
+            f"has a figure of {wrong[0]:g}, not of more than 0",
+            "repeat the calibration",
+        )
     if not figures:
         raise InvalidInputError.of(name, "has no figures", "repeat the calibration")
     return figures
+
+
+async def calibrate_class(
+    session: Session, executor: Executor, runs: int, say: Say
+) -> Calibration:
+    """Let the trusted executor solve `runs` series, and store the calibration."""
+    cls = executor.gpu_class
+    records = session.context.records
+    trusted = session.trusted.get(cls)
+    if trusted is None or trusted.name != executor.name:
+        fault = f"{executor.name} is not trusted for {cls}"
+        remedy = f"set trusted = true for {executor.name}"
+        raise InvalidInputError.of("--trusted", fault, remedy)
+    await check_places(session, [executor])
+    await prepare(session, cls, 1, say)
+    found = await call(records.series, cls)
+    wanted = (
+        {"vram_gb": vram_gb_to_ask(cls), "speed": True}
+        if isinstance(cls, GPUClass)
+        else {}
+    )
+    times = list[float]()
+    claims_s = list[float]()
+    probes = list[dict[str, float]]()
+    for number in range(runs):
+        series = found[number % len(found)]
+        run = await _timed_run(session, trusted, series, wanted)
+        times.append(run.solve_s)
+        speed: Mapping[str, Any] = run.claims.get("speed") or {}
+        if all(name in speed for name in _FIGURES):
+            probes.append({name: float(speed[name]) for name in _FIGURES})
+            if "digest" in (run.claims.get("vram") or {}):
+                claims_s.append(run.claims_s)
+        say(f"{number + 1} of {runs}: {run.solve_s:.2f} s")
+    result = calibrate(times, probes, claims_s)
+    ranges = {name: (one.low, one.high) for name, one in result.ranges.items()}
+    ranges["solve_s"] = (min(times), result.deadline_s)
+    if result.claims_s:
+        ranges["claims_s"] = (min(claims_s), result.claims_s)
+    await call(records.put_ranges, cls, ranges)
+    return result
+
+
+async def _timed_run(
+    session: Session,
+    trusted: JobTrustedExecutor,
+    series: Series,
+    claims: Mapping[str, Any],
+) -> TrustedRun:
+    """Let the trusted executor solve a series once; NotPreparedError."""
+    context = session.context
+    size = TRAITS[trusted.gpu_class].prompts
+    prompts = await read_file(context, series.blob, size)
+    solve = partial(trusted.solve_timed, prompts, context.draw_seed(), claims)
+    try:
+        _, run = await when_trusted_is_free(context, trusted, solve)
+    except (ExecutorFault, LeaseLost, LeaseBusy) as error:
+        raise NotPreparedError(f"{error}.") from error
+    return run

@@ -1,36 +1,47 @@
-"""A check: one executor's part in a batch, from its sample to what is made of it."""
+"""A check: one executor's part in a batch, from its sample to its verdict."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuyard.verification.channel import Channel, Order
+from gpuyard.verification import keys, receipts
+from gpuyard.verification.batch_samples import BatchSample
+from gpuyard.verification.channels import Channel
 from gpuyard.verification.claims import Expected
+from gpuyard.verification.clock import steady_now
+from gpuyard.verification.context import call
 from gpuyard.verification.evidence import public_order
 from gpuyard.verification.executors import Executor
-from gpuyard.verification.protocol import one_line
-from gpuyard.verification.taking import Taken
-from gpuyard.verification.times import now
-from gpuyard.verification.trust import Outcome
-from gpuyard.verification.verdict import Evidence, Line, judge, outcome
+from gpuyard.verification.protocol import OrderDocument, one_line
+from gpuyard.verification.records import Records
+from gpuyard.verification.verdict import (
+    CheckOutcome,
+    Evidence,
+    VerdictLine,
+    judge,
+    outcome,
+)
 
 
 @dataclass(slots=True)
 class Check:
-    """What happened, and when: `…_at` as `now` tells, None for what did not happen.
+    """What happened in one check, and when.
 
-    `fault` is what broke on our side, `silence` why no answers came, `unread` why those that came could not be kept.
-    `answers` is where the answer file was put aside, `again` what the trusted executor said when asked once more.
+    Times (`…_at`) are of `steady_now`, and None for what did not happen. `fault`: what
+    failed on our side. `silence`: why no answers came. `unread`: why answers that came
+    could not be kept. `answers`: where the answer file is. `again`: what the trusted
+    executor answered when it was asked once more.
     """
 
-    taken: Taken
+    taken: BatchSample
     batch_id: str
     executor: Executor
     trusted: str
     deadline_s: float
-    order: Order
+    order: OrderDocument
     expected: Expected
-    created_at: float = field(default_factory=now)
+    created_at: float = field(default_factory=steady_now)
     channel: Channel | None = None
     job_id: str | None = None
     ready_at: float | None = None
@@ -48,41 +59,53 @@ class Check:
     silence: str | None = None
     unread: str | None = None
     again: str | None = None
-    lines: tuple[Line, ...] = ()
+    lines: tuple[VerdictLine, ...] = ()
 
     @property
     def id(self) -> str:
-        """Its id, which its sample was given to."""
+        """The id of the check; its sample is bound to it."""
         return self.taken.check_id
 
     @property
     def under_way(self) -> bool:
-        """Whether something is still to be heard of it."""
-        return not (self.fault or self.silence or self.unread or self.declined_at or self.answered_at)
+        """Whether it still waits for something from its solver."""
+        return not (
+            self.fault
+            or self.silence
+            or self.unread
+            or self.declined_at
+            or self.answered_at
+        )
 
     @property
     def solve_s(self) -> float | None:
-        """From the seed to the answers' hash."""
-        return None if self.hashed_at is None or self.released_at is None else self.hashed_at - self.released_at
+        """Seconds from the seed to the hash of the answers."""
+        return (
+            None
+            if self.hashed_at is None or self.released_at is None
+            else self.hashed_at - self.released_at
+        )
 
     @property
-    def outcome(self) -> Outcome:
-        """What its lines come to."""
+    def outcome(self) -> CheckOutcome:
+        """The outcome that follows from its lines."""
         return outcome(self.lines)
 
     @property
     def suspect(self) -> bool:
-        """Whether all that speaks against it is the hidden answer, and the trusted executor was not asked again."""
+        """Whether only the hidden answer is wrong, and was not rechecked yet."""
         wrong = [line.name for line in self.lines if line.ok is False]
         return wrong == ["comparison"] and self.again is None
 
     @property
     def reason(self) -> str:
-        """The first thing that speaks against it, or that could not be judged, in one printable line.
+        """The first line that is wrong, or was not judged, as one printable line.
 
-        An executor has a say in it, and neither a database nor the yard takes in just anything.
+        Parts of it come from the executor, and databases do not accept every character.
         """
-        bad = [line for line in self.lines if line.ok is False] or [line for line in self.lines if line.ok is None]
+        bad = [line for line in self.lines if line.ok is False] or [
+            line for line in self.lines if line.ok is None
+        ]
         return one_line(f"{bad[0].name}: {bad[0].reason}") if bad else ""
 
     def judge(self) -> None:
@@ -90,28 +113,94 @@ class Check:
         self.lines = judge(self.evidence())
 
     def evidence(self) -> Evidence:
-        """Everything it is judged by."""
-        taken, (settings, engine) = self.taken, public_order(self.order)
+        """Everything by which it is judged."""
+        taken = self.taken
+        (settings, engine) = public_order(self.order)
         return Evidence(
-            check=self.id, batch=self.batch_id, executor=self.executor.name, gpu_class=self.executor.gpu_class.value,
-            trusted=self.trusted, delivery=self.executor.delivery, settings=settings, engine=engine, seed=taken.seed,
-            series=taken.series, hidden=taken.hidden, trusted_answer=taken.answer, answer_again=self.again,
-            deadline_s=self.deadline_s, released_at=self.released_at, hashed_at=self.hashed_at,
-            claimed_at=self.claimed_at, declined_at=self.declined_at, sha256=self.sha256,
+            check=self.id,
+            batch=self.batch_id,
+            executor=self.executor.name,
+            gpu_class=self.executor.gpu_class.value,
+            trusted=self.trusted,
+            delivery=self.executor.delivery,
+            settings=settings,
+            engine=engine,
+            seed=taken.seed,
+            series=taken.series,
+            hidden=taken.hidden,
+            trusted_answer=taken.answer,
+            answer_again=self.again,
+            deadline_s=self.deadline_s,
+            released_at=self.released_at,
+            hashed_at=self.hashed_at,
+            claimed_at=self.claimed_at,
+            declined_at=self.declined_at,
+            sha256=self.sha256,
             answers=self.answers.read_bytes() if self.answers else None,
-            unread=self.unread, silence=self.silence, expected=self.expected, claims=self.claims,
-            receipts=self.receipts, issuers=self.issuers, fault=self.fault,
-        )  # fmt: skip
+            unread=self.unread,
+            silence=self.silence,
+            expected=self.expected,
+            claims=self.claims,
+            receipts=self.receipts,
+            issuers=self.issuers,
+            fault=self.fault,
+        )
 
     def row(self) -> dict[str, Any]:
-        """Its row among the checks."""
+        """Its row in the table of checks."""
         over = bool(self.lines)
         return {
-            "id": self.id, "batch_id": self.batch_id, "executor": self.executor.name,
-            "gpu_class": self.executor.gpu_class.value, "sample_id": self.taken.sample_id, "job_id": self.job_id,
-            "state": "over" if over else "open", "outcome": self.outcome.value if over else None,
-            "reason": self.reason, "delivery": self.executor.delivery, "created_at": self.created_at,
-            "ready_at": self.ready_at, "released_at": self.released_at, "hashed_at": self.hashed_at,
-            "sha256": self.sha256, "answered_at": self.answered_at, "claims": self.claims,
+            "id": self.id,
+            "batch_id": self.batch_id,
+            "executor": self.executor.name,
+            "gpu_class": self.executor.gpu_class.value,
+            "sample_id": self.taken.sample_id,
+            "job_id": self.job_id,
+            "state": "over" if over else "open",
+            "outcome": self.outcome.value if over else None,
+            "reason": self.reason,
+            "delivery": self.executor.delivery,
+            "created_at": self.created_at,
+            "ready_at": self.ready_at,
+            "released_at": self.released_at,
+            "hashed_at": self.hashed_at,
+            "sha256": self.sha256,
+            "answered_at": self.answered_at,
+            "claims": self.claims,
             "solve_s": self.solve_s,
-        }  # fmt: skip
+        }
+
+
+INSTANCE = "yard"
+"""The issuer in our own receipts. It is part of their format."""
+
+
+async def excuse(records: Records, issuers: Mapping[str, str], check: Check) -> None:
+    """Keep in the check only receipts that excuse it.
+
+    `issuers`: the public keys that are accepted, by issuer.
+    """
+    known = {
+        name: keys.read_public(text, f"verification.issuers.{name}")
+        for name, text in issuers.items()
+    }
+    try:
+        found = receipts.excuse(
+            check.receipts,
+            known,
+            check.executor.name,
+            check.declined_at or 0.0,
+            (),
+            gpu_class=check.executor.gpu_class.value,
+        )
+        for receipt in found:
+            if not await call(records.use_receipt, f"{receipt.issuer} {receipt.id}"):
+                raise receipts.ReceiptError("has excused before")
+    except receipts.ReceiptError as error:
+        check.silence = f"{check.silence}; a receipt {error}"
+        check.receipts = ()
+    else:
+        check.issuers = {
+            name: keys.public_hex(known[name])
+            for name in {receipt.issuer for receipt in found}
+        }

@@ -1,5 +1,6 @@
-"""What verification knows of each class: one row per GPU class, complete at import. A new class is one row, and then a
-calibration (`gpuyard verify calibrate`).
+"""The classes that are verified: one row for each GPU class, complete at import.
+
+A new class needs one row and a calibration (`gpuyard verify calibrate`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +13,7 @@ from gpuyard.domain.gpus import GPU_CLASSES, GPUClass, resolve_gpu_class
 
 
 class PracticeClass(StrEnum):
-    """A class without a GPU, to test and to try verification with: its solver is a mock."""
+    """A class without a GPU, for tests and for trying verification out."""
 
     PRACTICE_12 = "practice-12"
     PRACTICE_6 = "practice-6"
@@ -23,12 +24,13 @@ Class = GPUClass | PracticeClass
 
 @dataclass(frozen=True, slots=True)
 class VerificationTraits:
-    """What both sides of a check hold to.
+    """The numbers of a class.
 
-    `prompts`: how many a series has, and a workload too: sampling on a GPU is repeatable only in batches of one size.
-    `solve_s`: seconds from the barrier to the answers' hash, until the class is calibrated. `prepare_s`: from the
-    solver's start to its being ready. `spin_up_s`: from submission to the solver's start. `gpus`: how many a solver
-    takes. `memory_gb`: nominal VRAM, 0 without a GPU.
+    `prompts`: the prompts in a series, and in a workload too, because sampling on a GPU
+    is repeatable only in batches of one size. `solve_s`: from the barrier to the
+    answers' hash, until the class is calibrated. `prepare_s`: from the solver's start
+    until it is ready. `spin_up_s`: from submission to the solver's start. `gpus`: how
+    many a solver uses. `memory_gb`: nominal VRAM, 0 without a GPU.
     """
 
     prompts: int
@@ -40,12 +42,18 @@ class VerificationTraits:
 
 
 def _gpu(gpu_class: GPUClass, prompts: int) -> VerificationTraits:
-    """Timeouts are S0's: 30 s and 5 of leeway for the answers, 300 s to load a model, four minutes to spin up."""
-    return VerificationTraits(prompts, 35.0, 300.0, 240.0, 1, GPU_CLASSES[gpu_class].memory_gb)
+    """Traits with the timeouts of S0.
+
+    30 s and 5 s of leeway for the answers, 300 s to load a model, four minutes to spin
+    up.
+    """
+    return VerificationTraits(
+        prompts, 35.0, 300.0, 240.0, 1, GPU_CLASSES[gpu_class].memory_gb
+    )
 
 
-# 240 prompts are S0's figure for an A6000. The others are guesses by memory and speed, to be corrected when one is
-# calibrated: what a card of 16 GB can hold beside a model's weights is about a fourth of what one of 48 GB can.
+# 240 prompts are S0's figure for an A6000. The others are guesses by memory and speed:
+# beside a model's weights, a 16 GB card has about a fourth of the room of a 48 GB one.
 TRAITS: Mapping[Class, VerificationTraits] = {
     GPUClass.P100: _gpu(GPUClass.P100, 30),
     GPUClass.V100_16GB: _gpu(GPUClass.V100_16GB, 60),
@@ -76,7 +84,7 @@ TRAITS: Mapping[Class, VerificationTraits] = {
 
 
 class ExecutorClass(StrEnum):
-    """A kind of executor that can be asked for."""
+    """A kind of executor that can be requested."""
 
     SPIN_UP_4MIN_GPU_24GB = "spin_up-4min.gpu-24gb"
     ALWAYS_ON_GPU_24GB = "always_on.gpu-24gb"
@@ -87,7 +95,10 @@ class ExecutorClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExecutorClassSpec:
-    """What an executor of a class has. `spin_up_time`: seconds until it can start a job. None: whatever there is."""
+    """What an executor of a class has; None means any.
+
+    `spin_up_time`: seconds until it can start a job.
+    """
 
     description: str
     spin_up_time: float
@@ -111,12 +122,17 @@ EXECUTOR_CLASSES: Mapping[ExecutorClass, ExecutorClassSpec] = {
         "an A6000 for language models, always ready", 0, gpu_vram_gb=48, storage_gb=100
     ),
     ExecutorClass.ALWAYS_ON_LLM_A100_80GB: ExecutorClassSpec(
-        "an A100 of 80 GB for language models, always ready", 0, gpu_vram_gb=80, storage_gb=100
+        "an A100 of 80 GB for language models, always ready",
+        0,
+        gpu_vram_gb=80,
+        storage_gb=100,
     ),
-    ExecutorClass.ALWAYS_ON_TEST: ExecutorClassSpec("nothing but a processor, for tests", 0, has_gpu=False),
+    ExecutorClass.ALWAYS_ON_TEST: ExecutorClassSpec(
+        "nothing but a processor, for tests", 0, has_gpu=False
+    ),
 }
 
-# None: such an executor is not asked for answers of a language model.
+# None: such an executor does not run a language model.
 GPU_CLASS_OF: Mapping[ExecutorClass, GPUClass | None] = {
     ExecutorClass.SPIN_UP_4MIN_GPU_24GB: None,
     ExecutorClass.ALWAYS_ON_GPU_24GB: None,
@@ -126,15 +142,21 @@ GPU_CLASS_OF: Mapping[ExecutorClass, GPUClass | None] = {
 }
 
 
-def require_complete(name: str, table: Iterable[StrEnum], members: Iterable[StrEnum]) -> None:
-    """RuntimeError unless `table` has a row for every member."""
+def require_complete(
+    name: str, table: Iterable[StrEnum], members: Iterable[StrEnum]
+) -> None:
+    """Raise RuntimeError unless `table` has a row for every member."""
     if missing := sorted(set(members) - set(table)):
         raise RuntimeError(f"{name} lacks {', '.join(missing)}")
 
 
 def require_llm_classes(table: Mapping[ExecutorClass, GPUClass | None]) -> None:
-    """RuntimeError when an executor class for language models has no GPU class."""
-    if lost := sorted(name for name, gpu_class in table.items() if ".llm." in name and gpu_class is None):
+    """Raise RuntimeError when a class for language models has no GPU class."""
+    if lost := sorted(
+        name
+        for name, gpu_class in table.items()
+        if ".llm." in name and gpu_class is None
+    ):
         raise RuntimeError(f"GPU_CLASS_OF names no GPU class for {', '.join(lost)}")
 
 
@@ -145,7 +167,10 @@ require_llm_classes(GPU_CLASS_OF)
 
 
 def class_of(name: str) -> Class:
-    """The one class a person means by `a6000`, `RTX 4090` or `practice-12`; ValueError offers the nearest names."""
+    """The class that a person names, such as `a6000`, `RTX 4090` or `practice-12`.
+
+    Raises ValueError, which offers the nearest names.
+    """
     word = name.strip().lower()
     if word in set(PracticeClass):
         return PracticeClass(word)
@@ -154,8 +179,13 @@ def class_of(name: str) -> Class:
     except ValueError as error:
         near = get_close_matches(word, list(PracticeClass), n=2, cutoff=0.6)
         raise ValueError(
-            f"there is no class {quoted(name)}; nearest: {', '.join(near)}" if near else str(error)
+            f"there is no class {quoted(name)}; nearest: {', '.join(near)}"
+            if near
+            else str(error)
         ) from None
     if len(found) > 1:
-        raise ValueError(f"{quoted(name)} is more than one class; write one of {', '.join(sorted(found))}")
+        raise ValueError(
+            f"{quoted(name)} is more than one class; write one of"
+            f" {', '.join(sorted(found))}"
+        )
     return next(iter(found))

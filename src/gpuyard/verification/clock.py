@@ -1,4 +1,4 @@
-"""Time and waiting, which tests put their own in place of."""
+"""Time: a clock that tests can replace, and a time of day that never jumps."""
 
 import asyncio
 import time
@@ -8,25 +8,26 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Clock:
-    """The machine's clock."""
+class SystemClock:
+    """The machine's clock. Tests use their own subclass."""
 
     def now(self) -> float:
-        """UTC seconds."""
+        """The time of day in UTC seconds."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Seconds from some moment on, for durations."""
+        """Seconds since an arbitrary moment, to measure durations."""
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for this many seconds."""
         await asyncio.sleep(seconds)
 
 
-async def within(clock: Clock, limit_s: float, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` gives; TimeoutError when that takes longer than `limit_s`, after which it is cancelled."""
-    task, timer = asyncio.ensure_future(work), asyncio.ensure_future(clock.sleep(limit_s))
+async def within(clock: SystemClock, limit_s: float, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `work`, or cancel it after `limit_s`: TimeoutError."""
+    task = asyncio.ensure_future(work)
+    timer = asyncio.ensure_future(clock.sleep(limit_s))
     try:
         await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
@@ -37,7 +38,23 @@ async def within(clock: Clock, limit_s: float, work: Coroutine[Any, Any, T]) -> 
 
 
 async def cancelled(*tasks: "asyncio.Future[Any]") -> None:
-    """Cancel tasks and wait until they are over, whatever they end with."""
+    """Cancel tasks and wait until all have ended, whatever they raise."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+_BEGAN = time.time() - time.monotonic()
+
+
+def steady_now() -> float:
+    """The time of day (UTC seconds), measured from the start of this process.
+
+    Setting the machine's clock does not change it, so differences are true durations.
+    """
+    return steady_time(time.monotonic())
+
+
+def steady_time(monotonic: float) -> float:
+    """A reading of the monotonic clock as such a time of day (UTC seconds)."""
+    return _BEGAN + monotonic

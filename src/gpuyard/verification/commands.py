@@ -1,8 +1,13 @@
-"""`gpuyard verify`: run, watch, calibrate, prompts. What looks at what came of it is added to `app`."""
+"""`gpuyard verify`: run, watch, calibrate, prompts and status.
+
+`commands_evidence` adds the commands about signed files.
+"""
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -10,42 +15,69 @@ import typer
 
 from gpuyard.client.extras import needs_extra
 from gpuyard.client.printing import print_json, print_table, say
-from gpuyard.domain.errors import GpuyardError, InvalidInputError
-from gpuyard.verification.wing import wing
+from gpuyard.domain.errors import (
+    GpuyardError,
+    InvalidInputError,
+    UnreachableError,
+)
+from gpuyard.verification.plugin import plugin
 
 if TYPE_CHECKING:
     from gpuyard.verification.classes import Class
     from gpuyard.verification.executors import Executor
-    from gpuyard.verification.running import Report
-    from gpuyard.verification.session import Session
+    from gpuyard.verification.records.executors import ExecutorRecord
+    from gpuyard.verification.session import Session, VerificationStore
+    from gpuyard.verification.verify import VerificationReport
 
 T = TypeVar("T")
-Names = Annotated[list[str], typer.Argument(metavar="EXECUTOR…", help="Names of the settings, providers, or gpu:UUID.")]
-OfClass = Annotated[str, typer.Option("--class", metavar="C", help="The class they claim, such as a6000.")]
+Names = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="EXECUTOR…", help="Names of the settings, providers, or gpu:UUID."
+    ),
+]
+OfClass = Annotated[
+    str,
+    typer.Option("--class", metavar="C", help="The class they claim, such as a6000."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Claims = Annotated[
     list[str] | None,
-    typer.Option("--claim", metavar="CLAIM", help="Ask for inventory, vram, speed or all, too; repeat for several."),
+    typer.Option(
+        "--claim",
+        metavar="CLAIM",
+        help="Ask for inventory, vram, speed or all, too; repeat for several.",
+    ),
 ]
 FAILED = 1
-"""The exit code where an executor failed, or evidence is not sound."""
+"""The exit code when an executor failed, or evidence is not sound."""
 _MOST_OFTEN_S = 1.0
 
 extra_needed = needs_extra("verify", "verification")
-app = wing.new_app()
+app = plugin.new_app()
 
 
 @app.command()
 @extra_needed
-def run(names: Names, of_class: OfClass = "", claim: Claims = None, as_json: AsJson = False) -> None:
-    """Verify executors once, all at the same moment. Exit code 1 when one of them fails."""
+def run(
+    names: Names, of_class: OfClass = "", claim: Claims = None, as_json: AsJson = False
+) -> None:
+    """Verify executors once, all at the same moment.
+
+    Exit code 1 when one of them fails.
+    """
     from gpuyard.verification.claims import claims_of
-    from gpuyard.verification.running import verify
+    from gpuyard.verification.verify import verify
 
     claims = claims_of(claim or [])
 
-    async def once(session: "Session") -> "Report":
-        return await verify(session, _executors(session, names, of_class), claims=claims, say=_quiet(as_json))
+    async def once(session: "Session") -> "VerificationReport":
+        return await verify(
+            session,
+            _executors(session, names, of_class),
+            claims=claims,
+            say=_quiet(as_json),
+        )
 
     report = _in_session(once)
     _print_report(report, as_json)
@@ -58,26 +90,40 @@ def run(names: Names, of_class: OfClass = "", claim: Claims = None, as_json: AsJ
 def watch(
     names: Names,
     of_class: OfClass = "",
-    every: Annotated[str, typer.Option(metavar="TIME", help="How often, such as 30m.")] = "30m",
+    every: Annotated[
+        str, typer.Option(metavar="TIME", help="How often, such as 30m.")
+    ] = "30m",
     claim: Claims = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document a line for each batch.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document a line for each batch.")
+    ] = False,
 ) -> None:
     """Verify executors again and again between their jobs.
 
     Samples are made meanwhile; Ctrl-C ends it.
     """
     from gpuyard.verification.claims import claims_of
-    from gpuyard.verification.watching import watch as go_on
+    from gpuyard.verification.verify import watch as go_on
 
     claims = claims_of(claim or [])
     every_s = seconds_of("--every", every)
     if every_s < _MOST_OFTEN_S:
-        raise InvalidInputError.of("--every", f"is {every}, too often for a check", f"write {_MOST_OFTEN_S:g}s or more")
+        raise InvalidInputError.of(
+            "--every",
+            f"is {every}, too often for a check",
+            f"write {_MOST_OFTEN_S:g}s or more",
+        )
 
     async def again(session: "Session") -> None:
         executors = _executors(session, names, of_class)
-        await go_on(session, executors, every_s, claims=claims, say=_quiet(as_json),
-                    tell=lambda report: _print_report(report, as_json))  # fmt: skip
+        await go_on(
+            session,
+            executors,
+            every_s,
+            claims=claims,
+            say=_quiet(as_json),
+            tell=lambda report: _print_report(report, as_json),
+        )
 
     with suppress(KeyboardInterrupt):
         _in_session(again)
@@ -87,7 +133,9 @@ def watch(
 @extra_needed
 def calibrate(
     of_class: Annotated[str, typer.Option("--class", metavar="C", help="The class.")],
-    trusted: Annotated[str, typer.Option(metavar="EXECUTOR", help="Its trusted executor.")],
+    trusted: Annotated[
+        str, typer.Option(metavar="EXECUTOR", help="Its trusted executor.")
+    ],
     runs: Annotated[int, typer.Option(min=5, help="How many series it solves.")] = 10,
     as_json: AsJson = False,
 ) -> None:
@@ -95,7 +143,7 @@ def calibrate(
 
     The class's deadline becomes its 95th percentile × 1.2, its figures the ranges.
     """
-    from gpuyard.verification.running import calibrate_class
+    from gpuyard.verification.calibration import calibrate_class
 
     async def measure(session: "Session") -> Any:
         executor = _executors(session, [trusted], of_class)[0]
@@ -104,7 +152,14 @@ def calibrate(
     found = _in_session(measure)
     ranges = {name: [one.low, one.high] for name, one in found.ranges.items()}
     if as_json:
-        print_json({"class": of_class, "deadline_s": found.deadline_s, "claims_s": found.claims_s, "ranges": ranges})
+        print_json(
+            {
+                "class": of_class,
+                "deadline_s": found.deadline_s,
+                "claims_s": found.claims_s,
+                "ranges": ranges,
+            }
+        )
         return
     say(f"{of_class} has {found.deadline_s:.2f} s from the seed to the answers' hash.")
     if found.claims_s:
@@ -116,8 +171,14 @@ def calibrate(
 @app.command()
 @extra_needed
 def prompts(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Prompts in UTF-8, one a line.")],
-    of_class: Annotated[str, typer.Option("--class", metavar="C", help="The class that will be asked them.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE…", help="Prompts in UTF-8, one a line."),
+    ],
+    of_class: Annotated[
+        str,
+        typer.Option("--class", metavar="C", help="The class that will be asked them."),
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Add prompts of your own.
@@ -125,7 +186,7 @@ def prompts(
     Each file is a series, with as many prompts as the class has in one.
     """
     from gpuyard.verification.context import Context
-    from gpuyard.verification.own_prompts import add_files
+    from gpuyard.verification.prompts import add_files
     from gpuyard.verification.session import open_store
 
     cls = _class_of(of_class)
@@ -134,51 +195,94 @@ def prompts(
         context = Context(store.records, store.blobs, lambda _: None, store.settings)
         added = asyncio.run(add_files(context, cls, files))
     except OSError as error:
-        raise GpuyardError(f"The prompts cannot be stored: {error}.", "Nothing was added.") from error
+        raise GpuyardError(
+            f"The prompts cannot be stored: {error}.", "Nothing was added."
+        ) from error
     finally:
         database.close()
     if as_json:
-        print_json({"class": of_class, "series": added.series, "left_out": added.left_out})
+        print_json(
+            {"class": of_class, "series": added.series, "left_out": added.left_out}
+        )
         return
     say(f"{added.series} series added to {of_class}.")
     if added.left_out:
-        say(f"{added.left_out} left out: there already, or no room ([verification] max_series).")
+        say(
+            f"{added.left_out} left out: there already, or no room ([verification]"
+            " max_series)."
+        )
 
 
-def _print_report(report: "Report", as_json: bool) -> None:
-    import time
-
-    from gpuyard.verification.standing import score
-
-    now = time.time()
-    trust = {name: round(score(record, now), 3) for name, record in report.standing.items()}
-    items: list[dict[str, Any]] = [
-        {"check": check.id, "executor": check.executor.name, "class": check.executor.gpu_class.value,
-         "outcome": check.outcome.value, "solve_s": check.solve_s, "reason": check.reason,
-         "trust": trust.get(check.executor.name)}
-        for check in report.checks
-    ]  # fmt: skip
+def _print_report(report: "VerificationReport", as_json: bool) -> None:
+    items = _report_items(report)
     if as_json:
-        print_json({"items": items, "left_out": report.left_out, "faults": report.faults, "next": None})
+        document = {
+            "items": items,
+            "left_out": report.left_out,
+            "faults": report.faults,
+            "next": None,
+        }
+        print_json(document)
         return
     columns = ("EXECUTOR", "CLASS", "OUTCOME", "SECONDS", "TRUST", "CHECK", "WHY")
-    rows = [(one["executor"], one["class"], one["outcome"], one["solve_s"] and round(one["solve_s"], 2), one["trust"],
-             one["check"][-8:], one["reason"]) for one in items]  # fmt: skip
+    rows = [
+        (
+            one["executor"],
+            one["class"],
+            one["outcome"],
+            one["solve_s"] and round(one["solve_s"], 2),
+            one["trust"],
+            one["check"][-8:],
+            one["reason"],
+        )
+        for one in items
+    ]
     print_table(columns, rows)
     if report.left_out:
-        say(f"Without a sample that can be read, so not verified: {', '.join(report.left_out)}")
+        names = ", ".join(report.left_out)
+        say(f"Without a sample that can be read, so not verified: {names}")
     for fault in report.faults:
         say(fault)
 
 
-def _executors(session: "Session", names: Sequence[str], of_class: str) -> "list[Executor]":
-    from gpuyard.verification.executors import named
+def _report_items(report: "VerificationReport") -> list[dict[str, Any]]:
+    """One item for each check."""
+    import time
+
+    from gpuyard.verification.trust import score
+
+    now = time.time()
+    trust = {
+        name: round(score(record, now), 3) for name, record in report.standing.items()
+    }
+    return [
+        {
+            "check": check.id,
+            "executor": check.executor.name,
+            "class": check.executor.gpu_class.value,
+            "outcome": check.outcome.value,
+            "solve_s": check.solve_s,
+            "reason": check.reason,
+            "trust": trust.get(check.executor.name),
+        }
+        for check in report.checks
+    ]
+
+
+def _executors(
+    session: "Session", names: Sequence[str], of_class: str
+) -> "list[Executor]":
+    from gpuyard.verification.executors import executor_named
 
     cls = _class_of(of_class) if of_class else None
     twice = {name for name in names if names.count(name) > 1}
     if twice:
-        raise InvalidInputError.of("EXECUTOR", f"names {', '.join(sorted(twice))} twice", "name each once")
-    return [named(name, session.store.settings.executors, cls) for name in names]
+        raise InvalidInputError.of(
+            "EXECUTOR", f"names {', '.join(sorted(twice))} twice", "name each once"
+        )
+    return [
+        executor_named(name, session.store.settings.executors, cls) for name in names
+    ]
 
 
 def _class_of(name: str) -> "Class":
@@ -191,7 +295,7 @@ def _class_of(name: str) -> "Class":
 
 
 def seconds_of(option: str, words: str) -> float:
-    """A time that a person wrote, such as 30m, in seconds; InvalidInputError names the option."""
+    """Parse a time such as 30m into seconds; InvalidInputError names the option."""
     from gpuyard.domain import units
 
     try:
@@ -217,6 +321,152 @@ def _in_session(work: "Callable[[Session], Coroutine[Any, Any, T]]") -> T:
         async with open_session() as session:
             return await work(session)
 
-    # On uvloop a connection of a solver costs a quarter of what it costs on asyncio's own loop.
+    # On uvloop a solver's connection takes less memory than on asyncio's own loop.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(inside())
+
+
+@app.command()
+@extra_needed
+def status(
+    as_json: AsJson = False,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="The same for Prometheus.")
+    ] = False,
+) -> None:
+    """Show the samples of each class, and each executor.
+
+    Of each executor: its trust, its quarantine and its newest checks.
+    """
+    from gpuyard.verification.metrics import figures, render_metrics
+    from gpuyard.verification.session import open_store
+
+    if as_json and metrics:
+        raise InvalidInputError.of(
+            "--metrics", "is no JSON", "leave out --json, or --metrics"
+        )
+    store, database = open_store()
+    try:
+        if metrics:
+            say(render_metrics(store.records)[0].decode().rstrip("\n"))
+            return
+        classes = [_class_row(store, one) for one in figures(store.records)]
+        known = store.records.executors()
+        quarantines = _quarantines(store, known) if known else {}
+        executors = [
+            _executor_row(store, record, quarantines[record.name]) for record in known
+        ]
+    finally:
+        database.close()
+    if as_json:
+        print_json({"classes": classes, "executors": executors})
+        return
+    _print_status(classes, executors)
+
+
+def _class_row(store: "VerificationStore", one: Any) -> dict[str, Any]:
+    from gpuyard.verification.classes import class_of
+
+    return {
+        "class": one.gpu_class,
+        "executors": one.executors,
+        "series": one.series,
+        "used": one.used,
+        "ready": one.ready,
+        "waiting": one.waiting,
+        "deadline_s": store.deadline_s(class_of(one.gpu_class)),
+    }
+
+
+def _quarantines(
+    store: "VerificationStore", records: "Sequence[ExecutorRecord]"
+) -> dict[str, float | None]:
+    """Until when the place of each executor is in quarantine.
+
+    The instance knows it, because a person may have ended a quarantine. If the instance
+    does not answer, the last value of verification is used.
+    """
+    from gpuyard.client.sync import Client
+    from gpuyard.verification.executors import place_of
+
+    settings = store.settings.executors
+    try:
+        with Client() as instance:
+            places = {one.place: one.quarantined_until for one in instance.trust()}
+    except UnreachableError as error:
+        sys.stderr.write(
+            f"gpuyard: note: {error} Quarantines are shown as verification left them.\n"
+        )
+        return {one.name: one.quarantined_until for one in records}
+    configured = {name: place_of(executor) for name, executor in settings.items()}
+    return {one.name: places.get(configured.get(one.name, one.name)) for one in records}
+
+
+def _executor_row(
+    store: "VerificationStore", record: "ExecutorRecord", until: float | None
+) -> dict[str, Any]:
+    import time
+
+    from gpuyard.verification.trust import score
+
+    now = time.time()
+    checks = store.records.checks_by(record.name, 20)
+    return {
+        "name": record.name,
+        "class": record.gpu_class,
+        "trust": round(score(record, now), 3),
+        "quarantined_until": until if until and until > now else None,
+        "checks": [
+            {
+                key: check[key]
+                for key in ("id", "created_at", "outcome", "solve_s", "reason")
+            }
+            for check in checks
+        ],
+    }
+
+
+def _print_status(
+    classes: Sequence[dict[str, Any]], executors: Sequence[dict[str, Any]]
+) -> None:
+    if not classes:
+        say("Nothing was verified yet: `gpuyard verify run EXECUTOR --class C` begins.")
+        return
+    columns = ("CLASS", "EXECUTORS", "SERIES", "USED", "READY", "WAITING", "DEADLINE S")
+    print_table(columns, [tuple(one.values()) for one in classes])
+    say()
+    rows = [
+        (
+            one["name"],
+            one["class"],
+            one["trust"],
+            utc_minute(one["quarantined_until"]),
+            _history(one["checks"]),
+            one["checks"][0]["reason"] if one["checks"] else "",
+        )
+        for one in executors
+    ]
+    print_table(
+        ("EXECUTOR", "CLASS", "TRUST", "QUARANTINED UNTIL", "CHECKS", "THE NEWEST"),
+        rows,
+    )
+
+
+_SIGNS = {"passed": "+", "failed": "x", "excused": "b", "blameless": "."}
+
+
+def _history(checks: Sequence[dict[str, Any]]) -> str:
+    """The outcomes of checks as signs, the newest to the right."""
+    return "".join(
+        _SIGNS.get(check["outcome"] or "", "?") for check in reversed(checks)
+    )
+
+
+def utc_minute(moment: float | None) -> str | None:
+    """A time in UTC, to the minute; None for none."""
+    if not moment:
+        return None
+    try:
+        return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError, OSError):  # forged evidence
+        return f"{moment:g} s"

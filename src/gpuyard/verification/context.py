@@ -1,67 +1,79 @@
-"""What the pipelines work with, and the two locks they work under."""
+"""What the pipelines and batches share: a context, and locks in the database."""
 
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import import_module
 from random import Random
-from typing import ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar
 
 from gpuyard.config.verification import VerificationPolicy
-from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.ids import new_id
 from gpuyard.storage.blobs import Blobs
 from gpuyard.verification.classes import Class
-from gpuyard.verification.clock import Clock, cancelled
+from gpuyard.verification.clock import SystemClock, cancelled
 from gpuyard.verification.database import DatabaseError
+from gpuyard.verification.generators import (
+    PromptGenerator,
+    TrustedGenerator,
+)
 from gpuyard.verification.records import Records
-from gpuyard.verification.trusted import PromptGenerator, Trusted, TrustedGenerator
+from gpuyard.verification.trusted_executor import TrustedExecutor
 
 P = ParamSpec("P")
 T = TypeVar("T")
-# How soon to look again whether a trusted executor is free.
+# How often to check whether a trusted executor is free.
 _AGAIN_S = 1.0
 
 
-class Busy(Exception):  # noqa: N818  (no error: somebody else is at it)
-    """Another process, or another task of this one, has the lock."""
+class LeaseBusy(Exception):  # noqa: N818  (not an error here)
+    """Another task or process holds the lock."""
 
 
-class LeaseLost(Exception):  # noqa: N818
-    """A lock could not be renewed in time, and may be another's by now."""
+class LeaseLost(Exception):  # noqa: N818  (not an error here)
+    """A lock was not renewed in time, and another process may hold it now."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """`trusted` gives the trusted executor of a class, or None. `random` draws seeds: a test may put its own."""
+    """What the pipelines work with.
+
+    `trusted` returns the trusted executor of a class, or None. `random` draws the
+    seeds; tests use their own.
+    """
 
     records: Records
     blobs: Blobs
-    trusted: Callable[[Class], Trusted | None]
+    trusted: Callable[[Class], TrustedExecutor | None]
     policy: VerificationPolicy = field(default_factory=VerificationPolicy)
-    clock: Clock = field(default_factory=Clock)
+    clock: SystemClock = field(default_factory=SystemClock)
     random: Random = field(default_factory=secrets.SystemRandom)
     generator: PromptGenerator = field(default_factory=TrustedGenerator)
 
     def draw_seed(self) -> int:
-        """A new seed, a signed 64-bit number."""
+        """Draw a new seed, a signed 64-bit number."""
         return self.random.getrandbits(64) - 2**63
 
 
 async def call(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Ask the database, in a thread."""
+    """Call a database function in a thread."""
     return await asyncio.to_thread(work, *arguments, **named)
 
 
 async def leased(context: Context, name: str, work: Callable[[], Awaitable[T]]) -> T:
-    """What `work` gives, under a lock that is held all the while; Busy when another has it, LeaseLost when it is lost,
-    which cancels the work. What a process that died held is free after `lease_s`."""
-    records, seconds, holder = context.records, context.policy.lease_s, new_id("holder")
+    """Run `work` while holding a lock.
+
+    Raises LeaseBusy when another holds it, and LeaseLost when it was lost, which
+    cancels the work. A lock of a dead process becomes free after `lease_s`.
+    """
+    records = context.records
+    seconds = context.policy.lease_s
+    holder = new_id("holder")
     if not await call(records.lease, name, holder, seconds):
-        raise Busy(name)
-    task, keeper = asyncio.ensure_future(work()), asyncio.ensure_future(_keep(context, name, holder))
+        raise LeaseBusy(name)
+    task = asyncio.ensure_future(work())
+    keeper = asyncio.ensure_future(_keep(context, name, holder))
     try:
         await asyncio.wait({task, keeper}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -69,13 +81,19 @@ async def leased(context: Context, name: str, work: Callable[[], Awaitable[T]]) 
         return task.result()
     finally:
         await cancelled(task, keeper)
-        with suppress(DatabaseError):  # it is free after a while all the same, and what was done stays done
+        # Without this the lock expires by itself.
+        with suppress(DatabaseError):
             await call(records.release, name, holder)
 
 
 async def _keep(context: Context, name: str, holder: str) -> None:
-    """Renew a lock until it is lost; DatabaseError when the database was away for nearly as long as it lasts."""
-    clock, seconds = context.clock, context.policy.lease_s
+    """Renew a lock until it is lost.
+
+    Raises DatabaseError when the database was away for nearly as long as the lock
+    lasts.
+    """
+    clock = context.clock
+    seconds = context.policy.lease_s
     until = clock.monotonic() + seconds
     while True:
         await clock.sleep(seconds / 3)
@@ -89,37 +107,25 @@ async def _keep(context: Context, name: str, holder: str) -> None:
                 raise
 
 
-async def with_trusted(context: Context, trusted: Trusted, work: Callable[[], Awaitable[T]]) -> T:
-    """What `work` gives; nobody else uses the trusted executor meanwhile. Busy when somebody does already."""
+async def with_trusted(
+    context: Context, trusted: TrustedExecutor, work: Callable[[], Awaitable[T]]
+) -> T:
+    """Run `work` while holding the lock of a trusted executor; LeaseBusy."""
     return await leased(context, f"trusted {trusted.name}", work)
 
 
-async def when_free(context: Context, trusted: Trusted, work: Callable[[], Awaitable[T]]) -> T:
-    """As `with_trusted`, once nobody else uses it; Busy when that takes longer than somebody's longest use of it."""
+async def when_trusted_is_free(
+    context: Context, trusted: TrustedExecutor, work: Callable[[], Awaitable[T]]
+) -> T:
+    """Run `work` as soon as the lock of the trusted executor is free.
+
+    Raises LeaseBusy when that takes longer than any allowed use of it.
+    """
     deadline = context.clock.monotonic() + 2 * context.policy.answer_limit_s
     while True:
         try:
             return await with_trusted(context, trusted, work)
-        except Busy:
+        except LeaseBusy:
             if context.clock.monotonic() > deadline:
                 raise
         await context.clock.sleep(_AGAIN_S)
-
-
-def load_generator(name: str | None) -> PromptGenerator:
-    """The generator that the settings name as `module:Class`; None: the default. InvalidInputError."""
-    if name is None:
-        return TrustedGenerator()
-    module, _, thing = name.partition(":")
-    try:
-        made = getattr(import_module(module), thing)()
-    except Exception as error:  # whatever another's module raises
-        fault = f"{name} cannot be loaded: {type(error).__name__}: {error}"
-        raise InvalidInputError.of("verification.generator", fault, "name an installed module:Class") from error
-    version = getattr(made, "generator_version", None)
-    if not isinstance(version, int) or not callable(getattr(made, "generate", None)):
-        fault = f"{name} has no `generator_version` (a number) or no `generate`"
-        raise InvalidInputError.of(
-            "verification.generator", fault, "see PromptGenerator in gpuyard.verification.trusted"
-        )
-    return cast(PromptGenerator, made)

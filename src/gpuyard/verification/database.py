@@ -1,6 +1,7 @@
-"""The wing's own database: a SQLite file, or the schema `verification` of a PostgreSQL database that servers may share.
+"""The database of verification: a SQLite file, or a schema in PostgreSQL.
 
-Transactions are short and synchronous; where a loop runs they are called through `asyncio.to_thread`.
+Servers may share the PostgreSQL database; the schema is `verification`. Transactions
+are short and synchronous; asynchronous code runs them in threads.
 """
 
 import os
@@ -21,23 +22,35 @@ from gpuyard.domain.errors import GpuyardError
 from gpuyard.verification.tables import SCHEMA_VERSION, metadata, versions
 
 SCHEMA = "verification"
-# FULL: a sample that was taken stays taken, whatever happens to the machine.
-_PRAGMAS = ("busy_timeout=30000", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "temp_store=MEMORY")
-_CONNECT = {"application_name": "gpuyard verification", "connect_timeout": 5, "keepalives_idle": 5,
-            "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000}  # fmt: skip
-# A server that was stopped in the middle of a transaction may not keep others out for longer.
+# FULL: a sample that was taken stays taken, even when the machine crashes.
+_PRAGMAS = (
+    "busy_timeout=30000",
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    "foreign_keys=ON",
+    "temp_store=MEMORY",
+)
+_CONNECT = {
+    "application_name": "gpuyard verification",
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+# A server that hangs in a transaction may block others for at most this long.
 _IDLE_IN_TRANSACTION = "SET idle_in_transaction_session_timeout = '10s'"
 
 
 class DatabaseError(GpuyardError):
-    """Verification's database cannot be opened, read or written. What was committed is safe."""
+    """The database cannot be opened, read or written. Committed data is safe."""
 
     code = "verification_database"
     exit_code = 4
 
 
 class Database:
-    """An open database. `Database.open` makes its tables where they are not there yet."""
+    """An open database. `Database.open` creates missing tables."""
 
     def __init__(self, engine: sa.Engine, name: str) -> None:
         self.name = name
@@ -45,8 +58,11 @@ class Database:
 
     @classmethod
     def open(cls, where: Path | str) -> "Database":
-        """The database at `where`, a SQLite file's path or a PostgreSQL URL; DatabaseError says what is wrong."""
-        database = cls(_sqlite(where) if isinstance(where, Path) else _postgresql(where), shown(where))
+        """Open the SQLite file or PostgreSQL URL `where`; DatabaseError."""
+        database = cls(
+            _sqlite(where) if isinstance(where, Path) else _postgresql(where),
+            shown(where),
+        )
         try:
             database._make_tables()
         except BaseException:
@@ -55,12 +71,12 @@ class Database:
         return database
 
     def close(self) -> None:
-        """Let go of its connections."""
+        """Close its connections."""
         self._engine.dispose()
 
     @property
     def sqlite(self) -> bool:
-        """Whether it is a file."""
+        """Whether it is a SQLite file."""
         return self._engine.dialect.name == "sqlite"
 
     @contextmanager
@@ -71,11 +87,16 @@ class Database:
 
     @contextmanager
     def writing(self, lock: str | None = None) -> Generator[sa.Connection]:
-        """A transaction that is committed at the end of the block, and undone when the block raises.
+        """A transaction that is committed at the end, or rolled back on an exception.
 
-        Of all with the same `lock` one runs at a time; in SQLite that holds for all that write.
+        Only one transaction with the same `lock` runs at a time; in SQLite only one
+        that writes.
         """
-        with self._explained(), self._engine.connect().execution_options(gpuyard_writes=True) as tx, tx.begin():
+        with (
+            self._explained(),
+            self._engine.connect().execution_options(gpuyard_writes=True) as tx,
+            tx.begin(),
+        ):
             if lock is not None and not self.sqlite:
                 key = sa.func.hashtextextended(f"gpuyard verification {lock}", 0)
                 tx.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
@@ -90,25 +111,42 @@ class Database:
             if found is None:
                 tx.execute(versions.insert().values(version=SCHEMA_VERSION))
             elif found > SCHEMA_VERSION:
-                raise DatabaseError(f"The verification database {self.name} was written by a newer gpuyard.",
-                                    "Install that version or a later one.")  # fmt: skip
+                raise DatabaseError(
+                    f"The verification database {self.name} was written by a newer"
+                    " gpuyard.",
+                    "Install that version or a later one.",
+                )
 
     @contextmanager
     def _explained(self) -> Generator[None]:
         try:
             yield
         except SQLAlchemyError as error:
-            # A URL's password is in no message of a driver, and neither are parameters, which hold prompts and seeds.
-            said = " ".join(str(getattr(error, "orig", None) or type(error).__name__).split())[:300].rstrip(".?")
-            raise DatabaseError(f"The verification database {self.name} cannot be used: {said}.") from error
+            # The driver's own message contains neither the URL's password nor the
+            # parameters, which are prompts and seeds.
+            reason = str(getattr(error, "orig", None) or type(error).__name__)
+            said = " ".join(reason.split())[:300].rstrip(".?")
+            raise DatabaseError(
+                f"The verification database {self.name} cannot be used: {said}."
+            ) from error
 
 
-def insert_many(tx: sa.Connection, table: sa.Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Insert rows, a value per column, by the driver's own means: SQLAlchemy takes as long again for each."""
+def insert_many(
+    tx: sa.Connection,
+    table: sa.Table,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+) -> None:
+    """Insert rows, a value per column, by the driver's own means: SQLAlchemy takes as
+    long again for each.
+    """
     sqlite = tx.dialect.name == "sqlite"
     marks = ", ".join(["?" if sqlite else "%s"] * len(columns))
     name = table.name if sqlite else f"{SCHEMA}.{table.name}"
-    tx.exec_driver_sql(f"INSERT INTO {name} ({', '.join(columns)}) VALUES ({marks})", [tuple(row) for row in rows])
+    tx.exec_driver_sql(
+        f"INSERT INTO {name} ({', '.join(columns)}) VALUES ({marks})",
+        [tuple(row) for row in rows],
+    )
 
 
 def _sqlite(path: Path) -> sa.Engine:
@@ -116,15 +154,20 @@ def _sqlite(path: Path) -> sa.Engine:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if kind := network_filesystem(path):
             raise DatabaseError(
-                f"The verification database {path} is on a network file system ({kind}), where SQLite can lose data.",
+                f"The verification database {path} is on a network file system"
+                f" ({kind}), where SQLite can lose data.",
                 "Name a PostgreSQL database under `[verification] database`.",
             )
         # Made before SQLite makes it, because the log beside it takes its mode from it.
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     except OSError as error:
-        raise DatabaseError(f"The verification database {path} cannot be opened: {error.strerror}.") from error
+        raise DatabaseError(
+            f"The verification database {path} cannot be opened: {error.strerror}."
+        ) from error
     options = {"check_same_thread": False, "isolation_level": None}
-    engine = sa.create_engine(f"sqlite:///{path}", connect_args=options, poolclass=QueuePool)
+    engine = sa.create_engine(
+        f"sqlite:///{path}", connect_args=options, poolclass=QueuePool
+    )
     event.listen(engine, "connect", _set_pragmas)
     event.listen(engine, "begin", _begin)
     return engine
@@ -134,8 +177,10 @@ def _postgresql(url: str) -> sa.Engine:
     try:
         address = sa.make_url(url).set(drivername="postgresql+psycopg")
     except (ArgumentError, ValueError):
-        raise DatabaseError("The verification database's address cannot be read.",
-                            "See `[verification] database`.") from None  # fmt: skip
+        raise DatabaseError(
+            "The verification database's address cannot be read.",
+            "See `[verification] database`.",
+        ) from None
     engine = sa.create_engine(address, connect_args=_CONNECT, pool_pre_ping=True)
     event.listen(engine, "connect", _set_limit)
     return engine.execution_options(schema_translate_map={None: SCHEMA})
@@ -152,6 +197,8 @@ def _set_limit(connection: Any, _record: Any) -> None:
 
 
 def _begin(tx: sa.Connection) -> None:
-    """Python's driver begins a transaction too late, and one that begins to write later on may be refused."""
+    """Python's driver begins a transaction too late, and one that begins to write later
+    on may be refused.
+    """
     writes = tx.get_execution_options().get("gpuyard_writes")
     tx.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -1,7 +1,8 @@
-"""Evidence: one signed file that shows what became of a check, which anybody checks without us.
+"""Evidence: one signed file that shows the result of a check.
 
-The file is JSON: `{"format": "gpuyard evidence", "version": 1, "key": hex, "signature": hex, "body": {…}}`. The
-signature (Ed25519) is over the bytes of `body` exactly as they stand in the file, behind words of its own.
+Anyone can check it without us. The file is JSON: `{"format": "gpuyard evidence",
+"version": 1, "key": hex, "signature": hex, "body": {…}}`. The signature (Ed25519) is
+over a fixed prefix and the bytes of `body` exactly as they are in the file.
 """
 
 import os
@@ -19,25 +20,34 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.verification import keys
-from gpuyard.verification.trust import Outcome
-from gpuyard.verification.verdict import Evidence, Line, judge, outcome
+from gpuyard.verification.verdict import (
+    CheckOutcome,
+    Evidence,
+    VerdictLine,
+    judge,
+    outcome,
+)
 
-# Bytes of a file, most of them answers: many times what 480 of them need. JSON that is made to be costly takes up to
-# thirty times as much memory.
+# The largest file: many times what 480 answers need. Malicious JSON takes up to thirty
+# times as much memory.
 LARGEST = 16 * 2**20
-# Of an answer file, so that with series, claims and receipts at their longest it fits. 480 answers of 256 tokens have a
-# tenth of it.
+# The largest answer file, so that it fits together with the longest series, claims and
+# receipts. 480 answers of 256 tokens need a tenth of it.
 LONGEST_ANSWERS = LARGEST // 4
-FORMAT, VERSION = "gpuyard evidence", 1
+FORMAT = "gpuyard evidence"
+VERSION = 1
 _CONTEXT = b"gpuyard evidence 1\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """`outcome`: what the evidence comes to. `about_file` says whether the file can be relied on, `about_check` what
-    the executor did. A file that is `sound` proves its outcome, a failure too, as far as its signer is believed; for
-    the time `at` which the seed was out or the executor declined (UTC seconds; None for neither), and no other.
-    `delivery` is how the seed came to it: over a `stream`, or on the `stdin` of its job.
+class CheckedEvidence:
+    """What an evidence file shows.
+
+    `about_file`: whether the file can be trusted. `about_check`: what the executor did.
+    `outcome`: the outcome that follows. A sound file proves its outcome, as far as you
+    trust its signer, and only for the time `at`: when the seed was sent or the executor
+    declined (UTC seconds; None for neither). `delivery`: how the executor got the seed,
+    over a `stream` or on the `stdin` of its job.
     """
 
     check: str
@@ -46,22 +56,22 @@ class Verdict:
     at: float | None
     delivery: str
     signer: str
-    outcome: Outcome
-    about_file: tuple[Line, ...]
-    about_check: tuple[Line, ...]
+    outcome: CheckOutcome
+    about_file: tuple[VerdictLine, ...]
+    about_check: tuple[VerdictLine, ...]
 
     @property
     def sound(self) -> bool:
-        """Nothing in it is forged, changed or at odds with the rest."""
+        """Whether nothing in the file is forged, changed or contradictory."""
         return all(line.ok is not False for line in self.about_file)
 
 
 class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    outcome: Outcome
+    outcome: CheckOutcome
     evidence: Evidence
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _EvidenceFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: str
     version: int
     key: str
@@ -70,19 +80,39 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def public_order(order: dict[str, Any]) -> tuple[dict[str, float], dict[str, str]]:
-    """`settings` and `engine` of an order for the evidence: what repeats the answers, and no address, key or token."""
-    engine = {name: str(value) for name, value in order.get("engine", {}).items() if name in ("kind", "model")}
+    """The `settings` and `engine` of an order, for the evidence.
+
+    That is what is needed to repeat the answers, without addresses, keys or tokens.
+    """
+    engine = {
+        name: str(value)
+        for name, value in order.get("engine", {}).items()
+        if name in ("kind", "model")
+    }
     return dict(order.get("settings", {})), engine
 
 
-def write(path: Path, evidence: Evidence, key: Ed25519PrivateKey) -> Outcome:
-    """Judge, sign and write; `path` shows the whole file or nothing. InvalidInputError when it would be too large."""
+def write_evidence(
+    path: Path, evidence: Evidence, key: Ed25519PrivateKey
+) -> CheckOutcome:
+    """Judge a check, sign its evidence and write the file atomically.
+
+    Raises InvalidInputError when the file would be too large.
+    """
     judged = outcome(judge(evidence))
     body = msgspec.json.encode(_Body(judged, evidence))
     signature = key.sign(_CONTEXT + body).hex()
-    content = msgspec.json.encode(_File(FORMAT, VERSION, keys.public_hex(key), signature, msgspec.Raw(body)))
+    content = msgspec.json.encode(
+        _EvidenceFile(
+            FORMAT, VERSION, keys.public_hex(key), signature, msgspec.Raw(body)
+        )
+    )
     if len(content) > LARGEST:
-        raise InvalidInputError.of("answers", f"make {len(content)} bytes of evidence", f"keep it below {LARGEST}")
+        raise InvalidInputError.of(
+            "answers",
+            f"make {len(content)} bytes of evidence",
+            f"keep it below {LARGEST}",
+        )
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         fresh.write_bytes(content)
@@ -92,29 +122,48 @@ def write(path: Path, evidence: Evidence, key: Ed25519PrivateKey) -> Outcome:
     return judged
 
 
-def check(path: Path, key: str | None = None) -> Verdict:
-    """What a file proves, all of it computed anew. `key` is the yard's public key as it gave it out: hex or PEM.
+def check_evidence(path: Path, key: str | None = None) -> CheckedEvidence:
+    """Check a file, and judge its evidence anew.
 
-    InvalidInputError when it is no evidence: not a file, too large, cut off, of another form or version.
+    `key`: the instance's public key, hex or PEM, as the instance gave it. Raises
+    InvalidInputError when the file is not evidence: unreadable, too large, incomplete,
+    or of another format or version.
     """
     file, body = _read(path)
-    evidence, lines = body.evidence, judge(body.evidence)
+    evidence = body.evidence
+    lines = judge(body.evidence)
     found = outcome(lines)
-    agrees = Line("outcome", found is body.outcome, f"says {body.outcome}; the evidence comes to {found}")
+    agrees = VerdictLine(
+        "outcome",
+        found is body.outcome,
+        f"says {body.outcome}; the evidence comes to {found}",
+    )
     about_file = (_signature(file), _signer(file.key, key), *_series(evidence), agrees)
     at = evidence.released_at or evidence.declined_at
-    return Verdict(
-        evidence.check, evidence.executor, evidence.gpu_class, at, evidence.delivery, file.key, found, about_file, lines
+    return CheckedEvidence(
+        evidence.check,
+        evidence.executor,
+        evidence.gpu_class,
+        at,
+        evidence.delivery,
+        file.key,
+        found,
+        about_file,
+        lines,
     )
 
 
-def _read(path: Path) -> tuple[_File, _Body]:
-    """Typed from the first byte on: what is no evidence is never built up in memory."""
+def _read(path: Path) -> tuple[_EvidenceFile, _Body]:
+    """Decode with types, so that other JSON is never built up in memory."""
     content = _bytes(path)
     try:
-        file = msgspec.json.decode(content, type=_File)
+        file = msgspec.json.decode(content, type=_EvidenceFile)
         if (file.format, file.version) != (FORMAT, VERSION):
-            raise _no_evidence(path, f"is {file.format!r:.60} of version {file.version}, not {FORMAT!r} of {VERSION}")
+            raise _no_evidence(
+                path,
+                f"is {file.format!r:.60} of version {file.version}, not {FORMAT!r} of"
+                f" {VERSION}",
+            )
         return file, msgspec.json.decode(file.body, type=_Body)
     except (ValueError, RecursionError) as error:
         raise _no_evidence(path, f"is no evidence: {str(error)[:200]}") from None
@@ -123,7 +172,7 @@ def _read(path: Path) -> tuple[_File, _Body]:
 def _bytes(path: Path) -> bytes:
     content = b""
     with suppress(OSError):
-        # A pipe or a device could hold the reader up for ever.
+        # Opening a pipe or a device could block for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             if stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -131,35 +180,67 @@ def _bytes(path: Path) -> bytes:
     if not content:
         raise _no_evidence(path, "is no file that can be read, or an empty one")
     if len(content) > LARGEST:
-        raise _no_evidence(path, f"is larger than evidence ever is, which is {LARGEST} bytes")
+        raise _no_evidence(
+            path, f"is larger than evidence ever is, which is {LARGEST} bytes"
+        )
     return content
 
 
 def _no_evidence(path: Path, fault: str) -> InvalidInputError:
-    return InvalidInputError.of(str(path), fault, "give a file that `gpuyard verify evidence` wrote")
+    return InvalidInputError.of(
+        str(path), fault, "give a file that `gpuyard verify evidence` wrote"
+    )
 
 
-def _signature(file: _File) -> Line:
+def _signature(file: _EvidenceFile) -> VerdictLine:
     try:
-        keys.read_public(file.key).verify(bytes.fromhex(file.signature), _CONTEXT + bytes(file.body))
+        keys.read_public(file.key).verify(
+            bytes.fromhex(file.signature), _CONTEXT + bytes(file.body)
+        )
     except (InvalidSignature, InvalidInputError, ValueError):
-        return Line("signature", False, "is not that of the key in the file: the file was changed or made up")
-    return Line("signature", True, "nothing was changed since it was signed")
+        return VerdictLine(
+            "signature",
+            False,
+            "is not that of the key in the file: the file was changed or made up",
+        )
+    return VerdictLine("signature", True, "nothing was changed since it was signed")
 
 
-def _signer(signer: str, key: str | None) -> Line:
+def _signer(signer: str, key: str | None) -> VerdictLine:
     if key is None:
-        return Line("signer", None, f"{signer[:64]}; give the yard's key to know whether it is the yard's")
+        return VerdictLine(
+            "signer",
+            None,
+            f"{signer[:64]}; give the instance's key to know whether it is its own",
+        )
     same = keys.public_hex(keys.read_public(key)) == signer.lower()
-    return Line("signer", same, "is the key that was given" if same else f"is {signer[:64]}, another key")
+    return VerdictLine(
+        "signer",
+        same,
+        "is the key that was given" if same else f"is {signer[:64]}, another key",
+    )
 
 
-def _series(evidence: Evidence) -> list[Line]:
-    """What the yard put in: a hidden prompt that nobody was asked would blame anybody."""
+def _series(evidence: Evidence) -> list[VerdictLine]:
+    """Check what the instance put in.
+
+    With a hidden prompt outside the series any executor could be blamed.
+    """
     times = Counter(evidence.series)
     repeated = len(evidence.series) - len(times)
     return [
-        Line("series", repeated == 0 and len(times) > 0, f"{len(evidence.series)} prompts, {repeated} of them twice"),
-        Line("hidden", evidence.hidden in times, "the hidden prompt is one of them" if evidence.hidden in times
-             else "the hidden prompt is none of them"),
-    ]  # fmt: skip
+        VerdictLine(
+            "series",
+            repeated == 0 and len(times) > 0,
+            f"{len(evidence.series)} prompts, {repeated} of them twice",
+        ),
+        VerdictLine(
+            "hidden",
+            evidence.hidden in times,
+            (
+                "the hidden prompt is one of them"
+                if evidence.hidden in times
+                else "the hidden prompt is none of them"
+            ),
+        ),
+    ]

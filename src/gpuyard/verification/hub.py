@@ -1,7 +1,8 @@
-"""Where streaming executors wait for their seed: a server with mutual TLS, and one line to each solver.
+"""The hub: a server with mutual TLS where streaming solvers wait for their seed.
 
-A solver's certificate names its check, so it can speak for no other; the first connection of a check is the only one.
-On uvloop a connection takes some 40 kB, on asyncio's own loop 300 kB (benchmarks/verification_barrier.py).
+The name in a solver's certificate is its check, so it cannot pose as another one, and
+only the first connection of a check is accepted. On uvloop a connection takes about 40
+kB, on asyncio's own loop 300 kB (benchmarks/verification_barrier.py).
 """
 
 import asyncio
@@ -13,34 +14,54 @@ from typing import Any, Self
 
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.verification.certificates import Authority
-from gpuyard.verification.protocol import LONGEST_LINE, Conversation, Message, ProtocolError, Stage, Task, parse
+from gpuyard.verification.protocol import (
+    LONGEST_LINE,
+    Conversation,
+    Message,
+    ProtocolError,
+    SolverStage,
+    SolverTask,
+    parse,
+)
 
-# For a handshake, or a farewell: S0's streaming timeout with its leeway.
+# For a TLS handshake or shutdown: S0's streaming timeout with its leeway.
 _PATIENCE_S = 35.0
 _BACKLOG = 4096
-# Each solver is an open file, of which a process may have 1,024 by default.
+# Each solver is an open file; the usual default limit is 1,024.
 _FILES = 65_536
 
 
-class LineLostError(Exception):
-    """The solver has left, or its connection broke."""
+class ConnectionLostError(Exception):
+    """The solver disconnected, or its connection broke."""
 
 
-class Line:
-    """The connection of one check's solver. `heard_at` is when its last message came (monotonic seconds);
-    `repeats` counts the further connections that came with the same certificate and were refused."""
+class SolverConnection:
+    """The connection to the solver of one check.
+
+    `heard_at`: when its last message arrived (monotonic seconds). `repeats`: how many
+    further connections with the same certificate were refused.
+    """
 
     def __init__(
-        self, check_id: str, conversation: Conversation, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        check_id: str,
+        conversation: Conversation,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
-        self.check_id, self.conversation = check_id, conversation
+        self.check_id = check_id
+        self.conversation = conversation
         self.heard_at = time.monotonic()
         self.repeats = 0
-        self._reader, self._writer = reader, writer
+        self._reader = reader
+        self._writer = writer
 
     async def receive(self, within_s: float | None = None) -> Message:
-        """The next message. Raises `ProtocolError` for one that is wrong or not due, after which nothing else counts;
-        `LineLostError`; TimeoutError, after which the line goes on."""
+        """Return the next message.
+
+        Raises ProtocolError for one that is invalid or not due, after which no other is
+        accepted; ConnectionLostError; and TimeoutError, after which you can go on.
+        """
         try:
             return self.conversation.take(parse(await self._line(within_s)))
         except ProtocolError:
@@ -54,20 +75,30 @@ class Line:
         except ValueError:
             raise ProtocolError(f"a line has more than {LONGEST_LINE} bytes") from None
         except OSError as error:
-            # TimeoutError is one: ours, or the system's, which has given the connection up.
+            # TimeoutError is an OSError: it is ours, or the system's own for a dead
+            # connection.
             if within_s is None or not isinstance(error, TimeoutError):
-                raise LineLostError(f"the connection of {self.check_id} broke: {error}") from error
+                raise ConnectionLostError(
+                    f"the connection of {self.check_id} broke: {error}"
+                ) from error
             stage = self.conversation.stage
-            raise TimeoutError(f"{self.check_id} said nothing for {within_s:g} s at the stage {stage}") from None
+            raise TimeoutError(
+                f"{self.check_id} said nothing for {within_s:g} s at the stage {stage}"
+            ) from None
         self.heard_at = time.monotonic()
         if not line:
-            raise LineLostError(f"{self.check_id} has left at the stage {self.conversation.stage}")
+            raise ConnectionLostError(
+                f"{self.check_id} has left at the stage {self.conversation.stage}"
+            )
         if not line.endswith(b"\n"):
             raise ProtocolError(f"{self.check_id} has left in the middle of a line")
         return line
 
     async def send(self, message: Mapping[str, Any]) -> None:
-        """Say something. Raises `LineLostError`, TimeoutError where the solver reads nothing."""
+        """Send a message.
+
+        Raises ConnectionLostError, and TimeoutError when the solver does not read.
+        """
         self.write(_encoded(message))
         try:
             async with asyncio.timeout(_PATIENCE_S):
@@ -75,45 +106,64 @@ class Line:
         except OSError as error:
             if isinstance(error, TimeoutError):
                 raise
-            raise LineLostError(f"the connection of {self.check_id} broke: {error}") from error
+            raise ConnectionLostError(
+                f"the connection of {self.check_id} broke: {error}"
+            ) from error
 
     def write(self, data: bytes) -> None:
-        """Hand bytes to the system, or keep them until it takes them."""
+        """Write bytes without waiting; the rest is buffered."""
         if self._writer.is_closing():
-            raise LineLostError(f"{self.check_id} has left")
+            raise ConnectionLostError(f"{self.check_id} has left")
         self._writer.write(data)
 
     def close(self) -> None:
-        """Tell the solver that this is the end."""
+        """Tell the solver that the check has ended, and disconnect."""
         if not self._writer.is_closing():
             self._writer.write(_encoded({"type": "end"}))
             self._writer.close()
 
     def abort(self) -> None:
-        """Cut it off."""
+        """Disconnect at once."""
         self._writer.transport.abort()
 
 
 class Hub:
-    """`async with Hub(…) as hub`: invite checks, expect their solvers, release all at once."""
+    """Invite checks, wait for their solvers, and release all of them at once."""
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0, *, public_host: str | None = None) -> None:
-        """Listens on `host` and `port` (0: any); solvers are told `public_host`, by default the same."""
-        self._host, self.port, self.public_host = host, port, public_host or host
+    def __init__(
+        self, host: str = "127.0.0.1", port: int = 0, *, public_host: str | None = None
+    ) -> None:
+        """Listen at `host` and `port` (0: any free one).
+
+        Solvers connect to `public_host`, by default the same host.
+        """
+        self._host = host
+        self.port = port
+        self.public_host = public_host or host
         self._authority = Authority.create()
-        self._waiting: dict[str, tuple[asyncio.Future[Line], Conversation]] = {}
-        self._lines: dict[str, Line] = {}
+        self._waiting: dict[
+            str, tuple[asyncio.Future[SolverConnection], Conversation]
+        ] = {}
+        self._lines: dict[str, SolverConnection] = {}
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
         _allow_files()
         try:
             self._server = await asyncio.start_server(
-                self._arrived, self._host, self.port, ssl=self._authority.server_context(), limit=LONGEST_LINE,
-                backlog=_BACKLOG, ssl_handshake_timeout=_PATIENCE_S, ssl_shutdown_timeout=_PATIENCE_S,
-            )  # fmt: skip
+                self._arrived,
+                self._host,
+                self.port,
+                ssl=self._authority.server_context(),
+                limit=LONGEST_LINE,
+                backlog=_BACKLOG,
+                ssl_handshake_timeout=_PATIENCE_S,
+                ssl_shutdown_timeout=_PATIENCE_S,
+            )
         except OSError as error:
-            fault = f"nobody can listen at {self._host}:{self.port}: {error.strerror or error}"
+            fault = (
+                f"cannot listen at {self._host}:{self.port}: {error.strerror or error}"
+            )
             remedy = "give an address of this machine, and a port that is free (0: any)"
             raise InvalidInputError.of("verification.host", fault, remedy) from error
         self.port = int(self._server.sockets[0].getsockname()[1])
@@ -128,12 +178,19 @@ class Hub:
             arrival.cancel()
 
     def invite(
-        self, check_id: str, *, valid_s: float = 3600.0, wait_s: float | None = None, task: Task = Task.SOLVE,
+        self,
+        check_id: str,
+        *,
+        valid_s: float = 3600.0,
+        wait_s: float | None = None,
+        task: SolverTask = SolverTask.SOLVE,
         seeded: bool = False,
-    ) -> dict[str, Any]:  # fmt: skip
-        """Let one solver in for `valid_s` seconds; the `stream` of its order.
+    ) -> dict[str, Any]:
+        """Accept the solver of a check for `valid_s` seconds; returns its `stream`.
 
-        `wait_s` is how long it may have to wait for its seed (330 s by default); `seeded` where its order has it.
+        That is the part of its order that says where and how to connect. `wait_s`: how
+        long it may have to wait for the seed (330 s by default). `seeded`: the order
+        has the seed.
         """
         if check_id in self._waiting or check_id in self._lines:
             raise ValueError(f"{check_id} is invited already")
@@ -141,31 +198,45 @@ class Hub:
         self._waiting[check_id] = arrival, Conversation(task, seeded=seeded)
         mine = self._authority.for_solver(check_id, valid_s)
         return {
-            "host": self.public_host, "port": self.port, "authority": self._authority.pem,
-            "certificate": mine.certificate, "key": mine.key, **({} if wait_s is None else {"wait_s": wait_s}),
-        }  # fmt: skip
+            "host": self.public_host,
+            "port": self.port,
+            "authority": self._authority.pem,
+            "certificate": mine.certificate,
+            "key": mine.key,
+            **({} if wait_s is None else {"wait_s": wait_s}),
+        }
 
-    async def expect(self, check_id: str, within_s: float | None = None) -> Line:
-        """The line to an invited solver, once it has connected. Raises TimeoutError, KeyError if it is not invited."""
+    async def expect(
+        self, check_id: str, within_s: float | None = None
+    ) -> SolverConnection:
+        """Wait for the connection of an invited solver.
+
+        Raises TimeoutError, and KeyError when it was not invited.
+        """
         if check_id in self._lines:
             return self._lines[check_id]
         arrival, _ = self._waiting[check_id]
         try:
             async with asyncio.timeout(within_s):
-                # Another call may wait for the same.
+                # Another call may wait for the same connection.
                 return await asyncio.shield(arrival)
         except TimeoutError:
-            raise TimeoutError(f"{check_id} did not connect within {within_s:g} s") from None
+            raise TimeoutError(
+                f"{check_id} did not connect within {within_s:g} s"
+            ) from None
 
     def dismiss(self, check_id: str) -> None:
-        """Let its solver in no more, and end its line."""
-        waiting, line = self._waiting.pop(check_id, None), self._lines.pop(check_id, None)
+        """Close the solver's connection and refuse any other."""
+        waiting = self._waiting.pop(check_id, None)
+        line = self._lines.pop(check_id, None)
         if waiting is not None:
             waiting[0].cancel()
         if line is not None:
             line.close()
 
-    def _arrived(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _arrived(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         check_id = _name(writer)
         if check_id in self._lines:
             self._lines[check_id].repeats += 1
@@ -173,23 +244,30 @@ class Hub:
             writer.transport.abort()
             return
         arrival, conversation = self._waiting.pop(check_id)
-        self._lines[check_id] = Line(check_id, conversation, reader, writer)
+        self._lines[check_id] = SolverConnection(check_id, conversation, reader, writer)
         arrival.set_result(self._lines[check_id])
 
 
-def release(lines: Iterable[Line], seeds: Mapping[str, int]) -> dict[str, float]:
-    """The start barrier: send each solver that is ready its check's seed, in one go; when each was sent, by check id.
+def release(
+    lines: Iterable[SolverConnection], seeds: Mapping[str, int]
+) -> dict[str, float]:
+    """The start barrier: send all ready solvers their seeds at once.
 
-    Times are monotonic seconds. Who is not ready, or has left, gets no seed and stands in no result.
+    Returns when each was sent (monotonic seconds), by check. Solvers that are not ready
+    or have disconnected get no seed and are left out.
     """
-    ready = [line for line in lines if line.conversation.stage is Stage.READY]
-    # Whatever can be done before is, so that between the first and the last there is nothing but writing.
-    prepared = [(line, _encoded({"type": "seed", "seed": seeds[line.check_id]})) for line in ready]
+    ready = [line for line in lines if line.conversation.stage is SolverStage.READY]
+    # Everything is prepared before, so that only writing takes time between the first
+    # and the last.
+    prepared = [
+        (line, _encoded({"type": "seed", "seed": seeds[line.check_id]}))
+        for line in ready
+    ]
     released: dict[str, float] = {}
     for line, data in prepared:
         try:
             line.write(data)
-        except LineLostError:
+        except ConnectionLostError:
             continue
         line.conversation.release()
         released[line.check_id] = time.monotonic()
@@ -197,7 +275,7 @@ def release(lines: Iterable[Line], seeds: Mapping[str, int]) -> dict[str, float]
 
 
 def _allow_files() -> None:
-    """Have this process open as many files as the system lets it, as far as solvers could need them."""
+    """Raise this process's limit of open files, as far as the hub could need it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -209,6 +287,11 @@ def _encoded(message: Mapping[str, Any]) -> bytes:
 
 
 def _name(writer: asyncio.StreamWriter) -> str:
-    """The common name of the certificate at the other end."""
+    """The common name in the client's certificate."""
     certificate: dict[str, Any] = writer.get_extra_info("peercert")
-    return next(value for part in certificate["subject"] for key, value in part if key == "commonName")
+    return next(
+        value
+        for part in certificate["subject"]
+        for key, value in part
+        if key == "commonName"
+    )

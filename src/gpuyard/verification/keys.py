@@ -1,4 +1,7 @@
-"""The yard's own key (Ed25519), which signs receipts and evidence: made once, in a file that only its owner reads."""
+"""The instance's own key (Ed25519), which signs receipts and evidence.
+
+It is made once, in a file that only its owner can read.
+"""
 
 import os
 import secrets
@@ -7,7 +10,10 @@ from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+    Ed25519PrivateKey,
+    Ed25519PublicKey,
+)
 
 from gpuyard.domain.errors import InvalidInputError, quoted
 
@@ -15,41 +21,50 @@ NAME = "key.pem"
 _LARGEST = 10_000  # bytes of a file that holds a key
 
 
-def yard_key(folder: Path) -> Ed25519PrivateKey:
-    """The key in `folder`, made if it is not there; of two that make it at once both get the same.
+def instance_key(folder: Path) -> Ed25519PrivateKey:
+    """The key in `folder`, made if it does not exist.
 
-    InvalidInputError when the file holds no such key, or when others than its owner may read it.
+    Two processes that make it at once get the same key. Raises InvalidInputError when
+    the file has no such key, or when others may read it.
     """
     path = folder / NAME
     if not path.exists():
         _make(path)
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise InvalidInputError.of(
-            str(path), "may be read by others, who could sign in the yard's name",
-            f"chmod 600 {path}, or remove it to get a new key when somebody has read it",
-        )  # fmt: skip
+            str(path),
+            "may be read by others, who could sign in the instance's name",
+            f"chmod 600 {path}, or remove it to get a new key when somebody has"
+            " read it",
+        )
     try:
-        key = serialization.load_pem_private_key(path.read_bytes()[:_LARGEST], password=None)
+        key = serialization.load_pem_private_key(
+            path.read_bytes()[:_LARGEST], password=None
+        )
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PrivateKey):
-        raise InvalidInputError.of(str(path), "is no Ed25519 key in PEM", "put it back from a copy, or remove it")
+        raise InvalidInputError.of(
+            str(path),
+            "is no Ed25519 key in PEM",
+            "put it back from a copy, or remove it",
+        )
     return key
 
 
 def public_hex(key: Ed25519PrivateKey | Ed25519PublicKey) -> str:
-    """The public part in 64 hexadecimal digits."""
+    """The public key in 64 hexadecimal digits."""
     return _public(key).public_bytes_raw().hex()
 
 
 def public_pem(key: Ed25519PrivateKey | Ed25519PublicKey) -> str:
-    """The public part as other programs read it (SubjectPublicKeyInfo)."""
+    """The public key in PEM (SubjectPublicKeyInfo), for other programs."""
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     return _public(key).public_bytes(serialization.Encoding.PEM, form).decode()
 
 
 def read_public(text: str, field: str = "key") -> Ed25519PublicKey:
-    """A public key from 64 hexadecimal digits or PEM; InvalidInputError names `field`."""
+    """Read a public key from hex digits or PEM; InvalidInputError names `field`."""
     word = text.strip()
     try:
         if not word.startswith("-----"):
@@ -59,15 +74,22 @@ def read_public(text: str, field: str = "key") -> Ed25519PublicKey:
         key = None
     if not isinstance(key, Ed25519PublicKey):
         remedy = "give its 64 hexadecimal digits or its PEM"
-        raise InvalidInputError.of(field, f"is {quoted(word)}, which is no public Ed25519 key", remedy)
+        raise InvalidInputError.of(
+            field, f"is {quoted(word)}, which is no public Ed25519 key", remedy
+        )
     return key
 
 
 def _make(path: Path) -> None:
-    """Written beside and linked: the name never shows half a key, and whoever comes second changes nothing."""
+    """Write the key to another file and link it.
+
+    So the name never shows half a key, and a second process changes nothing.
+    """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     content = Ed25519PrivateKey.generate().private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
     )
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,4 +1,4 @@
-"""The classes in figures, for people and for Prometheus, read off the records when asked."""
+"""Figures of each class, for `gpuyard verify status` and for Prometheus."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ from gpuyard.verification.records.events import EventCount
 
 @dataclass(frozen=True, slots=True)
 class ClassFigures:
-    """A class in figures: executors that were ever checked, series, samples by state, events by sort."""
+    """The figures of a class: executors ever checked, series, samples and events."""
 
     gpu_class: str
     executors: int
@@ -28,25 +28,39 @@ class ClassFigures:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing is known of it."""
+        """Whether there is nothing to show of the class."""
         return not (
-            self.executors or self.series or self.events or self.used + self.ready + self.waiting + self.retired
+            self.executors
+            or self.series
+            or self.events
+            or self.used + self.ready + self.waiting + self.retired
         )
 
 
 def figures(records: Records) -> list[ClassFigures]:
-    """Every class of which something is known, in the catalogue's order."""
+    """The figures of every class that has any, in the order of the catalogue."""
     checked = Counter(executor.gpu_class for executor in records.executors())
     found: list[ClassFigures] = []
     for cls in TRAITS:
-        counts, events = records.counts(cls), tuple(records.event_counts(cls))
-        found.append(ClassFigures(cls.value, checked[cls.value], counts.series, counts.used, counts.ready,
-                                  counts.waiting, counts.retired, events))  # fmt: skip
+        counts = records.counts(cls)
+        events = tuple(records.event_counts(cls))
+        found.append(
+            ClassFigures(
+                cls.value,
+                checked[cls.value],
+                counts.series,
+                counts.used,
+                counts.ready,
+                counts.waiting,
+                counts.retired,
+                events,
+            )
+        )
     return [one for one in found if not one.quiet]
 
 
 def render_metrics(records: Records) -> tuple[bytes, str]:
-    """The exposition text and its media type."""
+    """The metrics in Prometheus's text format, and its media type."""
     registry = CollectorRegistry()
     registry.register(_Figures(figures(records)))
     return generate_latest(registry), CONTENT_TYPE_LATEST
@@ -58,22 +72,41 @@ class _Figures(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Executors, series, samples and events by class."""
-        executors = GaugeMetricFamily("gpuyard_verification_executors", "Executors ever checked", labels=["gpu_class"])
-        series = GaugeMetricFamily("gpuyard_verification_series", "Series that are sampled", labels=["gpu_class"])
+        executors = GaugeMetricFamily(
+            "gpuyard_verification_executors",
+            "Executors ever checked",
+            labels=["gpu_class"],
+        )
+        series = GaugeMetricFamily(
+            "gpuyard_verification_series",
+            "Series that are sampled",
+            labels=["gpu_class"],
+        )
         samples = GaugeMetricFamily(
-            "gpuyard_verification_samples", "Samples kept, by state; used: by a check, ready: "
-            "answered and unused, waiting: unanswered", labels=["gpu_class", "state"],
-        )  # fmt: skip
+            "gpuyard_verification_samples",
+            "Samples kept, by state; used: by a check, ready: "
+            "answered and unused, waiting: unanswered",
+            labels=["gpu_class", "state"],
+        )
         labels = ["gpu_class", "kind", "subtype"]
-        events = GaugeMetricFamily("gpuyard_verification_events", "Events kept", labels=labels)
-        last = GaugeMetricFamily("gpuyard_verification_last_event_timestamp_seconds", "When it was last told",
-                                 labels=labels)  # fmt: skip
+        events = GaugeMetricFamily(
+            "gpuyard_verification_events", "Events kept", labels=labels
+        )
+        last = GaugeMetricFamily(
+            "gpuyard_verification_last_event_timestamp_seconds",
+            "When it was last told",
+            labels=labels,
+        )
         for one in self._found:
             executors.add_metric([one.gpu_class], one.executors)
             series.add_metric([one.gpu_class], one.series)
             for state in ("used", "ready", "waiting", "retired"):
                 samples.add_metric([one.gpu_class, state], getattr(one, state))
             for event in one.events:
-                events.add_metric([one.gpu_class, event.kind, event.subtype], event.count)
-                last.add_metric([one.gpu_class, event.kind, event.subtype], event.last_at)
+                events.add_metric(
+                    [one.gpu_class, event.kind, event.subtype], event.count
+                )
+                last.add_metric(
+                    [one.gpu_class, event.kind, event.subtype], event.last_at
+                )
         return [executors, series, samples, events, last]

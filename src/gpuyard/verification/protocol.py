@@ -1,4 +1,7 @@
-"""What a solver may say, and when: JSON objects, one a line, each checked before anybody looks into it."""
+"""The messages of a solver: which there are, and in which order they may come.
+
+Each is a JSON object on a line of its own, and is validated before it is used.
+"""
 
 import base64
 import binascii
@@ -7,29 +10,43 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+)
 
 from gpuyard.domain.errors import quoted
 
 LONGEST_LINE = 1 << 20
-# Before a message on standard output; see solver/lines.py.
+# Stands before each message on standard output; see solver/standard_output.py.
 WORD = "gpuyard-verify "
 _MOST_PIECES = 1 << 15
 # Characters of an error's parts.
-_LONGEST_FIELD, _LONGEST_FAULT = 60, 200
+_LONGEST_FIELD = 60
+_LONGEST_FAULT = 200
 
 
 class ProtocolError(Exception):
-    """A solver said what it may not say, or not then. The text tells a person what, and what would be right."""
+    """A solver sent an invalid message, or one that was not due.
+
+    The text says what is wrong and what would be right.
+    """
 
 
 def one_line(text: str) -> str:
-    """A text as logs, databases and the yard's records take it: without control characters and ends of lines."""
+    """Replace control characters and line ends by spaces, for logs and databases."""
     return "".join(character if character.isprintable() else " " for character in text)
 
 
 def _numbers(value: dict[str, Any]) -> dict[str, Any]:
-    """NaN and infinity are no JSON: PostgreSQL would refuse them, and with them a whole batch."""
+    """Refuse NaN and infinity.
+
+    They are not JSON, and PostgreSQL would refuse the whole batch because of them.
+    """
     json.dumps(value, allow_nan=False)
     return value
 
@@ -39,17 +56,19 @@ Object = Annotated[dict[str, Any], AfterValidator(_numbers)]
 
 
 class _Said(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False
+    )
 
 
 class Ready(_Said):
-    """The engine is loaded; nothing but the seed is missing."""
+    """The engine is loaded; only the seed is missing."""
 
     type: Literal["ready"] = "ready"
 
 
 class Declined(_Said):
-    """The executor will not solve. Only receipts for other work excuse it."""
+    """The executor refuses to solve. Only receipts for other work excuse that."""
 
     type: Literal["declined"] = "declined"
     reason: Words = Field(max_length=200)
@@ -57,7 +76,10 @@ class Declined(_Said):
 
 
 class Hash(_Said):
-    """The SHA-256 of the answer file, which is to follow. `solve_s` is what the solver says it took."""
+    """The SHA-256 of the answer file, which follows.
+
+    `solve_s`: how long solving took, as the solver says.
+    """
 
     type: Literal["hash"] = "hash"
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -65,7 +87,10 @@ class Hash(_Said):
 
 
 class Claims(_Said):
-    """What the executor says of its GPUs; None where it was not asked. `took_s` is what the solver says it took."""
+    """What the executor says about its GPUs; None for what it was not asked.
+
+    `took_s`: how long that took, as the solver says.
+    """
 
     type: Literal["claims"] = "claims"
     inventory: list[Object] | None = Field(default=None, max_length=64)
@@ -75,65 +100,74 @@ class Claims(_Said):
 
 
 class Piece(_Said):
-    """A part of a zipped file: `part` counts from 0 and is one of `of`; `data` is base64."""
+    """A part of a zipped file, in base64: number `part`, from 0, of `of` parts."""
 
     part: int = Field(ge=0)
     of: int = Field(ge=1, le=_MOST_PIECES)
     data: str = Field(min_length=1)
 
     def bytes(self) -> bytes:
-        """The piece itself. Raises `ProtocolError` where it is no base64."""
+        """The decoded bytes; ProtocolError when it is not base64."""
         try:
             return base64.b64decode(self.data, validate=True)
         except (binascii.Error, ValueError) as error:
-            raise ProtocolError(f"data: part {self.part} is no base64 ({error})") from error
+            raise ProtocolError(
+                f"data: part {self.part} is no base64 ({error})"
+            ) from error
 
 
-class Answers(Piece):
+class AnswersPiece(Piece):
     """A part of the answer file."""
 
     type: Literal["answers"] = "answers"
 
 
-class Series(Piece):
-    """A part of the file of series that were generated."""
+class SeriesPiece(Piece):
+    """A part of the file of generated series."""
 
     type: Literal["series"] = "series"
 
 
 class Failed(_Said):
-    """The solver cannot go on."""
+    """The solver cannot continue."""
 
     type: Literal["failed"] = "failed"
     reason: Words = Field(max_length=2000)
 
 
-Message = Ready | Declined | Hash | Claims | Answers | Series | Failed
-_MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
+Message = Ready | Declined | Hash | Claims | AnswersPiece | SeriesPiece | Failed
+_MESSAGE: TypeAdapter[Message] = TypeAdapter(
+    Annotated[Message, Field(discriminator="type")]
+)
 
 
 def parse(line: bytes) -> Message:
-    """One line as a message. Raises `ProtocolError`."""
+    """Parse one line as a message; ProtocolError."""
     if len(line) > LONGEST_LINE:
         raise ProtocolError(f"a line has more than {LONGEST_LINE} bytes")
     try:
         return _MESSAGE.validate_json(line)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        first = error.errors(
+            include_url=False, include_input=False, include_context=False
+        )[0]
         field = ".".join(map(str, first["loc"])) or "message"
-        # Both hold what the solver wrote: names of fields, the type that it made up.
+        # Both contain text of the solver, such as invented field names.
         fault = one_line(f"{field[:_LONGEST_FIELD]}: {first['msg'][:_LONGEST_FAULT]}")
         raise ProtocolError(f"{fault}; the line begins {quoted(line)}") from None
 
 
 def parse_output(line: str) -> Message | None:
-    """A line of a job's output; None where it is none of the solver's messages. Raises `ProtocolError`."""
+    """Parse a line of a job's output; None when it is not a message of the solver.
+
+    Raises ProtocolError.
+    """
     if not line.startswith(WORD):
         return None
     return parse(line[len(WORD) :].encode())
 
 
-class Task(StrEnum):
+class SolverTask(StrEnum):
     """What an order asks for."""
 
     SOLVE = "solve"
@@ -141,7 +175,7 @@ class Task(StrEnum):
     PROBE = "probe"
 
 
-class Stage(StrEnum):
+class SolverStage(StrEnum):
     """How far a solver has come."""
 
     STARTING = "starting"
@@ -153,58 +187,88 @@ class Stage(StrEnum):
     OVER = "over"
 
 
-_EARLY = {"declined": Stage.OVER, "failed": Stage.OVER}
-_FAILED = {"failed": Stage.OVER}
-# By task: the messages each stage allows, and where they lead. The last piece of a file leads to `over`.
-_MOVES: Mapping[Task, Mapping[Stage, Mapping[str, Stage]]] = {
-    Task.SOLVE: {
-        Stage.STARTING: {"ready": Stage.READY, **_EARLY},
-        Stage.READY: _EARLY,
-        Stage.SOLVING: {"hash": Stage.HASHED, **_FAILED},
-        Stage.HASHED: {"claims": Stage.CLAIMED, "answers": Stage.SENDING, **_FAILED},
-        Stage.CLAIMED: {"answers": Stage.SENDING, **_FAILED},
-        Stage.SENDING: {"answers": Stage.SENDING, **_FAILED},
+_EARLY = {"declined": SolverStage.OVER, "failed": SolverStage.OVER}
+_FAILED = {"failed": SolverStage.OVER}
+# By task and stage: the messages that are due, and the stage they lead to. The last
+# piece of a file leads to `over`.
+_MOVES: Mapping[SolverTask, Mapping[SolverStage, Mapping[str, SolverStage]]] = {
+    SolverTask.SOLVE: {
+        SolverStage.STARTING: {"ready": SolverStage.READY, **_EARLY},
+        SolverStage.READY: _EARLY,
+        SolverStage.SOLVING: {"hash": SolverStage.HASHED, **_FAILED},
+        SolverStage.HASHED: {
+            "claims": SolverStage.CLAIMED,
+            "answers": SolverStage.SENDING,
+            **_FAILED,
+        },
+        SolverStage.CLAIMED: {"answers": SolverStage.SENDING, **_FAILED},
+        SolverStage.SENDING: {"answers": SolverStage.SENDING, **_FAILED},
     },
-    Task.GENERATE: {
-        Stage.STARTING: {"ready": Stage.READY, **_EARLY},
-        Stage.READY: {"series": Stage.SENDING, **_FAILED},
-        Stage.SENDING: {"series": Stage.SENDING, **_FAILED},
+    SolverTask.GENERATE: {
+        SolverStage.STARTING: {"ready": SolverStage.READY, **_EARLY},
+        SolverStage.READY: {"series": SolverStage.SENDING, **_FAILED},
+        SolverStage.SENDING: {"series": SolverStage.SENDING, **_FAILED},
     },
-    Task.PROBE: {
-        Stage.STARTING: {"ready": Stage.READY, **_EARLY},
-        Stage.READY: {"claims": Stage.OVER, **_FAILED},
+    SolverTask.PROBE: {
+        SolverStage.STARTING: {"ready": SolverStage.READY, **_EARLY},
+        SolverStage.READY: {"claims": SolverStage.OVER, **_FAILED},
     },
 }
 
 
 class Conversation:
-    """Holds a solver to the order of things: no answer before its hash, no hash before the seed, nothing twice."""
+    """Checks the order of a solver's messages.
 
-    def __init__(self, task: Task = Task.SOLVE, *, seeded: bool = False) -> None:
-        """`seeded`: the seed was in the order, so the solver begins as soon as it is ready."""
-        self._task, self._seeded = task, seeded
-        self.stage = Stage.STARTING
+    For example, no hash before the seed, no answers before the hash, and nothing twice.
+    """
+
+    def __init__(
+        self, task: SolverTask = SolverTask.SOLVE, *, seeded: bool = False
+    ) -> None:
+        """`seeded`: the order has the seed, so the solver does not wait for it."""
+        self._task = task
+        self._seeded = seeded
+        self.stage = SolverStage.STARTING
 
     def release(self) -> None:
-        """The seed is out."""
-        if self.stage is not Stage.READY:
-            raise ProtocolError(f"the seed goes to solvers that are ready, and this one is at {self.stage}")
-        self.stage = Stage.SOLVING
+        """Note that the seed was sent."""
+        if self.stage is not SolverStage.READY:
+            raise ProtocolError(
+                "the seed goes to solvers that are ready, and this one is at"
+                f" {self.stage}"
+            )
+        self.stage = SolverStage.SOLVING
 
     def end(self) -> None:
-        """Nothing more is to be said."""
-        self.stage = Stage.OVER
+        """Note that no more messages are due."""
+        self.stage = SolverStage.OVER
 
     def take(self, message: Message) -> Message:
-        """The message, if this is its time. Raises `ProtocolError`, after which nothing else counts."""
+        """Return the message if it is due now.
+
+        Otherwise raises ProtocolError, and no later message is accepted.
+        """
         allowed = _MOVES[self._task].get(self.stage, {})
         if message.type not in allowed:
-            stage, self.stage = self.stage, Stage.OVER
+            stage = self.stage
+            self.stage = SolverStage.OVER
             right = " or ".join(allowed) or "nothing more"
-            raise ProtocolError(f"{message.type}: not to be sent at the stage {stage}, but {right}")
+            raise ProtocolError(
+                f"{message.type}: not to be sent at the stage {stage}, but {right}"
+            )
         self.stage = allowed[message.type]
         if isinstance(message, Piece) and message.part == message.of - 1:
-            self.stage = Stage.OVER
-        if self._task is Task.SOLVE and self._seeded and self.stage is Stage.READY:
-            self.stage = Stage.SOLVING
+            self.stage = SolverStage.OVER
+        if (
+            self._task is SolverTask.SOLVE
+            and self._seeded
+            and self.stage is SolverStage.READY
+        ):
+            self.stage = SolverStage.SOLVING
         return message
+
+
+OrderDocument = dict[str, Any]
+
+SAMPLING: Mapping[str, Any] = {"temperature": 0.5, "top_p": 0.8, "max_tokens": 256}
+"""The sampling settings of every solver (S0-41)."""

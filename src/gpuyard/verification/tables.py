@@ -1,18 +1,20 @@
-"""The schema, in SQLAlchemy Core, the same in SQLite and PostgreSQL. Times are UTC seconds."""
+"""The database schema, the same in SQLite and PostgreSQL. Times are UTC seconds."""
 
 import sqlalchemy as sa
 
 SCHEMA_VERSION = 1
 metadata = sa.MetaData()
-# Text sorts by its bytes in both; SQLite counts a key up only when it is declared INTEGER.
+# Text is sorted by its bytes in both. SQLite needs INTEGER for automatic numbers.
 TEXT = sa.String().with_variant(sa.Text(collation="C"), "postgresql")
 NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 TIME = sa.Float
 
-versions = sa.Table("versions", metadata, sa.Column("version", sa.Integer, primary_key=True))
+versions = sa.Table(
+    "versions", metadata, sa.Column("version", sa.Integer, primary_key=True)
+)
 
-# `blob` is the SHA-256 of the file of its prompts, `used_at` when an executor first saw them. A retired series is
-# sampled no more.
+# `blob`: the SHA-256 of its prompt file. `used_at`: when an executor first got it. A
+# retired series is not sampled any more.
 series = sa.Table(
     "series",
     metadata,
@@ -27,7 +29,8 @@ series = sa.Table(
     sa.Index("series_by_blob", "blob"),
 )
 
-# The seed is a secret until the barrier of the one batch that the workload is bound to; then the workload is retired.
+# The seed is secret until the barrier of the one batch that uses the workload; then the
+# workload is retired.
 workloads = sa.Table(
     "workloads",
     metadata,
@@ -44,7 +47,7 @@ workloads = sa.Table(
     sa.Index("workloads_by_blob", "blob"),
 )
 
-# `check_id` is null while the sample is unused, and once set never changes.
+# `check_id` is null while the sample is unused; once set it never changes.
 samples = sa.Table(
     "samples",
     metadata,
@@ -77,7 +80,8 @@ batches = sa.Table(
     sa.Index("batches_by_end", "ended_at"),
 )
 
-# `delivery`: how the seed comes to the executor. No foreign key: samples are evicted, and checks are history.
+# `delivery`: how the executor gets the seed. `sample_id` is no foreign key, because
+# samples are removed and checks are kept.
 checks = sa.Table(
     "checks",
     metadata,
@@ -116,7 +120,7 @@ executors = sa.Table(
     sa.Column("repeats", sa.Integer, nullable=False),
 )
 
-# What is usual for a class, by calibration: `solve_s`, `matmul`, `bandwidth`, …
+# The calibration of a class: `solve_s`, `claims_s`, `tflops`, `bandwidth_gbs`.
 ranges = sa.Table(
     "ranges",
     metadata,
@@ -156,7 +160,8 @@ receipts = sa.Table(
     sa.Column("at", TIME, nullable=False),
 )
 
-# Blobs about to be stored, until the row that names them is there: what a killed process left is found by it.
+# Blobs about to be stored, until a row names them. So the files of a process that was
+# killed are found.
 uploads = sa.Table(
     "uploads",
     metadata,

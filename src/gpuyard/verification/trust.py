@@ -1,34 +1,32 @@
-"""Trust in an executor, and the chance that checks find a cheater.
+"""Trust: how checks change an executor's score and quarantine.
 
-Trust is a Beta posterior over the chance that the next check is passed. Old evidence fades towards the prior; what an
-executor earns is bounded, so that nobody saves up for a fraud; and the prior is low, so that a new name
-is worth little.
+The score is a Beta posterior of the chance that the next check is passed. Old evidence
+fades towards the prior. What an executor can earn is limited, so that no one can save
+up for a fraud, and the prior is low, so that a new name is worth little.
 """
 
-import math
-from dataclasses import dataclass
-from enum import StrEnum
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-PRIOR = (1.0, 3.0)  # an executor that nobody has checked scores 0.25
-FAILURE = 6.0  # one weighs as much as six passes
+from gpuyard.verification.records.executors import ExecutorRecord
+from gpuyard.verification.verdict import CheckOutcome
+
+if TYPE_CHECKING:
+    pass
+
+PRIOR = (1.0, 3.0)  # an unchecked executor has the score 0.25
+FAILURE = 6.0  # one failure weighs as much as six passes
 MOST_EVIDENCE = 60.0  # beyond the prior
 HALF_LIFE_S = 14 * 86400.0
 QUARANTINE_S = 4 * 3600.0
 LONGEST_QUARANTINE_S = 30 * 86400.0
 
 
-class Outcome(StrEnum):
-    """How a check ended. Excused: shown to be at work for others. Blameless: our side or the trusted one failed."""
-
-    PASSED = "passed"
-    FAILED = "failed"
-    EXCUSED = "excused"
-    BLAMELESS = "blameless"
-
-
 @dataclass(frozen=True, slots=True)
-class Trust:
-    """What checks have shown until `at` (UTC seconds): Beta(alpha, beta), the prior included."""
+class TrustEstimate:
+    """What checks have shown until `at` (UTC seconds), as Beta(alpha, beta)."""
 
     alpha: float = PRIOR[0]
     beta: float = PRIOR[1]
@@ -36,94 +34,96 @@ class Trust:
 
     @property
     def score(self) -> float:
-        """The expected chance, from 0 to 1, of passing the next check; at the time `at`."""
+        """The expected chance, from 0 to 1, of passing the next check at time `at`."""
         return self.alpha / (self.alpha + self.beta)
 
-    def faded(self, now: float) -> "Trust":
-        """As it stands at `now`: evidence is halved each HALF_LIFE_S. A clock that was set back fades nothing."""
-        return self._with(0.5 ** (max(0.0, now - self.at) / HALF_LIFE_S), max(now, self.at))
+    def faded(self, now: float) -> "TrustEstimate":
+        """The estimate at `now`: evidence is halved every HALF_LIFE_S.
 
-    def after(self, outcome: Outcome, now: float) -> "Trust":
-        """With one more check. Excused and blameless ones say nothing of the executor."""
+        A clock that was set back does not change it.
+        """
+        return self._with(
+            0.5 ** (max(0.0, now - self.at) / HALF_LIFE_S), max(now, self.at)
+        )
+
+    def after(self, outcome: CheckOutcome, now: float) -> "TrustEstimate":
+        """The estimate after one more check.
+
+        Excused and blameless checks do not change it.
+        """
         old = self.faded(now)
-        passed, failed = float(outcome is Outcome.PASSED), FAILURE * (outcome is Outcome.FAILED)
-        trust = Trust(old.alpha + passed, old.beta + failed, old.at)
+        passed = float(outcome is CheckOutcome.PASSED)
+        failed = FAILURE * (outcome is CheckOutcome.FAILED)
+        trust = TrustEstimate(old.alpha + passed, old.beta + failed, old.at)
         evidence = trust.alpha + trust.beta - sum(PRIOR)
-        return trust._with(min(1.0, MOST_EVIDENCE / evidence), old.at) if evidence > 0 else trust
+        return (
+            trust._with(min(1.0, MOST_EVIDENCE / evidence), old.at)
+            if evidence > 0
+            else trust
+        )
 
-    def _with(self, kept: float, at: float) -> "Trust":
-        """With this part of what lies beyond the prior."""
+    def _with(self, kept: float, at: float) -> "TrustEstimate":
+        """Keep this part of the evidence beyond the prior."""
         alpha, beta = PRIOR
-        return Trust(alpha + (self.alpha - alpha) * kept, beta + (self.beta - beta) * kept, at)
+        return TrustEstimate(
+            alpha + (self.alpha - alpha) * kept, beta + (self.beta - beta) * kept, at
+        )
 
 
 def quarantine_s(repeats: int) -> float:
-    """Seconds of quarantine after a failure when `repeats` others came before: four hours, doubled for each."""
+    """Seconds of quarantine after a failure that follows `repeats` earlier ones.
+
+    It is four hours, doubled for each repeat.
+    """
     if repeats < 0:
         raise ValueError(f"repeats is {repeats}; it counts earlier failures from 0")
     return min(QUARANTINE_S * 2.0 ** min(repeats, 100), LONGEST_QUARANTINE_S)
 
 
-def chance(strength: float, batches: int, lucky: float = 0.0) -> float:
-    """The chance that a cheater is caught at least once in `batches`, each with one hidden prompt drawn evenly.
+def record_after(
+    known: ExecutorRecord | None, check: Mapping[str, Any]
+) -> ExecutorRecord:
+    """The executor's record after a check, from the check's row.
 
-    `strength`: the part of each batch's prompts that it answers wrongly or not at all. `lucky`: how often such an
-    answer is the right one all the same (a smaller model says many things like the larger one). Batches are
-    independent, since each has a new prompt and seed: 1 − (1 − strength·(1 − lucky))ⁿ.
+    A failure brings quarantine, longer each time. A pass after its end makes the next
+    one shorter.
     """
-    caught = _caught(strength, lucky)
-    if batches < 0:
-        raise ValueError(f"batches is {batches}; it is a count from 0")
-    return float(batches > 0) if caught == 1 else -math.expm1(batches * math.log1p(-caught))
+    now = time.time()
+    record = known or _unknown(check["executor"], check["gpu_class"], now)
+    outcome = CheckOutcome(check["outcome"])
+    trust = TrustEstimate(record.alpha, record.beta, record.updated_at).after(
+        outcome, now
+    )
+    record = replace(
+        record,
+        gpu_class=check["gpu_class"],
+        alpha=trust.alpha,
+        beta=trust.beta,
+        updated_at=trust.at,
+    )
+    if outcome is CheckOutcome.FAILED:
+        return replace(
+            record,
+            quarantined_until=now + quarantine_s(record.repeats),
+            repeats=record.repeats + 1,
+        )
+    if outcome is CheckOutcome.PASSED and not is_quarantined(record, now):
+        return replace(
+            record, quarantined_until=None, repeats=max(0, record.repeats - 1)
+        )
+    return record
 
 
-def expected_batches(strength: float, lucky: float = 0.0) -> float:
-    """In which batch, on average, a cheater is first caught; infinite for one that gives right answers only."""
-    caught = _caught(strength, lucky)
-    return 1 / caught if caught else math.inf
+def _unknown(name: str, gpu_class: str, now: float) -> ExecutorRecord:
+    trust = TrustEstimate(at=now)
+    return ExecutorRecord(name, gpu_class, trust.alpha, trust.beta, now)
 
 
-def expected_s(strength: float, every_s: float, lucky: float = 0.0) -> float:
-    """Seconds until then, when a batch comes each `every_s`, the first one after as long."""
-    return expected_batches(strength, lucky) * every_s
+def score(record: ExecutorRecord, now: float) -> float:
+    """An executor's score now, from 0 to 1."""
+    return TrustEstimate(record.alpha, record.beta, record.updated_at).faded(now).score
 
 
-def batches_for(certainty: float, strength: float, lucky: float = 0.0) -> int:
-    """How many batches it takes to catch a cheater with this chance."""
-    caught = _caught(strength, lucky)
-    if not 0 <= certainty < 1 or not caught:
-        raise ValueError(f"no number of batches catches a part of {caught:g} with a chance of {certainty:g}")
-    return math.ceil(math.log1p(-certainty) / math.log1p(-caught)) if caught < 1 else int(certainty > 0)
-
-
-def catches(strength: float, batches: int, certainty: float = 0.999, lucky: float = 0.0) -> tuple[int, int]:
-    """The fewest and most of `batches` that catch such a cheater: a binomial interval with equal tails.
-
-    What lies outside is not explained by chance: checks that catch too little, or blame too much.
-    """
-    caught, tail = _caught(strength, lucky), (1 - certainty) / 2
-    low, below = -1, 0.0
-    while below <= tail:
-        low += 1
-        below += _exactly(low, batches, caught)
-    high, above = batches + 1, 0.0
-    while above <= tail:
-        high -= 1
-        above += _exactly(high, batches, caught)
-    return low, high
-
-
-def _caught(strength: float, lucky: float) -> float:
-    """In one batch."""
-    for name, part in (("strength", strength), ("lucky", lucky)):
-        if not 0 <= part <= 1:
-            raise ValueError(f"{name} is {part}; it is a part from 0 to 1")
-    return strength * (1 - lucky)
-
-
-def _exactly(count: int, batches: int, caught: float) -> float:
-    """The binomial chance, through logarithms: with 600 batches the coefficients are beyond a float."""
-    if caught in (0, 1):
-        return float(count == batches * caught)
-    ways = math.lgamma(batches + 1) - math.lgamma(count + 1) - math.lgamma(batches - count + 1)
-    return math.exp(ways + count * math.log(caught) + (batches - count) * math.log1p(-caught))
+def is_quarantined(record: ExecutorRecord, now: float) -> bool:
+    """Whether an executor is in quarantine now."""
+    return record.quarantined_until is not None and record.quarantined_until > now

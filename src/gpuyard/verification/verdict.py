@@ -1,8 +1,12 @@
-"""What becomes of one check, as a pure function of its evidence: the same for us at the time and for anybody later."""
+"""The verdict of a check: a pure function of its evidence.
+
+So the result is the same for us at the time and for anyone who checks it later.
+"""
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -10,20 +14,33 @@ import msgspec
 from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.domain.exact import first_divergence
 from gpuyard.verification import keys, receipts
-from gpuyard.verification.claims import Expected
-from gpuyard.verification.claims import judge as judge_claims
-from gpuyard.verification.trust import Outcome
+from gpuyard.verification.claims import Expected, judge_claims
+
+
+class CheckOutcome(StrEnum):
+    """How a check ended.
+
+    Excused: receipts show that the executor worked for others. Blameless: our side or
+    the trusted executor failed.
+    """
+
+    PASSED = "passed"
+    FAILED = "failed"
+    EXCUSED = "excused"
+    BLAMELESS = "blameless"
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that one check is judged by. Times are UTC seconds by our clock; None is what did not happen.
+    """Everything by which one check is judged.
 
-    `settings` and `engine`: what the solver was to use, without secrets. `series` are the prompts that the executor
-    had to answer under `seed`, `hidden` the one that is compared, with `trusted_answer` ahead of time and
-    `answer_again` when a mismatch made us ask the trusted executor once more. `answers` is the executor's file as it
-    came, `sha256` what it said of it before; `unread` says why a file could not be kept (too large, a bomb), `silence`
-    why nothing came. `receipts`
-    excuse it at `declined_at`, with the public keys of `issuers` (name → hex). `fault`: what broke on our side.
+    Times are UTC seconds by our clock, and None for what did not happen. `settings` and
+    `engine`: what the solver was to use, without secrets. `series`: the prompts that
+    the executor had to answer under `seed`. `hidden`: the prompt that is compared, with
+    `trusted_answer` from before and `answer_again` from after a mismatch. `sha256`: the
+    hash that the executor sent first, `answers`: its file as it came. `unread`: why a
+    file could not be kept. `silence`: why none came. `receipts` excuse it at
+    `declined_at`; `issuers` are the public keys (name → hex). `fault`: what failed on
+    our side.
     """
 
     check: str
@@ -57,94 +74,161 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One thing looked at, and why it is so. `ok` is None where there was nothing to hold it against."""
+class VerdictLine:
+    """One thing that was judged, and why. `ok` is None when it could not be judged."""
 
     name: str
     ok: bool | None
     reason: str
 
 
-def judge(evidence: Evidence) -> tuple[Line, ...]:
-    """What the executor did: hash, answers, comparison, deadline, then each finding; or its excuse."""
+def judge(evidence: Evidence) -> tuple[VerdictLine, ...]:
+    """Judge what the executor did.
+
+    The lines are: hash, answers, comparison, deadline, then each claim; or its excuse.
+    """
     if evidence.fault:
-        return (Line("fault", None, f"not the executor's: {evidence.fault}"),)
+        return (VerdictLine("fault", None, f"not the executor's: {evidence.fault}"),)
     if evidence.sha256 is None and evidence.receipts:
         return (_excuse(evidence),)
-    told = judge_claims(evidence.claims, evidence.expected, _elapsed(evidence.hashed_at, evidence.claimed_at))
-    findings = [Line(one.name, one.ok, f"said {one.said}; expected {one.expected}") for one in told]
+    told = judge_claims(
+        evidence.claims,
+        evidence.expected,
+        _elapsed(evidence.hashed_at, evidence.claimed_at),
+    )
+    findings = [
+        VerdictLine(one.name, one.ok, f"said {one.said}; expected {one.expected}")
+        for one in told
+    ]
     return (*_answers(evidence), _deadline(evidence), *findings)
 
 
-def outcome(lines: Sequence[Line]) -> Outcome:
-    """What the lines come to. Nothing that could not be judged fails a check."""
+def outcome(lines: Sequence[VerdictLine]) -> CheckOutcome:
+    """The outcome of the lines. What could not be judged does not fail a check."""
     names = {line.name: line.ok for line in lines}
     if any(line.ok is False for line in lines):
-        return Outcome.FAILED
+        return CheckOutcome.FAILED
     if "busy" in names:
-        return Outcome.EXCUSED
-    # No comparison that counts: the trusted executor does not repeat itself, or something broke on our side.
-    return Outcome.PASSED if names.get("comparison") else Outcome.BLAMELESS
+        return CheckOutcome.EXCUSED
+    # Without a valid comparison the trusted executor contradicted itself, or something
+    # failed on our side.
+    return CheckOutcome.PASSED if names.get("comparison") else CheckOutcome.BLAMELESS
 
 
-def _answers(evidence: Evidence) -> list[Line]:
-    """Hash, form and comparison. Answers that are not those that were hashed are not looked at."""
+def _answers(evidence: Evidence) -> list[VerdictLine]:
+    """Judge hash, form and hidden answer. A file with a wrong hash is not read."""
+    hashed = _hash(evidence)
+    if evidence.answers is None or not hashed.ok:
+        return [hashed]
+    answers, fault = _parsed(evidence.answers, evidence.series)
+    if fault:
+        return [hashed, VerdictLine("answers", False, fault)]
+    complete = f"one for each of {len(answers)} prompts"
+    return [
+        hashed,
+        VerdictLine("answers", True, complete),
+        _comparison(evidence, answers),
+    ]
+
+
+def _hash(evidence: Evidence) -> VerdictLine:
+    """Whether the answers have the hash that was sent before them."""
     if evidence.sha256 is None:
-        return [Line("hash", False, f"no hash of answers came{_because(evidence.silence)}")]
+        reason = f"no hash of answers came{_because(evidence.silence)}"
+        return VerdictLine("hash", False, reason)
     if evidence.answers is None:
-        return [Line("hash", False, f"a hash came, and no answers to it{_because(evidence.unread)}")]
+        reason = f"a hash came, and no answers to it{_because(evidence.unread)}"
+        return VerdictLine("hash", False, reason)
     found = hashlib.sha256(evidence.answers).hexdigest()
     if found != evidence.sha256:
-        return [Line("hash", False, f"the answers' is {found}, and {quoted(evidence.sha256)} was said")]
-    hashed = Line("hash", True, "the answers are those whose hash was said")
+        reason = f"the answers' is {found}, and {quoted(evidence.sha256)} was said"
+        return VerdictLine("hash", False, reason)
+    return VerdictLine("hash", True, "the answers are those whose hash was said")
+
+
+def _parsed(data: bytes, series: Sequence[str]) -> tuple[dict[str, str], str]:
+    """The answers in a file, and what is wrong with it, if anything."""
     try:
-        answers = msgspec.json.decode(evidence.answers, type=dict[str, str])
+        answers = msgspec.json.decode(data, type=dict[str, str])
     except (ValueError, RecursionError) as error:
-        return [hashed, Line("answers", False, f"are no map of prompts to texts: {error}")]
-    # Who reads the evidence with another reader is to see the same answers.
-    if msgspec.json.encode(answers) != evidence.answers:
-        return [hashed, Line("answers", False, "are not written as solvers write them: no spaces, no key twice")]
-    missing, extra = set(evidence.series) - set(answers), set(answers) - set(evidence.series)
+        return {}, f"are no map of prompts to texts: {error}"
+    # Another JSON reader must find the same answers in the evidence.
+    if msgspec.json.encode(answers) != data:
+        return {}, "are not written as solvers write them: no spaces, no key twice"
+    missing = set(series) - set(answers)
+    extra = set(answers) - set(series)
     if missing or extra:
-        return [
-            hashed,
-            Line("answers", False, f"lack {len(missing)} prompts and have {len(extra)} that were not asked"),
-        ]
-    return [hashed, Line("answers", True, f"one for each of {len(answers)} prompts"), _comparison(evidence, answers)]
+        fault = f"lack {len(missing)} prompts and have {len(extra)} that were not asked"
+        return {}, fault
+    return answers, ""
 
 
-def _comparison(evidence: Evidence, answers: dict[str, str]) -> Line:
+def _comparison(evidence: Evidence, answers: dict[str, str]) -> VerdictLine:
     place = first_divergence(evidence.trusted_answer, answers.get(evidence.hidden, ""))
     again = evidence.answer_again
     if place is None:
-        return Line("comparison", True, "the hidden prompt's answer is the trusted one, to the last character")
-    differs = f"the hidden prompt's answer differs from the trusted one at character {place + 1}"
+        return VerdictLine(
+            "comparison",
+            True,
+            "the hidden prompt's answer is the trusted one, to the last character",
+        )
+    differs = (
+        "the hidden prompt's answer differs from the trusted one at character"
+        f" {place + 1}"
+    )
     if again is None:
-        return Line("comparison", False, f"{differs}; the trusted executor was not asked again")
+        return VerdictLine(
+            "comparison", False, f"{differs}; the trusted executor was not asked again"
+        )
     if again != evidence.trusted_answer:
-        return Line("comparison", None, f"{differs}, but the trusted executor itself says something else now")
-    return Line("comparison", False, f"{differs}; the trusted executor, asked again, says the same as before")
+        return VerdictLine(
+            "comparison",
+            None,
+            f"{differs}, but the trusted executor itself says something else now",
+        )
+    return VerdictLine(
+        "comparison",
+        False,
+        f"{differs}; the trusted executor, asked again, says the same as before",
+    )
 
 
-def _deadline(evidence: Evidence) -> Line:
+def _deadline(evidence: Evidence) -> VerdictLine:
     taken = _elapsed(evidence.released_at, evidence.hashed_at)
     if taken is None:
-        return Line("deadline", False, "no hash came")
+        return VerdictLine("deadline", False, "no hash came")
     if taken < 0:
-        return Line("deadline", False, f"the hash came {-taken:.3f} s before the seed was out")
-    return Line("deadline", taken <= evidence.deadline_s, f"took {taken:.3f} s of {evidence.deadline_s:.3f} s")
+        return VerdictLine(
+            "deadline", False, f"the hash came {-taken:.3f} s before the seed was out"
+        )
+    return VerdictLine(
+        "deadline",
+        taken <= evidence.deadline_s,
+        f"took {taken:.3f} s of {evidence.deadline_s:.3f} s",
+    )
 
 
-def _excuse(evidence: Evidence) -> Line:
+def _excuse(evidence: Evidence) -> VerdictLine:
     try:
-        issuers = {name: keys.read_public(key) for name, key in evidence.issuers.items()}
+        issuers = {
+            name: keys.read_public(key) for name, key in evidence.issuers.items()
+        }
         found = receipts.excuse(
-            evidence.receipts, issuers, evidence.executor, evidence.declined_at or 0.0, (),
-            gpu_class=evidence.gpu_class, slots=evidence.slots,
-        )  # fmt: skip
+            evidence.receipts,
+            issuers,
+            evidence.executor,
+            evidence.declined_at or 0.0,
+            (),
+            gpu_class=evidence.gpu_class,
+            slots=evidence.slots,
+        )
     except (receipts.ReceiptError, InvalidInputError) as error:
-        return Line("busy", False, f"a receipt {error}")
-    return Line("busy", True, f"at work for {', '.join(sorted({one.issuer for one in found}))} at that time")
+        return VerdictLine("busy", False, f"a receipt {error}")
+    return VerdictLine(
+        "busy",
+        True,
+        f"at work for {', '.join(sorted({one.issuer for one in found}))} at that time",
+    )
 
 
 def _because(fault: str | None) -> str:

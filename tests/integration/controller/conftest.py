@@ -1,4 +1,6 @@
-"""A controller with one fake host, checked at the end of every test for what must always hold."""
+"""A controller with one fake host, checked at the end of every test for what must
+always hold.
+"""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,7 +17,7 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-async def yard(tmp_path: Path) -> AsyncIterator[Controlled]:
+async def instance(tmp_path: Path) -> AsyncIterator[Controlled]:
     made = Controlled(tmp_path)
     with capture_logs() as logged:
         await made.start()

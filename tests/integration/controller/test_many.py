@@ -14,74 +14,88 @@ MANY = 3 * SLICE + 7
 
 
 def bodies(count: int = MANY, **fields):
-    return [{"command": ["true", str(n)], "name": f"n{n}", **fields} for n in range(count)]
+    return [
+        {"command": ["true", str(n)], "name": f"n{n}", **fields} for n in range(count)
+    ]
 
 
 def keyed(count: int = MANY):
     return [{**body, "idempotency_key": body["name"]} for body in bodies(count)]
 
 
-async def half_way(yard: Controlled) -> None:
+async def half_way(instance: Controlled) -> None:
     """Wait until some jobs of a request are in memory and others are not."""
     async with asyncio.timeout(30):
-        while not 0 < len(yard.core.view.jobs) < MANY:  # noqa: ASYNC110  (each turn of the loop counts)
+        while not 0 < len(instance.core.view.jobs) < MANY:  # noqa: ASYNC110  (each turn of the loop counts)
             await asyncio.sleep(0)
 
 
-async def test_many_jobs_are_one_commit_between_whose_slices_others_have_their_turn(yard: Controlled):
+async def test_many_jobs_are_one_commit_between_whose_slices_others_have_their_turn(
+    instance: Controlled,
+):
     groups: list[int] = []
-    yard.core.listeners.append(lambda _, events: groups.append(sum(e.kind == "job.submitted" for e in events)))
-    request = asyncio.create_task(yard.controller.requests.submit(bodies()))
-    await half_way(yard)
+    instance.core.listeners.append(
+        lambda _, events: groups.append(sum(e.kind == "job.submitted" for e in events))
+    )
+    request = asyncio.create_task(instance.controller.requests.submit(bodies()))
+    await half_way(instance)
     ids = await request
     assert ids == sorted(ids)
     assert [count for count in groups if count] == [MANY]
-    rows = yard.ledger.queries.jobs_by_id(ids)
+    rows = instance.ledger.queries.jobs_by_id(ids)
     assert [rows[job_id]["name"] for job_id in ids] == [f"n{n}" for n in range(MANY)]
-    spec = yard.ledger.queries.specs([ids[-1]])[ids[-1]]
+    spec = instance.ledger.queries.specs([ids[-1]])[ids[-1]]
     assert spec == {"name": f"n{MANY - 1}", "command": ["true", str(MANY - 1)]}
     for job_id in ids:
-        await yard.cancel(job_id)
+        await instance.cancel(job_id)
 
 
-async def test_a_request_that_is_broken_off_half_way_is_carried_out_all_the_same(yard: Controlled):
-    request = asyncio.create_task(yard.controller.requests.submit(keyed()))
-    await half_way(yard)
+async def test_a_request_that_is_broken_off_half_way_is_carried_out_all_the_same(
+    instance: Controlled,
+):
+    request = asyncio.create_task(instance.controller.requests.submit(keyed()))
+    await half_way(instance)
     request.cancel()
     with pytest.raises(asyncio.CancelledError):
         await request
-    ids = await yard.controller.requests.submit(keyed())
-    await yard.settled()
-    assert sum(yard.ledger.queries.job_counts().values()) == MANY
-    assert set(ids) == set(yard.core.view.jobs)
+    ids = await instance.controller.requests.submit(keyed())
+    await instance.settled()
+    assert sum(instance.ledger.queries.job_counts().values()) == MANY
+    assert set(ids) == set(instance.core.view.jobs)
     for job_id in ids:
-        await yard.cancel(job_id)
+        await instance.cancel(job_id)
 
 
-async def test_a_failed_commit_of_many_leaves_nothing(yard: Controlled):
-    with failing_commits(yard.ledger.engine), pytest.raises(LedgerError):
-        await yard.controller.requests.submit(keyed())
-    assert not yard.core.view.jobs
-    assert len(await yard.controller.requests.submit(keyed(SLICE + 1))) == SLICE + 1
+async def test_a_failed_commit_of_many_leaves_nothing(instance: Controlled):
+    with failing_commits(instance.ledger.engine), pytest.raises(LedgerError):
+        await instance.controller.requests.submit(keyed())
+    assert not instance.core.view.jobs
+    assert len(await instance.controller.requests.submit(keyed(SLICE + 1))) == SLICE + 1
 
 
-async def test_the_same_request_twice_at_once_is_the_same_jobs(yard: Controlled):
-    first, second = await asyncio.gather(*(yard.controller.requests.submit(keyed()) for _ in range(2)))
+async def test_the_same_request_twice_at_once_is_the_same_jobs(instance: Controlled):
+    first, second = await asyncio.gather(
+        *(instance.controller.requests.submit(keyed()) for _ in range(2))
+    )
     assert first == second
-    assert len(yard.ledger.queries.jobs_by_id(first)) == MANY == sum(yard.ledger.queries.job_counts().values())
+    assert (
+        len(instance.ledger.queries.jobs_by_id(first))
+        == MANY
+        == sum(instance.ledger.queries.job_counts().values())
+    )
 
 
-async def test_a_key_that_a_half_queued_request_holds_is_taken(yard: Controlled):
-    request = asyncio.create_task(yard.controller.requests.submit(keyed()))
-    await half_way(yard)
-    same = await yard.controller.requests.submit([keyed()[-1]])
+async def test_a_key_that_a_half_queued_request_holds_is_taken(instance: Controlled):
+    request = asyncio.create_task(instance.controller.requests.submit(keyed()))
+    await half_way(instance)
+    same = await instance.controller.requests.submit([keyed()[-1]])
     with pytest.raises(RefusedError):
-        await yard.submit(name="another", idempotency_key=f"n{MANY - 1}")
+        await instance.submit(name="another", idempotency_key=f"n{MANY - 1}")
     assert same == (await request)[-1:]
 
 
-async def test_a_key_of_another_spec_refuses_all(yard: Controlled):
-    first = await yard.submit(name="a", idempotency_key=f"n{MANY - 1}")
+async def test_a_key_of_another_spec_refuses_all(instance: Controlled):
+    first = await instance.submit(name="a", idempotency_key=f"n{MANY - 1}")
     with pytest.raises(RefusedError, match=f"used for another spec \\(job {first}\\)"):
-        await yard.controller.requests.submit(keyed())
-    assert list(yard.core.view.jobs) == [first]
+        await instance.controller.requests.submit(keyed())
+    assert list(instance.core.view.jobs) == [first]

@@ -14,81 +14,106 @@ pytestmark = pytest.mark.anyio
     ("resources", "said"),
     [
         ({"gpus": {"count": 8}}, ["has 2 GPUs, 8 needed", "2 × Tesla T4 (16 GB)"]),
-        ({"gpus": {"count": 1, "memory_gb": 80}}, ["at least 80 GB", "2 × Tesla T4 (16 GB)"]),
+        (
+            {"gpus": {"count": 1, "memory_gb": 80}},
+            ["at least 80 GB", "2 × Tesla T4 (16 GB)"],
+        ),
         ({"gpus": {"gpu_class": "h100"}}, ["h100", "Tesla T4"]),
-        ({"gpus": {"count": 1, "uuid": ["GPU-nowhere"]}}, ["does not have GPU-nowhere"]),
+        (
+            {"gpus": {"count": 1, "uuid": ["GPU-nowhere"]}},
+            ["does not have GPU-nowhere"],
+        ),
         ({"cpus": 64}, ["has 4 cores, 64 needed", "4 cores"]),
         ({"memory_gb": "1TB"}, ["16 GB of memory", "1 TB needed"]),
         ({"nodes": 3}, ["asks for 3 nodes at once, and only 1"]),
     ],
 )
-async def test_more_than_there_will_ever_be_is_refused_with_the_largest_that_fits(yard: Controlled, resources, said):
-    yard.host.gpu_count = 2
-    await yard.provider.join("node_1")
+async def test_more_than_there_will_ever_be_is_refused_with_the_largest_that_fits(
+    instance: Controlled, resources, said
+):
+    instance.host.gpu_count = 2
+    await instance.provider.join("node_1")
     with pytest.raises(CapacityError) as caught:
-        await yard.submit(resources=resources)
-    assert all(words in str(caught.value) for words in [*said, "The largest node is node_1"])
-    assert yard.ledger.queries.jobs_page(limit=10, filters={}) == []
+        await instance.submit(resources=resources)
+    assert all(
+        words in str(caught.value) for words in [*said, "The largest node is node_1"]
+    )
+    assert instance.ledger.queries.jobs_page(limit=10, filters={}) == []
 
 
-async def test_one_impossible_job_refuses_the_whole_list(yard: Controlled):
+async def test_one_impossible_job_refuses_the_whole_list(instance: Controlled):
     with pytest.raises(CapacityError):
-        await yard.controller.requests.submit([{"command": ["true"]}, {"command": ["true"], "resources": {"cpus": 64}}])
-    assert yard.ledger.queries.jobs_page(limit=10, filters={}) == []
+        await instance.controller.requests.submit(
+            [{"command": ["true"]}, {"command": ["true"], "resources": {"cpus": 64}}]
+        )
+    assert instance.ledger.queries.jobs_page(limit=10, filters={}) == []
 
 
-async def test_faults_are_numbered_when_several_jobs_come(yard: Controlled):
-    good, bad = {"command": ["true"]}, {"command": ["true"], "priority": 9}
+async def test_faults_are_numbered_when_several_jobs_come(instance: Controlled):
+    good = {"command": ["true"]}
+    bad = {"command": ["true"], "priority": 9}
     with pytest.raises(InvalidInputError) as caught:
-        await yard.controller.requests.submit([good, bad, {**good, "nmae": "x"}])
+        await instance.controller.requests.submit([good, bad, {**good, "nmae": "x"}])
     assert [fault.field for fault in caught.value.faults] == ["1.priority", "2.nmae"]
     with pytest.raises(InvalidInputError) as caught:
-        await yard.submit(priority=9)
+        await instance.submit(priority=9)
     assert caught.value.faults[0].field == "priority"
 
 
-async def test_the_last_of_many_jobs_is_validated_before_the_first_is_queued(yard: Controlled):
-    good, bad = {"command": ["true"]}, {"command": ["true"], "priority": 9}
+async def test_the_last_of_many_jobs_is_validated_before_the_first_is_queued(
+    instance: Controlled,
+):
+    good = {"command": ["true"]}
+    bad = {"command": ["true"], "priority": 9}
     with pytest.raises(InvalidInputError) as caught:
-        await yard.controller.requests.submit([good] * 1000 + [bad])
+        await instance.controller.requests.submit([good] * 1000 + [bad])
     assert [fault.field for fault in caught.value.faults] == ["1000.priority"]
     with pytest.raises(InvalidInputError) as caught:
-        await yard.controller.requests.submit([good, *[bad] * 10_000])
+        await instance.controller.requests.submit([good, *[bad] * 10_000])
     assert 100 <= len(caught.value.faults) <= 200
-    assert yard.ledger.queries.jobs_page(limit=10, filters={}) == []
-    assert not yard.core.view.jobs
+    assert instance.ledger.queries.jobs_page(limit=10, filters={}) == []
+    assert not instance.core.view.jobs
 
 
 @pytest.mark.parametrize("count", [0, MAX_JOBS + 1])
-async def test_too_few_or_too_many_jobs(yard: Controlled, count):
-    with pytest.raises(InvalidInputError, match=rf"holds {count} jobs \(send 1 to {MAX_JOBS} at once\)"):
-        await yard.controller.requests.accept([msgspec.Raw(b'{"command":["true"]}')] * count)
+async def test_too_few_or_too_many_jobs(instance: Controlled, count):
+    with pytest.raises(
+        InvalidInputError, match=rf"holds {count} jobs \(send 1 to {MAX_JOBS} at once\)"
+    ):
+        await instance.controller.requests.accept(
+            [msgspec.Raw(b'{"command":["true"]}')] * count
+        )
 
 
-async def test_what_is_only_in_use_is_not_refused(yard: Controlled):
-    ids = [await yard.submit(resources={"cpus": 4}) for _ in range(3)]
-    assert [yard.job(job_id)["state"] for job_id in ids[1:]] == ["queued"] * 2
+async def test_what_is_only_in_use_is_not_refused(instance: Controlled):
+    ids = [await instance.submit(resources={"cpus": 4}) for _ in range(3)]
+    assert [instance.job(job_id)["state"] for job_id in ids[1:]] == ["queued"] * 2
 
 
-async def test_a_node_that_is_away_still_counts(yard: Controlled):
-    await yard.provider.leave("node_1")
-    await yard.submit(resources={"cpus": 4})
+async def test_a_node_that_is_away_still_counts(instance: Controlled):
+    await instance.provider.leave("node_1")
+    await instance.submit(resources={"cpus": 4})
     with pytest.raises(CapacityError):
-        await yard.submit(resources={"cpus": 5})
+        await instance.submit(resources={"cpus": 5})
 
 
-async def test_an_unknown_provider_is_named_with_those_there_are(yard: Controlled):
-    with pytest.raises(InvalidInputError, match=r"provider: there is no provider 'cloud' \(configured here: fake\)"):
-        await yard.submit(provider="cloud")
+async def test_an_unknown_provider_is_named_with_those_there_are(instance: Controlled):
+    with pytest.raises(
+        InvalidInputError,
+        match=r"provider: there is no provider 'cloud' \(configured here: fake\)",
+    ):
+        await instance.submit(provider="cloud")
 
 
-async def test_an_unknown_job_is_not_found(yard: Controlled):
+async def test_an_unknown_job_is_not_found(instance: Controlled):
     with pytest.raises(NotFoundError, match="There is no job 'nobody'"):
-        yard.controller.requests.find("nobody")
+        instance.controller.requests.find("nobody")
 
 
-async def test_an_ambiguous_reference_lists_what_it_could_be(yard: Controlled, monkeypatch: pytest.MonkeyPatch):
-    ids = [await yard.submit() for _ in range(2)]
-    monkeypatch.setattr(yard.ledger.queries, "find_job_ids", lambda reference: ids)
+async def test_an_ambiguous_reference_lists_what_it_could_be(
+    instance: Controlled, monkeypatch: pytest.MonkeyPatch
+):
+    ids = [await instance.submit() for _ in range(2)]
+    monkeypatch.setattr(instance.ledger.queries, "find_job_ids", lambda reference: ids)
     with pytest.raises(InvalidInputError, match=f"could be {ids[0]}, {ids[1]}"):
-        yard.controller.requests.find("dddd")
+        instance.controller.requests.find("dddd")

@@ -1,4 +1,6 @@
-"""`kill -9` of the server in every state of an attempt: no job is lost and none is run twice."""
+"""`kill -9` of the server in every state of an attempt: no job is lost and none is run
+twice.
+"""
 
 import asyncio
 
@@ -10,155 +12,176 @@ from tests.support.wait import eventually
 pytestmark = pytest.mark.anyio
 
 
-async def runs_once_to_its_end(yard: Controlled, job_id: str) -> None:
-    await yard.finish(job_id)
-    row = await yard.until(job_id)
+async def runs_once_to_its_end(instance: Controlled, job_id: str) -> None:
+    await instance.finish(job_id)
+    row = await instance.until(job_id)
     assert (row["state"], row["attempts"], row["failures"]) == ("completed", 1, 0)
-    assert [count for count in yard.host.runs.values() if count] == [1]
+    assert [count for count in instance.host.runs.values() if count] == [1]
 
 
-def state(yard: Controlled, job_id: str) -> tuple[str, str]:
-    return yard.job(job_id)["state"], yard.attempts(job_id)[0]["state"]
+def state(instance: Controlled, job_id: str) -> tuple[str, str]:
+    return instance.job(job_id)["state"], instance.attempts(job_id)[0]["state"]
 
 
-async def test_while_it_was_intended(yard: Controlled):
-    yard.host.hold_start = asyncio.Event()
-    job_id = await yard.submit()
-    await yard.crash()
-    yard.host.hold_start = None
-    assert not yard.host.attempts
-    await yard.start()
-    await runs_once_to_its_end(yard, job_id)
+async def test_while_it_was_intended(instance: Controlled):
+    instance.host.hold_start = asyncio.Event()
+    job_id = await instance.submit()
+    await instance.crash()
+    instance.host.hold_start = None
+    assert not instance.host.attempts
+    await instance.start()
+    await runs_once_to_its_end(instance, job_id)
 
 
-async def test_while_the_reply_to_its_submission_was_on_its_way(yard: Controlled):
-    yard.host.obedient = False
-    yard.host.hold_reply = asyncio.Event()
-    job_id = await yard.submit()
-    await yard.begun(job_id)
-    assert state(yard, job_id) == ("assigned", "intended")
-    await yard.crash()
-    yard.host.hold_reply = None
-    await yard.start()
-    assert state(yard, job_id) == ("assigned", "intended")
-    await yard.on_host(job_id, lambda host, i: host.started(i))
-    await yard.until(job_id, "running")
-    await runs_once_to_its_end(yard, job_id)
+async def test_while_the_reply_to_its_submission_was_on_its_way(instance: Controlled):
+    instance.host.obedient = False
+    instance.host.hold_reply = asyncio.Event()
+    job_id = await instance.submit()
+    await instance.begun(job_id)
+    assert state(instance, job_id) == ("assigned", "intended")
+    await instance.crash()
+    instance.host.hold_reply = None
+    await instance.start()
+    assert state(instance, job_id) == ("assigned", "intended")
+    await instance.on_host(job_id, lambda host, i: host.started(i))
+    await instance.until(job_id, "running")
+    await runs_once_to_its_end(instance, job_id)
 
 
-async def test_while_it_was_sent_and_the_host_never_got_it(yard: Controlled):
-    yard.host.deaf = True
-    job_id = await yard.submit()
-    await eventually(lambda: state(yard, job_id) == ("assigned", "sent"))
-    await yard.crash()
-    yard.host.deaf = False
-    await yard.start()
-    await runs_once_to_its_end(yard, job_id)
+async def test_while_it_was_sent_and_the_host_never_got_it(instance: Controlled):
+    instance.host.deaf = True
+    job_id = await instance.submit()
+    await eventually(lambda: state(instance, job_id) == ("assigned", "sent"))
+    await instance.crash()
+    instance.host.deaf = False
+    await instance.start()
+    await runs_once_to_its_end(instance, job_id)
 
 
-async def test_while_it_was_sent_and_had_not_started(yard: Controlled):
-    yard.host.obedient = False
-    job_id = await yard.submit()
-    await eventually(lambda: state(yard, job_id) == ("assigned", "sent"))
-    await yard.restart()
-    await yard.on_host(job_id, lambda host, i: host.started(i))
-    await runs_once_to_its_end(yard, job_id)
+async def test_while_it_was_sent_and_had_not_started(instance: Controlled):
+    instance.host.obedient = False
+    job_id = await instance.submit()
+    await eventually(lambda: state(instance, job_id) == ("assigned", "sent"))
+    await instance.restart()
+    await instance.on_host(job_id, lambda host, i: host.started(i))
+    await runs_once_to_its_end(instance, job_id)
 
 
-async def test_while_it_ran(yard: Controlled):
-    job_id = await yard.submit(resources={"cpus": 4})
-    await yard.until(job_id, "running")
-    waiting = await yard.submit(resources={"cpus": 4})
-    await yard.restart()
-    assert (yard.job(job_id)["state"], yard.job(waiting)["state"]) == ("running", "queued")
-    await runs_once_to_its_end(yard, job_id)
-    await yard.finish(waiting)
-    assert (await yard.until(waiting))["state"] == "completed"
+async def test_while_it_ran(instance: Controlled):
+    job_id = await instance.submit(resources={"cpus": 4})
+    await instance.until(job_id, "running")
+    waiting = await instance.submit(resources={"cpus": 4})
+    await instance.restart()
+    assert (instance.job(job_id)["state"], instance.job(waiting)["state"]) == (
+        "running",
+        "queued",
+    )
+    await runs_once_to_its_end(instance, job_id)
+    await instance.finish(waiting)
+    assert (await instance.until(waiting))["state"] == "completed"
 
 
-async def test_while_it_was_being_cancelled_and_the_host_had_not_heard(yard: Controlled):
-    job_id = await yard.submit(retry_count=3)
-    await yard.until(job_id, "running")
-    await yard.provider.leave("node_1")
-    await yard.cancel(job_id)
-    assert state(yard, job_id) == ("running", "ending")
-    await yard.restart()
-    row = await yard.until(job_id)
+async def test_while_it_was_being_cancelled_and_the_host_had_not_heard(
+    instance: Controlled,
+):
+    job_id = await instance.submit(retry_count=3)
+    await instance.until(job_id, "running")
+    await instance.provider.leave("node_1")
+    await instance.cancel(job_id)
+    assert state(instance, job_id) == ("running", "ending")
+    await instance.restart()
+    row = await instance.until(job_id)
     assert (row["state"], row["attempts"]) == ("cancelled", 1)
-    assert yard.host.stops == [(yard.attempts(job_id)[0]["id"], "cancelled")]
+    assert instance.host.stops == [(instance.attempts(job_id)[0]["id"], "cancelled")]
 
 
-async def test_while_it_ended_and_nobody_listened(yard: Controlled):
-    job_id = await yard.submit()
-    attempt_id = await yard.begun(job_id)
-    await yard.until(job_id, "running")
-    await yard.crash()
-    yard.host.ended(attempt_id, exit_code=0)
-    await yard.start()
-    assert (await yard.until(job_id))["state"] == "completed"
-    await eventually(lambda: not yard.host.attempts, "the host to be told to forget it")
+async def test_while_it_ended_and_nobody_listened(instance: Controlled):
+    job_id = await instance.submit()
+    attempt_id = await instance.begun(job_id)
+    await instance.until(job_id, "running")
+    await instance.crash()
+    instance.host.ended(attempt_id, exit_code=0)
+    await instance.start()
+    assert (await instance.until(job_id))["state"] == "completed"
+    await eventually(
+        lambda: not instance.host.attempts, "the host to be told to forget it"
+    )
 
 
-async def test_after_its_end_was_written_and_before_that_was_acknowledged(yard: Controlled):
-    job_id = await yard.submit()
-    attempt_id = await yard.finish(job_id)
-    before = await yard.until(job_id)
-    paid = yard.attempts(job_id)
-    await yard.crash()
-    yard.host.ended(attempt_id, exit_code=0)
-    await yard.start()
-    await yard.settled()
-    assert (yard.job(job_id), yard.attempts(job_id)) == (before, paid)
+async def test_after_its_end_was_written_and_before_that_was_acknowledged(
+    instance: Controlled,
+):
+    job_id = await instance.submit()
+    attempt_id = await instance.finish(job_id)
+    before = await instance.until(job_id)
+    paid = instance.attempts(job_id)
+    await instance.crash()
+    instance.host.ended(attempt_id, exit_code=0)
+    await instance.start()
+    await instance.settled()
+    assert (instance.job(job_id), instance.attempts(job_id)) == (before, paid)
 
 
-async def test_while_its_retry_was_awaited(yard: Controlled):
-    job_id = await yard.submit(retry_count=1)
-    await yard.finish(job_id, exit_code=1)
-    await eventually(lambda: yard.job(job_id)["failures"] == 1)
-    await yard.restart()
-    await yard.finish(job_id)
-    row = await yard.until(job_id)
+async def test_while_its_retry_was_awaited(instance: Controlled):
+    job_id = await instance.submit(retry_count=1)
+    await instance.finish(job_id, exit_code=1)
+    await eventually(lambda: instance.job(job_id)["failures"] == 1)
+    await instance.restart()
+    await instance.finish(job_id)
+    row = await instance.until(job_id)
     assert (row["state"], row["attempts"]) == ("completed", 2)
 
 
-async def test_while_children_waited_for_parents_of_every_kind(yard: Controlled):
-    done, failed, running = [await yard.submit(name=name) for name in ("done", "failed", "running")]
-    await yard.provider.leave("node_1")
-    children = [await yard.submit(depends_on=[parent]) for parent in (done, failed, running)]
+async def test_while_children_waited_for_parents_of_every_kind(instance: Controlled):
+    done, failed, running = [
+        await instance.submit(name=name) for name in ("done", "failed", "running")
+    ]
+    await instance.provider.leave("node_1")
+    children = [
+        await instance.submit(depends_on=[parent]) for parent in (done, failed, running)
+    ]
     for job_id, code in ((done, 0), (failed, 1)):
-        yard.host.ended(yard.attempts(job_id)[0]["id"], exit_code=code)
-    await yard.crash()
-    await yard.start()
-    await yard.finish(running)
+        instance.host.ended(instance.attempts(job_id)[0]["id"], exit_code=code)
+    await instance.crash()
+    await instance.start()
+    await instance.finish(running)
     for child in (children[0], children[2]):
-        await yard.finish(child)
-    assert [(await yard.until(child))["state"] for child in children] == ["completed", "failed", "completed"]
+        await instance.finish(child)
+    assert [(await instance.until(child))["state"] for child in children] == [
+        "completed",
+        "failed",
+        "completed",
+    ]
 
 
-async def test_epochs_grow_and_a_resumed_job_keeps_its_tokens(yard: Controlled):
-    job_id = await yard.submit()
-    await yard.finish(job_id, exit_code=1)
-    await yard.until(job_id)
-    await yard.restart()
-    await yard.resume(job_id)
-    await yard.finish(job_id)
-    await yard.until(job_id)
-    one, two = yard.attempts(job_id)
+async def test_epochs_grow_and_a_resumed_job_keeps_its_tokens(instance: Controlled):
+    job_id = await instance.submit()
+    await instance.finish(job_id, exit_code=1)
+    await instance.until(job_id)
+    await instance.restart()
+    await instance.resume(job_id)
+    await instance.finish(job_id)
+    await instance.until(job_id)
+    one, two = instance.attempts(job_id)
     assert one["token"] < two["token"]
     assert one["epoch"] < two["epoch"]
 
 
-async def test_over_and_over_in_the_middle_of_everything(yard: Controlled):
+async def test_over_and_over_in_the_middle_of_everything(instance: Controlled):
     body = {"command": ["true"], "retry_count": 1, "resources": {"cpus": 1}}
-    ids = await yard.controller.requests.submit([{**body, "name": f"n{n}"} for n in range(12)])
+    ids = await instance.controller.requests.submit(
+        [{**body, "name": f"n{n}"} for n in range(12)]
+    )
     for round_ in range(6):
-        await eventually(lambda: yard.host.attempts, "something to run")
-        for attempt_id in list(yard.host.attempts)[:2]:
-            yard.host.ended(attempt_id, exit_code=round_ % 2)
-        yard.provider.deliver_soon("node_1")
+        await eventually(lambda: instance.host.attempts, "something to run")
+        for attempt_id in list(instance.host.attempts)[:2]:
+            instance.host.ended(attempt_id, exit_code=round_ % 2)
+        instance.provider.deliver_soon("node_1")
         if round_ % 2:
             await asyncio.sleep(0)
-        await yard.restart()
-    await yard.end_all(ids)
-    assert {yard.job(job_id)["state"] for job_id in ids} <= {"completed", "failed"}
-    assert sum(yard.host.runs.values()) == sum(len(yard.attempts(job_id)) for job_id in ids)
+        await instance.restart()
+    await instance.end_all(ids)
+    assert {instance.job(job_id)["state"] for job_id in ids} <= {"completed", "failed"}
+    assert sum(instance.host.runs.values()) == sum(
+        len(instance.attempts(job_id)) for job_id in ids
+    )

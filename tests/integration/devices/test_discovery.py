@@ -11,8 +11,11 @@ from tests.support.nvml import FakeGpus, write_script, write_smi
 from tests.support.nvml.probe import Probe
 from tests.support.wait import wait_until
 
-FIRST, SECOND = "GPU-11111111", "GPU-22222222"
-NO_PERMISSION, DRIVER_NOT_LOADED, VERSION_MISMATCH = 4, 9, 18
+FIRST = "GPU-11111111"
+SECOND = "GPU-22222222"
+NO_PERMISSION = 4
+DRIVER_NOT_LOADED = 9
+VERSION_MISMATCH = 18
 
 
 @pytest.fixture
@@ -36,7 +39,9 @@ def test_without_the_library_nvidia_smi_tells_the_same_but_for_health(
     assert [gpu.uuid for gpu in found.gpus] == [FIRST, SECOND]
 
 
-def test_nvidia_smi_steps_in_when_nvml_fails_while_running(two_gpus: FakeGpus, probe: Probe, bin_dir: Path) -> None:
+def test_nvidia_smi_steps_in_when_nvml_fails_while_running(
+    two_gpus: FakeGpus, probe: Probe, bin_dir: Path
+) -> None:
     write_smi(bin_dir)
     assert probe.discover().source == "nvml"
     two_gpus.fail("nvmlInitWithFlags", VERSION_MISMATCH)
@@ -86,9 +91,14 @@ def test_nvml_failing_alone_says_what_to_do(
     assert not look.nvml_left_open
 
 
-def test_both_sources_failing_says_both(two_gpus: FakeGpus, probe: Probe, bin_dir: Path) -> None:
+def test_both_sources_failing_says_both(
+    two_gpus: FakeGpus, probe: Probe, bin_dir: Path
+) -> None:
     two_gpus.fail("nvmlInitWithFlags", VERSION_MISMATCH)
-    write_script(bin_dir, "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
+    write_script(
+        bin_dir,
+        "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18",
+    )
     found = probe.discover()
     assert found.source == "none"
     assert found.problem is not None
@@ -112,9 +122,13 @@ def test_a_hanging_nvidia_smi_is_killed_with_its_children(
 
 
 def ended(pid: str) -> bool:
-    """Whether the process is gone, or dead and not yet reaped by an init that may not care."""
+    """Whether the process is gone, or dead and not yet reaped by an init that may not
+    care.
+    """
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        )
     except FileNotFoundError:
         return True
 
@@ -122,7 +136,10 @@ def ended(pid: str) -> bool:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("echo '<html>502 Bad Gateway</html>'", "printed '<html>502 Bad Gateway</html>'"),
+        (
+            "echo '<html>502 Bad Gateway</html>'",
+            "printed '<html>502 Bad Gateway</html>'",
+        ),
         ("printf '\\377\\376\\000binary'", "printed"),
         ("exit 1", "printed nothing"),
         ("echo 'GPU-1, 0, only three'", "printed 'GPU-1, 0, only three'"),
@@ -139,7 +156,9 @@ def test_garbage_from_nvidia_smi_is_a_clear_problem(
     assert "dmesg" in found.problem
 
 
-def test_an_nvidia_smi_that_cannot_start_is_a_clear_problem(probe_without_nvml: Probe, bin_dir: Path) -> None:
+def test_an_nvidia_smi_that_cannot_start_is_a_clear_problem(
+    probe_without_nvml: Probe, bin_dir: Path
+) -> None:
     write_script(bin_dir, "", interpreter="/nonexistent/interpreter")
     found = probe_without_nvml.discover()
     assert found.source == "none"
@@ -147,11 +166,24 @@ def test_an_nvidia_smi_that_cannot_start_is_a_clear_problem(probe_without_nvml: 
     assert "cannot be started" in found.problem
 
 
-def test_only_a_lost_gpu_on_the_host(fake_gpus: FakeGpus, probe_without_nvml: Probe, bin_dir: Path) -> None:
-    write_script(bin_dir, "echo 'Unable to determine the device handle for GPU0000:01:00.0: Unknown Error'; exit 255")
+def test_only_a_lost_gpu_on_the_host(
+    fake_gpus: FakeGpus, probe_without_nvml: Probe, bin_dir: Path
+) -> None:
+    write_script(
+        bin_dir,
+        "echo 'Unable to determine the device handle for GPU0000:01:00.0: Unknown"
+        " Error'; exit 255",
+    )
     assert probe_without_nvml.discover() == Discovery(
         (),
-        (LostGpu(None, None, "Unable to determine the device handle for GPU0000:01:00.0: Unknown Error"),),
+        (
+            LostGpu(
+                None,
+                None,
+                "Unable to determine the device handle for GPU0000:01:00.0: Unknown"
+                " Error",
+            ),
+        ),
         "nvidia-smi",
         None,
     )

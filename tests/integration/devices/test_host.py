@@ -1,4 +1,6 @@
-"""Reading the host: the real one, and the limits of control groups laid out as the kernel lays them out."""
+"""Reading the host: the real one, and the limits of control groups laid out as the
+kernel lays them out.
+"""
 
 import os
 import shutil
@@ -17,7 +19,10 @@ V1_UNLIMITED = "9223372036854771712"
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A file system's root with what every host has."""
-    write(tmp_path / "proc/sys/kernel/random/boot_id", "11111111-2222-3333-4444-555555555555\n")
+    write(
+        tmp_path / "proc/sys/kernel/random/boot_id",
+        "11111111-2222-3333-4444-555555555555\n",
+    )
     write(tmp_path / "etc/machine-id", "0123456789abcdef0123456789abcdef\n")
     return tmp_path
 
@@ -72,7 +77,10 @@ def test_version_2_limits(root: Path) -> None:
     write(root / "sys/fs/cgroup/job/cpu.max", "150000 100000\n")
     write(root / "sys/fs/cgroup/job/memory.max", f"{64 * MIB}\n")
     write(root / "sys/fs/cgroup/job/memory.current", f"{48 * MIB}\n")
-    write(root / "sys/fs/cgroup/job/memory.stat", f"anon {20 * MIB}\ninactive_file {16 * MIB}\n")
+    write(
+        root / "sys/fs/cgroup/job/memory.stat",
+        f"anon {20 * MIB}\ninactive_file {16 * MIB}\n",
+    )
     host = read_host(root)
     assert (host.cpus, host.memory_mb) == (1, 64)
     assert read_usage(root, root).memory_used_mb == 32
@@ -84,7 +92,10 @@ def test_version_1_limits(root: Path) -> None:
     write(root / "sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000\n")
     write(root / "sys/fs/cgroup/memory/job/memory.limit_in_bytes", f"{64 * MIB}\n")
     write(root / "sys/fs/cgroup/memory/job/memory.usage_in_bytes", f"{48 * MIB}\n")
-    write(root / "sys/fs/cgroup/memory/job/memory.stat", f"inactive_file {MIB}\ntotal_inactive_file {8 * MIB}\n")
+    write(
+        root / "sys/fs/cgroup/memory/job/memory.stat",
+        f"inactive_file {MIB}\ntotal_inactive_file {8 * MIB}\n",
+    )
     host = read_host(root)
     assert (host.cpus, host.memory_mb) == (1, 64), "half a processor is still one"
     assert read_usage(root, root).memory_used_mb == 40
@@ -98,7 +109,9 @@ def test_no_version_2_limit(root: Path, quota: str) -> None:
     write(root / "sys/fs/cgroup/memory.current", f"{MIB}\n")
     host = read_host(root)
     assert (host.cpus, host.memory_mb) == (CPUS, psutil.virtual_memory().total // MIB)
-    assert read_usage(root, root).memory_used_mb > 1, "an unlimited group says nothing of the host's use"
+    assert read_usage(root, root).memory_used_mb > 1, (
+        "an unlimited group says nothing of the host's use"
+    )
 
 
 def test_no_version_1_limit(root: Path) -> None:
@@ -114,7 +127,11 @@ def test_no_version_1_limit(root: Path) -> None:
 
 def test_the_tightest_limit_on_the_way_up_counts(root: Path) -> None:
     write(root / "proc/self/cgroup", "0::/slice/service/job\n")
-    for group, memory in {"slice": 512, "slice/service": 64, "slice/service/job": 256}.items():
+    for group, memory in {
+        "slice": 512,
+        "slice/service": 64,
+        "slice/service/job": 256,
+    }.items():
         write(root / f"sys/fs/cgroup/{group}/memory.max", f"{memory * MIB}\n")
         write(root / f"sys/fs/cgroup/{group}/memory.current", f"{memory // 2 * MIB}\n")
     assert read_host(root).memory_mb == 64

@@ -1,4 +1,6 @@
-"""Reading GPUs through the real nvidia-ml-py, from a fake NVML library that changes while the process lives."""
+"""Reading GPUs through the real nvidia-ml-py, from a fake NVML library that changes
+while the process lives.
+"""
 
 import pytest
 
@@ -7,8 +9,11 @@ from gpuyard.devices.gpu import GpuProcess, GpuReading, LostGpu
 from tests.support.nvml import FakeGpus
 from tests.support.nvml.probe import Probe
 
-FIRST, SECOND, THIRD = "GPU-11111111", "GPU-22222222", "GPU-33333333"
-FUNCTION_NOT_FOUND, UNKNOWN = 13, 999
+FIRST = "GPU-11111111"
+SECOND = "GPU-22222222"
+THIRD = "GPU-33333333"
+FUNCTION_NOT_FOUND = 13
+UNKNOWN = 999
 
 
 @pytest.fixture
@@ -23,11 +28,26 @@ def uuids(found: Discovery) -> list[str]:
 
 
 def test_two_gpus_are_read_exactly(fake_gpus: FakeGpus, probe: Probe) -> None:
-    fake_gpus.add(FIRST, "NVIDIA H100 80GB HBM3", 81559, memory_used_mb=1559, cc="9.0", temperature=61)
+    fake_gpus.add(
+        FIRST,
+        "NVIDIA H100 80GB HBM3",
+        81559,
+        memory_used_mb=1559,
+        cc="9.0",
+        temperature=61,
+    )
     fake_gpus.set(FIRST, utilization=87, power_w=412.5)
     fake_gpus.run(FIRST, 4242, 1500)
     fake_gpus.run(FIRST, 4243)
-    fake_gpus.add(SECOND, "Tesla K80", 11441, cc=None, temperature=None, utilization=None, power_w=None)
+    fake_gpus.add(
+        SECOND,
+        "Tesla K80",
+        11441,
+        cc=None,
+        temperature=None,
+        utilization=None,
+        power_w=None,
+    )
 
     assert probe.discover() == Discovery(
         gpus=(
@@ -84,14 +104,18 @@ def test_a_gpu_lost_while_running_leaves_the_other_readable(
     assert uuids(probe.discover()) == [FIRST, SECOND]
 
 
-def test_any_error_of_one_gpu_is_told_and_the_other_read(two_gpus: FakeGpus, probe: Probe) -> None:
+def test_any_error_of_one_gpu_is_told_and_the_other_read(
+    two_gpus: FakeGpus, probe: Probe
+) -> None:
     two_gpus.fail("nvmlDeviceGetTemperature", UNKNOWN, SECOND)
     found = probe.discover()
     assert uuids(found) == [FIRST]
     assert found.lost == (LostGpu(SECOND, 1, "Unknown Error"),)
 
 
-def test_gpus_added_and_removed_while_running_show_up(two_gpus: FakeGpus, probe: Probe) -> None:
+def test_gpus_added_and_removed_while_running_show_up(
+    two_gpus: FakeGpus, probe: Probe
+) -> None:
     assert uuids(probe.discover()) == [FIRST, SECOND]
     two_gpus.add(THIRD)
     assert uuids(probe.discover()) == [FIRST, SECOND, THIRD]
@@ -131,7 +155,9 @@ def test_mig_instances_stand_in_for_their_gpu(two_gpus: FakeGpus, probe: Probe) 
     two_gpus.run("MIG-bbbb", 77, 100)
 
     found = probe.discover()
-    assert [(gpu.uuid, gpu.index, gpu.mig, gpu.memory_total_mb) for gpu in found.gpus] == [
+    assert [
+        (gpu.uuid, gpu.index, gpu.mig, gpu.memory_total_mb) for gpu in found.gpus
+    ] == [
         ("MIG-aaaa", 0, True, 4864),
         ("MIG-bbbb", 0, True, 9856),
         (SECOND, 1, False, 40960),
@@ -142,7 +168,9 @@ def test_mig_instances_stand_in_for_their_gpu(two_gpus: FakeGpus, probe: Probe) 
     assert instance.processes == (GpuProcess(77, 100),)
 
 
-def test_mig_mode_without_instances_says_what_to_do(two_gpus: FakeGpus, probe: Probe) -> None:
+def test_mig_mode_without_instances_says_what_to_do(
+    two_gpus: FakeGpus, probe: Probe
+) -> None:
     two_gpus.set(FIRST, mig_mode=1)
     found = probe.discover()
     assert uuids(found) == [SECOND]

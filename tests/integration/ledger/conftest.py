@@ -22,7 +22,9 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
-    """Where a ledger may be: a file that is not there yet, or a database that holds an empty ledger."""
+    """Where a ledger may be: a file that is not there yet, or a database that holds an
+    empty ledger.
+    """
     if request.param == "sqlite":
         return tmp_path / "ledger.db"
     return request.getfixturevalue("postgres").ledger()

@@ -1,4 +1,6 @@
-"""A disk that is really full: nothing acknowledged is lost, and writing goes on when there is room again."""
+"""A disk that is really full: nothing acknowledged is lost, and writing goes on when
+there is room again.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,25 +35,27 @@ async def test_what_was_acknowledged_is_kept_and_what_failed_is_not(disk: Path):
     acknowledged: list[int] = []
     with pytest.raises(DiskFullError, match="the disk is full"):
         for number in range(100_000):
-            writer.put([node_event(number, reason="x" * 2000)])
-            await writer.written()
+            writer.add_events([node_event(number, reason="x" * 2000)])
+            await writer.committed()
             acknowledged.append(number)
     assert acknowledged
     assert numbers(ledger) == acknowledged
 
     for _ in range(3):
-        writer.put([node_event(-1, reason="y" * 50_000)])
+        writer.add_events([node_event(-1, reason="y" * 50_000)])
         with pytest.raises(DiskFullError):
-            await writer.written()
+            await writer.committed()
     ballast.unlink()
-    writer.put([node_event(-2)])
-    await writer.written()
+    writer.add_events([node_event(-2)])
+    await writer.committed()
     await writer.close()
     ledger.close()
 
     again = Ledger.open(disk / "ledger.db")
     assert numbers(again) == [*acknowledged, -2]
-    assert {node["id"] for node in again.queries.nodes()} == {f"node-{number:05d}" for number in [*acknowledged, -2]}
+    assert {node["id"] for node in again.queries.nodes()} == {
+        f"node-{number:05d}" for number in [*acknowledged, -2]
+    }
     with again.engine.connect() as connection:
         assert connection.execute(sa.text("PRAGMA integrity_check")).scalar() == "ok"
     again.close()
@@ -59,7 +63,9 @@ async def test_what_was_acknowledged_is_kept_and_what_failed_is_not(disk: Path):
 
 async def test_a_new_ledger_on_a_full_disk_is_one_clear_error(disk: Path):
     fill(disk / "ballast")
-    with pytest.raises(DiskFullError, match=r"ledger\.db cannot be written: the disk is full"):
+    with pytest.raises(
+        DiskFullError, match=r"ledger\.db cannot be written: the disk is full"
+    ):
         Ledger.open(disk / "ledger.db")
     (disk / "ballast").unlink()
     Ledger.open(disk / "ledger.db").close()

@@ -1,4 +1,6 @@
-"""`kill -9` of the process that writes, at any moment: what it was told is written is there."""
+"""`kill -9` of the process that writes, at any moment: what it was told is written is
+there.
+"""
 
 import multiprocessing
 import random
@@ -27,10 +29,16 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_torn(place: Path | str):
         assert found >= acknowledged, f"{acknowledged} was acknowledged and is lost"
 
 
-def killed_after(context: ForkServerContext, place: Path | str, acknowledgements: int) -> int:
-    """Let a new process write until it has acknowledged so often, then kill it; the last number it told."""
+def killed_after(
+    context: ForkServerContext, place: Path | str, acknowledgements: int
+) -> int:
+    """Let a new process write until it has acknowledged so often, then kill it; the
+    last number it told.
+    """
     hearing, saying = context.Pipe(duplex=False)
-    process = context.Process(target=write_until_killed, args=(place, saying), daemon=True)
+    process = context.Process(
+        target=write_until_killed, args=(place, saying), daemon=True
+    )
     process.start()
     saying.close()
     last = 0
@@ -46,16 +54,24 @@ def killed_after(context: ForkServerContext, place: Path | str, acknowledgements
 
 
 def check(place: Path | str) -> int:
-    """Open as a new server does; the last number. The journal has no gap and the tables are its fold."""
+    """Open as a new server does; the last number.
+
+    The journal has no gap and the tables are its fold.
+    """
     ledger = Ledger.open(place)
     try:
         if isinstance(place, Path):
             with ledger.engine.connect() as connection:
-                assert connection.execute(sa.text("PRAGMA integrity_check")).scalar() == "ok"
+                assert (
+                    connection.execute(sa.text("PRAGMA integrity_check")).scalar()
+                    == "ok"
+                )
         rows = ledger.queries.events_after(0, 1_000_000)
         numbers = [row["info"]["number"] for row in rows]
         assert numbers == list(range(1, len(numbers) + 1))
-        assert {node["id"] for node in ledger.queries.nodes()} == {f"node-{number:05d}" for number in numbers}
+        assert {node["id"] for node in ledger.queries.nodes()} == {
+            f"node-{number:05d}" for number in numbers
+        }
         return numbers[-1]
     finally:
         ledger.close()

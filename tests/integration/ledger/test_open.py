@@ -15,7 +15,12 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from gpuyard.config.netfs import network_filesystem
-from gpuyard.domain.errors import LedgerError, LedgerLockedError, LedgerTooNewError, NetworkFilesystemError
+from gpuyard.domain.errors import (
+    LedgerError,
+    LedgerLockedError,
+    LedgerTooNewError,
+    NetworkFilesystemError,
+)
 from gpuyard.ledger import migrate, store
 from gpuyard.ledger.apply import apply
 from gpuyard.ledger.ledger import Ledger
@@ -37,10 +42,14 @@ def test_nobody_else_may_read_it(path: Path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_an_older_ledger_is_brought_up_to_date_and_keeps_its_epoch(path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_older_ledger_is_brought_up_to_date_and_keeps_its_epoch(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
     real = command.upgrade
     with monkeypatch.context() as patch:
-        patch.setattr(command, "upgrade", lambda config, _revision: real(config, "0001"))
+        patch.setattr(
+            command, "upgrade", lambda config, _revision: real(config, "0001")
+        )
         Ledger.open(path).close()
     with sqlite3.connect(path) as connection:
         connection.execute("INSERT INTO counters VALUES ('epoch', 41)")
@@ -51,7 +60,9 @@ def test_an_older_ledger_is_brought_up_to_date_and_keeps_its_epoch(path: Path, m
 
 def test_the_newest_revision_is_the_one_the_code_names():
     config = Config()
-    config.set_main_option("script_location", str(Path(migrate.__file__).parent / "migrations"))
+    config.set_main_option(
+        "script_location", str(Path(migrate.__file__).parent / "migrations")
+    )
     assert ScriptDirectory.from_config(config).get_current_head() == migrate.HEAD
 
 
@@ -72,24 +83,37 @@ def test_opening_again_keeps_what_was_there(ledger: Ledger, place: Path | str):
     again.close()
 
 
-def test_a_ledger_that_is_up_to_date_is_opened_without_alembic(ledger: Ledger, place: Path | str):
-    code = ("import sys; from pathlib import Path, PosixPath; from gpuyard.ledger.ledger import Ledger; "
-            f"Ledger.open({place!r}); sys.exit('alembic' in sys.modules)")  # fmt: skip
+def test_a_ledger_that_is_up_to_date_is_opened_without_alembic(
+    ledger: Ledger, place: Path | str
+):
+    code = (
+        "import sys; from pathlib import Path, PosixPath; from gpuyard.ledger.ledger"
+        f" import Ledger; Ledger.open({place!r}); sys.exit('alembic' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_ledger_from_a_newer_version_is_refused_and_left_alone(ledger: Ledger, place: Path | str):
+def test_a_ledger_from_a_newer_version_is_refused_and_left_alone(
+    ledger: Ledger, place: Path | str
+):
     with ledger.engine.begin() as tx:
         tx.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
     ledger.close()
-    with pytest.raises(LedgerTooNewError, match=r"newer gpuyard \(schema 9999; this one knows .*Upgrade gpuyard"):
+    with pytest.raises(
+        LedgerTooNewError,
+        match=r"newer gpuyard \(schema 9999; this one knows .*Upgrade gpuyard",
+    ):
         Ledger.open(place)
     with ledger.engine.connect() as connection:
-        assert connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalars().all() == ["9999"]
+        assert connection.execute(
+            sa.text("SELECT version_num FROM alembic_version")
+        ).scalars().all() == ["9999"]
 
 
 @pytest.mark.parametrize("statement", range(1, 40, 4))
-def test_a_migration_that_was_broken_off_is_made_anew(path: Path, monkeypatch: pytest.MonkeyPatch, statement: int):
+def test_a_migration_that_was_broken_off_is_made_anew(
+    path: Path, monkeypatch: pytest.MonkeyPatch, statement: int
+):
     seen = []
 
     def break_off(_connection, _cursor, text, *_more):
@@ -116,16 +140,22 @@ def test_a_migration_that_was_broken_off_is_made_anew(path: Path, monkeypatch: p
     again.close()
 
 
-@pytest.mark.parametrize("content", [b"this is no database, whatever its name says" * 50, b"\0" * 4096])
+@pytest.mark.parametrize(
+    "content", [b"this is no database, whatever its name says" * 50, b"\0" * 4096]
+)
 def test_a_file_that_is_no_ledger_is_refused(path: Path, content: bytes):
     path.write_bytes(content)
-    with pytest.raises(LedgerError, match=r"ledger.db is damaged: .*Restore it from a backup"):
+    with pytest.raises(
+        LedgerError, match=r"ledger.db is damaged: .*Restore it from a backup"
+    ):
         Ledger.open(path)
     assert path.read_bytes() == content
 
 
 def test_a_ledger_where_no_file_can_be_is_refused(tmp_path: Path):
-    with pytest.raises(LedgerError, match=r"cannot be used: .*No such file or directory"):
+    with pytest.raises(
+        LedgerError, match=r"cannot be used: .*No such file or directory"
+    ):
         Ledger.open(tmp_path / "missing" / "ledger.db")
     with pytest.raises(LedgerError, match="cannot be used"):
         Ledger.open(tmp_path)
@@ -133,13 +163,22 @@ def test_a_ledger_where_no_file_can_be_is_refused(tmp_path: Path):
 
 def test_a_second_process_is_told_who_holds_the_lock(tmp_path: Path):
     path = tmp_path / "lock"
-    code = ("import sys; from pathlib import Path; from gpuyard.ledger.store import lock_ledger; "
-            f"held = lock_ledger(Path({str(path)!r})); print('held', flush=True); sys.stdin.read()")  # fmt: skip
+    code = (
+        "import sys; from pathlib import Path; from gpuyard.ledger.store import"
+        f" lock_ledger; held = lock_ledger(Path({str(path)!r})); print('held',"
+        " flush=True); sys.stdin.read()"
+    )
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as holder:
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(LedgerLockedError, match=rf"process {holder.pid}\) has this home open.*`gpuyard down`"):
+        with pytest.raises(
+            LedgerLockedError,
+            match=rf"process {holder.pid}\) has this home open.*`gpuyard down`",
+        ):
             lock_ledger(path)
         holder.kill()
         holder.wait()
@@ -186,10 +225,15 @@ def test_this_machines_own_mounts_can_be_read(tmp_path: Path):
     assert network_filesystem(tmp_path) in {None, "9p", "nfs", "nfs4"}
 
 
-def test_a_ledger_on_a_network_file_system_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(store, "network_filesystem", lambda asked: "nfs4" if asked == path else None)
+def test_a_ledger_on_a_network_file_system_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(
+        store, "network_filesystem", lambda asked: "nfs4" if asked == path else None
+    )
     with pytest.raises(
-        NetworkFilesystemError, match=r"network file system \(nfs4\).*Set GPUYARD_HOME to a folder on a local"
+        NetworkFilesystemError,
+        match=r"network file system \(nfs4\).*Set GPUYARD_HOME to a folder on a local",
     ):
         Ledger.open(path)
     assert not path.exists()

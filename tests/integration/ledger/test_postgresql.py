@@ -1,13 +1,17 @@
-"""What only PostgreSQL can do to a ledger: be out of reach, and be somebody else's by now."""
+"""What only PostgreSQL can do to a ledger: be out of reach, and be somebody else's by
+now.
+"""
 
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 
 from gpuyard.domain.errors import FencedError, LedgerError, LedgerUnreachableError
+from gpuyard.ledger.lease import Lease, Member
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.writer import Writer
 from tests.support.ledger import node_event
@@ -31,15 +35,17 @@ async def writer(ledger: Ledger) -> AsyncIterator[Writer]:
 
 
 async def put(writer: Writer, number: int) -> None:
-    writer.put([node_event(number)])
-    await writer.written()
+    writer.add_events([node_event(number)])
+    await writer.committed()
 
 
 def numbers(ledger: Ledger) -> list[int]:
     return [row["info"]["number"] for row in ledger.queries.events_after(0, 10_000)]
 
 
-async def test_a_connection_that_is_cut_is_made_anew(ledger: Ledger, place: str, postgres: PostgresServer):
+async def test_a_connection_that_is_cut_is_made_anew(
+    ledger: Ledger, place: str, postgres: PostgresServer
+):
     heard: list[str] = []
     writer = ledger.writer(on_failure=lambda: heard.append("failure"))
     writer.start()
@@ -51,13 +57,17 @@ async def test_a_connection_that_is_cut_is_made_anew(ledger: Ledger, place: str,
         "will try again. Nothing that was acknowledged is lost",
     ):
         await put(writer, 2)
-    await eventually(lambda: heard == ["failure"], "the writer to reach the database again")
+    await eventually(
+        lambda: heard == ["failure"], "the writer to reach the database again"
+    )
     await put(writer, 3)
     assert numbers(ledger) == [1, 3]
     await writer.close()
 
 
-async def test_reading_goes_on_where_a_connection_was_cut(ledger: Ledger, place: str, postgres: PostgresServer):
+async def test_reading_goes_on_where_a_connection_was_cut(
+    ledger: Ledger, place: str, postgres: PostgresServer
+):
     assert ledger.queries.last_seq() == 0
     assert postgres.cut(place) > 0
     assert ledger.queries.last_seq() == 0
@@ -84,7 +94,9 @@ async def test_a_database_that_is_away_for_a_while(own_server: PostgresServer):
         ledger.queries.last_seq()
     assert heard == []
     own_server.start()
-    await eventually(lambda: heard == ["failure"], "the writer to reach the database again")
+    await eventually(
+        lambda: heard == ["failure"], "the writer to reach the database again"
+    )
     await put(writer, 4)
     assert numbers(ledger) == [1, 4]
     await writer.close()
@@ -108,19 +120,47 @@ async def test_a_server_that_no_longer_leads_writes_nothing(ledger: Ledger, plac
     other.close()
 
 
-async def test_taking_the_lead_waits_for_the_commit_that_is_under_way_and_renewing_does_not(ledger: Ledger, place: str):
+async def test_a_leader_that_is_stopped_in_the_middle_of_a_commit_is_replaced(
+    ledger: Ledger, place: str
+):
+    former = Lease(ledger.engine, Member("a", "http://a", ""), ttl_s=0.1)
+    term = former.acquire()
+    assert term
+    lock = f"SELECT epoch FROM lease WHERE epoch = {term.epoch} FOR KEY SHARE"
+    other = Lease(ledger.engine, Member("b", "http://b", ""))
+    with (
+        psycopg.connect(place) as writer,
+        pytest.raises(psycopg.OperationalError, match="server closed the connection"),
+        writer.pipeline(),
+    ):
+        assert writer.execute(lock).fetchone() == (term.epoch,)
+        # The writer says nothing more, not even that its statement is complete.
+        next_term = None
+        while next_term is None:
+            next_term = await asyncio.to_thread(other.acquire)
+    assert next_term.epoch == term.epoch + 1
+    assert former.renew(term) is None
+
+
+async def test_taking_the_lead_waits_for_the_commit_that_is_under_way_and_renewing_does_not(
+    ledger: Ledger, place: str
+):
     epoch = ledger.queries.next_epoch()
     other = Ledger.open(place)
     with ledger.engine.begin() as tx:
-        tx.execute(sa.text(f"SELECT epoch FROM lease WHERE epoch = {epoch} FOR KEY SHARE"))
+        tx.execute(
+            sa.text(f"SELECT epoch FROM lease WHERE epoch = {epoch} FOR KEY SHARE")
+        )
         with other.engine.begin() as renewal:
             renewal.execute(sa.text("UPDATE lease SET expires_at = clock_timestamp()"))
         taking = asyncio.create_task(asyncio.to_thread(other.queries.next_epoch))
 
         def waits() -> bool:
             with other.engine.connect() as looking:
-                waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() " \
-                          "AND wait_event_type = 'Lock'"  # fmt: skip
+                waiting = (
+                    "SELECT count(*) FROM pg_stat_activity WHERE datname ="
+                    " current_database() AND wait_event_type = 'Lock'"
+                )
                 return looking.execute(sa.text(waiting)).scalar_one() == 1
 
         await eventually(waits, "the other server to wait for the row")
@@ -142,7 +182,10 @@ async def test_writers_beside_each_other_leave_no_gap(ledger: Ledger, place: str
     await asyncio.gather(*(write(writer, 100 * n) for n, writer in enumerate(writers)))
     rows = ledger.queries.events_after(0, 1000)
     assert [row["seq"] for row in rows] == list(range(1, 61))
-    assert sorted(row["info"]["number"] for row in rows) == [*range(30), *range(100, 130)]
+    assert sorted(row["info"]["number"] for row in rows) == [
+        *range(30),
+        *range(100, 130),
+    ]
     for writer, opened in zip(writers, others, strict=True):
         await writer.close()
         opened.close()
@@ -150,7 +193,11 @@ async def test_writers_beside_each_other_leave_no_gap(ledger: Ledger, place: str
 
 @pytest.mark.parametrize("database", ["gone", "missing"])
 def test_a_database_that_is_not_there(postgres: PostgresServer, database: str):
-    url = postgres.url("missing") if database == "missing" else "postgresql://me:s3cret@127.0.0.1:9/yard"
+    url = (
+        postgres.url("missing")
+        if database == "missing"
+        else "postgresql://me:s3cret@127.0.0.1:9/instance"
+    )
     with pytest.raises(LedgerError, match=r"annot be used|Cannot reach") as caught:
         Ledger.open(url)
     assert "s3cret" not in str(caught.value)

@@ -11,36 +11,46 @@ pytestmark = pytest.mark.anyio
 
 
 async def write(writer: Writer, events: list[Event]) -> None:
-    writer.put(events)
-    await writer.written()
+    writer.add_events(events)
+    await writer.committed()
 
 
 def job_row(job_id: str, name: str = "job", state: str = "queued", **more) -> Event:
     values = {"name": name, "state": state, "depends_on": [], **more}
-    return Event(EventKind.JOB_SUBMITTED, 1.0, (Change(Table.JOBS, job_id, values),), job_id)
+    return Event(
+        EventKind.JOB_SUBMITTED, 1.0, (Change(Table.JOBS, job_id, values),), job_id
+    )
 
 
 def pages(ledger: Ledger, limit: int, **filters) -> list[str]:
     """All ids, newest first, page by page."""
     found: list[str] = []
-    while page := ledger.queries.jobs_page(limit=limit, before=found[-1] if found else None, filters=filters):
+    while page := ledger.queries.jobs_page(
+        limit=limit, before=found[-1] if found else None, filters=filters
+    ):
         assert len(page) <= limit
         found += [row["id"] for row in page]
     return found
 
 
-async def test_paging_misses_nothing_and_repeats_nothing(ledger: Ledger, writer: Writer):
+async def test_paging_misses_nothing_and_repeats_nothing(
+    ledger: Ledger, writer: Writer
+):
     life = Life()
     ids = [life.submit(name=f"job-{n % 7}") for n in range(1000)]
     await write(writer, life.journal)
     assert pages(ledger, 100) == ids[::-1]
     assert pages(ledger, 333) == ids[::-1]
     named = pages(ledger, 10, name=["job-1", "job-2"])
-    assert named == [job_id for n, job_id in reversed(list(enumerate(ids))) if n % 7 in (1, 2)]
+    assert named == [
+        job_id for n, job_id in reversed(list(enumerate(ids))) if n % 7 in (1, 2)
+    ]
     assert pages(ledger, 10, state=["running"]) == []
 
 
-async def test_paging_stays_put_while_jobs_come_and_change(ledger: Ledger, writer: Writer):
+async def test_paging_stays_put_while_jobs_come_and_change(
+    ledger: Ledger, writer: Writer
+):
     life = Life()
     ids = [life.submit() for _ in range(30)]
     await write(writer, life.journal)
@@ -50,7 +60,10 @@ async def test_paging_stays_put_while_jobs_come_and_change(ledger: Ledger, write
     for job_id in first:
         life.settle(job_id)
     await write(writer, life.journal)
-    second = [row["id"] for row in ledger.queries.jobs_page(limit=10, before=first[-1], filters={})]
+    second = [
+        row["id"]
+        for row in ledger.queries.jobs_page(limit=10, before=first[-1], filters={})
+    ]
     assert first + second == ids[:9:-1]
     assert newer not in second
 
@@ -75,26 +88,44 @@ async def test_paging_stays_put_while_jobs_come_and_change(ledger: Ledger, write
 )
 async def test_what_a_person_may_mean(ledger: Ledger, writer: Writer, reference, found):
     await write(
-        writer, [job_row("job_aaaa0001", "train"), job_row("job_bbbb0002", "100%"), job_row("job_cccc0001", "train")]
+        writer,
+        [
+            job_row("job_aaaa0001", "train"),
+            job_row("job_bbbb0002", "100%"),
+            job_row("job_cccc0001", "train"),
+        ],
     )
     assert ledger.queries.find_job_ids(reference) == found
 
 
-async def test_live_jobs_and_attempts_are_those_that_are_not_over(ledger: Ledger, writer: Writer):
+async def test_live_jobs_and_attempts_are_those_that_are_not_over(
+    ledger: Ledger, writer: Writer
+):
     life = Life()
-    queued, running, done, lost = (life.submit(name=name) for name in ("queued", "running", "done", "lost"))
+    queued, running, done, lost = (
+        life.submit(name=name) for name in ("queued", "running", "done", "lost")
+    )
     attempt = life.run(running)
     life.end(life.run(done), exit_code=0)
     life.end(life.run(lost), reason="attempt_lost", lost=True)
     await write(writer, life.journal)
-    assert [row.id for page in ledger.queries.live_jobs(most=1) for row in page] == [queued, running]
+    assert [row.id for page in ledger.queries.live_jobs(most=1) for row in page] == [
+        queued,
+        running,
+    ]
     assert [row["id"] for row in ledger.queries.live_attempts()] == [attempt]
-    assert ledger.queries.job_counts() == {"queued": 1, "running": 1, "completed": 1, "failed": 1}
+    assert ledger.queries.job_counts() == {
+        "queued": 1,
+        "running": 1,
+        "completed": 1,
+        "failed": 1,
+    }
 
 
 async def test_a_jobs_attempts_come_in_order(ledger: Ledger, writer: Writer):
     life = Life()
-    job_id, other = life.submit(retry_count=2), life.submit()
+    job_id = life.submit(retry_count=2)
+    other = life.submit()
     made = []
     for _ in range(3):
         made.append(life.run(job_id))
@@ -111,21 +142,42 @@ async def test_a_job_is_found_by_its_idempotency_key(ledger: Ledger, writer: Wri
     job_id = life.submit(idempotency_key="k")
     await write(writer, life.journal)
     assert ledger.queries.jobs_by_idempotency_key(["k", "other"]) == {"k": job_id}
-    assert ledger.queries.specs([job_id])[job_id] == {"command": ["true"], "idempotency_key": "k"}
+    assert ledger.queries.specs([job_id])[job_id] == {
+        "command": ["true"],
+        "idempotency_key": "k",
+    }
 
 
-async def test_checkpoints_oldest_first_and_only_kept_ones_use_a_blob(ledger: Ledger, writer: Writer):
+async def test_checkpoints_oldest_first_and_only_kept_ones_use_a_blob(
+    ledger: Ledger, writer: Writer
+):
     life = Life()
     attempt = life.run(life.submit())
     first = life.save_checkpoint(attempt, sha256="a", created_at=5.0)
-    # Two that were saved in the same moment come in the order in which they were reported.
-    second, third = (life.save_checkpoint(attempt, sha256="b", created_at=6.0) for _ in range(2))
-    life.record(Event(EventKind.CHECKPOINT_PRUNED, 7.0, (Change(Table.CHECKPOINTS, first, {"kept": False}),)))
+    # Two that were saved in the same moment come in the order in which they were
+    # reported.
+    second, third = (
+        life.save_checkpoint(attempt, sha256="b", created_at=6.0) for _ in range(2)
+    )
+    life.record(
+        Event(
+            EventKind.CHECKPOINT_PRUNED,
+            7.0,
+            (Change(Table.CHECKPOINTS, first, {"kept": False}),),
+        )
+    )
     await write(writer, life.journal)
     job_id = life.attempts[attempt].job_id
-    assert [row["id"] for row in ledger.queries.checkpoints_of(job_id)] == [first, second, third]
+    assert [row["id"] for row in ledger.queries.checkpoints_of(job_id)] == [
+        first,
+        second,
+        third,
+    ]
     assert ledger.queries.checkpoint_counts([job_id, "job_none"]) == {job_id: 2}
-    assert (ledger.queries.blob_is_used("a"), ledger.queries.blob_is_used("b")) == (False, True)
+    assert (ledger.queries.blob_is_used("a"), ledger.queries.blob_is_used("b")) == (
+        False,
+        True,
+    )
     assert ledger.queries.checkpoint(first)["kept"] is False
     assert ledger.queries.checkpoint("ckpt_none") is None
 
@@ -133,13 +185,23 @@ async def test_checkpoints_oldest_first_and_only_kept_ones_use_a_blob(ledger: Le
 async def test_a_series_goes_on_over_attempts(ledger: Ledger, writer: Writer):
     def points(attempt_id: str, start: int) -> list[dict]:
         common = {"attempt_id": attempt_id, "job_id": "j", "value": 1.0, "at": 1.0}
-        return [{**common, "name": name, "n": n, "step": start + n}
-                for n in range(3) for name in ("loss", "lr")]  # fmt: skip
+        return [
+            {**common, "name": name, "n": n, "step": start + n}
+            for n in range(3)
+            for name in ("loss", "lr")
+        ]
 
-    writer.put_points(points("attempt_2", 10))
-    writer.put_points(points("attempt_1", 0))
-    await writer.written()
-    assert [row["step"] for row in ledger.queries.series("j")["loss"]] == [0, 1, 2, 10, 11, 12]
+    writer.add_points(points("attempt_2", 10))
+    writer.add_points(points("attempt_1", 0))
+    await writer.committed()
+    assert [row["step"] for row in ledger.queries.series("j")["loss"]] == [
+        0,
+        1,
+        2,
+        10,
+        11,
+        12,
+    ]
     assert set(ledger.queries.series("j")) == {"loss", "lr"}
     assert set(ledger.queries.series("j", ["lr"])) == {"lr"}
     assert ledger.queries.series("other") == {}
@@ -147,11 +209,15 @@ async def test_a_series_goes_on_over_attempts(ledger: Ledger, writer: Writer):
 
 async def test_events_are_read_on_from_a_number(ledger: Ledger, writer: Writer):
     life = Life()
-    one, two = life.submit(), life.submit()
+    one = life.submit()
+    two = life.submit()
     life.settle(one)
     await write(writer, life.journal)
     assert [row["seq"] for row in ledger.queries.events_after(1, 10)] == [2, 3]
-    assert [row["kind"] for row in ledger.queries.events_after(0, 10, one)] == ["job.submitted", "job.cancelled"]
+    assert [row["kind"] for row in ledger.queries.events_after(0, 10, one)] == [
+        "job.submitted",
+        "job.cancelled",
+    ]
     assert len(ledger.queries.events_after(0, 2)) == 2
     assert two in {row["job_id"] for row in ledger.queries.events_after(0, 10)}
     assert ledger.queries.last_seq() == 3
@@ -161,8 +227,14 @@ async def test_a_gpu_that_left_its_node_is_not_listed(ledger: Ledger, writer: Wr
     def gpu(uuid: str, **values) -> Event:
         return Event(EventKind.NODE_CHANGED, 1.0, (Change(Table.GPUS, uuid, values),))
 
-    there = [gpu("b", node_id="n1", index=1), gpu("a", node_id="n1", index=0), gpu("c", node_id="n0", index=5)]
-    await write(writer, [*there, gpu("d", node_id="n1", index=2), gpu("d", node_id=None)])
+    there = [
+        gpu("b", node_id="n1", index=1),
+        gpu("a", node_id="n1", index=0),
+        gpu("c", node_id="n0", index=5),
+    ]
+    await write(
+        writer, [*there, gpu("d", node_id="n1", index=2), gpu("d", node_id=None)]
+    )
     assert [row["uuid"] for row in ledger.queries.gpus()] == ["c", "a", "b"]
 
 

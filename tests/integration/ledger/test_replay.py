@@ -13,6 +13,7 @@ from gpuyard.domain.errors import IllegalMoveError
 from gpuyard.ledger.apply import apply, event_of, fold
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.prune import history, prune
+from tests.support.examples import examples
 from tests.support.ledger import node_event, state_of, trust_event
 from tests.support.life import Life
 
@@ -24,20 +25,30 @@ def _pick(of: dict, number: int) -> str:
 
 
 STEPS: dict[str, Step] = {
-    "submit": lambda life, n: life.submit(name=f"job-{n}", retry_count=n % 3, labels={"n": str(n)}),
+    "submit": lambda life, n: life.submit(
+        name=f"job-{n}", retry_count=n % 3, labels={"n": str(n)}
+    ),
     "intend": lambda life, n: life.intend(_pick(life.jobs, n)),
     "send": lambda life, n: life.send(_pick(life.attempts, n)),
     "start": lambda life, n: life.start(_pick(life.attempts, n)),
     "stop": lambda life, n: life.stop(_pick(life.attempts, n)),
-    "end": lambda life, n: life.end(_pick(life.attempts, n), exit_code=n % 2, usage={"cpu_s": n / 7}),
+    "end": lambda life, n: life.end(
+        _pick(life.attempts, n), exit_code=n % 2, usage={"cpu_s": n / 7}
+    ),
     "settle": lambda life, n: life.settle(_pick(life.jobs, n)),
     "resume": lambda life, n: life.resume(_pick(life.jobs, n)),
     "lose": lambda life, n: life.lose_sight(_pick(life.jobs, n), lost=n % 2 == 0),
     "save": lambda life, n: life.save_checkpoint(_pick(life.attempts, n), step=n),
     "trust": lambda life, n: life.record(trust_event(n)),
-    "node": lambda life, n: life.record(node_event(n % 4, state=f"s{n}", limits={"n": n}, reason=None)),
+    "node": lambda life, n: life.record(
+        node_event(n % 4, state=f"s{n}", limits={"n": n}, reason=None)
+    ),
 }
-histories = st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 30)), min_size=5, max_size=40)
+histories = st.lists(
+    st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 30)),
+    min_size=5,
+    max_size=40,
+)
 
 
 def live_through(steps: list[tuple[str, int]]) -> Life:
@@ -64,19 +75,34 @@ def replayed(ledger: Ledger, new: Callable[[], Ledger]) -> dict:
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def new(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Ledger]:
-    """Makes empty ledgers, each a copy of one: making one takes longer than a whole example."""
+def new(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[], Ledger]:
+    """Makes empty ledgers, each a copy of one: making one takes longer than a whole
+    example.
+    """
     if request.param == "postgresql":
         server = request.getfixturevalue("postgres")
         return lambda: Ledger.open(server.ledger())
     folder = tmp_path_factory.mktemp("replay")
     Ledger.open(folder / "blank.db").close()
     numbers = count()
-    return lambda: Ledger.open(Path(shutil.copy(folder / "blank.db", folder / f"{next(numbers)}.db")))
+    return lambda: Ledger.open(
+        Path(shutil.copy(folder / "blank.db", folder / f"{next(numbers)}.db"))
+    )
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=histories, cut=st.integers(0, 40), keep=st.integers(1, 30), group=st.integers(1, 9))
+@settings(
+    max_examples=examples(15),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    steps=histories,
+    cut=st.integers(0, 40),
+    keep=st.integers(1, 30),
+    group=st.integers(1, 9),
+)
 def test_the_tables_are_the_fold_of_the_journal(new, steps, cut, keep, group):
     journal = live_through(steps).journal
     live = new()
@@ -92,14 +118,20 @@ def test_the_tables_are_the_fold_of_the_journal(new, steps, cut, keep, group):
     put(journal[cut:])
     state = state_of(live.engine)
     assert replayed(live, new) == state
-    assert prune(live.engine, keep) == max(min(len(journal), len(journal) - cut + min(cut, keep)) - keep, 0)
+    assert prune(live.engine, keep) == max(
+        min(len(journal), len(journal) - cut + min(cut, keep)) - keep, 0
+    )
     assert prune(live.engine, keep) == 0
     assert state_of(live.engine) == state
     assert replayed(live, new) == state
     live.close()
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(10),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(steps=histories)
 def test_what_the_ledger_holds_is_what_the_events_say(new, steps):
     life = live_through(steps)
@@ -111,20 +143,24 @@ def test_what_the_ledger_holds_is_what_the_events_say(new, steps):
         assert stored.keys() == rows.keys()
         for key, row in rows.items():
             assert {name: stored[key][name] for name in row} == row
-    assert [event_of(row) for row in ledger.queries.events_after(0, 10_000)] == life.journal
+    assert [
+        event_of(row) for row in ledger.queries.events_after(0, 10_000)
+    ] == life.journal
     ledger.close()
 
 
 @pytest.mark.anyio
 async def test_pruning_beside_the_writer(ledger, writer, new):
     for number in range(300):
-        writer.put([node_event(number % 40, reason=f"r{number}")])
+        writer.add_events([node_event(number % 40, reason=f"r{number}")])
         if number % 100 == 0:
             await ledger.prune(writer, 50)
-    await writer.written()
+    await writer.committed()
     await ledger.prune(writer, 50)
-    assert [row["seq"] for row in ledger.queries.events_after(0, 1000)] == list(range(251, 301))
+    assert [row["seq"] for row in ledger.queries.events_after(0, 1000)] == list(
+        range(251, 301)
+    )
     assert replayed(ledger, new) == state_of(ledger.engine)
-    writer.put([node_event(1)])
-    await writer.written()
+    writer.add_events([node_event(1)])
+    await writer.committed()
     assert ledger.queries.last_seq() == 301

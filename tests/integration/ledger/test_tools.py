@@ -34,15 +34,29 @@ async def lived(ledger: Ledger, writer: Writer) -> Ledger:
         life.save_checkpoint(attempt, step=number)
         if number % 2:
             life.end(attempt, exit_code=0, usage={"cpu_s": number / 7})
-    writer.put(life.journal)
-    writer.put([node_event(1, cpus=8, limits={"memory": "cgroup"}, reason="ümlaut \u2028")])
-    writer.put_points([{"attempt_id": "a", "job_id": "j", "name": "loss", "n": n, "step": n, "value": 1 / (n + 1),
-                        "at": 1.0} for n in range(50)])  # fmt: skip
-    writer.put_progress("j", {"step": 49})
-    await writer.written()
+    writer.add_events(life.journal)
+    writer.add_events(
+        [node_event(1, cpus=8, limits={"memory": "cgroup"}, reason="ümlaut \u2028")]
+    )
+    writer.add_points(
+        [
+            {
+                "attempt_id": "a",
+                "job_id": "j",
+                "name": "loss",
+                "n": n,
+                "step": n,
+                "value": 1 / (n + 1),
+                "at": 1.0,
+            }
+            for n in range(50)
+        ]
+    )
+    writer.set_progress("j", {"step": 49})
+    await writer.committed()
     prune(ledger.engine, 30)
-    writer.put([node_event(2)])
-    await writer.written()
+    writer.add_events([node_event(2)])
+    await writer.committed()
     return ledger
 
 
@@ -51,7 +65,10 @@ def everything(ledger: Ledger) -> dict[str, list[dict]]:
     with ledger.engine.connect() as connection:
         return {
             table.name: [
-                dict(row) for row in connection.execute(sa.select(table).order_by(*table.primary_key)).mappings()
+                dict(row)
+                for row in connection.execute(
+                    sa.select(table).order_by(*table.primary_key)
+                ).mappings()
             ]
             for table in metadata.sorted_tables
             if table.name not in ("lease", "servers")
@@ -69,15 +86,24 @@ async def test_every_way_of_tampering_is_found_and_rebuilt(lived: Ledger):
     before = state_of(lived.engine)
     gone, changed, *_ = sorted(before[Table.JOBS])
     with lived.engine.begin() as tx:
-        tx.execute(sa.text(f"UPDATE jobs SET priority = 5, labels = '{{}}' WHERE id = '{changed}'"))
+        tx.execute(
+            sa.text(
+                f"UPDATE jobs SET priority = 5, labels = '{{}}' WHERE id = '{changed}'"
+            )
+        )
         tx.execute(sa.text(f"DELETE FROM jobs WHERE id = '{gone}'"))
-        tx.execute(sa.text("INSERT INTO nodes (id, name) VALUES ('node-99999', 'forged')"))
+        tx.execute(
+            sa.text("INSERT INTO nodes (id, name) VALUES ('node-99999', 'forged')")
+        )
     report = check(lived.engine)
     assert not report.ok
     assert report.difference_count == 4
     assert {(d.table, d.key, d.column) for d in report.differences} == {
-        ("jobs", gone, None), ("jobs", changed, "priority"), ("jobs", changed, "labels"), ("nodes", "node-99999", None),
-    }  # fmt: skip
+        ("jobs", gone, None),
+        ("jobs", changed, "priority"),
+        ("jobs", changed, "labels"),
+        ("nodes", "node-99999", None),
+    }
     told = [str(difference) for difference in report.differences]
     assert f"jobs {changed}: priority is 5, the journal says 3" in told
     assert "nodes node-99999: is not in the journal" in told
@@ -89,7 +115,9 @@ async def test_every_way_of_tampering_is_found_and_rebuilt(lived: Ledger):
 
 async def test_an_event_that_is_missing_is_found(lived: Ledger):
     with lived.engine.begin() as tx:
-        tx.execute(sa.text("DELETE FROM events WHERE seq = (SELECT max(seq) - 3 FROM events)"))
+        tx.execute(
+            sa.text("DELETE FROM events WHERE seq = (SELECT max(seq) - 3 FROM events)")
+        )
     report = check(lived.engine)
     assert (report.ok, report.gaps) == (False, 1)
 
@@ -97,13 +125,18 @@ async def test_an_event_that_is_missing_is_found(lived: Ledger):
 @pytest.fixture
 def empty(postgres: PostgresServer, tmp_path: Path) -> Callable[[str], Ledger]:
     """Makes an empty ledger in a database of this kind."""
-    return lambda kind: Ledger.open(tmp_path / "empty.db" if kind == "sqlite" else postgres.ledger())
+    return lambda kind: Ledger.open(
+        tmp_path / "empty.db" if kind == "sqlite" else postgres.ledger()
+    )
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-async def test_copied_there_and_back_it_is_the_same(lived: Ledger, empty: Callable[[str], Ledger], kind: str, tmp_path):
+async def test_copied_there_and_back_it_is_the_same(
+    lived: Ledger, empty: Callable[[str], Ledger], kind: str, tmp_path
+):
     lived.queries.next_epoch()
-    there, back = empty(kind), Ledger.open(tmp_path / "back.db")
+    there = empty(kind)
+    back = Ledger.open(tmp_path / "back.db")
     rows = copy(lived.engine, there.engine)
     assert (rows["jobs"], rows["events"], rows["points"]) == (20, 31, 50)
     copy(there.engine, back.engine)
@@ -111,15 +144,17 @@ async def test_copied_there_and_back_it_is_the_same(lived: Ledger, empty: Callab
     assert back.queries.next_epoch() == 2
     writer = there.writer()
     writer.start()
-    writer.put([node_event(3)])
-    await writer.written()
+    writer.add_events([node_event(3)])
+    await writer.committed()
     await writer.close()
     assert there.queries.last_seq() == lived.queries.last_seq() + 1
     there.close()
     back.close()
 
 
-async def test_what_a_target_holds_is_not_given_up_unasked(lived: Ledger, empty: Callable[[str], Ledger]):
+async def test_what_a_target_holds_is_not_given_up_unasked(
+    lived: Ledger, empty: Callable[[str], Ledger]
+):
     target = empty("sqlite")
     copy(lived.engine, target.engine)
     with pytest.raises(RefusedError, match=r"is not empty .*--replace"):
@@ -129,10 +164,17 @@ async def test_what_a_target_holds_is_not_given_up_unasked(lived: Ledger, empty:
     target.close()
 
 
-async def test_nothing_is_copied_over_a_server_that_works(lived: Ledger, postgres: PostgresServer):
+async def test_nothing_is_copied_over_a_server_that_works(
+    lived: Ledger, postgres: PostgresServer
+):
     target = Ledger.open(postgres.ledger())
     with target.engine.begin() as tx:
-        tx.execute(sa.text("UPDATE lease SET holder = 'other', expires_at = clock_timestamp() + interval '1 hour'"))
+        tx.execute(
+            sa.text(
+                "UPDATE lease SET holder = 'other', expires_at = clock_timestamp() +"
+                " interval '1 hour'"
+            )
+        )
     with pytest.raises(RefusedError, match="The server other works on this ledger"):
         copy(lived.engine, target.engine, replace=True)
     with pytest.raises(RefusedError, match="The server other works on this ledger"):
@@ -140,15 +182,21 @@ async def test_nothing_is_copied_over_a_server_that_works(lived: Ledger, postgre
     target.close()
 
 
-async def test_a_backup_that_is_made_while_jobs_come_is_consistent(lived: Ledger, writer: Writer, tmp_path: Path):
+async def test_a_backup_that_is_made_while_jobs_come_is_consistent(
+    lived: Ledger, writer: Writer, tmp_path: Path
+):
     file = tmp_path / "saved.db"
     saving = asyncio.create_task(asyncio.to_thread(backup, lived.engine, file))
     number = 100
     while not saving.done():
         # Each changes two rows at once; a backup must have both or neither.
-        pair = tuple(Change(Table.NODES, f"pair-{side}", {"name": str(number)}) for side in "ab")
-        writer.put([Event(EventKind.NODE_CHANGED, 1.0, pair, None, {"number": number})])
-        await writer.written()
+        pair = tuple(
+            Change(Table.NODES, f"pair-{side}", {"name": str(number)}) for side in "ab"
+        )
+        writer.add_events(
+            [Event(EventKind.NODE_CHANGED, 1.0, pair, None, {"number": number})]
+        )
+        await writer.committed()
         number += 1
     await saving
     assert number > 100
@@ -158,7 +206,11 @@ async def test_a_backup_that_is_made_while_jobs_come_is_consistent(lived: Ledger
     assert check(restored.engine).ok
     state = state_of(restored.engine)
     assert state[Table.JOBS] == state_of(lived.engine)[Table.JOBS]
-    pair = [row["name"] for key, row in state[Table.NODES].items() if key.startswith("pair-")]
+    pair = [
+        row["name"]
+        for key, row in state[Table.NODES].items()
+        if key.startswith("pair-")
+    ]
     assert len(set(pair)) <= 1
     restored.close()
 

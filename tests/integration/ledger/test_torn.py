@@ -1,4 +1,6 @@
-"""A write-ahead log that the power failed in the middle of: what was synced before it is there, and is consistent."""
+"""A write-ahead log that the power failed in the middle of: what was synced before it
+is there, and is consistent.
+"""
 
 import os
 import shutil
@@ -21,10 +23,11 @@ async def test_a_torn_log_opens_at_the_last_whole_commit(path: Path, tmp_path: P
     sizes: list[int] = []
     log = path.with_name("ledger.db-wal")
     for number in range(1, 21):
-        writer.put([node_event(number, reason="x" * 3000)])
-        await writer.written()
+        writer.add_events([node_event(number, reason="x" * 3000)])
+        await writer.committed()
         sizes.append(log.stat().st_size)
-    # The files as they are at this moment: closing the ledger would fold the log into it.
+    # The files as they are at this moment: closing the ledger would fold the log into
+    # it.
     for cut in (sizes[-1] - 1, sizes[-2] + 100, sizes[9] + 5000, sizes[4], 40, 0):
         torn = tmp_path / f"torn-{cut}"
         torn.mkdir()
@@ -33,10 +36,14 @@ async def test_a_torn_log_opens_at_the_last_whole_commit(path: Path, tmp_path: P
         os.truncate(torn / log.name, cut)
         opened = Ledger.open(torn / path.name)
         whole = sum(size <= cut for size in sizes)
-        assert [row["info"]["number"] for row in opened.queries.events_after(0, 100)] == list(range(1, whole + 1))
+        assert [
+            row["info"]["number"] for row in opened.queries.events_after(0, 100)
+        ] == list(range(1, whole + 1))
         assert check(opened.engine).ok
         with opened.engine.connect() as connection:
-            assert connection.execute(sa.text("PRAGMA integrity_check")).scalar() == "ok"
+            assert (
+                connection.execute(sa.text("PRAGMA integrity_check")).scalar() == "ok"
+            )
         opened.close()
     await writer.close()
     ledger.close()

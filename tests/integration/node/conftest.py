@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.node.launcher import Exit, Launch, Process, spawn
+from gpuyard.node.launcher import Exit, LaunchRequest, Process, spawn
 from gpuyard.node.launcher.hierarchy import hierarchies
 from tests.support.node import Node, make_node
 
@@ -45,15 +45,24 @@ def attempt_id() -> str:
 
 @pytest.fixture
 def start(tmp_path: Path, log: Path) -> Iterator[Start]:
-    """Spawn `argv` as an attempt with a new id in `tmp_path`; keywords are the Launch's, and `cgroups`."""
+    """Spawn `argv` as an attempt with a new id in `tmp_path`; keywords are the
+    LaunchRequest's, and `cgroups`.
+    """
     started: list[Process] = []
 
-    def spawn_one(*argv: str, cgroups: bool = True, environment: dict[str, str] | None = None, **launch) -> Process:
+    def spawn_one(
+        *argv: str,
+        cgroups: bool = True,
+        environment: dict[str, str] | None = None,
+        **launch,
+    ) -> Process:
         attempt_id = launch.pop("attempt_id", f"att_{uuid.uuid4().hex}")
         given = {"PATH": os.environ["PATH"]} if environment is None else environment
         launch = {"workdir": tmp_path, "log": log, **launch}
         complete = {**given, "GPUYARD_ATTEMPT_ID": attempt_id}
-        process = spawn(Launch(attempt_id, argv, complete, **launch), cgroups=cgroups)
+        process = spawn(
+            LaunchRequest(attempt_id, argv, complete, **launch), cgroups=cgroups
+        )
         started.append(process)
         return process
 
@@ -77,7 +86,9 @@ def ended() -> Callable[..., Exit]:
     def wait(process: Process, timeout_s: float = 20.0) -> Exit:
         poll = select.poll()
         poll.register(process, select.POLLIN)
-        assert poll.poll(timeout_s * 1000), f"process {process.pid} still runs after {timeout_s:g} s"
+        assert poll.poll(timeout_s * 1000), (
+            f"process {process.pid} still runs after {timeout_s:g} s"
+        )
         exit = process.exit()
         assert exit is not None
         return exit

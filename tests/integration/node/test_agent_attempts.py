@@ -1,4 +1,6 @@
-"""One attempt on its agent: what it is given, what bounds it, and how it is refused or ended."""
+"""One attempt on its agent: what it is given, what bounds it, and how it is refused or
+ended.
+"""
 
 import os
 import signal
@@ -8,6 +10,7 @@ import pytest
 
 from gpuyard.domain import wire
 from gpuyard.domain.jobconfig import GpuSpec
+from gpuyard.domain.reasons import Reason
 from tests.support.node import Node, gone, make_node, wait_for
 
 STAY = "import time; print('here', flush=True); time.sleep(1000)"
@@ -27,15 +30,23 @@ def staying(node: Node, code: str = STAY, **fields) -> str:
 
 
 def test_the_job_knows_who_it_is_and_nothing_of_the_agents_settings():
-    code = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if 'GPUYARD' in k or 'OMP' in k}))"
+    code = (
+        "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if"
+        " 'GPUYARD' in k or 'OMP' in k}))"
+    )
     with make_node({"GPUYARD_TOKEN": "secret"}) as node:
-        job = node.start(code, token=3, job_id="job_1", gpu_spec=GpuSpec(gpu_count=0, vcpus=1.5))
+        job = node.start(
+            code, token=3, job_id="job_1", gpu_spec=GpuSpec(gpu_count=0, vcpus=1.5)
+        )
         node.ended(job)
         hello = node.linked()
         expected = {
-            "GPUYARD_JOB_ID": "job_1", "GPUYARD_ATTEMPT_ID": job, "GPUYARD_ATTEMPT": "3",
-            "GPUYARD_NODE": hello.name, "OMP_NUM_THREADS": "1",
-        }  # fmt: skip
+            "GPUYARD_JOB_ID": "job_1",
+            "GPUYARD_ATTEMPT_ID": job,
+            "GPUYARD_ATTEMPT": "3",
+            "GPUYARD_NODE": hello.name,
+            "OMP_NUM_THREADS": "1",
+        }
         assert eval(node.output(job)) == expected
 
 
@@ -43,7 +54,9 @@ def test_without_a_workdir_it_gets_a_folder_of_its_own(shared):
     code = "import os; print(os.getcwd(), os.listdir()); open('x', 'w')"
     for job in [shared.start(code, workdir=None) for _ in range(2)]:
         assert shared.ended(job).exit_code == 0
-        assert shared.output(job) == f"{shared.home.node / 'attempts' / job / 'work'} []\n"
+        assert (
+            shared.output(job) == f"{shared.home.node / 'attempts' / job / 'work'} []\n"
+        )
 
 
 def test_what_it_used_is_told():
@@ -57,11 +70,20 @@ def test_what_it_used_is_told():
         job = node.start(code)
 
         def used(name):
-            points = [point for seen in node.sink.of(wire.UsageSeen, job) for point in seen.points]
+            points = [
+                point
+                for seen in node.sink.of(wire.UsageSeen, job)
+                for point in seen.points
+            ]
             return [point.value for point in points if point.name == f"system/{name}"]
 
-        wait_for(lambda: max(used("memory_mb"), default=0) >= 50, "samples of its memory")
-        wait_for(lambda: max(used("cpu_cores"), default=0) > 0.1, "samples of its processor use")
+        wait_for(
+            lambda: max(used("memory_mb"), default=0) >= 50, "samples of its memory"
+        )
+        wait_for(
+            lambda: max(used("cpu_cores"), default=0) > 0.1,
+            "samples of its processor use",
+        )
         (node.work / "go").touch()
         usage = node.ended(job).usage
     assert usage["cpu_s"] >= 0.25
@@ -76,11 +98,19 @@ def test_what_it_used_is_told():
         ({"workdir": "/no/such/folder"}, ("true",), "workdir_missing"),
         ({}, ("true", "nul\0byte"), "invalid_argument"),
         ({"environment": {"A=B": "c"}}, ("true",), "invalid_argument"),
-        ({"gpu_spec": GpuSpec(gpu_count=0, vcpus=0.001)}, ("true",), "invalid_argument"),
+        (
+            {"gpu_spec": GpuSpec(gpu_count=0, vcpus=0.001)},
+            ("true",),
+            "invalid_argument",
+        ),
     ],
 )
-def test_what_cannot_be_started_is_an_end_with_a_reason(shared, fields, command, reason):
-    job = shared.submit(shared.config("", **fields).model_copy(update={"command": command}))
+def test_what_cannot_be_started_is_an_end_with_a_reason(
+    shared, fields, command, reason
+):
+    job = shared.submit(
+        shared.config("", **fields).model_copy(update={"command": command})
+    )
     ended = shared.ended(job)
     assert (ended.reason, ended.exit_code, ended.started_at) == (reason, None, None)
     assert ended.message
@@ -88,7 +118,9 @@ def test_what_cannot_be_started_is_an_end_with_a_reason(shared, fields, command,
 
 
 def test_an_attempt_the_journal_cannot_take_is_refused_visibly(node):
-    """As on a full disk: an attempt that could not be adopted later must not be started."""
+    """As on a full disk: an attempt that could not be adopted later must not be
+    started.
+    """
     folder = node.home.node / "attempts"
     folder.rename(folder.with_name("moved"))
     folder.write_text("in the way")
@@ -123,15 +155,22 @@ def test_the_log_is_capped_at_its_front_and_its_offsets_stay():
     with make_node(max_log_gb=1 / 1024) as node:
         job = node.start(code)
         path = node.home.node / "attempts" / f"{job}.log"
-        wait_for(lambda: path.exists() and path.stat().st_size == 60_000 * 116 + 8, "the whole log")
+        wait_for(
+            lambda: path.exists() and path.stat().st_size == 60_000 * 116 + 8,
+            "the whole log",
+        )
         wait_for(lambda: path.stat().st_blocks * 512 < 2 << 20, "the cap")
         log = node.loop.run(node.provider.get_job_logs(job))
         lines = log.splitlines()
         assert lines[-1] == "the end"
         assert 1 << 19 < len(log) < 2 << 20
         first = int(lines[0].split()[1])
-        assert [int(line.split()[1]) for line in lines[:-1]] == list(range(first, 60_000))
-        assert node.loop.run(node.provider.get_job_logs(job, 2)).splitlines() == lines[-2:]
+        assert [int(line.split()[1]) for line in lines[:-1]] == list(
+            range(first, 60_000)
+        )
+        assert (
+            node.loop.run(node.provider.get_job_logs(job, 2)).splitlines() == lines[-2:]
+        )
         (node.work / "go").touch()
         assert node.ended(job).exit_code == 0
 
@@ -149,7 +188,11 @@ def test_stop_gives_term_then_grace_then_kill_and_the_first_reason_counts(shared
     shared.says(job, "no")
     shared.stop(job, "cancelled")
     ended = shared.ended(job)
-    assert (ended.stopped, ended.signal, ended.exit_code) == ("preempted", signal.SIGKILL, None)
+    assert (ended.stopped, ended.signal, ended.exit_code) == (
+        "preempted",
+        signal.SIGKILL,
+        None,
+    )
     assert shared.output(job).count("no") == 1
 
 
@@ -184,20 +227,25 @@ def test_an_attempt_that_was_settled_and_forgotten_is_not_run_again(node):
 
 def test_a_live_attempt_is_not_forgotten(shared):
     job = staying(shared)
-    shared.loop.run(shared.provider.forget(shared.linked().node_id, [job, "attempt_unheard_of"]))
+    shared.loop.run(
+        shared.provider.forget(shared.linked().node_id, [job, "attempt_unheard_of"])
+    )
     shared.stop(job)
     assert shared.ended(job).stopped == "cancelled"
 
 
 def test_a_silent_server_ends_only_what_says_so(node):
-    patient, impatient = staying(node), staying(node, max_silence_s=0.2)
+    patient = staying(node)
+    impatient = staying(node, max_silence_s=0.2)
     pid = node.started(impatient).pid
     node.close()
     gone(pid)
     node.open()
-    assert node.ended(impatient).stopped == "silent"
+    assert node.ended(impatient).stopped == Reason.NODE_SILENT
     assert node.sink.of(wire.Ended, patient) == []
-    assert {(seen.attempt_id, seen.state) for seen in node.linked(2).attempts} >= {(patient, "running")}
+    assert {(seen.attempt_id, seen.state) for seen in node.linked(2).attempts} >= {
+        (patient, "running")
+    }
 
 
 def test_the_silence_goes_on_when_the_agent_is_killed_meanwhile(node):
@@ -211,7 +259,7 @@ def test_the_silence_goes_on_when_the_agent_is_killed_meanwhile(node):
         heard.write_text(str(time.monotonic() - 3601))
     gone(pid)
     node.open()
-    assert node.ended(job).stopped == "silent"
+    assert node.ended(job).stopped == Reason.NODE_SILENT
 
 
 @pytest.mark.parametrize("content", ["", "soon", None])

@@ -1,4 +1,6 @@
-"""An agent whose checkpoints are in a bucket: kept there, fetched from there, and tried again while it is away."""
+"""An agent whose checkpoints are in a bucket: kept there, fetched from there, and tried
+again while it is away.
+"""
 
 import hashlib
 import socket
@@ -19,7 +21,10 @@ os.rename("draft", "a.pt")
 while not pathlib.Path("go").exists():
     time.sleep(0.01)
 """
-RESUMES = "import os, pathlib; print(pathlib.Path(os.environ['GPUYARD_RESUME_FROM']).read_text(), end='')"
+RESUMES = (
+    "import os, pathlib;"
+    " print(pathlib.Path(os.environ['GPUYARD_RESUME_FROM']).read_text(), end='')"
+)
 WEIGHTS = hashlib.sha256(b"weights").hexdigest()
 NAME = f"deep/er/{WEIGHTS[:2]}/{WEIGHTS[2:]}"
 
@@ -54,18 +59,30 @@ def test_it_is_kept_there_and_fetched_from_there(node: Node, bucket: Bucket):
 
 
 def test_the_agents_key_is_not_its_jobs(node: Node):
-    code = "import os; print({name: value for name, value in os.environ.items() if name.startswith('AWS_')})"
-    bare, given = node.start(code), node.start(code, environment={"AWS_REGION": "mars"})
+    code = (
+        "import os; print({name: value for name, value in os.environ.items() if"
+        " name.startswith('AWS_')})"
+    )
+    bare = node.start(code)
+    given = node.start(code, environment={"AWS_REGION": "mars"})
     for job, said in ((bare, "{}\n"), (given, "{'AWS_REGION': 'mars'}\n")):
         assert node.ended(job).exit_code == 0
         assert node.output(job) == said
     assert SECRET not in (node.home.logs / "node.log").read_text()
 
 
-def test_while_the_bucket_is_away_a_job_runs_on_and_its_checkpoint_is_kept_later(node: Node, bucket: Bucket):
+def test_while_the_bucket_is_away_a_job_runs_on_and_its_checkpoint_is_kept_later(
+    node: Node, bucket: Bucket
+):
     with bucket.away():
         job = save(node)
-        wait_for(lambda: "a checkpoint could not be kept" in (node.home.logs / "node.log").read_text(), "the warning")
+        wait_for(
+            lambda: (
+                "a checkpoint could not be kept"
+                in (node.home.logs / "node.log").read_text()
+            ),
+            "the warning",
+        )
         assert not node.checkpoints(job)
     assert node.checkpoint(job, "a.pt").sha256 == WEIGHTS
     assert bucket.objects() == [NAME]
@@ -73,28 +90,44 @@ def test_while_the_bucket_is_away_a_job_runs_on_and_its_checkpoint_is_kept_later
     assert node.ended(job).exit_code == 0
 
 
-def test_a_bucket_that_hangs_holds_up_nobody_else(bucket: Bucket, monkeypatch: pytest.MonkeyPatch):
-    """More jobs save at once than the event loop has threads, and none of them gets an answer."""
+def test_a_bucket_that_hangs_holds_up_nobody_else(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+):
+    """More jobs save at once than the event loop has threads, and none of them gets an
+    answer.
+    """
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{mute.getsockname()[1]}")
+        monkeypatch.setenv(
+            "AWS_ENDPOINT_URL", f"http://127.0.0.1:{mute.getsockname()[1]}"
+        )
         with make_node({"GPUYARD_STORAGE__URL": bucket.url}) as node:
             for number in range(8):
                 (node.work / str(number)).mkdir()
-                options = {"workdir": str(node.work / str(number)), "checkpoint": CheckpointSpec(path="*.pt")}
+                options = {
+                    "workdir": str(node.work / str(number)),
+                    "checkpoint": CheckpointSpec(path="*.pt"),
+                }
                 node.started(node.start(SAVES, **options))
             wait_for(lambda: connections(mute) >= 8, "all of them to ask the bucket")
-            other = node.start("print('here')", gpu_spec=GpuSpec(gpu_count=0, vcpus=1.0))
+            other = node.start(
+                "print('here')", gpu_spec=GpuSpec(gpu_count=0, vcpus=1.0)
+            )
             assert node.ended(other).exit_code == 0
 
 
 def connections(listener: socket.socket) -> int:
     """How many have been made to it, accepted or not."""
     port = listener.getsockname()[1]
-    return sum(item.status == "ESTABLISHED" and item.raddr.port == port for item in psutil.net_connections("tcp")
-               if item.raddr)  # fmt: skip
+    return sum(
+        item.status == "ESTABLISHED" and item.raddr.port == port
+        for item in psutil.net_connections("tcp")
+        if item.raddr
+    )
 
 
-def test_what_cannot_be_fetched_now_is_told_from_what_is_gone(node: Node, bucket: Bucket):
+def test_what_cannot_be_fetched_now_is_told_from_what_is_gone(
+    node: Node, bucket: Bucket
+):
     job = save(node)
     node.checkpoint(job, "a.pt")
     (node.work / "go").touch()

@@ -1,4 +1,5 @@
-"""Checkpoints are noticed while the job runs: once each, whole, from whatever a program does to write them.
+"""Checkpoints are noticed while the job runs: once each, whole, from whatever a program
+does to write them.
 
 Jobs here are steered by files: `step(n)` lets a job that waits for `go-n` go on.
 """
@@ -51,7 +52,9 @@ def content(node: Node, saved: wire.CheckpointSaved) -> bytes:
 
 
 def paths(node: Node, job: str) -> list[str]:
-    """Each that was reported; a new agent repeats what the one before may not have got through."""
+    """Each that was reported; a new agent repeats what the one before may not have got
+    through.
+    """
     return [saved.path for saved in dict.fromkeys(node.checkpoints(job))]
 
 
@@ -63,7 +66,11 @@ def test_each_is_noticed_once_with_its_content_and_step_while_the_job_runs(node)
         """
     job = run(node, code)
     first = node.checkpoint(job, "ckpt_100.pt")
-    assert (first.step, first.directory, content(node, first)) == (100, False, b"weights 100")
+    assert (first.step, first.directory, content(node, first)) == (
+        100,
+        False,
+        b"weights 100",
+    )
     assert not node.sink.of(wire.Ended, job)
     step(node, 100)
     assert node.checkpoint(job, "ckpt_200.pt").step == 200
@@ -103,7 +110,9 @@ def test_the_step_is_the_outputs_where_the_name_has_none(node):
     step(node, 2)
 
 
-def test_a_file_still_open_for_writing_is_left_alone_however_long_the_writer_pauses(node):
+def test_a_file_still_open_for_writing_is_left_alone_however_long_the_writer_pauses(
+    node,
+):
     code = """
         with open("a.pt", "wb") as file:
             file.write(b"first half, ")
@@ -279,7 +288,9 @@ def test_after_an_agents_death_only_what_is_new_is_reported(node):
 
 
 @pytest.mark.parametrize("exit_code", [0, 3])
-def test_the_last_one_is_taken_even_when_the_job_ends_right_after(shared, tmp_path, exit_code):
+def test_the_last_one_is_taken_even_when_the_job_ends_right_after(
+    shared, tmp_path, exit_code
+):
     code = f"""
         save("final.pt", b"final")
         sys.exit({exit_code})
@@ -287,11 +298,17 @@ def test_the_last_one_is_taken_even_when_the_job_ends_right_after(shared, tmp_pa
     job = run(shared, code, workdir=str(tmp_path))
     assert shared.ended(job).exit_code == exit_code
     assert content(shared, shared.checkpoint(job, "final.pt")) == b"final"
-    kinds = [type(report).__name__ for report in shared.sink.reports if getattr(report, "attempt_id", "") == job]
+    kinds = [
+        type(report).__name__
+        for report in shared.sink.reports
+        if getattr(report, "attempt_id", "") == job
+    ]
     assert kinds.index("CheckpointSaved") < kinds.index("Ended")
 
 
-@pytest.mark.parametrize("wrapped", [False, True], ids=["killed itself", "by a shell's child"])
+@pytest.mark.parametrize(
+    "wrapped", [False, True], ids=["killed itself", "by a shell's child"]
+)
 def test_what_a_killed_job_was_writing_is_not_taken(node, wrapped):
     code = """
         save("good.pt", b"good")
@@ -301,9 +318,13 @@ def test_what_a_killed_job_was_writing_is_not_taken(node, wrapped):
         file.flush()
         os.kill(os.getpid(), signal.SIGKILL)
         """
-    config = node.config(PRELUDE + textwrap.dedent(code), checkpoint=CheckpointSpec(path="*.pt"))
+    config = node.config(
+        PRELUDE + textwrap.dedent(code), checkpoint=CheckpointSpec(path="*.pt")
+    )
     if wrapped:
-        config = config.model_copy(update={"command": ("sh", "-c", '"$@"; exit $?', "sh", *config.command)})
+        config = config.model_copy(
+            update={"command": ("sh", "-c", '"$@"; exit $?', "sh", *config.command)}
+        )
     job = node.submit(config)
     node.checkpoint(job, "good.pt")
     step(node, 1)
@@ -356,7 +377,13 @@ def test_one_that_cannot_be_kept_is_tried_again_and_harms_nobody(node):
         until(2)
         """
     job = run(node, code)
-    wait_for(lambda: "a checkpoint could not be kept" in (node.home.logs / "node.log").read_text(), "the warning")
+    wait_for(
+        lambda: (
+            "a checkpoint could not be kept"
+            in (node.home.logs / "node.log").read_text()
+        ),
+        "the warning",
+    )
     node.home.blobs.unlink()
     assert content(node, node.checkpoint(job, "a.pt")) == b"a"
     step(node, 1)
@@ -378,8 +405,16 @@ until(1)
 """
 
 
-def test_a_timeout_asks_for_a_checkpoint_waits_until_it_is_there_and_then_ends_the_job(node):
-    job = run(node, SAVES_ON_USR1, checkpoint={"signal": "USR1"}, timeout_minutes=1.5 / 60, grace_s=60.0)
+def test_a_timeout_asks_for_a_checkpoint_waits_until_it_is_there_and_then_ends_the_job(
+    node,
+):
+    job = run(
+        node,
+        SAVES_ON_USR1,
+        checkpoint={"signal": "USR1"},
+        timeout_minutes=1.5 / 60,
+        grace_s=60.0,
+    )
     ended = node.ended(job)
     assert (ended.stopped, ended.exit_code) == ("timed_out", 5)
     assert paths(node, job) == ["periodic.pt", "asked_1.pt"]
@@ -387,7 +422,9 @@ def test_a_timeout_asks_for_a_checkpoint_waits_until_it_is_there_and_then_ends_t
 
 
 def test_an_older_checkpoint_noticed_late_does_not_cut_the_asked_one_short(node):
-    """The stop comes before the periodic checkpoint was noticed: only one written after the signal will do."""
+    """The stop comes before the periodic checkpoint was noticed: only one written after
+    the signal will do.
+    """
     code = """
         signal.signal(signal.SIGUSR1, lambda *_: asked.append(1))
         asked = []
@@ -421,7 +458,9 @@ def test_checkpoints_are_asked_for_every_so_often(node):
 
 def test_a_job_that_ignores_the_signal_is_ended_after_its_grace(node):
     code = "signal.signal(signal.SIGUSR1, signal.SIG_IGN)\nuntil(1)"
-    job = run(node, code, checkpoint={"signal": "USR1"}, timeout_minutes=1.5 / 60, grace_s=0.2)
+    job = run(
+        node, code, checkpoint={"signal": "USR1"}, timeout_minutes=1.5 / 60, grace_s=0.2
+    )
     ended = node.ended(job)
     assert (ended.stopped, ended.signal) == ("timed_out", signal.SIGTERM)
 
@@ -438,9 +477,12 @@ def test_a_job_resumes_from_a_checkpoint_as_a_file_or_folder_of_its_own(node, fo
         print(path.name, (path / "x" if path.is_dir() else path).read_text(), *sys.argv[1:])
         """
     again = node.start(
-        code, resume_sha256=saved.sha256, resume_name="ckpt", resume_directory=saved.directory,
+        code,
+        resume_sha256=saved.sha256,
+        resume_name="ckpt",
+        resume_directory=saved.directory,
         checkpoint=CheckpointSpec(resume_args=("--from", "{path}")),
-    )  # fmt: skip
+    )
     assert node.ended(again).exit_code == 0
     restored = node.home.node / "attempts" / again / "resume" / "ckpt"
     assert node.output(again) == f"ckpt state --from {restored}\n"
@@ -453,14 +495,18 @@ def test_a_checkpoint_that_cannot_be_restored_fails_the_attempt_visibly(shared, 
         path = shared.home.blobs / sha256[:2] / sha256[2:]
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"not a tar")
-    job = shared.start("pass", resume_sha256=sha256, resume_name="ckpt", resume_directory=True)
+    job = shared.start(
+        "pass", resume_sha256=sha256, resume_name="ckpt", resume_directory=True
+    )
     ended = shared.ended(job)
     assert (ended.reason, ended.exit_code) == ("bad_resume", None)
     assert ended.message
 
 
 def test_who_may_not_be_looked_at_is_passed_over(node):
-    """A process of the job that ends between two looks, or belongs to someone else, hides nothing."""
+    """A process of the job that ends between two looks, or belongs to someone else,
+    hides nothing.
+    """
     code = """
         import subprocess
         for number in range(20):

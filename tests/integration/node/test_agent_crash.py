@@ -1,4 +1,6 @@
-"""`kill -9` of agent, keeper or both at bad moments: jobs go on, and how they ended is known or said to be lost."""
+"""`kill -9` of agent, keeper or both at bad moments: jobs go on, and how they ended is
+known or said to be lost.
+"""
 
 import os
 import signal
@@ -8,7 +10,8 @@ from gpuyard.domain import wire
 from gpuyard.node.launcher.procfs import children
 from tests.support.node import Node, gone, wait_for
 
-# Says that it is there, waits for a file, and leaves with the given code, or by the given signal if that is negative.
+# Says that it is there, waits for a file, and leaves with the given code, or by the
+# given signal if that is negative.
 WAIT = """
 import os, pathlib, sys, time
 print("here", flush=True)
@@ -41,15 +44,21 @@ def test_jobs_of_a_killed_agent_are_adopted(node):
     node.kill("agent")
     node.next_agent(agent)
     hello = node.linked(2)
-    assert {(seen.attempt_id, seen.state) for seen in hello.attempts} == {(job, "running") for job in jobs}
+    assert {(seen.attempt_id, seen.state) for seen in hello.attempts} == {
+        (job, "running") for job in jobs
+    }
     for job in jobs:
-        wait_for(lambda job=job: len(node.sink.of(wire.Started, job)) == 2, "Started again")
+        wait_for(
+            lambda job=job: len(node.sink.of(wire.Started, job)) == 2, "Started again"
+        )
         first, again = node.sink.of(wire.Started, job)
         assert first == again
     go(node)
     for job, code in jobs.items():
         ended = node.ended(job)
-        assert (ended.exit_code, ended.signal) == ((None, 9) if code < 0 else (code, None))
+        assert (ended.exit_code, ended.signal) == (
+            (None, 9) if code < 0 else (code, None)
+        )
         assert not ended.reason
         assert node.output(job) == "here\n"
 
@@ -63,7 +72,9 @@ def test_jobs_that_end_while_there_is_no_agent_keep_their_exit_codes(node):
             gone(pid)
     for job, code in jobs.items():
         ended = node.ended(job)
-        assert (ended.exit_code, ended.signal, ended.reason) == ((None, 9, "") if code < 0 else (code, None, ""))
+        assert (ended.exit_code, ended.signal, ended.reason) == (
+            (None, 9, "") if code < 0 else (code, None, "")
+        )
 
 
 def test_an_agent_killed_again_and_again_loses_nothing(node):
@@ -120,9 +131,14 @@ def test_killed_as_it_started_a_job_nobody_knows_about_is_lost(node):
     assert (ended.exit_code, ended.reason) == (None, "exit_status_lost")
 
 
-def test_killed_as_it_started_a_job_after_both_keepers_of_two_agents_the_job_is_lost(node):
-    """Neither agent has a keeper then: that the parent of both is the same must not be taken for one keeper's word."""
-    keeper, agent = node.pid("keeper"), node.pid("agent")
+def test_killed_as_it_started_a_job_after_both_keepers_of_two_agents_the_job_is_lost(
+    node,
+):
+    """Neither agent has a keeper then: that the parent of both is the same must not be
+    taken for one keeper's word.
+    """
+    keeper = node.pid("keeper")
+    agent = node.pid("agent")
     node.kill("keeper")
     wait_for(lambda: node.pid("keeper") != keeper, "a new keeper")
     wait_for(lambda: children(node.pid("keeper")), "an agent that waits for its turn")
@@ -139,8 +155,10 @@ def test_killed_as_it_started_a_job_after_both_keepers_of_two_agents_the_job_is_
 
 
 def test_an_agent_whose_keeper_was_killed_lives_on(node):
-    job, later = waiting(node, 7), waiting(node, 8)
-    keeper, agent = node.pid("keeper"), node.pid("agent")
+    job = waiting(node, 7)
+    later = waiting(node, 8)
+    keeper = node.pid("keeper")
+    agent = node.pid("agent")
     node.kill("keeper")
     wait_for(lambda: node.pid("keeper") != keeper, "a new keeper")
     assert node.pid("agent") == agent
@@ -157,13 +175,18 @@ def test_an_agent_whose_keeper_was_killed_lives_on(node):
 
 
 def test_with_keeper_and_agent_killed_a_running_job_is_adopted_and_its_exit_lost(node):
-    running, over = waiting(node, 7), waiting(node, 8)
+    running = waiting(node, 7)
+    over = waiting(node, 8)
     pid = leader(node, over)
     node.kill("keeper", "agent")
     os.kill(pid, signal.SIGKILL)
     gone(pid)
     ended = node.ended(over)
-    assert (ended.exit_code, ended.signal, ended.reason) == (None, None, "exit_status_lost")
+    assert (ended.exit_code, ended.signal, ended.reason) == (
+        None,
+        None,
+        "exit_status_lost",
+    )
     assert "both killed" in ended.message
     assert node.sink.of(wire.Ended, running) == []
     go(node)
@@ -183,7 +206,9 @@ def test_after_a_reboot_jobs_are_lost_with_that_reason(node):
 
 
 def test_an_end_that_was_noted_and_not_reported_is_reported_and_cleaned_up(node):
-    """The agent was killed right after it had noted the end: what the job left behind still runs."""
+    """The agent was killed right after it had noted the end: what the job left behind
+    still runs.
+    """
     code = """
         import subprocess, sys
         child = "import time; print('child', flush=True); time.sleep(1000)"
@@ -197,24 +222,47 @@ def test_an_end_that_was_noted_and_not_reported_is_reported_and_cleaned_up(node)
     with node.without_agent():
         os.kill(leader(node, job), signal.SIGKILL)
         gone(leader(node, job))
-        ended = {"ended": {"type": "Ended", "attempt_id": job, "at": 2.0, "started_at": 1.0, "exit_code": 5}}
+        ended = {
+            "ended": {
+                "type": "Ended",
+                "attempt_id": job,
+                "at": 2.0,
+                "started_at": 1.0,
+                "exit_code": 5,
+            }
+        }
         node.rewrite_journal(job, [*node.journal(job), ended])
     assert node.ended(job).exit_code == 5
     gone(child)
 
 
 def test_a_successor_that_was_noted_and_never_begun_is_not_promised(node):
-    """The agent was killed between noting who takes the place and beginning it: its server has to send that anew."""
+    """The agent was killed between noting who takes the place and beginning it: its
+    server has to send that anew.
+    """
     job = waiting(node, 7)
     with node.without_agent():
-        ended = {"type": "Ended", "attempt_id": job, "at": 2.0, "started_at": 1.0, "exit_code": 5}
-        node.rewrite_journal(job, [*node.journal(job), {"ended": {**ended, "successor": "attempt_nobody_began"}}])
+        ended = {
+            "type": "Ended",
+            "attempt_id": job,
+            "at": 2.0,
+            "started_at": 1.0,
+            "exit_code": 5,
+        }
+        node.rewrite_journal(
+            job,
+            [
+                *node.journal(job),
+                {"ended": {**ended, "successor": "attempt_nobody_began"}},
+            ],
+        )
     assert (node.ended(job).exit_code, node.ended(job).successor) == (5, "")
 
 
 def test_a_line_torn_by_the_kill_is_cut_off_and_the_rest_is_kept(node):
     job = waiting(node, 7)
-    for _ in range(2):  # the second time shows that what was written after the torn line is whole
+    # The second time shows that what was written after the torn line is whole.
+    for _ in range(2):
         with node.without_agent(), node.journal_path(job).open("a") as file:
             file.write('{"ended": {"type": "En')
         wait_for(lambda: node.sink.of(wire.Started, job), "Started")
@@ -223,23 +271,38 @@ def test_a_line_torn_by_the_kill_is_cut_off_and_the_rest_is_kept(node):
     assert node.journal(job)[-1]["ended"]["exit_code"] == 7
 
 
-def test_a_journal_that_cannot_be_read_does_not_keep_the_others_from_being_adopted(node):
+def test_a_journal_that_cannot_be_read_does_not_keep_the_others_from_being_adopted(
+    node,
+):
     job = waiting(node, 7)
     with node.without_agent():
-        (node.home.node / "attempts" / "attempt_damaged.journal").write_text('{"start": 7}\n')
-        (node.home.node / "attempts" / "attempt_noise.journal").write_bytes(b"\xff\xfe\n\n")
-        (node.home.node / "attempts" / "attempt_torn.journal").write_text('{"start": {"attempt')
+        (node.home.node / "attempts" / "attempt_damaged.journal").write_text(
+            '{"start": 7}\n'
+        )
+        (node.home.node / "attempts" / "attempt_noise.journal").write_bytes(
+            b"\xff\xfe\n\n"
+        )
+        (node.home.node / "attempts" / "attempt_torn.journal").write_text(
+            '{"start": {"attempt'
+        )
     go(node)
     assert node.ended(job).exit_code == 7
-    torn = node.start("raise SystemExit(2)", attempt_id="attempt_torn")  # was never started: it may be
+    # Was never started: it may be.
+    torn = node.start("raise SystemExit(2)", attempt_id="attempt_torn")
     assert node.ended(torn).exit_code == 2
 
 
 def test_a_timeout_counts_from_the_start_whoever_the_agent_is(node):
     job = waiting(node, timeout_minutes=100, grace_s=0.2)
     with node.without_agent():
-        lines = [line | {"monotonic": time.monotonic() - 6000} if "monotonic" in line else line
-                 for line in node.journal(job)]  # fmt: skip
+        lines = [
+            (
+                line | {"monotonic": time.monotonic() - 6000}
+                if "monotonic" in line
+                else line
+            )
+            for line in node.journal(job)
+        ]
         node.rewrite_journal(job, lines)
     ended = node.ended(job)
     assert (ended.stopped, ended.signal) == ("timed_out", signal.SIGTERM)
@@ -276,9 +339,16 @@ def test_progress_after_an_adoption_has_the_same_points(node):
     job = node.start(code)
 
     def points(reports):
-        return {(point.name, point.n): (point.step, point.value) for report in reports for point in report.points}
+        return {
+            (point.name, point.n): (point.step, point.value)
+            for report in reports
+            for point in report.points
+        }
 
-    wait_for(lambda: ("train_loss", 39) in points(node.sink.of(wire.ProgressSeen)), f"{node.sink.reports}")
+    wait_for(
+        lambda: ("train_loss", 39) in points(node.sink.of(wire.ProgressSeen)),
+        f"{node.sink.reports}",
+    )
     before = len(node.sink.of(wire.ProgressSeen))
     agent = node.pid("agent")
     node.kill("agent")
@@ -286,7 +356,8 @@ def test_progress_after_an_adoption_has_the_same_points(node):
     go(node)
     node.ended(job)
     seen = node.sink.of(wire.ProgressSeen)
-    first, again = points(seen[:before]), points(seen[before:])
+    first = points(seen[:before])
+    again = points(seen[before:])
     assert first == {key: value for key, value in again.items() if key in first}
     assert again.keys() - first.keys() == {("train_loss", 40), ("val_loss", 40)}
     assert seen[-1].progress["step"] == 41

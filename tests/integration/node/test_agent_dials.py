@@ -1,4 +1,6 @@
-"""The agent's end of the link: it dials again whatever happens, repeats what was not acknowledged, and minds epochs."""
+"""The agent's end of the link: it dials again whatever happens, repeats what was not
+acknowledged, and minds epochs.
+"""
 
 import asyncio
 import struct
@@ -28,14 +30,20 @@ class Server:
     """The server's end, by hand. `hello` is the agent's, on the newest link."""
 
     def __init__(self) -> None:
-        self._links: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+        self._links: asyncio.Queue[
+            tuple[asyncio.StreamReader, asyncio.StreamWriter]
+        ] = asyncio.Queue()
 
-    async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def take(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self._links.put_nowait((reader, writer))
 
     async def accept(self) -> wire.Hello:
         """Wait for the agent to dial; its Hello."""
-        self._reader, self.writer = await asyncio.wait_for(self._links.get(), PATIENCE_S)
+        self._reader, self.writer = await asyncio.wait_for(
+            self._links.get(), PATIENCE_S
+        )
         return await self.receive(wire.Hello)
 
     async def welcome(self, epoch: int = 1) -> wire.Hello:
@@ -48,20 +56,26 @@ class Server:
             self.writer.write(wire.encode(message))
 
     async def receive(self, kind: type[T]) -> T:
-        """The next message of this kind; reports that come before it are passed over."""
+        """The next message of this kind; reports that come before it are passed
+        over.
+        """
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 header = await self._reader.readexactly(4)
-                message = wire.decode_from_agent(await self._reader.readexactly(wire.frame_length(header)))
+                message = wire.decode_from_agent(
+                    await self._reader.readexactly(wire.frame_length(header))
+                )
                 if isinstance(message, kind):
                     return message
-                assert isinstance(message, wire.Report), f"a {kind.__name__} should come, not {message}"
+                assert isinstance(message, wire.NumberedReport), (
+                    f"a {kind.__name__} should come, not {message}"
+                )
 
-    async def reports(self, until: Callable[[Any], bool]) -> list[wire.Report]:
+    async def reports(self, until: Callable[[Any], bool]) -> list[wire.NumberedReport]:
         """Read reports up to the one whose body meets the condition."""
-        got = [await self.receive(wire.Report)]
+        got = [await self.receive(wire.NumberedReport)]
         while not until(got[-1].body):
-            got.append(await self.receive(wire.Report))
+            got.append(await self.receive(wire.NumberedReport))
         return got
 
     async def hung_up(self) -> None:
@@ -82,8 +96,10 @@ async def serving(node: Node) -> AsyncIterator[Server]:
         server.writer.close()
 
 
-def start(attempt_id: str, epoch: int = 1, command: tuple[str, ...] = ("true",)) -> wire.Start:
-    return wire.Start(attempt_id, 1, epoch, "job_1", list(command), {})
+def start(
+    attempt_id: str, epoch: int = 1, command: tuple[str, ...] = ("true",)
+) -> wire.StartAttempt:
+    return wire.StartAttempt(attempt_id, 1, epoch, "job_1", list(command), {})
 
 
 def ended(body: Any) -> bool:
@@ -107,7 +123,11 @@ def test_it_dials_again_when_the_server_comes_back_and_says_the_same(node):
         node.close()
         node.open()
         again = node.linked(count)
-        assert (again.node_id, again.boot_id, again.name) == (first.node_id, first.boot_id, first.name)
+        assert (again.node_id, again.boot_id, again.name) == (
+            first.node_id,
+            first.boot_id,
+            first.name,
+        )
     assert first.node_id.startswith("node_")
     assert first.cpus >= 1
     assert first.memory_gb > 0
@@ -122,19 +142,27 @@ def test_reports_are_repeated_in_order_until_they_are_acknowledged(node):
     async def scenario(server):
         await server.welcome()
         server.send(start("a1"), start("a2", command=("false",)))
-        first = await server.reports(lambda body: ended(body) and body.attempt_id == "a2")
-        first += [] if len([r for r in first if ended(r.body)]) == 2 else await server.reports(ended)
+        first = await server.reports(
+            lambda body: ended(body) and body.attempt_id == "a2"
+        )
+        first += (
+            []
+            if len([r for r in first if ended(r.body)]) == 2
+            else await server.reports(ended)
+        )
         server.writer.close()
         await server.welcome()
         again = await server.reports(lambda body: body == first[-1].body)
         assert again == first
-        assert [report.seq for report in again] == list(range(again[0].seq, again[0].seq + len(again)))
+        assert [report.seq for report in again] == list(
+            range(again[0].seq, again[0].seq + len(again))
+        )
         server.send(wire.Acknowledge(again[-2].seq))
         server.send(wire.Find(1, "a1"))  # answered after the acknowledgement was heard
         await server.receive(wire.Found)
         server.writer.close()
         await server.welcome()
-        assert await server.receive(wire.Report) == again[-1]
+        assert await server.receive(wire.NumberedReport) == again[-1]
         server.send(wire.Acknowledge(again[-1].seq))
         server.send(wire.Find(2, "a1"))
         await server.receive(wire.Found)
@@ -149,10 +177,16 @@ def test_reports_are_repeated_in_order_until_they_are_acknowledged(node):
 def test_reports_that_could_not_be_committed_come_again(node):
     node.sink.full = True
     job = node.start("pass")
-    wait_for(lambda: [body for body in node.sink.refused if ended(body)], "reports that are not taken")
+    wait_for(
+        lambda: [body for body in node.sink.refused if ended(body)],
+        "reports that are not taken",
+    )
     node.sink.full = False
     assert node.ended(job).exit_code == 0
-    assert [len(node.sink.of(kind, job)) for kind in (wire.Started, wire.Ended)] == [1, 1]
+    assert [len(node.sink.of(kind, job)) for kind in (wire.Started, wire.Ended)] == [
+        1,
+        1,
+    ]
 
 
 GARBAGE = {
@@ -195,7 +229,9 @@ def test_a_server_whose_epoch_is_over_is_refused(node):
         assert {report.body.attempt_id for report in fresh} == {"fresh"}
         server.send(start("runs", epoch=6, command=("sleep", "1000")))
         await server.reports(lambda body: isinstance(body, wire.Started))
-        server.send(wire.Stop("runs", 4), wire.Find(1, "runs"), wire.Find(2, "stale"))
+        server.send(
+            wire.StopAttempt("runs", 4), wire.Find(1, "runs"), wire.Find(2, "stale")
+        )
         assert (await server.receive(wire.Found)).state == "running"
         assert (await server.receive(wire.Found)).state == "absent"
         server.writer.close()
@@ -203,8 +239,10 @@ def test_a_server_whose_epoch_is_over_is_refused(node):
         assert hello.epoch >= 5
         await server.hung_up()
         await server.welcome(epoch=6)
-        server.send(wire.Stop("runs", 6))
-        last = (await server.reports(lambda body: ended(body) and body.attempt_id == "runs"))[-1]
+        server.send(wire.StopAttempt("runs", 6))
+        last = (
+            await server.reports(lambda body: ended(body) and body.attempt_id == "runs")
+        )[-1]
         assert last.body.stopped == "cancelled"
 
     by_hand(node, scenario)
@@ -237,9 +275,13 @@ def test_logs_are_read_by_offset_and_waited_for(node):
         assert await read("a1", 4) == wire.LogPart(7, 4, b"two\n", end=True)
         assert await read("a1", 0, 3) == wire.LogPart(7, 0, b"one", end=False)
         assert await read("a1", 8, wait_s=60) == wire.LogPart(7, 8, b"", end=True)
-        assert await read("a1", -1, tail_lines=1) == wire.LogPart(7, 4, b"two\n", end=True)
+        assert await read("a1", -1, tail_lines=1) == wire.LogPart(
+            7, 4, b"two\n", end=True
+        )
         assert await read("a1", -1, tail_lines=0) == wire.LogPart(7, 8, b"", end=True)
-        assert await read("nobody", 0) == wire.LogPart(7, 0, b"", end=True, missing=True)
+        assert await read("nobody", 0) == wire.LogPart(
+            7, 0, b"", end=True, missing=True
+        )
 
     by_hand(node, scenario)
 
@@ -247,13 +289,16 @@ def test_logs_are_read_by_offset_and_waited_for(node):
 def test_told_to_leave_it_leaves_its_jobs_to_the_next_agent(node):
     job = node.start("print('here', flush=True); import time; time.sleep(1000)")
     node.says(job, "here")
-    agent, keeper = node.pid("agent"), node.pid("keeper")
+    agent = node.pid("agent")
+    keeper = node.pid("keeper")
     node.provider._guard.cancel()
     node.loop.run(node.provider.dismiss())
     gone(agent)
     node.close()
     node.open()
-    assert [(seen.attempt_id, seen.state) for seen in node.linked(2).attempts] == [(job, "running")]
+    assert [(seen.attempt_id, seen.state) for seen in node.linked(2).attempts] == [
+        (job, "running")
+    ]
     assert node.pid("keeper") != keeper
     node.stop(job)
     ended = node.ended(job)

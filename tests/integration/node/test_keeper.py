@@ -22,7 +22,8 @@ from tests.support.wait import wait_until
 KEEPER = Path(keeper_module.__file__)
 SRC = Path(gpuyard.__file__).parents[1]
 
-# Starts the jobs in `jobs.json` in its first life, notes them down, and then does what its argument says.
+# Starts the jobs in `jobs.json` in its first life, notes them down, and then does what
+# its argument says.
 AGENT = """
 import json, os, pathlib, signal, sys, time
 sys.path.insert(0, {src!r})
@@ -32,13 +33,13 @@ first = not lives.exists()
 with lives.open("a") as file:
     file.write(f"{{os.getpid()}} {{time.monotonic()}}\\n")
 if first:
-    from gpuyard.node.launcher import Launch, spawn
+    from gpuyard.node.launcher import LaunchRequest, spawn
     jobs = json.loads((folder / "jobs.json").read_text())
     noted = []
     for number, argv in enumerate(jobs):
         attempt_id = f"att_{{sys.argv[3]}}_{{number}}"
         environment = {{"PATH": os.environ["PATH"], "GPUYARD_ATTEMPT_ID": attempt_id}}
-        process = spawn(Launch(attempt_id, tuple(argv), environment, folder, folder / f"{{number}}.log"))
+        process = spawn(LaunchRequest(attempt_id, tuple(argv), environment, folder, folder / f"{{number}}.log"))
         noted.append([attempt_id, process.pid, process.start_ticks])
     (folder / "noted.new").write_text(json.dumps(noted))
     (folder / "noted.new").rename(folder / "noted")
@@ -64,13 +65,30 @@ class Node:
         (folder / "agent.py").write_text(AGENT.format(src=str(SRC)))
         (folder / "jobs.json").write_text("[]")
 
-    def start(self, then: str = "stay", *, wrapper: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    def start(
+        self, then: str = "stay", *, wrapper: tuple[str, ...] = ()
+    ) -> subprocess.Popen[str]:
         """Start a keeper of an agent that does `then` once it has started its jobs."""
-        agent = [sys.executable, str(self.folder / "agent.py"), str(self.folder), then, self.run_id]
+        agent = [
+            sys.executable,
+            str(self.folder / "agent.py"),
+            str(self.folder),
+            then,
+            self.run_id,
+        ]
         return self.keep(*agent, wrapper=wrapper)
 
     def keep(self, *agent: str, wrapper: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-        command = [*wrapper, sys.executable, "-I", str(KEEPER), "--dir", str(self.folder), "--", *agent]
+        command = [
+            *wrapper,
+            sys.executable,
+            "-I",
+            str(KEEPER),
+            "--dir",
+            str(self.folder),
+            "--",
+            *agent,
+        ]
         keeper = subprocess.Popen(command, cwd="/", stdout=subprocess.PIPE, text=True)
         self.keepers.append(keeper)
         return keeper
@@ -83,7 +101,10 @@ class Node:
 
     def agent(self, life: int = 1) -> int:
         """The pid of the agent's n-th life, awaited."""
-        return wait_until(lambda: len(self.lives()) >= life and self.lives()[life - 1][0], what=f"life {life}")
+        return wait_until(
+            lambda: len(self.lives()) >= life and self.lives()[life - 1][0],
+            what=f"life {life}",
+        )
 
     def noted(self) -> list[tuple[str, int, int]]:
         wait_until((self.folder / "noted").exists, 30, what="the jobs to be noted down")
@@ -106,7 +127,11 @@ def node(tmp_path: Path) -> Iterator[Node]:
         keeper.wait()
         keeper.stdout.close()
     jobs = json.loads((tmp_path / "jobs.json").read_text())
-    attempts = [pid for number in range(len(jobs)) for pid in find_attempt(f"att_{node.run_id}_{number}")]
+    attempts = [
+        pid
+        for number in range(len(jobs))
+        for pid in find_attempt(f"att_{node.run_id}_{number}")
+    ]
     for pid in attempts + [pid for pid, _ in node.lives()]:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -118,32 +143,71 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 def exit_of(process: Process) -> Exit:
     """How it ended, once the keeper has written that down."""
-    return wait_until(lambda: (found := process.exit()) and not found.lost and found, what="the keeper's record")
+    return wait_until(
+        lambda: (found := process.exit()) and not found.lost and found,
+        what="the keeper's record",
+    )
 
 
 def jobs(node: Node, *scripts: str) -> None:
-    (node.folder / "jobs.json").write_text(json.dumps([["sh", "-c", script] for script in scripts]))
+    (node.folder / "jobs.json").write_text(
+        json.dumps([["sh", "-c", script] for script in scripts])
+    )
 
 
 def test_a_killed_agents_jobs_keep_their_exit_codes(node):
     wait = "while [ ! -e go ]; do sleep 0.01; done; "
-    jobs(node, wait + "exit 7", wait + "exit 0", wait + "kill -9 $$", "exit 9", "kill -15 $$")
+    jobs(
+        node,
+        wait + "exit 7",
+        wait + "exit 0",
+        wait + "kill -9 $$",
+        "exit 9",
+        "kill -15 $$",
+    )
     node.start()
     processes = node.adopted()
     os.kill(node.agent(), signal.SIGKILL)
     node.agent(life=2)
-    assert [process.alive() for process in processes] == [True, True, True, False, False]
+    assert [process.alive() for process in processes] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
     (node.folder / "go").touch()
     exits = [exit_of(process) for process in processes]
-    assert exits == [Exit(code=7), Exit(code=0), Exit(signal=9), Exit(code=9), Exit(signal=15)]
-    record = json.loads((node.folder / "exits" / f"{processes[0].pid}-{processes[0].start_ticks}.json").read_text())
-    assert (record["pid"], record["start_ticks"]) == (processes[0].pid, processes[0].start_ticks)
-    assert (record["code"], record["signal"], record["attempt"]) == (7, None, processes[0].attempt_id)
+    assert exits == [
+        Exit(code=7),
+        Exit(code=0),
+        Exit(signal=9),
+        Exit(code=9),
+        Exit(signal=15),
+    ]
+    record = json.loads(
+        (
+            node.folder
+            / "exits"
+            / f"{processes[0].pid}-{processes[0].start_ticks}.json"
+        ).read_text()
+    )
+    assert (record["pid"], record["start_ticks"]) == (
+        processes[0].pid,
+        processes[0].start_ticks,
+    )
+    assert (record["code"], record["signal"], record["attempt"]) == (
+        7,
+        None,
+        processes[0].attempt_id,
+    )
     assert abs(record["at"] - time.time()) < 60
 
 
 def test_of_200_quick_jobs_no_exit_code_is_lost(node):
-    """Some end before their agent is killed, some after, some meanwhile; it reaps none of them."""
+    """Some end before their agent is killed, some after, some meanwhile; it reaps none
+    of them.
+    """
     jobs(node, *(f"sleep 0.{number % 7}; exit {number}" for number in range(200)))
     node.start()
     processes = node.adopted()
@@ -158,7 +222,10 @@ def test_an_agent_that_keeps_dying_is_started_ever_more_slowly(node):
     node.agent(life=5)
     starts = [at for _, at in node.lives()]
     pauses = [after - before for before, after in itertools.pairwise(starts)]
-    assert all(pause >= least for pause, least in zip(pauses, (0.1, 0.2, 0.4, 0.8), strict=False))
+    assert all(
+        pause >= least
+        for pause, least in zip(pauses, (0.1, 0.2, 0.4, 0.8), strict=False)
+    )
     assert "exit code 1" in node.log()
 
 
@@ -169,11 +236,27 @@ def test_a_stable_life_starts_the_pauses_afresh(monkeypatch, tmp_path):
     monkeypatch.setattr(keeper_module.time, "monotonic", lambda: clock)
     planned: list[float] = []
     for life in (1.0, 1.0, 1.0, 29.0, 31.0, 1.0, *[1.0] * 8):
-        kept._started_at, clock = clock, clock + life
+        kept._started_at = clock
+        clock = clock + life
         kept._plan_restart()
         planned.append(round(kept._start_at - clock, 3))
         clock = kept._start_at
-    assert planned == [0.1, 0.2, 0.4, 0.8, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 10.0]
+    assert planned == [
+        0.1,
+        0.2,
+        0.4,
+        0.8,
+        0.1,
+        0.2,
+        0.4,
+        0.8,
+        1.6,
+        3.2,
+        6.4,
+        10.0,
+        10.0,
+        10.0,
+    ]
 
 
 def test_a_killed_agent_is_started_again(node):
@@ -258,7 +341,9 @@ def test_a_hangup_changes_nothing_and_is_not_handed_on(node):
     agent = node.agent()
     keeper.send_signal(signal.SIGHUP)
     status = Path(f"/proc/{agent}/status").read_text()
-    signals = dict(line.split(":\t") for line in status.splitlines() if line.startswith("Sig"))
+    signals = dict(
+        line.split(":\t") for line in status.splitlines() if line.startswith("Sig")
+    )
     assert int(signals["SigBlk"], 16) == 0
     assert int(signals["SigIgn"], 16) & 1 << (signal.SIGHUP - 1) == 0
     os.kill(agent, signal.SIGKILL)
@@ -283,7 +368,9 @@ def test_the_agent_outlives_its_keeper(node):
 
 
 def test_exit_codes_are_kept_where_children_are_ignored(node):
-    """SIGCHLD ignored by whoever starts the keeper would make the kernel reap for it."""
+    """SIGCHLD ignored by whoever starts the keeper would make the kernel reap for
+    it.
+    """
     jobs(node, "exit 7")
     node.start(wrapper=("env", "--ignore-signal=CHLD"))
     (process,) = node.adopted()
@@ -308,7 +395,10 @@ def test_only_leaders_are_recorded(node):
     """What a job leaves in its own session is reaped without a word."""
     jobs(node, "sleep 0.3 & sleep 0.2 & exit 4", "(setsid sh -c 'exit 5' &) ; exit 6")
     node.start("0").wait(20)
-    codes = [json.loads(file.read_text())["code"] for file in (node.folder / "exits").iterdir()]
+    codes = [
+        json.loads(file.read_text())["code"]
+        for file in (node.folder / "exits").iterdir()
+    ]
     assert sorted(codes) == [4, 5, 6]
 
 
@@ -333,7 +423,11 @@ def test_the_log_is_moved_away_when_it_is_full(node):
 
 
 def test_without_an_agent_there_is_nothing_to_keep(tmp_path):
-    run = subprocess.run([sys.executable, "-I", KEEPER, "--dir", tmp_path / "node"], capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-I", KEEPER, "--dir", tmp_path / "node"],
+        capture_output=True,
+        text=True,
+    )
     assert run.returncode == 2
     assert "command" in run.stderr
     assert not (tmp_path / "node").exists()

@@ -1,4 +1,6 @@
-"""Limits hold: by control groups as this machine has them, and by resource limits and affinity without."""
+"""Limits hold: by control groups as this machine has them, and by resource limits and
+affinity without.
+"""
 
 import os
 import shutil
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import gpuyard
-from gpuyard.node.launcher import Cgroup, Limits
+from gpuyard.node.launcher import Cgroup, ProcessLimits
 from gpuyard.node.launcher.hierarchy import hierarchies
 from gpuyard.node.launcher.limits import fall_back
 from tests.support.wait import wait_until
@@ -37,22 +39,38 @@ SRC = str(Path(gpuyard.__file__).parents[1])
 
 def have(controller: str) -> pytest.MarkDecorator:
     works = any(controller in hierarchy.controllers for hierarchy in hierarchies())
-    return pytest.mark.skipif(not works, reason=f"no control group here may use the {controller} controller")
+    return pytest.mark.skipif(
+        not works, reason=f"no control group here may use the {controller} controller"
+    )
 
 
 def version_of(controller: str) -> int:
-    return next(hierarchy.version for hierarchy in hierarchies() if controller in hierarchy.controllers)
+    return next(
+        hierarchy.version
+        for hierarchy in hierarchies()
+        if controller in hierarchy.controllers
+    )
 
 
 def setting(process, *names: str) -> str:
     """The content of the first of these files that one of the attempt's groups has."""
-    files = [path / name for name in names for path in process.cgroup.paths if (path / name).exists()]
+    files = [
+        path / name
+        for name in names
+        for path in process.cgroup.paths
+        if (path / name).exists()
+    ]
     return files[0].read_text().strip()
 
 
 @have("memory")
 def test_out_of_memory_is_told(start, ended, python):
-    process = start(python, "-c", ALLOCATE.format(mib=200), limits=Limits(memory_bytes=64 * MIB))
+    process = start(
+        python,
+        "-c",
+        ALLOCATE.format(mib=200),
+        limits=ProcessLimits(memory_bytes=64 * MIB),
+    )
     assert process.enforcement["memory"].startswith("cgroup v")
     exit = ended(process)
     assert (exit.signal, exit.out_of_memory) == (9, True)
@@ -61,23 +79,39 @@ def test_out_of_memory_is_told(start, ended, python):
 
 @have("memory")
 def test_a_plain_sigkill_is_not_out_of_memory(start, ended):
-    exit = ended(start("sh", "-c", "kill -9 $$", limits=Limits(memory_bytes=64 * MIB)))
+    exit = ended(
+        start("sh", "-c", "kill -9 $$", limits=ProcessLimits(memory_bytes=64 * MIB))
+    )
     assert (exit.signal, exit.out_of_memory) == (9, False)
 
 
 @have("memory")
 def test_a_worker_killed_for_memory_makes_the_failure_one(start, ended, python):
-    """The leader survives it in version 1 and fails for want of its worker; in version 2 all go together."""
+    """The leader survives it in version 1 and fails for want of its worker; in version
+    2 all go together.
+    """
     worker = ALLOCATE.format(mib=200)
-    program = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {worker!r}]) != 0)"
-    exit = ended(start(python, "-c", program, limits=Limits(memory_bytes=64 * MIB)))
+    program = (
+        "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c',"
+        f" {worker!r}]) != 0)"
+    )
+    exit = ended(
+        start(python, "-c", program, limits=ProcessLimits(memory_bytes=64 * MIB))
+    )
     assert exit.out_of_memory is True
     assert (exit.code, exit.signal) in ((1, None), (None, 9))
 
 
 @have("memory")
 def test_within_its_memory_a_job_runs(start, ended, python):
-    exit = ended(start(python, "-c", ALLOCATE.format(mib=20), limits=Limits(memory_bytes=64 * MIB)))
+    exit = ended(
+        start(
+            python,
+            "-c",
+            ALLOCATE.format(mib=20),
+            limits=ProcessLimits(memory_bytes=64 * MIB),
+        )
+    )
     assert (exit.code, exit.out_of_memory) == (0, False)
 
 
@@ -85,13 +119,20 @@ def test_within_its_memory_a_job_runs(start, ended, python):
 @pytest.mark.parametrize("memory_bytes", [4096, MIB, 4 * MIB])
 def test_memory_too_small_to_start_in_is_out_of_memory(start, ended, memory_bytes):
     """Whether the kernel strikes before the program runs or after."""
-    exit = ended(start("bash", "-c", "echo {1..1000000}", limits=Limits(memory_bytes=memory_bytes)))
+    exit = ended(
+        start(
+            "bash",
+            "-c",
+            "echo {1..1000000}",
+            limits=ProcessLimits(memory_bytes=memory_bytes),
+        )
+    )
     assert (exit.signal, exit.out_of_memory) == (9, True)
 
 
 @have("cpu")
 def test_the_cpu_quota_is_set(start):
-    process = start("sleep", "100", limits=Limits(cpus=1.5))
+    process = start("sleep", "100", limits=ProcessLimits(cpus=1.5))
     assert process.enforcement == {"cpus": f"cgroup v{version_of('cpu')}"}
     if version_of("cpu") == 2:
         assert setting(process, "cpu.max") == "150000 100000"
@@ -102,11 +143,12 @@ def test_the_cpu_quota_is_set(start):
 
 @have("pids")
 def test_a_fork_bomb_is_stopped(start, python, log):
-    process = start(python, "-u", "-c", BOMB, limits=Limits(processes=10))
+    process = start(python, "-u", "-c", BOMB, limits=ProcessLimits(processes=10))
     assert process.enforcement["processes"].startswith("cgroup v")
     assert setting(process, "pids.max") == "10"
     wait_until(lambda: "refused" in log.read_text(), 30, what="the refusal")
-    # With the leader nine make ten. What it forked before it was in its group came on top of that.
+    # With the leader nine make ten. What it forked before it was in its group came on
+    # top of that.
     assert 9 <= int(log.read_text().split()[-1]) < 20
 
 
@@ -114,14 +156,27 @@ def test_a_fork_bomb_is_stopped(start, python, log):
 @have("cpu")
 @have("pids")
 def test_all_limits_hold_together_and_from_the_start(start):
-    process = start("sleep", "100", limits=Limits(memory_bytes=64 * MIB, cpus=0.5, processes=20))
+    process = start(
+        "sleep",
+        "100",
+        limits=ProcessLimits(memory_bytes=64 * MIB, cpus=0.5, processes=20),
+    )
     assert set(process.enforcement) == {"memory", "cpus", "processes"}
     assert setting(process, "memory.max", "memory.limit_in_bytes") == str(64 * MIB)
-    assert all(str(process.pid) in (path / "cgroup.procs").read_text().split() for path in process.cgroup.paths)
+    assert all(
+        str(process.pid) in (path / "cgroup.procs").read_text().split()
+        for path in process.cgroup.paths
+    )
 
 
 def test_without_groups_memory_is_held_by_a_resource_limit(start, ended, python, log):
-    process = start(python, "-c", ALLOCATE.format(mib=200), limits=Limits(memory_bytes=64 * MIB), cgroups=False)
+    process = start(
+        python,
+        "-c",
+        ALLOCATE.format(mib=200),
+        limits=ProcessLimits(memory_bytes=64 * MIB),
+        cgroups=False,
+    )
     assert process.cgroup is None
     assert process.enforcement == {"memory": "rlimit"}
     assert ended(process).code == 1
@@ -129,42 +184,64 @@ def test_without_groups_memory_is_held_by_a_resource_limit(start, ended, python,
 
 
 def test_the_resource_limit_lets_a_job_reserve_address_space(start, ended, python):
-    """CUDA reserves hundreds of gigabytes that it never writes to: RLIMIT_AS would keep it from starting."""
-    reserve = "import mmap; mmap.mmap(-1, 1 << 38, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0)"
-    assert ended(start(python, "-c", reserve, limits=Limits(memory_bytes=64 * MIB), cgroups=False)).code == 0
+    """CUDA reserves hundreds of gigabytes that it never writes to: RLIMIT_AS would keep
+    it from starting.
+    """
+    reserve = (
+        "import mmap; mmap.mmap(-1, 1 << 38, flags=mmap.MAP_PRIVATE |"
+        " mmap.MAP_ANONYMOUS, prot=0)"
+    )
+    assert (
+        ended(
+            start(
+                python,
+                "-c",
+                reserve,
+                limits=ProcessLimits(memory_bytes=64 * MIB),
+                cgroups=False,
+            )
+        ).code
+        == 0
+    )
 
 
 def test_without_groups_cpus_are_held_by_affinity(start, log, ended, python):
     show = "import os; print(len(os.sched_getaffinity(0)))"
-    process = start(python, "-c", show, limits=Limits(cpus=0.5), cgroups=False)
+    process = start(python, "-c", show, limits=ProcessLimits(cpus=0.5), cgroups=False)
     assert process.enforcement == {"cpus": "affinity"}
     assert ended(process).code == 0
     assert log.read_text() == "1\n"
 
 
 def test_more_cpus_than_there_are_means_all():
-    assert fall_back({"cpus": 1000}, "att_x").cpus == tuple(sorted(os.sched_getaffinity(0)))
+    assert fall_back({"cpus": 1000}, "att_x").cpus == tuple(
+        sorted(os.sched_getaffinity(0))
+    )
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root is not bound by RLIMIT_NPROC")
 def test_root_is_told_that_its_processes_are_not_limited(start):
-    process = start("sleep", "100", limits=Limits(processes=5), cgroups=False)
+    process = start("sleep", "100", limits=ProcessLimits(processes=5), cgroups=False)
     assert process.enforcement == {"processes": "none: RLIMIT_NPROC does not bind root"}
 
 
 @pytest.mark.skipif(
-    os.getuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv (Debian: util-linux)"
+    os.getuid() != 0 or shutil.which("setpriv") is None,
+    reason="needs root and setpriv (Debian: util-linux)",
 )
 def test_another_users_fork_bomb_is_stopped_by_a_resource_limit(attempt_id):
-    """By an agent in a process of its own. 54321 is nobody's user id: nothing else counts against its limit."""
+    """By an agent in a process of its own.
+
+    54321 is nobody's user id: nothing else counts against its limit.
+    """
     agent = """if True:
         import pathlib, sys, tempfile, time
-        from gpuyard.node.launcher import Launch, Limits, find_attempt, spawn
+        from gpuyard.node.launcher import LaunchRequest, ProcessLimits, find_attempt, spawn
         with tempfile.TemporaryDirectory() as folder:
             log = pathlib.Path(folder, "log")
             argv = ("sh", "-c", "for i in $(seq 40); do sleep 100 & done; wait")
             environment = {"GPUYARD_ATTEMPT_ID": sys.argv[1]}
-            process = spawn(Launch(sys.argv[1], argv, environment, pathlib.Path(folder), log, Limits(processes=10)))
+            process = spawn(LaunchRequest(sys.argv[1], argv, environment, pathlib.Path(folder), log, ProcessLimits(processes=10)))
             deadline = time.monotonic() + 10
             while process.exit() is None and time.monotonic() < deadline:
                 time.sleep(0.01)
@@ -172,7 +249,10 @@ def test_another_users_fork_bomb_is_stopped_by_a_resource_limit(attempt_id):
             print(process.enforcement, 5 <= left <= 10, "fork" in log.read_text(), process.kill_all())
     """
     # Python may be installed where only root may read.
-    become = "setpriv --reuid 54321 --clear-groups --inh-caps -all,+dac_read_search --ambient-caps +dac_read_search"
+    become = (
+        "setpriv --reuid 54321 --clear-groups --inh-caps -all,+dac_read_search"
+        " --ambient-caps +dac_read_search"
+    )
     run = subprocess.run(
         [*become.split(), sys.executable, "-B", "-c", agent, attempt_id],
         env={**os.environ, "PYTHONPATH": SRC},
@@ -197,21 +277,23 @@ def test_another_users_fork_bomb_is_stopped_by_a_resource_limit(attempt_id):
 )
 def test_what_is_no_limit_is_refused(limits, field):
     with pytest.raises(ValueError, match=field):
-        Limits(**limits)
+        ProcessLimits(**limits)
 
 
 @pytest.mark.parametrize("attempt_id", ["", ".", "..", "a/b", "../x", "a\0b"])
 def test_a_group_is_only_made_for_a_file_name(attempt_id):
     with pytest.raises(ValueError, match="file name"):
-        Cgroup.create(attempt_id, Limits())
+        Cgroup.create(attempt_id, ProcessLimits())
 
 
-groups_work = pytest.mark.skipif(not hierarchies(), reason="no control group can be made here")
+groups_work = pytest.mark.skipif(
+    not hierarchies(), reason="no control group can be made here"
+)
 
 
 @groups_work
 def test_a_group_is_found_again_and_removed(attempt_id):
-    made = Cgroup.create(attempt_id, Limits(processes=5))
+    made = Cgroup.create(attempt_id, ProcessLimits(processes=5))
     assert made is not None
     again = Cgroup.open(attempt_id)
     assert again is not None
@@ -219,12 +301,19 @@ def test_a_group_is_found_again_and_removed(attempt_id):
     assert (again.procs(), again.empty(), again.oom_kills()) == ([], True, 0)
     assert again.remove()
     assert Cgroup.open(attempt_id) is None
-    assert (again.procs(), again.empty(), again.kill(), again.remove()) == ([], True, True, True)
+    assert (again.procs(), again.empty(), again.kill(), again.remove()) == (
+        [],
+        True,
+        True,
+        True,
+    )
 
 
 @groups_work
 def test_a_group_is_found_by_a_live_process_wherever_it_is(start):
-    """After a restart the agent's own group, and with it the default place, may be another."""
+    """After a restart the agent's own group, and with it the default place, may be
+    another.
+    """
     root = Path(f"/gpuyard-test-{os.getpid()}")
     process = start("sleep", "100", cgroup_root=root)
     try:
@@ -257,12 +346,14 @@ def test_a_group_in_use_is_not_removed_and_those_below_it_are(start):
 
 
 @have("pids")
-def test_the_place_for_groups_is_made_anew_if_someone_removed_it(start, ended, attempt_id):
+def test_the_place_for_groups_is_made_anew_if_someone_removed_it(
+    start, ended, attempt_id
+):
     root = Path(f"/gpuyard-test-{os.getpid()}")
-    Cgroup.create(attempt_id, Limits(processes=5), root).remove()
+    Cgroup.create(attempt_id, ProcessLimits(processes=5), root).remove()
     for hierarchy in hierarchies(root):
         hierarchy.root.rmdir()
-    process = start("true", limits=Limits(processes=5), cgroup_root=root)
+    process = start("true", limits=ProcessLimits(processes=5), cgroup_root=root)
     assert process.enforcement == {"processes": f"cgroup v{version_of('pids')}"}
     assert ended(process).code == 0
     process.reap()

@@ -1,4 +1,6 @@
-"""A log is read by offset, from its end, and after its front has been given back to the disk."""
+"""A log is read by offset, from its end, and after its front has been given back to the
+disk.
+"""
 
 import os
 import subprocess
@@ -11,11 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuyard.node.launcher import LogFile, logfile
+from tests.support.examples import examples
 
 KIB = 1024
 BLOCK = 4 * KIB  # what the file systems these tests run on round a hole to
 
-lines_of_text = st.binary(max_size=40) | st.just(b"\n") | st.sampled_from([b"x" * 5000, b"\r" * 3000, b"\n" * 2000])
+lines_of_text = (
+    st.binary(max_size=40)
+    | st.just(b"\n")
+    | st.sampled_from([b"x" * 5000, b"\r" * 3000, b"\n" * 2000])
+)
 texts = st.lists(lines_of_text, max_size=40).map(b"\n".join)
 
 
@@ -34,7 +41,9 @@ def model_tail(content: bytes, lines: int, first: int = 0) -> tuple[int, bytes]:
 
 
 def model_start(content: bytes, hole: int) -> int:
-    """Where the first whole line begins after a hole of so many bytes, looked for in one block."""
+    """Where the first whole line begins after a hole of so many bytes, looked for in
+    one block.
+    """
     return hole and hole + content[hole : hole + 64 * KIB].find(b"\n") + 1
 
 
@@ -50,7 +59,7 @@ def written(folder: Path, content: bytes) -> LogFile:
 
 
 @given(content=texts, offset=st.integers(0, 30_000), limit=st.integers(0, 30_000))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_read_is_a_slice(folder, content, offset, limit):
     log = written(folder, content)
     assert log.size() == len(content)
@@ -59,13 +68,13 @@ def test_read_is_a_slice(folder, content, offset, limit):
 
 
 @given(content=texts, lines=st.integers(0, 50))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_tail_is_the_last_lines(folder, content, lines):
     assert written(folder, content).tail(lines) == model_tail(content, lines)
 
 
 @given(content=texts, lines=st.integers(1, 50), limit=st.integers(0, 9000))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_tail_is_cut_to_its_limit(folder, content, lines, limit):
     offset, data = model_tail(content, lines, max(0, len(content) - limit))
     assert written(folder, content).tail(lines, limit) == (offset, data)
@@ -78,7 +87,7 @@ def test_a_tail_is_cut_to_its_limit(folder, content, lines, limit):
     offset=st.integers(0, 60_000),
     lines=st.integers(0, 50),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_after_a_cap_offsets_mean_what_they_meant(folder, content, caps, offset, lines):
     if not holes_work(folder):
         pytest.skip("this file system cannot punch holes")
@@ -110,7 +119,9 @@ def test_a_writer_goes_on_at_the_end_while_the_front_goes(start, ended, python, 
     """As a job does: with one descriptor, opened before."""
     writer = "import sys\nfor i in range(60000): print(f'{i:06}', flush=i % 100 == 0)"
     process = start(python, "-u", "-c", writer)
-    file, offset, seen = LogFile(log), 0, []
+    file = LogFile(log)
+    offset = 0
+    seen = []
     while process.alive() or offset < file.size():
         begin, data = file.read(offset, 50_000)
         assert begin == offset or begin % 7 == 0
@@ -142,7 +153,9 @@ def test_a_line_longer_than_a_block_starts_where_the_hole_ends(folder):
     assert log.tail(1) == (log.size() - 4, b"end\n")
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root to mount a ramfs, which has no holes")
+@pytest.mark.skipif(
+    os.getuid() != 0, reason="needs root to mount a ramfs, which has no holes"
+)
 def test_a_file_system_without_holes_keeps_the_file(tmp_path):
     script = """if True:
         import pathlib, subprocess, sys
@@ -155,7 +168,15 @@ def test_a_file_system_without_holes_keeps_the_file(tmp_path):
     """
     source = Path(logfile.__file__).parents[3]
     # A mount namespace of its own leaves nothing to unmount.
-    command = ["unshare", "--mount", sys.executable, "-c", script, str(source), str(tmp_path)]
+    command = [
+        "unshare",
+        "--mount",
+        sys.executable,
+        "-c",
+        script,
+        str(source),
+        str(tmp_path),
+    ]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert run.stdout == "False 0 50000 (49995, b'line\\n')\n", run.stderr
 
@@ -170,6 +191,12 @@ def test_a_truncated_log_is_read_to_its_new_end(folder):
 
 def test_without_a_file_there_is_an_error(tmp_path):
     log = LogFile(tmp_path / "none")
-    for ask in (log.size, log.start, lambda: log.read(0, 1), lambda: log.tail(1), lambda: log.cap(1)):
+    for ask in (
+        log.size,
+        log.start,
+        lambda: log.read(0, 1),
+        lambda: log.tail(1),
+        lambda: log.cap(1),
+    ):
         with pytest.raises(FileNotFoundError):
             ask()

@@ -1,4 +1,6 @@
-"""Following an attempt: alive or not, how it ended, all of it found and ended, and taken over by another agent."""
+"""Following an attempt: alive or not, how it ended, all of it found and ended, and
+taken over by another agent.
+"""
 
 import asyncio
 import json
@@ -12,16 +14,31 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.node.launcher import Cgroup, Exit, Limits, Process, adopt, find_attempt, procfs
+from gpuyard.node.launcher import (
+    Cgroup,
+    Exit,
+    Process,
+    ProcessLimits,
+    adopt,
+    find_attempt,
+    procfs,
+)
 from gpuyard.node.launcher.hierarchy import hierarchies
 from tests.support.wait import wait_until
 
 # Leaves the session and its parents, and ignores what it can.
 DAEMON = "trap '' TERM HUP INT; echo $$ > daemon.pid; exec sleep 1000"
-AS_DAEMON = "(setsid {env} sh daemon.sh &); while [ ! -s daemon.pid ]; do sleep 0.01; done; {then}"
+AS_DAEMON = (
+    "(setsid {env} sh daemon.sh &); while [ ! -s daemon.pid ]; do sleep 0.01; done;"
+    " {then}"
+)
 
-groups_work = pytest.mark.skipif(not hierarchies(), reason="no control group can be made here")
-both_ways = pytest.mark.parametrize("cgroups", [True, False], ids=["cgroups", "no-cgroups"])
+groups_work = pytest.mark.skipif(
+    not hierarchies(), reason="no control group can be made here"
+)
+both_ways = pytest.mark.parametrize(
+    "cgroups", [True, False], ids=["cgroups", "no-cgroups"]
+)
 
 
 def running(pid: int) -> bool:
@@ -29,13 +46,22 @@ def running(pid: int) -> bool:
     return found is not None and not found.dead
 
 
-def daemon(start, folder: Path, env: str = "", then: str = "exit 3", **launch) -> tuple[Process, int]:
+def daemon(
+    start, folder: Path, env: str = "", then: str = "exit 3", **launch
+) -> tuple[Process, int]:
     """Start an attempt that leaves a daemon; the attempt and the daemon's pid."""
     (folder / "daemon.sh").write_text(DAEMON)
-    # The pause is for the control group: what a job does in its first half millisecond is another test.
-    process = start("sh", "-c", "sleep 0.05; " + AS_DAEMON.format(env=env, then=then), **launch)
+    # The pause is for the control group: what a job does in its first half millisecond
+    # is another test.
+    process = start(
+        "sh", "-c", "sleep 0.05; " + AS_DAEMON.format(env=env, then=then), **launch
+    )
     file = folder / "daemon.pid"
-    return process, int(wait_until(lambda: file.exists() and file.read_text().strip(), what="the daemon"))
+    return process, int(
+        wait_until(
+            lambda: file.exists() and file.read_text().strip(), what="the daemon"
+        )
+    )
 
 
 def test_alive_until_the_end(start, ended):
@@ -60,7 +86,8 @@ def test_the_descriptor_is_readable_at_the_end(start):
 
 def test_an_event_loop_can_wait_for_the_end(start):
     async def wait() -> None:
-        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
         process = start("true")
         loop.add_reader(process, done.set)
         await asyncio.wait_for(done.wait(), 10)
@@ -94,25 +121,36 @@ def test_a_child_that_someone_else_reaped_is_lost(start):
     assert process.exit() == Exit(lost=True)
 
 
-def test_a_signal_reaches_every_group_of_the_session(start, ended, python, log, tmp_path):
+def test_a_signal_reaches_every_group_of_the_session(
+    start, ended, python, log, tmp_path
+):
     (tmp_path / "group.py").write_text(
-        "import os, signal\n"
-        "os.setpgid(0, 0)\n"
-        "signal.signal(signal.SIGTERM, lambda *_: (print('group', flush=True), os._exit(0)))\n"
-        "print('up', flush=True)\n"
-        "while True: signal.pause()\n"
+        "import os, signal\nos.setpgid(0, 0)\nsignal.signal(signal.SIGTERM, lambda *_:"
+        " (print('group', flush=True), os._exit(0)))\nprint('up', flush=True)\nwhile"
+        " True: signal.pause()\n"
     )
-    script = f"trap 'echo leader; exit 3' TERM; {python} -I group.py & while :; do sleep 0.01; done"
+    script = (
+        f"trap 'echo leader; exit 3' TERM; {python} -I group.py & while :; do sleep"
+        " 0.01; done"
+    )
     process = start("sh", "-c", script)
     wait_until(lambda: "up" in log.read_text(), what="the second group")
-    assert len({found.group for found in procfs.stats() if found.session == process.pid}) == 2
+    assert (
+        len({found.group for found in procfs.stats() if found.session == process.pid})
+        == 2
+    )
     process.signal(signal.SIGTERM)
     assert ended(process).code == 3
-    wait_until(lambda: {"leader", "group"} <= set(log.read_text().split()), what="both to have heard")
+    wait_until(
+        lambda: {"leader", "group"} <= set(log.read_text().split()),
+        what="both to have heard",
+    )
 
 
 @both_ways
-@pytest.mark.parametrize("then", ["exit 3", "sleep 1000"], ids=["leader-gone", "leader-alive"])
+@pytest.mark.parametrize(
+    "then", ["exit 3", "sleep 1000"], ids=["leader-gone", "leader-alive"]
+)
 def test_a_daemon_is_killed(start, tmp_path, cgroups, then):
     process, pid = daemon(start, tmp_path, then=then, cgroups=cgroups)
     assert procfs.stat(pid).session == pid
@@ -122,41 +160,59 @@ def test_a_daemon_is_killed(start, tmp_path, cgroups, then):
 
 
 @groups_work
-@pytest.mark.parametrize("limits", [Limits(), Limits(memory_bytes=1 << 32)], ids=["direct", "limited"])
+@pytest.mark.parametrize(
+    "limits",
+    [ProcessLimits(), ProcessLimits(memory_bytes=1 << 32)],
+    ids=["direct", "limited"],
+)
 def test_a_daemon_with_an_environment_of_its_own_is_killed(start, tmp_path, limits):
-    process, pid = daemon(start, tmp_path, env="env -i PATH=/usr/bin:/bin", limits=limits)
+    process, pid = daemon(
+        start, tmp_path, env="env -i PATH=/usr/bin:/bin", limits=limits
+    )
     assert b"GPUYARD_ATTEMPT_ID" not in b"".join(procfs.environment(pid))
     assert process.kill_all() == []
     assert not running(pid)
 
 
 @groups_work
-def test_what_a_job_started_before_its_group_held_it_is_gathered(start, tmp_path, monkeypatch):
+def test_what_a_job_started_before_its_group_held_it_is_gathered(
+    start, tmp_path, monkeypatch
+):
     """The agent may be kept from running just after it has spawned a process."""
-    join, file = Cgroup.join, tmp_path / "early.pid"
+    join = Cgroup.join
+    file = tmp_path / "early.pid"
 
     def join_late(self: Cgroup, pid: int) -> None:
-        wait_until(lambda: file.exists() and file.read_text().strip(), what="the early daemon")
+        wait_until(
+            lambda: file.exists() and file.read_text().strip(), what="the early daemon"
+        )
         join(self, pid)
 
     (tmp_path / "early.sh").write_text(
-        "echo $$ > early.pid; while [ ! -e go ]; do sleep 0.01; done; exec env -i sleep 1000"
+        "echo $$ > early.pid; while [ ! -e go ]; do sleep 0.01; done; exec env -i sleep"
+        " 1000"
     )
     monkeypatch.setattr(Cgroup, "join", join_late)
     process = start("sh", "-c", "(setsid sh early.sh &); exit 3")
     pid = int(file.read_text())
     assert pid in process.cgroup.procs()
     (tmp_path / "go").touch()
-    wait_until(lambda: procfs.environment(pid) == [b""], what="the loss of its environment")
+    wait_until(
+        lambda: procfs.environment(pid) == [b""], what="the loss of its environment"
+    )
     assert process.kill_all() == []
     assert not running(pid)
 
 
 @both_ways
 def test_what_forks_as_fast_as_it_can_is_killed(start, tmp_path, log, cgroups):
-    """Each process lives to start its successor, so that there is always one that was not there a moment ago."""
+    """Each process lives to start its successor, so that there is always one that was
+    not there a moment ago.
+    """
     script = tmp_path / "relay.sh"
-    script.write_text('#!/bin/sh\necho x\n[ $1 -lt 20000 ] && setsid "$0" $(($1 + 1)) &\n')
+    script.write_text(
+        '#!/bin/sh\necho x\n[ $1 -lt 20000 ] && setsid "$0" $(($1 + 1)) &\n'
+    )
     script.chmod(0o755)
     process = start(str(script), "1", cgroups=cgroups)
     wait_until(lambda: log.stat().st_size > 20, what="the relay to be running")
@@ -179,7 +235,8 @@ def test_stopped_processes_are_killed(start, cgroups):
 
 @both_ways
 def test_others_are_left_alone(start, cgroups):
-    one, other = start("sleep", "1000", cgroups=cgroups), start("sleep", "1000", cgroups=cgroups)
+    one = start("sleep", "1000", cgroups=cgroups)
+    other = start("sleep", "1000", cgroups=cgroups)
     assert one.kill_all() == []
     assert other.alive()
     assert one.kill_all() == []
@@ -198,7 +255,10 @@ def test_find_attempt_names_the_leader_first(start):
 
 @both_ways
 def test_usage_counts_cpu_and_memory(start, python, log, cgroups):
-    program = "m = bytearray(50 << 20)\nfor i in range(0, len(m), 4096): m[i] = 1\nprint('held')\nwhile True: pass"
+    program = (
+        "m = bytearray(50 << 20)\nfor i in range(0, len(m), 4096): m[i] ="
+        " 1\nprint('held')\nwhile True: pass"
+    )
     process = start(python, "-u", "-c", program, cgroups=cgroups)
     wait_until(lambda: "held" in log.read_text(), what="the memory")
     first = process.usage()
@@ -213,20 +273,38 @@ def test_usage_counts_cpu_and_memory(start, python, log, cgroups):
 
 @pytest.fixture
 def orphan(tmp_path, attempt_id):
-    """A process that is no child of this one, as a dead agent leaves it: its attempt, pid and start."""
+    """A process that is no child of this one, as a dead agent leaves it: its attempt,
+    pid and start.
+    """
     ready = tmp_path / "orphan.pid"
     environment = {**os.environ, "GPUYARD_ATTEMPT_ID": attempt_id}
     command = f"setsid sh -c 'echo $$ > {ready}; exec sleep 1000' &"
-    subprocess.run(["sh", "-c", command], env=environment, check=True, stdout=subprocess.DEVNULL)
-    pid = int(wait_until(lambda: ready.exists() and ready.read_text().strip(), what="the orphan"))
-    wait_until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n", what="its exec")
+    subprocess.run(
+        ["sh", "-c", command], env=environment, check=True, stdout=subprocess.DEVNULL
+    )
+    pid = int(
+        wait_until(
+            lambda: ready.exists() and ready.read_text().strip(), what="the orphan"
+        )
+    )
+    wait_until(
+        lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n", what="its exec"
+    )
     yield attempt_id, pid, procfs.stat(pid).start_ticks
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
-def write_record(folder: Path, pid: int, start_ticks: int, code: int | None, signum: int | None) -> None:
-    content = {"pid": pid, "start_ticks": start_ticks, "code": code, "signal": signum, "at": 0.0}
+def write_record(
+    folder: Path, pid: int, start_ticks: int, code: int | None, signum: int | None
+) -> None:
+    content = {
+        "pid": pid,
+        "start_ticks": start_ticks,
+        "code": code,
+        "signal": signum,
+        "at": 0.0,
+    }
     (folder / f"{pid}-{start_ticks}.json").write_text(json.dumps(content))
 
 
@@ -276,7 +354,9 @@ def test_a_damaged_record_is_no_exit_code(tmp_path, content):
 
 
 def test_a_pid_given_to_another_process_is_not_taken_for_it(orphan, tmp_path):
-    """The record under its own start time counts; the other process is neither waited for nor hurt."""
+    """The record under its own start time counts; the other process is neither waited
+    for nor hurt.
+    """
     _, pid, start_ticks = orphan
     write_record(tmp_path, pid, start_ticks - 1, 5, None)
     process = adopt("att_gone", pid, start_ticks - 1, tmp_path)
@@ -312,7 +392,7 @@ def test_what_is_no_attempts_pid_is_refused(tmp_path, pid):
 
 
 def test_adopting_finds_the_group_again(start, tmp_path):
-    process = start("sleep", "1000", limits=Limits(processes=10))
+    process = start("sleep", "1000", limits=ProcessLimits(processes=10))
     again = adopt(process.attempt_id, process.pid, process.start_ticks, tmp_path)
     assert (again.cgroup is None) == (process.cgroup is None)
     if process.cgroup:
@@ -323,12 +403,18 @@ def test_adopting_finds_the_group_again(start, tmp_path):
 
 
 def test_a_lack_of_descriptors_is_not_taken_for_death(start, tmp_path):
-    """With none left nothing can be read of a process: that must be an error, not an empty list."""
+    """With none left nothing can be read of a process: that must be an error, not an
+    empty list.
+    """
     process = start("sleep", "1000", cgroups=False)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
     try:
-        for ask in (process.kill_all, lambda: find_attempt(process.attempt_id), lambda: procfs.stat(process.pid)):
+        for ask in (
+            process.kill_all,
+            lambda: find_attempt(process.attempt_id),
+            lambda: procfs.stat(process.pid),
+        ):
             with pytest.raises(OSError, match="Too many open files"):
                 ask()
     finally:
@@ -349,12 +435,15 @@ def test_stat_reads_a_name_that_looks_like_fields(start, tmp_path):
 def test_a_process_lives_on_when_its_first_thread_ends(start, python, log):
     """Then its state reads as a zombie's, and it can still be killed."""
     program = (
-        "import ctypes, threading, time\n"
-        "threading.Thread(target=lambda: (print('up', flush=True), time.sleep(1000))).start()\n"
-        "ctypes.CDLL(None).pthread_exit(None)\n"
+        "import ctypes, threading, time\nthreading.Thread(target=lambda: (print('up',"
+        " flush=True),"
+        " time.sleep(1000))).start()\nctypes.CDLL(None).pthread_exit(None)\n"
     )
     process = start(python, "-c", program, cgroups=False)
-    wait_until(lambda: log.read_text() and procfs.stat(process.pid).state == "Z", what="the first thread's end")
+    wait_until(
+        lambda: log.read_text() and procfs.stat(process.pid).state == "Z",
+        what="the first thread's end",
+    )
     assert not procfs.stat(process.pid).dead
     assert process.exit() is None
     assert process.kill_all() == []

@@ -1,4 +1,6 @@
-"""The runner, as an engine starts it: a process with a folder, and what it leaves there."""
+"""The runner, as an engine starts it: a process with a folder, and what it leaves
+there.
+"""
 
 import json
 import os
@@ -18,9 +20,19 @@ RUNNER = Path(runner.__file__)
 
 def lay(folder: Path, *command: str, **order: Any) -> Path:
     """A folder with an order."""
-    body = {"command": list(command), "share": list(command), "workdir": None, "environment": {}, "gpus": False,
-            "stdin": False, "timeout_s": None, "grace_s": 0.5, "checkpoint": {}, "ids": {"GPUYARD_JOB_ID": "job_1"},
-            **order}  # fmt: skip
+    body = {
+        "command": list(command),
+        "share": list(command),
+        "workdir": None,
+        "environment": {},
+        "gpus": False,
+        "stdin": False,
+        "timeout_s": None,
+        "grace_s": 0.5,
+        "checkpoint": {},
+        "ids": {"GPUYARD_JOB_ID": "job_1"},
+        **order,
+    }
     (folder / "order.json").write_text(json.dumps(body))
     return folder
 
@@ -38,10 +50,14 @@ def end_of(folder: Path) -> dict[str, Any]:
 def test_what_became_of_it_stands_in_its_folder(tmp_path: Path) -> None:
     (tmp_path / "stdin").write_bytes(b"from outside")
     code = "cat; echo; echo $GPUYARD_JOB_ID $MINE '[$CUDA_VISIBLE_DEVICES]' >&2; exit 7"
-    end = end_of(lay(tmp_path, "sh", "-c", code, stdin=True, environment={"MINE": "$(x)"}))
+    end = end_of(
+        lay(tmp_path, "sh", "-c", code, stdin=True, environment={"MINE": "$(x)"})
+    )
     assert (end["exit_code"], end["reason"]) == (7, "")
     assert end["started_at"] <= end["ended_at"]
-    assert (tmp_path / "log").read_text() == "from outside\njob_1 $(x) [$CUDA_VISIBLE_DEVICES]\n"
+    assert (
+        tmp_path / "log"
+    ).read_text() == "from outside\njob_1 $(x) [$CUDA_VISIBLE_DEVICES]\n"
 
 
 def test_an_attempt_runs_once_however_often_it_is_started(tmp_path: Path) -> None:
@@ -62,14 +78,19 @@ def test_an_attempt_runs_once_however_often_it_is_started(tmp_path: Path) -> Non
         (("true", "nul\0byte"), None, "invalid_argument", "null byte"),
     ],
 )
-def test_what_cannot_be_started_says_why(tmp_path: Path, command, workdir, reason, said) -> None:
+def test_what_cannot_be_started_says_why(
+    tmp_path: Path, command, workdir, reason, said
+) -> None:
     end = end_of(lay(tmp_path, *command, workdir=workdir))
     assert (end["exit_code"], end["reason"]) == (None, reason)
     assert said in end["message"]
 
 
 def test_nothing_of_it_is_left_behind(tmp_path: Path) -> None:
-    code = "setsid sh -c 'echo $$ > child; exec sleep 600' & while [ ! -s child ]; do sleep 0.01; done"
+    code = (
+        "setsid sh -c 'echo $$ > child; exec sleep 600' & while [ ! -s child ]; do"
+        " sleep 0.01; done"
+    )
     end = end_of(lay(tmp_path, "sh", "-c", code, workdir=str(tmp_path)))
     assert end["exit_code"] == 0
     child = int((tmp_path / "child").read_text())
@@ -78,18 +99,46 @@ def test_nothing_of_it_is_left_behind(tmp_path: Path) -> None:
 
 
 def test_one_that_takes_too_long_is_asked_to_save_then_ended(tmp_path: Path) -> None:
-    code = "import signal, time\nsignal.signal(signal.SIGUSR1, lambda *_: print('saving'))\n"
-    code += "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: time.sleep(0.05)"
-    end = end_of(lay(tmp_path, sys.executable, "-c", code, timeout_s=1, checkpoint={"signal": "USR1"}))
+    code = (
+        "import signal, time\nsignal.signal(signal.SIGUSR1, lambda *_:"
+        " print('saving'))\n"
+    )
+    code += (
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: time.sleep(0.05)"
+    )
+    end = end_of(
+        lay(
+            tmp_path,
+            sys.executable,
+            "-c",
+            code,
+            timeout_s=1,
+            checkpoint={"signal": "USR1"},
+        )
+    )
     assert (end["exit_code"], end["reason"]) == (-signal.SIGKILL, "timed_out")
     assert (tmp_path / "log").read_text() == "saving\n"
 
 
 @pytest.mark.parametrize("word", [None, {"reason": "cancelled", "checkpoint": False}])
-def test_it_leaves_when_it_is_told_and_says_who_wanted_that(tmp_path: Path, word: dict[str, Any] | None) -> None:
-    code = "import signal, sys, time\nsignal.signal(signal.SIGUSR1, lambda *_: sys.exit(print('saved')))\n"
+def test_it_leaves_when_it_is_told_and_says_who_wanted_that(
+    tmp_path: Path, word: dict[str, Any] | None
+) -> None:
+    code = (
+        "import signal, sys, time\nsignal.signal(signal.SIGUSR1, lambda *_:"
+        " sys.exit(print('saved')))\n"
+    )
     code += "print('here')\nwhile True: time.sleep(0.05)"
-    run = start(lay(tmp_path, sys.executable, "-c", code, checkpoint={"signal": "USR1"}, grace_s=20))
+    run = start(
+        lay(
+            tmp_path,
+            sys.executable,
+            "-c",
+            code,
+            checkpoint={"signal": "USR1"},
+            grace_s=20,
+        )
+    )
     log = tmp_path / "log"
     wait_until(lambda: log.exists() and log.read_text() == "here\n", 20, "it to run")
     if word:
@@ -98,17 +147,32 @@ def test_it_leaves_when_it_is_told_and_says_who_wanted_that(tmp_path: Path, word
     assert run.wait(30) == 0
     end = json.loads((tmp_path / "exit.json").read_text())
     assert end["reason"] == (word["reason"] if word else "preempted")
-    assert log.read_text() == ("here\n" if word else "here\nsaved\n"), "a cancel does not ask for a checkpoint"
+    assert log.read_text() == ("here\n" if word else "here\nsaved\n"), (
+        "a cancel does not ask for a checkpoint"
+    )
 
 
 def test_checkpoints_are_put_aside_whole(tmp_path: Path) -> None:
-    code = "for i in 1 2 3 4 5; do echo $i > new; mv new step-$i.txt; done; sleep 0.02; "  # clocks are coarse
+    code = (  # clocks are coarse
+        "for i in 1 2 3 4 5; do echo $i > new; mv new step-$i.txt; done; sleep 0.02; "
+    )
     code += "mkdir out-step-9; echo x > out-step-9/a"
     (tmp_path / "old-step-0.txt").write_text("not its work")
-    lay(tmp_path, "sh", "-c", code, workdir=str(tmp_path), checkpoint={"path": "*step-*"})
+    lay(
+        tmp_path,
+        "sh",
+        "-c",
+        code,
+        workdir=str(tmp_path),
+        checkpoint={"path": "*step-*"},
+    )
     end_of(tmp_path)
     listed = json.loads((tmp_path / "checkpoints.json").read_text())
-    assert [item["step"] for item in listed] == [4, 5, 9], "the newest few, oldest first"
+    assert [item["step"] for item in listed] == [
+        4,
+        5,
+        9,
+    ], "the newest few, oldest first"
     assert [item["directory"] for item in listed] == [False, False, True]
     kept = {path.name for path in (tmp_path / "checkpoints").iterdir()}
     assert kept == {item["file"] for item in listed}
@@ -117,21 +181,42 @@ def test_checkpoints_are_put_aside_whole(tmp_path: Path) -> None:
 
 def test_a_share_of_a_gang_leaves_with_the_jobs_own_code(tmp_path: Path) -> None:
     lay(tmp_path, "srun", "ignored", share=["sh", "-c", "echo $NODE_RANK; exit 9"])
-    done = subprocess.run([sys.executable, RUNNER, tmp_path, "--share"], capture_output=True, text=True, timeout=30,
-                          env={**os.environ, "SLURM_NODEID": "1"}, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, RUNNER, tmp_path, "--share"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env={**os.environ, "SLURM_NODEID": "1"},
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (9, "1\n")
     assert not (tmp_path / "exit.json").exists()
 
 
-def test_where_no_signal_comes_it_looks_for_a_word_and_minds_its_limit(tmp_path: Path) -> None:
-    code = "import signal, sys, time\nsignal.signal(signal.SIGUSR1, lambda *_: sys.exit(print('saved')))\n"
+def test_where_no_signal_comes_it_looks_for_a_word_and_minds_its_limit(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import signal, sys, time\nsignal.signal(signal.SIGUSR1, lambda *_:"
+        " sys.exit(print('saved')))\n"
+    )
     code += "print('here')\nwhile True: time.sleep(0.05)"
-    order: dict[str, Any] = {"watch": True, "checkpoint": {"signal": "USR1"}, "grace_s": 20}
+    order: dict[str, Any] = {
+        "watch": True,
+        "checkpoint": {"signal": "USR1"},
+        "grace_s": 20,
+    }
     (tmp_path / "told").mkdir()
     told = lay(tmp_path / "told", sys.executable, "-c", code, **order)
     run = start(told)
-    wait_until(lambda: (told / "log").exists() and (told / "log").read_text() == "here\n", 20, "it to run")
-    (told / "stop.json").write_text(json.dumps({"reason": "cancelled", "checkpoint": False}))
+    wait_until(
+        lambda: (told / "log").exists() and (told / "log").read_text() == "here\n",
+        20,
+        "it to run",
+    )
+    (told / "stop.json").write_text(
+        json.dumps({"reason": "cancelled", "checkpoint": False})
+    )
     assert run.wait(30) == 0
     assert json.loads((told / "exit.json").read_text())["reason"] == "cancelled"
     assert (told / "log").read_text() == "here\n"

@@ -57,14 +57,28 @@ def runner(script: Path) -> Iterator[Runner]:
 
 
 def item(path: str, **more: Any) -> dict[str, Any]:
-    return {"id": "b/00001", "number": 1, "attempts": 1, "path": path, "entry": None, "args": {}, **more}
+    return {
+        "id": "b/00001",
+        "number": 1,
+        "attempts": 1,
+        "path": path,
+        "entry": None,
+        "args": {},
+        **more,
+    }
 
 
-def test_a_result_is_kept_whole_with_what_the_document_asks_for(runner: Runner, tmp_path: Path) -> None:
+def test_a_result_is_kept_whole_with_what_the_document_asks_for(
+    runner: Runner, tmp_path: Path
+) -> None:
     done = do_item(runner, item("/x/a video.mp4"), tmp_path)
     assert done == {"number": 1, "attempts": 1, "fault": None, "crashed": False}
     kept = json.loads((tmp_path / "00001-a-video.json").read_text())
-    assert (kept["task_id"], kept["output"]["path"], kept["duration"] >= 0) == ("b/00001", "/x/a video.mp4", True)
+    assert (kept["task_id"], kept["output"]["path"], kept["duration"] >= 0) == (
+        "b/00001",
+        "/x/a video.mp4",
+        True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,7 +97,9 @@ def test_what_goes_wrong_is_told_and_the_next_item_is_done(
     assert do_item(runner, item("good"), tmp_path)["fault"] is None
 
 
-def test_a_process_in_which_two_items_went_wrong_is_replaced(runner: Runner, tmp_path: Path) -> None:
+def test_a_process_in_which_two_items_went_wrong_is_replaced(
+    runner: Runner, tmp_path: Path
+) -> None:
     before = runner.run({"path": "x"}, tmp_path)["pid"]
     for _ in range(2):
         with pytest.raises(ScriptError):
@@ -93,11 +109,16 @@ def test_a_process_in_which_two_items_went_wrong_is_replaced(runner: Runner, tmp
 
 
 def test_a_script_that_cannot_be_loaded_says_why_each_time(script: Path) -> None:
-    with Runner({"script": "mine", "file": str(script), "args": {"fail": True}}) as runner:
+    with Runner(
+        {"script": "mine", "file": str(script), "args": {"fail": True}}
+    ) as runner:
         for _ in range(2):
             with pytest.raises(CrashError, match=r"^RuntimeError: no weights$"):
                 runner.load()
-    with Runner({"script": "no_such"}) as runner, pytest.raises(ScriptError, match="is no Python file"):
+    with (
+        Runner({"script": "no_such"}) as runner,
+        pytest.raises(ScriptError, match="is no Python file"),
+    ):
         runner.load()
     nowhere = Runner({"script": "mine", "file": str(script), "python": "/no/python"})
     with nowhere, pytest.raises(ScriptError, match="/no/python cannot be run"):
@@ -105,7 +126,9 @@ def test_a_script_that_cannot_be_loaded_says_why_each_time(script: Path) -> None
 
 
 @pytest.mark.parametrize("entry", ["videos/a.webm", "b"])
-def test_an_archive_that_is_none_fails_its_item(runner: Runner, tmp_path: Path, entry: str) -> None:
+def test_an_archive_that_is_none_fails_its_item(
+    runner: Runner, tmp_path: Path, entry: str
+) -> None:
     (tmp_path / "x.zim").write_bytes(b"no archive")
     done = do_item(runner, item(str(tmp_path / "x.zim"), entry=entry), tmp_path)
     assert f"{entry} cannot be read from" in done["fault"]
@@ -118,11 +141,18 @@ def test_one_that_is_stuck_is_ended_and_the_next_is_done(
     with Runner({"script": "mine", "file": str(script), "silent_s": 0.5}) as runner:
         done = do_item(runner, item("stuck"), tmp_path)
         assert done["crashed"]
-        assert done["fault"] == "it was stuck: it wrote nothing and showed no progress for 0.5 s"
-        assert do_item(runner, item("talks"), tmp_path)["fault"] is None, "it shows progress for two seconds"
+        assert (
+            done["fault"]
+            == "it was stuck: it wrote nothing and showed no progress for 0.5 s"
+        )
+        assert do_item(runner, item("talks"), tmp_path)["fault"] is None, (
+            "it shows progress for two seconds"
+        )
 
 
-def test_one_whose_children_live_on_is_gone_all_the_same(runner: Runner, tmp_path: Path) -> None:
+def test_one_whose_children_live_on_is_gone_all_the_same(
+    runner: Runner, tmp_path: Path
+) -> None:
     done = do_item(runner, item(f"forks {tmp_path}/child"), tmp_path)
     child = int((tmp_path / "child").read_text())
     assert done["fault"] == "its process left with code 3"

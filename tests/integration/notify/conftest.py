@@ -1,4 +1,6 @@
-"""A real ledger, in SQLite and again in PostgreSQL, and what a server does with webhooks while it leads."""
+"""A real ledger, in SQLite and again in PostgreSQL, and what a server does with
+webhooks while it leads.
+"""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -27,7 +29,11 @@ def anyio_backend() -> str:
 def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
     """An empty ledger."""
     remote = request.param == "postgresql"
-    opened = Ledger.open(request.getfixturevalue("postgres").ledger() if remote else tmp_path / "ledger.db")
+    opened = Ledger.open(
+        request.getfixturevalue("postgres").ledger()
+        if remote
+        else tmp_path / "ledger.db"
+    )
     yield opened
     opened.close()
 
@@ -35,23 +41,41 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
 class Serving:
     """A server's part: it commits, and its notifier tells."""
 
-    def __init__(self, ledger: Ledger, specs: list[WebhookSpec], timeout_s: float, **waits: float) -> None:
-        self.writer = ledger.writer(lambda first, events: self.notifier.hear(first, events))
+    def __init__(
+        self, ledger: Ledger, specs: list[WebhookSpec], timeout_s: float, **waits: float
+    ) -> None:
+        self.writer = ledger.writer(
+            lambda first, events: self.notifier.on_commit(first, events)
+        )
         hooks = read_webhooks(specs, {KEY: SECRET})
-        self.notifier = Notifier(hooks, ledger.queries, self.writer, Delivery(timeout_s), **waits)
+        self.notifier = Notifier(
+            hooks, ledger.queries, self.writer, Delivery(timeout_s), **waits
+        )
 
-    async def happens(self, *numbers: int, kind: EventKind = EventKind.JOB_FAILED, project: str = "vision") -> None:
+    async def happens(
+        self,
+        *numbers: int,
+        kind: EventKind = EventKind.JOB_FAILED,
+        project: str = "vision",
+    ) -> None:
         """Events of jobs of these numbers, each committed by itself."""
         for number in numbers:
-            self.writer.put([event(number, kind, project)])
-            await self.writer.written()
+            self.writer.add_events([event(number, kind, project)])
+            await self.writer.committed()
 
 
-def event(number: int, kind: EventKind = EventKind.JOB_FAILED, project: str = "vision") -> Event:
+def event(
+    number: int, kind: EventKind = EventKind.JOB_FAILED, project: str = "vision"
+) -> Event:
     """An event of job `number`."""
     row: dict[str, Any] = {"name": f"train-{number}", "project": project}
-    return Event(kind, float(number), (Change(Table.JOBS, f"job_{number}", row),), f"job_{number}",
-                 {"reason": "exit_code", "exit_code": number})  # fmt: skip
+    return Event(
+        kind,
+        float(number),
+        (Change(Table.JOBS, f"job_{number}", row),),
+        f"job_{number}",
+        {"reason": "exit_code", "exit_code": number},
+    )
 
 
 Serve = Callable[..., AbstractAsyncContextManager[Serving]]
@@ -59,14 +83,20 @@ Serve = Callable[..., AbstractAsyncContextManager[Serving]]
 
 @pytest.fixture
 def serve(ledger: Ledger) -> Serve:
-    """Serve for a while: closed in the end as a server is, or with `killed=True` as if by `kill -9`."""
+    """Serve for a while: closed in the end as a server is, or with `killed=True` as if
+    by `kill -9`.
+    """
 
     @asynccontextmanager
-    async def serving(*specs: WebhookSpec, killed: bool = False, timeout_s: float = 1.0) -> AsyncIterator[Serving]:
-        made = Serving(ledger, list(specs), timeout_s, first_wait_s=0.02, longest_wait_s=0.1)
+    async def serving(
+        *specs: WebhookSpec, killed: bool = False, timeout_s: float = 1.0
+    ) -> AsyncIterator[Serving]:
+        made = Serving(
+            ledger, list(specs), timeout_s, first_wait_s=0.02, longest_wait_s=0.1
+        )
         made.writer.start()
         await made.notifier.start()
-        await made.writer.written()
+        await made.writer.committed()
         yield made
         if killed:
             made.notifier._keep = lambda: None  # what it would still have said is lost

@@ -1,4 +1,6 @@
-"""Webhooks against a real receiver: at least once and in order, whatever it answers and whoever is killed."""
+"""Webhooks against a real receiver: at least once and in order, whatever it answers and
+whoever is killed.
+"""
 
 import time
 from typing import Any
@@ -11,7 +13,7 @@ from gpuyard.domain.health import FAILURES, Health
 from gpuyard.domain.webhooks import WebhookSpec
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.prune import prune
-from gpuyard.notify.answer import Outcome
+from gpuyard.notify.delivery_result import DeliveryOutcome
 from gpuyard.notify.notifier import PAGE
 from tests.integration.notify.conftest import KEY, SECRET, Serve, event
 from tests.support.receiver import HANG, Receiver, receiver
@@ -31,11 +33,15 @@ def spec_for(receiver: Receiver, **more: Any) -> WebhookSpec:
 
 async def test_what_matches_arrives_signed_and_nothing_else_does(serve: Serve):
     with receiver() as there:
-        async with serve(spec_for(there, events=("job.failed",), secret_env=KEY)) as serving:
+        async with serve(
+            spec_for(there, events=("job.failed",), secret_env=KEY)
+        ) as serving:
             await serving.happens(1)
             await serving.happens(2, kind=EventKind.JOB_COMPLETED)
             await serving.happens(3)
-            await eventually(lambda: serving.notifier.outcomes == {Outcome.DELIVERED: 2})
+            await eventually(
+                lambda: serving.notifier.outcomes == {DeliveryOutcome.DELIVERED: 2}
+            )
     first = there.taken[0]
     assert numbers(there) == [1, 3]
     assert first.is_signed_with(SECRET) and not first.is_signed_with("another")
@@ -47,7 +53,10 @@ async def test_what_matches_arrives_signed_and_nothing_else_does(serve: Serve):
 
 async def test_each_has_its_own_events_project_and_form(serve: Serve):
     with receiver() as chat, receiver() as vision:
-        hooks = (spec_for(chat, format="slack", events=("job.completed",)), spec_for(vision, project="vision"))
+        hooks = (
+            spec_for(chat, format="slack", events=("job.completed",)),
+            spec_for(vision, project="vision"),
+        )
         async with serve(*hooks) as serving:
             await serving.happens(1, project="audio")
             await serving.happens(2)
@@ -57,7 +66,9 @@ async def test_each_has_its_own_events_project_and_form(serve: Serve):
     assert numbers(vision) == [2]
 
 
-async def test_nothing_is_lost_nor_out_of_order_when_the_server_is_killed_again_and_again(serve: Serve):
+async def test_nothing_is_lost_nor_out_of_order_when_the_server_is_killed_again_and_again(
+    serve: Serve,
+):
     with receiver() as there:
         hook = spec_for(there)
         async with serve(hook, killed=True):
@@ -76,21 +87,33 @@ async def test_a_closed_server_has_its_place_and_tells_nothing_twice(serve: Serv
         for round_ in range(3):
             async with serve(spec_for(there)) as serving:
                 await serving.happens(round_)
-                await eventually(lambda serving=serving: serving.notifier.outcomes[Outcome.DELIVERED])
+                await eventually(
+                    lambda serving=serving: serving.notifier.outcomes[
+                        DeliveryOutcome.DELIVERED
+                    ]
+                )
     assert numbers(there) == [0, 1, 2]
 
 
-async def test_a_new_webhook_is_told_from_now_on_and_one_taken_out_is_forgotten(serve: Serve):
+async def test_a_new_webhook_is_told_from_now_on_and_one_taken_out_is_forgotten(
+    serve: Serve,
+):
     with receiver() as there, receiver() as other:
         async with serve(spec_for(other)) as serving:
             await serving.happens(1)
-            await eventually(lambda: serving.notifier.outcomes[Outcome.DELIVERED])
+            await eventually(
+                lambda: serving.notifier.outcomes[DeliveryOutcome.DELIVERED]
+            )
         async with serve(spec_for(there)) as serving:
             await serving.happens(2)
-            await eventually(lambda: serving.notifier.outcomes[Outcome.DELIVERED])
+            await eventually(
+                lambda: serving.notifier.outcomes[DeliveryOutcome.DELIVERED]
+            )
         async with serve(spec_for(other), spec_for(there)) as serving:
             await serving.happens(3)
-            await eventually(lambda: serving.notifier.outcomes[Outcome.DELIVERED] == 2)
+            await eventually(
+                lambda: serving.notifier.outcomes[DeliveryOutcome.DELIVERED] == 2
+            )
     assert numbers(there) == [2, 3]
     assert numbers(other) == [1, 3]
 
@@ -98,7 +121,8 @@ async def test_a_new_webhook_is_told_from_now_on_and_one_taken_out_is_forgotten(
 async def test_a_burst_comes_in_order(serve: Serve):
     with receiver() as there:
         async with serve(spec_for(there)) as serving:
-            serving.writer.put([event(number) for number in range(5 * PAGE + 3)])  # of which a listener hears the end
+            # Of which a listener hears the end.
+            serving.writer.add_events([event(number) for number in range(5 * PAGE + 3)])
             await serving.happens(5 * PAGE + 3)
             await eventually(lambda: len(there.taken) > 5 * PAGE + 3)
     assert numbers(there) == list(range(5 * PAGE + 4))
@@ -109,18 +133,26 @@ async def test_a_large_commit_is_told_whole(serve: Serve):
         async with serve(spec_for(there)) as serving:
             await serving.happens(0)
             others = [event(number, EventKind.JOB_COMPLETED) for number in range(1000)]
-            serving.writer.put([event(1), *others])  # a listener hears only of the others
-            await serving.writer.written()
+            # A listener hears only of the others.
+            serving.writer.add_events([event(1), *others])
+            await serving.writer.committed()
             await eventually(lambda: numbers(there) == [0, 1])
 
 
 @pytest.mark.parametrize("status", [500, 503, 408, 429])
-async def test_one_that_is_not_taken_is_sent_again_with_the_same_id(serve: Serve, status: int):
+async def test_one_that_is_not_taken_is_sent_again_with_the_same_id(
+    serve: Serve, status: int
+):
     with receiver() as there:
         there.answers = [status, status]
         async with serve(spec_for(there, secret_env=KEY)) as serving:
             await serving.happens(1, 2)
-            await eventually(lambda: serving.notifier.outcomes == {Outcome.RETRIED: 2, Outcome.DELIVERED: 2})
+            await eventually(
+                lambda: (
+                    serving.notifier.outcomes
+                    == {DeliveryOutcome.RETRIED: 2, DeliveryOutcome.DELIVERED: 2}
+                )
+            )
     assert numbers(there) == [1, 2]
     assert len({one.headers["X-Gpuyard-Delivery"] for one in there.came[:3]}) == 1
     assert all(one.is_signed_with(SECRET) for one in there.came)
@@ -128,7 +160,8 @@ async def test_one_that_is_not_taken_is_sent_again_with_the_same_id(serve: Serve
 
 async def test_it_waits_as_long_as_the_receiver_asks(serve: Serve):
     with receiver() as there:
-        there.answers, there.headers = [429], {"Retry-After": "1"}
+        there.answers = [429]
+        there.headers = {"Retry-After": "1"}
         async with serve(spec_for(there)) as serving:
             await serving.happens(1)
             await eventually(lambda: there.taken)
@@ -141,7 +174,12 @@ async def test_one_that_is_refused_is_dropped_with_a_warning(serve: Serve, statu
         there.answers = [status]
         async with serve(spec_for(there)) as serving:
             await serving.happens(1, 2)
-            await eventually(lambda: serving.notifier.outcomes == {Outcome.DROPPED: 1, Outcome.DELIVERED: 1})
+            await eventually(
+                lambda: (
+                    serving.notifier.outcomes
+                    == {DeliveryOutcome.DROPPED: 1, DeliveryOutcome.DELIVERED: 1}
+                )
+            )
     assert numbers(there) == [2]
     (warning,) = [entry for entry in logged if entry["log_level"] == "warning"]
     assert warning["why"] == f"status {status}: refused"
@@ -150,7 +188,8 @@ async def test_one_that_is_refused_is_dropped_with_a_warning(serve: Serve, statu
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 async def test_a_redirect_is_not_followed(serve: Serve, status: int):
     with receiver() as there, receiver() as elsewhere, capture_logs() as logged:
-        there.answers, there.headers = [status], {"Location": elsewhere.url}
+        there.answers = [status]
+        there.headers = {"Location": elsewhere.url}
         async with serve(spec_for(there)) as serving:
             await serving.happens(1, 2)
             await eventually(lambda: there.taken)
@@ -173,16 +212,21 @@ async def test_one_that_hangs_is_given_up_and_holds_up_no_other(serve: Serve):
     assert numbers(slow) == numbers(quick) == [1, 2]
 
 
-async def test_a_dead_receiver_takes_no_memory_and_is_told_all_when_it_is_back(serve: Serve):
+async def test_a_dead_receiver_takes_no_memory_and_is_told_all_when_it_is_back(
+    serve: Serve,
+):
     with receiver() as there:
-        hook, port = spec_for(there), there.port
+        hook = spec_for(there)
+        port = there.port
     async with serve(hook) as serving:
         for start in range(0, 1000, 100):
-            serving.writer.put([event(number) for number in range(start, start + 100)])
-            await serving.writer.written()
-        await eventually(lambda: serving.notifier.outcomes[Outcome.RETRIED] > 3)
-        (line,) = serving.notifier._lines
-        assert line.seq == 0  # nothing but a place in the journal
+            serving.writer.add_events(
+                [event(number) for number in range(start, start + 100)]
+            )
+            await serving.writer.committed()
+        await eventually(lambda: serving.notifier.outcomes[DeliveryOutcome.RETRIED] > 3)
+        (state,) = serving.notifier._states
+        assert state.seq == 0  # nothing but a place in the journal
         with receiver(port) as there:
             await eventually(lambda: len(there.taken) == 1000, within_s=30)
             assert numbers(there) == list(range(1000))
@@ -190,40 +234,49 @@ async def test_a_dead_receiver_takes_no_memory_and_is_told_all_when_it_is_back(s
 
 async def test_what_was_pruned_meanwhile_is_counted(serve: Serve, ledger: Ledger):
     with receiver() as there:
-        hook, port = spec_for(there), there.port
+        hook = spec_for(there)
+        port = there.port
     with capture_logs() as logged:
         async with serve(hook) as serving:
             await serving.happens(0)
-            await eventually(lambda: serving.notifier.outcomes[Outcome.RETRIED])
-            serving.writer.put([event(number) for number in range(1, 100)])
+            await eventually(lambda: serving.notifier.outcomes[DeliveryOutcome.RETRIED])
+            serving.writer.add_events([event(number) for number in range(1, 100)])
             await ledger_pruned(ledger, serving.writer, 10)
             with receiver(port) as there:
                 await eventually(lambda: len(there.taken) == 11)
-            # The one that was under way was in hand already; 1 to 89 may be too, as far as its page went.
+            # The one that was under way was in hand already; 1 to 89 may be too, as far
+            # as its page went.
             told = numbers(there)
     assert told[0] == 0 and told[-10:] == list(range(90, 100))
     (missed,) = [entry["events"] for entry in logged if "pruned" in entry["event"]]
-    assert missed == 89 == serving.notifier.outcomes[Outcome.PRUNED]
+    assert missed == 89 == serving.notifier.outcomes[DeliveryOutcome.PRUNED]
 
 
 async def ledger_pruned(ledger: Ledger, writer: Any, keep: int) -> None:
-    await writer.written()
+    await writer.committed()
     await writer.exclusively(lambda engine: prune(engine, keep))
     assert ledger.queries.journal_length() == keep
 
 
-async def test_one_that_wants_nothing_of_what_happened_has_missed_nothing(serve: Serve, ledger: Ledger):
+async def test_one_that_wants_nothing_of_what_happened_has_missed_nothing(
+    serve: Serve, ledger: Ledger
+):
     """Its place moves on with the journal, so that pruning is no loss."""
     with receiver() as there, capture_logs() as logged:
         async with serve(spec_for(there), killed=True) as serving:
             for start in range(0, 3000, 300):
-                serving.writer.put([event(n, EventKind.JOB_COMPLETED) for n in range(start, start + 300)])
-                await serving.writer.written()
+                serving.writer.add_events(
+                    [
+                        event(n, EventKind.JOB_COMPLETED)
+                        for n in range(start, start + 300)
+                    ]
+                )
+                await serving.writer.committed()
             await ledger_pruned(ledger, serving.writer, 1000)
         async with serve(spec_for(there)) as serving:
             await serving.happens(1)
             await eventually(lambda: there.taken)
-            assert not serving.notifier.outcomes[Outcome.PRUNED]
+            assert not serving.notifier.outcomes[DeliveryOutcome.PRUNED]
     assert [entry for entry in logged if entry["log_level"] == "warning"] == []
 
 
@@ -231,7 +284,8 @@ async def test_no_log_shows_the_address_or_the_key(serve: Serve):
     with receiver() as there:
         url = f"http://user:{SECRET}@127.0.0.1:{there.port}/{SECRET}?token={SECRET}"
         hook = WebhookSpec(url=url, secret_env=KEY)
-        there.answers, there.headers = [500, 404, 302], {"Location": f"/{SECRET}"}
+        there.answers = [500, 404, 302]
+        there.headers = {"Location": f"/{SECRET}"}
         with capture_logs() as logged:
             async with serve(hook) as serving:
                 await serving.happens(1, 2, 3)
@@ -239,7 +293,7 @@ async def test_no_log_shows_the_address_or_the_key(serve: Serve):
     with capture_logs() as logged_later:
         async with serve(hook) as serving:
             await serving.happens(4)
-            await eventually(lambda: serving.notifier.outcomes[Outcome.RETRIED])
+            await eventually(lambda: serving.notifier.outcomes[DeliveryOutcome.RETRIED])
     assert there.taken[0].headers["Authorization"].startswith("Basic ")
     assert there.taken[0].path == f"/{SECRET}?token={SECRET}"
     assert len(logged) >= 3 and logged_later
@@ -248,25 +302,37 @@ async def test_no_log_shows_the_address_or_the_key(serve: Serve):
 
 async def test_an_address_that_no_client_takes_is_no_end_of_it(serve: Serve):
     with receiver() as there:
-        async with serve(WebhookSpec(url="http://-\u00a9-.\u2603/"), spec_for(there)) as serving:
+        async with serve(
+            WebhookSpec(url="http://-\u00a9-.\u2603/"), spec_for(there)
+        ) as serving:
             await serving.happens(1)
             await eventually(lambda: there.taken)
-            await eventually(lambda: serving.notifier.outcomes[Outcome.RETRIED] >= 2)
+            await eventually(
+                lambda: serving.notifier.outcomes[DeliveryOutcome.RETRIED] >= 2
+            )
 
 
 async def test_events_of_no_job_are_told_too(serve: Serve):
-    health, events = Health(0.0), []
+    health = Health(0.0)
+    events = []
     for n in range(FAILURES + 1):
         kind = health.checked(float(n), "no answer" if n < FAILURES else "")
         if kind:
             events.append(Event(kind, float(n), info=health.data("slurm")))
     with receiver() as there, receiver() as vision:
-        async with serve(spec_for(there), spec_for(vision, project="vision")) as serving:
-            serving.writer.put(events)
+        async with serve(
+            spec_for(there), spec_for(vision, project="vision")
+        ) as serving:
+            serving.writer.add_events(events)
             await eventually(lambda: len(there.taken) == 2)
     assert [body["text"] for body in there.bodies()] == [
         "Provider slurm is down: no answer.",
         "Provider slurm is up again.",
     ]
-    assert there.bodies()[0]["data"] == {"provider": "slurm", "state": "down", "problem": "no answer", "since": 2.0}
+    assert there.bodies()[0]["data"] == {
+        "provider": "slurm",
+        "state": "down",
+        "problem": "no answer",
+        "since": 2.0,
+    }
     assert vision.came == []

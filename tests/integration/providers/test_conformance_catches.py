@@ -1,4 +1,6 @@
-"""The conformance suite can fail: each of these providers breaks one promise, and the suite says which."""
+"""The conformance suite can fail: each of these providers breaks one promise, and the
+suite says which.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ import pytest
 from gpuyard.domain.errors import JobNotFoundError, ProviderError
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobconfig import GpuSpec, JobResult, JobStatus
+from gpuyard.providers.base import GpuProviderInterface, log_text
 from gpuyard.providers.conformance import CASES, Subject
 from gpuyard.providers.local import LocalProvider
 from tests.support.node import Node, make_node
@@ -17,23 +20,34 @@ from tests.support.node import Node, make_node
 
 class NewReferences(LocalProvider):
     async def submit_job(self, job_config):
-        return await super().submit_job(job_config.model_copy(update={"attempt_id": new_id("attempt")}))
+        return await super().submit_job(
+            job_config.model_copy(update={"attempt_id": new_id("attempt")})
+        )
 
 
 class ShellQuoting(LocalProvider):
     async def submit_job(self, job_config):
-        command = tuple(word.replace("\n", " ") for word in job_config.command[:-1]) + job_config.command[-1:]
-        return await super().submit_job(job_config.model_copy(update={"command": command}))
+        command = (
+            tuple(word.replace("\n", " ") for word in job_config.command[:-1])
+            + job_config.command[-1:]
+        )
+        return await super().submit_job(
+            job_config.model_copy(update={"command": command})
+        )
 
 
 class NoTimeout(LocalProvider):
     async def submit_job(self, job_config):
-        return await super().submit_job(job_config.model_copy(update={"timeout_minutes": None}))
+        return await super().submit_job(
+            job_config.model_copy(update={"timeout_minutes": None})
+        )
 
 
 class TakesAnything(LocalProvider):
     async def submit_job(self, job_config):
-        return await super().submit_job(job_config.model_copy(update={"gpu_spec": GpuSpec(gpu_count=0)}))
+        return await super().submit_job(
+            job_config.model_copy(update={"gpu_spec": GpuSpec(gpu_count=0)})
+        )
 
 
 class HidesExitCodes(LocalProvider):
@@ -86,7 +100,10 @@ class CutsLogs(LocalProvider):
 
 class StreamsAtTheEnd(LocalProvider):
     async def stream_logs(self, job_id, *, lines, follow):
-        for part in [part async for part in super().stream_logs(job_id, lines=lines, follow=follow)]:
+        for part in [
+            part
+            async for part in super().stream_logs(job_id, lines=lines, follow=follow)
+        ]:
             yield part
 
 
@@ -139,13 +156,19 @@ def run(node):
     def run(kind, name):
         @asynccontextmanager
         async def subject():
-            provider = kind({"home": node.home.root, "epoch": 1, "price_per_hour": "3600"})
+            provider = kind(
+                {"home": node.home.root, "epoch": 1, "price_per_hour": "3600"}
+            )
             await provider.start(node.sink)
             try:
-                await provider.joined.wait()
+                await provider.has_agents.wait()
                 python = (sys.executable, "-I", "-S")
                 yield Subject(
-                    provider, python, options={"workdir": str(node.work)}, timeout_minutes=0.2 / 60, patience_s=1.5
+                    provider,
+                    python,
+                    options={"workdir": str(node.work)},
+                    timeout_minutes=0.2 / 60,
+                    patience_s=1.5,
                 )
             finally:
                 await provider.close()
@@ -156,7 +179,11 @@ def run(node):
     return run
 
 
-@pytest.mark.parametrize(("kind", "name", "said"), BROKEN, ids=[f"{kind.__name__}-{name}" for kind, name, _ in BROKEN])
+@pytest.mark.parametrize(
+    ("kind", "name", "said"),
+    BROKEN,
+    ids=[f"{kind.__name__}-{name}" for kind, name, _ in BROKEN],
+)
 def test_a_broken_promise_is_caught(run, kind, name, said):
     with pytest.raises(AssertionError, match=said):
         run(kind, name)
@@ -169,13 +196,25 @@ def test_an_error_of_another_kind_is_not_passed_over(run):
 
 def test_what_a_provider_does_not_offer_is_skipped(run):
     class Plain(LocalProvider):
-        stream_logs = None
-        find_by_attempt = None
+        find_by_attempt = GpuProviderInterface.find_by_attempt
 
-    for name in ("follow", "lost_reply"):
-        with pytest.raises(BaseException) as caught:
-            run(Plain, name)
-        assert type(caught.value).__name__ == "SkipTest"
+    with pytest.raises(BaseException) as caught:
+        run(Plain, "lost_reply")
+    assert type(caught.value).__name__ == "SkipTest"
+
+
+@pytest.mark.parametrize("name", ["follow", "follow_to_the_end", "unknown_id"])
+def test_the_base_classs_stream_keeps_the_promises(run, name):
+    class Plain(LocalProvider):
+        stream_logs = GpuProviderInterface.stream_logs
+        poll_s = 0.02
+
+        async def get_job_logs(self, job_id, lines=None):
+            return await log_text(
+                LocalProvider.stream_logs(self, job_id, lines=lines, follow=False)
+            )
+
+    run(Plain, name)
 
 
 def test_every_case_says_what_it_shows():

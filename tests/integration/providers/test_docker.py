@@ -16,8 +16,15 @@ from tests.support.dockerd import IMAGE, Dockerd
 def test_conformance(case: Case, dockerd: Dockerd, tmp_path: Path) -> None:
     @asynccontextmanager
     async def subject() -> AsyncIterator[Subject]:
-        provider = DockerProvider({"home": str(tmp_path), "host": dockerd.host, "price_per_hour": 3600})
-        yield Subject(provider, image=IMAGE, missing_workdir={"workdir": "/no/such/folder"}, pause_s=0.05)
+        provider = DockerProvider(
+            {"home": str(tmp_path), "host": dockerd.host, "price_per_hour": 3600}
+        )
+        yield Subject(
+            provider,
+            image=IMAGE,
+            missing_workdir={"workdir": "/no/such/folder"},
+            pause_s=0.05,
+        )
         await provider.close()
 
     case.run(subject)

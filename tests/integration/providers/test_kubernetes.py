@@ -1,4 +1,6 @@
-"""The provider `kubernetes` on a full fake of a cluster, whose containers are processes."""
+"""The provider `kubernetes` on a full fake of a cluster, whose containers are
+processes.
+"""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -28,7 +30,13 @@ def cluster() -> Iterator[Cluster]:
 
 def provider(cluster: Cluster, home: Path, **settings: Any) -> KubernetesProvider:
     config = cluster.kubeconfig(home / "kubeconfig", "")
-    values = {"home": str(home), "kubeconfig": str(config), "namespace": "default", "poll_s": 0.1, **settings}
+    values = {
+        "home": str(home),
+        "kubeconfig": str(config),
+        "namespace": "default",
+        "poll_s": 0.1,
+        **settings,
+    }
     return KubernetesProvider(values)
 
 

@@ -1,4 +1,6 @@
-"""`local`: the socket, the keeper it keeps alive, and what it refuses before it could only fail."""
+"""`local`: the socket, the keeper it keeps alive, and what it refuses before it could
+only fail.
+"""
 
 import os
 import stat
@@ -20,7 +22,9 @@ def loop():
     loop.close()
 
 
-def test_the_socket_is_its_owners_alone_and_a_stale_one_is_replaced(tmp_path, loop, monkeypatch):
+def test_the_socket_is_its_owners_alone_and_a_stale_one_is_replaced(
+    tmp_path, loop, monkeypatch
+):
     monkeypatch.setattr(local, "start_keeper", lambda home: None)
     home = Home(tmp_path / "home")
     for _ in range(2):
@@ -46,7 +50,8 @@ def test_a_killed_keeper_is_replaced():
 
 def test_a_keeper_that_lives_is_left_alone():
     with make_node() as node:
-        keeper, agent = node.pid("keeper"), node.pid("agent")
+        keeper = node.pid("keeper")
+        agent = node.pid("agent")
         node.close()
         node.open()
         node.linked(2)
@@ -55,7 +60,8 @@ def test_a_keeper_that_lives_is_left_alone():
 
 def test_dismissed_agents_leave_with_their_keeper():
     with make_node() as node:
-        keeper, agent = node.pid("keeper"), node.pid("agent")
+        keeper = node.pid("keeper")
+        agent = node.pid("agent")
         node.provider._guard.cancel()
         node.loop.run(node.provider.dismiss())
         gone(agent)
@@ -86,7 +92,11 @@ def check(tmp_path, loop):
     def check(*command, **fields):
         spec = parse_spec({"command": list(command), "workdir": str(tmp_path)} | fields)
         try:
-            loop.run(provider.check(spec.command[:2], spec.workdir, spec.environment.get("PATH")))
+            loop.run(
+                provider.check(
+                    spec.command[:2], spec.workdir, spec.environment.get("PATH")
+                )
+            )
         except InvalidInputError as error:
             (fault,) = error.faults
             return fault
@@ -123,11 +133,29 @@ def test_a_job_that_is_no_command_is_not_looked_at(check):
     ("command", "fields", "field", "fault", "remedy"),
     [
         (["true"], {"workdir": "relative"}, "workdir", "'relative'", "absolute"),
-        (["true"], {"workdir": "/no/such/folder"}, "workdir", "is not a folder", "create"),
-        (["no-such-program"], {}, "command[0]", "no-such-program is not found", "spelling"),
+        (
+            ["true"],
+            {"workdir": "/no/such/folder"},
+            "workdir",
+            "is not a folder",
+            "create",
+        ),
+        (
+            ["no-such-program"],
+            {},
+            "command[0]",
+            "no-such-program is not found",
+            "spelling",
+        ),
         (["./missing.sh"], {}, "command[0]", "./missing.sh is not found", "spelling"),
         (["./plain.sh"], {}, "command[0]", "not executable", "chmod +x ./plain.sh"),
-        (["true"], {"environment": {"PATH": "/no/such/folder"}}, "command[0]", "true is not found", "spelling"),
+        (
+            ["true"],
+            {"environment": {"PATH": "/no/such/folder"}},
+            "command[0]",
+            "true is not found",
+            "spelling",
+        ),
         (["python3", "missing.py"], {}, "command[1]", "no script missing.py", "path"),
         (["bash", "missing.sh"], {}, "command[1]", "no script missing.sh", "path"),
     ],
@@ -147,7 +175,9 @@ def test_a_script_that_may_not_be_read_is_refused(check, tmp_path, monkeypatch):
     script(tmp_path, "secret.py", 0o000)
     if os.getuid() == 0:  # whom no mode keeps out
         allowed = os.access
-        monkeypatch.setattr(os, "access", lambda path, mode: mode != os.R_OK and allowed(path, mode))
+        monkeypatch.setattr(
+            os, "access", lambda path, mode: mode != os.R_OK and allowed(path, mode)
+        )
     found = check("python3", "secret.py")
     assert found
     assert (found.field, "chmod u+r" in found.remedy) == ("command[1]", True)

@@ -1,4 +1,6 @@
-"""`local` keeps what every provider promises: the conformance suite over a real keeper, agent and processes."""
+"""`local` keeps what every provider promises: the conformance suite over a real keeper,
+agent and processes.
+"""
 
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -21,14 +23,25 @@ nvml_library = nvml.nvml_library
 @asynccontextmanager
 async def open_subject(node: Node, **fields: Any) -> AsyncIterator[Subject]:
     """The node's `local` provider, opened anew; `fields` are the Subject's."""
-    provider = LocalProvider({"home": node.home.root, "epoch": 1, "price_per_hour": "3600", "currency": "EUR"})
+    provider = LocalProvider(
+        {
+            "home": node.home.root,
+            "epoch": 1,
+            "price_per_hour": "3600",
+            "currency": "EUR",
+        }
+    )
     await provider.start(node.sink)
     try:
-        await provider.joined.wait()
+        await provider.has_agents.wait()
         options = {"workdir": str(node.work)}
         missing = {"workdir": str(node.work / "no-such-folder")}
         python = (sys.executable, "-I", "-S")
-        given = {"options": options, "missing_workdir": missing, "timeout_minutes": 1.5 / 60} | fields
+        given = {
+            "options": options,
+            "missing_workdir": missing,
+            "timeout_minutes": 1.5 / 60,
+        } | fields
         yield Subject(provider, python, **given)
     finally:
         await provider.close()
@@ -51,7 +64,9 @@ WITH_GPUS = ("completes", "available_gpus", "too_much", "fifty_at_once")
 
 
 @pytest.fixture(scope="module")
-def gpu_node(nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+def gpu_node(
+    nvml_library: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Node]:
     """A node with more GPUs than the cases ask for at once."""
     gpus = FakeGpus(tmp_path_factory.mktemp("gpus") / "gpus.txt", nvml_library)
     for number in range(60):
@@ -61,7 +76,13 @@ def gpu_node(nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         yield node
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.name in WITH_GPUS], ids=str)
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.name in WITH_GPUS], ids=str
+)
 def test_conformance_with_gpus(case: Case, gpu_node: Node) -> None:
     a100 = GpuSpec(gpu_type="A100", gpu_count=1, memory_gb=40)
-    case.run(lambda: open_subject(gpu_node, gpu_spec=a100, too_much=GpuSpec(gpu_type="A100", gpu_count=61)))
+    case.run(
+        lambda: open_subject(
+            gpu_node, gpu_spec=a100, too_much=GpuSpec(gpu_type="A100", gpu_count=61)
+        )
+    )

@@ -1,4 +1,6 @@
-"""Providers are found by entry point: ours, third parties', and those that cannot be used."""
+"""Providers are found by entry point: ours, third parties', and those that cannot be
+used.
+"""
 
 import textwrap
 
@@ -26,14 +28,20 @@ CLOUD = """
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Installs a distribution that has the module `name` and an entry point of that name to what is in it."""
+    """Installs a distribution that has the module `name` and an entry point of that
+    name to what is in it.
+    """
 
     def install(name, code, what="Cloud"):
         (tmp_path / f"{name}_module.py").write_text(textwrap.dedent(code))
         info = tmp_path / f"{name}-1.0.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[gpuyard.providers]\n{name} = {name}_module:{what}\n")
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+        )
+        (info / "entry_points.txt").write_text(
+            f"[gpuyard.providers]\n{name} = {name}_module:{what}\n"
+        )
         monkeypatch.syspath_prepend(tmp_path)
 
     return install
@@ -53,12 +61,22 @@ def test_a_third_party_is_found(install):
 
 
 def test_only_who_asks_for_it_is_told_of_the_storage(install):
-    """Most read their configuration strictly, and would refuse a field they do not know."""
+    """Most read their configuration strictly, and would refuse a field they do not
+    know.
+    """
     storage = StorageSettings(url="s3://bucket")
     install("thirdcloud", CLOUD)
-    install("storing", CLOUD.replace('NAME = "cloud"', 'NAME, wants_storage = "cloud", True'))
-    assert registry.load("thirdcloud", {"key": "value"}, storage).config == {"key": "value"}
-    assert registry.load("storing", {"key": "value"}, storage).config == {"key": "value", "storage": storage}
+    install(
+        "storing",
+        CLOUD.replace('NAME = "cloud"', 'NAME, wants_storage = "cloud", True'),
+    )
+    assert registry.load("thirdcloud", {"key": "value"}, storage).config == {
+        "key": "value"
+    }
+    assert registry.load("storing", {"key": "value"}, storage).config == {
+        "key": "value",
+        "storage": storage,
+    }
 
 
 @pytest.mark.parametrize("name", ["docker", "slurm"])
@@ -69,7 +87,9 @@ def test_those_that_fetch_checkpoints_take_it(name, tmp_path):
         registry.load(name, {"home": str(tmp_path)}, wrong)
 
 
-@pytest.mark.parametrize(("name", "offered"), [("locla", "local"), ("Local", "local"), ("zzz", "local")])
+@pytest.mark.parametrize(
+    ("name", "offered"), [("locla", "local"), ("Local", "local"), ("zzz", "local")]
+)
 def test_an_unknown_provider_is_refused_with_the_nearest_names(name, offered):
     with pytest.raises(InvalidInputError) as caught:
         registry.load(name, {})
@@ -82,7 +102,12 @@ def test_an_unknown_provider_is_refused_with_the_nearest_names(name, offered):
 @pytest.mark.parametrize(
     ("name", "code", "what", "why"),
     [
-        ("needy", "import a_library_that_is_not_there", "Cloud", "a_library_that_is_not_there"),
+        (
+            "needy",
+            "import a_library_that_is_not_there",
+            "Cloud",
+            "a_library_that_is_not_there",
+        ),
         ("mistyped", CLOUD, "Clod", "Clod"),
         ("broken", "class Cloud(:", "Cloud", "invalid syntax"),
         ("other", "Cloud = 7", "Cloud", "is no provider"),

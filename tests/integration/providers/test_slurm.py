@@ -18,29 +18,62 @@ from tests.support.sshd import Sshd
 def test_conformance(case: Case, slurm: SlurmCluster, tmp_path: Path) -> None:
     @asynccontextmanager
     async def subject() -> AsyncIterator[Subject]:
-        config = {"home": str(tmp_path), "poll_s": 0.2, "environment": slurm.environment, "price_per_hour": 3600}
+        config = {
+            "home": str(tmp_path),
+            "poll_s": 0.2,
+            "environment": slurm.environment,
+            "price_per_hour": 3600,
+        }
         provider = SlurmProvider(config)
-        yield Subject(provider, missing_workdir={"workdir": "/no/such/folder"}, pause_s=0.1)
+        yield Subject(
+            provider, missing_workdir={"workdir": "/no/such/folder"}, pause_s=0.1
+        )
         await provider.close()
 
     case.run(subject)
 
 
 _OVER_SSH = {
-    "completes", "exit_codes", "unknown_id", "arguments", "environment", "stdin", "log", "last_lines", "follow",
-    "big_log", "cancel_while_running", "same_attempt_once", "lost_reply", "timeout", "health",
-}  # fmt: skip
+    "completes",
+    "exit_codes",
+    "unknown_id",
+    "arguments",
+    "environment",
+    "stdin",
+    "log",
+    "last_lines",
+    "follow",
+    "big_log",
+    "cancel_while_running",
+    "same_attempt_once",
+    "lost_reply",
+    "timeout",
+    "health",
+}
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.name in _OVER_SSH], ids=str)
-def test_conformance_over_ssh(case: Case, slurm: SlurmCluster, sshd: Sshd, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.name in _OVER_SSH], ids=str
+)
+def test_conformance_over_ssh(
+    case: Case, slurm: SlurmCluster, sshd: Sshd, tmp_path: Path
+) -> None:
     @asynccontextmanager
     async def subject() -> AsyncIterator[Subject]:
-        provider = SlurmProvider({
-            "home": str(tmp_path), "poll_s": 0.2, "environment": slurm.environment, "price_per_hour": 3600,
-            "host": "login", "ssh_options": sshd.options, "spool": str(tmp_path / "spool"),
-        })  # fmt: skip
-        yield Subject(provider, missing_workdir={"workdir": "/no/such/folder"}, pause_s=0.2)
+        provider = SlurmProvider(
+            {
+                "home": str(tmp_path),
+                "poll_s": 0.2,
+                "environment": slurm.environment,
+                "price_per_hour": 3600,
+                "host": "login",
+                "ssh_options": sshd.options,
+                "spool": str(tmp_path / "spool"),
+            }
+        )
+        yield Subject(
+            provider, missing_workdir={"workdir": "/no/such/folder"}, pause_s=0.2
+        )
         await provider.close()
 
     case.run(subject)
@@ -48,15 +81,26 @@ def test_conformance_over_ssh(case: Case, slurm: SlurmCluster, sshd: Sshd, tmp_p
 
 def test_a_login_node_that_is_not_there_is_said_so(sshd: Sshd, tmp_path: Path) -> None:
     provider = SlurmProvider(
-        {"home": str(tmp_path), "host": "nowhere.invalid", "ssh_options": sshd.options, "spool": "/s"}
+        {
+            "home": str(tmp_path),
+            "host": "nowhere.invalid",
+            "ssh_options": sshd.options,
+            "spool": "/s",
+        }
     )
     health = asyncio.run(provider.health_check())
     assert health["status"] == "unhealthy"
     assert health["message"].startswith("ssh to nowhere.invalid: ")
 
 
-def test_a_cluster_without_accounting_says_what_is_missing(slurm: SlurmCluster, tmp_path: Path) -> None:
-    health = asyncio.run(SlurmProvider({"home": str(tmp_path), "environment": slurm.environment}).health_check())
+def test_a_cluster_without_accounting_says_what_is_missing(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    health = asyncio.run(
+        SlurmProvider(
+            {"home": str(tmp_path), "environment": slurm.environment}
+        ).health_check()
+    )
     assert (health["status"], health["accounting"]) == ("healthy", False)
     assert "4 nodes can be used; no accounting (slurmdbd): " in health["message"]
     assert "exit codes and end times" in health["message"]

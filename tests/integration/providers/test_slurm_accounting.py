@@ -13,30 +13,44 @@ from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobconfig import GpuSpec, JobConfig, JobResult, JobStatus
 from gpuyard.providers.conformance import CASES, Subject
 from gpuyard.providers.conformance.subject import OVER, Case
-from gpuyard.providers.slurm import accounts
+from gpuyard.providers.slurm import accounting
 from gpuyard.providers.slurm.provider import SlurmProvider
 from tests.support.slurmdbd import AccountedCluster
 from tests.support.wait import wait_until
 
 
 def make(cluster: AccountedCluster, home: Path, **more: Any) -> SlurmProvider:
-    config = {"home": str(home), "poll_s": 0.2, "environment": cluster.environment, "price_per_hour": 3600}
+    config = {
+        "home": str(home),
+        "poll_s": 0.2,
+        "environment": cluster.environment,
+        "price_per_hour": 3600,
+    }
     return SlurmProvider({**config, **more})
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_conformance(case: Case, slurm_with_accounts: AccountedCluster, tmp_path: Path) -> None:
+def test_conformance(
+    case: Case, slurm_with_accounts: AccountedCluster, tmp_path: Path
+) -> None:
     @asynccontextmanager
     async def subject() -> AsyncIterator[Subject]:
         provider = make(slurm_with_accounts, tmp_path)
-        yield Subject(provider, missing_workdir={"workdir": "/no/such/folder"}, pause_s=0.1)
+        yield Subject(
+            provider, missing_workdir={"workdir": "/no/such/folder"}, pause_s=0.1
+        )
         await provider.close()
 
     case.run(subject)
 
 
 def job(*command: str) -> JobConfig:
-    return JobConfig(name="job", command=command, gpu_spec=GpuSpec(gpu_count=0), attempt_id=new_id("attempt"))
+    return JobConfig(
+        name="job",
+        command=command,
+        gpu_spec=GpuSpec(gpu_count=0),
+        attempt_id=new_id("attempt"),
+    )
 
 
 async def until(provider: SlurmProvider, job_id: str, *wanted: JobStatus) -> JobResult:
@@ -61,10 +75,15 @@ def test_what_slurm_forgot_and_left_no_end_is_told_by_the_accounts(
 
     async def submit() -> dict[str, str]:
         plain = make(cluster, tmp_path, sbatch_options=["--exclude=node4"])
-        doomed = make(cluster, tmp_path, sbatch_options=["--nodelist=node4", "--no-requeue"])
+        doomed = make(
+            cluster, tmp_path, sbatch_options=["--nodelist=node4", "--no-requeue"]
+        )
         held = make(cluster, tmp_path, sbatch_options=["--hold"])
         broken = make(cluster, tmp_path, python="/no/such/python")
-        ids = {what: await plain.submit_job(job("sleep", "600")) for what in ("taken", "late")}
+        ids = {
+            what: await plain.submit_job(job("sleep", "600"))
+            for what in ("taken", "late")
+        }
         ids["node"] = await doomed.submit_job(job("sleep", "600"))
         ids["cancelled"] = await held.submit_job(job("sleep", "600"))
         ids["code"] = await broken.submit_job(job("true"))
@@ -78,13 +97,22 @@ def test_what_slurm_forgot_and_left_no_end_is_told_by_the_accounts(
         await until(plain, ids["taken"], *OVER)
         await until(plain, ids["done"], *OVER)
         try:
-            cluster.call("scontrol", "update", "NodeName=node4", "State=DOWN", "Reason=test")
+            cluster.call(
+                "scontrol", "update", "NodeName=node4", "State=DOWN", "Reason=test"
+            )
             await until(plain, ids["node"], *OVER)
         finally:
             # It may have come back by itself, and is refused then.
-            cluster.call("scontrol", "update", "NodeName=node4", "State=RESUME", check=False)
+            cluster.call(
+                "scontrol", "update", "NodeName=node4", "State=RESUME", check=False
+            )
             up = {"idle", "mix", "alloc"}
-            await asyncio.to_thread(wait_until, lambda: up.issuperset(cluster.state()), 60, "the node to be back")
+            await asyncio.to_thread(
+                wait_until,
+                lambda: up.issuperset(cluster.state()),
+                60,
+                "the node to be back",
+            )
         await until(plain, ids["late"], *OVER)
         for each in (plain, doomed, held, broken):
             await each.close()
@@ -101,33 +129,44 @@ def test_what_slurm_forgot_and_left_no_end_is_told_by_the_accounts(
     cluster.forgets(*ids.values())
     lose_the_end(tmp_path)
     found = asyncio.run(ask(ids))
-    told = {what: (result.status, result.reason, result.exit_code) for what, result in found.items()}
+    told = {
+        what: (result.status, result.reason, result.exit_code)
+        for what, result in found.items()
+    }
     assert told == {
         "code": (JobStatus.FAILED, "exit_status_lost", 127),
         "cancelled": (JobStatus.CANCELLED, "cancelled", None),
         "taken": (JobStatus.FAILED, "preempted", None),
         "late": (JobStatus.FAILED, "timed_out", None),
         "node": (JobStatus.FAILED, "node_lost", None),
-        # Slurm knows how the runner ended, and that says nothing of the job: an exit code is never guessed.
+        # Slurm knows how the runner ended, and that says nothing of the job: an exit
+        # code is never guessed.
         "done": (JobStatus.UNKNOWN, "", None),
     }
     for what in told.keys() - {"done"}:
         ended_at = found[what].completed_at
         assert ended_at is not None, what
-        assert before - 1 <= ended_at == cluster.ended_at(ids[what]) <= time.time(), what
+        assert before - 1 <= ended_at == cluster.ended_at(ids[what]) <= time.time(), (
+            what
+        )
 
 
 def test_a_killed_slurmdbd_holds_nothing_up_and_is_asked_again_when_it_is_back(
-    slurm_with_accounts: AccountedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slurm_with_accounts: AccountedCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(accounts, "AGAIN_S", 0.5)
+    monkeypatch.setattr(accounting, "RETRY_S", 0.5)
     cluster = slurm_with_accounts
 
     async def check() -> None:
-        broken, provider = make(cluster, tmp_path, python="/no/such/python"), make(cluster, tmp_path)
+        broken = make(cluster, tmp_path, python="/no/such/python")
+        provider = make(cluster, tmp_path)
         lost = await broken.submit_job(job("true"))
         end = tmp_path / "end"
-        runs = await provider.submit_job(job("sh", "-c", f"while [ ! -e {end} ]; do sleep 0.1; done; exit 3"))
+        runs = await provider.submit_job(
+            job("sh", "-c", f"while [ ! -e {end} ]; do sleep 0.1; done; exit 3")
+        )
         await until(provider, runs, JobStatus.RUNNING)
         await asyncio.to_thread(cluster.forgets, lost)
         cluster.kill("slurmdbd")
@@ -152,18 +191,27 @@ def test_a_killed_slurmdbd_holds_nothing_up_and_is_asked_again_when_it_is_back(
             await asyncio.sleep(0.1)
         assert (found[lost].reason, found[lost].exit_code) == ("exit_status_lost", 127)
         health = await provider.health_check()
-        assert (health["accounting"], health["message"]) == (True, "4 nodes can be used")
+        assert (health["accounting"], health["message"]) == (
+            True,
+            "4 nodes can be used",
+        )
         await asyncio.to_thread(cluster.forgets, later)
-        assert cluster.account(later) == "COMPLETED", "Slurm keeps for slurmdbd what it missed"
+        assert cluster.account(later) == "COMPLETED", (
+            "Slurm keeps for slurmdbd what it missed"
+        )
 
     asyncio.run(check())
 
 
 def test_a_slurmdbd_that_hangs_is_given_up(
-    slurm_with_accounts: AccountedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slurm_with_accounts: AccountedCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(accounts, "AGAIN_S", 600)
-    (tmp_path / "sacct").write_text("#!/bin/sh\necho asked >> $0.calls\nexec sleep 600\n")
+    monkeypatch.setattr(accounting, "RETRY_S", 600)
+    (tmp_path / "sacct").write_text(
+        "#!/bin/sh\necho asked >> $0.calls\nexec sleep 600\n"
+    )
     (tmp_path / "sacct").chmod(0o755)
     cluster = slurm_with_accounts
 
@@ -177,7 +225,9 @@ def test_a_slurmdbd_that_hangs_is_given_up(
         await until(provider, runs, JobStatus.RUNNING)
         for _ in range(5):
             assert (await provider.poll_jobs([lost, runs])).keys() == {runs}
-        assert (tmp_path / "sacct.calls").read_text() == "asked\n", "one that hangs is not asked with every look"
+        assert (tmp_path / "sacct.calls").read_text() == "asked\n", (
+            "one that hangs is not asked with every look"
+        )
         assert await provider.cancel_job(runs)
         await until(provider, runs, *OVER)
 
@@ -194,7 +244,9 @@ def test_a_job_that_only_the_accounts_believe_to_run_is_not_running(
         broken = make(cluster, tmp_path, python="/no/such/python")
         job_id = await broken.submit_job(job("true"))
         await asyncio.to_thread(cluster.forgets, job_id)
-        cluster.execute(f"UPDATE accounts_job_table SET state=1, time_end=0 WHERE id_job={job_id}")
+        cluster.execute(
+            f"UPDATE accounts_job_table SET state=1, time_end=0 WHERE id_job={job_id}"
+        )
         assert cluster.account(job_id) == "RUNNING"
         assert await make(cluster, tmp_path).poll_jobs([job_id]) == {}
 

@@ -1,4 +1,6 @@
-"""The provider `slurm` on a real cluster that is asked by slurmrestd alone: no command of Slurm's is run."""
+"""The provider `slurm` on a real cluster that is asked by slurmrestd alone: no command
+of Slurm's is run.
+"""
 
 import asyncio
 import time
@@ -22,12 +24,25 @@ from tests.support.wait import wait_until
 def make(home: Path, rest: str, **more: Any) -> SlurmProvider:
     # Commands would not find this cluster.
     environment = {"SLURM_CONF": "/no/such/file"}
-    return SlurmProvider({"home": str(home), "poll_s": 0.2, "price_per_hour": 3600, "rest": rest,
-                          "environment": environment, **more})  # fmt: skip
+    return SlurmProvider(
+        {
+            "home": str(home),
+            "poll_s": 0.2,
+            "price_per_hour": 3600,
+            "rest": rest,
+            "environment": environment,
+            **more,
+        }
+    )
 
 
 def job(*command: str, gpus: int = 0) -> JobConfig:
-    return JobConfig(name="job", command=command, gpu_spec=GpuSpec(gpu_count=gpus), attempt_id=new_id("attempt"))
+    return JobConfig(
+        name="job",
+        command=command,
+        gpu_spec=GpuSpec(gpu_count=gpus),
+        attempt_id=new_id("attempt"),
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -35,43 +50,72 @@ def test_conformance(case: Case, slurm_rest: RestCluster, tmp_path: Path) -> Non
     @asynccontextmanager
     async def subject() -> AsyncIterator[Subject]:
         provider = make(tmp_path, slurm_rest.unix)
-        yield Subject(provider, missing_workdir={"workdir": "/no/such/folder"}, pause_s=0.1)
+        yield Subject(
+            provider, missing_workdir={"workdir": "/no/such/folder"}, pause_s=0.1
+        )
         await provider.close()
 
     case.run(subject)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.name in {"completes", "lost_reply", "health"}], ids=str)
-def test_conformance_over_a_port_in_an_older_version(case: Case, slurm_rest: RestCluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "case",
+    [c for c in CASES if c.name in {"completes", "lost_reply", "health"}],
+    ids=str,
+)
+def test_conformance_over_a_port_in_an_older_version(
+    case: Case, slurm_rest: RestCluster, tmp_path: Path
+) -> None:
     @asynccontextmanager
     async def subject() -> AsyncIterator[Subject]:
         provider = make(tmp_path, slurm_rest.http, rest_version="v0.0.37")
-        yield Subject(provider, missing_workdir={"workdir": "/no/such/folder"}, pause_s=0.1)
+        yield Subject(
+            provider, missing_workdir={"workdir": "/no/such/folder"}, pause_s=0.1
+        )
         await provider.close()
 
     case.run(subject)
 
 
-def test_both_ways_see_the_same_cluster(slurm_rest: RestCluster, tmp_path: Path) -> None:
+def test_both_ways_see_the_same_cluster(
+    slurm_rest: RestCluster, tmp_path: Path
+) -> None:
     async def ask() -> None:
         rest = make(tmp_path, slurm_rest.http)
-        commands = SlurmProvider({"home": str(tmp_path), "environment": slurm_rest.environment})
-        assert sorted(await rest.offers(), key=str) == sorted(await commands.offers(), key=str)
+        commands = SlurmProvider(
+            {"home": str(tmp_path), "environment": slurm_rest.environment}
+        )
+        assert sorted(await rest.offers(), key=str) == sorted(
+            await commands.offers(), key=str
+        )
         health = await rest.health_check()
-        assert (health["status"], health["nodes"], health["accounting"]) == ("healthy", 4, False)
+        assert (health["status"], health["nodes"], health["accounting"]) == (
+            "healthy",
+            4,
+            False,
+        )
         assert "slurmrestd is not asked for accounts" in health["message"]
         await rest.close()
 
     asyncio.run(ask())
 
 
-def test_what_slurm_refuses_is_said_in_its_words(slurm_rest: RestCluster, tmp_path: Path) -> None:
+def test_what_slurm_refuses_is_said_in_its_words(
+    slurm_rest: RestCluster, tmp_path: Path
+) -> None:
     async def ask() -> None:
         provider = make(tmp_path, slurm_rest.unix)
-        with pytest.raises(InsufficientResourcesError, match="node configuration is not available"):
+        with pytest.raises(
+            InsufficientResourcesError, match="node configuration is not available"
+        ):
             await provider.submit_job(job("true", gpus=8))
-        lost = job("true").model_copy(update={"provider_options": {"partition": "nope"}})
-        with pytest.raises(ProviderError, match="Slurm refused the job: Invalid partition name specified"):
+        lost = job("true").model_copy(
+            update={"provider_options": {"partition": "nope"}}
+        )
+        with pytest.raises(
+            ProviderError,
+            match="Slurm refused the job: Invalid partition name specified",
+        ):
             await provider.submit_job(lost)
         await provider.close()
 
@@ -80,7 +124,10 @@ def test_what_slurm_refuses_is_said_in_its_words(slurm_rest: RestCluster, tmp_pa
 
 @pytest.mark.parametrize("token", [None, "not.a.token", "two\nlines", "Ω"])
 def test_a_wrong_token_is_told_by_its_variable_and_never_shown(
-    slurm_rest: RestCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str | None
+    slurm_rest: RestCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    token: str | None,
 ) -> None:
     monkeypatch.delenv("SLURM_JWT")
     if token:
@@ -99,12 +146,16 @@ def test_a_wrong_token_is_told_by_its_variable_and_never_shown(
     asyncio.run(ask())
 
 
-def test_slurmrestd_killed_and_back_loses_nothing(slurm_rest: RestCluster, tmp_path: Path) -> None:
+def test_slurmrestd_killed_and_back_loses_nothing(
+    slurm_rest: RestCluster, tmp_path: Path
+) -> None:
     end = tmp_path / "end"
 
     async def ask() -> None:
         provider = make(tmp_path, slurm_rest.unix)
-        runs = await provider.submit_job(job("sh", "-c", f"while [ ! -e {end} ]; do sleep 0.1; done; exit 3"))
+        runs = await provider.submit_job(
+            job("sh", "-c", f"while [ ! -e {end} ]; do sleep 0.1; done; exit 3")
+        )
         slurm_rest.kill("slurmrestd")
         later = job("true")
         try:
@@ -127,7 +178,9 @@ def test_slurmrestd_killed_and_back_loses_nothing(slurm_rest: RestCluster, tmp_p
     asyncio.run(ask())
 
 
-def test_a_controller_that_is_away_is_no_refusal(slurm_rest: RestCluster, tmp_path: Path) -> None:
+def test_a_controller_that_is_away_is_no_refusal(
+    slurm_rest: RestCluster, tmp_path: Path
+) -> None:
     async def ask() -> None:
         provider = make(tmp_path, slurm_rest.unix)
         await provider.offers()
@@ -139,9 +192,14 @@ def test_a_controller_that_is_away_is_no_refusal(slurm_rest: RestCluster, tmp_pa
         finally:
             slurm_rest.start_controller()
             wait_until(lambda: slurm_rest.state(), 60, "the controller")
-            # It writes down what it knows every 5 s, so jobs that have ended may run again as far as it knows.
+            # It writes down what it knows every 5 s, so jobs that have ended may run
+            # again as far as it knows.
             slurm_rest.call("scancel", "--user", "root")
-            wait_until(lambda: slurm_rest.state().count("idle") == len(slurm_rest.nodes), 60, "the nodes to be idle")
+            wait_until(
+                lambda: slurm_rest.state().count("idle") == len(slurm_rest.nodes),
+                60,
+                "the nodes to be idle",
+            )
         await provider.close()
 
     asyncio.run(ask())

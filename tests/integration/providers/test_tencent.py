@@ -18,7 +18,11 @@ from typing import Any
 import pytest
 from kubernetes_asyncio import config as kube_config
 
-from gpuyard.domain.errors import InsufficientResourcesError, InvalidInputError, ProviderError
+from gpuyard.domain.errors import (
+    InsufficientResourcesError,
+    InvalidInputError,
+    ProviderError,
+)
 from gpuyard.domain.gpus import GPUClass
 from gpuyard.domain.jobconfig import GpuSpec
 from gpuyard.domain.offers import Offer
@@ -34,15 +38,31 @@ from tests.support.tls import tls_door
 
 IMAGE = "python:3.11-slim"
 NODES = [
-    Node("gpu-1", gpus=2, cpus=16, memory_gb=64, labels={POOL: "np-busy"}, instance_type="GN7.10XLARGE160"),
-    Node("gpu-2", gpus=2, cpus=16, memory_gb=64, labels={POOL: "np-busy"}, instance_type="GN7.10XLARGE160"),
+    Node(
+        "gpu-1",
+        gpus=2,
+        cpus=16,
+        memory_gb=64,
+        labels={POOL: "np-busy"},
+        instance_type="GN7.10XLARGE160",
+    ),
+    Node(
+        "gpu-2",
+        gpus=2,
+        cpus=16,
+        memory_gb=64,
+        labels={POOL: "np-busy"},
+        instance_type="GN7.10XLARGE160",
+    ),
     Node("cpu-1", cpus=64, memory_gb=256, instance_type="S5.16XLARGE256"),
 ]
 Do = Callable[[TencentProvider], Awaitable[Any]]
 
 
 def without_feature_discovery(node: dict[str, Any]) -> None:
-    """TKE's nodes carry no labels of NVIDIA's unless somebody installs what makes them."""
+    """TKE's nodes carry no labels of NVIDIA's unless somebody installs what makes
+    them.
+    """
     labels = node["metadata"]["labels"]
     for name in [name for name in labels if name.startswith("nvidia.com/")]:
         del labels[name]
@@ -76,7 +96,9 @@ def do(tke: Tke, home: Path, work: Do, **settings: Any) -> Any:
 
 
 def offers(tke: Tke, home: Path, **settings: Any) -> dict[str, Offer]:
-    return {offer.id: offer for offer in do(tke, home, TencentProvider.offers, **settings)}
+    return {
+        offer.id: offer for offer in do(tke, home, TencentProvider.offers, **settings)
+    }
 
 
 def trouble(tke: Tke, home: Path, **settings: Any) -> ProviderError:
@@ -93,7 +115,11 @@ def test_conformance(case: Case, tke: Tke, tmp_path: Path) -> None:
 
     @asynccontextmanager
     async def subject() -> AsyncIterator[Subject]:
-        provider = TencentProvider(tke.settings(tmp_path, prices={"GN7.10XLARGE160": 3600, "S5.16XLARGE256": 3600}))
+        provider = TencentProvider(
+            tke.settings(
+                tmp_path, prices={"GN7.10XLARGE160": 3600, "S5.16XLARGE256": 3600}
+            )
+        )
         yield Subject(provider, image=IMAGE, pause_s=0.05)
         await provider.close()
 
@@ -113,13 +139,20 @@ def test_four_keys_are_enough_and_a_job_runs_in_the_cluster(
 ) -> None:
     monkeypatch.setenv("GPUYARD_HOME", str(tmp_path))
     keys = ("secret_id", "secret_key", "region", "cluster_id", "endpoint", "namespace")
-    config = {key: value for key, value in tke.settings(tmp_path).items() if key in keys}
+    config = {
+        key: value for key, value in tke.settings(tmp_path).items() if key in keys
+    }
 
     async def run() -> None:
         provider = TencentCloudAdapter(config)
-        yard = Subject(provider, image=IMAGE, pause_s=0.05, gpu_spec=GpuSpec(gpu_type="T4", gpu_count=1))
+        instance = Subject(
+            provider,
+            image=IMAGE,
+            pause_s=0.05,
+            gpu_spec=GpuSpec(gpu_type="T4", gpu_count=1),
+        )
         try:
-            assert await yard.succeed(yard.job("print('on TKE')")) == "on TKE\n"
+            assert await instance.succeed(instance.job("print('on TKE')")) == "on TKE\n"
         finally:
             await provider.close()
 
@@ -129,16 +162,26 @@ def test_four_keys_are_enough_and_a_job_runs_in_the_cluster(
 # --- offers ---
 
 
-def test_a_pool_without_nodes_is_offered_with_what_its_machines_have(tke: Tke, tmp_path: Path) -> None:
-    tke.add_native_pool("t4", "GN7.2XLARGE32", most=5, Labels=[{"Name": "team", "Value": "vision"}])
+def test_a_pool_without_nodes_is_offered_with_what_its_machines_have(
+    tke: Tke, tmp_path: Path
+) -> None:
+    tke.add_native_pool(
+        "t4", "GN7.2XLARGE32", most=5, Labels=[{"Name": "team", "Value": "vision"}]
+    )
     tke.add_regular_pool("v100", "GN10Xp.5XLARGE80", most=2, spot=True)
     tke.add_regular_pool("a100", "GT4.41XLARGE948", most=1)
     found = offers(tke, tmp_path)
     t4, v100, a100 = (found[f"tencent/np-{name}"] for name in ("t4", "v100", "a100"))
     assert [next(iter(one.classes)) for one in (t4, v100, a100)] == [
-        GPUClass.T4, GPUClass.V100_32GB, GPUClass.A100_40GB,
-    ]  # fmt: skip
-    assert [(one.gpus, one.gpu_gb, one.nodes) for one in (t4, v100, a100)] == [(1, 16, 5), (2, 32, 2), (8, 40, 1)]
+        GPUClass.T4,
+        GPUClass.V100_32GB,
+        GPUClass.A100_40GB,
+    ]
+    assert [(one.gpus, one.gpu_gb, one.nodes) for one in (t4, v100, a100)] == [
+        (1, 16, 5),
+        (2, 32, 2),
+        (8, 40, 1),
+    ]
     assert (t4.spot, v100.spot) == (False, True)
     assert {one.region for one in found.values()} == {"ap-guangzhou"}
     assert {one.currency for one in found.values()} == {"CNY"}
@@ -146,18 +189,28 @@ def test_a_pool_without_nodes_is_offered_with_what_its_machines_have(tke: Tke, t
     assert 26 < t4.memory_gb < 32
 
 
-def test_a_pool_with_nodes_is_one_offer_under_the_same_id(tke: Tke, tmp_path: Path) -> None:
+def test_a_pool_with_nodes_is_one_offer_under_the_same_id(
+    tke: Tke, tmp_path: Path
+) -> None:
     tke.add_native_pool("busy", "GN7.10XLARGE160", most=7)
     found = offers(tke, tmp_path)
     assert sorted(found) == ["tencent/cpu-s5.16xlarge256", "tencent/np-busy"]
     busy = found["tencent/np-busy"]
-    assert (busy.nodes, busy.gpus, busy.cpus, busy.memory_gb) == (7, 2, 16, 64), "as its nodes are, up to its maximum"
+    assert (busy.nodes, busy.gpus, busy.cpus, busy.memory_gb) == (
+        7,
+        2,
+        16,
+        64,
+    ), "as its nodes are, up to its maximum"
     assert (busy.gpu, busy.gpu_gb) == ("T4", 16), "though no label says so"
 
 
 def test_nodes_of_no_pool_are_offered_by_their_type(tke: Tke, tmp_path: Path) -> None:
     found = offers(tke, tmp_path)
-    assert sorted(found) == ["tencent/cpu-s5.16xlarge256", "tencent/gpu-gn7.10xlarge160"]
+    assert sorted(found) == [
+        "tencent/cpu-s5.16xlarge256",
+        "tencent/gpu-gn7.10xlarge160",
+    ]
     assert found["tencent/gpu-gn7.10xlarge160"].classes == {GPUClass.T4}
 
 
@@ -169,19 +222,29 @@ def test_what_cannot_come_is_not_offered(tke: Tke, tmp_path: Path) -> None:
     tke.add_native_pool("closed", "GN7.2XLARGE32", most=5, Unschedulable=True)
     tke.add_native_pool("unknown", "XX9.LARGE1", most=5)
     tke.add_native_pool("share", "GN7.2XLARGE40", most=5)  # half a T4
-    tke.add_native_pool("tainted", "GN7.2XLARGE32", most=5,
-                        Taints=[{"Key": "only", "Value": "others", "Effect": "NoSchedule"}])  # fmt: skip
+    tke.add_native_pool(
+        "tainted",
+        "GN7.2XLARGE32",
+        most=5,
+        Taints=[{"Key": "only", "Value": "others", "Effect": "NoSchedule"}],
+    )
     tke.sell("GN7.2XLARGE40", 4.0, gpus=0.5)
     assert not any(name.startswith("tencent/np-") for name in offers(tke, tmp_path))
 
 
 def test_a_taint_that_jobs_tolerate_is_no_obstacle(tke: Tke, tmp_path: Path) -> None:
-    tke.add_native_pool("gpus", "GN7.2XLARGE32", most=5,
-                        Taints=[{"Key": "nvidia.com/gpu", "Value": "yes", "Effect": "NoSchedule"}])  # fmt: skip
+    tke.add_native_pool(
+        "gpus",
+        "GN7.2XLARGE32",
+        most=5,
+        Taints=[{"Key": "nvidia.com/gpu", "Value": "yes", "Effect": "NoSchedule"}],
+    )
     assert "tencent/np-gpus" in offers(tke, tmp_path)
 
 
-def test_a_type_that_is_not_in_the_catalogue_is_known_from_the_market(tke: Tke, tmp_path: Path) -> None:
+def test_a_type_that_is_not_in_the_catalogue_is_known_from_the_market(
+    tke: Tke, tmp_path: Path
+) -> None:
     tke.add_native_pool("new", "XGN99.2XLARGE32", most=2)
     tke.sell("XGN99.2XLARGE32", 30.0, gpus=2, cpus=40, memory_gb=200)
     new = offers(tke, tmp_path)["tencent/np-new"]
@@ -189,7 +252,9 @@ def test_a_type_that_is_not_in_the_catalogue_is_known_from_the_market(tke: Tke, 
     assert new.classes == frozenset(), "nobody says what they are"
 
 
-def test_prices_are_tencents_of_the_day_and_ones_own_come_before(tke: Tke, tmp_path: Path) -> None:
+def test_prices_are_tencents_of_the_day_and_ones_own_come_before(
+    tke: Tke, tmp_path: Path
+) -> None:
     tke.add_native_pool("t4", "GN7.2XLARGE32", most=5)
     tke.add_regular_pool("spot", "GN7.2XLARGE32", most=5, spot=True)
     tke.sell("GN7.2XLARGE32", 9.5)
@@ -197,7 +262,9 @@ def test_prices_are_tencents_of_the_day_and_ones_own_come_before(tke: Tke, tmp_p
     tke.sell("GN7.2XLARGE32", 5.0, zone="ap-guangzhou-3", left=False)
     tke.sell("GN7.2XLARGE32", 1.54, spot=True)
     found = offers(tke, tmp_path)
-    assert found["tencent/np-t4"].price_per_hour == Decimal("7.68"), "the cheapest zone that has one"
+    assert found["tencent/np-t4"].price_per_hour == Decimal("7.68"), (
+        "the cheapest zone that has one"
+    )
     assert found["tencent/np-t4"].price_source.startswith("Tencent's price of 20")
     assert found["tencent/np-spot"].price_per_hour == Decimal("1.54")
     found = offers(tke, tmp_path, prices={"GN7.2XLARGE32": "6.5"})
@@ -220,15 +287,28 @@ def test_what_is_sold_out_says_so_unless_it_has_nodes(tke: Tke, tmp_path: Path) 
     assert found["tencent/np-busy"].problem == ""
 
 
-def test_a_pool_whose_nodes_are_not_ready_makes_others(cluster: Cluster, tke: Tke, tmp_path: Path) -> None:
+def test_a_pool_whose_nodes_are_not_ready_makes_others(
+    cluster: Cluster, tke: Tke, tmp_path: Path
+) -> None:
     labels = {POOL: "np-lost"}
-    cluster.add_node(Node("lost-1", gpus=1, cpus=8, memory_gb=32, labels=labels, instance_type="GN7.2XLARGE32"))
+    cluster.add_node(
+        Node(
+            "lost-1",
+            gpus=1,
+            cpus=8,
+            memory_gb=32,
+            labels=labels,
+            instance_type="GN7.2XLARGE32",
+        )
+    )
     cluster.lose_node("lost-1")
     try:
         tke.add_native_pool("lost", "GN7.2XLARGE32", most=3)
         assert offers(tke, tmp_path)["tencent/np-lost"].problem == ""
         tke.pools[0]["Native"]["EnableAutoscaling"] = False
-        assert "no node that is ready" in offers(tke, tmp_path)["tencent/np-lost"].problem
+        assert (
+            "no node that is ready" in offers(tke, tmp_path)["tencent/np-lost"].problem
+        )
     finally:
         cluster.remove_node("lost-1")
 
@@ -240,12 +320,16 @@ def test_all_pools_are_read_page_by_page(tke: Tke, tmp_path: Path) -> None:
     assert sum(name.startswith("tencent/np-") for name in found) == 230
 
 
-def test_a_job_for_a_pool_is_bound_to_it(cluster: Cluster, tke: Tke, tmp_path: Path) -> None:
+def test_a_job_for_a_pool_is_bound_to_it(
+    cluster: Cluster, tke: Tke, tmp_path: Path
+) -> None:
     tke.add_native_pool("empty", "GN7.2XLARGE32", most=5)
 
     async def work(provider: TencentProvider) -> Any:
-        yard = Subject(provider, image=IMAGE, gpu_spec=GpuSpec(gpu_count=1))
-        name = await provider.submit_job(yard.job("pass", options={"offer": "tencent/np-empty"}))
+        instance = Subject(provider, image=IMAGE, gpu_spec=GpuSpec(gpu_count=1))
+        name = await provider.submit_job(
+            instance.job("pass", options={"offer": "tencent/np-empty"})
+        )
         result = await provider.get_job_status(name)
         job = cluster.get("jobs", name)
         await provider.cancel_job(name)
@@ -257,12 +341,18 @@ def test_a_job_for_a_pool_is_bound_to_it(cluster: Cluster, tke: Tke, tmp_path: P
 
 
 def test_gpus_are_listed_in_s2s_form(tke: Tke, tmp_path: Path) -> None:
-    for name, kind in (("t4", "GN7.2XLARGE32"), ("v100", "GN10X.2XLARGE40"), ("a100", "GT4.4XLARGE96")):
+    for name, kind in (
+        ("t4", "GN7.2XLARGE32"),
+        ("v100", "GN10X.2XLARGE40"),
+        ("a100", "GT4.4XLARGE96"),
+    ):
         tke.add_native_pool(name, kind, most=1)
     listed = do(tke, tmp_path, TencentProvider.list_available_gpus)
     assert [(one.gpu_type, one.gpu_count, one.memory_gb) for one in listed[:3]] == [
-        ("T4", 1, 16), ("V100", 1, 32), ("A100", 1, 40),
-    ]  # fmt: skip
+        ("T4", 1, 16),
+        ("V100", 1, 32),
+        ("A100", 1, 40),
+    ]
 
 
 def test_the_market_is_asked_now_and_then_only(tke: Tke, tmp_path: Path) -> None:
@@ -282,7 +372,9 @@ def test_the_market_is_asked_now_and_then_only(tke: Tke, tmp_path: Path) -> None
 # --- while Tencent does not answer ---
 
 
-def test_while_tencent_does_not_say_its_pools_the_last_ones_stand(tke: Tke, tmp_path: Path) -> None:
+def test_while_tencent_does_not_say_its_pools_the_last_ones_stand(
+    tke: Tke, tmp_path: Path
+) -> None:
     tke.add_native_pool("t4", "GN7.2XLARGE32", most=5)
 
     async def work(provider: TencentProvider) -> Any:
@@ -301,7 +393,9 @@ def test_while_tencent_does_not_say_its_pools_the_last_ones_stand(tke: Tke, tmp_
     assert healed["status"] == "healthy"
 
 
-def test_a_tencent_that_hangs_holds_nobody_up(tke: Tke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tencent_that_hangs_holds_nobody_up(
+    tke: Tke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(TencentProvider, "patience_s", 0.2)
     tke.add_native_pool("t4", "GN7.2XLARGE32", most=5)
     tke.fault("hang", "DescribeNodePools")
@@ -319,9 +413,16 @@ def test_a_tencent_that_hangs_holds_nobody_up(tke: Tke, tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize(
-    "action", ["DescribeNodePools", "DescribeLaunchConfigurations", "DescribeZoneInstanceConfigInfos"]
+    "action",
+    [
+        "DescribeNodePools",
+        "DescribeLaunchConfigurations",
+        "DescribeZoneInstanceConfigInfos",
+    ],
 )
-def test_what_the_account_may_not_ask_is_told_and_the_rest_goes_on(action: str, tke: Tke, tmp_path: Path) -> None:
+def test_what_the_account_may_not_ask_is_told_and_the_rest_goes_on(
+    action: str, tke: Tke, tmp_path: Path
+) -> None:
     tke.add_regular_pool("t4", "GN7.2XLARGE32", most=5)
     tke.forbidden.add(action)
 
@@ -350,16 +451,26 @@ def test_answers_of_another_content_type_are_read_too(tke: Tke, tmp_path: Path) 
         ("AuthFailure.SecretIdNotFound", "NOT_CONNECTED", "TENCENTCLOUD_SECRET_ID"),
         ("AuthFailure.SignatureFailure", "NOT_CONNECTED", "TENCENTCLOUD_SECRET_KEY"),
         ("AuthFailure.SignatureExpire", "NOT_CONNECTED", "clock"),
-        ("AuthFailure.UnauthorizedOperation", "NOT_CONNECTED", "CAM policy has to allow DescribeClusterKubeconfig"),
+        (
+            "AuthFailure.UnauthorizedOperation",
+            "NOT_CONNECTED",
+            "CAM policy has to allow DescribeClusterKubeconfig",
+        ),
         ("UnauthorizedOperation.CamNoAuth", "NOT_CONNECTED", "CAM policy"),
         ("RequestLimitExceeded", "THROTTLED", "RequestLimitExceeded"),
         ("RequestLimitExceeded.UinLimitExceeded", "THROTTLED", "RequestLimitExceeded"),
-        ("ResourceNotFound.ClusterNotFound", "NOT_CONNECTED", "providers.tencent.cluster_id (cls-65r1c5nu)"),
+        (
+            "ResourceNotFound.ClusterNotFound",
+            "NOT_CONNECTED",
+            "providers.tencent.cluster_id (cls-65r1c5nu)",
+        ),
         ("InternalError.Db", "NOT_CONNECTED", "InternalError.Db"),
         ("InvalidParameter", "REFUSED", "InvalidParameter"),
     ],
 )
-def test_tencents_errors_say_what_to_do(code: str, ours: str, word: str, tke: Tke, tmp_path: Path) -> None:
+def test_tencents_errors_say_what_to_do(
+    code: str, ours: str, word: str, tke: Tke, tmp_path: Path
+) -> None:
     tke.refuse(code, "a message")
     error = trouble(tke, tmp_path)
     assert error.error_code == ours
@@ -368,18 +479,31 @@ def test_tencents_errors_say_what_to_do(code: str, ours: str, word: str, tke: Tk
     assert "eac6b301" in str(error), "Tencent's people ask for the request's id"
 
 
-@pytest.mark.parametrize("code", ["ResourceInsufficient.SpecifiedInstanceType", "ResourcesSoldOut", "LimitExceeded"])
+@pytest.mark.parametrize(
+    "code",
+    ["ResourceInsufficient.SpecifiedInstanceType", "ResourcesSoldOut", "LimitExceeded"],
+)
 def test_a_lack_is_told_as_one(code: str, tke: Tke, tmp_path: Path) -> None:
     tke.refuse(code, "none left")
     assert isinstance(trouble(tke, tmp_path), InsufficientResourcesError)
 
 
 @pytest.mark.parametrize(
-    ("what", "code"), [("hang", "TIMEOUT"), ("drip", "TIMEOUT"), ("stall", "TIMEOUT"),
-                       ("cut", "NOT_CONNECTED"), ("half", "NOT_CONNECTED"),
-                       (500, "NOT_CONNECTED"), (502, "NOT_CONNECTED"), (200, "NOT_CONNECTED")]
-)  # fmt: skip
-def test_what_happens_to_servers_is_told_apart(what: Any, code: str, tke: Tke, tmp_path: Path) -> None:
+    ("what", "code"),
+    [
+        ("hang", "TIMEOUT"),
+        ("drip", "TIMEOUT"),
+        ("stall", "TIMEOUT"),
+        ("cut", "NOT_CONNECTED"),
+        ("half", "NOT_CONNECTED"),
+        (500, "NOT_CONNECTED"),
+        (502, "NOT_CONNECTED"),
+        (200, "NOT_CONNECTED"),
+    ],
+)
+def test_what_happens_to_servers_is_told_apart(
+    what: Any, code: str, tke: Tke, tmp_path: Path
+) -> None:
     tke.fault(what, times=None)
     error = trouble(tke, tmp_path, timeout_s=0.4)
     assert error.error_code == code
@@ -409,8 +533,12 @@ def test_throttled_and_then_well(tke: Tke, tmp_path: Path) -> None:
 def test_signatures_are_really_checked(tke: Tke, tmp_path: Path) -> None:
     assert "SignatureFailure" in str(trouble(tke, tmp_path, secret_key="x" * 32))
     assert "SecretIdNotFound" in str(trouble(tke, tmp_path, secret_id="AKIDother"))
-    assert "providers.tencent.region (ap-chengdu)" in str(trouble(tke, tmp_path, region="ap-chengdu"))
-    assert "cluster_id (cls-other)" in str(trouble(tke, tmp_path, cluster_id="cls-other"))
+    assert "providers.tencent.region (ap-chengdu)" in str(
+        trouble(tke, tmp_path, region="ap-chengdu")
+    )
+    assert "cluster_id (cls-other)" in str(
+        trouble(tke, tmp_path, cluster_id="cls-other")
+    )
     tke.ahead_s = 400
     assert "five minutes" in str(trouble(tke, tmp_path))
 
@@ -418,7 +546,9 @@ def test_signatures_are_really_checked(tke: Tke, tmp_path: Path) -> None:
 # --- the kubeconfig ---
 
 
-def test_a_token_that_has_expired_is_renewed_at_once(cluster: Cluster, tke: Tke, tmp_path: Path) -> None:
+def test_a_token_that_has_expired_is_renewed_at_once(
+    cluster: Cluster, tke: Tke, tmp_path: Path
+) -> None:
     tke.token = first = cluster.token("100012345", [Rule()])
 
     async def work(provider: TencentProvider) -> int:
@@ -431,27 +561,40 @@ def test_a_token_that_has_expired_is_renewed_at_once(cluster: Cluster, tke: Tke,
     assert [action for action, _ in tke.calls].count("DescribeClusterKubeconfig") == 2
 
 
-def test_an_account_that_the_cluster_refuses_is_told_so(cluster: Cluster, tke: Tke, tmp_path: Path) -> None:
+def test_an_account_that_the_cluster_refuses_is_told_so(
+    cluster: Cluster, tke: Tke, tmp_path: Path
+) -> None:
     tke.token = "never-issued"
     error = trouble(tke, tmp_path)
     assert error.error_code == "NOT_CONNECTED"
     assert "401" in str(error)
-    assert [action for action, _ in tke.calls].count("DescribeClusterKubeconfig") == 2, "asked anew once, not for ever"
+    assert [action for action, _ in tke.calls].count(
+        "DescribeClusterKubeconfig"
+    ) == 2, "asked anew once, not for ever"
 
 
-def test_one_that_is_given_is_used_and_tencent_is_not_asked(tke: Tke, tmp_path: Path) -> None:
+def test_one_that_is_given_is_used_and_tencent_is_not_asked(
+    tke: Tke, tmp_path: Path
+) -> None:
     assert offers(tke, tmp_path, kubeconfig=tke.encoded_kubeconfig())
     assert "DescribeClusterKubeconfig" not in [action for action, _ in tke.calls]
 
 
-def test_one_that_is_given_and_expired_is_not_tried_again(tke: Tke, tmp_path: Path) -> None:
+def test_one_that_is_given_and_expired_is_not_tried_again(
+    tke: Tke, tmp_path: Path
+) -> None:
     tke.token = "never-issued"
-    assert "renew them" in str(trouble(tke, tmp_path, kubeconfig=tke.encoded_kubeconfig()))
+    assert "renew them" in str(
+        trouble(tke, tmp_path, kubeconfig=tke.encoded_kubeconfig())
+    )
 
 
 def test_the_public_address_is_asked_for_when_told_so(tke: Tke, tmp_path: Path) -> None:
     offers(tke, tmp_path, extranet=True)
-    assert tke.calls[0] == ("DescribeClusterKubeconfig", {"ClusterId": "cls-65r1c5nu", "IsExtranet": True})
+    assert tke.calls[0] == (
+        "DescribeClusterKubeconfig",
+        {"ClusterId": "cls-65r1c5nu", "IsExtranet": True},
+    )
 
 
 @pytest.mark.parametrize("text", ["", "{", "just words", "clusters: []"])
@@ -462,7 +605,9 @@ def test_what_is_no_kubeconfig_is_told(text: str, tke: Tke, tmp_path: Path) -> N
     assert "kubeconfig of cls-65r1c5nu" in str(error)
 
 
-def test_a_certificate_that_is_none_is_told_and_not_shown(tke: Tke, tmp_path: Path) -> None:
+def test_a_certificate_that_is_none_is_told_and_not_shown(
+    tke: Tke, tmp_path: Path
+) -> None:
     for data in ("bm90IGEgY2VydGlmaWNhdGU=", "not base64!"):
         tke.kubeconfig = lambda data=data: tke.real_kubeconfig(
             server="https://127.0.0.1:9", **{"certificate-authority-data": data}
@@ -490,16 +635,30 @@ def test_it_is_on_disk_only_while_it_is_read_and_nobody_else_may(
     monkeypatch.setattr(kube_config, "load_kube_config", looking)
     with tls_door(cluster.address, tmp_path) as door:
         tke.kubeconfig = lambda: tke.real_kubeconfig(door)
-        assert offers(tke, tmp_path), "it comes in with the certificate of the kubeconfig"
+        assert offers(tke, tmp_path), (
+            "it comes in with the certificate of the kubeconfig"
+        )
     own = next(name for name in seen if name.startswith("gpuyard-"))
-    files = ("kubeconfig", "certificate-authority-0", "client-certificate-0", "client-key-0")
+    files = (
+        "kubeconfig",
+        "certificate-authority-0",
+        "client-certificate-0",
+        "client-key-0",
+    )
     assert seen == {own: 0o700, **dict.fromkeys(files, 0o600)}
     assert list(folder.iterdir()) == [], "nothing is left"
 
 
-def test_a_door_of_another_authority_is_refused(cluster: Cluster, tke: Tke, tmp_path: Path) -> None:
-    with tls_door(cluster.address, tmp_path) as door, tls_door(cluster.address, tmp_path) as other:
-        tke.kubeconfig = lambda: tke.real_kubeconfig(replace(door, authority=other.authority))
+def test_a_door_of_another_authority_is_refused(
+    cluster: Cluster, tke: Tke, tmp_path: Path
+) -> None:
+    with (
+        tls_door(cluster.address, tmp_path) as door,
+        tls_door(cluster.address, tmp_path) as other,
+    ):
+        tke.kubeconfig = lambda: tke.real_kubeconfig(
+            replace(door, authority=other.authority)
+        )
         error = trouble(tke, tmp_path)
     assert error.error_code == "NOT_CONNECTED"
     assert "certificate verify failed" in str(error)
@@ -508,7 +667,9 @@ def test_a_door_of_another_authority_is_refused(cluster: Cluster, tke: Tke, tmp_
 # --- secrets, and what is loaded when ---
 
 
-def test_secrets_are_in_nothing_that_is_shown(tke: Tke, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_secrets_are_in_nothing_that_is_shown(
+    tke: Tke, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("DEBUG")
     kubeconfig = tke.encoded_kubeconfig()
 
@@ -516,7 +677,13 @@ def test_secrets_are_in_nothing_that_is_shown(tke: Tke, tmp_path: Path, caplog: 
         await provider.offers()
         tke.refuse("AuthFailure.SignatureFailure")
         await provider.offers()
-        shown = (provider, provider.settings, provider.config, vars(provider), await provider.health_check())
+        shown = (
+            provider,
+            provider.settings,
+            provider.config,
+            vars(provider),
+            await provider.health_check(),
+        )
         return " ".join(map(repr, shown))
 
     for settings in ({}, {"kubeconfig": kubeconfig}):
@@ -534,11 +701,18 @@ def test_missing_keys_are_one_error_that_names_them_and_the_variables(
         monkeypatch.delenv(f"TENCENTCLOUD_{name}", raising=False)
     with pytest.raises(InvalidInputError) as caught:
         registry.load("tencent", {"home": str(tmp_path)})
-    assert [fault.field for fault in caught.value.faults] == ["secret_id", "secret_key", "region", "cluster_id"]
+    assert [fault.field for fault in caught.value.faults] == [
+        "secret_id",
+        "secret_key",
+        "region",
+        "cluster_id",
+    ]
     assert "TENCENTCLOUD_SECRET_ID" in str(caught.value)
 
 
-def test_the_sdk_is_imported_with_the_first_question_only(tke: Tke, tmp_path: Path) -> None:
+def test_the_sdk_is_imported_with_the_first_question_only(
+    tke: Tke, tmp_path: Path
+) -> None:
     code = f"""
         import asyncio, sys
         from gpuyard.providers.tencent import TencentCloudAdapter
@@ -548,13 +722,23 @@ def test_the_sdk_is_imported_with_the_first_question_only(tke: Tke, tmp_path: Pa
         asyncio.run(provider.offers())
         assert "tencentcloud.tke.v20180525.tke_client" in sys.modules
         """
-    environment = {key: value for key, value in os.environ.items() if "proxy" not in key.lower()}
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60,
-                          env=environment, check=False)  # fmt: skip
+    environment = {
+        key: value for key, value in os.environ.items() if "proxy" not in key.lower()
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
 
 
-def test_without_the_sdk_it_says_what_to_install(tke: Tke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_sdk_it_says_what_to_install(
+    tke: Tke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gpuyard.providers.tencent.api.find_spec", lambda _: None)
     with pytest.raises(ProviderError, match=r"pip install 'gpuyard\[tencent\]'"):
         registry.load("tencent", tke.settings(tmp_path))

@@ -23,21 +23,28 @@ class Place:
     """A store and a look behind it."""
 
     def __init__(self, blobs: Blobs, bucket: Bucket | None = None) -> None:
-        self.blobs, self._bucket = blobs, bucket
+        self.blobs = blobs
+        self._bucket = bucket
 
     def names(self) -> list[str]:
         """The names of everything there, half-written files too."""
         if self._bucket:
-            return sorted(name.removeprefix("deep/er/") for name in self._bucket.objects())
+            return sorted(
+                name.removeprefix("deep/er/") for name in self._bucket.objects()
+            )
         assert isinstance(self.blobs, BlobStore)
         root = self.blobs.root
-        return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+        return sorted(
+            str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()
+        )
 
     def write(self, sha256: str, content: bytes) -> None:
         """Put wrong content under a name."""
         name = f"{sha256[:2]}/{sha256[2:]}"
         if self._bucket:
-            self._bucket.s3.client.put_object(Bucket=self._bucket.name, Key=f"deep/er/{name}", Body=content)
+            self._bucket.s3.client.put_object(
+                Bucket=self._bucket.name, Key=f"deep/er/{name}", Body=content
+            )
         else:
             assert isinstance(self.blobs, BlobStore)
             self.blobs.path(sha256).write_bytes(content)
@@ -83,7 +90,9 @@ class Source(io.RawIOBase):
         return self._parts.pop(0) if self._parts else b""
 
 
-@pytest.mark.parametrize("content", [b"", b"weights", BIG], ids=["empty", "small", "big"])
+@pytest.mark.parametrize(
+    "content", [b"", b"weights", BIG], ids=["empty", "small", "big"]
+)
 def test_a_blob_is_stored_under_its_hash(place: Place, content: bytes):
     store = place.blobs
     digest = hashlib.sha256(content).hexdigest()
@@ -98,7 +107,14 @@ def test_a_blob_is_stored_under_its_hash(place: Place, content: bytes):
 def test_a_blob_is_there_only_when_it_is_whole(place: Place):
     digest = hashlib.sha256(BIG).hexdigest()
     seen = []
-    place.blobs.put(Source(BIG, lambda: seen.append((place.blobs.has(digest), name_of(digest) in place.names()))))
+    place.blobs.put(
+        Source(
+            BIG,
+            lambda: seen.append(
+                (place.blobs.has(digest), name_of(digest) in place.names())
+            ),
+        )
+    )
     assert seen == [(False, False)]
     assert place.blobs.has(digest)
 
@@ -154,7 +170,9 @@ def test_what_is_not_there(store: Blobs, tmp_path: Path):
 
 
 @pytest.mark.parametrize("directory", [False, True], ids=["file", "directory"])
-@pytest.mark.parametrize("left", [0, 1_000, len(BIG) - 1], ids=["all", "much", "a byte"])
+@pytest.mark.parametrize(
+    "left", [0, 1_000, len(BIG) - 1], ids=["all", "much", "a byte"]
+)
 def test_a_blob_that_lost_its_end_is_an_oserror_and_heals(
     place: Place, checkpoint: Path, tmp_path: Path, left: int, directory: bool
 ):
@@ -163,7 +181,9 @@ def test_a_blob_that_lost_its_end_is_an_oserror_and_heals(
     with place.blobs.open(blob.sha256) as file:
         place.write(blob.sha256, file.read()[:left])
     target = tmp_path / "back"
-    with pytest.raises(OSError, match=f"blob {blob.sha256} is damaged: its {left} bytes hash to"):
+    with pytest.raises(
+        OSError, match=f"blob {blob.sha256} is damaged: its {left} bytes hash to"
+    ):
         place.blobs.restore(blob.sha256, target, directory=directory)
     assert not target.exists()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
@@ -172,7 +192,9 @@ def test_a_blob_that_lost_its_end_is_an_oserror_and_heals(
     assert target.exists()
 
 
-def test_a_blob_with_other_content_is_an_oserror_and_what_was_there_stays(place: Place, tmp_path: Path):
+def test_a_blob_with_other_content_is_an_oserror_and_what_was_there_stays(
+    place: Place, tmp_path: Path
+):
     blob = place.blobs.put(io.BytesIO(b"weights"))
     place.write(blob.sha256, b"weighty")
     (tmp_path / "model.pt").write_bytes(b"before")
@@ -182,8 +204,12 @@ def test_a_blob_with_other_content_is_an_oserror_and_what_was_there_stays(place:
 
 
 def test_a_small_blob_is_read_at_once_and_a_large_one_only_so_far(store: Blobs) -> None:
-    small, large = store.put(io.BytesIO(b"hello")), store.put(io.BytesIO(BIG))
-    assert (store.read(small.sha256, 5), store.read(small.sha256, 100)) == (b"hello", b"hello")
+    small = store.put(io.BytesIO(b"hello"))
+    large = store.put(io.BytesIO(BIG))
+    assert (store.read(small.sha256, 5), store.read(small.sha256, 100)) == (
+        b"hello",
+        b"hello",
+    )
     assert store.read(large.sha256, 1000) == BIG[:1000]
     with pytest.raises(FileNotFoundError):
         store.read("0" * 64, 100)
@@ -192,13 +218,17 @@ def test_a_small_blob_is_read_at_once_and_a_large_one_only_so_far(store: Blobs) 
 
 
 def test_a_deleted_blob_is_gone_and_others_stay(store: Blobs):
-    one, two = store.put(io.BytesIO(b"one")), store.put(io.BytesIO(b"two"))
+    one = store.put(io.BytesIO(b"one"))
+    two = store.put(io.BytesIO(b"two"))
     store.delete(one.sha256)
     store.delete(one.sha256)
     assert (store.has(one.sha256), store.has(two.sha256)) == (False, True)
 
 
-@pytest.mark.parametrize("name", ["", "../../etc/passwd", "0" * 63, "0" * 65, "G" * 64, "A" * 64, "0" * 64 + "\n"])
+@pytest.mark.parametrize(
+    "name",
+    ["", "../../etc/passwd", "0" * 63, "0" * 65, "G" * 64, "A" * 64, "0" * 64 + "\n"],
+)
 def test_a_name_that_is_no_hash_is_refused(store: Blobs, name: str):
     for act in (store.has, store.open, store.delete):
         with pytest.raises(ValueError, match="is not a SHA-256 in hex"):
@@ -216,7 +246,12 @@ def test_half_written_blobs_are_swept_and_whole_ones_stay(place: Place):
 def test_blobs_are_their_owners_alone(local: BlobStore):
     blob = local.put(io.BytesIO(b"x"))
     assert [
-        path.stat().st_mode & 0o077 for path in (local.root, local.path(blob.sha256).parent, local.path(blob.sha256))
+        path.stat().st_mode & 0o077
+        for path in (
+            local.root,
+            local.path(blob.sha256).parent,
+            local.path(blob.sha256),
+        )
     ] == [0] * 3
 
 
@@ -241,7 +276,9 @@ def tree(folder: Path) -> dict[str, object]:
     return {str(path.relative_to(folder)): content(path) for path in folder.rglob("*")}
 
 
-def test_a_directory_comes_back_as_it_was(store: Blobs, checkpoint: Path, tmp_path: Path):
+def test_a_directory_comes_back_as_it_was(
+    store: Blobs, checkpoint: Path, tmp_path: Path
+):
     blob = store.put_directory(checkpoint)
     with store.open(blob.sha256) as file:
         archive = file.read()
@@ -256,7 +293,9 @@ def test_a_directory_comes_back_as_it_was(store: Blobs, checkpoint: Path, tmp_pa
     assert [path.name for path in restored.parent.iterdir()] == ["checkpoint-100"]
 
 
-def test_a_directory_with_the_same_content_has_the_same_hash(store: Blobs, checkpoint: Path):
+def test_a_directory_with_the_same_content_has_the_same_hash(
+    store: Blobs, checkpoint: Path
+):
     first = store.put_directory(checkpoint)
     for path in checkpoint.rglob("*"):
         os.utime(path, (1, 1), follow_symlinks=False)
@@ -276,8 +315,11 @@ def test_a_directory_that_does_not_fit_leaves_nothing(tmp_path: Path):
         assert files(full) == []
 
 
-def test_a_target_on_a_full_disk_is_an_oserror_and_leaves_nothing(store: Blobs, checkpoint: Path, tmp_path: Path):
-    file, folder = store.put(io.BytesIO(BIG)), store.put_directory(checkpoint)
+def test_a_target_on_a_full_disk_is_an_oserror_and_leaves_nothing(
+    store: Blobs, checkpoint: Path, tmp_path: Path
+):
+    file = store.put(io.BytesIO(BIG))
+    folder = store.put_directory(checkpoint)
     with small_disk(tmp_path / "disk") as disk:
         for blob, directory in ((file, False), (folder, True)):
             with pytest.raises(OSError, match="No space left"):
@@ -286,7 +328,9 @@ def test_a_target_on_a_full_disk_is_an_oserror_and_leaves_nothing(store: Blobs, 
 
 
 @pytest.mark.parametrize("link", ["/etc/passwd", "../../outside"])
-def test_a_link_that_leads_out_is_an_oserror_on_the_way_back(store: Blobs, tmp_path: Path, link: str):
+def test_a_link_that_leads_out_is_an_oserror_on_the_way_back(
+    store: Blobs, tmp_path: Path, link: str
+):
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "link").symlink_to(link)
@@ -312,7 +356,10 @@ def test_a_blob_that_is_no_archive_is_an_oserror(store: Blobs, tmp_path: Path):
         store.restore(blob.sha256, tmp_path / "back", directory=True)
 
 
-@pytest.mark.parametrize("part", [(0, 1), (5, 9), (0, len(BIG)), (3_000_000, 12_000_000), (len(BIG) - 1, len(BIG))])
+@pytest.mark.parametrize(
+    "part",
+    [(0, 1), (5, 9), (0, len(BIG)), (3_000_000, 12_000_000), (len(BIG) - 1, len(BIG))],
+)
 def test_a_part_of_a_blob(store: Blobs, part: tuple[int, int]):
     blob = store.put(io.BytesIO(BIG))
     with store.open(blob.sha256, part) as file:
@@ -342,9 +389,14 @@ def test_no_password_is_shown_of_what_is_no_place():
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["blobs", "", "s4://x", "http://127.0.0.1/x", "file://host/x", "C:\\blobs"])
+@pytest.mark.parametrize(
+    "url", ["blobs", "", "s4://x", "http://127.0.0.1/x", "file://host/x", "C:\\blobs"]
+)
 def test_what_is_no_place_for_blobs_is_said(url: str):
-    with pytest.raises(InvalidInputError, match=r"storage: .* is no place for blobs .an absolute path, or a bucket"):
+    with pytest.raises(
+        InvalidInputError,
+        match=r"storage: .* is no place for blobs .an absolute path, or a bucket",
+    ):
         open_blobs(url, {})
 
 

@@ -1,4 +1,6 @@
-"""What is left out of a snapshot is what git leaves out: compared with git itself on generated trees."""
+"""What is left out of a snapshot is what git leaves out: compared with git itself on
+generated trees.
+"""
 
 import subprocess
 import tempfile
@@ -9,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpuyard.storage.listing import Listing
+from tests.support.examples import examples
 
 NAMES = ["a", "b", "ab", "a.log", "b.txt", ".x", "build", "ä b", "a[1]"]
 PARTS = [*NAMES, "*", "**", "*.log", "?", "a*", "[ab]", "[!a]*", "a\\[1\\]", "*.t?t"]
@@ -18,16 +21,37 @@ paths = st.lists(st.sampled_from(NAMES), min_size=1, max_size=4).map("/".join)
 @st.composite
 def lines(draw: st.DrawFn) -> str:
     body = "/".join(draw(st.lists(st.sampled_from(PARTS), min_size=1, max_size=3)))
-    before, after = draw(st.sampled_from(["", "", "/", "!", "!/"])), draw(st.sampled_from(["", "", "/", "/ ", "  "]))
+    before = draw(st.sampled_from(["", "", "/", "!", "!/"]))
+    after = draw(st.sampled_from(["", "", "/", "/ ", "  "]))
     return before + body + after
 
 
-noise = st.sampled_from(["", "# a", "\\#a", "!", "/", "\\!a", "a\\ ", "[", "a\\", " a", "\ta", "**/", "/**", "a/**/"])
+noise = st.sampled_from(
+    [
+        "",
+        "# a",
+        "\\#a",
+        "!",
+        "/",
+        "\\!a",
+        "a\\ ",
+        "[",
+        "a\\",
+        " a",
+        "\ta",
+        "**/",
+        "/**",
+        "a/**/",
+    ]
+)
 ignored = st.lists(lines() | noise, max_size=5)
 
 
-@settings(deadline=None, max_examples=150)
-@given(st.sets(paths, min_size=1, max_size=12), st.dictionaries(st.just("") | paths, ignored, max_size=4))
+@settings(deadline=None, max_examples=examples(150))
+@given(
+    st.sets(paths, min_size=1, max_size=12),
+    st.dictionaries(st.just("") | paths, ignored, max_size=4),
+)
 @example({"a/b/x.log", "b/x.log"}, {"": ["*.log"], "a": ["!b/"]})
 @example({"packages/build/a", "packages/b"}, {"": ["build/", "!packages/"]})
 @example({"a.txt", "a/b.txt", "a/b.log"}, {"": ["*", "!*/", "!*.log"]})
@@ -42,9 +66,13 @@ def test_the_same_files_as_git(files: set[str], ignores: dict[str, list[str]]):
         for path, content in ignores.items():
             _write(root / path / ".gitignore", "\n".join(content))
         assert ours(root) == gits(root)
-        for below in (path for path in root.iterdir() if path.is_dir() and path.name != ".git"):
+        for below in (
+            path for path in root.iterdir() if path.is_dir() and path.name != ".git"
+        ):
             kept = gits(below)
-            if kept:  # else git may leave it out as a whole, and who names a directory means what is in it
+            # else git may leave it out as a whole, and who names a directory means what
+            # is in it
+            if kept:
                 assert ours(below) == kept
 
 
@@ -59,18 +87,37 @@ def _write(path: Path, text: str) -> None:
 
 
 def ours(root: Path) -> set[str]:
-    return {entry.path for entry in Listing.of(root).entries if (root / entry.path).is_file()}
+    return {
+        entry.path
+        for entry in Listing.of(root).entries
+        if (root / entry.path).is_file()
+    }
 
 
 def gits(root: Path) -> set[str]:
-    command = ["git", "-c", "core.excludesFile=", "ls-files", "-z", "--others", "--cached", "--exclude-standard"]
+    command = [
+        "git",
+        "-c",
+        "core.excludesFile=",
+        "ls-files",
+        "-z",
+        "--others",
+        "--cached",
+        "--exclude-standard",
+    ]
     out = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout
     return {name for name in out.decode().split("\0") if name}
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    for name in ("data/big.bin", "data/small.csv", "src/a.py", "src/out/x", "notes.txt"):
+    for name in (
+        "data/big.bin",
+        "data/small.csv",
+        "src/a.py",
+        "src/out/x",
+        "notes.txt",
+    ):
         _write(tmp_path / name, name)
     return tmp_path
 
@@ -108,9 +155,22 @@ def test_a_directory_that_its_repository_leaves_out_is_whole_when_named(root: Pa
 
 
 def test_what_no_job_needs_is_always_left_out(root: Path):
-    for name in (".git/HEAD", "src/.git", "src/__pycache__/a.pyc", "env/pyvenv.cfg", "env/bin/python", "src/.venv/x"):
+    for name in (
+        ".git/HEAD",
+        "src/.git",
+        "src/__pycache__/a.pyc",
+        "env/pyvenv.cfg",
+        "env/bin/python",
+        "src/.venv/x",
+    ):
         _write(root / name, name)
     _write(root / ".gpuyardignore", "!__pycache__/\n!.git\n!env/\n")
     assert ours(root) == {
-        ".gpuyardignore", "data/big.bin", "data/small.csv", "notes.txt", "src/.venv/x", "src/a.py", "src/out/x",
-    }  # fmt: skip
+        ".gpuyardignore",
+        "data/big.bin",
+        "data/small.csv",
+        "notes.txt",
+        "src/.venv/x",
+        "src/a.py",
+        "src/out/x",
+    }

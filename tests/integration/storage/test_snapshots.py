@@ -1,4 +1,6 @@
-"""Snapshots of working directories: the same content is the same blob, stored once, and back as it was."""
+"""Snapshots of working directories: the same content is the same blob, stored once, and
+back as it was.
+"""
 
 import hashlib
 import io
@@ -20,6 +22,7 @@ from gpuyard.domain.errors import InvalidInputError
 from gpuyard.storage import snapshots
 from gpuyard.storage.blobs import Blob, Blobs, BlobStore, open_blobs
 from gpuyard.storage.snapshots import Snapshot, take, unpack
+from tests.support.examples import examples
 from tests.support.s3 import Bucket
 
 YEAR_2020 = 1_577_836_800
@@ -47,8 +50,8 @@ def blobs(tmp_path: Path) -> Counting:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test remembers nothing of another, and none waits before it tries again."""
-    monkeypatch.setattr(snapshots, "_known", {})
-    monkeypatch.setattr(snapshots, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(snapshots, "_cache", {})
+    monkeypatch.setattr(snapshots, "_RETRY_S", 0.0)
 
 
 @pytest.fixture
@@ -65,7 +68,9 @@ def project(tmp_path: Path) -> Path:
 
 
 def tree(folder: Path) -> dict[str, object]:
-    """Every path with its content, its link, or None for a directory; and whether it may be executed."""
+    """Every path with its content, its link, or None for a directory; and whether it
+    may be executed.
+    """
 
     def content(path: Path) -> object:
         if path.is_symlink():
@@ -82,7 +87,9 @@ def age(folder: Path) -> None:
 
 
 def later(monkeypatch: pytest.MonkeyPatch, by_s: float) -> None:
-    """Let snapshots be taken `by_s` seconds from now: the time of a change cannot be set back."""
+    """Let snapshots be taken `by_s` seconds from now: the time of a change cannot be
+    set back.
+    """
     now = snapshots.time.time_ns
     monkeypatch.setattr(snapshots.time, "time_ns", lambda: now() + int(by_s * 1e9))
 
@@ -92,7 +99,10 @@ def test_what_is_taken_comes_back(blobs: Blobs, project: Path, tmp_path: Path):
     assert snapshot == Snapshot(snapshot.sha256, snapshot.size, 5, {})
     with blobs.open(snapshot.sha256) as file:
         archive = file.read()
-    assert (hashlib.sha256(archive).hexdigest(), len(archive)) == (snapshot.sha256, snapshot.size)
+    assert (hashlib.sha256(archive).hexdigest(), len(archive)) == (
+        snapshot.sha256,
+        snapshot.size,
+    )
     unpack(blobs, snapshot.sha256, tmp_path / "there" / "work")
     assert tree(tmp_path / "there" / "work") == tree(project)
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["work"]
@@ -107,14 +117,21 @@ def test_in_a_bucket(bucket: Bucket, project: Path, tmp_path: Path):
 def test_any_tar_reads_it(blobs: Blobs, project: Path, tmp_path: Path):
     (project / ("long" * 60)).write_text("a name of 240 characters")
     with blobs.open(take(project, blobs).sha256) as file:
-        subprocess.run(["tar", "-x", "-C", str(tmp_path), "--one-top-level=out"], stdin=file, check=True)
+        subprocess.run(
+            ["tar", "-x", "-C", str(tmp_path), "--one-top-level=out"],
+            stdin=file,
+            check=True,
+        )
     assert tree(tmp_path / "out") == tree(project)
 
 
 def test_the_hash_is_of_the_content_alone(blobs: Blobs, project: Path, tmp_path: Path):
     first = take(project, blobs)
     copy = tmp_path / "copy"
-    subprocess.run(["cp", "-r", "--no-dereference", "--preserve=mode", str(project), str(copy)], check=True)
+    subprocess.run(
+        ["cp", "-r", "--no-dereference", "--preserve=mode", str(project), str(copy)],
+        check=True,
+    )
     for path in copy.rglob("*"):
         os.utime(path, (1, 1), follow_symlinks=False)
     (copy / "train.py").chmod(0o600)
@@ -123,11 +140,28 @@ def test_the_hash_is_of_the_content_alone(blobs: Blobs, project: Path, tmp_path:
     assert take(copy, blobs) != first
 
 
-names = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=8).filter(
-    lambda name: name not in {".", "..", ".git", "__pycache__", "pyvenv.cfg", ".gitignore", ".gpuyardignore"}
+names = st.text(
+    st.characters(exclude_characters="/\0", exclude_categories=["Cs"]),
+    min_size=1,
+    max_size=8,
+).filter(
+    lambda name: (
+        name
+        not in {
+            ".",
+            "..",
+            ".git",
+            "__pycache__",
+            "pyvenv.cfg",
+            ".gitignore",
+            ".gpuyardignore",
+        }
+    )
 )
 trees = st.recursive(
-    st.binary(max_size=2000) | st.just("link"), lambda below: st.dictionaries(names, below, max_size=5), max_leaves=20
+    st.binary(max_size=2000) | st.just("link"),
+    lambda below: st.dictionaries(names, below, max_size=5),
+    max_leaves=20,
 ).filter(lambda item: isinstance(item, dict))
 
 
@@ -144,13 +178,17 @@ def lay(folder: Path, content: object, at: float) -> None:
     os.utime(folder, (at, at), follow_symlinks=False)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(trees, trees)
 def test_any_tree(content: dict[str, object], other: dict[str, object]):
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         blobs = BlobStore(root / "blobs")
-        for folder, item, at in (("a", content, 1e9), ("b", content, 1.5e9), ("c", other, 1e9)):
+        for folder, item, at in (
+            ("a", content, 1e9),
+            ("b", content, 1.5e9),
+            ("c", other, 1e9),
+        ):
             lay(root / folder, item, at)
         a, b, c = (take(root / folder, blobs) for folder in "abc")
         assert a == b
@@ -163,10 +201,14 @@ def test_a_name_that_is_no_text(blobs: Blobs, tmp_path: Path):
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / os.fsdecode(b"caf\xe9")).write_text("latin")
     unpack(blobs, take(tmp_path / "project", blobs).sha256, tmp_path / "back")
-    assert [os.fsencode(path.name) for path in (tmp_path / "back").iterdir()] == [b"caf\xe9"]
+    assert [os.fsencode(path.name) for path in (tmp_path / "back").iterdir()] == [
+        b"caf\xe9"
+    ]
 
 
-def test_files_that_share_their_bytes_are_files(blobs: Blobs, project: Path, tmp_path: Path):
+def test_files_that_share_their_bytes_are_files(
+    blobs: Blobs, project: Path, tmp_path: Path
+):
     (project / "hard").hardlink_to(project / "train.py")
     linked = take(project, blobs)
     (project / "hard").unlink()
@@ -184,15 +226,25 @@ def test_links_that_point_inside_are_kept(blobs: Blobs, project: Path, tmp_path:
     snapshot = take(project, blobs)
     assert snapshot.left_out == {}
     unpack(blobs, snapshot.sha256, tmp_path / "back")
-    links = {str(path.relative_to(tmp_path / "back")): str(path.readlink())
-             for path in (tmp_path / "back").rglob("*") if path.is_symlink()}  # fmt: skip
+    links = {
+        str(path.relative_to(tmp_path / "back")): str(path.readlink())
+        for path in (tmp_path / "back").rglob("*")
+        if path.is_symlink()
+    }
     assert links == {
-        "latest": "train.py", "src/up": "../train.py", "src/round": "../train.py", "absolute": "src",
-        "broken": "not-there", "itself": "itself", "all": ".",
-    }  # fmt: skip
+        "latest": "train.py",
+        "src/up": "../train.py",
+        "src/round": "../train.py",
+        "absolute": "src",
+        "broken": "not-there",
+        "itself": "itself",
+        "all": ".",
+    }
 
 
-def test_what_cannot_be_taken_along_is_named(blobs: Blobs, project: Path, tmp_path: Path):
+def test_what_cannot_be_taken_along_is_named(
+    blobs: Blobs, project: Path, tmp_path: Path
+):
     secret = tmp_path / "secret"
     secret.write_text("not yours")
     (project / "out").symlink_to(secret)
@@ -204,8 +256,12 @@ def test_what_cannot_be_taken_along_is_named(blobs: Blobs, project: Path, tmp_pa
         snapshot = take(project, blobs)
     outside = f"it is a link to '{secret}', outside of the directory"
     assert snapshot.left_out == {
-        "out": outside, "src/up": outside, "through": outside, "pipe": "it is a named pipe", "socket": "it is a socket",
-    }  # fmt: skip
+        "out": outside,
+        "src/up": outside,
+        "through": outside,
+        "pipe": "it is a named pipe",
+        "socket": "it is a socket",
+    }
     assert snapshot.files == 5
     unpack(blobs, snapshot.sha256, tmp_path / "back")
     assert not os.path.lexists(tmp_path / "back" / "out")
@@ -217,7 +273,9 @@ def test_a_device_is_named(blobs: Blobs, project: Path):
     assert take(project, blobs).left_out == {"null": "it is a device"}
 
 
-def test_what_has_not_changed_is_not_read_again(blobs: Counting, project: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_has_not_changed_is_not_read_again(
+    blobs: Counting, project: Path, monkeypatch: pytest.MonkeyPatch
+):
     later(monkeypatch, 10)
     first = take(project, blobs)
     assert take(project, blobs) == first
@@ -233,7 +291,9 @@ def test_what_has_just_changed_is_read_again(blobs: Counting, project: Path):
     assert blobs.stored == 2
 
 
-def test_a_change_that_hides_its_time_is_seen(blobs: Counting, project: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_change_that_hides_its_time_is_seen(
+    blobs: Counting, project: Path, monkeypatch: pytest.MonkeyPatch
+):
     age(project)
     later(monkeypatch, 10)
     first = take(project, blobs)
@@ -242,7 +302,9 @@ def test_a_change_that_hides_its_time_is_seen(blobs: Counting, project: Path, mo
     assert take(project, blobs) != first
 
 
-def test_what_is_gone_from_the_store_is_stored_again(blobs: Counting, project: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_gone_from_the_store_is_stored_again(
+    blobs: Counting, project: Path, monkeypatch: pytest.MonkeyPatch
+):
     later(monkeypatch, 10)
     first = take(project, blobs)
     blobs.delete(first.sha256)
@@ -251,7 +313,9 @@ def test_what_is_gone_from_the_store_is_stored_again(blobs: Counting, project: P
 
 
 @pytest.mark.parametrize("name", ["big.bin", "train.py"])
-def test_a_file_that_changes_meanwhile_is_read_anew(blobs: Counting, project: Path, name: str):
+def test_a_file_that_changes_meanwhile_is_read_anew(
+    blobs: Counting, project: Path, name: str
+):
     def grow() -> None:
         if blobs.stored == 1:
             with (project / name).open("ab") as file:
@@ -264,12 +328,18 @@ def test_a_file_that_changes_meanwhile_is_read_anew(blobs: Counting, project: Pa
         assert archive.extractfile(name).read() == (project / name).read_bytes()
 
 
-@pytest.mark.parametrize("change", ["shrinks", "grows", "goes and comes", "becomes a link", "becomes a pipe"])
-def test_a_file_that_keeps_changing_is_named(blobs: Counting, project: Path, change: str):
+@pytest.mark.parametrize(
+    "change", ["shrinks", "grows", "goes and comes", "becomes a link", "becomes a pipe"]
+)
+def test_a_file_that_keeps_changing_is_named(
+    blobs: Counting, project: Path, change: str
+):
     path = project / "train.py"
 
     def act() -> None:
-        content = b"x" * (100 - blobs.stored if change == "shrinks" else 100 + blobs.stored)
+        content = b"x" * (
+            100 - blobs.stored if change == "shrinks" else 100 + blobs.stored
+        )
         path.unlink(missing_ok=True)
         if change == "becomes a link":
             path.symlink_to("/etc/passwd")
@@ -281,15 +351,21 @@ def test_a_file_that_keeps_changing_is_named(blobs: Counting, project: Path, cha
     blobs.during = act
     if change.startswith("becomes"):
         snapshot = take(project, blobs)
-        assert set(snapshot.left_out) == ({"train.py", "latest"} if change == "becomes a link" else {"train.py"})
+        assert set(snapshot.left_out) == (
+            {"train.py", "latest"} if change == "becomes a link" else {"train.py"}
+        )
         return
-    with pytest.raises(InvalidInputError, match=r"workdir: 'train.py' keeps changing .*\.gpuyardignore"):
+    with pytest.raises(
+        InvalidInputError, match=r"workdir: 'train.py' keeps changing .*\.gpuyardignore"
+    ):
         take(project, blobs)
     assert blobs.stored == 3
     assert [path for path in blobs.root.rglob("*") if path.is_file()] == []
 
 
-def test_while_others_write_every_snapshot_is_whole(blobs: Blobs, project: Path, tmp_path: Path):
+def test_while_others_write_every_snapshot_is_whole(
+    blobs: Blobs, project: Path, tmp_path: Path
+):
     done = threading.Event()
 
     def rewrite() -> None:
@@ -328,22 +404,28 @@ def test_what_cannot_be_read_is_named(kind: str):
         path.chmod(0)
         said = taken_by_nobody(project)
     shown = str(path) if kind == "directory" else "train.py"
-    assert said == (
-        f"workdir: '{shown}' cannot be read: Permission denied (make it readable, or name it in .gpuyardignore)\n"
+    assert (
+        said
+        == f"workdir: '{shown}' cannot be read: Permission denied (make it readable, or"
+        " name it in .gpuyardignore)\n"
     )
 
 
 def taken_by_nobody(project: Path) -> str:
     program = (
-        "import os, sys, tempfile; from pathlib import Path\n"
-        "from gpuyard.storage.blobs import BlobStore; from gpuyard.storage.snapshots import take\n"
-        "from gpuyard.domain.errors import InvalidInputError\n"
-        "os.geteuid() or os.setuid(65534)\n"
-        "with tempfile.TemporaryDirectory() as blobs:\n"
-        "    try: take(Path(sys.argv[1]), BlobStore(Path(blobs)))\n"
-        "    except InvalidInputError as error: print(error)\n"
+        "import os, sys, tempfile; from pathlib import Path\nfrom gpuyard.storage.blobs"
+        " import BlobStore; from gpuyard.storage.snapshots import take\nfrom"
+        " gpuyard.domain.errors import InvalidInputError\nos.geteuid() or"
+        " os.setuid(65534)\nwith tempfile.TemporaryDirectory() as blobs:\n    try:"
+        " take(Path(sys.argv[1]), BlobStore(Path(blobs)))\n    except InvalidInputError"
+        " as error: print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program, str(project)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(project)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout
 
 
@@ -357,8 +439,8 @@ def test_too_large_is_refused_with_the_largest(blobs: Counting, project: Path):
         take(project, blobs, max_bytes=4 << 20)
     (fault,) = caught.value.faults
     assert fault.field == "workdir"
-    assert fault.fault == (
-        f"'{project}' holds 9 MB, and a snapshot at most 4 MB;"
+    assert (
+        fault.fault == f"'{project}' holds 9 MB, and a snapshot at most 4 MB;"
         " the largest are 'data/' (4 MB), 'big.bin' (3 MB), 'runs/1/model.pt' (2 MB)"
     )
     assert ".gpuyardignore" in fault.remedy
@@ -375,13 +457,23 @@ def test_the_limit_itself_is_allowed(blobs: Counting, tmp_path: Path):
         take(tmp_path / "project", blobs, max_bytes=999)
 
 
-def test_the_home_directory_and_all_above_are_refused(blobs: Blobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_home_directory_and_all_above_are_refused(
+    blobs: Blobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     home = tmp_path / "home" / "me"
     (home / "project").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
     (tmp_path / "alias").symlink_to(home)
-    for workdir in (Path("/"), home, home.parent, tmp_path / "alias", home / "project" / ".."):
-        with pytest.raises(InvalidInputError, match=r"workdir: .* holds the home directory"):
+    for workdir in (
+        Path("/"),
+        home,
+        home.parent,
+        tmp_path / "alias",
+        home / "project" / "..",
+    ):
+        with pytest.raises(
+            InvalidInputError, match=r"workdir: .* holds the home directory"
+        ):
             take(workdir, blobs)
     take(home / "project", blobs)
 
@@ -392,8 +484,11 @@ def test_what_is_no_directory_is_refused(blobs: Blobs, project: Path):
             take(workdir, blobs)
 
 
-def test_unpacking_again_leaves_what_a_job_has_done(blobs: Blobs, project: Path, tmp_path: Path):
-    snapshot, work = take(project, blobs), tmp_path / "work"
+def test_unpacking_again_leaves_what_a_job_has_done(
+    blobs: Blobs, project: Path, tmp_path: Path
+):
+    snapshot = take(project, blobs)
+    work = tmp_path / "work"
     work.mkdir()
     unpack(blobs, snapshot.sha256, work)
     (work / "result").write_text("42")
@@ -403,13 +498,22 @@ def test_unpacking_again_leaves_what_a_job_has_done(blobs: Blobs, project: Path,
 
 def test_many_at_once_unpack_it_once(blobs: Blobs, project: Path, tmp_path: Path):
     snapshot = take(project, blobs)
-    threads = [threading.Thread(target=unpack, args=(blobs, snapshot.sha256, tmp_path / "work")) for _ in range(8)]
+    threads = [
+        threading.Thread(
+            target=unpack, args=(blobs, snapshot.sha256, tmp_path / "work")
+        )
+        for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert tree(tmp_path / "work") == tree(project)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["blobs", "project", "work"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "blobs",
+        "project",
+        "work",
+    ]
 
 
 def test_a_hostile_snapshot_writes_nothing_outside(blobs: Blobs, tmp_path: Path):

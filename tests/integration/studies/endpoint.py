@@ -1,4 +1,6 @@
-"""An endpoint that speaks OpenAI's completions, of chats and prompts, over a real socket, and does what a test says."""
+"""An endpoint that speaks OpenAI's completions, of chats and prompts, over a real
+socket, and does what a test says.
+"""
 
 import json
 import threading
@@ -15,7 +17,11 @@ KEY = "key-of-the-test"
 
 @dataclass(frozen=True)
 class Reply:
-    """What is sent. `declared` is the length that the header claims; the connection is cut after the body."""
+    """What is sent.
+
+    `declared` is the length that the header claims; the connection is cut after the
+    body.
+    """
 
     status: int = 200
     body: bytes = b""
@@ -23,20 +29,37 @@ class Reply:
     declared: int | None = None
 
 
-def says(text: str | None, model: str = MODEL, *, chat: bool = True, **more: Any) -> Reply:
+def says(
+    text: str | None, model: str = MODEL, *, chat: bool = True, **more: Any
+) -> Reply:
     """A completion, of a chat or of a prompt."""
-    said = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+    said = (
+        {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+    )
     choice = {"index": 0, **said, "finish_reason": "stop"}
     usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
-    document = {"id": "x", "object": "chat.completion", "created": 1, "model": model, "choices": [choice],
-                "usage": usage, **more}  # fmt: skip
+    document = {
+        "id": "x",
+        "object": "chat.completion",
+        "created": 1,
+        "model": model,
+        "choices": [choice],
+        "usage": usage,
+        **more,
+    }
     return Reply(200, json.dumps(document).encode())
 
 
-def fails(status: int, message: str = "no", code: str | None = None, **headers: str) -> Reply:
+def fails(
+    status: int, message: str = "no", code: str | None = None, **headers: str
+) -> Reply:
     """An error in OpenAI's form; header names are written with underscores."""
-    body = json.dumps({"error": {"message": message, "type": "x", "param": None, "code": code}}).encode()
-    return Reply(status, body, {name.replace("_", "-"): value for name, value in headers.items()})
+    body = json.dumps(
+        {"error": {"message": message, "type": "x", "param": None, "code": code}}
+    ).encode()
+    return Reply(
+        status, body, {name.replace("_", "-"): value for name, value in headers.items()}
+    )
 
 
 CUT = Reply(200, b'{"id": "x", "obj', declared=1000)
@@ -44,7 +67,10 @@ Answer = Callable[[str, int], Reply]
 
 
 class Endpoint:
-    """Counts what it is asked, by prompt. `answer` gets the prompt and which request of that prompt this is, from 1."""
+    """Counts what it is asked, by prompt.
+
+    `answer` gets the prompt and which request of that prompt this is, from 1.
+    """
 
     def __init__(self) -> None:
         self.answer: Answer = lambda prompt, _: says(f"Answer to {prompt[:20]}")
@@ -79,8 +105,14 @@ def _handler(endpoint: Endpoint) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            known = self.path == ("/v1/completions" if "prompt" in body else "/v1/chat/completions")
-            reply = endpoint.take(self.headers, body) if known else fails(404, "no such path")
+            known = self.path == (
+                "/v1/completions" if "prompt" in body else "/v1/chat/completions"
+            )
+            reply = (
+                endpoint.take(self.headers, body)
+                if known
+                else fails(404, "no such path")
+            )
             try:
                 self._send(reply)
             except (BrokenPipeError, ConnectionResetError):
@@ -89,7 +121,9 @@ def _handler(endpoint: Endpoint) -> type[BaseHTTPRequestHandler]:
         def _send(self, reply: Reply) -> None:
             self.send_response(reply.status)
             headers = {"Content-Type": "application/json", **reply.headers}
-            headers["Content-Length"] = str(len(reply.body) if reply.declared is None else reply.declared)
+            headers["Content-Length"] = str(
+                len(reply.body) if reply.declared is None else reply.declared
+            )
             for name, value in headers.items():
                 self.send_header(name, value)
             self.end_headers()
@@ -109,7 +143,9 @@ def serve() -> Iterator[Endpoint]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(endpoint))
     server.daemon_threads = True
     endpoint.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.02}
+    )
     thread.start()
     try:
         yield endpoint

@@ -5,7 +5,15 @@ from pathlib import Path
 from gpuyard.studies.collector import ResultCollector
 from gpuyard.studies.plots import styles
 from gpuyard.studies.summary import RunSummary
-from tests.support.study_run import HYBRID, PIPELINE, RUN, entry, prompts, write_manifest, write_prompts
+from tests.support.study_run import (
+    HYBRID,
+    PIPELINE,
+    RUN,
+    entry,
+    prompts,
+    write_manifest,
+    write_prompts,
+)
 
 
 def test_no_data_is_said(tmp_path: Path) -> None:
@@ -15,7 +23,9 @@ def test_no_data_is_said(tmp_path: Path) -> None:
     collector = ResultCollector(run)
     collector.ingest_run()
     summary = RunSummary.load(collector.results, run.name)
-    assert {plot.alt for plot in summary.build_plots()} == {"There are no data for this plot."}
+    assert {plot.alt for plot in summary.build_plots()} == {
+        "There are no data for this plot."
+    }
 
 
 def test_no_two_strategies_look_alike() -> None:

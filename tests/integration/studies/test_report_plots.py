@@ -9,9 +9,25 @@ import pytest
 
 from gpuyard.studies.collector import ResultCollector
 from gpuyard.studies.summary import RunSummary
-from tests.support.study_run import ALONE, RUN, entry, prompts, write_manifest, write_prompts, write_run, write_strategy
+from tests.support.study_run import (
+    ALONE,
+    RUN,
+    entry,
+    prompts,
+    write_manifest,
+    write_prompts,
+    write_run,
+    write_strategy,
+)
 
-NAMES = ["latency-correctness", "throughput-length", "latency-distribution", "memory", "time", "scaling"]
+NAMES = [
+    "latency-correctness",
+    "throughput-length",
+    "latency-distribution",
+    "memory",
+    "time",
+    "scaling",
+]
 
 
 def summary_of(run: Path) -> RunSummary:
@@ -29,7 +45,9 @@ def test_every_plot_is_told_and_stands_alone(tmp_path: Path) -> None:
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'(?:url\(|href=")#([^")]+)', page)) <= set(ids)
     # What is no name of XML's would be fetched.
-    assert not re.findall(r'(?:href|src)="(?!#)|url\((?!#)|<style[^>]*>[^<]*@import', page)
+    assert not re.findall(
+        r'(?:href|src)="(?!#)|url\((?!#)|<style[^>]*>[^<]*@import', page
+    )
     for plot in plots:
         root = ET.fromstring(plot.svg)
         assert root.attrib["role"] == "img" and root.attrib["viewBox"]
@@ -40,9 +58,13 @@ def test_every_plot_is_told_and_stands_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 12])
 def test_one_strategy_and_twelve(tmp_path: Path, count: int) -> None:
-    run, asked = tmp_path / "runs" / RUN, prompts(3)
+    run = tmp_path / "runs" / RUN
+    asked = prompts(3)
     write_prompts(run, asked)
-    layouts = [replace(ALONE, strategy_id=f"s{number}", dp=number + 1) for number in range(count)]
+    layouts = [
+        replace(ALONE, strategy_id=f"s{number}", dp=number + 1)
+        for number in range(count)
+    ]
     for layout in layouts:
         write_strategy(run, layout, asked)
     write_manifest(run, [entry(layout) for layout in layouts])

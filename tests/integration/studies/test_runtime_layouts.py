@@ -1,6 +1,9 @@
-"""Every layout of up to four processes answers as transformers does, token by token, and reads only its part.
+"""Every layout of up to four processes answers as transformers does, token by token,
+and reads only its part.
 
-A soak draws more models: `GPUYARD_STUDY_MODELS=30 GPUYARD_STUDY_SEED=5 make test ARGS="-k every_layout"`."""
+A soak draws more models: `GPUYARD_STUDY_MODELS=30 GPUYARD_STUDY_SEED=5 make test
+ARGS="-k every_layout"`.
+"""
 
 import json
 import os
@@ -19,32 +22,45 @@ from tests.integration.studies.test_runtime_programs.running import (
     run_many,
     run_one,
     write_config,
-)  # fmt: skip
+)
 from tests.support import huggingface
 
-trainer_python = huggingface.trainer_python
+fast_trainer_python = huggingface.fast_trainer_python
 Layout = tuple[int, int, int]
 DRAWN = int(os.environ.get("GPUYARD_STUDY_MODELS") or 0)
 SEED = int(os.environ.get("GPUYARD_STUDY_SEED") or 1)
 
 
 @pytest.fixture(scope="module")
-def models(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Small random models of the three families, each with prompts and transformers' answers."""
+def models(
+    fast_trainer_python: Path, tmp_path_factory: pytest.TempPathFactory
+) -> list[Path]:
+    """Small random models of the three families, each with prompts and transformers'
+    answers.
+    """
     folder = tmp_path_factory.mktemp("models")
-    codes, text = run([trainer_python, PROGRAMS / "reference.py", folder, SEED, max(DRAWN, 1)], 1)
+    codes, text = run(
+        [fast_trainer_python, PROGRAMS / "reference.py", folder, SEED, max(DRAWN, 1)], 1
+    )
     assert codes == [0], text
     return sorted(folder.iterdir())
 
 
 def cases(folder: Path, models: list[Path], layout: Layout) -> list[tuple[Path, Path]]:
-    """Folders of experiments, each with its model: alone and in batches, in micro-batches where there is a pipeline."""
+    """Folders of experiments, each with its model: alone and in batches, in
+    micro-batches where there is a pipeline.
+    """
     found: list[tuple[Path, Path]] = []
     for model in models:
         for batch, micro in ((1, 1), (7, 1), (7, 3)):
             if micro == 1 or layout[1] > 1:
-                place = folder / f"{model.name}-{'x'.join(map(str, layout))}-b{batch}-m{micro}"
-                write_config(place, model, layout=layout, batch_size=batch, micro_batches=micro)
+                place = (
+                    folder
+                    / f"{model.name}-{'x'.join(map(str, layout))}-b{batch}-m{micro}"
+                )
+                write_config(
+                    place, model, layout=layout, batch_size=batch, micro_batches=micro
+                )
                 found.append((place, model))
     return found
 
@@ -53,21 +69,33 @@ def cases(folder: Path, models: list[Path], layout: Layout) -> list[tuple[Path, 
 @pytest.mark.timeout(180 + 90 * DRAWN)
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
 def test_every_layout_answers_as_transformers_does(
-    world: int, models: list[Path], trainer_python: Path, tmp_path: Path
+    world: int, models: list[Path], fast_trainer_python: Path, tmp_path: Path
 ) -> None:
-    # Three and four processes take minutes for every model in every layout; outside a soak half of them will do.
-    chosen = [layout for layout in layouts(4) if layout[0] * layout[1] * layout[2] == world]
+    # Three and four processes take minutes for every model in every layout. Outside a
+    # soak each layout has one of the models.
+    chosen = [
+        layout for layout in layouts(4) if layout[0] * layout[1] * layout[2] == world
+    ]
     found: list[tuple[Path, Path]] = []
     for number, layout in enumerate(chosen):
-        found += cases(tmp_path, models if DRAWN or world < 3 else models[number % 2 :: 2], layout)
-    run_many(trainer_python, [place / "exp_config.json" for place, _ in found], world, 160 + 90 * DRAWN)
+        found += cases(
+            tmp_path, models if DRAWN or world < 3 else models[number % 3 :: 3], layout
+        )
+    run_many(
+        fast_trainer_python,
+        [place / "exp_config.json" for place, _ in found],
+        world,
+        160 + 90 * DRAWN,
+    )
     for place, model in found:
         assert ids_of(place) == expected(model), place.name
         check_what_ranks_say(place, world)
 
 
 def check_what_ranks_say(folder: Path, world: int) -> None:
-    """Shard and footer of each rank agree, rows come from output ranks, and each rank read its part only."""
+    """Shard and footer of each rank agree, rows come from output ranks, and each rank
+    read its part only.
+    """
     config = json.loads((folder / "exp_config.json").read_text())
     metrics = metrics_of(folder)
     assert [one["rank"] for one in metrics] == list(range(world))
@@ -77,46 +105,76 @@ def check_what_ranks_say(folder: Path, world: int) -> None:
         assert len(lines) == one["rows"] and bool(lines) == is_output
         assert one["complete"] and one["error"] is None
         assert one["bytes_read"] <= 1.05 * one["bytes_share"]
-        assert one["compute_s"] + one["communication_s"] == pytest.approx(one["generate_s"])
+        assert one["compute_s"] + one["communication_s"] == pytest.approx(
+            one["generate_s"]
+        )
     shares = [one["rows"] for one in metrics if one["rows"]]
     assert len(shares) == config["dp_size"] and max(shares) - min(shares) <= 1
 
 
 @pytest.mark.slow
-def test_ranks_together_read_the_model_once(models: list[Path], trainer_python: Path, tmp_path: Path) -> None:
+def test_ranks_together_read_the_model_once(
+    models: list[Path], fast_trainer_python: Path, tmp_path: Path
+) -> None:
     model = next(one for one in models if one.name == "llama")
     index = json.loads((model / "model.safetensors.index.json").read_text())
     config = write_config(tmp_path / "tp2", model, layout=(2, 1, 1), limit=2)
-    codes, text = run_one(trainer_python, config, 2)
+    codes, text = run_one(fast_trainer_python, config, 2)
     assert codes == [0, 0], text
     read = [one["bytes_read"] for one in metrics_of(config.parent)]
     assert read[0] == read[1]
     # Only the norms are read by both.
-    assert index["metadata"]["total_size"] < sum(read) < 1.01 * index["metadata"]["total_size"]
+    assert (
+        index["metadata"]["total_size"]
+        < sum(read)
+        < 1.01 * index["metadata"]["total_size"]
+    )
 
 
 @pytest.mark.slow
-def test_a_row_says_all_of_its_prompt(models: list[Path], trainer_python: Path, tmp_path: Path) -> None:
+def test_a_row_says_all_of_its_prompt(
+    models: list[Path], fast_trainer_python: Path, tmp_path: Path
+) -> None:
     model = next(one for one in models if one.name == "llama-biased")
     config = write_config(tmp_path / "one", model, limit=7, profiling_enabled=True)
-    codes, text = run_one(trainer_python, config, 1)
+    codes, text = run_one(fast_trainer_python, config, 1)
     assert codes == [0], text
     rows = rows_of(config.parent)
     assert list(rows) == [f"p{number:02}" for number in range(1, 8)]
     for prompt_id, row in rows.items():
         ids = expected(model)[prompt_id]
-        assert row["tokens_generated"] == len(row["token_ids"]) == len(row["token_ms"]) == len(ids)
+        assert (
+            row["tokens_generated"]
+            == len(row["token_ids"])
+            == len(row["token_ms"])
+            == len(ids)
+        )
         assert row["finish_reason"] == ("stop" if ids[-1] == 2 else "length")
         assert row["completion"] == " ".join(f"w{token}" for token in ids)
         assert row["ttft_ms"] == row["token_ms"][0]
         assert row["latency_ms"] == pytest.approx(sum(row["token_ms"]))
-        assert (row["variant"], row["strategy_id"], row["batch"], row["rank"]) == ("2k", "one", 0, 0)
+        assert (row["variant"], row["strategy_id"], row["batch"], row["rank"]) == (
+            "2k",
+            "one",
+            0,
+            0,
+        )
     (metrics,) = metrics_of(config.parent)
-    assert metrics["tokens_generated"] == sum(row["tokens_generated"] for row in rows.values())
+    assert metrics["tokens_generated"] == sum(
+        row["tokens_generated"] for row in rows.values()
+    )
     assert metrics["tokens_per_s"] > 0 < metrics["peak_memory_bytes"]
     (batch,) = metrics["batches"]
-    assert (batch["variant"], batch["size"], batch["tokens"]) == ("2k", 7, metrics["tokens_generated"])
+    assert (batch["variant"], batch["size"], batch["tokens"]) == (
+        "2k",
+        7,
+        metrics["tokens_generated"],
+    )
     trace = json.loads((config.parent / "profiling/trace_rank_0.json").read_text())
-    assert any("scaled_dot_product" in event.get("name", "") for event in trace["traceEvents"])
+    assert any(
+        "scaled_dot_product" in event.get("name", "") for event in trace["traceEvents"]
+    )
     shard = config.parent / "outputs/shard_0.jsonl"
-    assert (config.parent / "metrics/metrics_rank_0.json").stat().st_mtime_ns >= shard.stat().st_mtime_ns
+    assert (
+        config.parent / "metrics/metrics_rank_0.json"
+    ).stat().st_mtime_ns >= shard.stat().st_mtime_ns

@@ -9,28 +9,39 @@ from typing import Any
 import pytest
 from kubernetes_asyncio import client, config
 
+from tests.support.components import require
 from tests.support.kubernetes import Cluster, Node
 from tests.support.kubernetes.objects import Object, condition
 from tests.support.wait import wait_until
 
 CPU = Node("cpu-1", cpus=4, memory_gb=8)
-GPUS = Node("gpu-1", gpus=2, cpus=8, memory_gb=16, taints=("nvidia.com/gpu=present:NoSchedule",))
+GPUS = Node(
+    "gpu-1", gpus=2, cpus=8, memory_gb=16, taints=("nvidia.com/gpu=present:NoSchedule",)
+)
 
 
 class Client:
-    """`core`, `batch` and the others are the classes of kubernetes_asyncio; `do` waits for what they return."""
+    """`core`, `batch` and the others are the classes of kubernetes_asyncio; `do` waits
+    for what they return.
+    """
 
     def __init__(self, cluster: Cluster, folder: Path, token: str = "") -> None:
         self._runner = asyncio.Runner()
         self.cluster = cluster
-        self._runner.run(self._connect(cluster.kubeconfig(folder / f"config-{token[:8]}", token)))
+        self._runner.run(
+            self._connect(cluster.kubeconfig(folder / f"config-{token[:8]}", token))
+        )
 
     async def _connect(self, path: Path) -> None:
         configuration = client.Configuration()
-        await config.load_kube_config(config_file=str(path), client_configuration=configuration)
+        await config.load_kube_config(
+            config_file=str(path), client_configuration=configuration
+        )
         self.api = client.ApiClient(configuration)
-        self.core, self.batch = client.CoreV1Api(self.api), client.BatchV1Api(self.api)
-        self.authorization, self.version = client.AuthorizationV1Api(self.api), client.VersionApi(self.api)
+        self.core = client.CoreV1Api(self.api)
+        self.batch = client.BatchV1Api(self.api)
+        self.authorization = client.AuthorizationV1Api(self.api)
+        self.version = client.VersionApi(self.api)
 
     def do(self, awaitable: Awaitable[Any]) -> Any:
         async def wait() -> Any:
@@ -46,7 +57,10 @@ class Client:
 
     def create(self, manifest: Object, space: str = "default") -> Any:
         """A pod or a Job."""
-        calls: dict[str, Any] = {"Pod": self.core.create_namespaced_pod, "Job": self.batch.create_namespaced_job}
+        calls: dict[str, Any] = {
+            "Pod": self.core.create_namespaced_pod,
+            "Job": self.batch.create_namespaced_job,
+        }
         return self.do(calls[manifest["kind"]](space, manifest))
 
     def log(self, pod: str, **options: Any) -> str:
@@ -55,8 +69,14 @@ class Client:
     async def get(self, path: str, **query: str) -> str:
         """The raw reply to what the client has no method for."""
         words = [*query.items()]
-        reply = await self.api.call_api(path, "GET", query_params=words, auth_settings=["BearerToken"],
-                                        response_types_map={200: "str"}, _preload_content=False)  # fmt: skip
+        reply = await self.api.call_api(
+            path,
+            "GET",
+            query_params=words,
+            auth_settings=["BearerToken"],
+            response_types_map={200: "str"},
+            _preload_content=False,
+        )
         return (await reply.read()).decode()
 
     def close(self) -> None:
@@ -66,7 +86,11 @@ class Client:
 
 def pods_of(cluster: Cluster, job: str) -> list[Object]:
     """Oldest first."""
-    mine = [each for each in cluster.objects("pods") if each["metadata"].get("labels", {}).get("job-name") == job]
+    mine = [
+        each
+        for each in cluster.objects("pods")
+        if each["metadata"].get("labels", {}).get("job-name") == job
+    ]
     return sorted(mine, key=lambda each: int(each["metadata"]["resourceVersion"]))
 
 
@@ -98,14 +122,16 @@ def gone(cluster: Cluster, plural: str, name: str) -> None:
 
 def said(cluster: Cluster, name: str) -> dict[str, str]:
     """The messages of the events about an object, by their reasons."""
-    return {each["reason"]: each["message"] for each in cluster.objects("events")
-            if each["involvedObject"]["name"] == name}  # fmt: skip
+    return {
+        each["reason"]: each["message"]
+        for each in cluster.objects("events")
+        if each["involvedObject"]["name"] == name
+    }
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _root() -> None:
-    if os.geteuid():
-        pytest.skip("containers are started as root")
+    require("kubernetes", os.geteuid() == 0)
 
 
 @pytest.fixture(scope="module")

@@ -28,40 +28,64 @@ def test_a_job_runs_and_its_log_is_read(cluster: Cluster, kube: Client) -> None:
     kube.create(job("hello", "echo out; echo err >&2; printf unfinished"))
     status = with_condition(cluster, "hello", "Complete")
     assert (status["succeeded"], status.get("active")) == (1, None)
-    (found,) = kube.do(kube.core.list_namespaced_pod("default", label_selector="job-name=hello")).items
+    (found,) = kube.do(
+        kube.core.list_namespaced_pod("default", label_selector="job-name=hello")
+    ).items
     assert found.metadata.name.startswith("hello-")
     assert found.status.phase == "Succeeded"
     ended = found.status.container_statuses[0].state.terminated
     assert (ended.exit_code, ended.reason) == (0, "Completed")
     assert kube.log(found.metadata.name) == "out\nerr\nunfinished"
-    assert {"Scheduled", "Pulled", "Created", "Started"} <= set(said(cluster, found.metadata.name))
-    assert said(cluster, "hello")["SuccessfulCreate"] == f"Created pod: {found.metadata.name}"
+    assert {"Scheduled", "Pulled", "Created", "Started"} <= set(
+        said(cluster, found.metadata.name)
+    )
+    assert (
+        said(cluster, "hello")["SuccessfulCreate"]
+        == f"Created pod: {found.metadata.name}"
+    )
 
 
-def test_a_failed_job_gets_its_pods_and_the_reason(cluster: Cluster, kube: Client) -> None:
+def test_a_failed_job_gets_its_pods_and_the_reason(
+    cluster: Cluster, kube: Client
+) -> None:
     kube.create(job("fails", "exit 3", backoffLimit=1))
     status = with_condition(cluster, "fails", "Failed")
     assert status["failed"] == 2
     assert status["conditions"][-1]["reason"] == "BackoffLimitExceeded"
-    codes = [each["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"]
-             for each in pods_of(cluster, "fails")]  # fmt: skip
+    codes = [
+        each["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"]
+        for each in pods_of(cluster, "fails")
+    ]
     assert codes == [3, 3]
 
 
 def test_indexed_jobs_know_their_index(cluster: Cluster, kube: Client) -> None:
-    manifest = job("ranks", "echo $JOB_COMPLETION_INDEX $(hostname)", completions=3, parallelism=2,
-                   completionMode="Indexed")  # fmt: skip
+    manifest = job(
+        "ranks",
+        "echo $JOB_COMPLETION_INDEX $(hostname)",
+        completions=3,
+        parallelism=2,
+        completionMode="Indexed",
+    )
     kube.create(manifest)
     assert with_condition(cluster, "ranks", "Complete")["completedIndexes"] == "0-2"
     pods = pods_of(cluster, "ranks")
     index = "batch.kubernetes.io/job-completion-index"
     assert sorted(each["metadata"]["labels"][index] for each in pods) == ["0", "1", "2"]
-    assert sorted(kube.log(each["metadata"]["name"]) for each in pods) == [f"{i} ranks-{i}\n" for i in range(3)]
-    assert all(each["metadata"]["name"].startswith(f"ranks-{each['metadata']['labels'][index]}-") for each in pods)
+    assert sorted(kube.log(each["metadata"]["name"]) for each in pods) == [
+        f"{i} ranks-{i}\n" for i in range(3)
+    ]
+    assert all(
+        each["metadata"]["name"].startswith(
+            f"ranks-{each['metadata']['labels'][index]}-"
+        )
+        for each in pods
+    )
 
 
 @pytest.mark.parametrize(
-    ("action", "failed", "reason"), [("FailJob", 1, "PodFailurePolicy"), ("Count", 2, "BackoffLimitExceeded")]
+    ("action", "failed", "reason"),
+    [("FailJob", 1, "PodFailurePolicy"), ("Count", 2, "BackoffLimitExceeded")],
 )
 def test_the_failure_policy_judges_exit_codes(
     cluster: Cluster, kube: Client, action: str, failed: int, reason: str
@@ -74,7 +98,10 @@ def test_the_failure_policy_judges_exit_codes(
     assert status["conditions"][-1]["reason"] == reason
     if action == "FailJob":
         assert condition({"status": status}, "FailureTarget")
-        assert "failed with exit code 42 matching FailJob rule at index 0" in status["conditions"][-1]["message"]
+        assert (
+            "failed with exit code 42 matching FailJob rule at index 0"
+            in status["conditions"][-1]["message"]
+        )
 
 
 def test_deadlines_of_job_and_pod(cluster: Cluster, kube: Client) -> None:
@@ -90,24 +117,40 @@ def test_suspend_and_resume(cluster: Cluster, kube: Client) -> None:
     kube.create(job("paused", "sleep 1", suspend=True))
     with_condition(cluster, "paused", "Suspended")
     assert not pods_of(cluster, "paused")
-    kube.do(kube.batch.patch_namespaced_job("paused", "default", {"spec": {"suspend": False}}))
+    kube.do(
+        kube.batch.patch_namespaced_job(
+            "paused", "default", {"spec": {"suspend": False}}
+        )
+    )
     wait_until(lambda: pods_of(cluster, "paused"))
-    kube.do(kube.batch.patch_namespaced_job("paused", "default", {"spec": {"suspend": True}}))
+    kube.do(
+        kube.batch.patch_namespaced_job(
+            "paused", "default", {"spec": {"suspend": True}}
+        )
+    )
     status = with_condition(cluster, "paused", "Suspended")
     assert not status.get("failed")
     wait_until(lambda: not pods_of(cluster, "paused"))
-    kube.do(kube.batch.patch_namespaced_job("paused", "default", {"spec": {"suspend": False}}))
+    kube.do(
+        kube.batch.patch_namespaced_job(
+            "paused", "default", {"spec": {"suspend": False}}
+        )
+    )
     with_condition(cluster, "paused", "Complete")
 
 
-def test_a_finished_job_is_removed_after_its_time(cluster: Cluster, kube: Client) -> None:
+def test_a_finished_job_is_removed_after_its_time(
+    cluster: Cluster, kube: Client
+) -> None:
     kube.create(job("short-lived", ttlSecondsAfterFinished=0))
     gone(cluster, "jobs", "short-lived")
     wait_until(lambda: not pods_of(cluster, "short-lived"))
 
 
 @pytest.mark.parametrize("policy", ["Background", "Foreground", "Orphan", None])
-def test_deleting_a_job_with_each_policy(cluster: Cluster, kube: Client, policy: str | None) -> None:
+def test_deleting_a_job_with_each_policy(
+    cluster: Cluster, kube: Client, policy: str | None
+) -> None:
     """Without a policy batch/v1 leaves the pods, as ever."""
     name = f"deleted-{str(policy).lower()}"
     kube.create(job(name, "exec sleep 60"))
@@ -126,8 +169,13 @@ def test_deleting_a_job_with_each_policy(cluster: Cluster, kube: Client, policy:
 
 
 def test_a_pod_is_asked_before_it_is_killed(cluster: Cluster, kube: Client) -> None:
-    kube.create(pod("kind", 'trap "echo bye; exit 7" TERM; echo up; while :; do sleep 0.05; done',
-                    terminationGracePeriodSeconds=20))  # fmt: skip
+    kube.create(
+        pod(
+            "kind",
+            'trap "echo bye; exit 7" TERM; echo up; while :; do sleep 0.05; done',
+            terminationGracePeriodSeconds=20,
+        )
+    )
     kube.create(pod("deaf", "echo up; sleep 60", terminationGracePeriodSeconds=1))
     for name in ("kind", "deaf"):
         in_phase(cluster, name, "Running")
@@ -143,15 +191,38 @@ def test_a_pod_is_asked_before_it_is_killed(cluster: Cluster, kube: Client) -> N
 
 
 def test_environment_and_expansion(cluster: Cluster, kube: Client) -> None:
-    cluster.create({"kind": "Secret", "metadata": {"name": "keys"}, "stringData": {"token": "s3cret"}})
-    cluster.create({"kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"LEVEL": "high"}})
-    env = [{"name": "A", "value": "1"}, {"name": "B", "value": "$(A)2"}, {"name": "C", "value": "$$(A)$(NONE)"},
-           {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "token"}}},
-           {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
-           {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]  # fmt: skip
-    container = {"env": env, "envFrom": [{"configMapRef": {"name": "settings"}}], "command": ["sh", "-c"],
-                 "args": ['echo "$B|$C|$TOKEN|$NODE|$LEVEL|$(A)|$(pwd)|$$"; echo $IP'],
-                 "workingDir": "/nowhere/yet"}  # fmt: skip
+    cluster.create(
+        {
+            "kind": "Secret",
+            "metadata": {"name": "keys"},
+            "stringData": {"token": "s3cret"},
+        }
+    )
+    cluster.create(
+        {
+            "kind": "ConfigMap",
+            "metadata": {"name": "settings"},
+            "data": {"LEVEL": "high"},
+        }
+    )
+    env = [
+        {"name": "A", "value": "1"},
+        {"name": "B", "value": "$(A)2"},
+        {"name": "C", "value": "$$(A)$(NONE)"},
+        {
+            "name": "TOKEN",
+            "valueFrom": {"secretKeyRef": {"name": "keys", "key": "token"}},
+        },
+        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+    ]
+    container = {
+        "env": env,
+        "envFrom": [{"configMapRef": {"name": "settings"}}],
+        "command": ["sh", "-c"],
+        "args": ['echo "$B|$C|$TOKEN|$NODE|$LEVEL|$(A)|$(pwd)|$$"; echo $IP'],
+        "workingDir": "/nowhere/yet",
+    }
     kube.create(pod("variables", container=container))
     in_phase(cluster, "variables", "Succeeded")
     first, second = kube.log("variables").splitlines()
@@ -161,17 +232,39 @@ def test_environment_and_expansion(cluster: Cluster, kube: Client) -> None:
 
 
 def test_volumes(cluster: Cluster, kube: Client, tmp_path: Path) -> None:
-    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    cluster.create({"kind": "PersistentVolumeClaim", "metadata": {"name": "disk"}, "spec": spec})
-    cluster.create({"kind": "Secret", "metadata": {"name": "files"}, "stringData": {"key": "value"}})
-    volumes = [{"name": "disk", "persistentVolumeClaim": {"claimName": "disk"}}, {"name": "empty", "emptyDir": {}},
-               {"name": "host", "hostPath": {"path": str(tmp_path)}},
-               {"name": "secret", "secret": {"secretName": "files", "defaultMode": 0o400}}]  # fmt: skip
-    mounts = [{"name": "disk", "mountPath": "/data/disk"}, {"name": "empty", "mountPath": "/dev/shm"},
-              {"name": "host", "mountPath": "/mnt/host"},
-              {"name": "secret", "mountPath": "/etc/keys", "readOnly": True}]  # fmt: skip
-    script = "echo kept > /data/disk/file; echo seen > /mnt/host/file; cat /etc/keys/key; touch /dev/shm/x /etc/keys/no"
-    kube.create(pod("mounts", script, container={"volumeMounts": mounts}, volumes=volumes))
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    cluster.create(
+        {"kind": "PersistentVolumeClaim", "metadata": {"name": "disk"}, "spec": spec}
+    )
+    cluster.create(
+        {
+            "kind": "Secret",
+            "metadata": {"name": "files"},
+            "stringData": {"key": "value"},
+        }
+    )
+    volumes = [
+        {"name": "disk", "persistentVolumeClaim": {"claimName": "disk"}},
+        {"name": "empty", "emptyDir": {}},
+        {"name": "host", "hostPath": {"path": str(tmp_path)}},
+        {"name": "secret", "secret": {"secretName": "files", "defaultMode": 0o400}},
+    ]
+    mounts = [
+        {"name": "disk", "mountPath": "/data/disk"},
+        {"name": "empty", "mountPath": "/dev/shm"},
+        {"name": "host", "mountPath": "/mnt/host"},
+        {"name": "secret", "mountPath": "/etc/keys", "readOnly": True},
+    ]
+    script = (
+        "echo kept > /data/disk/file; echo seen > /mnt/host/file; cat /etc/keys/key;"
+        " touch /dev/shm/x /etc/keys/no"
+    )
+    kube.create(
+        pod("mounts", script, container={"volumeMounts": mounts}, volumes=volumes)
+    )
     in_phase(cluster, "mounts", "Failed")
     assert kube.log("mounts").startswith("value")
     assert "Read-only file system" in kube.log("mounts")
@@ -184,13 +277,19 @@ def test_volumes(cluster: Cluster, kube: Client, tmp_path: Path) -> None:
 def test_what_a_log_can_be_asked_for(cluster: Cluster, kube: Client) -> None:
     kube.create(pod("chatty", "for i in 1 2 3 4; do echo line $i; sleep 0.2; done"))
     in_phase(cluster, "chatty", "Running", "Succeeded")
-    assert kube.log("chatty", follow=True) == "".join(f"line {i}\n" for i in range(1, 5))
+    assert kube.log("chatty", follow=True) == "".join(
+        f"line {i}\n" for i in range(1, 5)
+    )
     assert kube.log("chatty", tail_lines=1) == "line 4\n"
     assert kube.log("chatty", limit_bytes=3) == "lin"
-    stamp, _, text = kube.log("chatty", timestamps=True, tail_lines=2).splitlines()[0].partition(" ")
+    stamp, _, text = (
+        kube.log("chatty", timestamps=True, tail_lines=2).splitlines()[0].partition(" ")
+    )
     assert (text, len(stamp)) == ("line 3", len("2024-01-01T00:00:00.000000000Z"))
     assert kube.log("chatty", since_seconds=1000).count("line") == 4
-    reply = kube.do(kube.get("/api/v1/namespaces/default/pods/chatty/log", sinceTime=stamp))
+    reply = kube.do(
+        kube.get("/api/v1/namespaces/default/pods/chatty/log", sinceTime=stamp)
+    )
     assert reply == "line 3\nline 4\n"
 
 
@@ -198,53 +297,92 @@ def test_images_that_do_not_exist(cluster: Cluster, kube: Client) -> None:
     kube.create(pod("no-image", container={"image": "nobody/nothing:9"}))
 
     def reason() -> str:
-        statuses = cluster.get("pods", "no-image")["status"].get("containerStatuses") or [{}]  # type: ignore[index]
+        statuses = cluster.get("pods", "no-image")["status"].get(
+            "containerStatuses"
+        ) or [{}]  # type: ignore[index]
         return statuses[0].get("state", {}).get("waiting", {}).get("reason", "")
 
     wait_until(lambda: reason() == "ImagePullBackOff")
-    messages = [each["message"] for each in cluster.objects("events") if each["reason"] == "Failed"]
+    messages = [
+        each["message"]
+        for each in cluster.objects("events")
+        if each["reason"] == "Failed"
+    ]
     assert any("docker.io/nobody/nothing:9: not found" in each for each in messages)
     error = kube.refused(kube.core.read_namespaced_pod_log("no-image", "default"))
     assert error.status == 400
-    assert 'container \\"main\\" in pod \\"no-image\\" is waiting to start: trying and failing' in str(error.body)
+    assert (
+        'container \\"main\\" in pod \\"no-image\\" is waiting to start: trying and'
+        " failing" in str(error.body)
+    )
     cluster.add_image("nobody/nothing:9")
     in_phase(cluster, "no-image", "Succeeded")
 
 
 def test_containers_that_cannot_be_made(cluster: Cluster, kube: Client) -> None:
     kube.create(pod("no-command", container={"command": ["nosuch"]}))
-    ended = in_phase(cluster, "no-command", "Failed")["status"]["containerStatuses"][0]["state"]["terminated"]
+    ended = in_phase(cluster, "no-command", "Failed")["status"]["containerStatuses"][0][
+        "state"
+    ]["terminated"]
     assert (ended["exitCode"], ended["reason"]) == (128, "StartError")
     assert 'exec: "nosuch": executable file not found in $PATH' in ended["message"]
     env = [{"name": "T", "valueFrom": {"secretKeyRef": {"name": "later", "key": "t"}}}]
     kube.create(pod("no-secret", "echo $T", container={"env": env}))
-    wait_until(lambda: said(cluster, "no-secret").get("Failed") == 'Error: secret "later" not found')
-    cluster.create({"kind": "Secret", "metadata": {"name": "later"}, "stringData": {"t": "there"}})
+    wait_until(
+        lambda: (
+            said(cluster, "no-secret").get("Failed")
+            == 'Error: secret "later" not found'
+        )
+    )
+    cluster.create(
+        {"kind": "Secret", "metadata": {"name": "later"}, "stringData": {"t": "there"}}
+    )
     in_phase(cluster, "no-secret", "Succeeded")
     assert kube.log("no-secret") == "there\n"
 
 
 def test_memory_is_limited(cluster: Cluster, kube: Client) -> None:
     script = "python3 -c 'x = bytearray(200 << 20); import time; time.sleep(30)'"
-    kube.create(pod("greedy", script, container={"resources": {"limits": {"memory": "64Mi"}}}))
-    ended = in_phase(cluster, "greedy", "Failed")["status"]["containerStatuses"][0]["state"]["terminated"]
+    kube.create(
+        pod("greedy", script, container={"resources": {"limits": {"memory": "64Mi"}}})
+    )
+    ended = in_phase(cluster, "greedy", "Failed")["status"]["containerStatuses"][0][
+        "state"
+    ]["terminated"]
     assert (ended["exitCode"], ended["reason"]) == (137, "OOMKilled")
 
 
-def test_termination_messages_init_containers_and_restarts(cluster: Cluster, kube: Client) -> None:
-    first = {"name": "first", "image": "busybox:1.36", "command": ["sh", "-c", "echo ready > /x/f"],
-             "volumeMounts": [{"name": "x", "mountPath": "/x"}]}  # fmt: skip
-    kube.create(pod("staged", "cat /x/f; echo why > /dev/termination-log; exit 1", initContainers=[first],
-                    volumes=[{"name": "x", "emptyDir": {}}],
-                    container={"volumeMounts": [{"name": "x", "mountPath": "/x"}]}))  # fmt: skip
+def test_termination_messages_init_containers_and_restarts(
+    cluster: Cluster, kube: Client
+) -> None:
+    first = {
+        "name": "first",
+        "image": "busybox:1.36",
+        "command": ["sh", "-c", "echo ready > /x/f"],
+        "volumeMounts": [{"name": "x", "mountPath": "/x"}],
+    }
+    kube.create(
+        pod(
+            "staged",
+            "cat /x/f; echo why > /dev/termination-log; exit 1",
+            initContainers=[first],
+            volumes=[{"name": "x", "emptyDir": {}}],
+            container={"volumeMounts": [{"name": "x", "mountPath": "/x"}]},
+        )
+    )
     status = in_phase(cluster, "staged", "Failed")["status"]
-    assert status["initContainerStatuses"][0]["state"]["terminated"]["reason"] == "Completed"
+    assert (
+        status["initContainerStatuses"][0]["state"]["terminated"]["reason"]
+        == "Completed"
+    )
     assert status["containerStatuses"][0]["state"]["terminated"]["message"] == "why\n"
     kube.create(pod("crashing", "exit 1", restartPolicy="Always"))
 
     def restarts() -> int:
         found: Object = cluster.get("pods", "crashing") or {}
-        return (found["status"].get("containerStatuses") or [{}])[0].get("restartCount", 0)
+        return (found["status"].get("containerStatuses") or [{}])[0].get(
+            "restartCount", 0
+        )
 
     wait_until(lambda: restarts() >= 2)
     kube.do(kube.core.delete_namespaced_pod("crashing", "default"))
@@ -256,10 +394,17 @@ def test_the_cluster_outlives_its_clients_and_leaves_nothing(connect: Connect) -
         first.create(pod("stays", "sleep 1234"))
         in_phase(cluster, "stays", "Running")
         second = connect(cluster)
-        assert second.do(second.core.read_namespaced_pod("stays", "default")).status.phase == "Running"
+        assert (
+            second.do(second.core.read_namespaced_pod("stays", "default")).status.phase
+            == "Running"
+        )
         folder = cluster.folder
     assert not folder.exists()
-    left = [each for each in Path("/proc").glob("[0-9]*/cmdline") if b"sleep\x001234" in _read(each)]
+    left = [
+        each
+        for each in Path("/proc").glob("[0-9]*/cmdline")
+        if b"sleep\x001234" in _read(each)
+    ]
     assert not left
 
 
@@ -270,7 +415,9 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-def test_a_newer_cluster_fails_a_job_only_when_its_pods_have_ended(connect: Connect) -> None:
+def test_a_newer_cluster_fails_a_job_only_when_its_pods_have_ended(
+    connect: Connect,
+) -> None:
     with Cluster([CPU], version="1.31") as cluster:
         kube = connect(cluster)
         assert kube.do(kube.version.get_code()).git_version == "v1.31.0"

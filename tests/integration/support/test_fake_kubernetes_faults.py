@@ -43,14 +43,19 @@ def test_a_connection_cut_before_and_after(cluster: Cluster, kube: Client) -> No
     with pytest.raises(aiohttp.ClientError):
         kube.create(job("after"))
     with_condition(cluster, "after", "Complete")
-    assert kube.refused(kube.batch.create_namespaced_job("default", job("after"))).status == 409
+    assert (
+        kube.refused(kube.batch.create_namespaced_job("default", job("after"))).status
+        == 409
+    )
 
 
 def test_what_hangs_goes_on_when_it_is_released(cluster: Cluster, kube: Client) -> None:
     fault = cluster.faults.hang("POST", "/jobs$")
 
     async def scenario() -> None:
-        task = asyncio.create_task(kube.batch.create_namespaced_job("default", job("held")))
+        task = asyncio.create_task(
+            kube.batch.create_namespaced_job("default", job("held"))
+        )
         await eventually(lambda: fault.met)
         assert cluster.get("jobs", "held") is None
         fault.release()

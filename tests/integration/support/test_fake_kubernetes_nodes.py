@@ -1,4 +1,6 @@
-"""The fake cluster's nodes: where pods stand, and what becomes of them when a node is full, short or dead."""
+"""The fake cluster's nodes: where pods stand, and what becomes of them when a node is
+full, short or dead.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,14 +8,30 @@ from pathlib import Path
 import pytest
 from kubernetes_asyncio import client
 
-from tests.integration.support.conftest import CPU, GPUS, Client, gone, in_phase, pods_of, said, with_condition
+from tests.integration.support.conftest import (
+    CPU,
+    GPUS,
+    Client,
+    gone,
+    in_phase,
+    pods_of,
+    said,
+    with_condition,
+)
 from tests.support.kubernetes import Cluster, Node
 from tests.support.kubernetes.manifests import job, pod
 from tests.support.kubernetes.objects import Object, condition
 from tests.support.wait import wait_until
 
 Connect = Callable[..., Client]
-BIG = Node("gpu-2", gpus=4, gpu_product="NVIDIA-H100-80GB-HBM3", gpu_memory_mib=81559, cpus=16, memory_gb=64)
+BIG = Node(
+    "gpu-2",
+    gpus=4,
+    gpu_product="NVIDIA-H100-80GB-HBM3",
+    gpu_memory_mib=81559,
+    cpus=16,
+    memory_gb=64,
+)
 
 
 @pytest.fixture
@@ -26,7 +44,9 @@ def own() -> Iterator[Cluster]:
 def _unschedulable(cluster: Cluster, name: str) -> str:
     def look() -> str:
         found = condition(cluster.get("pods", name) or {}, "PodScheduled") or {}
-        return found.get("message", "") if found.get("reason") == "Unschedulable" else ""
+        return (
+            found.get("message", "") if found.get("reason") == "Unschedulable" else ""
+        )
 
     return wait_until(look, 10, f"{name} to fit nowhere")
 
@@ -40,32 +60,65 @@ def test_nodes_say_what_they_have(own: Cluster, connect: Connect) -> None:
     (ready,) = [each for each in node.status.conditions if each.type == "Ready"]
     assert (ready.status, ready.reason) == ("True", "KubeletReady")
     own.add_node(Node("late", gpus=8))
-    assert len(kube.do(kube.core.list_node(label_selector="nvidia.com/gpu.present=true")).items) == 3
+    assert (
+        len(
+            kube.do(
+                kube.core.list_node(label_selector="nvidia.com/gpu.present=true")
+            ).items
+        )
+        == 3
+    )
 
 
 def test_why_a_pod_fits_nowhere(own: Cluster, connect: Connect) -> None:
     kube = connect(own)
     own.cordon("cpu-1")
     kube.create(pod("huge", gpus=5, tolerations=[]))
-    assert _unschedulable(own, "huge") == (
-        "0/3 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) had untolerated taint {nvidia.com/gpu: "
-        "present}, 1 node(s) were unschedulable. preemption: 0/3 nodes are available: 1 No preemption victims found "
-        "for incoming pod, 2 Preemption is not helpful for scheduling.")  # fmt: skip
+    assert (
+        _unschedulable(own, "huge")
+        == "0/3 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) had"
+        " untolerated taint {nvidia.com/gpu: present}, 1 node(s) were unschedulable."
+        " preemption: 0/3 nodes are available: 1 No preemption victims found for"
+        " incoming pod, 2 Preemption is not helpful for scheduling."
+    )
     assert said(own, "huge")["FailedScheduling"] == _unschedulable(own, "huge")
     kube.create(pod("elsewhere", nodeSelector={"kubernetes.io/hostname": "nowhere"}))
-    assert "node(s) didn't match Pod's node affinity/selector" in _unschedulable(own, "elsewhere")
+    assert "node(s) didn't match Pod's node affinity/selector" in _unschedulable(
+        own, "elsewhere"
+    )
     own.cordon("cpu-1", False)
-    kube.create(pod("lacking", volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "none"}}]))
+    kube.create(
+        pod(
+            "lacking",
+            volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "none"}}],
+        )
+    )
     assert 'persistentvolumeclaim "none" not found' in _unschedulable(own, "lacking")
-    terms = [{"matchExpressions": [{"key": "nvidia.com/gpu.memory", "operator": "Gt", "values": ["50000"]}]}]
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    terms = [
+        {
+            "matchExpressions": [
+                {"key": "nvidia.com/gpu.memory", "operator": "Gt", "values": ["50000"]}
+            ]
+        }
+    ]
+    required = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}
+    }
     kube.create(pod("placed", affinity={"nodeAffinity": required}))
     assert in_phase(own, "placed", "Succeeded")["spec"]["nodeName"] == "gpu-2"
 
 
 def test_gpus_are_given_out_once(own: Cluster, connect: Connect) -> None:
     kube = connect(own)
-    kube.create(job("gpus", "echo $NVIDIA_VISIBLE_DEVICES; sleep 0.3", gpus=1, completions=14, parallelism=14))
+    kube.create(
+        job(
+            "gpus",
+            "echo $NVIDIA_VISIBLE_DEVICES; sleep 0.3",
+            gpus=1,
+            completions=14,
+            parallelism=14,
+        )
+    )
     with_condition(own, "gpus", "Complete")
     own.check_gpus()
     assert (own.most_gpus("gpu-1"), own.most_gpus("gpu-2")) == (2, 4)
@@ -85,18 +138,32 @@ def test_the_more_important_pod_gets_room(own: Cluster, connect: Connect) -> Non
     kube.create(pod("urgent", "sleep 0.2", gpus=4, priorityClassName="high"))
     in_phase(own, "urgent", "Running", "Succeeded")
     assert said(own, first)["Preempted"].startswith("Preempted by pod ")
-    wait_until(lambda: any(each["metadata"]["name"] != first and each["status"]["phase"] == "Running"
-                           for each in pods_of(own, "low")))  # fmt: skip
+    wait_until(
+        lambda: any(
+            each["metadata"]["name"] != first and each["status"]["phase"] == "Running"
+            for each in pods_of(own, "low")
+        )
+    )
     assert not (own.get("jobs", "low") or {})["status"].get("failed")
     own.check_gpus()
 
 
-def test_a_node_is_lost_and_comes_back(own: Cluster, connect: Connect, tmp_path: Path) -> None:
+def test_a_node_is_lost_and_comes_back(
+    own: Cluster, connect: Connect, tmp_path: Path
+) -> None:
     kube = connect(own)
     mark = {"volumes": [{"name": "h", "hostPath": {"path": str(tmp_path)}}]}
     container = {"volumeMounts": [{"name": "h", "mountPath": "/h"}]}
-    kube.create(job("bound", "while :; do date +%N > /h/beat; sleep 0.05; done", gpus=4, container=container,
-                    backoffLimit=3, pod_spec=mark))  # fmt: skip
+    kube.create(
+        job(
+            "bound",
+            "while :; do date +%N > /h/beat; sleep 0.05; done",
+            gpus=4,
+            container=container,
+            backoffLimit=3,
+            pod_spec=mark,
+        )
+    )
     wait_until((tmp_path / "beat").exists)
     lost = pods_of(own, "bound")[0]["metadata"]["name"]
     in_phase(own, lost, "Running")
@@ -104,9 +171,17 @@ def test_a_node_is_lost_and_comes_back(own: Cluster, connect: Connect, tmp_path:
     last = (tmp_path / "beat").read_bytes()
     node = own.get("nodes", "gpu-2", "") or {}
     assert (condition(node, "Ready") or {})["status"] == "Unknown"
-    assert kube.refused(kube.core.read_namespaced_pod_log(lost, "default")).status == 500
-    wait_until(lambda: (condition(own.get("pods", lost) or {}, "DisruptionTarget") or {}).get("reason")
-               == "DeletionByTaintManager")  # fmt: skip
+    assert (
+        kube.refused(kube.core.read_namespaced_pod_log(lost, "default")).status == 500
+    )
+    wait_until(
+        lambda: (
+            (condition(own.get("pods", lost) or {}, "DisruptionTarget") or {}).get(
+                "reason"
+            )
+            == "DeletionByTaintManager"
+        )
+    )
     gone(own, "pods", lost)
     assert (tmp_path / "beat").read_bytes() == last
     wait_until(lambda: (own.get("jobs", "bound") or {})["status"].get("failed") == 1)
@@ -115,7 +190,9 @@ def test_a_node_is_lost_and_comes_back(own: Cluster, connect: Connect, tmp_path:
     own.check_gpus()
 
 
-def test_a_node_that_is_back_before_anybody_gave_up(own: Cluster, connect: Connect) -> None:
+def test_a_node_that_is_back_before_anybody_gave_up(
+    own: Cluster, connect: Connect
+) -> None:
     kube = connect(own)
     kube.create(pod("cut-off", "sleep 60", gpus=4))
     in_phase(own, "cut-off", "Running")
@@ -137,7 +214,9 @@ def test_a_node_is_taken_away(own: Cluster, connect: Connect) -> None:
     own.remove_node("gpu-2")
     gone(own, "pods", first)
     wait_until(lambda: len(pods_of(own, "spot")) == 1)
-    assert _unschedulable(own, pods_of(own, "spot")[0]["metadata"]["name"]).startswith("0/2 nodes are available")
+    assert _unschedulable(own, pods_of(own, "spot")[0]["metadata"]["name"]).startswith(
+        "0/2 nodes are available"
+    )
     assert not (own.get("jobs", "spot") or {})["status"].get("failed")
 
 
@@ -149,8 +228,13 @@ def test_evictions(own: Cluster, connect: Connect) -> None:
     in_phase(own, "moved", "Running")
     own.evict("fat")
     status = in_phase(own, "fat", "Failed")["status"]
-    assert (status["reason"], status["message"]) == ("Evicted", "The node was low on resource: memory. ")
-    body = client.V1Eviction(metadata=client.V1ObjectMeta(name="moved", namespace="default"))
+    assert (status["reason"], status["message"]) == (
+        "Evicted",
+        "The node was low on resource: memory. ",
+    )
+    body = client.V1Eviction(
+        metadata=client.V1ObjectMeta(name="moved", namespace="default")
+    )
     kube.do(kube.core.create_namespaced_pod_eviction("moved", "default", body))
     found = condition(own.get("pods", "moved") or {}, "DisruptionTarget") or {}
     assert found.get("reason") == "EvictionByEvictionAPI"

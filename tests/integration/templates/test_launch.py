@@ -1,4 +1,6 @@
-"""The launcher, with a small package in the place of PyTorch and a program that only tells what it was given."""
+"""The launcher, with a small package in the place of PyTorch and a program that only
+tells what it was given.
+"""
 
 import os
 import signal
@@ -26,13 +28,23 @@ Start = Callable[..., subprocess.Popen[str]]
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one wheel, of a package with one empty module."""
-    folder, module = tmp_path_factory.mktemp("wheels"), PACKAGE.replace("-", "_")
+    folder = tmp_path_factory.mktemp("wheels")
+    module = PACKAGE.replace("-", "_")
     info = f"{module}-1.0.dist-info"
     with zipfile.ZipFile(folder / f"{module}-1.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr(f"{module}.py", "")
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: 1.0\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{info}/RECORD", f"{module}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+        wheel.writestr(
+            f"{info}/METADATA",
+            f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: 1.0\n",
+        )
+        wheel.writestr(
+            f"{info}/WHEEL",
+            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        wheel.writestr(
+            f"{info}/RECORD",
+            f"{module}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n",
+        )
     return folder
 
 
@@ -52,13 +64,26 @@ def start(folder: Path, wheels: Path, tmp_path: Path) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def start_one(*arguments: str, **more: str) -> subprocess.Popen[str]:
-        env = {**os.environ, "GPUYARD_CACHE": str(tmp_path / "cache"), "PIP_FIND_LINKS": str(wheels)}
+        env = {
+            **os.environ,
+            "GPUYARD_CACHE": str(tmp_path / "cache"),
+            "PIP_FIND_LINKS": str(wheels),
+        }
         env |= {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, **more}
         command = [sys.executable, "launch.py", *arguments]
         pipe = subprocess.PIPE
-        # A session of its own, so that the test can also end pip, which outlives a killed launcher.
+        # A session of its own, so that the test can also end pip, which outlives a
+        # killed launcher.
         started.append(
-            subprocess.Popen(command, cwd=folder, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+            subprocess.Popen(
+                command,
+                cwd=folder,
+                env=env,
+                stdout=pipe,
+                stderr=pipe,
+                text=True,
+                start_new_session=True,
+            )
         )
         return started[-1]
 
@@ -78,7 +103,10 @@ def test_an_environment_is_made_once(start: Start, tmp_path: Path) -> None:
     lines = first.splitlines()
     assert lines[0] == f"preparing the environment (once): {PACKAGE} 1.0 …", error
     assert lines[1].startswith("environment ready in ")
-    assert lines[2] == "trains with ['--size', 'gpt2', '--data', 'a b.txt'] USR1 ignored: True"
+    assert (
+        lines[2]
+        == "trains with ['--size', 'gpt2', '--data', 'a b.txt'] USR1 ignored: True"
+    )
     (environment,) = environments(tmp_path)
     assert (environment / ".complete").exists()
     second, _ = start().communicate(timeout=100)
@@ -94,7 +122,9 @@ def test_of_two_at_once_one_waits(start: Start, tmp_path: Path) -> None:
 
 def test_killed_while_building_it_is_built_anew(start: Start, tmp_path: Path) -> None:
     process = start()
-    folder = wait_until(lambda: environments(tmp_path), timeout=30, what="the environment's folder")[0]
+    folder = wait_until(
+        lambda: environments(tmp_path), timeout=30, what="the environment's folder"
+    )[0]
     # Only what the launcher started is left, and for now it stands still.
     os.killpg(process.pid, signal.SIGSTOP)
     process.kill()
@@ -103,7 +133,10 @@ def test_killed_while_building_it_is_built_anew(start: Start, tmp_path: Path) ->
     assert not (folder / ".complete").exists()
     second = start()
     assert second.stdout
-    assert second.stdout.readline() == "another run is preparing the environment: waiting for it\n"
+    assert (
+        second.stdout.readline()
+        == "another run is preparing the environment: waiting for it\n"
+    )
     os.killpg(process.pid, signal.SIGCONT)
     output, error = second.communicate(timeout=100)
     assert "environment ready" in output, error
@@ -112,7 +145,9 @@ def test_killed_while_building_it_is_built_anew(start: Start, tmp_path: Path) ->
     assert (folder / ".complete").exists()
 
 
-def test_an_environment_whose_python_is_gone_is_built_anew(start: Start, tmp_path: Path) -> None:
+def test_an_environment_whose_python_is_gone_is_built_anew(
+    start: Start, tmp_path: Path
+) -> None:
     start().communicate(timeout=100)
     python = environments(tmp_path)[0] / "bin" / "python"
     python.unlink()
@@ -122,26 +157,36 @@ def test_an_environment_whose_python_is_gone_is_built_anew(start: Start, tmp_pat
     assert output.splitlines()[-1].startswith("trains with")
 
 
-def test_a_package_that_is_not_to_be_had(start: Start, folder: Path, tmp_path: Path) -> None:
+def test_a_package_that_is_not_to_be_had(
+    start: Start, folder: Path, tmp_path: Path
+) -> None:
     (folder / "requirements.txt").write_text(f"{PACKAGE}==2.0\n")
     process = start()
     output, error = process.communicate(timeout=100)
     assert process.returncode == 1
     assert "trains with" not in output
-    assert error.splitlines()[-1].startswith("launch.py: error: the environment could not be prepared:")
-    assert not any((environment / ".complete").exists() for environment in environments(tmp_path))
+    assert error.splitlines()[-1].startswith(
+        "launch.py: error: the environment could not be prepared:"
+    )
+    assert not any(
+        (environment / ".complete").exists() for environment in environments(tmp_path)
+    )
 
 
 def test_usr1_while_it_builds_does_no_harm(start: Start, tmp_path: Path) -> None:
     process = start()
-    wait_until(lambda: environments(tmp_path), timeout=30, what="the environment's folder")
+    wait_until(
+        lambda: environments(tmp_path), timeout=30, what="the environment's folder"
+    )
     process.send_signal(signal.SIGUSR1)
     output, _ = process.communicate(timeout=100)
     assert process.returncode == 0
     assert output.splitlines()[-1].startswith("trains with")
 
 
-def test_a_cache_that_cannot_be_written_is_told_in_one_line(start: Start, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_told_in_one_line(
+    start: Start, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     process = start(GPUYARD_CACHE=str(tmp_path / "file"))
     _, error = process.communicate(timeout=100)

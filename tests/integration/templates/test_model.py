@@ -9,13 +9,23 @@ pytestmark = pytest.mark.timeout(900)
 
 
 def run(python: str, folder: Path, program: str) -> str:
-    command = [python, "-W", "ignore", "-c", f"import torch\nfrom model import GPT, GPTConfig\n{program}"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    command = [
+        python,
+        "-W",
+        "ignore",
+        "-c",
+        f"import torch\nfrom model import GPT, GPTConfig\n{program}",
+    ]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_the_gpt2_size_has_124_million_parameters(torch_python: str, nanogpt: Path) -> None:
+def test_the_gpt2_size_has_124_million_parameters(
+    fast_torch_python: str, nanogpt: Path
+) -> None:
     program = """
 from options import DEFAULTS, SHAPES
 with torch.device("meta"):
@@ -23,10 +33,12 @@ with torch.device("meta"):
     print(GPT(GPTConfig()).parameter_count())
 """
     # GPT-2 small's own number, with biases and 1024 positions.
-    assert run(torch_python, nanogpt, program).split() == ["124439808"] * 2
+    assert run(fast_torch_python, nanogpt, program).split() == ["124439808"] * 2
 
 
-def test_it_knows_nothing_at_first_and_never_the_future(torch_python: str, nanogpt: Path) -> None:
+def test_it_knows_nothing_at_first_and_never_the_future(
+    fast_torch_python: str, nanogpt: Path
+) -> None:
     program = """
 import math
 torch.manual_seed(0)
@@ -42,10 +54,12 @@ assert torch.equal(logits[:, :5], others[:, :5])
 assert not torch.equal(logits[:, 5:], others[:, 5:])
 assert model.head.weight is model.tokens.weight
 """
-    run(torch_python, nanogpt, program)
+    run(fast_torch_python, nanogpt, program)
 
 
-def test_it_continues_a_text_beyond_its_block(torch_python: str, nanogpt: Path) -> None:
+def test_it_continues_a_text_beyond_its_block(
+    fast_torch_python: str, nanogpt: Path
+) -> None:
     program = """
 model = GPT(GPTConfig(vocab_size=5, block_size=8, layers=1, heads=1, width=4)).eval()
 start = torch.tensor([[1, 2]])
@@ -54,10 +68,10 @@ assert longer.shape == (1, 22) and longer[0, :2].tolist() == [1, 2] and longer.m
 surest = model.generate(start, 20, top_k=1)
 assert torch.equal(surest, model.generate(start, 20, top_k=1))
 """
-    run(torch_python, nanogpt, program)
+    run(fast_torch_python, nanogpt, program)
 
 
-def test_bad_shapes_are_refused(torch_python: str, nanogpt: Path) -> None:
+def test_bad_shapes_are_refused(fast_torch_python: str, nanogpt: Path) -> None:
     program = """
 for make in (lambda: GPTConfig(width=10, heads=3), lambda: GPT(GPTConfig(5, 4, 1, 1, 4))(torch.zeros(1, 5).long())):
     try:
@@ -65,13 +79,15 @@ for make in (lambda: GPTConfig(width=10, heads=3), lambda: GPT(GPTConfig(5, 4, 1
     except ValueError as error:
         print(error)
 """
-    assert run(torch_python, nanogpt, program).splitlines() == [
+    assert run(fast_torch_python, nanogpt, program).splitlines() == [
         "width must be a multiple of heads, and 10 is not one of 3",
         "5 tokens are more than the block of 4",
     ]
 
 
-def test_batches_are_blocks_and_the_tokens_after_them(torch_python: str, nanogpt: Path) -> None:
+def test_batches_are_blocks_and_the_tokens_after_them(
+    fast_torch_python: str, nanogpt: Path
+) -> None:
     program = """
 from batches import Batches
 batches = Batches(torch.arange(10), block_size=9, batch_size=3, seed=1)
@@ -84,4 +100,4 @@ assert not torch.equal(first, batches.draw()[0])
 batches.restore(state)
 assert torch.equal(first, batches.draw()[0])
 """
-    run(torch_python, nanogpt, program)
+    run(fast_torch_python, nanogpt, program)

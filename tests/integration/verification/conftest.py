@@ -1,4 +1,6 @@
-"""A verification database of the test's own, in SQLite and again in PostgreSQL, and a store for its files."""
+"""A verification database of the test's own, in SQLite and again in PostgreSQL, and a
+store for its files.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +20,9 @@ def anyio_backend() -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
-    """Where a database may be: a file that is not there yet, or a PostgreSQL database with nothing in it."""
+    """Where a database may be: a file that is not there yet, or a PostgreSQL database
+    with nothing in it.
+    """
     if request.param == "sqlite":
         return tmp_path / "verification" / "verification.db"
     return request.getfixturevalue("postgres").create()

@@ -1,4 +1,6 @@
-"""What hostile hands send may be of any size: in a process of its own, so that its memory can be told."""
+"""What hostile hands send may be of any size: in a process of its own, so that its
+memory can be told.
+"""
 
 import subprocess
 import sys
@@ -7,14 +9,14 @@ import pytest
 
 BIG = """
 import base64, hashlib, resource, sys, zlib
-from gpuyard.verification.answers import AnswersError, Parcel
+from gpuyard.verification.answers import AnswersError, IncomingFile
 from gpuyard.verification.protocol import Piece
 
 kind, total = sys.argv[1], 1 << 30
 block = b'{"a":"' + b"x" * ((1 << 20) - 6)
 level, taken = (0 if kind == "big" else 9), 0
 zipper = zlib.compressobj(level, wbits=31)
-parcel = Parcel()
+incoming = IncomingFile()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 def pieces():
@@ -29,19 +31,25 @@ def pieces():
 try:
     for number, data in enumerate(pieces()):
         taken += len(data)
-        parcel.add(Piece(part=number, of=32768, data=base64.b64encode(data).decode()))
+        incoming.add(Piece(part=number, of=32768, data=base64.b64encode(data).decode()))
     said = "taken"
 except AnswersError as error:
     said = str(error)
 peak_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-print(f"{said}|{peak_mb:.1f}|{taken}|{parcel.size}")
+print(f"{said}|{peak_mb:.1f}|{taken}|{incoming.size}")
 """
 
 
 @pytest.mark.parametrize("kind", ["big", "bomb"])
 def test_a_file_of_a_gigabyte_is_refused_within_bounded_memory(kind: str) -> None:
     """Sent as it is, and as a bomb of one megabyte."""
-    done = subprocess.run([sys.executable, "-c", BIG, kind], check=True, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        [sys.executable, "-c", BIG, kind],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
     said, peak_mb, taken, size = done.stdout.strip().split("|")
     assert "more than the 67,108,864 bytes" in said
     # Nothing more was unpacked than what showed that it is too much.

@@ -8,22 +8,29 @@ from pathlib import Path
 import pytest
 
 from gpuyard.config.verification import VerificationPolicy
+from gpuyard.verification.batch_samples import take_samples_by_class
 from gpuyard.verification.classes import Class
 from gpuyard.verification.clock import cancelled
 from gpuyard.verification.database import Database
-from gpuyard.verification.dispatcher import PIPELINES, Dispatcher
 from gpuyard.verification.metrics import ClassFigures, figures
+from gpuyard.verification.pipelines.dispatcher import PIPELINES, Dispatcher
 from gpuyard.verification.records import Records
-from gpuyard.verification.records.events import Kind, Subtype
-from gpuyard.verification.taking import take_for_all
+from gpuyard.verification.records.events import EventKind, EventSubtype
 from tests.support.verification import A, B, BrokenStore, LocalTrusted, make_context
 from tests.support.wait import eventually
 
 pytestmark = pytest.mark.anyio
 QUICK = VerificationPolicy(
-    max_series=18, series_per_run=6, target=12, generate_every_s=0.01, sample_every_s=0.01, answer_every_s=0.01,
-    evict_every_s=0.01, step_limit_s=20, lease_s=60,
-)  # fmt: skip
+    max_series=18,
+    series_per_run=6,
+    target=12,
+    generate_every_s=0.01,
+    sample_every_s=0.01,
+    answer_every_s=0.01,
+    evict_every_s=0.01,
+    step_limit_s=20,
+    lease_s=60,
+)
 Harm = Callable[[LocalTrusted, BrokenStore], None]
 
 
@@ -50,9 +57,14 @@ def raises_what_nobody_expects(trusted: LocalTrusted, blobs: BrokenStore) -> Non
     trusted.forgets = forgets
 
 
-async def figures_of_b(records: Records, folder: Path, classes: list[Class], harm: Harm | None) -> ClassFigures:
-    """B's figures when it has all it wants, with class A beside it as far as A comes."""
-    trusted_a, trusted_b = LocalTrusted(A), LocalTrusted(B)
+async def figures_of_b(
+    records: Records, folder: Path, classes: list[Class], harm: Harm | None
+) -> ClassFigures:
+    """B's figures when it has all it wants, with class A beside it as far as A
+    comes.
+    """
+    trusted_a = LocalTrusted(A)
+    trusted_b = LocalTrusted(B)
     blobs = BrokenStore(folder, lambda content: False)
     context = make_context(records, blobs, trusted_a, trusted_b, policy=QUICK)
     if harm:
@@ -61,11 +73,13 @@ async def figures_of_b(records: Records, folder: Path, classes: list[Class], har
     try:
         await eventually(lambda: _rests(records), "class B to have its samples", 30)
         if A in classes:
-            await eventually(lambda: _has_suffered(records, harm), "class A to have come to harm", 30)
+            await eventually(
+                lambda: _has_suffered(records, harm), "class A to have come to harm", 30
+            )
     finally:
         await cancelled(running)
     batch = records.new_batch("me")
-    taken = await take_for_all(context, dict.fromkeys(classes, 7), batch)
+    taken = await take_samples_by_class(context, dict.fromkeys(classes, 7), batch)
     assert len(taken[B]) == 7
     if harm:
         assert taken[A] == []
@@ -74,7 +88,11 @@ async def figures_of_b(records: Records, folder: Path, classes: list[Class], har
 
 def _has_suffered(records: Records, harm: Harm | None) -> bool:
     told = {event.subtype for event in records.events(A)}
-    return bool(told if harm in (None, hangs) else told & {Subtype.FAILURE, Subtype.ERROR_UPLOADING})
+    return bool(
+        told
+        if harm in (None, hangs)
+        else told & {EventSubtype.FAILURE, EventSubtype.ERROR_UPLOADING}
+    )
 
 
 def _rests(records: Records) -> bool:
@@ -84,28 +102,56 @@ def _rests(records: Records) -> bool:
 
 @pytest.mark.parametrize(
     "harm",
-    [dies, hangs, makes_series_that_are_too_short, has_storage_that_fails, raises_what_nobody_expects],
+    [
+        dies,
+        hangs,
+        makes_series_that_are_too_short,
+        has_storage_that_fails,
+        raises_what_nobody_expects,
+    ],
     ids=lambda harm: harm.__name__,
-)  # fmt: skip
-async def test_a_class_that_breaks_leaves_the_other_as_it_is(tmp_path: Path, harm: Harm):
-    alone, beside = (Records(Database.open(tmp_path / f"{name}.db")) for name in ("alone", "beside"))
+)
+async def test_a_class_that_breaks_leaves_the_other_as_it_is(
+    tmp_path: Path, harm: Harm
+):
+    alone, beside = (
+        Records(Database.open(tmp_path / f"{name}.db")) for name in ("alone", "beside")
+    )
     expected = await figures_of_b(alone, tmp_path / "alone", [B], None)
     found = await figures_of_b(beside, tmp_path / "beside", [A, B], harm)
     figures_alike = ("series", "used", "ready", "waiting", "retired")
-    assert [getattr(found, name) for name in figures_alike] == [getattr(expected, name) for name in figures_alike]
-    assert not {event.subtype for event in beside.events(B)} & {Subtype.FAILURE, Subtype.ERROR_UPLOADING}
+    assert [getattr(found, name) for name in figures_alike] == [
+        getattr(expected, name) for name in figures_alike
+    ]
+    assert not {event.subtype for event in beside.events(B)} & {
+        EventSubtype.FAILURE,
+        EventSubtype.ERROR_UPLOADING,
+    }
     assert beside.counts(A).ready == 0
 
 
-async def test_sound_classes_of_different_size_fill_side_by_side(records: Records, tmp_path: Path):
-    trusted_a, trusted_b = LocalTrusted(A), LocalTrusted(B)
-    context = make_context(records, BrokenStore(tmp_path / "b", lambda c: False), trusted_a, trusted_b, policy=QUICK)
+async def test_sound_classes_of_different_size_fill_side_by_side(
+    records: Records, tmp_path: Path
+):
+    trusted_a = LocalTrusted(A)
+    trusted_b = LocalTrusted(B)
+    context = make_context(
+        records,
+        BrokenStore(tmp_path / "b", lambda c: False),
+        trusted_a,
+        trusted_b,
+        policy=QUICK,
+    )
     dispatcher = Dispatcher(context, [A, B])
     for _ in range(4):
         outcomes = await asyncio.gather(dispatcher.once(A), dispatcher.once(B))
-    assert [set(one) for one in outcomes] == [set(Kind) - {Kind.BATCH}] * 2
-    taken = await take_for_all(context, {A: 12, B: 12}, records.new_batch("me"))
-    assert {cls: (len(found), len(found[0].series)) for cls, found in taken.items()} == {A: (12, 12), B: (12, 6)}
+    assert [set(one) for one in outcomes] == [set(EventKind) - {EventKind.BATCH}] * 2
+    taken = await take_samples_by_class(
+        context, {A: 12, B: 12}, records.new_batch("me")
+    )
+    assert {
+        cls: (len(found), len(found[0].series)) for cls, found in taken.items()
+    } == {A: (12, 12), B: (12, 6)}
     assert trusted_a.most_at_once == trusted_b.most_at_once == 1
 
 

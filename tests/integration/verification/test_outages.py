@@ -1,4 +1,6 @@
-"""What goes on while PostgreSQL is away for a moment, and how it ends when it stays away."""
+"""What goes on while PostgreSQL is away for a moment, and how it ends when it stays
+away.
+"""
 
 import asyncio
 import signal
@@ -9,16 +11,22 @@ import pytest
 from structlog.testing import capture_logs
 
 from gpuyard.storage.blobs import BlobStore
-from gpuyard.verification.channel import Order
 from gpuyard.verification.context import Context, LeaseLost, leased
 from gpuyard.verification.database import Database, DatabaseError
-from gpuyard.verification.dispatcher import PIPELINES, Dispatcher
-from gpuyard.verification.protocol import Message, Ready
+from gpuyard.verification.pipelines.dispatcher import PIPELINES, Dispatcher
+from gpuyard.verification.pipelines.step import StepOutcome
+from gpuyard.verification.protocol import Message, OrderDocument, Ready
 from gpuyard.verification.records import Records
-from gpuyard.verification.step import Outcome
 from tests.support.executors import Executors, Honest, executor, make_batch
 from tests.support.postgres import PostgresServer, running_server
-from tests.support.verification import SMALL, B, HandClock, LocalTrusted, make_context, stock
+from tests.support.verification import (
+    SMALL,
+    B,
+    HandClock,
+    LocalTrusted,
+    make_context,
+    stock,
+)
 from tests.support.wait import eventually
 
 pytestmark = pytest.mark.anyio
@@ -76,7 +84,9 @@ async def test_a_lock_outlasts_an_outage_that_is_shorter(
     assert records.lease("x", "other", 1), "it was let go"
 
 
-async def test_a_lock_is_lost_before_another_can_have_it(context: Context, clock: HandClock, away: PostgresServer):
+async def test_a_lock_is_lost_before_another_can_have_it(
+    context: Context, clock: HandClock, away: PostgresServer
+):
     task = asyncio.create_task(leased(context, "x", asyncio.Event().wait))
     await eventually(lambda: clock.waits == [RENEWAL_S], "the lock")
     away.stop(signal.SIGQUIT)
@@ -87,7 +97,9 @@ async def test_a_lock_is_lost_before_another_can_have_it(context: Context, clock
     assert isinstance(lost.value.__cause__, DatabaseError)
 
 
-async def test_what_is_done_is_not_lost_with_its_lock(context: Context, clock: HandClock, away: PostgresServer):
+async def test_what_is_done_is_not_lost_with_its_lock(
+    context: Context, clock: HandClock, away: PostgresServer
+):
     async def work() -> str:
         away.stop(signal.SIGQUIT)
         return "done"
@@ -121,12 +133,15 @@ async def test_a_turn_that_loses_its_lock_has_another_soon(
     context = make_context(records, blobs, trusted, clock=clock)
     with capture_logs() as logs:
         turn = asyncio.create_task(Dispatcher(context, [B]).turn(PIPELINES[0], B))
-        await eventually(lambda: trusted.at_once == 1 and len(clock.waits) == 3, "the executor to hang")
+        await eventually(
+            lambda: trusted.at_once == 1 and len(clock.waits) == 3,
+            "the executor to hang",
+        )
         away.stop(signal.SIGQUIT)
         clock.advance(RENEWAL_S)
         await eventually(lambda: len(clock.waits) == 3, "the next renewal")
         clock.advance(RENEWAL_S)
-        assert await asyncio.wait_for(turn, 30) is Outcome.BUSY
+        assert await asyncio.wait_for(turn, 30) is StepOutcome.BUSY
     assert logs == [], "it is nobody's fault"
 
 
@@ -137,14 +152,19 @@ class Hangs(Honest):
         super().__init__()
         self.began = asyncio.Event()
 
-    async def rest(self, order: Order, seed: int) -> AsyncIterator[Message]:
+    async def rest(self, order: OrderDocument, seed: int) -> AsyncIterator[Message]:
         self.began.set()
         await asyncio.Event().wait()
         yield Ready()
 
 
 async def test_a_batch_that_is_called_off_ends_without_its_database(
-    context: Context, records: Records, blobs: BlobStore, tmp_path: Path, away: PostgresServer, place: str
+    context: Context,
+    records: Records,
+    blobs: BlobStore,
+    tmp_path: Path,
+    away: PostgresServer,
+    place: str,
 ):
     stock(records, blobs, B, workloads=1)
     hangs = Hangs()
@@ -158,4 +178,6 @@ async def test_a_batch_that_is_called_off_ends_without_its_database(
         await asyncio.wait_for(task, 30)
     assert [channel.closed for channel in executors.channels] == [True]
     away.start()
-    assert [row["id"] for row in Records(Database.open(place)).open_batches()] == [batch.id], "for the next one to end"
+    assert [row["id"] for row in Records(Database.open(place)).open_batches()] == [
+        batch.id
+    ], "for the next one to end"

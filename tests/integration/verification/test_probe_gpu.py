@@ -1,4 +1,6 @@
-"""The probes of a GPU, on the processor of an environment with PyTorch: the memory proof and the speeds."""
+"""The probes of a GPU, on the processor of an environment with PyTorch: the memory
+proof and the speeds.
+"""
 
 import json
 import subprocess
@@ -8,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gpuyard.verification import vram
 from gpuyard.verification.solver import probe_gpu
-from tests.support import huggingface
+from tests.support import huggingface, memory_proof
 
+fast_trainer_python = huggingface.fast_trainer_python
 trainer_python = huggingface.trainer_python
 
 NONCE = "00112233445566778899aabbccddeeff"
@@ -21,37 +23,71 @@ Probe = Callable[[str], Any]
 
 
 @pytest.fixture(scope="module")
-def probe(trainer_python: Path) -> Probe:
-    """Evaluates an expression there, with what the module offers, in a process of its own."""
+def probe(fast_trainer_python: Path) -> Probe:
+    """Evaluates an expression there, with what the module offers, in a process of its
+    own.
+    """
 
     def evaluate(expression: str) -> Any:
-        program = f"import json, probe_gpu; from probe_gpu import *\n{EXPERIMENTS}\nprint(json.dumps({expression}))"
+        program = (
+            "import json, probe_gpu; from probe_gpu import"
+            f" *\n{EXPERIMENTS}\nprint(json.dumps({expression}))"
+        )
         done = subprocess.run(
-            [trainer_python, "-c", program], cwd=FILE.parent, capture_output=True, text=True, timeout=100,
-            env={"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}, check=False,
-        )  # fmt: skip
-        return json.loads(done.stdout) if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
+            [fast_trainer_python, "-c", program],
+            cwd=FILE.parent,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            env={"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+            check=False,
+        )
+        return (
+            json.loads(done.stdout)
+            if done.returncode == 0
+            else done.stderr.strip().splitlines()[-1]
+        )
 
     return evaluate
 
 
-def test_the_digest_is_what_plain_python_computes_at_another_place(probe: Probe) -> None:
-    said = probe(f"[vram({NONCE!r}, {ROW_PAIR_GB}), vram({NONCE!r}, {2 * ROW_PAIR_GB}), vram('ff', {ROW_PAIR_GB})]")
+def test_the_digest_is_what_plain_python_computes_at_another_place(
+    probe: Probe,
+) -> None:
+    said = probe(
+        f"[vram({NONCE!r}, {ROW_PAIR_GB}), vram({NONCE!r}, {2 * ROW_PAIR_GB}),"
+        f" vram('ff', {ROW_PAIR_GB})]"
+    )
     assert [one["digest"] for one in said] == [
-        vram.digest(NONCE, ROW_PAIR_GB), vram.digest(NONCE, 2 * ROW_PAIR_GB), vram.digest("ff", ROW_PAIR_GB),
-    ]  # fmt: skip
+        memory_proof.digest(NONCE, ROW_PAIR_GB),
+        memory_proof.digest(NONCE, 2 * ROW_PAIR_GB),
+        memory_proof.digest("ff", ROW_PAIR_GB),
+    ]
     assert len({one["digest"] for one in said}) == 3
-    assert [one["gigabytes"] for one in said] == [ROW_PAIR_GB, 2 * ROW_PAIR_GB, ROW_PAIR_GB]
-    assert all(one["fill_s"] > 0 and one["read_s"] > 0 and one["device"] == "cpu" for one in said)
+    assert [one["gigabytes"] for one in said] == [
+        ROW_PAIR_GB,
+        2 * ROW_PAIR_GB,
+        ROW_PAIR_GB,
+    ]
+    assert all(
+        one["fill_s"] > 0 and one["read_s"] > 0 and one["device"] == "cpu"
+        for one in said
+    )
 
 
 def test_how_much_is_done_at_once_does_not_matter(probe: Probe) -> None:
-    some = f"setattr(probe_gpu, '_ROWS_AT_ONCE', {{}}) or vram({NONCE!r}, {4 * ROW_PAIR_GB})['digest']"
-    one, three, many = probe(f"[{some.format(1)}, {some.format(3)}, {some.format(256)}]")
+    some = (
+        f"setattr(probe_gpu, '_ROWS_AT_ONCE', {{}}) or vram({NONCE!r},"
+        f" {4 * ROW_PAIR_GB})['digest']"
+    )
+    one, three, many = probe(
+        f"[{some.format(1)}, {some.format(3)}, {some.format(256)}]"
+    )
     assert one == three == many
 
 
-# Appended to the module: what becomes of a word that differs before the layers begin, and of one that is lost after.
+# Appended to the module: what becomes of a word that differs before the layers begin,
+# and of one that is lost after.
 EXPERIMENTS = """
 def same_after(flip):
     import torch
@@ -82,14 +118,18 @@ def test_a_single_bit_that_is_lost_changes_the_digest(probe: Probe) -> None:
 
 
 def test_after_the_last_layer_every_word_depends_on_every_row(probe: Probe) -> None:
-    """So that no part can be computed alone: one bit at the beginning, and hardly a word of any row stays as it was."""
+    """So that no part can be computed alone: one bit at the beginning, and hardly a
+    word of any row stays as it was.
+    """
     assert probe("same_after(False)") == 4 * probe_gpu.WORDS
     assert probe("same_after(True)") < 4 * probe_gpu.WORDS / 100
 
 
 def test_speeds_are_figures_of_this_machine(probe: Probe) -> None:
     said = probe(f"speed({NONCE!r}, 3)")
-    assert set(said) == {"tflops", "bandwidth_gbs", "device"} and said["device"] == "cpu"
+    assert (
+        set(said) == {"tflops", "bandwidth_gbs", "device"} and said["device"] == "cpu"
+    )
     assert 0 < said["tflops"] < 1000 and 0 < said["bandwidth_gbs"] < 10000
 
 
@@ -98,7 +138,17 @@ def test_a_nonce_that_is_none(probe: Probe) -> None:
     assert probe("speed('xyz')").startswith("ValueError: non-hexadecimal")
 
 
-def test_it_needs_nothing_but_the_standard_library_to_be_imported(trainer_python: Path) -> None:
-    program = "import probe_gpu, sys; print('torch' in sys.modules, 'gpuyard' in sys.modules)"
-    done = subprocess.run([trainer_python, "-c", program], cwd=FILE.parent, capture_output=True, text=True, check=True)
+def test_it_needs_nothing_but_the_standard_library_to_be_imported(
+    trainer_python: Path,
+) -> None:
+    program = (
+        "import probe_gpu, sys; print('torch' in sys.modules, 'gpuyard' in sys.modules)"
+    )
+    done = subprocess.run(
+        [trainer_python, "-c", program],
+        cwd=FILE.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.split() == ["False", "False"]

@@ -14,11 +14,15 @@ import sqlalchemy as sa
 from gpuyard.storage.blobs import BlobStore
 from gpuyard.verification.classes import TRAITS
 from gpuyard.verification.database import Database
-from gpuyard.verification.files import read_blob, split_file
+from gpuyard.verification.prompts import read_blob, split_file
 from gpuyard.verification.records import Records
 from gpuyard.verification.tables import prompts, samples, series, workloads
 from tests.support.verification import B, answer_to, open_records, stock
-from tests.support.verification_server import take_until_dry, verify_until_killed
+from tests.support.verification_server import (
+    STEPS,
+    take_until_dry,
+    verify_until_killed,
+)
 
 ROUNDS = 30
 
@@ -39,7 +43,9 @@ def test_two_servers_that_take_at_once_never_take_the_same(
     for _ in range(2):
         hearing, saying = context.Pipe(duplex=False)
         starts, starting = context.Pipe(duplex=False)
-        process = context.Process(target=take_until_dry, args=(place, saying, starts), daemon=True)
+        process = context.Process(
+            target=take_until_dry, args=(place, saying, starts), daemon=True
+        )
         process.start()
         saying.close()
         assert hearing.poll(30) and hearing.recv() == "ready"
@@ -50,19 +56,26 @@ def test_two_servers_that_take_at_once_never_take_the_same(
         assert process.exitcode == 0
     assert all(heard), "each of them got some"
     taken = [one for mine in heard for one in mine]
-    assert max(Counter(sample for _, _, sample in taken).values()) == 1, "none was taken twice"
+    assert max(Counter(sample for _, _, sample in taken).values()) == 1, (
+        "none was taken twice"
+    )
     batches_of: dict[str, set[str]] = {}
     for batch, workload, _ in taken:
         batches_of.setdefault(workload, set()).add(batch)
-    assert {len(batches) for batches in batches_of.values()} == {1}, "a workload belongs to one batch"
+    assert {len(batches) for batches in batches_of.values()} == {1}, (
+        "a workload belongs to one batch"
+    )
     assert records.counts(B).ready == 0
     assert len(batches_of) == 50
 
 
 def _all(servers: dict[Connection, Connection]) -> list[list[tuple[str, str, str]]]:
-    """What each of the servers takes: in each round both at once. SQLite's locks are not fair, so that without rounds
-    one might be through before the other's first turn."""
-    heard: dict[Connection, list[tuple[str, str, str]]] = {hearing: [] for hearing in servers}
+    """What each of the servers takes: in each round both at once. SQLite's locks are
+    not fair, so that without rounds one might be through before the other's first turn.
+    """
+    heard: dict[Connection, list[tuple[str, str, str]]] = {
+        hearing: [] for hearing in servers
+    }
     left = set(servers)
     while left:
         for hearing in left:
@@ -77,8 +90,13 @@ def _all(servers: dict[Connection, Connection]) -> list[list[tuple[str, str, str
     return list(heard.values())
 
 
-def test_two_processes_make_one_new_database(context: ForkServerContext, place: Path | str):
-    processes = [context.Process(target=open_records, args=(place,), daemon=True) for _ in range(4)]
+def test_two_processes_make_one_new_database(
+    context: ForkServerContext, place: Path | str
+):
+    processes = [
+        context.Process(target=open_records, args=(place,), daemon=True)
+        for _ in range(4)
+    ]
     for process in processes:
         process.start()
     for process in processes:
@@ -91,48 +109,89 @@ def test_a_process_that_is_killed_at_any_step_leaves_nothing_half_made(
     context: ForkServerContext, place: Path | str, tmp_path: Path
 ):
     moments = random.Random(7)
-    died_in, done, took = Counter[str](), Counter[str](), Counter[str]()
-    for _ in range(ROUNDS):
-        heard = killed_after(context, place, tmp_path / "blobs", moments.randint(2, 90))
+    died_in = Counter[str]()
+    done = Counter[str]()
+    took = Counter[str]()
+    rounds = 0
+    while rounds < ROUNDS or not set(STEPS) <= set(died_in):
+        rounds += 1
+        step = moments.choice([name for name in STEPS if not died_in[name]] or [""])
+        heard = killed_after(
+            context, place, tmp_path / "blobs", moments.randint(2, 90), step
+        )
         died_in[heard[-1][0]] += 1
-        done.update(step for step, what in heard if what == "done")
+        done.update(what.split()[0] for _, what in heard if what.endswith(" done"))
         took.update(what for step, what in heard if step == "took")
         check(place, tmp_path / "blobs", set(took))
     assert not took or max(took.values()) == 1
-    assert set(done) == {"generate", "sample", "answer", "evict"}, "each step came to its end"
-    assert {"generate", "sample", "answer", "evict"} <= set(died_in), "and was killed in its midst"
+    assert set(done) == set(STEPS), "each step came to its end"
     assert took
 
 
-def killed_after(context: ForkServerContext, place: Path | str, root: Path, messages: int) -> list[tuple[str, str]]:
-    """Let a new process go on until it has said so much, then kill it; what it said."""
+def killed_after(
+    context: ForkServerContext,
+    place: Path | str,
+    root: Path,
+    messages: int,
+    step: str = "",
+) -> list[tuple[str, str]]:
+    """Let a new process go on until it has said so much and then begins this step, if
+    one is given; kill it; what it said.
+    """
     hearing, saying = context.Pipe(duplex=False)
-    process = context.Process(target=verify_until_killed, args=(place, root, saying), daemon=True)
+    starts, starting = context.Pipe(duplex=False)
+    process = context.Process(
+        target=verify_until_killed, args=(place, root, saying, starts), daemon=True
+    )
     process.start()
     saying.close()
+    starts.close()
     heard: list[tuple[str, str]] = []
-    for _ in range(messages):
+    while len(heard) < messages or (step and heard[-1] != (step, "begin")):
         assert hearing.poll(60), "the process says nothing"
         heard.append(hearing.recv())
+        if heard[-1][1] == "begin":
+            starting.send("go")
     process.kill()
     process.join()
     with suppress(EOFError, OSError):
         while True:
-            heard.append(hearing.recv())
+            message = hearing.recv()
+            if message[1] != "begin":  # that one was not let go on
+                heard.append(message)
     return heard
 
 
 def check(place: Path | str, root: Path, took: set[str]) -> None:
-    """What a process that starts now finds: series with their files, workloads whole, answers all or none."""
+    """What a process that starts now finds: series with their files, workloads whole,
+    answers all or none.
+    """
     database = Database.open(place)
-    records, blobs, size = Records(database), BlobStore(root), TRAITS[B].prompts
+    records = Records(database)
+    blobs = BlobStore(root)
+    size = TRAITS[B].prompts
     with database.reading() as tx:
         if database.sqlite:
             assert tx.execute(sa.text("PRAGMA integrity_check")).scalar() == "ok"
-        live = tx.execute(sa.select(series.c.blob).where(series.c.retired_at.is_(None))).scalars().all()
+        live = (
+            tx.execute(sa.select(series.c.blob).where(series.c.retired_at.is_(None)))
+            .scalars()
+            .all()
+        )
         works = tx.execute(sa.select(workloads)).all()
-        wanted = sa.select(samples.c.workload_id, samples.c.id, samples.c.check_id, series.c.blob, prompts.c.content,
-                           prompts.c.answer).select_from(prompts).join(samples).join(series)  # fmt: skip
+        wanted = (
+            sa.select(
+                samples.c.workload_id,
+                samples.c.id,
+                samples.c.check_id,
+                series.c.blob,
+                prompts.c.content,
+                prompts.c.answer,
+            )
+            .select_from(prompts)
+            .join(samples)
+            .join(series)
+        )
         rows = tx.execute(wanted).all()
     assert len(live) <= 18
     for blob in live:
@@ -140,11 +199,19 @@ def check(place: Path | str, root: Path, took: set[str]) -> None:
     for work in works:
         mine = [row for row in rows if row.workload_id == work.id]
         assert len(mine) == size == len({row.content for row in mine})
-        expected = {answer_to(row.content, work.seed) if work.finished_at else None for row in mine}
+        expected = {
+            answer_to(row.content, work.seed) if work.finished_at else None
+            for row in mine
+        }
         assert {row.answer for row in mine} == expected, "answers are there, or none is"
         if work.retired_at is None:
-            assert set(split_file(read_blob(blobs, work.blob, size))) == {row.content for row in mine}
-            assert all(row.content in split_file(read_blob(blobs, row.blob, size)) for row in mine)
+            assert set(split_file(read_blob(blobs, work.blob, size))) == {
+                row.content for row in mine
+            }
+            assert all(
+                row.content in split_file(read_blob(blobs, row.blob, size))
+                for row in mine
+            )
     there = {row.id: row.check_id for row in rows}
     assert all(there[one] for one in took if one in there), "what was given out is used"
     assert records.counts(B).series == len(live)

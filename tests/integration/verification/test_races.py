@@ -1,4 +1,6 @@
-"""What two servers do to one PostgreSQL at the same moment, one of them stopped in the middle of a transaction."""
+"""What two servers do to one PostgreSQL at the same moment, one of them stopped in the
+middle of a transaction.
+"""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -34,8 +36,12 @@ def meanwhile(work: Callable[[], Any]) -> Iterator[list[Any]]:
 def waits(postgres: PostgresServer, place: str) -> bool:
     """Whether somebody waits for a lock there."""
     name = place.rsplit("/", 1)[1]
-    return bool(postgres.execute(f"select 1 from pg_locks l join pg_stat_activity a using (pid) "
-                                 f"where not granted and a.datname = '{name}'"))  # fmt: skip
+    return bool(
+        postgres.execute(
+            "select 1 from pg_locks l join pg_stat_activity a using (pid) "
+            f"where not granted and a.datname = '{name}'"
+        )
+    )
 
 
 def test_a_lock_that_is_renewed_at_the_last_moment_is_nobody_elses(
@@ -44,7 +50,10 @@ def test_a_lock_that_is_renewed_at_the_last_moment_is_nobody_elses(
     assert records.lease("x", "one", 60)
     clock.advance(60)
     with psycopg.connect(place) as slow:
-        slow.execute("update verification.leases set until = %s where name = 'x'", [clock.now() + 60])
+        slow.execute(
+            "update verification.leases set until = %s where name = 'x'",
+            [clock.now() + 60],
+        )
         with meanwhile(lambda: records.lease("x", "two", 60)) as given:
             wait_until(lambda: waits(postgres, place), 30, "the other to wait")
             slow.commit()
@@ -52,13 +61,22 @@ def test_a_lock_that_is_renewed_at_the_last_moment_is_nobody_elses(
     assert records.renew("x", "one", 60), "it is held"
 
 
-def test_a_server_that_is_stopped_in_a_transaction_holds_others_up_for_a_moment_only(place: str):
-    """Its host may be gone without a word, and PostgreSQL would keep its locks for hours."""
-    stopped, other = Database.open(place), Database.open(place)
-    with pytest.raises(Exception, match="cannot be used"), stopped.writing(lock="series a6000") as tx:
+def test_a_server_that_is_stopped_in_a_transaction_holds_others_up_for_a_moment_only(
+    place: str,
+):
+    """Its host may be gone without a word, and PostgreSQL would keep its locks for
+    hours.
+    """
+    stopped = Database.open(place)
+    other = Database.open(place)
+    with (
+        pytest.raises(Exception, match="cannot be used"),
+        stopped.writing(lock="series a6000") as tx,
+    ):
         with meanwhile(lambda: Records(other).lease("x", "two", 60)) as given:
             pass
         assert given == [True]
-        with other.writing(lock="series a6000"):  # waits until the other one has lost it
+        # Waits until the other one has lost it.
+        with other.writing(lock="series a6000"):
             pass
         tx.exec_driver_sql("select 1")

@@ -1,4 +1,6 @@
-"""What is remembered: samples that are used once, locks between servers, events told once a day."""
+"""What is remembered: samples that are used once, locks between servers, events told
+once a day.
+"""
 
 import random
 from collections.abc import Mapping
@@ -15,24 +17,41 @@ from gpuyard.verification.context import Context
 from gpuyard.verification.database import Database, DatabaseError
 from gpuyard.verification.metrics import figures, render_metrics
 from gpuyard.verification.records import Records
-from gpuyard.verification.records.events import DAY_S, Kind, Subtype
+from gpuyard.verification.records.events import DAY_S, EventKind, EventSubtype
 from gpuyard.verification.records.executors import ExecutorRecord
-from gpuyard.verification.records.samples import Counts
+from gpuyard.verification.records.samples import SampleCounts
 from gpuyard.verification.tables import versions
-from tests.support.verification import A, B, HandClock, answer_to, stock
+from tests.support.verification import (
+    A,
+    B,
+    HandClock,
+    add_workload,
+    answer_to,
+    put_executor,
+    stock,
+)
 
 
-def test_samples_come_from_as_few_workloads_as_can_be(records: Records, blobs: BlobStore):
+def test_samples_come_from_as_few_workloads_as_can_be(
+    records: Records, blobs: BlobStore
+):
     stock(records, blobs, B, workloads=3)
-    assert records.counts(B) == Counts(series=6, used=0, ready=18, waiting=0, retired=0)
-    first, second = records.new_batch("one"), records.new_batch("two")
+    assert records.counts(B) == SampleCounts(
+        series=6, used=0, ready=18, waiting=0, retired=0
+    )
+    first = records.new_batch("one")
+    second = records.new_batch("two")
     assert len({one.workload_id for one in records.take(B, 7, first)}) == 2
-    assert records.counts(B) == Counts(6, used=7, ready=6, waiting=0, retired=5)
+    assert records.counts(B) == SampleCounts(6, used=7, ready=6, waiting=0, retired=5)
     mine = records.take(B, 5, first)
-    assert len({one.workload_id for one in mine}) == 1, "what a batch has is used before another workload is"
+    assert len({one.workload_id for one in mine}) == 1, (
+        "what a batch has is used before another workload is"
+    )
     others = records.take(B, 100, second)
     assert len(others) == 6
-    assert {one.workload_id for one in others}.isdisjoint(one.workload_id for one in mine)
+    assert {one.workload_id for one in others}.isdisjoint(
+        one.workload_id for one in mine
+    )
     assert records.take(B, 1, first) == records.take(B, 1, second) == []
     assert records.take(A, 1, first) == []
 
@@ -51,30 +70,34 @@ def test_a_taken_sample_is_whole(records: Records, blobs: BlobStore):
 def test_a_seed_is_any_signed_64_bit_number(records: Records, seed: int):
     records.add_series(B, ["a" * 64], 1, 100)
     (series,) = records.series(B)
-    workload_id = records.add_workload(B, seed, "b" * 64, [(series.id, "what?")])
+    workload_id = add_workload(records, B, seed, "b" * 64, [(series.id, "what?")])
     found = records.workload(workload_id)
     assert found and found.seed == seed
 
 
-def test_nothing_is_taken_for_a_batch_whose_seeds_are_out(records: Records, blobs: BlobStore):
+def test_nothing_is_taken_for_a_batch_whose_seeds_are_out(
+    records: Records, blobs: BlobStore
+):
     stock(records, blobs, B, workloads=2)
-    batch, ended = records.new_batch("one"), records.new_batch("one")
+    batch = records.new_batch("one")
+    ended = records.new_batch("one")
     records.take(B, 2, batch)
     records.release_batch(batch)
-    assert records.counts(B) == Counts(6, used=2, ready=6, waiting=0, retired=4)
+    assert records.counts(B) == SampleCounts(6, used=2, ready=6, waiting=0, retired=4)
     records.end_batch(ended, "done")
     for closed in (batch, ended, "batch_none"):
         with pytest.raises(RefusedError, match="takes no more samples"):
             records.take(B, 1, closed)
     assert records.samples_ready(B) == 6
-    assert [row["id"] for row in records.open_batches("one")] == [batch]
-    assert records.open_batches("two") == []
+    assert [row["id"] for row in records.open_batches()] == [batch]
 
 
 def test_answers_are_kept_whole_or_not_at_all(records: Records):
     records.add_series(B, ["a" * 64, "b" * 64], 1, 100)
-    hidden = [(one.id, f"prompt {place}") for place, one in enumerate(records.series(B))]
-    workload_id = records.add_workload(B, 5, "c" * 64, hidden)
+    hidden = [
+        (one.id, f"prompt {place}") for place, one in enumerate(records.series(B))
+    ]
+    workload_id = add_workload(records, B, 5, "c" * 64, hidden)
     with pytest.raises(KeyError):
         records.finish_workload(workload_id, {"prompt 0": "x"})
     assert records.counts(B).waiting == 2
@@ -82,33 +105,49 @@ def test_answers_are_kept_whole_or_not_at_all(records: Records):
     assert records.finish_workload(workload_id, {"prompt 0": "x", "prompt 1": "y"})
     assert not records.finish_workload(workload_id, {"prompt 0": "z", "prompt 1": "z"})
     taken = records.take(B, 2, records.new_batch("one"))
-    assert {(one.hidden, one.answer) for one in taken} == {("prompt 0", "x"), ("prompt 1", "y")}
+    assert {(one.hidden, one.answer) for one in taken} == {
+        ("prompt 0", "x"),
+        ("prompt 1", "y"),
+    }
 
 
-def test_series_never_exceed_their_most_and_the_oldest_used_go(records: Records, blobs: BlobStore, clock: HandClock):
+def test_series_never_exceed_their_most_and_the_oldest_used_go(
+    records: Records, blobs: BlobStore, clock: HandClock
+):
     stock(records, blobs, B, workloads=1)
     used = records.take(B, 2, records.new_batch("one"))
     assert records.series_room(B, most=6) == 2
     clock.advance(1)
     fresh = [f"{number:064x}" for number in range(5)]
-    assert records.add_series(B, fresh, 1, most=6) == 2, "two were used, so two make room"
+    assert records.add_series(B, fresh, 1, most=6) == 2, (
+        "two were used, so two make room"
+    )
     live = {one.id for one in records.series(B)}
     assert len(live) == records.series_count(B) == 6
     assert live.isdisjoint(one.series_id for one in used)
     assert records.series_room(B, most=6) == 0
     assert records.add_series(B, fresh[2:], 1, most=6) == 0
-    assert records.add_series(B, fresh[2:], 1, most=3) == 0, "nor when there are more than may be"
-    assert records.add_series(B, fresh[:3], 1, most=100) == 1, "those that are there already are left out"
+    assert records.add_series(B, fresh[2:], 1, most=3) == 0, (
+        "nor when there are more than may be"
+    )
+    assert records.add_series(B, fresh[:3], 1, most=100) == 1, (
+        "those that are there already are left out"
+    )
     assert records.series_count(A) == 0
 
 
-def test_shortages_are_told_once_a_day_for_each_class(records: Records, clock: HandClock):
-    def tell(cls=A, subtype=Subtype.INSUFFICIENT_PROMPTS) -> bool:
-        return records.event(Kind.SAMPLING, subtype, cls, series=1)
+def test_shortages_are_told_once_a_day_for_each_class(
+    records: Records, clock: HandClock
+):
+    def tell(cls=A, subtype=EventSubtype.INSUFFICIENT_PROMPTS) -> bool:
+        return records.event(EventKind.SAMPLING, subtype, cls, series=1)
 
     assert [tell(), tell(), tell(B), tell(B)] == [True, False, True, False]
-    assert [tell(subtype=Subtype.TRUSTED_NOT_CONFIGURED) for _ in range(2)] == [True, False]
-    assert [tell(subtype=Subtype.SKIPPED) for _ in range(2)] == [True, True]
+    assert [tell(subtype=EventSubtype.TRUSTED_NOT_CONFIGURED) for _ in range(2)] == [
+        True,
+        False,
+    ]
+    assert [tell(subtype=EventSubtype.SKIPPED) for _ in range(2)] == [True, True]
     clock.advance(DAY_S - 1)
     assert not tell()
     clock.advance(1)
@@ -143,24 +182,51 @@ def test_a_check_is_scored_once(records: Records, blobs: BlobStore):
     batch = records.new_batch("one")
     taken = records.take(B, 2, batch)
     common = {"batch_id": batch, "gpu_class": B.value, "state": "queued"}
-    records.add_checks([{**common, "id": one.check_id, "executor": f"e{place}", "sample_id": one.sample_id}
-                        for place, one in enumerate(taken)])  # fmt: skip
+    records.add_checks(
+        [
+            {
+                **common,
+                "id": one.check_id,
+                "executor": f"e{place}",
+                "sample_id": one.sample_id,
+            }
+            for place, one in enumerate(taken)
+        ]
+    )
     told: list[float | None] = []
 
-    def standing(known: ExecutorRecord | None, row: Mapping[str, object]) -> ExecutorRecord:
+    def standing(
+        known: ExecutorRecord | None, row: Mapping[str, object]
+    ) -> ExecutorRecord:
         told.append(known and known.alpha)
         return (
-            replace(known, alpha=known.alpha + 1) if known else ExecutorRecord(str(row["executor"]), B.value, 1, 1, 0)
+            replace(known, alpha=known.alpha + 1)
+            if known
+            else ExecutorRecord(str(row["executor"]), B.value, 1, 1, 0)
         )
 
-    over = {"id": taken[0].check_id, "executor": "e0", "state": "over", "outcome": "passed", "claims": {"vram": [1]}}
+    over = {
+        "id": taken[0].check_id,
+        "executor": "e0",
+        "state": "over",
+        "outcome": "passed",
+        "claims": {"vram": [1]},
+    }
     records.close_checks([over], standing)
-    records.close_checks([{**over, "outcome": "failed"}, {**over, "id": taken[1].check_id}], standing)
+    records.close_checks(
+        [{**over, "outcome": "failed"}, {**over, "id": taken[1].check_id}], standing
+    )
     found = records.check(taken[0].check_id)
-    assert found and (found["outcome"], found["state"], found["claims"]) == ("passed", "over", {"vram": [1]})
+    assert found and (found["outcome"], found["state"], found["claims"]) == (
+        "passed",
+        "over",
+        {"vram": [1]},
+    )
     assert told == [None, 1.0], "the same check again changes nothing"
     assert len(records.checks_of(batch)) == 2
-    assert {row["id"] for row in records.checks_by("e0")} == {one.check_id for one in taken}
+    assert {row["id"] for row in records.checks_by("e0")} == {
+        one.check_id for one in taken
+    }
     with pytest.raises(DatabaseError):
         records.add_checks([{**found, "id": "chk_other"}])
     assert records.check("chk_none") is None
@@ -168,17 +234,26 @@ def test_a_check_is_scored_once(records: Records, blobs: BlobStore):
 
 def test_executors_ranges_and_receipts(records: Records, clock: HandClock):
     one = ExecutorRecord("e1", A.value, 2.5, 1.0, 100.0)
-    records.put_executor(one)
-    records.put_executor(again := ExecutorRecord("e1", A.value, 3.5, 1.0, 200.0, 300.0, 2))
+    put_executor(records, one)
+    put_executor(
+        records, again := ExecutorRecord("e1", A.value, 3.5, 1.0, 200.0, 300.0, 2)
+    )
     assert records.executor("e1") == again != one
     assert records.executor("e2") is None
     records.put_ranges(A, {"solve_s": (0, 5.5), "matmul": (10, 20)})
     records.put_ranges(A, {"matmul": (11, 21)})
     found = records.ranges(A)
-    assert {name: (one.low, one.high) for name, one in found.items()} == {"solve_s": (0, 5.5), "matmul": (11, 21)}
+    assert {name: (one.low, one.high) for name, one in found.items()} == {
+        "solve_s": (0, 5.5),
+        "matmul": (11, 21),
+    }
     assert found["matmul"].calibrated_at == clock.now()
     assert records.ranges(B) == {}
-    assert [records.use_receipt(name) for name in ("r1", "r2", "r1")] == [True, True, False]
+    assert [records.use_receipt(name) for name in ("r1", "r2", "r1")] == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_what_fails_in_a_transaction_is_undone(records: Records):
@@ -191,7 +266,7 @@ def test_what_fails_in_a_transaction_is_undone(records: Records):
 
 def test_a_database_is_opened_again_and_a_newer_one_is_not(place: Path | str):
     first = Database.open(place)
-    assert Records(first).event(Kind.BATCH, Subtype.STARTED, A)
+    assert Records(first).event(EventKind.BATCH, EventSubtype.STARTED, A)
     first.close()
     second = Database.open(place)
     assert len(Records(second).events()) == 1
@@ -202,10 +277,17 @@ def test_a_database_is_opened_again_and_a_newer_one_is_not(place: Path | str):
         Database.open(place)
 
 
-def test_where_there_can_be_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_where_there_can_be_no_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     (tmp_path / "file").write_text("")
     (tmp_path / "text.db").write_text("no database at all, but text" * 100)
-    for place in (tmp_path / "file" / "x.db", tmp_path / "text.db", "postgresql://u:secret@127.0.0.1:1/none", "x://"):
+    for place in (
+        tmp_path / "file" / "x.db",
+        tmp_path / "text.db",
+        "postgresql://u:secret@127.0.0.1:1/none",
+        "x://",
+    ):
         with pytest.raises(DatabaseError) as caught:
             Database.open(place)
         assert "secret" not in str(caught.value)
@@ -224,9 +306,16 @@ def test_other_people_cannot_read_a_file(tmp_path: Path):
 def test_questions_have_their_indexes(records: Records):
     inspector = sa.inspect(records.database._engine)
     schema = None if records.database.sqlite else "verification"
-    assert ["gpu_class", "finished_at"] in [i["column_names"] for i in inspector.get_indexes("workloads", schema)]
-    assert ["gpu_class", "created_at"] in [i["column_names"] for i in inspector.get_indexes("series", schema)]
-    unique = [one["column_names"] for one in inspector.get_unique_constraints("samples", schema)]
+    assert ["gpu_class", "finished_at"] in [
+        i["column_names"] for i in inspector.get_indexes("workloads", schema)
+    ]
+    assert ["gpu_class", "created_at"] in [
+        i["column_names"] for i in inspector.get_indexes("series", schema)
+    ]
+    unique = [
+        one["column_names"]
+        for one in inspector.get_unique_constraints("samples", schema)
+    ]
     assert [set(names) for names in unique] == [{"series_id", "workload_id"}]
 
 
@@ -234,14 +323,26 @@ def test_figures_for_people_and_for_prometheus(records: Records, blobs: BlobStor
     assert figures(records) == []
     stock(records, blobs, B, workloads=2)
     records.take(B, 4, records.new_batch("one"))
-    records.put_executor(ExecutorRecord("e1", B.value, 1, 1, 0))
-    records.event(Kind.ANSWERING, Subtype.SUCCESS, B)
+    put_executor(records, ExecutorRecord("e1", B.value, 1, 1, 0))
+    records.event(EventKind.ANSWERING, EventSubtype.SUCCESS, B)
     (one,) = figures(records)
-    assert (one.gpu_class, one.executors, one.series, one.used, one.ready, one.retired) == ("practice-6", 1, 6, 4, 6, 2)
+    assert (
+        one.gpu_class,
+        one.executors,
+        one.series,
+        one.used,
+        one.ready,
+        one.retired,
+    ) == ("practice-6", 1, 6, 4, 6, 2)
     text, kind = render_metrics(records)
     assert kind.startswith("text/plain")
-    for line in ('samples{gpu_class="practice-6",state="ready"} 6.0', 'series{gpu_class="practice-6"} 6.0',
-                 'events{gpu_class="practice-6",kind="LLM_PROMPT_ANSWERING",subtype="SUCCESS"} 1.0'):  # fmt: skip
+    for line in (
+        'samples{gpu_class="practice-6",state="ready"} 6.0',
+        'series{gpu_class="practice-6"} 6.0',
+        (
+            'events{gpu_class="practice-6",kind="LLM_PROMPT_ANSWERING",subtype="SUCCESS"} 1.0'
+        ),
+    ):
         assert f"gpuyard_verification_{line}\n" in text.decode()
 
 

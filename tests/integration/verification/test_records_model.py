@@ -1,4 +1,6 @@
-"""The records held against a model in plain Python, by whatever sequence of calls hypothesis comes up with."""
+"""The records held against a model in plain Python, by whatever sequence of calls
+hypothesis comes up with.
+"""
 
 import itertools
 import tempfile
@@ -9,14 +11,22 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from gpuyard.domain.errors import RefusedError
 from gpuyard.verification.classes import Class
 from gpuyard.verification.database import Database
 from gpuyard.verification.records import Records
+from tests.support.examples import examples
 from tests.support.postgres import PostgresServer
-from tests.support.verification import A, B, HandClock
+from tests.support.verification import A, B, HandClock, add_workload
 
 KEEP_S = 100.0
 MOST_SERIES = 6
@@ -72,7 +82,11 @@ class RecordsMachine(RuleBasedStateMachine):
     @rule(cls=CLASSES, count=st.integers(0, 8))
     def add_series(self, cls: Class, count: int) -> None:
         self.clock.advance(1)
-        expected_room = MOST_SERIES - len(self.series[cls]) + len(self.used_series & set(self.series[cls]))
+        expected_room = (
+            MOST_SERIES
+            - len(self.series[cls])
+            + len(self.used_series & set(self.series[cls]))
+        )
         assert self.records.series_room(cls, MOST_SERIES) == expected_room
         blobs = [f"{next(self.numbers):064x}" for _ in range(count)]
         added = self.records.add_series(cls, blobs, 1, MOST_SERIES)
@@ -80,10 +94,17 @@ class RecordsMachine(RuleBasedStateMachine):
         excess = max(len(self.series[cls]) + added - MOST_SERIES, 0)
         gone = [one for one in self.series[cls] if one in self.used_series][:excess]
         found = [one.id for one in self.records.series(cls)]
-        assert found[: len(found) - added] == [one for one in self.series[cls] if one not in gone]
+        assert found[: len(found) - added] == [
+            one for one in self.series[cls] if one not in gone
+        ]
         self.series[cls] = found
 
-    @rule(target=workloads, cls=CLASSES, size=st.integers(1, 4), random=st.randoms(use_true_random=False))
+    @rule(
+        target=workloads,
+        cls=CLASSES,
+        size=st.integers(1, 4),
+        random=st.randoms(use_true_random=False),
+    )
     def add_workload(self, cls: Class, size: int, random: Random) -> str | None:
         self.clock.advance(1)
         mine = random.sample(self.series[cls], min(size, len(self.series[cls])))
@@ -91,9 +112,13 @@ class RecordsMachine(RuleBasedStateMachine):
             return None
         hidden = [(one, f"prompt {next(self.numbers)}") for one in mine]
         blob = f"{next(self.numbers):064x}"
-        workload_id = self.records.add_workload(cls, random.getrandbits(64) - 2**63, blob, hidden)
+        workload_id = add_workload(
+            self.records, cls, random.getrandbits(64) - 2**63, blob, hidden
+        )
         prompts = {prompt for _, prompt in hidden}
-        self.works[workload_id] = WorkloadModel(cls, self.clock.now(), set(mine), prompts)
+        self.works[workload_id] = WorkloadModel(
+            cls, self.clock.now(), set(mine), prompts
+        )
         return workload_id
 
     @rule(workload_id=workloads)
@@ -101,7 +126,9 @@ class RecordsMachine(RuleBasedStateMachine):
         if workload_id not in self.works:
             return
         work = self.works[workload_id]
-        done = self.records.finish_workload(workload_id, {prompt: f"to {prompt}" for prompt in work.left})
+        done = self.records.finish_workload(
+            workload_id, {prompt: f"to {prompt}" for prompt in work.left}
+        )
         assert done == (not work.answered and work.retired_at is None)
         work.answered = work.answered or done
 
@@ -118,14 +145,22 @@ class RecordsMachine(RuleBasedStateMachine):
             with pytest.raises(RefusedError):
                 self.records.take(cls, count, batch_id)
             return
-        free = {name: work for name, work in self.works.items() if self._free(work, cls, batch_id)}
+        free = {
+            name: work
+            for name, work in self.works.items()
+            if self._free(work, cls, batch_id)
+        }
         taken = self.records.take(cls, count, batch_id)
-        assert len(taken) == min(count, sum(len(work.left) for work in free.values())), "all, or as many as there are"
+        assert len(taken) == min(
+            count, sum(len(work.left) for work in free.values())
+        ), "all, or as many as there are"
         for one in taken:
             work = free[one.workload_id]
             assert one.hidden in work.left, "a sample is taken once, ever"
             assert one.answer == f"to {one.hidden}"
-            assert one.check_id not in self.checks and one.sample_id not in self.ever_taken
+            assert (
+                one.check_id not in self.checks and one.sample_id not in self.ever_taken
+            )
             work.left.remove(one.hidden)
             assert work.batch in (None, batch_id), "a workload belongs to one batch"
             work.batch = batch_id
@@ -160,23 +195,29 @@ class RecordsMachine(RuleBasedStateMachine):
         now = self.clock.now()
         before = now - KEEP_S
         self.records.retire_stale(cls, before)
-        old = self.records.old(cls, before)
-        self.records.remove(old)
+        old = self.records.expired(cls, before)
+        self.records.remove_expired(old)
         for batch in self.batch.values():
             batch.ended = batch.ended or batch.made_at < before
         for name, work in list(self.works.items()):
             if work.cls is not cls:
                 continue
             over = work.batch is not None and self.batch[work.batch].ended
-            if work.retired_at is None and (over or (not work.answered and work.made_at < before)):
+            if work.retired_at is None and (
+                over or (not work.answered and work.made_at < before)
+            ):
                 work.retired_at = now
             busy = work.batch is not None and not self.batch[work.batch].ended
-            removed = work.retired_at is not None and work.retired_at < before and not busy
+            removed = (
+                work.retired_at is not None and work.retired_at < before and not busy
+            )
             assert (name in old.workloads) == removed
             if removed:
                 del self.works[name]
         needed = set().union(*(work.series for work in self.works.values()))
-        assert needed.isdisjoint(old.series), "a series is kept while a workload needs it"
+        assert needed.isdisjoint(old.series), (
+            "a series is kept while a workload needs it"
+        )
         assert set(self.series[cls]).isdisjoint(old.series)
 
     # --- what always holds ---
@@ -186,16 +227,25 @@ class RecordsMachine(RuleBasedStateMachine):
         for cls in (A, B):
             mine = [work for work in self.works.values() if work.cls is cls]
             found = self.records.counts(cls)
-            is_open = [work for work in mine if work.batch is None and work.retired_at is None]
+            is_open = [
+                work for work in mine if work.batch is None and work.retired_at is None
+            ]
             assert found.series == len(self.series[cls])
-            assert found.ready == sum(len(work.left) for work in is_open if work.answered)
-            assert found.waiting == sum(len(work.left) for work in is_open if not work.answered)
-            assert found.retired == sum(len(work.left) for work in mine if work not in is_open)
+            assert found.ready == sum(
+                len(work.left) for work in is_open if work.answered
+            )
+            assert found.waiting == sum(
+                len(work.left) for work in is_open if not work.answered
+            )
+            assert found.retired == sum(
+                len(work.left) for work in mine if work not in is_open
+            )
             assert found.used == sum(len(work.series) - len(work.left) for work in mine)
             assert {one.id for one in self.records.unfinished(cls)} == {
-                name for name, work in self.works.items()
+                name
+                for name, work in self.works.items()
                 if work.cls is cls and not work.answered and work.retired_at is None
-            }  # fmt: skip
+            }
 
 
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
@@ -209,7 +259,12 @@ def test_in_sqlite() -> None:
             def place(self) -> Path:
                 return Path(folder) / f"{next(names)}.db"
 
-        limits = settings(max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=QUIET)
+        limits = settings(
+            max_examples=examples(40),
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=QUIET,
+        )
         run_state_machine_as_test(InSqlite, settings=limits)
 
 
@@ -218,5 +273,10 @@ def test_in_postgresql(postgres: PostgresServer) -> None:
         def place(self) -> str:
             return postgres.create()
 
-    limits = settings(max_examples=8, stateful_step_count=30, deadline=None, suppress_health_check=QUIET)
+    limits = settings(
+        max_examples=examples(8),
+        stateful_step_count=30,
+        deadline=None,
+        suppress_health_check=QUIET,
+    )
     run_state_machine_as_test(InPostgresql, settings=limits)

@@ -9,9 +9,26 @@ from typing import Any
 
 import pytest
 
-from gpuyard.verification.answers import Parcel, read_series
-from gpuyard.verification.protocol import WORD, Claims, Declined, Failed, Ready, Series, Task
-from tests.integration.verification.solvers import PROMPTS, SOLVER, answers_in, messages_in, order, run, solved
+from gpuyard.verification.answers import IncomingFile, read_series
+from gpuyard.verification.protocol import (
+    WORD,
+    Claims,
+    Declined,
+    Failed,
+    Ready,
+    SeriesPiece,
+    SolverTask,
+)
+from tests.integration.verification.solvers import (
+    PROMPTS,
+    SOLVER,
+    answers_in,
+    messages_in,
+    order,
+    run,
+    solved,
+)
+from tests.support.components import require
 from tests.support.nvml import LIBRARY, FakeGpus
 from tests.support.nvml.fixtures import fake_gpus, nvml_library
 
@@ -28,16 +45,32 @@ def test_the_mock_answers_by_seed_prompt_and_settings_only() -> None:
     assert fewer == {prompt: one[prompt] for prompt in PROMPTS[2:4]}
     assert not set(solved(order(seed=8)).values()) & set(one.values())
     assert solved(order(settings={"temperature": 0.6})) != one
-    assert solved(order(engine={"kind": "mock", "delay_s": 0.01, "delay_per_prompt_s": 0.001})) == one
+    assert (
+        solved(
+            order(engine={"kind": "mock", "delay_s": 0.01, "delay_per_prompt_s": 0.001})
+        )
+        == one
+    )
 
 
 def test_a_copy_of_the_folder_is_all_it_needs(tmp_path: Path) -> None:
-    """Under another name, without our package, beside a module that has the name of one of its own."""
+    """Under another name, without our package, beside a module that has the name of one
+    of its own.
+    """
     copy = tmp_path / "some-folder"
     shutil.copytree(SOLVER, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    (copy / "json.py").write_text("raise AssertionError('a file beside the solver is no module of Python')")
+    (copy / "json.py").write_text(
+        "raise AssertionError('a file beside the solver is no module of Python')"
+    )
     alone = [sys.executable, "-E", "-S", str(copy / "solve.py")]
-    done = subprocess.run(alone, input=json.dumps(order()), text=True, capture_output=True, check=True, timeout=60)
+    done = subprocess.run(
+        alone,
+        input=json.dumps(order()),
+        text=True,
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
     assert answers_in(done.stdout) == solved(order())
 
 
@@ -45,14 +78,17 @@ def old_pythons() -> list[Path]:
     """Interpreters of 3.9, the oldest that solvers need."""
     found = [path for name in ("python3.9",) if (path := shutil.which(name))]
     found += [str(path) for path in Path.home().glob(".pyenv/versions/3.9*/bin/python")]
-    works = [path for path in found if subprocess.run([path, "-c", ""], capture_output=True).returncode == 0]
+    works = [
+        path
+        for path in found
+        if subprocess.run([path, "-c", ""], capture_output=True).returncode == 0
+    ]
     return [Path(path) for path in works]
 
 
 def test_it_runs_on_python_3_9() -> None:
     pythons = old_pythons()
-    if not pythons:
-        pytest.skip("there is no python3.9 here")
+    require("python3.9", bool(pythons))
     assert solved(order(), python=pythons[0]) == solved(order())
     wanted = order(task="generate", generate={"series": 1, "prompts": 5, "seed": 1})
     assert run(wanted, python=pythons[0])[0] == 0
@@ -61,19 +97,31 @@ def test_it_runs_on_python_3_9() -> None:
 def test_the_messages_come_in_order_each_on_a_short_line_of_its_own() -> None:
     prompts = [f"Prompt {number} {'é' * 50}" for number in range(200)]
     wanted = order(prompts=prompts, claims={"nonce": "ab", "inventory": True})
-    code, output, errors = run(wanted, environment={"PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": ""})
+    code, output, errors = run(
+        wanted, environment={"PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": ""}
+    )
     assert (code, errors) == (0, "")
-    assert [message.type for message in messages_in(output)][:4] == ["ready", "hash", "claims", "answers"]
+    assert [message.type for message in messages_in(output)][:4] == [
+        "ready",
+        "hash",
+        "claims",
+        "answers",
+    ]
     assert len(messages_in(output)) > 4
     assert all(len(line.encode()) < 4096 for line in output.splitlines())
 
 
 def test_what_an_engine_prints_does_not_mix_with_the_messages(tmp_path: Path) -> None:
-    """A library that prints to standard output from Python and from below it, without ending its line."""
+    """A library that prints to standard output from Python and from below it, without
+    ending its line.
+    """
     copy = tmp_path / "solver"
     shutil.copytree(SOLVER, copy)
     mock = copy / "engines/mock.py"
-    chatty = 'import os; os.write(1, b"loading 99 %"); print("gpuyard-verify {}", flush=True)\n'
+    chatty = (
+        'import os; os.write(1, b"loading 99 %"); print("gpuyard-verify {}",'
+        " flush=True)\n"
+    )
     mock.write_text(mock.read_text() + chatty)
     code, output, errors = run(order(), solver=copy)
     assert code == 0
@@ -81,16 +129,28 @@ def test_what_an_engine_prints_does_not_mix_with_the_messages(tmp_path: Path) ->
     assert "gpuyard-verify {}" in errors
     assert answers_in(output) == solved(order())
     merged = subprocess.run(
-        [sys.executable, "solve.py"], cwd=copy, input=json.dumps(order()), text=True, check=True, timeout=60,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    ).stdout  # fmt: skip
+        [sys.executable, "solve.py"],
+        cwd=copy,
+        input=json.dumps(order()),
+        text=True,
+        check=True,
+        timeout=60,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ).stdout
     assert answers_in(merged.replace(f"{WORD}{{}}", "")) == solved(order())
 
 
 WRONG: dict[str, tuple[Any, str]] = {
     "empty": ("", "the order is no JSON document"),
     "list": ("[]", "must be a JSON object"),
-    "version": (order(version=2), "version: this solver reads 1, the order has 2; take the solver that comes with the"),
+    "version": (
+        order(version=2),
+        (
+            "version: this solver reads 1, the order has 2; take the solver that comes"
+            " with the"
+        ),
+    ),
     "task": (order(task="steal"), "task: 'steal' is none of solve, generate, probe"),
     "no-prompts": (order(prompts=[]), "prompts: must be a list of texts"),
     "a-prompt-no-text": (order(prompts=["a", 1]), "prompts: must be a list of texts"),
@@ -99,7 +159,10 @@ WRONG: dict[str, tuple[Any, str]] = {
     "seed-text": (order(seed="7"), "seed: must be of type int, not str"),
     "seed-true": (order(seed=True), "seed: must be of type int, not bool"),
     "stream-empty": (order(stream={"host": "a"}), "stream.port: is missing"),
-    "no-series": (order(task="generate", generate={"prompts": 3}), "generate.series: must be a whole number"),
+    "no-series": (
+        order(task="generate", generate={"prompts": 3}),
+        "generate.series: must be a whole number",
+    ),
 }
 
 
@@ -121,11 +184,21 @@ def test_an_order_that_is_wrong_is_refused_with_its_field(name: str) -> None:
         ({"kind": "transformers"}, "transformers and PyTorch are not installed here"),
         ({"kind": "vllm"}, "vllm is not installed here"),
         ({"kind": "openai"}, "engine.url: must be given for the engine openai"),
-        ({"kind": "openai", "url": "http://127.0.0.1:9/v1", "model": "m", "wait_s": 0}, "does not answer"),
+        (
+            {
+                "kind": "openai",
+                "url": "http://127.0.0.1:9/v1",
+                "model": "m",
+                "wait_s": 0,
+            },
+            "does not answer",
+        ),
         ({"kind": "mock", "delay_s": "soon"}, "ValueError: could not convert"),
     ],
 )
-def test_an_engine_that_cannot_be_had_is_told(engine: dict[str, Any], told: str) -> None:
+def test_an_engine_that_cannot_be_had_is_told(
+    engine: dict[str, Any], told: str
+) -> None:
     code, output, _ = run(order(engine=engine))
     assert code == 1
     (message,) = messages_in(output)
@@ -145,37 +218,60 @@ def test_a_busy_executor_declines_with_its_receipts(tmp_path: Path) -> None:
 
 
 def series_in(output: str, count: int, prompts: int) -> list[list[str]]:
-    parcel = Parcel()
-    for message in messages_in(output, Task.GENERATE):
-        if isinstance(message, Series):
+    parcel = IncomingFile()
+    for message in messages_in(output, SolverTask.GENERATE):
+        if isinstance(message, SeriesPiece):
             parcel.add(message)
     return read_series(parcel, count, prompts)
 
 
-@pytest.mark.parametrize("engine", [{"kind": "mock"}, {"kind": "mock", "delay_s": 0.01}], ids=["ideas", "slow"])
-def test_series_have_exactly_the_prompts_that_are_asked_for(engine: dict[str, Any]) -> None:
-    code, output, errors = run(order(task="generate", engine=engine, generate={"series": 5, "prompts": 40, "seed": 3}))
+@pytest.mark.parametrize(
+    "engine",
+    [{"kind": "mock"}, {"kind": "mock", "delay_s": 0.01}],
+    ids=["ideas", "slow"],
+)
+def test_series_have_exactly_the_prompts_that_are_asked_for(
+    engine: dict[str, Any],
+) -> None:
+    code, output, errors = run(
+        order(
+            task="generate",
+            engine=engine,
+            generate={"series": 5, "prompts": 40, "seed": 3},
+        )
+    )
     assert code == 0, errors
     series = series_in(output, 5, 40)
     everything = [prompt for one in series for prompt in one]
     assert len(set(everything)) == 200
-    other = run(order(task="generate", generate={"series": 5, "prompts": 40, "seed": 4}))[1]
-    assert not {prompt for one in series_in(other, 5, 40) for prompt in one} & set(everything)
+    other = run(
+        order(task="generate", generate={"series": 5, "prompts": 40, "seed": 4})
+    )[1]
+    assert not {prompt for one in series_in(other, 5, 40) for prompt in one} & set(
+        everything
+    )
 
 
 def test_an_engine_without_ideas_is_topped_up() -> None:
     """One word at most: none of its answers is long enough to be a prompt."""
-    wanted = order(task="generate", settings={"max_tokens": 1}, generate={"series": 3, "prompts": 30, "seed": 3})
+    wanted = order(
+        task="generate",
+        settings={"max_tokens": 1},
+        generate={"series": 3, "prompts": 30, "seed": 3},
+    )
     code, output, errors = run(wanted)
     assert code == 0, errors
     assert len({prompt for one in series_in(output, 3, 30) for prompt in one}) == 90
 
 
 def claims_of(**options: Any) -> Claims:
-    wanted = order(task="probe", claims={"nonce": "ab" * 16, "inventory": True, "vram_gb": 0, "speed": False})
+    wanted = order(
+        task="probe",
+        claims={"nonce": "ab" * 16, "inventory": True, "vram_gb": 0, "speed": False},
+    )
     code, output, errors = run(wanted, **options)
     assert code == 0, errors
-    ready, claims = messages_in(output, Task.PROBE)
+    ready, claims = messages_in(output, SolverTask.PROBE)
     assert isinstance(ready, Ready)
     assert isinstance(claims, Claims)
     return claims
@@ -187,30 +283,58 @@ def test_without_a_gpu_the_inventory_is_empty(tmp_path: Path) -> None:
     assert claims == Claims(inventory=[], took_s=claims.took_s)
 
 
-def test_the_inventory_has_the_gpus_of_this_job_and_no_others(fake_gpus: FakeGpus) -> None:
+def test_the_inventory_has_the_gpus_of_this_job_and_no_others(
+    fake_gpus: FakeGpus,
+) -> None:
     fake_gpus.add("GPU-aaa", cc="8.0")
     fake_gpus.add("GPU-bbb", name="NVIDIA RTX A6000", memory_mb=49140, cc="8.6")
-    first = {"name": "NVIDIA A100-SXM4-40GB", "memory_mb": 40960, "uuid": "GPU-aaa", "driver": "550.54.14",
-             "compute_capability": "8.0"}  # fmt: skip
-    second = {"name": "NVIDIA RTX A6000", "memory_mb": 49140, "uuid": "GPU-bbb", "driver": "550.54.14",
-              "compute_capability": "8.6"}  # fmt: skip
-    shown = {None: [first, second], "GPU-bbb": [second], "1,0": [second, first], "": [], "7": [], "GPU-ccc,0": [first]}
+    first = {
+        "name": "NVIDIA A100-SXM4-40GB",
+        "memory_mb": 40960,
+        "uuid": "GPU-aaa",
+        "driver": "550.54.14",
+        "compute_capability": "8.0",
+    }
+    second = {
+        "name": "NVIDIA RTX A6000",
+        "memory_mb": 49140,
+        "uuid": "GPU-bbb",
+        "driver": "550.54.14",
+        "compute_capability": "8.6",
+    }
+    shown = {
+        None: [first, second],
+        "GPU-bbb": [second],
+        "1,0": [second, first],
+        "": [],
+        "7": [],
+        "GPU-ccc,0": [first],
+    }
     for named, gpus in shown.items():
-        environment = {**fake_gpus.env(), **({} if named is None else {"CUDA_VISIBLE_DEVICES": named})}
+        environment = {
+            **fake_gpus.env(),
+            **({} if named is None else {"CUDA_VISIBLE_DEVICES": named}),
+        }
         assert claims_of(environment=environment).inventory == gpus, named
 
 
-def test_a_proof_that_fails_is_told_and_the_answers_come_all_the_same(tmp_path: Path) -> None:
+def test_a_proof_that_fails_is_told_and_the_answers_come_all_the_same(
+    tmp_path: Path,
+) -> None:
     copy = tmp_path / "solver"
     shutil.copytree(SOLVER, copy)
     (copy / "probe_gpu.py").write_text(
         "def vram(nonce, gigabytes):\n    return {'nonce': nonce, 'gb': gigabytes}\n"
         "def speed(nonce):\n    raise RuntimeError('no CUDA here')\n"
     )
-    wanted = order(claims={"nonce": "0a", "inventory": False, "vram_gb": 40, "speed": True})
+    wanted = order(
+        claims={"nonce": "0a", "inventory": False, "vram_gb": 40, "speed": True}
+    )
     code, output, errors = run(wanted, solver=copy)
     assert code == 0, errors
-    claims = next(message for message in messages_in(output) if isinstance(message, Claims))
+    claims = next(
+        message for message in messages_in(output) if isinstance(message, Claims)
+    )
     assert claims.inventory is None
     assert claims.vram == {"nonce": "0a", "gb": 40}
     assert claims.speed == {"failed": "RuntimeError: no CUDA here"}

@@ -1,4 +1,6 @@
-"""The solver with each engine: answers follow from the seed and the prompt, whatever else is asked along with it."""
+"""The solver with each engine: answers follow from the seed and the prompt, whatever
+else is asked along with it.
+"""
 
 import json
 import os
@@ -10,13 +12,29 @@ from typing import Any
 
 import pytest
 
-from gpuyard.verification.answers import Parcel, read_series
-from gpuyard.verification.protocol import Failed, Series, Task
-from tests.integration.studies.endpoint import CUT, KEY, MODEL, Endpoint, Reply, fails, says, serve
-from tests.integration.verification.solvers import PROMPTS, SOLVER, messages_in, order, run, solved
+from gpuyard.verification.answers import IncomingFile, read_series
+from gpuyard.verification.protocol import Failed, SeriesPiece, SolverTask
+from tests.integration.studies.endpoint import (
+    CUT,
+    KEY,
+    MODEL,
+    Endpoint,
+    Reply,
+    fails,
+    says,
+    serve,
+)
+from tests.integration.verification.solvers import (
+    PROMPTS,
+    SOLVER,
+    messages_in,
+    order,
+    run,
+    solved,
+)
 from tests.support import huggingface
 
-trainer_python = huggingface.trainer_python
+fast_trainer_python = huggingface.fast_trainer_python
 PROGRAMS = Path(__file__).parent / "solver_programs"
 FAKE_VLLM = PROGRAMS / "fake_vllm"
 TINY_LLAMA = Path(__file__).parents[2] / "support/tiny_llama.py"
@@ -31,20 +49,37 @@ def endpoint() -> Iterator[Endpoint]:
 
 
 def asks(endpoint: Endpoint, **engine: Any) -> dict[str, Any]:
-    return order(engine={"kind": "openai", "url": endpoint.url, "model": MODEL, "wait_s": 0, **engine})
+    return order(
+        engine={
+            "kind": "openai",
+            "url": endpoint.url,
+            "model": MODEL,
+            "wait_s": 0,
+            **engine,
+        }
+    )
 
 
 ENVIRONMENT = {"OPENAI_API_KEY": KEY, "no_proxy": "127.0.0.1"}
 
 
-def test_an_endpoint_is_asked_all_prompts_at_once_each_with_a_seed_of_its_own(endpoint: Endpoint) -> None:
+def test_an_endpoint_is_asked_all_prompts_at_once_each_with_a_seed_of_its_own(
+    endpoint: Endpoint,
+) -> None:
     endpoint.answer = lambda prompt, _: says(f"Answer to {prompt}")
-    assert solved(asks(endpoint), environment=ENVIRONMENT) == {prompt: f"Answer to {prompt}" for prompt in PROMPTS}
+    assert solved(asks(endpoint), environment=ENVIRONMENT) == {
+        prompt: f"Answer to {prompt}" for prompt in PROMPTS
+    }
     first = {one["messages"][0]["content"]: one for one in endpoint.requests}
     assert set(first) == set(PROMPTS)
     for one in first.values():
         assert one["model"] == MODEL
-        assert (one["temperature"], one["top_p"], one["max_tokens"], one["n"]) == (0.5, 0.8, 16, 1)
+        assert (one["temperature"], one["top_p"], one["max_tokens"], one["n"]) == (
+            0.5,
+            0.8,
+            16,
+            1,
+        )
         assert 0 <= one["seed"] < 2**31
     assert len({one["seed"] for one in first.values()}) == len(PROMPTS)
     endpoint.requests.clear()
@@ -55,7 +90,9 @@ def test_an_endpoint_is_asked_all_prompts_at_once_each_with_a_seed_of_its_own(en
     }
     endpoint.requests.clear()
     solved({**asks(endpoint), "seed": 8}, environment=ENVIRONMENT)
-    assert not {one["seed"] for one in endpoint.requests} & {one["seed"] for one in first.values()}
+    assert not {one["seed"] for one in endpoint.requests} & {
+        one["seed"] for one in first.values()
+    }
 
 
 def test_all_requests_are_under_way_together(endpoint: Endpoint) -> None:
@@ -71,15 +108,24 @@ def test_all_requests_are_under_way_together(endpoint: Endpoint) -> None:
     assert endpoint.most_at_once == len(PROMPTS)
 
 
-def test_what_passes_is_tried_again_and_what_does_not_is_told(endpoint: Endpoint) -> None:
+def test_what_passes_is_tried_again_and_what_does_not_is_told(
+    endpoint: Endpoint,
+) -> None:
     passing = {1: fails(429), 2: CUT, 3: fails(503)}
-    endpoint.answer = lambda prompt, number: passing.get(number) or says(f"{prompt} {number}")
-    assert solved(asks(endpoint), environment=ENVIRONMENT) == {prompt: f"{prompt} 4" for prompt in PROMPTS}
+    endpoint.answer = lambda prompt, number: (
+        passing.get(number) or says(f"{prompt} {number}")
+    )
+    assert solved(asks(endpoint), environment=ENVIRONMENT) == {
+        prompt: f"{prompt} 4" for prompt in PROMPTS
+    }
     for reply, told in (
         (fails(400, "max_tokens is too large"), "the endpoint answers 400"),
         (fails(500, "on fire"), "the endpoint answers 500"),
         (Reply(200, b"hello"), "the endpoint gives no answer"),
-        (Reply(200, b'{"choices": []}'), "does not answer as OpenAI's chat completions do"),
+        (
+            Reply(200, b'{"choices": []}'),
+            "does not answer as OpenAI's chat completions do",
+        ),
     ):
         endpoint.answer = lambda prompt, number, reply=reply: reply
         code, output, _ = run(asks(endpoint), environment=ENVIRONMENT)
@@ -90,15 +136,23 @@ def test_what_passes_is_tried_again_and_what_does_not_is_told(endpoint: Endpoint
         assert KEY not in output
 
 
-def test_no_content_is_an_empty_answer_and_half_a_surrogate_pair_a_question_mark(endpoint: Endpoint) -> None:
-    endpoint.answer = lambda prompt, _: says(None if prompt == "Why?" else "half \ud83d")
+def test_no_content_is_an_empty_answer_and_half_a_surrogate_pair_a_question_mark(
+    endpoint: Endpoint,
+) -> None:
+    endpoint.answer = lambda prompt, _: says(
+        None if prompt == "Why?" else "half \ud83d"
+    )
     found = solved(asks(endpoint), environment=ENVIRONMENT)
     assert found == {prompt: "" if prompt == "Why?" else "half ?" for prompt in PROMPTS}
 
 
-def test_the_key_is_the_one_of_the_variable_that_the_order_names(endpoint: Endpoint) -> None:
+def test_the_key_is_the_one_of_the_variable_that_the_order_names(
+    endpoint: Endpoint,
+) -> None:
     wanted = asks(endpoint, key_variable="MY_KEY")
-    assert len(solved(wanted, environment={"MY_KEY": KEY, "no_proxy": "*"})) == len(PROMPTS)
+    assert len(solved(wanted, environment={"MY_KEY": KEY, "no_proxy": "*"})) == len(
+        PROMPTS
+    )
     code, output, _ = run(wanted, environment={"MY_KEY": "wrong", "no_proxy": "*"})
     assert code == 1
     assert "401" in output
@@ -112,23 +166,41 @@ def with_vllm(told: Path, **more: str) -> dict[str, str]:
 
 
 def test_vllm_gets_one_batch_with_a_seed_for_each_prompt(tmp_path: Path) -> None:
-    engine = {"kind": "vllm", "model": "/models/a", "options": {"dtype": "bfloat16", "gpu_memory_utilization": 0.8}}
+    engine = {
+        "kind": "vllm",
+        "model": "/models/a",
+        "options": {"dtype": "bfloat16", "gpu_memory_utilization": 0.8},
+    }
     environment = with_vllm(tmp_path / "told")
     one = solved(order(engine=engine), environment=environment)
     told = json.loads((tmp_path / "told").read_text())
     assert told["model"] == "/models/a"
-    assert (told["dtype"], told["gpu_memory_utilization"], told["max_num_seqs"]) == ("bfloat16", 0.8, len(PROMPTS))
+    assert (told["dtype"], told["gpu_memory_utilization"], told["max_num_seqs"]) == (
+        "bfloat16",
+        0.8,
+        len(PROMPTS),
+    )
     assert told["enable_prefix_caching"] is False
-    assert told["environment"] == {"VLLM_BATCH_INVARIANT": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    assert told["environment"] == {
+        "VLLM_BATCH_INVARIANT": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    }
     assert told["prompts"] == [[0, *prompt.encode()] for prompt in PROMPTS]
-    sampling = [{name: value for name, value in one.items() if name != "seed"} for one in told["sampling"]]
-    assert sampling == [{"temperature": 0.5, "top_p": 0.8, "max_tokens": 16}] * len(PROMPTS)
+    sampling = [
+        {name: value for name, value in one.items() if name != "seed"}
+        for one in told["sampling"]
+    ]
+    assert sampling == [{"temperature": 0.5, "top_p": 0.8, "max_tokens": 16}] * len(
+        PROMPTS
+    )
     assert len({one["seed"] for one in told["sampling"]}) == len(PROMPTS)
     assert solved(order(engine=engine), environment=environment) == one
-    assert solved(order(engine=engine, prompts=PROMPTS[3:]), environment=environment) == {
-        prompt: one[prompt] for prompt in PROMPTS[3:]
-    }
-    assert not set(solved(order(engine=engine, seed=8), environment=environment).values()) & set(one.values())
+    assert solved(
+        order(engine=engine, prompts=PROMPTS[3:]), environment=environment
+    ) == {prompt: one[prompt] for prompt in PROMPTS[3:]}
+    assert not set(
+        solved(order(engine=engine, seed=8), environment=environment).values()
+    ) & set(one.values())
 
 
 def test_vllm_gets_prompts_in_the_models_form_for_chats(tmp_path: Path) -> None:
@@ -145,17 +217,23 @@ def test_vllm_gets_prompts_in_the_models_form_for_chats(tmp_path: Path) -> None:
 def test_series_come_from_vllm_in_batches_of_one_size(tmp_path: Path) -> None:
     """Its answers, of hexadecimal digits, are the prompts."""
     wanted = order(
-        task="generate", engine={"kind": "vllm", "model": "m"}, settings={"max_tokens": 30},
+        task="generate",
+        engine={"kind": "vllm", "model": "m"},
+        settings={"max_tokens": 30},
         generate={"series": 2, "prompts": 8, "seed": 1},
-    )  # fmt: skip
+    )
     code, output, errors = run(wanted, environment=with_vllm(tmp_path / "told"))
     assert code == 0, errors
-    parcel = Parcel()
-    for message in messages_in(output, Task.GENERATE):
-        if isinstance(message, Series):
+    parcel = IncomingFile()
+    for message in messages_in(output, SolverTask.GENERATE):
+        if isinstance(message, SeriesPiece):
             parcel.add(message)
     series = read_series(parcel, 2, 8)
-    assert all(len(prompt) == 30 and set(prompt) <= set("0123456789abcdef") for one in series for prompt in one)
+    assert all(
+        len(prompt) == 30 and set(prompt) <= set("0123456789abcdef")
+        for one in series
+        for prompt in one
+    )
     told = json.loads((tmp_path / "told").read_text())
     assert len(told["sampling"]) == told["max_num_seqs"] == 18
 
@@ -164,11 +242,11 @@ def test_series_come_from_vllm_in_batches_of_one_size(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def model(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(fast_trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small random Llama."""
     folder = tmp_path_factory.mktemp("model")
     (folder / "prompts.json").write_text(json.dumps({"one": "Why?"}))
-    command = [trainer_python, TINY_LLAMA, folder, folder / "prompts.json", "16"]
+    command = [fast_trainer_python, TINY_LLAMA, folder, folder / "prompts.json", "16"]
     subprocess.run(command, check=True, capture_output=True, timeout=100)
     return folder
 
@@ -176,26 +254,37 @@ def model(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def solve_many(python: Path, *orders: dict[str, Any]) -> list[dict[str, str]]:
     """The answers to each, from one process."""
     done = subprocess.run(
-        [python, PROGRAMS / "solve_many.py", SOLVER], input=json.dumps(orders), text=True, check=True,
-        stdout=subprocess.PIPE, timeout=110, env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )  # fmt: skip
+        [python, PROGRAMS / "solve_many.py", SOLVER],
+        input=json.dumps(orders),
+        text=True,
+        check=True,
+        stdout=subprocess.PIPE,
+        timeout=110,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
     return json.loads(done.stdout)
 
 
 @pytest.mark.slow
 def test_a_model_in_process_answers_by_seed_and_prompt_whatever_else_is_in_its_batch(
-    model: Path, trainer_python: Path
+    model: Path, fast_trainer_python: Path
 ) -> None:
-    engine = {"kind": "transformers", "model": str(model), "device": "cpu", "dtype": "float32"}
+    engine = {
+        "kind": "transformers",
+        "model": str(model),
+        "device": "cpu",
+        "dtype": "float32",
+    }
     many = [f"Prompt {number}: {'why ' * (number % 7)}?" for number in range(12)]
-    # As in a workload: one of its prompts among others; and one so long that all rows are of another width.
+    # As in a workload: one of its prompts among others; and one so long that all rows
+    # are of another width.
     among = [*(f"Another prompt {number}" for number in range(11)), many[4]]
     beside_long = ["why " * 50, *many[:11]]
     limit = {"max_tokens": 16}
     wanted = order(engine=engine, prompts=many)
-    alone = solved(wanted, python=trainer_python)
+    alone = solved(wanted, python=fast_trainer_python)
     one, back, among_others, beside, in_fives, other, narrow, cold = solve_many(
-        trainer_python,
+        fast_trainer_python,
         wanted,
         {**wanted, "prompts": many[::-1]},
         {**wanted, "prompts": among},
@@ -209,40 +298,57 @@ def test_a_model_in_process_answers_by_seed_and_prompt_whatever_else_is_in_its_b
     assert len(set(one.values())) == len(many)
     assert alone == one == back == in_fives
     assert among_others[many[4]] == one[many[4]]
-    assert {prompt: beside[prompt] for prompt in many[:11]} == {prompt: one[prompt] for prompt in many[:11]}
+    assert {prompt: beside[prompt] for prompt in many[:11]} == {
+        prompt: one[prompt] for prompt in many[:11]
+    }
     assert sum(other[prompt] != one[prompt] for prompt in many) >= 11
-    # A nucleus of next to nothing holds the likeliest token only, and so does no temperature.
+    # A nucleus of next to nothing holds the likeliest token only, and so does no
+    # temperature.
     assert narrow == cold
     assert narrow != one
 
 
 @pytest.mark.slow
 def test_without_chance_a_model_in_process_says_what_transformers_generate_says(
-    model: Path, trainer_python: Path
+    model: Path, fast_trainer_python: Path
 ) -> None:
     expected = json.loads((model / "expected.json").read_text())["one"]
     engine = {"kind": "transformers", "model": str(model), "device": "cpu"}
     settings = {"temperature": 0, "top_p": 0.8, "max_tokens": 16}
-    wanted = order(engine=engine, prompts=["Why?", "A longer prompt than that"], settings=settings)
-    (found,) = solve_many(trainer_python, wanted)
+    wanted = order(
+        engine=engine, prompts=["Why?", "A longer prompt than that"], settings=settings
+    )
+    (found,) = solve_many(fast_trainer_python, wanted)
     ends = expected.index(257) if 257 in expected else len(expected)
     assert ends > 3
-    assert found["Why?"] == decoded(model, trainer_python, expected[:ends])
+    assert found["Why?"] == decoded(model, fast_trainer_python, expected[:ends])
 
 
 def decoded(model: Path, python: Path, ids: list[int]) -> str:
     code = (
-        "import json, sys; from transformers import PreTrainedTokenizerFast as T;"
-        "print(json.dumps(T.from_pretrained(sys.argv[1]).decode(json.loads(sys.argv[2]), skip_special_tokens=True)))"
+        "import json, sys; from transformers import PreTrainedTokenizerFast as"
+        " T;print(json.dumps(T.from_pretrained(sys.argv[1]).decode(json.loads(sys.argv[2]),"
+        " skip_special_tokens=True)))"
     )
-    done = subprocess.run([python, "-c", code, model, json.dumps(ids)], check=True, capture_output=True, timeout=100)
+    done = subprocess.run(
+        [python, "-c", code, model, json.dumps(ids)],
+        check=True,
+        capture_output=True,
+        timeout=100,
+    )
     return json.loads(done.stdout)
 
 
 @pytest.mark.slow
-def test_a_model_that_cannot_be_loaded_is_told(trainer_python: Path, tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_loaded_is_told(
+    fast_trainer_python: Path, tmp_path: Path
+) -> None:
     wanted = order(engine={"kind": "transformers", "model": str(tmp_path)})
-    code, output, _ = run(wanted, python=trainer_python, environment={**os.environ, "HF_HUB_OFFLINE": "1"})
+    code, output, _ = run(
+        wanted,
+        python=fast_trainer_python,
+        environment={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
     assert code == 1
     (message,) = messages_in(output)
     assert isinstance(message, Failed)

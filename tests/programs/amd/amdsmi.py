@@ -1,7 +1,9 @@
-"""AMD's package, as far as gpuyard asks it, over a JSON file named by FAKE_AMDSMI: {"gpus": [{...}], "init": code}.
+"""AMD's package, as far as gpuyard asks it, over a JSON file named by FAKE_AMDSMI:
+{"gpus": [{...}], "init": code}.
 
-A GPU has `uuid`, `serial`, `name`, `total`, `used` (MiB), `hot`, `critical` (°C), `load` (%), `watts`, `ecc`,
-`processes` [[pid, bytes]]; what is missing it does not tell, and `error` makes each question fail with that code.
+A GPU has `uuid`, `serial`, `name`, `total`, `used` (MiB), `hot`, `critical` (°C),
+`load` (%), `watts`, `ecc`, `processes` [[pid, bytes]]; what is missing it does not
+tell, and `error` makes each question fail with that code.
 """
 
 import json
@@ -79,7 +81,10 @@ def amdsmi_get_gpu_activity(gpu: Gpu) -> dict[str, Any]:
 
 
 def amdsmi_get_power_info(gpu: Gpu) -> dict[str, Any]:
-    return {"average_socket_power": "N/A", "current_socket_power": _tell(gpu, "watts")[0]}
+    return {
+        "average_socket_power": "N/A",
+        "current_socket_power": _tell(gpu, "watts")[0],
+    }
 
 
 def amdsmi_get_gpu_total_ecc_count(gpu: Gpu) -> dict[str, Any]:
@@ -93,7 +98,9 @@ def amdsmi_get_gpu_driver_info(gpu: Gpu) -> dict[str, Any]:
 
 def amdsmi_get_temp_metric(gpu: Gpu, kind: Enum, metric: Enum) -> int:
     name = "hot" if metric is AmdSmiTemperatureMetric.CURRENT else "critical"
-    return _tell(gpu, name if kind is AmdSmiTemperatureType.HOTSPOT else f"edge_{name}")[0]
+    return _tell(
+        gpu, name if kind is AmdSmiTemperatureType.HOTSPOT else f"edge_{name}"
+    )[0]
 
 
 def amdsmi_get_gpu_process_list(gpu: Gpu) -> list[dict[str, Any]]:

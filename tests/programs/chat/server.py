@@ -1,8 +1,11 @@
-"""A small OpenAI-compatible model server: it repeats the last message, word by word. Its faults are asked for by flags.
+"""A small OpenAI-compatible model server: it repeats the last message, word by word.
+Its faults are asked for by flags.
 
-`--boot S`: healthy after S seconds; `--crash`: ends at once; `--deaf`: never healthy; `--garbage`: answers no JSON;
-`--awake`: it does not sleep when it is told to. `/sleep`, `/wake_up` and `/is_sleeping` are as in vLLM.
-It says on which GPUs it is. A message `sleep N` takes N seconds to answer; streamed, it says a word every 0.1 s.
+`--boot S`: healthy after S seconds; `--crash`: ends at once; `--deaf`: never healthy;
+`--garbage`: answers no JSON;
+`--awake`: it does not sleep when it is told to. `/sleep`, `/wake_up` and `/is_sleeping`
+are as in vLLM. It says on which GPUs it is. A message `sleep N` takes N seconds to
+answer; streamed, it says a word every 0.1 s.
 """
 
 import argparse
@@ -25,12 +28,20 @@ def make_handler(words: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
             if self.path == "/is_sleeping":
                 self._send(200, json.dumps({"is_sleeping": asleep.is_set()}).encode())
                 return
-            well = self.path == "/health" and not words.deaf and time.monotonic() - began >= words.boot
+            well = (
+                self.path == "/health"
+                and not words.deaf
+                and time.monotonic() - began >= words.boot
+            )
             self._send(200 if well else 503, b"{}")
 
         def do_POST(self) -> None:
             if self.path in ("/sleep", "/wake_up"):
-                (asleep.set if self.path == "/sleep" and not words.awake else asleep.clear)()
+                (
+                    asleep.set
+                    if self.path == "/sleep" and not words.awake
+                    else asleep.clear
+                )()
                 self._send(200, b"{}")
                 return
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -39,9 +50,19 @@ def make_handler(words: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
             elif words.garbage:
                 self._send(200, b"<html>")
             elif body["model"] != words.name:
-                self._send(404, json.dumps({"error": {"message": f"no model {body['model']}"}}).encode())
+                self._send(
+                    404,
+                    json.dumps(
+                        {"error": {"message": f"no model {body['model']}"}}
+                    ).encode(),
+                )
             elif self.path == "/v1/embeddings":
-                self._send(200, json.dumps({"object": "list", "data": [{"embedding": [0.5], "index": 0}]}).encode())
+                self._send(
+                    200,
+                    json.dumps(
+                        {"object": "list", "data": [{"embedding": [0.5], "index": 0}]}
+                    ).encode(),
+                )
             elif body.get("stream"):
                 self._stream(body["messages"][-1]["content"].split())
             else:
@@ -52,7 +73,13 @@ def make_handler(words: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
                 time.sleep(float(text.split()[1]))
             message = {"role": "assistant", "content": f"{words.name}: {text}"}
             self._send(
-                200, json.dumps({"object": "chat.completion", "choices": [{"index": 0, "message": message}]}).encode()
+                200,
+                json.dumps(
+                    {
+                        "object": "chat.completion",
+                        "choices": [{"index": 0, "message": message}],
+                    }
+                ).encode(),
             )
 
         def _stream(self, said: list[str]) -> None:
@@ -61,7 +88,10 @@ def make_handler(words: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
             self.send_header("Connection", "close")
             self.end_headers()
             for word in said:
-                chunk = {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": word}}]}
+                chunk = {
+                    "object": "chat.completion.chunk",
+                    "choices": [{"index": 0, "delta": {"content": word}}],
+                }
                 self.wfile.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
                 self.wfile.flush()
                 time.sleep(0.1)

@@ -24,4 +24,9 @@ arguments = TrainingArguments(
     report_to=[],
     use_cpu=True,
 )
-Trainer(LlamaForCausalLM(config), arguments, train_dataset=Numbers(400), eval_dataset=Numbers(80)).train()
+Trainer(
+    LlamaForCausalLM(config),
+    arguments,
+    train_dataset=Numbers(400),
+    eval_dataset=Numbers(80),
+).train()

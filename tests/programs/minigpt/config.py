@@ -1,4 +1,6 @@
-"""The hyper-parameters; `--name=value` on the command line overrides one and says so."""
+"""The hyper-parameters; `--name=value` on the command line overrides one and says
+so.
+"""
 
 import sys
 

@@ -14,10 +14,13 @@ class Bigram:
         return len(self.logits) ** 2
 
     def loss(self, pairs: list[tuple[str, str]], learning_rate: float = 0.0) -> float:
-        """The mean cross-entropy of `pairs`; with a learning rate, also one step down its gradient."""
+        """The mean cross-entropy of `pairs`; with a learning rate, also one step down
+        its gradient.
+        """
         total = 0.0
         for before, after in pairs:
-            row, target = self.logits[self.index[before]], self.index[after]
+            row = self.logits[self.index[before]]
+            target = self.index[after]
             odds = [math.exp(logit) for logit in row]
             whole = sum(odds)
             total -= math.log(odds[target] / whole)

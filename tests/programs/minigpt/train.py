@@ -1,4 +1,7 @@
-"""Trains the bigram model on its own source and prints what nanoGPT prints. It knows nothing of gpuyard."""
+"""Trains the bigram model on its own source and prints what nanoGPT prints.
+
+It knows nothing of gpuyard.
+"""
 
 import json
 import random
@@ -25,7 +28,13 @@ for iteration in range(config.max_iters + 1):
             print(f"saving checkpoint to {config.out_dir}")
             Path(config.out_dir).mkdir(exist_ok=True)
             Path(config.out_dir, "ckpt.json").write_text(json.dumps(model.logits))
-    loss = model.loss(dice.sample(pairs[:cut], config.batch_size), config.learning_rate / config.batch_size)
+    loss = model.loss(
+        dice.sample(pairs[:cut], config.batch_size),
+        config.learning_rate / config.batch_size,
+    )
     time.sleep(config.pace_s)
     taken_ms = (time.perf_counter() - began) * 1000
-    print(f"iter {iteration}: loss {loss:.4f}, time {taken_ms:.2f}ms, mfu {'-100.00' if iteration < 5 else '0.01'}%")
+    print(
+        f"iter {iteration}: loss {loss:.4f}, time {taken_ms:.2f}ms, mfu"
+        f" {'-100.00' if iteration < 5 else '0.01'}%"
+    )

@@ -1,7 +1,9 @@
-"""`ollama serve`, as far as gpuyard speaks to it: OLLAMA_HOST says where; models are loaded when they are asked for.
+"""`ollama serve`, as far as gpuyard speaks to it: OLLAMA_HOST says where; models are
+loaded when they are asked for.
 
-`POST /api/generate` without a prompt loads a model, with `keep_alive` 0 unloads it a moment later; `GET /api/ps` lists
-what is loaded; `/v1/chat/completions` repeats the last message.
+`POST /api/generate` without a prompt loads a model, with `keep_alive` 0 unloads it a
+moment later; `GET /api/ps` lists what is loaded; `/v1/chat/completions` repeats the
+last message.
 """
 
 import json
@@ -29,14 +31,36 @@ class Handler(BaseHTTPRequestHandler):
         name = body["model"] if ":" in body["model"] else f"{body['model']}:latest"
         if self.path == "/api/generate" and body.get("keep_alive") == 0:
             threading.Timer(0.3, _loaded.discard, (name,)).start()
-            self._tell({"model": body["model"], "response": "", "done": True, "done_reason": "unload"})
+            self._tell(
+                {
+                    "model": body["model"],
+                    "response": "",
+                    "done": True,
+                    "done_reason": "unload",
+                }
+            )
             return
         _loaded.add(name)
         if self.path == "/api/generate":
-            self._tell({"model": body["model"], "response": "", "done": True, "done_reason": "load"})
+            self._tell(
+                {
+                    "model": body["model"],
+                    "response": "",
+                    "done": True,
+                    "done_reason": "load",
+                }
+            )
         elif self.path == "/v1/chat/completions":
-            said = {"role": "assistant", "content": f"{body['model']}: {body['messages'][-1]['content']}"}
-            self._tell({"object": "chat.completion", "choices": [{"index": 0, "message": said}]})
+            said = {
+                "role": "assistant",
+                "content": f"{body['model']}: {body['messages'][-1]['content']}",
+            }
+            self._tell(
+                {
+                    "object": "chat.completion",
+                    "choices": [{"index": 0, "message": said}],
+                }
+            )
         else:
             self._send(404, b"404 page not found")
 

@@ -1,6 +1,8 @@
-"""A script that says what it does in `args["log"]`, waits for the file `args["gate"]`, and does as an item's text says.
+"""A script that says what it does in `args["log"]`, waits for the file `args["gate"]`,
+and does as an item's text says.
 
-`fail` raises, `crash` ends the process, `crash once` does so the first time; any other text is the output.
+`fail` raises, `crash` ends the process, `crash once` does so the first time; any other
+text is the output.
 """
 
 import os
@@ -14,7 +16,9 @@ def load(args):
 
     def say(what, name):
         with log.open("a") as file:
-            file.write(f"{what} {name} {os.getpid()} {os.environ['CUDA_VISIBLE_DEVICES'] or 'none'}\n")
+            file.write(
+                f"{what} {name} {os.getpid()} {os.environ['CUDA_VISIBLE_DEVICES'] or 'none'}\n"
+            )
 
     if args.get("broken"):
         raise RuntimeError("its weights are missing")
@@ -30,7 +34,9 @@ def load(args):
         text = path.read_text().strip()
         if text == "fail":
             raise ValueError("it says so")
-        if text == "crash" or (text == "crash once" and log.read_text().count(f"start {path.stem} ") == 1):
+        if text == "crash" or (
+            text == "crash once" and log.read_text().count(f"start {path.stem} ") == 1
+        ):
             os.kill(os.getpid(), 9)
         folder.mkdir(parents=True)
         (folder / "words.txt").write_text(text)

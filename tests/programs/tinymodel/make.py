@@ -1,6 +1,8 @@
-"""A tiny random Llama with a tokenizer and a chat template, for servers: `python make.py FOLDER TEXT`.
+"""A tiny random Llama with a tokenizer and a chat template, for servers: `python
+make.py FOLDER TEXT`.
 
-What it says is nonsense, and how it says it is real: `initializer_range` is large so that the words vary.
+What it says is nonsense, and how it says it is real: `initializer_range` is large so
+that the words vary.
 """
 
 import sys
@@ -10,23 +12,39 @@ import torch
 from tokenizers import ByteLevelBPETokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-CHAT = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}assistant:"
+CHAT = (
+    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{%"
+    " endfor %}assistant:"
+)
 
 
 def main() -> None:
-    folder, text = Path(sys.argv[1]), sys.argv[2]
+    folder = Path(sys.argv[1])
+    text = sys.argv[2]
     bpe = ByteLevelBPETokenizer()
     bpe.train([text], vocab_size=1000, special_tokens=["<s>", "</s>"])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, bos_token="<s>", eos_token="</s>",
-                                        pad_token="</s>")  # fmt: skip
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bpe._tokenizer,
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="</s>",
+    )
     tokenizer.chat_template = CHAT
     tokenizer.save_pretrained(folder)
     torch.manual_seed(1)
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=512, initializer_range=0.08, bos_token_id=0, eos_token_id=1,
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        initializer_range=0.08,
+        bos_token_id=0,
+        eos_token_id=1,
         pad_token_id=1,
-    )  # fmt: skip
+    )
     model = LlamaForCausalLM(config)
     model.generation_config.do_sample = False
     model.save_pretrained(folder)

@@ -8,14 +8,23 @@ _SOURCE = Path(__file__).with_name("shim.c")
 
 
 class Faults:
-    """Give `environment` to a process; it and its children then feel what is set here, at once."""
+    """Give `environment` to a process; it and its children then feel what is set here,
+    at once.
+    """
 
     def __init__(self, folder: Path) -> None:
-        library, self._file = folder / "faults.so", folder / "faults"
-        subprocess.run(["gcc", "-shared", "-fPIC", "-O2", "-o", library, _SOURCE, "-ldl"], check=True)
+        library = folder / "faults.so"
+        self._file = folder / "faults"
+        subprocess.run(
+            ["gcc", "-shared", "-fPIC", "-O2", "-o", library, _SOURCE, "-ldl"],
+            check=True,
+        )
         self._values = [0, 0]
         self._file.write_bytes(bytes(16))
-        self.environment = {"LD_PRELOAD": str(library), "GPUYARD_FAULTS": str(self._file)}
+        self.environment = {
+            "LD_PRELOAD": str(library),
+            "GPUYARD_FAULTS": str(self._file),
+        }
 
     def syncs_fail(self, errno: int) -> None:
         """Let each fsync and fdatasync fail with `errno`; 0: let them work."""
@@ -27,5 +36,6 @@ class Faults:
 
     def _set(self, index: int, value: int) -> None:
         self._values[index] = value
-        with self._file.open("r+b") as file:  # written in place: the processes have mapped this very file
+        # Written in place: the processes have mapped this very file.
+        with self._file.open("r+b") as file:
             file.write(struct.pack("qq", *self._values))

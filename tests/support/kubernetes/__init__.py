@@ -1,4 +1,6 @@
-"""A whole Kubernetes cluster in this process for tests: a server, controllers, and containers that are processes."""
+"""A whole Kubernetes cluster in this process for tests: a server, controllers, and
+containers that are processes.
+"""
 
 from tests.support.kubernetes.cluster import Cluster
 from tests.support.kubernetes.faults import Faults

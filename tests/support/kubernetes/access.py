@@ -44,7 +44,10 @@ def _has(allowed: Iterable[str], value: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One thing somebody wants to do. `resource` names the subresource too: `pods/log`."""
+    """One thing somebody wants to do.
+
+    `resource` names the subresource too: `pods/log`.
+    """
 
     verb: str
     group: str
@@ -56,11 +59,23 @@ class Ask:
         plural, _, _ = self.resource.partition("/")
         qualified = f"{plural}.{self.group}" if self.group else plural
         named = f'{qualified} "{self.name}"' if self.name else qualified
-        where = f'in the namespace "{self.namespace}"' if self.namespace else "at the cluster scope"
+        where = (
+            f'in the namespace "{self.namespace}"'
+            if self.namespace
+            else "at the cluster scope"
+        )
         group = {"group": self.group} if self.group else {}
         name = {"name": self.name} if self.name else {}
-        why = f'User "{user}" cannot {self.verb} resource "{self.resource}" in API group "{self.group}" {where}'
-        return ApiError(403, "Forbidden", f"{named} is forbidden: {why}", {**name, **group, "kind": plural})
+        why = (
+            f'User "{user}" cannot {self.verb} resource "{self.resource}" in API group'
+            f' "{self.group}" {where}'
+        )
+        return ApiError(
+            403,
+            "Forbidden",
+            f"{named} is forbidden: {why}",
+            {**name, **group, "kind": plural},
+        )
 
 
 @dataclass
@@ -103,17 +118,33 @@ class Access:
 
 
 def rules_of(manifest: Path | str | Mapping[str, Any], namespace: str) -> list[Rule]:
-    """The rules of the Roles and ClusterRoles in a manifest. Where it has bindings, only what they bind, and where."""
+    """The rules of the Roles and ClusterRoles in a manifest.
+
+    Where it has bindings, only what they bind, and where.
+    """
     if isinstance(manifest, Mapping):
         documents: list[Object] = [dict(manifest)]
     else:
-        documents = [each for each in yaml.safe_load_all(Path(manifest).read_text()) if each]
-    roles = {(each["kind"], each["metadata"]["name"]): each for each in documents if each["kind"].endswith("Role")}
+        documents = [
+            each for each in yaml.safe_load_all(Path(manifest).read_text()) if each
+        ]
+    roles = {
+        (each["kind"], each["metadata"]["name"]): each
+        for each in documents
+        if each["kind"].endswith("Role")
+    }
     bindings = [each for each in documents if each["kind"].endswith("RoleBinding")]
-    bound = [(roles[(each["roleRef"]["kind"], each["roleRef"]["name"])], each) for each in bindings
-             if (each["roleRef"]["kind"], each["roleRef"]["name"]) in roles]  # fmt: skip
+    bound = [
+        (roles[(each["roleRef"]["kind"], each["roleRef"]["name"])], each)
+        for each in bindings
+        if (each["roleRef"]["kind"], each["roleRef"]["name"]) in roles
+    ]
     pairs = bound if bindings else [(role, role) for role in roles.values()]
-    return [rule for role, place in pairs for rule in _rules(role, _spaces(place, namespace))]
+    return [
+        rule
+        for role, place in pairs
+        for rule in _rules(role, _spaces(place, namespace))
+    ]
 
 
 def _spaces(place: Object, namespace: str) -> tuple[str, ...]:
@@ -124,7 +155,13 @@ def _spaces(place: Object, namespace: str) -> tuple[str, ...]:
 
 def _rules(role: Object, namespaces: tuple[str, ...]) -> list[Rule]:
     return [
-        Rule(tuple(each.get("apiGroups") or ("",)), tuple(each["resources"]), tuple(each["verbs"]), namespaces,
-             tuple(each.get("resourceNames") or ()))
-        for each in role.get("rules") or () if each.get("resources")
-    ]  # fmt: skip
+        Rule(
+            tuple(each.get("apiGroups") or ("",)),
+            tuple(each["resources"]),
+            tuple(each["verbs"]),
+            namespaces,
+            tuple(each.get("resourceNames") or ()),
+        )
+        for each in role.get("rules") or ()
+        if each.get("resources")
+    ]

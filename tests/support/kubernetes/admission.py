@@ -4,7 +4,15 @@ import base64
 
 from tests.support.kubernetes import defaults, errors, validation
 from tests.support.kubernetes.kinds import KINDS
-from tests.support.kubernetes.objects import Object, clone, deleting, labels, name, new_uid, suffix
+from tests.support.kubernetes.objects import (
+    Object,
+    clone,
+    deleting,
+    labels,
+    name,
+    new_uid,
+    suffix,
+)
 from tests.support.kubernetes.options import Options
 from tests.support.kubernetes.quotas import Quotas
 from tests.support.kubernetes.store import Store
@@ -18,12 +26,16 @@ class Admission:
     """The way into the store for all that is new."""
 
     def __init__(self, store: Store, options: Options) -> None:
-        self._store, self._options = store, options
+        self._store = store
+        self._options = options
         self._quotas = Quotas(store)
 
-    def create(self, plural: str, space: str, body: Object, *, dry: bool = False) -> Object:
+    def create(
+        self, plural: str, space: str, body: Object, *, dry: bool = False
+    ) -> Object:
         """Put a manifest in; returns the object. 403, 404, 409, 422."""
-        kind, obj = KINDS[plural], clone(body)
+        kind = KINDS[plural]
+        obj = clone(body)
         meta = obj.setdefault("metadata", {})
         meta.pop("resourceVersion", None)
         if kind.namespaced:
@@ -52,36 +64,57 @@ class Admission:
         if found is None:
             raise errors.not_found(KINDS["namespaces"], space)
         if deleting(found):
-            why = f"unable to create new content in namespace {space} because it is being terminated"
+            why = (
+                f"unable to create new content in namespace {space} because it is being"
+                " terminated"
+            )
             raise errors.forbidden(KINDS[plural], called, why)
 
     def _prioritize(self, pod: Object) -> None:
-        spec, found = pod["spec"], None
+        spec = pod["spec"]
+        found = None
         wanted = spec.get("priorityClassName")
         classes = {name(each): each for each in self._store.all("priorityclasses")}
         if wanted and wanted not in classes and wanted not in _CLASSES:
             why = f"no PriorityClass with name {wanted} was found"
             raise errors.forbidden(KINDS["pods"], pod["metadata"].get("name", ""), why)
-        found = classes.get(wanted) if wanted else next(
-            (each for each in classes.values() if each.get("globalDefault")), None)  # fmt: skip
+        found = (
+            classes.get(wanted)
+            if wanted
+            else next(
+                (each for each in classes.values() if each.get("globalDefault")), None
+            )
+        )
         spec["priority"] = found["value"] if found else _CLASSES.get(wanted or "", 0)
         if found and not wanted:
             spec["priorityClassName"] = name(found)
-        spec["preemptionPolicy"] = (found or {}).get("preemptionPolicy", "PreemptLowerPriority")
+        spec["preemptionPolicy"] = (found or {}).get(
+            "preemptionPolicy", "PreemptLowerPriority"
+        )
 
     def _tolerate(self, pod: Object) -> None:
         tolerations = pod["spec"].setdefault("tolerations", [])
         for key in _TAINTS:
             if all(each.get("key") not in (key, None) for each in tolerations):
-                tolerations.append({"key": key, "operator": "Exists", "effect": "NoExecute",
-                                    "tolerationSeconds": self._options.toleration_s})  # fmt: skip
+                tolerations.append(
+                    {
+                        "key": key,
+                        "operator": "Exists",
+                        "effect": "NoExecute",
+                        "tolerationSeconds": self._options.toleration_s,
+                    }
+                )
 
     def _bind(self, claim: Object) -> None:
         """There is always a volume for a claim."""
         wanted = (claim["spec"].get("resources") or {}).get("requests") or {}
         with self._store.edit("persistentvolumeclaims", claim) as draft:
             draft["spec"]["volumeName"] = f"pvc-{claim['metadata']['uid']}"
-            draft["status"] = {"phase": "Bound", "capacity": wanted, "accessModes": claim["spec"].get("accessModes")}
+            draft["status"] = {
+                "phase": "Bound",
+                "capacity": wanted,
+                "accessModes": claim["spec"].get("accessModes"),
+            }
 
 
 def _generated(meta: Object) -> str:

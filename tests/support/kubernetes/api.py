@@ -17,7 +17,15 @@ from tests.support.kubernetes.clock import seconds
 from tests.support.kubernetes.deletion import delete
 from tests.support.kubernetes.kubelet import Kubelet, pick
 from tests.support.kubernetes.logs import Wanted, since
-from tests.support.kubernetes.objects import Object, clone, deleting, ended, name, set_condition, uid
+from tests.support.kubernetes.objects import (
+    Object,
+    clone,
+    deleting,
+    ended,
+    name,
+    set_condition,
+    uid,
+)
 from tests.support.kubernetes.options import Options
 from tests.support.kubernetes.patching import patched
 from tests.support.kubernetes.request import Target, target_of
@@ -25,8 +33,11 @@ from tests.support.kubernetes.store import Store
 from tests.support.kubernetes.watching import Reader
 
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
-_ORPHANS = ('299 - "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to '
-            'remove them or set propagationPolicy=Orphan to suppress this warning"')  # fmt: skip
+_ORPHANS = (
+    '299 - "child pods are preserved by default when jobs are deleted; set'
+    " propagationPolicy=Background to remove them or set propagationPolicy=Orphan to"
+    ' suppress this warning"'
+)
 
 
 _SUCCESS = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
@@ -55,7 +66,9 @@ class Api:
             token = self.access.user(request.headers.get("authorization"))
             target = target_of(request.url.path)
             if target is None:
-                return JSONResponse(discovery.answer(request.url.path, self.options.version))
+                return JSONResponse(
+                    discovery.answer(request.url.path, self.options.version)
+                )
             if target.plural == "selfsubjectaccessreviews":
                 return self._review(token, await _body(request))
             watch = request.query_params.get("watch") in ("true", "True", "1")
@@ -65,14 +78,21 @@ class Api:
         except errors.ApiError as error:
             return JSONResponse(error.status, error.code, error.headers)
         except ClientDisconnect:
-            return Response()  # it left before all of its request was here; nobody reads this
+            # It left before all of its request was here; nobody reads this.
+            return Response()
         except Exception as error:  # noqa: BLE001
             self.failed(error)
-            broken = errors.ApiError(500, "InternalError", f"an error of the fake cluster: {error!r}")
+            broken = errors.ApiError(
+                500, "InternalError", f"an error of the fake cluster: {error!r}"
+            )
             return JSONResponse(broken.status, 500)
 
     def _exists(self, target: Target) -> None:
-        if target.sub and (target.plural, target.sub) not in _SUBRESOURCES and target.sub != "status":
+        if (
+            target.sub
+            and (target.plural, target.sub) not in _SUBRESOURCES
+            and target.sub != "status"
+        ):
             raise errors.no_such_path()
         assert target.kind
 
@@ -82,9 +102,13 @@ class Api:
             if target.sub == "log":
                 return self._log(target, query)
             if watch:
-                return StreamingResponse(self._reader.watch(target, query), media_type="application/json")
+                return StreamingResponse(
+                    self._reader.watch(target, query), media_type="application/json"
+                )
             if target.name:
-                return JSONResponse(self.store.get(target.plural, target.namespace, target.name))
+                return JSONResponse(
+                    self.store.get(target.plural, target.namespace, target.name)
+                )
             return JSONResponse(self._reader.page(target, query))
         body = await _body(request)
         if request.method == "POST":
@@ -100,21 +124,41 @@ class Api:
         resource = wanted.get("resource", "")
         if wanted.get("subresource"):
             resource += f"/{wanted['subresource']}"
-        ask = Ask(wanted.get("verb", ""), wanted.get("group", ""), resource, wanted.get("namespace", ""),
-                  wanted.get("name", ""))  # fmt: skip
+        ask = Ask(
+            wanted.get("verb", ""),
+            wanted.get("group", ""),
+            resource,
+            wanted.get("namespace", ""),
+            wanted.get("name", ""),
+        )
         allowed = self.access.allows(token, ask)
-        return JSONResponse({**body, "metadata": {"creationTimestamp": None}, "status": {"allowed": allowed}}, 201)
+        return JSONResponse(
+            {
+                **body,
+                "metadata": {"creationTimestamp": None},
+                "status": {"allowed": allowed},
+            },
+            201,
+        )
 
     def _create(self, target: Target, body: Object, query: dict[str, str]) -> Response:
         if target.name or (target.kind.namespaced and not target.namespace):
             raise _no_method()
         if body.get("kind", target.kind.kind) != target.kind.kind:
-            raise errors.bad_request(f"{body['kind']} in version \"{body.get('apiVersion')}\" cannot be handled as a "
-                                     f"{target.kind.kind}")  # fmt: skip
-        if (body.get("metadata") or {}).get("namespace", target.namespace) != target.namespace:
-            raise errors.bad_request("the namespace of the provided object does not match the namespace sent on the "
-                                     "request")  # fmt: skip
-        made = self.admission.create(target.plural, target.namespace, body, dry=query.get("dryRun") == "All")
+            raise errors.bad_request(
+                f'{body["kind"]} in version "{body.get("apiVersion")}" cannot be'
+                f" handled as a {target.kind.kind}"
+            )
+        if (body.get("metadata") or {}).get(
+            "namespace", target.namespace
+        ) != target.namespace:
+            raise errors.bad_request(
+                "the namespace of the provided object does not match the namespace sent"
+                " on the request"
+            )
+        made = self.admission.create(
+            target.plural, target.namespace, body, dry=query.get("dryRun") == "All"
+        )
         return JSONResponse(self.store.current(target.plural, made) or made, 201)
 
     def _change(self, request: Request, target: Target, body: Any) -> Response:
@@ -123,7 +167,14 @@ class Api:
         old = self.store.get(target.plural, target.namespace, target.name)
         content = request.headers.get("content-type", "")
         new = clone(body) if request.method == "PUT" else patched(old, body, content)
-        for key in ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "generation"):
+        for key in (
+            "name",
+            "namespace",
+            "uid",
+            "creationTimestamp",
+            "deletionTimestamp",
+            "generation",
+        ):
             if key in old["metadata"]:
                 new["metadata"][key] = old["metadata"][key]
         if target.sub != "status" and "status" in old:
@@ -135,7 +186,9 @@ class Api:
                 new["metadata"]["generation"] = old["metadata"]["generation"] + 1
         return JSONResponse(self.store.update(target.plural, new))
 
-    def _delete(self, target: Target, options: Object, query: dict[str, str]) -> Response:
+    def _delete(
+        self, target: Target, options: Object, query: dict[str, str]
+    ) -> Response:
         if not target.name:
             listing = self._reader.page(target, query)
             for each in listing["items"]:
@@ -144,58 +197,105 @@ class Api:
         obj = self.store.get(target.plural, target.namespace, target.name)
         _check_preconditions(target, obj, options.get("preconditions") or {})
         gone = self._remove(target, obj, options)
-        warn = target.plural == "jobs" and not options.get("propagationPolicy") and "orphanDependents" not in options
+        warn = (
+            target.plural == "jobs"
+            and not options.get("propagationPolicy")
+            and "orphanDependents" not in options
+        )
         headers = {"Warning": _ORPHANS} if warn else {}
         if self.store.current(target.plural, obj) or target.plural == "pods":
             return JSONResponse(gone, headers=headers)
         details = {"name": name(obj), "kind": target.plural, "uid": uid(obj)}
         group = {"group": target.group} if target.group else {}
-        return JSONResponse({**_SUCCESS, "details": {**details, **group}}, headers=headers)
+        return JSONResponse(
+            {**_SUCCESS, "details": {**details, **group}}, headers=headers
+        )
 
     def _remove(self, target: Target, obj: Object, options: Object) -> Object:
         policy = options.get("propagationPolicy")
         if policy not in (None, "Background", "Foreground", "Orphan"):
             raise errors.bad_request(f'invalid propagation policy: "{policy}"')
         if "orphanDependents" in options:
-            policy = "Orphan" if str(options["orphanDependents"]).lower() == "true" else "Background"
-        default = self.options.job_propagation if target.plural == "jobs" else "Background"
+            policy = (
+                "Orphan"
+                if str(options["orphanDependents"]).lower() == "true"
+                else "Background"
+            )
+        default = (
+            self.options.job_propagation if target.plural == "jobs" else "Background"
+        )
         grace = options.get("gracePeriodSeconds")
-        return delete(self.store, target.plural, obj, policy or default, None if grace is None else int(grace))
+        return delete(
+            self.store,
+            target.plural,
+            obj,
+            policy or default,
+            None if grace is None else int(grace),
+        )
 
     def _evict(self, target: Target, body: Object) -> Response:
         pod = self.store.get("pods", target.namespace, target.name)
         options = (body or {}).get("deleteOptions") or {}
         if not deleting(pod) and not ended(pod):
             with self.store.edit("pods", pod) as draft:
-                set_condition(draft, "DisruptionTarget", "True", self.store.clock.stamp(),
-                              reason="EvictionByEvictionAPI", message="Eviction API: evicting")  # fmt: skip
+                set_condition(
+                    draft,
+                    "DisruptionTarget",
+                    "True",
+                    self.store.clock.stamp(),
+                    reason="EvictionByEvictionAPI",
+                    message="Eviction API: evicting",
+                )
         delete(self.store, "pods", pod, grace_s=options.get("gracePeriodSeconds"))
         return JSONResponse(
-            {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}, 201
+            {
+                "kind": "Status",
+                "apiVersion": "v1",
+                "metadata": {},
+                "status": "Success",
+                "code": 201,
+            },
+            201,
         )
 
     def _log(self, target: Target, query: dict[str, str]) -> Response:
         pod = self.store.get("pods", target.namespace, target.name)
         container = pick(pod, query.get("container"))
         if _true(query.get("previous")):
-            raise errors.bad_request(f'previous terminated container "{container}" in pod "{name(pod)}" not found')
+            raise errors.bad_request(
+                f'previous terminated container "{container}" in pod "{name(pod)}" not'
+                " found"
+            )
         begin = seconds(query["sinceTime"]) if query.get("sinceTime") else None
         if query.get("sinceSeconds"):
             begin = since(int(query["sinceSeconds"]))
-        wanted = Wanted(_true(query.get("follow")), _true(query.get("timestamps")), _number(query, "tailLines"), begin,
-                        _number(query, "limitBytes"))  # fmt: skip
-        return StreamingResponse(self.kubelet.log(pod, container, wanted), media_type="text/plain")
+        wanted = Wanted(
+            _true(query.get("follow")),
+            _true(query.get("timestamps")),
+            _number(query, "tailLines"),
+            begin,
+            _number(query, "limitBytes"),
+        )
+        return StreamingResponse(
+            self.kubelet.log(pod, container, wanted), media_type="text/plain"
+        )
 
 
 def _no_method() -> errors.ApiError:
-    return errors.ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+    return errors.ApiError(
+        405,
+        "MethodNotAllowed",
+        "the server does not allow this method on the requested resource",
+    )
 
 
 def _check_preconditions(target: Target, obj: Object, wanted: Object) -> None:
     for key, field in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
         if wanted.get(key) and wanted[key] != obj["metadata"][key]:
-            why = (f"Precondition failed: {field} in precondition: {wanted[key]}, {field} in object meta: "
-                   f"{obj['metadata'][key]}")  # fmt: skip
+            why = (
+                f"Precondition failed: {field} in precondition: {wanted[key]},"
+                f" {field} in object meta: {obj['metadata'][key]}"
+            )
             raise errors.conflict(target.kind, name(obj), why)
 
 
@@ -214,4 +314,6 @@ async def _body(request: Request) -> Any:
     try:
         return json.loads(data)
     except ValueError as error:
-        raise errors.bad_request(f"the object provided is unrecognized: {error}") from None
+        raise errors.bad_request(
+            f"the object provided is unrecognized: {error}"
+        ) from None

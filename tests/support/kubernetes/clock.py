@@ -16,7 +16,9 @@ class Clock:
 
     def stamp(self, at: float | None = None) -> str:
         """`metav1.Time`: whole seconds, cut off."""
-        return datetime.fromtimestamp(self.now() if at is None else at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return datetime.fromtimestamp(self.now() if at is None else at, UTC).strftime(
+            "%Y-%m-%dT%H:%M:%SZ"
+        )
 
     def micro(self) -> str:
         """`metav1.MicroTime`."""

@@ -1,4 +1,6 @@
-"""The cluster as tests hold it: a server and its controllers on an event loop in a thread of its own."""
+"""The cluster as tests hold it: a server and its controllers on an event loop in a
+thread of its own.
+"""
 
 import asyncio
 import shutil
@@ -40,9 +42,11 @@ _DEFAULT = (Node("gpu-1", gpus=2),)
 
 
 class Cluster:
-    """A context manager. Its methods may be called from any thread; what they return are copies.
+    """A context manager. Its methods may be called from any thread; what they return
+    are copies.
 
-    `options` are those of `Options`, by name. `address` is where the server listens, `admin_token` may do everything.
+    `options` are those of `Options`, by name. `address` is where the server listens,
+    `admin_token` may do everything.
     """
 
     def __init__(self, nodes: Sequence[Node] = _DEFAULT, **options: Any) -> None:
@@ -56,7 +60,9 @@ class Cluster:
         self.faults = Faults(self._clock)
         self._door = socket.socket()
         self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._live, name="kubernetes", daemon=True)
+        self._thread = threading.Thread(
+            target=self._live, name="kubernetes", daemon=True
+        )
 
     def __enter__(self) -> "Cluster":
         self.start()
@@ -89,12 +95,24 @@ class Cluster:
             runner.run(self._run())
 
     async def _run(self) -> None:
-        self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._over = asyncio.Event()
         self._build()
-        tasks = [self._loop.create_task(each.run(self.errors.append)) for each in self._controllers]
-        config = uvicorn.Config(FaultGate(self._api.app(), self.faults, self._clock), log_level="critical", ws="none",
-                                access_log=False, lifespan="off", date_header=False, server_header=False,
-                                proxy_headers=False, timeout_keep_alive=60)  # fmt: skip
+        tasks = [
+            self._loop.create_task(each.run(self.errors.append))
+            for each in self._controllers
+        ]
+        config = uvicorn.Config(
+            FaultGate(self._api.app(), self.faults, self._clock),
+            log_level="critical",
+            ws="none",
+            access_log=False,
+            lifespan="off",
+            date_header=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=60,
+        )
         server = uvicorn.Server(config)
         serving = self._loop.create_task(server.serve(sockets=[self._door]))
         while not server.started:  # noqa: ASYNC110
@@ -112,19 +130,38 @@ class Cluster:
     def _build(self) -> None:
         options = self.options
         self._store = store = Store(self._clock, options.window)
-        self._images, self._devices = Images(options), Devices(self.nodes)
+        self._images = Images(options)
+        self._devices = Devices(self.nodes)
         self._volumes = Volumes(store, self.folder)
-        tools = Tools(store, options, self._images, self._devices, self._volumes, self.folder)
+        tools = Tools(
+            store, options, self._images, self._devices, self._volumes, self.folder
+        )
         self._admission = Admission(store, options)
         self._kubelet = Kubelet(tools, self.errors.append)
         self._lifecycle = NodeLifecycle(store, options)
-        self._controllers = [JobController(store, options, self._admission), Scheduler(store), self._kubelet,
-                             self._lifecycle, Garbage(store), Quotas(store), Kueue(store, options)]  # fmt: skip
-        self._api = Api(store, options, self.access, self._admission, self._kubelet, self.errors.append)
+        self._controllers = [
+            JobController(store, options, self._admission),
+            Scheduler(store),
+            self._kubelet,
+            self._lifecycle,
+            Garbage(store),
+            Quotas(store),
+            Kueue(store, options),
+        ]
+        self._api = Api(
+            store,
+            options,
+            self.access,
+            self._admission,
+            self._kubelet,
+            self.errors.append,
+        )
         for space in ("default", "kube-system"):
             self._admission.create("namespaces", "", {"metadata": {"name": space}})
         for number, node in enumerate(self.nodes):
-            store.create("nodes", node.object(number, self._clock.stamp(), options.version))
+            store.create(
+                "nodes", node.object(number, self._clock.stamp(), options.version)
+            )
 
     def _call(self, work: Callable[[], T]) -> T:
         """Do it on the cluster's loop."""
@@ -137,7 +174,10 @@ class Cluster:
     # What a person with all rights sees and does.
 
     def get(self, plural: str, name: str, namespace: str = "default") -> Object | None:
-        """An object; None where there is none. `namespace` is empty for what has none."""
+        """An object; None where there is none.
+
+        `namespace` is empty for what has none.
+        """
         return self._call(lambda: clone(self._store.find(plural, namespace, name)))
 
     def objects(self, plural: str, namespace: str | None = None) -> list[Object]:
@@ -146,19 +186,42 @@ class Cluster:
 
     def create(self, manifest: Mapping[str, Any], namespace: str = "default") -> Object:
         """Create what a manifest says; `ApiError` as the server would answer."""
-        kind, space = BY_KIND[manifest["kind"]], (manifest.get("metadata") or {}).get("namespace") or namespace
+        kind = BY_KIND[manifest["kind"]]
+        space = (manifest.get("metadata") or {}).get("namespace") or namespace
         return self._call(
-            lambda: clone(self._admission.create(kind.plural, space if kind.namespaced else "", dict(manifest)))
+            lambda: clone(
+                self._admission.create(
+                    kind.plural, space if kind.namespaced else "", dict(manifest)
+                )
+            )
         )
 
-    def delete(self, plural: str, name: str, namespace: str = "default", policy: str = "Background") -> None:
-        self._call(lambda: delete(self._store, plural, self._store.get(plural, namespace, name), policy))
+    def delete(
+        self,
+        plural: str,
+        name: str,
+        namespace: str = "default",
+        policy: str = "Background",
+    ) -> None:
+        self._call(
+            lambda: delete(
+                self._store, plural, self._store.get(plural, namespace, name), policy
+            )
+        )
 
-    def edit(self, plural: str, name: str, change: Callable[[Object], None], namespace: str = "default") -> None:
+    def edit(
+        self,
+        plural: str,
+        name: str,
+        change: Callable[[Object], None],
+        namespace: str = "default",
+    ) -> None:
         """Change an object in place, its status too."""
 
         def work() -> None:
-            with self._store.edit(plural, self._store.get(plural, namespace, name)) as draft:
+            with self._store.edit(
+                plural, self._store.get(plural, namespace, name)
+            ) as draft:
                 change(draft)
 
         self._call(work)
@@ -169,22 +232,40 @@ class Cluster:
         """A token with these rights."""
         return self.access.issue(user, rules)
 
-    def load_role(self, manifest: Path | str | Mapping[str, Any], namespace: str = "default") -> str:
+    def load_role(
+        self, manifest: Path | str | Mapping[str, Any], namespace: str = "default"
+    ) -> str:
         """A token with the rights of the Roles and ClusterRoles in a manifest."""
-        return self.token(f"system:serviceaccount:{namespace}:gpuyard", rules_of(manifest, namespace))
+        return self.token(
+            f"system:serviceaccount:{namespace}:gpuyard", rules_of(manifest, namespace)
+        )
 
     def expire(self, token: str) -> None:
         """The token is worth nothing from now on."""
         self.access.expire(token)
 
-    def kubeconfig(self, path: Path, token: str = "", namespace: str = "default") -> Path:
+    def kubeconfig(
+        self, path: Path, token: str = "", namespace: str = "default"
+    ) -> Path:
         """Write a kubeconfig; without a token, the administrator's."""
         config = {
-            "apiVersion": "v1", "kind": "Config", "current-context": "fake", "preferences": {},
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "fake",
+            "preferences": {},
             "clusters": [{"name": "fake", "cluster": {"server": self.address}}],
             "users": [{"name": "fake", "user": {"token": token or self.admin_token}}],
-            "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "fake", "namespace": namespace}}],
-        }  # fmt: skip
+            "contexts": [
+                {
+                    "name": "fake",
+                    "context": {
+                        "cluster": "fake",
+                        "user": "fake",
+                        "namespace": namespace,
+                    },
+                }
+            ],
+        }
         path.write_text(yaml.safe_dump(config))
         path.chmod(0o600)
         return path
@@ -197,13 +278,17 @@ class Cluster:
         def work() -> None:
             self._devices.add(node)
             self.nodes.append(node)
-            obj = node.object(len(self.nodes), self._clock.stamp(), self.options.version)
+            obj = node.object(
+                len(self.nodes), self._clock.stamp(), self.options.version
+            )
             self._store.create("nodes", obj)
 
         self._call(work)
 
     def lose_node(self, name: str) -> None:
-        """A machine dies: all that ran on it is dead when this returns, and nobody reports it."""
+        """A machine dies: all that ran on it is dead when this returns, and nobody
+        reports it.
+        """
 
         def work() -> None:
             self._kubelet.lose(name)
@@ -232,10 +317,16 @@ class Cluster:
     def cordon(self, name: str, cordoned: bool = True) -> None:
         self._call(lambda: self._lifecycle.cordon(name, cordoned))
 
-    def evict(self, pod: str, namespace: str = "default", resource: str = "memory") -> None:
+    def evict(
+        self, pod: str, namespace: str = "default", resource: str = "memory"
+    ) -> None:
         """The node is short of something and ends the pod."""
         message = f"The node was low on resource: {resource}. "
-        self._call(lambda: self._kubelet.evict(self._store.get("pods", namespace, pod), message))
+        self._call(
+            lambda: self._kubelet.evict(
+                self._store.get("pods", namespace, pod), message
+            )
+        )
 
     def add_image(self, image: str) -> None:
         """It exists from now on."""

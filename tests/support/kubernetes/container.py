@@ -20,7 +20,10 @@ _LOOK_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to run; `root` is an empty folder. `beside_pause`: process 1 is not the command but one that only reaps."""
+    """What to run; `root` is an empty folder.
+
+    `beside_pause`: process 1 is not the command but one that only reaps.
+    """
 
     root: str
     command: list[str]
@@ -35,7 +38,9 @@ class Container:
     """Started once. `oom` is set when it was killed for its memory."""
 
     def __init__(self, order: Order, log: Log, memory: int | None) -> None:
-        self._order, self._log, self._memory = order, log, memory
+        self._order = order
+        self._log = log
+        self._memory = memory
         self._process: subprocess.Popen[bytes] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._init = 0
@@ -76,7 +81,9 @@ class Container:
             self._log.write(data)
 
     async def wait(self) -> int:
-        """Its exit code, once its last process is gone and all is read that they printed."""
+        """Its exit code, once its last process is gone and all is read that they
+        printed.
+        """
         assert self._process and self._reading
         watching = asyncio.create_task(self._watch()) if self._memory else None
         try:
@@ -112,26 +119,44 @@ class Container:
     def message(self) -> str:
         """What it wrote to its termination log."""
         with suppress(OSError):
-            return (Path(self._order.root) / "dev" / "termination-log").read_text(errors="replace")[:4096]
+            return (Path(self._order.root) / "dev" / "termination-log").read_text(
+                errors="replace"
+            )[:4096]
         return ""
 
 
 def _spawn(spec: Path, status: int, log: int) -> subprocess.Popen[bytes]:
-    words = [f"{sys.base_prefix}/bin/python3", "-I", "-S", str(_LAUNCHER), str(spec), str(status)]
-    return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(status,),
-                            start_new_session=True)  # fmt: skip
+    words = [
+        f"{sys.base_prefix}/bin/python3",
+        "-I",
+        "-S",
+        str(_LAUNCHER),
+        str(spec),
+        str(status),
+    ]
+    return subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        pass_fds=(status,),
+        start_new_session=True,
+    )
 
 
 async def _reader(pipe: int) -> asyncio.StreamReader:
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(pipe, "rb", 0))
+    await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(pipe, "rb", 0)
+    )
     return reader
 
 
 async def _gone(pid: int) -> None:
     """Wait until a child has ended, and leave it to be reaped."""
-    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    over = asyncio.Event()
     watched = os.pidfd_open(pid)
     loop.add_reader(watched, over.set)
     try:

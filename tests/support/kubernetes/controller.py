@@ -13,7 +13,10 @@ class Controller:
         self.clock = store.clock
 
     def reconcile(self) -> float | None:
-        """Bring the world nearer to what is asked for. Returns in how many seconds to look again without a change."""
+        """Bring the world nearer to what is asked for.
+
+        Returns in how many seconds to look again without a change.
+        """
         raise NotImplementedError
 
     async def run(self, failed: Callable[[Exception], None]) -> None:

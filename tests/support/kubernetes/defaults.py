@@ -3,19 +3,33 @@
 from tests.support.kubernetes.objects import Object, uid
 from tests.support.kubernetes.pods import job_labels
 
-_POD = {"restartPolicy": "Always", "terminationGracePeriodSeconds": 30, "dnsPolicy": "ClusterFirst",
-        "securityContext": {}, "schedulerName": "default-scheduler"}  # fmt: skip
-_CONTAINER = {"terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File", "resources": {}}
+_POD = {
+    "restartPolicy": "Always",
+    "terminationGracePeriodSeconds": 30,
+    "dnsPolicy": "ClusterFirst",
+    "securityContext": {},
+    "schedulerName": "default-scheduler",
+}
+_CONTAINER = {
+    "terminationMessagePath": "/dev/termination-log",
+    "terminationMessagePolicy": "File",
+    "resources": {},
+}
 _MODE = 0o644
 
 
 def fill_pod_spec(spec: Object) -> None:
     for key, value in _POD.items():
         spec.setdefault(key, dict(value) if isinstance(value, dict) else value)
-    for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
+    for container in [
+        *(spec.get("initContainers") or ()),
+        *(spec.get("containers") or ()),
+    ]:
         for key, value in _CONTAINER.items():
             container.setdefault(key, dict(value) if isinstance(value, dict) else value)
-        latest = ":" not in container.get("image", "").rpartition("/")[2] or container["image"].endswith(":latest")
+        latest = ":" not in container.get("image", "").rpartition("/")[2] or container[
+            "image"
+        ].endswith(":latest")
         container.setdefault("imagePullPolicy", "Always" if latest else "IfNotPresent")
         _requests(container["resources"])
     for volume in spec.get("volumes") or ():
@@ -38,21 +52,42 @@ def fill_pod(pod: Object) -> None:
 
 
 def _qos(pod: Object) -> str:
-    resources = [each.get("resources") or {} for each in pod["spec"].get("containers") or ()]
-    wanted = [{key: (each.get(part) or {}).get(key) for key in ("cpu", "memory") for part in ("requests", "limits")}
-              for each in resources]  # fmt: skip
-    if not any((each.get(part) or {}).get(key) for each in resources for part in ("requests", "limits")
-               for key in ("cpu", "memory")):  # fmt: skip
+    resources = [
+        each.get("resources") or {} for each in pod["spec"].get("containers") or ()
+    ]
+    wanted = [
+        {
+            key: (each.get(part) or {}).get(key)
+            for key in ("cpu", "memory")
+            for part in ("requests", "limits")
+        }
+        for each in resources
+    ]
+    if not any(
+        (each.get(part) or {}).get(key)
+        for each in resources
+        for part in ("requests", "limits")
+        for key in ("cpu", "memory")
+    ):
         return "BestEffort"
     equal = all(each.get("requests") == each.get("limits") for each in resources)
-    return "Guaranteed" if equal and all(all(each.values()) for each in wanted) else "Burstable"
+    return (
+        "Guaranteed"
+        if equal and all(all(each.values()) for each in wanted)
+        else "Burstable"
+    )
 
 
 def fill_job(job: Object) -> None:
     spec = job["spec"]
     if spec.get("completions") is None and spec.get("parallelism") is None:
         spec["completions"] = 1
-    for key, value in (("parallelism", 1), ("backoffLimit", 6), ("completionMode", "NonIndexed"), ("suspend", False)):
+    for key, value in (
+        ("parallelism", 1),
+        ("backoffLimit", 6),
+        ("completionMode", "NonIndexed"),
+        ("suspend", False),
+    ):
         if spec.get(key) is None:
             spec[key] = value
     replaced = "Failed" if spec.get("podFailurePolicy") else "TerminatingOrFailed"
@@ -87,9 +122,12 @@ def fill(plural: str, obj: Object) -> None:
     elif plural == "jobs":
         fill_job(obj)
     elif plural == "namespaces":
-        obj["spec"], obj["status"] = {"finalizers": ["kubernetes"]}, {"phase": "Active"}
-        obj["metadata"]["labels"] = {**(obj["metadata"].get("labels") or {}),
-                                     "kubernetes.io/metadata.name": obj["metadata"].get("name", "")}  # fmt: skip
+        obj["spec"] = {"finalizers": ["kubernetes"]}
+        obj["status"] = {"phase": "Active"}
+        obj["metadata"]["labels"] = {
+            **(obj["metadata"].get("labels") or {}),
+            "kubernetes.io/metadata.name": obj["metadata"].get("name", ""),
+        }
     elif plural == "secrets":
         obj.setdefault("type", "Opaque")
     elif plural == "persistentvolumeclaims":

@@ -1,15 +1,27 @@
-"""Deleting: graceful for pods, with or without what an object owns, held up by finalizers."""
+"""Deleting: graceful for pods, with or without what an object owns, held up by
+finalizers.
+"""
 
 from tests.support.kubernetes.objects import Object, clone, deleting, ended, uid
 from tests.support.kubernetes.store import Store
 
 OWNED = ("pods", "jobs", "secrets", "configmaps", "services", "persistentvolumeclaims")
-FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
+FOREGROUND = "foregroundDeletion"
+ORPHAN = "orphan"
 _FINALIZERS = {"Foreground": FOREGROUND, "Orphan": ORPHAN}
 
 
-def delete(store: Store, plural: str, obj: Object, policy: str = "Background", grace_s: int | None = None) -> Object:
-    """Begin to delete it. Returns it as it is then, or as it was last when it is gone."""
+def delete(
+    store: Store,
+    plural: str,
+    obj: Object,
+    policy: str = "Background",
+    grace_s: int | None = None,
+) -> Object:
+    """Begin to delete it.
+
+    Returns it as it is then, or as it was last when it is gone.
+    """
     current = store.current(plural, obj)
     if current is None:
         return obj
@@ -36,7 +48,11 @@ def _grace(pod: Object, wanted: int | None) -> int:
     """What runs nowhere, or no more, goes at once."""
     if ended(pod) or not pod["spec"].get("nodeName"):
         return 0
-    return pod["spec"].get("terminationGracePeriodSeconds", 30) if wanted is None else max(0, wanted)
+    return (
+        pod["spec"].get("terminationGracePeriodSeconds", 30)
+        if wanted is None
+        else max(0, wanted)
+    )
 
 
 def dependents(store: Store, obj: Object) -> list[tuple[str, Object]]:
@@ -45,5 +61,8 @@ def dependents(store: Store, obj: Object) -> list[tuple[str, Object]]:
         (plural, each)
         for plural in OWNED
         for each in store.all(plural)
-        if any(ref["uid"] == uid(obj) for ref in each["metadata"].get("ownerReferences") or ())
+        if any(
+            ref["uid"] == uid(obj)
+            for ref in each["metadata"].get("ownerReferences") or ()
+        )
     ]

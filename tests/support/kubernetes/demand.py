@@ -7,7 +7,9 @@ from tests.support.kubernetes.quantity import amounts
 
 
 def requests(pod: Object) -> dict[str, Decimal]:
-    """Of the whole pod: the sum of its containers, and no less than its hungriest init container."""
+    """Of the whole pod: the sum of its containers, and no less than its hungriest init
+    container.
+    """
     total: dict[str, Decimal] = {}
     for container in pod["spec"]["containers"]:
         for resource, value in of_container(container).items():
@@ -27,7 +29,9 @@ def of_container(container: Object) -> dict[str, Decimal]:
 def limits(pod: Object) -> dict[str, Decimal]:
     total: dict[str, Decimal] = {}
     for container in pod["spec"]["containers"]:
-        for resource, value in amounts((container.get("resources") or {}).get("limits")).items():
+        for resource, value in amounts(
+            (container.get("resources") or {}).get("limits")
+        ).items():
             total[resource] = total.get(resource, Decimal(0)) + value
     return total
 

@@ -10,13 +10,29 @@ def answer(path: str, version: str) -> Object:
     path = path.rstrip("/")
     if path == "/version":
         major, minor = version.split(".")[:2]
-        return {"major": major, "minor": minor, "gitVersion": f"v{version}.0", "gitCommit": "", "gitTreeState": "clean",
-                "buildDate": "2024-04-17T17:27:03Z", "goVersion": "go1.22.2", "compiler": "gc",
-                "platform": "linux/amd64"}  # fmt: skip
+        return {
+            "major": major,
+            "minor": minor,
+            "gitVersion": f"v{version}.0",
+            "gitCommit": "",
+            "gitTreeState": "clean",
+            "buildDate": "2024-04-17T17:27:03Z",
+            "goVersion": "go1.22.2",
+            "compiler": "gc",
+            "platform": "linux/amd64",
+        }
     if path == "/api":
-        return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
+        return {
+            "kind": "APIVersions",
+            "versions": ["v1"],
+            "serverAddressByClientCIDRs": [],
+        }
     if path == "/apis":
-        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(each) for each in GROUPS]}
+        return {
+            "kind": "APIGroupList",
+            "apiVersion": "v1",
+            "groups": [_group(each) for each in GROUPS],
+        }
     if path in ("/healthz", "/livez", "/readyz"):
         return {"status": "ok"}
     parts = path.split("/")[1:]
@@ -29,18 +45,49 @@ def answer(path: str, version: str) -> Object:
 
 def _group(group: str) -> Object:
     version = {"groupVersion": f"{group}/v1", "version": "v1"}
-    return {"kind": "APIGroup", "apiVersion": "v1", "name": group, "versions": [version], "preferredVersion": version}
+    return {
+        "kind": "APIGroup",
+        "apiVersion": "v1",
+        "name": group,
+        "versions": [version],
+        "preferredVersion": version,
+    }
 
 
 def _resources(group: str, version: str) -> Object:
     found: list[Object] = [
-        {"name": each.plural, "singularName": each.kind.lower(), "namespaced": each.namespaced, "kind": each.kind,
-         "verbs": VERBS}
-        for each in KINDS.values() if each.group == group
-    ]  # fmt: skip
+        {
+            "name": each.plural,
+            "singularName": each.kind.lower(),
+            "namespaced": each.namespaced,
+            "kind": each.kind,
+            "verbs": VERBS,
+        }
+        for each in KINDS.values()
+        if each.group == group
+    ]
     if not group:
-        found += [{"name": "pods/log", "singularName": "", "namespaced": True, "kind": "Pod", "verbs": ["get"]},
-                  {"name": "pods/eviction", "singularName": "", "namespaced": True, "kind": "Eviction",
-                   "group": "policy", "version": "v1", "verbs": ["create"]}]  # fmt: skip
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": f"{group}/{version}" if group else version,
-            "resources": found}  # fmt: skip
+        found += [
+            {
+                "name": "pods/log",
+                "singularName": "",
+                "namespaced": True,
+                "kind": "Pod",
+                "verbs": ["get"],
+            },
+            {
+                "name": "pods/eviction",
+                "singularName": "",
+                "namespaced": True,
+                "kind": "Eviction",
+                "group": "policy",
+                "version": "v1",
+                "verbs": ["create"],
+            },
+        ]
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": f"{group}/{version}" if group else version,
+        "resources": found,
+    }

@@ -1,4 +1,6 @@
-"""What a container's command and variables are, once references and `$(NAME)` are resolved."""
+"""What a container's command and variables are, once references and `$(NAME)` are
+resolved.
+"""
 
 import base64
 import os
@@ -8,7 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.support.kubernetes import quantity
-from tests.support.kubernetes.objects import Object, annotations, labels, name, namespace
+from tests.support.kubernetes.objects import (
+    Object,
+    annotations,
+    labels,
+    name,
+    namespace,
+)
 from tests.support.kubernetes.store import Store
 
 
@@ -17,7 +25,9 @@ class ConfigError(Exception):
 
 
 def expand(text: str, known: Mapping[str, str]) -> str:
-    """`$(NAME)` as Kubernetes resolves it: `$$` is a dollar, an unknown name stays as it is."""
+    """`$(NAME)` as Kubernetes resolves it: `$$` is a dollar, an unknown name stays as
+    it is.
+    """
 
     def value(match: re.Match[str]) -> str:
         if match[0] == "$$":
@@ -27,10 +37,18 @@ def expand(text: str, known: Mapping[str, str]) -> str:
     return re.sub(r"\$\$|\$\(([^()]*)\)", value, text)
 
 
-def variables(store: Store, pod: Object, container: Object, base: Mapping[str, str]) -> dict[str, str]:
+def variables(
+    store: Store, pod: Object, container: Object, base: Mapping[str, str]
+) -> dict[str, str]:
     """The whole environment; ConfigError."""
-    # A plain Python comes first, so that it is neither a virtual environment nor a shim that is started.
-    found = {"PATH": f"{sys.base_prefix}/bin:{os.environ['PATH']}", "HOME": "/root", "HOSTNAME": hostname(pod), **base}
+    # A plain Python comes first, so that it is neither a virtual environment nor a shim
+    # that is started.
+    found = {
+        "PATH": f"{sys.base_prefix}/bin:{os.environ['PATH']}",
+        "HOME": "/root",
+        "HOSTNAME": hostname(pod),
+        **base,
+    }
     own: dict[str, str] = {}
     for source in container.get("envFrom") or ():
         own |= _all(store, pod, source)
@@ -51,25 +69,45 @@ def hostname(pod: Object) -> str:
 def _all(store: Store, pod: Object, source: Object) -> dict[str, str]:
     kind = "secretRef" if "secretRef" in source else "configMapRef"
     data = read(store, pod, kind, source[kind])
-    return {source.get("prefix", "") + key: value.decode() for key, value in (data or {}).items()}
+    return {
+        source.get("prefix", "") + key: value.decode()
+        for key, value in (data or {}).items()
+    }
 
 
-def read(store: Store, pod: Object, kind: str, reference: Object) -> dict[str, bytes] | None:
-    """What a secret or config map holds; None where it may be missing and is. ConfigError."""
+def read(
+    store: Store, pod: Object, kind: str, reference: Object
+) -> dict[str, bytes] | None:
+    """What a secret or config map holds; None where it may be missing and is.
+
+    ConfigError.
+    """
     secret = kind.startswith("secret")
-    plural, called = ("secrets" if secret else "configmaps"), reference.get("name") or reference.get("secretName", "")
+    plural = "secrets" if secret else "configmaps"
+    called = reference.get("name") or reference.get("secretName", "")
     found = store.find(plural, namespace(pod), called)
     if found is None:
         if reference.get("optional"):
             return None
         raise ConfigError(f'{plural[:-1]} "{called}" not found')
     if secret:
-        return {key: base64.b64decode(value) for key, value in (found.get("data") or {}).items()}
-    binary = {key: base64.b64decode(value) for key, value in (found.get("binaryData") or {}).items()}
-    return {**{key: value.encode() for key, value in (found.get("data") or {}).items()}, **binary}
+        return {
+            key: base64.b64decode(value)
+            for key, value in (found.get("data") or {}).items()
+        }
+    binary = {
+        key: base64.b64decode(value)
+        for key, value in (found.get("binaryData") or {}).items()
+    }
+    return {
+        **{key: value.encode() for key, value in (found.get("data") or {}).items()},
+        **binary,
+    }
 
 
-def _reference(store: Store, pod: Object, container: Object, source: Object) -> str | None:
+def _reference(
+    store: Store, pod: Object, container: Object, source: Object
+) -> str | None:
     if "fieldRef" in source:
         return _field(pod, source["fieldRef"]["fieldPath"])
     if "resourceFieldRef" in source:
@@ -82,12 +120,17 @@ def _reference(store: Store, pod: Object, container: Object, source: Object) -> 
     if reference.get("optional"):
         return None
     what = "Secret" if kind == "secretKeyRef" else "ConfigMap"
-    raise ConfigError(f"couldn't find key {reference['key']} in {what} {namespace(pod)}/{reference['name']}")
+    raise ConfigError(
+        f"couldn't find key {reference['key']} in"
+        f" {what} {namespace(pod)}/{reference['name']}"
+    )
 
 
 def _field(pod: Object, path: str) -> str:
     if match := re.fullmatch(r"metadata\.(labels|annotations)\['(.+)'\]", path):
-        return (labels(pod) if match[1] == "labels" else annotations(pod)).get(match[2], "")
+        return (labels(pod) if match[1] == "labels" else annotations(pod)).get(
+            match[2], ""
+        )
     value: Any = pod
     for key in path.split("."):
         value = value.get(key, "") if isinstance(value, dict) else ""

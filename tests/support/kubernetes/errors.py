@@ -9,16 +9,31 @@ from tests.support.kubernetes.objects import Object
 class ApiError(Exception):
     """A refusal with its `Status`."""
 
-    def __init__(self, code: int, reason: str, message: str, details: Object | None = None) -> None:
+    def __init__(
+        self, code: int, reason: str, message: str, details: Object | None = None
+    ) -> None:
         super().__init__(message)
-        self.code, self.reason, self.message, self.details = code, reason, message, details or {}
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.details = details or {}
         self.headers: dict[str, str] = {}
 
     @property
     def status(self) -> Object:
-        body: Object = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-                        "message": self.message, "reason": self.reason}  # fmt: skip
-        return {**body, **({"details": self.details} if self.details else {}), "code": self.code}
+        body: Object = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+        }
+        return {
+            **body,
+            **({"details": self.details} if self.details else {}),
+            "code": self.code,
+        }
 
 
 def _details(kind: Kind, name: str, **more: Any) -> Object:
@@ -27,7 +42,9 @@ def _details(kind: Kind, name: str, **more: Any) -> Object:
 
 
 def not_found(kind: Kind, name: str) -> ApiError:
-    return ApiError(404, "NotFound", f'{kind.qualified} "{name}" not found', _details(kind, name))
+    return ApiError(
+        404, "NotFound", f'{kind.qualified} "{name}" not found', _details(kind, name)
+    )
 
 
 def no_such_path() -> ApiError:
@@ -35,18 +52,28 @@ def no_such_path() -> ApiError:
 
 
 def already_exists(kind: Kind, name: str) -> ApiError:
-    return ApiError(409, "AlreadyExists", f'{kind.qualified} "{name}" already exists', _details(kind, name))
+    return ApiError(
+        409,
+        "AlreadyExists",
+        f'{kind.qualified} "{name}" already exists',
+        _details(kind, name),
+    )
 
 
 def conflict(kind: Kind, name: str, why: str = "") -> ApiError:
-    why = why or "the object has been modified; please apply your changes to the latest version and try again"
+    why = (
+        why
+        or "the object has been modified; please apply your changes to the latest version and try again"
+    )
     message = f'Operation cannot be fulfilled on {kind.qualified} "{name}": {why}'
     return ApiError(409, "Conflict", message, _details(kind, name))
 
 
 def forbidden(kind: Kind, name: str, why: str) -> ApiError:
     named = f'{kind.qualified} "{name}"' if name else kind.qualified
-    return ApiError(403, "Forbidden", f"{named} is forbidden: {why}", _details(kind, name))
+    return ApiError(
+        403, "Forbidden", f"{named} is forbidden: {why}", _details(kind, name)
+    )
 
 
 def unauthorized() -> ApiError:
@@ -67,4 +94,6 @@ def unprocessable(kind: Kind, name: str, causes: list[Object]) -> ApiError:
     text = each[0] if len(each) == 1 else f"[{', '.join(each)}]"
     group = {"group": kind.group} if kind.group else {}
     details: Object = {"name": name, **group, "kind": kind.kind, "causes": causes}
-    return ApiError(422, "Invalid", f'{kind.qualified_kind} "{name}" is invalid: {text}', details)
+    return ApiError(
+        422, "Invalid", f'{kind.qualified_kind} "{name}" is invalid: {text}', details
+    )

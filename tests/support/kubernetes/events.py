@@ -13,13 +13,19 @@ class Recorder:
         self._source = {"component": component, **({"host": host} if host else {})}
         self._said: dict[tuple[str, ...], Object] = {}
 
-    def normal(self, obj: Object, reason: str, message: str, container: str = "") -> None:
+    def normal(
+        self, obj: Object, reason: str, message: str, container: str = ""
+    ) -> None:
         self._record("Normal", obj, reason, message, container)
 
-    def warning(self, obj: Object, reason: str, message: str, container: str = "") -> None:
+    def warning(
+        self, obj: Object, reason: str, message: str, container: str = ""
+    ) -> None:
         self._record("Warning", obj, reason, message, container)
 
-    def _record(self, kind: str, obj: Object, reason: str, message: str, container: str) -> None:
+    def _record(
+        self, kind: str, obj: Object, reason: str, message: str, container: str
+    ) -> None:
         space = namespace(obj) or "default"
         involved = _reference(obj, container)
         stamp = self._store.clock.stamp()
@@ -29,17 +35,35 @@ class Recorder:
             with self._store.edit("events", known) as draft:
                 draft |= {"count": draft["count"] + 1, "lastTimestamp": stamp}
             return
-        self._said[key] = self._store.create("events", {
-            "metadata": {"name": f"{name(obj)}.{suffix(16)}", "namespace": space},
-            "involvedObject": involved, "reason": reason, "message": message, "type": kind, "source": self._source,
-            "firstTimestamp": stamp, "lastTimestamp": stamp, "count": 1, "eventTime": None,
-            "reportingComponent": self._source["component"], "reportingInstance": self._source.get("host", ""),
-        })  # fmt: skip
+        self._said[key] = self._store.create(
+            "events",
+            {
+                "metadata": {"name": f"{name(obj)}.{suffix(16)}", "namespace": space},
+                "involvedObject": involved,
+                "reason": reason,
+                "message": message,
+                "type": kind,
+                "source": self._source,
+                "firstTimestamp": stamp,
+                "lastTimestamp": stamp,
+                "count": 1,
+                "eventTime": None,
+                "reportingComponent": self._source["component"],
+                "reportingInstance": self._source.get("host", ""),
+            },
+        )
 
 
 def _reference(obj: Object, container: str) -> Object:
     kind = BY_KIND[obj["kind"]]
     space = {"namespace": namespace(obj)} if namespace(obj) else {}
     where = {"fieldPath": f"spec.containers{{{container}}}"} if container else {}
-    return {"kind": obj["kind"], **space, "name": name(obj), "uid": obj["metadata"]["uid"],
-            "apiVersion": kind.api_version, "resourceVersion": obj["metadata"]["resourceVersion"], **where}  # fmt: skip
+    return {
+        "kind": obj["kind"],
+        **space,
+        "name": name(obj),
+        "uid": obj["metadata"]["uid"],
+        "apiVersion": kind.api_version,
+        "resourceVersion": obj["metadata"]["resourceVersion"],
+        **where,
+    }

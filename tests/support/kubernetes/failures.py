@@ -17,22 +17,37 @@ def judge(job: Object, pod: Object) -> Verdict:
     """The first rule that fits; Count where none does."""
     rules = (job["spec"].get("podFailurePolicy") or {}).get("rules") or []
     for index, rule in enumerate(rules):
-        reason = _by_code(rule, pod) if rule.get("onExitCodes") else _by_condition(rule, pod)
+        reason = (
+            _by_code(rule, pod) if rule.get("onExitCodes") else _by_condition(rule, pod)
+        )
         if reason:
-            return Verdict(rule["action"], f"{reason} matching {rule['action']} rule at index {index}")
+            return Verdict(
+                rule["action"],
+                f"{reason} matching {rule['action']} rule at index {index}",
+            )
     return Verdict("Count")
 
 
 def _by_code(rule: Object, pod: Object) -> str:
     wanted = rule["onExitCodes"]
-    statuses = [*pod["status"].get("initContainerStatuses", ()), *pod["status"].get("containerStatuses", ())]
+    statuses = [
+        *pod["status"].get("initContainerStatuses", ()),
+        *pod["status"].get("containerStatuses", ()),
+    ]
     for status in statuses:
         ended = status.get("state", {}).get("terminated")
-        if not ended or (wanted.get("containerName") or status["name"]) != status["name"] or not ended["exitCode"]:
+        if (
+            not ended
+            or (wanted.get("containerName") or status["name"]) != status["name"]
+            or not ended["exitCode"]
+        ):
             continue
         if (ended["exitCode"] in wanted["values"]) == (wanted["operator"] == "In"):
             where = f"{namespace(pod)}/{name(pod)}"
-            return f"Container {status['name']} for pod {where} failed with exit code {ended['exitCode']}"
+            return (
+                f"Container {status['name']} for pod {where} failed with exit code"
+                f" {ended['exitCode']}"
+            )
     return ""
 
 

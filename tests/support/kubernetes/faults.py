@@ -18,7 +18,10 @@ from tests.support.kubernetes.clock import Clock
 from tests.support.kubernetes.request import target_of
 
 _REFUSALS = {
-    429: ("TooManyRequests", "the server has received too many requests and has asked us to try again later"),
+    429: (
+        "TooManyRequests",
+        "the server has received too many requests and has asked us to try again later",
+    ),
     500: ("InternalError", "Internal error occurred: etcdserver: request timed out"),
     503: ("ServiceUnavailable", "the server is currently unable to handle the request"),
 }
@@ -26,8 +29,9 @@ _REFUSALS = {
 
 @dataclass
 class Fault:
-    """One thing that goes wrong. `left`: for how many more requests, None: until it is lifted. `met`: for how many it
-    did. What hangs goes on once it is released."""
+    """One thing that goes wrong. `left`: for how many more requests, None: until it is
+    lifted. `met`: for how many it did. What hangs goes on once it is released.
+    """
 
     what: str
     method: str
@@ -37,10 +41,16 @@ class Fault:
     retry_after_s: int = 1
     fields: tuple[str, ...] = ()
     met: int = 0
-    _held: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = field(default_factory=list[Any])
+    _held: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = field(
+        default_factory=list[Any]
+    )
 
     def fits(self, method: str, path: str) -> bool:
-        return self.left != 0 and self.method in ("*", method) and bool(self.path.search(path))
+        return (
+            self.left != 0
+            and self.method in ("*", method)
+            and bool(self.path.search(path))
+        )
 
     def release(self) -> None:
         """Let go what hangs, and harm no more."""
@@ -57,7 +67,9 @@ class Fault:
 
 
 class Faults:
-    """Each of these makes the next `times` requests that match go wrong; None: all until `lift`. From any thread."""
+    """Each of these makes the next `times` requests that match go wrong; None: all
+    until `lift`. From any thread.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -67,10 +79,17 @@ class Faults:
         self.requests: Counter[tuple[str, str, str]] = Counter()
 
     def answer(
-        self, code: int, method: str = "*", path: str = "", times: int | None = 1, retry_after_s: int = 1
+        self,
+        code: int,
+        method: str = "*",
+        path: str = "",
+        times: int | None = 1,
+        retry_after_s: int = 1,
     ) -> Fault:
         """500, 503 or 429, instead of doing anything."""
-        return self._add(Fault("answer", method, re.compile(path), times, code, retry_after_s))
+        return self._add(
+            Fault("answer", method, re.compile(path), times, code, retry_after_s)
+        )
 
     def hang(self, method: str = "*", path: str = "", times: int | None = 1) -> Fault:
         """Do nothing and say nothing until it is released; then go on."""
@@ -80,12 +99,18 @@ class Faults:
         """Close the connection before anything is done."""
         return self._add(Fault("cut", method, re.compile(path), times))
 
-    def cut_after(self, method: str = "*", path: str = "", times: int | None = 1) -> Fault:
+    def cut_after(
+        self, method: str = "*", path: str = "", times: int | None = 1
+    ) -> Fault:
         """Do it, and close the connection without a reply."""
         return self._add(Fault("cut_after", method, re.compile(path), times))
 
-    def drop(self, *fields: str, method: str = "*", path: str = "", times: int | None = 1) -> Fault:
-        """Leave fields (`status.conditions`; through lists: `items.status`) out of the reply."""
+    def drop(
+        self, *fields: str, method: str = "*", path: str = "", times: int | None = 1
+    ) -> Fault:
+        """Leave fields (`status.conditions`; through lists: `items.status`) out of the
+        reply.
+        """
         return self._add(Fault("drop", method, re.compile(path), times, fields=fields))
 
     def _add(self, fault: Fault) -> Fault:
@@ -94,14 +119,18 @@ class Faults:
         return fault
 
     def reset_connections(self) -> None:
-        """Reset every connection that waits for an answer or has not got all of it: watches, logs, what hangs."""
+        """Reset every connection that waits for an answer or has not got all of it:
+        watches, logs, what hangs.
+        """
         with self._lock:
             for loop, transport in self._open:
                 loop.call_soon_threadsafe(transport.abort)
 
     @contextmanager
     def connected(self, send: Send) -> Iterator[None]:
-        """A request is being answered: `send` is a method of the server's cycle, which has the transport."""
+        """A request is being answered: `send` is a method of the server's cycle, which
+        has the transport.
+        """
         cycle: Any = getattr(send, "__self__")  # noqa: B009
         here = (asyncio.get_running_loop(), cycle.transport)
         with self._lock:
@@ -123,21 +152,40 @@ class Faults:
         """The server's clock is so far ahead from now on."""
         self._clock.shift_s = seconds
 
-    def count(self, resource: str | None = None, verb: str | None = None, method: str | None = None) -> int:
-        """How many requests arrived, those that went wrong too. `pods/log` is a resource, `/version` as well."""
+    def count(
+        self,
+        resource: str | None = None,
+        verb: str | None = None,
+        method: str | None = None,
+    ) -> int:
+        """How many requests arrived, those that went wrong too.
+
+        `pods/log` is a resource, `/version` as well.
+        """
         with self._lock:
             return sum(
-                number for (by, about, how), number in self.requests.items()
-                if resource in (None, about) and verb in (None, how) and method in (None, by)
-            )  # fmt: skip
+                number
+                for (by, about, how), number in self.requests.items()
+                if resource in (None, about)
+                and verb in (None, how)
+                and method in (None, by)
+            )
 
     def meet(self, method: str, path: str, watch: bool) -> Fault | None:
         """Count a request; what befalls it."""
         target = target_of(path)
         ask = target.ask(method, watch) if target else None
         with self._lock:
-            self.requests[(method, ask.resource if ask else path.rstrip("/"), ask.verb if ask else "get")] += 1
-            fault = next((each for each in self._faults if each.fits(method, path)), None)
+            self.requests[
+                (
+                    method,
+                    ask.resource if ask else path.rstrip("/"),
+                    ask.verb if ask else "get",
+                )
+            ] += 1
+            fault = next(
+                (each for each in self._faults if each.fits(method, path)), None
+            )
             if fault:
                 fault.met += 1
                 fault.left = fault.left - 1 if fault.left is not None else None
@@ -148,7 +196,9 @@ class FaultGate:
     """Stands before the server as ASGI middleware."""
 
     def __init__(self, app: ASGIApp, faults: Faults, clock: Clock) -> None:
-        self._app, self._faults, self._clock = app, faults, clock
+        self._app = app
+        self._faults = faults
+        self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._faults.connected(send):
@@ -157,13 +207,18 @@ class FaultGate:
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         query = scope["query_string"].decode()
         path = scope["path"] + (f"?{query}" if query else "")
-        fault = self._faults.meet(scope["method"], path.split("?")[0], "watch=" in query)
+        fault = self._faults.meet(
+            scope["method"], path.split("?")[0], "watch=" in query
+        )
         what = fault.what if fault else ""
 
         async def dated(message: Message) -> None:
             if message["type"] == "http.response.start":
                 date = formatdate(self._clock.now(), usegmt=True)
-                message["headers"] = [*message.get("headers", ()), (b"date", date.encode())]
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    (b"date", date.encode()),
+                ]
             await send(message)
 
         if fault and what == "hang":
@@ -180,7 +235,9 @@ class FaultGate:
         else:
             await self._app(scope, receive, dated)
 
-    async def _without(self, fault: Fault, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _without(
+        self, fault: Fault, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         messages: list[Message] = []
 
         async def keep(message: Message) -> None:
@@ -192,7 +249,9 @@ class FaultGate:
             _drop(body, path.split("."))
         data = json.dumps(body).encode()
         start: MutableMapping[str, Any] = messages[0]
-        start["headers"] = [each for each in start["headers"] if each[0] != b"content-length"]
+        start["headers"] = [
+            each for each in start["headers"] if each[0] != b"content-length"
+        ]
         start["headers"].append((b"content-length", str(len(data)).encode()))
         await send(start)
         await send({"type": "http.response.body", "body": data})
@@ -202,16 +261,25 @@ async def _refuse(fault: Fault, send: Send) -> None:
     reason, message = _REFUSALS[fault.code]
     retry = fault.code in (429, 503)
     details = {"retryAfterSeconds": fault.retry_after_s} if retry else {}
-    body = json.dumps(errors.ApiError(fault.code, reason, message, details).status).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    body = json.dumps(
+        errors.ApiError(fault.code, reason, message, details).status
+    ).encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+    ]
     if retry:
         headers.append((b"retry-after", str(fault.retry_after_s).encode()))
-    await send({"type": "http.response.start", "status": fault.code, "headers": headers})
+    await send(
+        {"type": "http.response.start", "status": fault.code, "headers": headers}
+    )
     await send({"type": "http.response.body", "body": body})
 
 
 async def _abort(send: Send) -> None:
-    """Reset the connection: `send` is a method of the server's cycle, which has the transport."""
+    """Reset the connection: `send` is a method of the server's cycle, which has the
+    transport.
+    """
     cycle: Any = getattr(send, "__self__")  # noqa: B009
     cycle.transport.abort()
     while not cycle.disconnected:  # noqa: ASYNC110

@@ -3,7 +3,13 @@
 import time
 
 from tests.support.kubernetes.controller import Controller
-from tests.support.kubernetes.deletion import FOREGROUND, ORPHAN, OWNED, delete, dependents
+from tests.support.kubernetes.deletion import (
+    FOREGROUND,
+    ORPHAN,
+    OWNED,
+    delete,
+    dependents,
+)
 from tests.support.kubernetes.kinds import BY_KIND, KINDS
 from tests.support.kubernetes.objects import Object, deleting, holds, name, uid
 from tests.support.kubernetes.store import Store
@@ -39,7 +45,9 @@ class Garbage(Controller):
         for reference in references:
             kind = BY_KIND.get(reference["kind"])
             space = obj["metadata"]["namespace"] if kind and kind.namespaced else ""
-            found = self.store.find(kind.plural, space, reference["name"]) if kind else obj
+            found = (
+                self.store.find(kind.plural, space, reference["name"]) if kind else obj
+            )
             if found is not None and (kind is None or uid(found) == reference["uid"]):
                 return False
         return True
@@ -47,7 +55,11 @@ class Garbage(Controller):
     def _orphan(self, plural: str, obj: Object) -> None:
         for kind, child in dependents(self.store, obj):
             with self.store.edit(kind, child) as draft:
-                kept = [ref for ref in draft["metadata"]["ownerReferences"] if ref["uid"] != uid(obj)]
+                kept = [
+                    ref
+                    for ref in draft["metadata"]["ownerReferences"]
+                    if ref["uid"] != uid(obj)
+                ]
                 draft["metadata"].pop("ownerReferences")
                 if kept:
                     draft["metadata"]["ownerReferences"] = kept
@@ -57,17 +69,28 @@ class Garbage(Controller):
         children = dependents(self.store, obj)
         for kind, child in children:
             if not deleting(child):
-                delete(self.store, kind, child, "Foreground" if kind == "jobs" else "Background")
+                delete(
+                    self.store,
+                    kind,
+                    child,
+                    "Foreground" if kind == "jobs" else "Background",
+                )
         if not children:
             self._release(plural, obj, FOREGROUND)
 
     def _release(self, plural: str, obj: Object, finalizer: str) -> None:
         with self.store.edit(plural, obj) as draft:
-            draft["metadata"]["finalizers"] = [each for each in draft["metadata"]["finalizers"] if each != finalizer]
+            draft["metadata"]["finalizers"] = [
+                each for each in draft["metadata"]["finalizers"] if each != finalizer
+            ]
 
     def _empty(self, space: Object) -> None:
-        held = [(plural, obj) for plural, kind in KINDS.items() if kind.namespaced
-                for obj in self.store.all(plural, name(space))]  # fmt: skip
+        held = [
+            (plural, obj)
+            for plural, kind in KINDS.items()
+            if kind.namespaced
+            for obj in self.store.all(plural, name(space))
+        ]
         for plural, obj in held:
             if not deleting(obj):
                 delete(self.store, plural, obj)
@@ -80,7 +103,11 @@ class Garbage(Controller):
         now = time.monotonic()
         for job in self.store.all("jobs"):
             limit = job["spec"].get("ttlSecondsAfterFinished")
-            if limit is None or deleting(job) or not (holds(job, "Complete") or holds(job, "Failed")):
+            if (
+                limit is None
+                or deleting(job)
+                or not (holds(job, "Complete") or holds(job, "Failed"))
+            ):
                 continue
             left = self._finished.setdefault(uid(job), now) + limit - now
             if left <= 0:

@@ -16,7 +16,9 @@ def parse(text: str) -> set[int]:
 
 
 def show(indexes: Iterable[int]) -> str:
-    """Runs of three and more are drawn together, and pairs with a comma, as the Job controller does."""
+    """Runs of three and more are drawn together, and pairs with a comma, as the Job
+    controller does.
+    """
     runs: list[list[int]] = []
     for each in sorted(indexes):
         if runs and runs[-1][-1] == each - 1:

@@ -26,13 +26,17 @@ from tests.support.kubernetes.options import Options
 from tests.support.kubernetes.pods import TRACKING, pod_of
 from tests.support.kubernetes.store import Store
 
-_BACKOFF = Verdict("BackoffLimitExceeded", "Job has reached the specified backoff limit")
+_BACKOFF = Verdict(
+    "BackoffLimitExceeded", "Job has reached the specified backoff limit"
+)
 _DEADLINE = Verdict("DeadlineExceeded", "Job was active longer than specified deadline")
 
 
 @dataclass
 class _Memory:
-    """What the controller keeps of a Job beside its status: monotonic times, and how often it could not make pods."""
+    """What the controller keeps of a Job beside its status: monotonic times, and how
+    often it could not make pods.
+    """
 
     started: float | None = None
     failed_at: float = 0.0
@@ -66,8 +70,12 @@ class _Sight:
 
     @property
     def only_failed(self) -> bool:
-        """Whether a pod is replaced only when it has failed, and not already while it ends."""
-        return self.spec.get("podReplacementPolicy") == "Failed" or bool(self.spec.get("podFailurePolicy"))
+        """Whether a pod is replaced only when it has failed, and not already while it
+        ends.
+        """
+        return self.spec.get("podReplacementPolicy") == "Failed" or bool(
+            self.spec.get("podFailurePolicy")
+        )
 
     @property
     def active(self) -> list[Object]:
@@ -90,7 +98,8 @@ class JobController(Controller):
 
     def __init__(self, store: Store, options: Options, admission: Admission) -> None:
         super().__init__(store)
-        self._options, self._admission = options, admission
+        self._options = options
+        self._admission = admission
         self._recorder = Recorder(store, "job-controller")
         self._memory: dict[str, _Memory] = {}
 
@@ -147,7 +156,9 @@ class JobController(Controller):
             sight.memory.started = time.monotonic()
 
     def _count(self, sight: _Sight) -> None:
-        """Take the pods that have ended into the status, each once: then its finalizer goes."""
+        """Take the pods that have ended into the status, each once: then its finalizer
+        goes.
+        """
         for pod in sight.pods:
             if TRACKING not in (pod["metadata"].get("finalizers") or ()):
                 continue
@@ -155,7 +166,11 @@ class JobController(Controller):
                 self._succeed(sight, pod)
                 self._release(pod)
             elif sight.failed(pod):
-                verdict = judge(sight.job, pod) if phase(pod) == "Failed" else Verdict("Count")
+                verdict = (
+                    judge(sight.job, pod)
+                    if phase(pod) == "Failed"
+                    else Verdict("Count")
+                )
                 if verdict.action == "FailJob" and not sight.verdict:
                     sight.verdict = Verdict("PodFailurePolicy", verdict.message)
                 if verdict.action != "Ignore":
@@ -167,12 +182,21 @@ class JobController(Controller):
         if not sight.indexed:
             sight.status["succeeded"] = sight.status.get("succeeded", 0) + 1
             return
-        done = indexes.parse(sight.status.get("completedIndexes", "")) | {indexes.index_of(pod) or 0}
+        done = indexes.parse(sight.status.get("completedIndexes", "")) | {
+            indexes.index_of(pod) or 0
+        }
         sight.status.update(completedIndexes=indexes.show(done), succeeded=len(done))
 
     def _judge(self, sight: _Sight) -> Verdict | None:
         """Why the Job fails, if it does."""
-        target = next((each for each in sight.status.get("conditions", []) if each["type"] == "FailureTarget"), None)
+        target = next(
+            (
+                each
+                for each in sight.status.get("conditions", [])
+                if each["type"] == "FailureTarget"
+            ),
+            None,
+        )
         if target:
             return Verdict(target["reason"], target["message"])
         if sight.verdict:
@@ -180,7 +204,11 @@ class JobController(Controller):
         if sight.status.get("failed", 0) > sight.spec["backoffLimit"]:
             return _BACKOFF
         limit = sight.spec.get("activeDeadlineSeconds")
-        if limit is not None and not sight.spec.get("suspend") and sight.memory.started is not None:
+        if (
+            limit is not None
+            and not sight.spec.get("suspend")
+            and sight.memory.started is not None
+        ):
             left = sight.memory.started + limit - time.monotonic()
             if left <= 0:
                 return _DEADLINE
@@ -194,7 +222,9 @@ class JobController(Controller):
             set_condition(sight.draft, "FailureTarget", "True", stamp, **ending)
         for pod in sight.active:
             self._delete(sight, pod)
-        sight.pods = [found for pod in sight.pods if (found := self.store.current("pods", pod))]
+        sight.pods = [
+            found for pod in sight.pods if (found := self.store.current("pods", pod))
+        ]
         sight.over = self._options.minor < 31
         self._count(sight)
         if self._options.minor >= 31 and sight.terminating:
@@ -203,7 +233,8 @@ class JobController(Controller):
         self._recorder.warning(sight.job, verdict.action, verdict.message)
 
     def _done(self, sight: _Sight) -> bool:
-        wanted, succeeded = sight.spec.get("completions"), sight.status.get("succeeded", 0)
+        wanted = sight.spec.get("completions")
+        succeeded = sight.status.get("succeeded", 0)
         if wanted is None:
             return succeeded > 0 and not sight.active and not sight.terminating
         return succeeded >= wanted
@@ -221,16 +252,28 @@ class JobController(Controller):
             self._release(pod)
             self._delete(sight, pod)
         if not holds(sight.draft, "Suspended"):
-            set_condition(sight.draft, "Suspended", "True", self.clock.stamp(), reason="JobSuspended",
-                          message="Job suspended")  # fmt: skip
+            set_condition(
+                sight.draft,
+                "Suspended",
+                "True",
+                self.clock.stamp(),
+                reason="JobSuspended",
+                message="Job suspended",
+            )
             self._recorder.normal(sight.job, "Suspended", "Job suspended")
         sight.status.pop("startTime", None)
         sight.memory.started = None
 
     def _resume(self, sight: _Sight) -> None:
         if holds(sight.draft, "Suspended"):
-            set_condition(sight.draft, "Suspended", "False", self.clock.stamp(), reason="JobResumed",
-                          message="Job resumed")  # fmt: skip
+            set_condition(
+                sight.draft,
+                "Suspended",
+                "False",
+                self.clock.stamp(),
+                reason="JobResumed",
+                message="Job resumed",
+            )
             self._recorder.normal(sight.job, "Resumed", "Job resumed")
 
     def _manage(self, sight: _Sight) -> None:
@@ -247,23 +290,35 @@ class JobController(Controller):
         if wait > 0:
             sight.wakes.append(wait)
             return
-        taken = {indexes.index_of(pod) for pod in busy} | indexes.parse(sight.status.get("completedIndexes", ""))
-        free = (each for each in range(sight.spec.get("completions") or 0) if each not in taken)
+        taken = {indexes.index_of(pod) for pod in busy} | indexes.parse(
+            sight.status.get("completedIndexes", "")
+        )
+        free = (
+            each
+            for each in range(sight.spec.get("completions") or 0)
+            if each not in taken
+        )
         for _ in range(missing):
             if not self._create(sight, next(free, None) if sight.indexed else None):
                 return
 
     def _wanted(self, sight: _Sight) -> int:
-        parallelism, wanted = sight.spec["parallelism"], sight.spec.get("completions")
+        parallelism = sight.spec["parallelism"]
+        wanted = sight.spec.get("completions")
         if wanted is None:
             return len(sight.active) if sight.status.get("succeeded") else parallelism
         return min(parallelism, wanted - sight.status.get("succeeded", 0))
 
     def _wait_s(self, sight: _Sight) -> float:
         """How long until the next pod may be made, which doubles with each failure."""
-        memory, now = sight.memory, time.monotonic()
+        memory = sight.memory
+        now = time.monotonic()
         failures = min(sight.status.get("failed", 0), 12)
-        after = memory.failed_at + self._options.job_backoff_s * 2 ** (failures - 1) if memory.failed_at else 0.0
+        after = (
+            memory.failed_at + self._options.job_backoff_s * 2 ** (failures - 1)
+            if memory.failed_at
+            else 0.0
+        )
         return max(after, memory.again_at) - now
 
     def _create(self, sight: _Sight, index: int | None) -> bool:
@@ -272,33 +327,49 @@ class JobController(Controller):
             made = self._admission.create("pods", namespace(sight.job), pod)
         except ApiError as error:
             sight.memory.refused += 1
-            wait = min(self._options.job_backoff_s * 2 ** min(sight.memory.refused, 10), 10.0)
+            wait = min(
+                self._options.job_backoff_s * 2 ** min(sight.memory.refused, 10), 10.0
+            )
             sight.memory.again_at = time.monotonic() + wait
             sight.wakes.append(wait)
-            self._recorder.warning(sight.job, "FailedCreate", f"Error creating: {error.message}")
+            self._recorder.warning(
+                sight.job, "FailedCreate", f"Error creating: {error.message}"
+            )
             return False
         sight.memory.refused = 0
         sight.pods.append(made)
-        self._recorder.normal(sight.job, "SuccessfulCreate", f"Created pod: {name(made)}")
+        self._recorder.normal(
+            sight.job, "SuccessfulCreate", f"Created pod: {name(made)}"
+        )
         return True
 
     def _delete(self, sight: _Sight, pod: Object) -> None:
         delete(self.store, "pods", pod)
-        self._recorder.normal(sight.job, "SuccessfulDelete", f"Deleted pod: {name(pod)}")
+        self._recorder.normal(
+            sight.job, "SuccessfulDelete", f"Deleted pod: {name(pod)}"
+        )
 
     def _release(self, pod: Object) -> None:
         found = self.store.current("pods", pod)
         if found and TRACKING in (found["metadata"].get("finalizers") or ()):
             with self.store.edit("pods", found) as draft:
-                draft["metadata"]["finalizers"] = [each for each in draft["metadata"]["finalizers"] if each != TRACKING]
+                draft["metadata"]["finalizers"] = [
+                    each for each in draft["metadata"]["finalizers"] if each != TRACKING
+                ]
 
     def _tally(self, sight: _Sight) -> None:
         """How many pods are at it now."""
-        pods = [found for pod in sight.pods if (found := self.store.current("pods", pod))]
+        pods = [
+            found for pod in sight.pods if (found := self.store.current("pods", pod))
+        ]
         running = [pod for pod in pods if not ended(pod) and not deleting(pod)]
         ready = sum(holds(pod, "Ready") for pod in running)
         ending = sum(not ended(pod) and deleting(pod) for pod in pods)
-        for key, value in (("active", len(running)), ("ready", ready), ("terminating", ending)):
+        for key, value in (
+            ("active", len(running)),
+            ("ready", ready),
+            ("terminating", ending),
+        ):
             if value or key != "active":
                 sight.status[key] = value
             else:

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A row of discovery. `fields`: what a field selector may ask for, beside name and namespace."""
+    """A row of discovery.
+
+    `fields`: what a field selector may ask for, beside name and namespace.
+    """
 
     group: str
     version: str
@@ -28,16 +31,48 @@ class Kind:
         return f"{self.kind}.{self.group}" if self.group else self.kind
 
 
-_POD_FIELDS = ("spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "status.phase",
-               "status.podIP", "status.nominatedNodeName")  # fmt: skip
-_EVENT_FIELDS = (*(f"involvedObject.{key}" for key in ("kind", "namespace", "name", "uid", "apiVersion",
-                 "resourceVersion", "fieldPath")), "reason", "reportingComponent", "source", "type")  # fmt: skip
+_POD_FIELDS = (
+    "spec.nodeName",
+    "spec.restartPolicy",
+    "spec.schedulerName",
+    "spec.serviceAccountName",
+    "status.phase",
+    "status.podIP",
+    "status.nominatedNodeName",
+)
+_EVENT_FIELDS = (
+    *(
+        f"involvedObject.{key}"
+        for key in (
+            "kind",
+            "namespace",
+            "name",
+            "uid",
+            "apiVersion",
+            "resourceVersion",
+            "fieldPath",
+        )
+    ),
+    "reason",
+    "reportingComponent",
+    "source",
+    "type",
+)
 
 KINDS = {
     each.plural: each
     for each in (
-        Kind("", "v1", "namespaces", "Namespace", namespaced=False, fields=("status.phase",)),
-        Kind("", "v1", "nodes", "Node", namespaced=False, fields=("spec.unschedulable",)),
+        Kind(
+            "",
+            "v1",
+            "namespaces",
+            "Namespace",
+            namespaced=False,
+            fields=("status.phase",),
+        ),
+        Kind(
+            "", "v1", "nodes", "Node", namespaced=False, fields=("spec.unschedulable",)
+        ),
         Kind("", "v1", "pods", "Pod", fields=_POD_FIELDS),
         Kind("", "v1", "events", "Event", fields=_EVENT_FIELDS),
         Kind("", "v1", "secrets", "Secret", fields=("type",)),
@@ -46,9 +81,24 @@ KINDS = {
         Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim"),
         Kind("", "v1", "resourcequotas", "ResourceQuota"),
         Kind("batch", "v1", "jobs", "Job", fields=("status.successful",)),
-        Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False),
+        Kind(
+            "scheduling.k8s.io",
+            "v1",
+            "priorityclasses",
+            "PriorityClass",
+            namespaced=False,
+        ),
     )
 }
 BY_KIND = {each.kind: each for each in KINDS.values()}
 GROUPS = ("batch", "scheduling.k8s.io", "authorization.k8s.io")
-VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+VERBS = [
+    "create",
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "update",
+    "watch",
+]

@@ -8,7 +8,15 @@ from tests.support.kubernetes import demand, errors
 from tests.support.kubernetes.controller import Controller
 from tests.support.kubernetes.logs import Wanted
 from tests.support.kubernetes.nodes import GPU
-from tests.support.kubernetes.objects import Object, containers, deleting, ended, name, namespace, uid
+from tests.support.kubernetes.objects import (
+    Object,
+    containers,
+    deleting,
+    ended,
+    name,
+    namespace,
+    uid,
+)
 from tests.support.kubernetes.quantity import amounts, text
 from tests.support.kubernetes.worker import Tools, Worker
 
@@ -20,14 +28,17 @@ class Kubelet(Controller):
 
     def __init__(self, tools: Tools, failed: Callable[[Exception], None]) -> None:
         super().__init__(tools.store)
-        self._tools, self._failed = tools, failed
+        self._tools = tools
+        self._failed = failed
         self._workers: dict[str, tuple[Worker, asyncio.Task[None]]] = {}
         self._lost: set[str] = set()
-        self._addresses, self._again = 0, False
+        self._addresses = 0
+        self._again = False
 
     def reconcile(self) -> float | None:
         self._again = False
-        pods, nodes = {uid(pod): pod for pod in self.store.by_age("pods")}, {*map(name, self.store.all("nodes"))}
+        pods = {uid(pod): pod for pod in self.store.by_age("pods")}
+        nodes = {*map(name, self.store.all("nodes"))}
         for pod in pods.values():
             if pod["spec"].get("nodeName") in nodes - self._lost:
                 self._tend(pod)
@@ -50,11 +61,16 @@ class Kubelet(Controller):
 
     def _take(self, pod: Object) -> None:
         worker = Worker(self._tools, pod, self._address(pod))
-        if any("waiting" not in each["state"] for each in pod["status"].get("containerStatuses") or ()):
+        if any(
+            "waiting" not in each["state"]
+            for each in pod["status"].get("containerStatuses") or ()
+        ):
             worker.bury()
             return
         refusal = self._refusal(pod)
-        if refusal and any(each.leaving for each, _ in self._on(pod["spec"]["nodeName"])):
+        if refusal and any(
+            each.leaving for each, _ in self._on(pod["spec"]["nodeName"])
+        ):
             self._again = True  # What was deleted by force still ends.
             return
         if refusal:
@@ -77,28 +93,53 @@ class Kubelet(Controller):
         """The pod's and its node's."""
         self._addresses += 1
         node = self.store.get("nodes", "", pod["spec"]["nodeName"])
-        return f"10.244.{self._addresses // 250}.{self._addresses % 250 + 2}", node["status"]["addresses"][0]["address"]
+        return (
+            f"10.244.{self._addresses // 250}.{self._addresses % 250 + 2}",
+            node["status"]["addresses"][0]["address"],
+        )
 
     def _on(self, node: str) -> list[tuple[Worker, "asyncio.Task[None]"]]:
         """Who runs there, or still ends."""
-        mine = [each for each in self._workers.values() if each[0].pod["spec"]["nodeName"] == node]
+        mine = [
+            each
+            for each in self._workers.values()
+            if each[0].pod["spec"]["nodeName"] == node
+        ]
         return [each for each in mine if not each[0].over]
 
     def _refusal(self, pod: Object) -> tuple[str, str] | None:
         """Why the node does not take what the scheduler, or a person, put on it."""
         node = self.store.get("nodes", "", pod["spec"]["nodeName"])
         there = [worker.pod for worker, _ in self._on(name(node))]
-        used, allocatable = demand.total(there), amounts(node["status"]["allocatable"])
+        used = demand.total(there)
+        allocatable = amounts(node["status"]["allocatable"])
         for resource, value in demand.requests(pod).items():
             free = allocatable.get(resource, 0) - used.get(resource, 0)
             if value > free and resource == GPU:
-                return "UnexpectedAdmissionError", (
-                    f"Allocate failed due to requested number of devices unavailable for {GPU}. "
-                    f"Requested: {value}, Available: {free}, which is unexpected")  # fmt: skip
+                return (
+                    "UnexpectedAdmissionError",
+                    (
+                        "Allocate failed due to requested number of devices unavailable"
+                        f" for {GPU}. Requested: {value}, Available: {free}, which is"
+                        " unexpected"
+                    ),
+                )
             if value > free:
-                shown = [text(each) for each in (value, used.get(resource, value - value), allocatable[resource])]
-                return f"OutOf{resource}", (f"Node didn't have enough resource: {resource}, requested: {shown[0]}, "
-                                            f"used: {shown[1]}, capacity: {shown[2]}")  # fmt: skip
+                shown = [
+                    text(each)
+                    for each in (
+                        value,
+                        used.get(resource, value - value),
+                        allocatable[resource],
+                    )
+                ]
+                return (
+                    f"OutOf{resource}",
+                    (
+                        f"Node didn't have enough resource: {resource}, requested:"
+                        f" {shown[0]}, used: {shown[1]}, capacity: {shown[2]}"
+                    ),
+                )
         return None
 
     def _clear(self, living: set[str]) -> None:
@@ -136,16 +177,30 @@ class Kubelet(Controller):
         if node in self._lost:
             host = pod["status"].get("hostIP", "")
             path = f"containerLogs/{namespace(pod)}/{name(pod)}/{container}"
-            raise errors.ApiError(500, "InternalError", f'Get "https://{host}:10250/{path}": dial tcp {host}:10250: '
-                                  "connect: no route to host")  # fmt: skip
-        statuses = [*pod["status"].get("initContainerStatuses", ()), *pod["status"].get("containerStatuses", ())]
+            raise errors.ApiError(
+                500,
+                "InternalError",
+                f'Get "https://{host}:10250/{path}": dial tcp {host}:10250: '
+                "connect: no route to host",
+            )
+        statuses = [
+            *pod["status"].get("initContainerStatuses", ()),
+            *pod["status"].get("containerStatuses", ()),
+        ]
         status = next((each for each in statuses if each["name"] == container), {})
         waiting = status.get("state", {}).get("waiting")
         log = self._tools.logs.get((uid(pod), container))
         if (waiting and not status.get("restartCount")) or log is None:
             reason = (waiting or {}).get("reason", "ContainerCreating")
-            why = "trying and failing to pull image" if reason in ("ErrImagePull", "ImagePullBackOff") else reason
-            raise errors.bad_request(f'container "{container}" in pod "{name(pod)}" is waiting to start: {why}')
+            why = (
+                "trying and failing to pull image"
+                if reason in ("ErrImagePull", "ImagePullBackOff")
+                else reason
+            )
+            raise errors.bad_request(
+                f'container "{container}" in pod "{name(pod)}" is waiting to start:'
+                f" {why}"
+            )
         return log.read(wanted)
 
 
@@ -154,7 +209,10 @@ def pick(pod: Object, wanted: str | None) -> str:
     names = [each["name"] for each in containers(pod)]
     if wanted is None and len(pod["spec"]["containers"]) > 1:
         shown = " ".join(each["name"] for each in pod["spec"]["containers"])
-        raise errors.bad_request(f"a container name must be specified for pod {name(pod)}, choose one of: [{shown}]")
+        raise errors.bad_request(
+            f"a container name must be specified for pod {name(pod)}, choose one of:"
+            f" [{shown}]"
+        )
     chosen: str = wanted or pod["spec"]["containers"][0]["name"]
     if chosen not in names:
         raise errors.bad_request(f"container {chosen} is not valid for pod {name(pod)}")

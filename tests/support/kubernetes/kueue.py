@@ -1,4 +1,6 @@
-"""Kueue in small: Jobs of a queue wait, suspended, until its quota has room for them."""
+"""Kueue in small: Jobs of a queue wait, suspended, until its quota has room for
+them.
+"""
 
 from tests.support.kubernetes import demand
 from tests.support.kubernetes.admission import QUEUE
@@ -21,9 +23,15 @@ class Kueue(Controller):
         self._told: dict[str, str] = {}
 
     def reconcile(self) -> float | None:
-        jobs = [job for job in self.store.by_age("jobs") if QUEUE in labels(job) and self._quota]
+        jobs = [
+            job
+            for job in self.store.by_age("jobs")
+            if QUEUE in labels(job) and self._quota
+        ]
         for queue, quota in self._quota.items():
-            mine = [job for job in jobs if labels(job)[QUEUE] == queue and not _over(job)]
+            mine = [
+                job for job in jobs if labels(job)[QUEUE] == queue and not _over(job)
+            ]
             used = sum(_gpus(job) for job in mine if uid(job) in self._admitted)
             for job in mine:
                 if uid(job) not in self._admitted and used + _gpus(job) <= quota:
@@ -31,8 +39,12 @@ class Kueue(Controller):
                     self._admit(job, queue)
                 elif uid(job) not in self._admitted:
                     more = used + _gpus(job) - quota
-                    self._tell(job, "couldn't assign flavors to pod set main: insufficient unused quota for "
-                               f"{GPU} in flavor default-flavor, {more} more needed")  # fmt: skip
+                    self._tell(
+                        job,
+                        "couldn't assign flavors to pod set main: insufficient unused"
+                        f" quota for {GPU} in flavor default-flavor, {more} more"
+                        " needed",
+                    )
         for job in jobs:
             if labels(job)[QUEUE] not in self._quota and not _over(job):
                 self._tell(job, f"LocalQueue {labels(job)[QUEUE]} doesn't exist")
@@ -56,4 +68,10 @@ def _over(job: Object) -> bool:
 
 def _gpus(job: Object) -> int:
     each = demand.requests(job["spec"]["template"]).get(GPU, 0)
-    return int(each * min(job["spec"]["parallelism"], job["spec"].get("completions") or job["spec"]["parallelism"]))
+    return int(
+        each
+        * min(
+            job["spec"]["parallelism"],
+            job["spec"].get("completions") or job["spec"]["parallelism"],
+        )
+    )

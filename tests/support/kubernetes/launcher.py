@@ -1,9 +1,11 @@
-"""Becomes the init of one container: `python3 -I -S launcher.py SPEC STATUS_FD`. The standard library only.
+"""Becomes the init of one container: `python3 -I -S launcher.py SPEC STATUS_FD`. The
+standard library only.
 
-SPEC is a JSON file: `root` (an empty folder), `mounts` (pairs of host path and path inside, and whether read-only),
-`command`, `environment`, `workdir`, `hostname`, `beside_pause`. To STATUS_FD goes `pid N`, and what went wrong before
-the command ran.
-This process stands outside, waits for the container's init, and ends as it did: 128 + N for a signal N.
+SPEC is a JSON file: `root` (an empty folder), `mounts` (pairs of host path and path
+inside, and whether read-only), `command`, `environment`, `workdir`, `hostname`,
+`beside_pause`. To STATUS_FD goes `pid N`, and what went wrong before the command ran.
+This process stands outside, waits for the container's init, and ends as it did: 128 + N
+for a signal N.
 """
 
 # It starts before each container, and pathlib would double how long that takes.
@@ -22,8 +24,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_NEWNS, _NEWUTS, _NEWIPC, _NEWPID = 0x20000, 0x4000000, 0x8000000, 0x20000000
-_BIND, _REC, _PRIVATE, _READ_ONLY, _REMOUNT = 4096, 16384, 1 << 18, 1, 32
+_NEWNS = 0x20000
+_NEWUTS = 0x4000000
+_NEWIPC = 0x8000000
+_NEWPID = 0x20000000
+_BIND = 4096
+_REC = 16384
+_PRIVATE = 1 << 18
+_READ_ONLY = 1
+_REMOUNT = 32
 _PDEATHSIG = 1
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "fuse")
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -36,7 +45,14 @@ def _call(name: str, *arguments: object) -> None:
 
 
 def _mount(source: str, target: str, flags: int, kind: str | None = None) -> None:
-    _call("mount", source.encode(), target.encode(), kind and kind.encode(), ctypes.c_ulong(flags), None)
+    _call(
+        "mount",
+        source.encode(),
+        target.encode(),
+        kind and kind.encode(),
+        ctypes.c_ulong(flags),
+        None,
+    )
 
 
 def _make(path: str, like: str) -> None:
@@ -48,7 +64,9 @@ def _make(path: str, like: str) -> None:
 
 
 def _opened(mounts: list[tuple[str, str, bool]], workdir: str) -> set[str]:
-    """The folders of the host that must be private, as something is to be made in them that the host has not."""
+    """The folders of the host that must be private, as something is to be made in them
+    that the host has not.
+    """
     found = {"/"}
     for path in [inside for _, inside, _ in mounts] + [workdir]:
         while not os.path.exists(path):
@@ -62,7 +80,9 @@ def _opened(mounts: list[tuple[str, str, bool]], workdir: str) -> set[str]:
 
 
 def _mirror(root: str, folders: set[str]) -> None:
-    """The host's file system, with those folders made anew: what lies in them is the host's, they are not."""
+    """The host's file system, with those folders made anew: what lies in them is the
+    host's, they are not.
+    """
     for folder in sorted(folders, key=len):
         for entry in os.scandir(folder):
             target = root + entry.path
@@ -77,18 +97,28 @@ def _mirror(root: str, folders: set[str]) -> None:
 
 def _devices(root: str) -> None:
     """A small /dev of its own, with the GPUs of the host where there are some."""
-    names = [name for name in os.listdir("/dev") if name in _DEVICES or name.startswith("nvidia")]
+    names = [
+        name
+        for name in os.listdir("/dev")
+        if name in _DEVICES or name.startswith("nvidia")
+    ]
     for name in names:
         _make(f"{root}/dev/{name}", f"/dev/{name}")
         _mount(f"/dev/{name}", f"{root}/dev/{name}", _BIND | _REC)
     os.makedirs(f"{root}/dev/shm", exist_ok=True)
     _mount("shm", f"{root}/dev/shm", 0, "tmpfs")
-    for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
+    for name, target in (
+        ("fd", "fd"),
+        ("stdin", "fd/0"),
+        ("stdout", "fd/1"),
+        ("stderr", "fd/2"),
+    ):
         os.symlink(f"/proc/self/{target}", f"{root}/dev/{name}")
 
 
 def _furnish(spec: dict[str, Any]) -> None:
-    root = "/proc"  # No other folder of the host holds it, so none is mirrored into itself.
+    # No other folder of the host holds it, so none is mirrored into itself.
+    root = "/proc"
     _mount("none", "/", _REC | _PRIVATE)
     _mount(spec["root"], root, _BIND)
     os.makedirs(root + "/proc")
@@ -115,7 +145,8 @@ def _become(spec: dict[str, Any]) -> None:
     name = spec["hostname"].encode()
     _call("sethostname", name, len(name))
     os.umask(0o022)
-    command, environment = spec["command"], spec["environment"]
+    command = spec["command"]
+    environment = spec["environment"]
     program = shutil.which(command[0], path=environment.get("PATH", ""))
     if program is None:
         raise OSError(_missing(command[0]))
@@ -133,7 +164,9 @@ def _missing(word: str) -> str:
 
 
 def _pause(status: int) -> int:
-    """Process 1 of a pod whose containers share their processes: it reaps what is left to it."""
+    """Process 1 of a pod whose containers share their processes: it reaps what is left
+    to it.
+    """
     pid = os.fork()
     if pid:
         return pid

@@ -23,7 +23,10 @@ class Wanted:
 
 
 class Log:
-    """Lines with their times. A line is there once it is whole, is long, or nothing more comes."""
+    """Lines with their times.
+
+    A line is there once it is whole, is long, or nothing more comes.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -45,7 +48,8 @@ class Log:
         """Nothing more comes."""
         if self._rest:
             self._lines.append((self._clock.now(), self._rest))
-        self._rest, self._closed = b"", True
+        self._rest = b""
+        self._closed = True
         self._wake()
 
     def _wake(self) -> None:
@@ -54,7 +58,9 @@ class Log:
 
     def tail(self, size: int) -> str:
         """The last bytes."""
-        return b"".join(line for _, line in self._lines[-80:])[-size:].decode(errors="replace")
+        return b"".join(line for _, line in self._lines[-80:])[-size:].decode(
+            errors="replace"
+        )
 
     async def read(self, wanted: Wanted) -> AsyncIterator[bytes]:
         """What is asked for, and with `follow` what comes."""
@@ -68,7 +74,11 @@ class Log:
                 left -= len(chunk)
             if chunk:
                 yield chunk
-            if (self._closed and index == len(self._lines)) or not wanted.follow or left == 0:
+            if (
+                (self._closed and index == len(self._lines))
+                or not wanted.follow
+                or left == 0
+            ):
                 return
             if index == len(self._lines):
                 await self._grown.wait()

@@ -1,4 +1,6 @@
-"""Nodes: what they have, whether they answer, and what becomes of pods on those that do not."""
+"""Nodes: what they have, whether they answer, and what becomes of pods on those that do
+not.
+"""
 
 import time
 import uuid
@@ -24,8 +26,17 @@ from tests.support.kubernetes.store import Store
 GPU = "nvidia.com/gpu"
 UNREACHABLE = "node.kubernetes.io/unreachable"
 _CORDONED = "node.kubernetes.io/unschedulable"
-_COMPUTE = {"H200": (9, 0), "H100": (9, 0), "L40": (8, 9), "L4": (8, 9), "A100": (8, 0), "A10": (8, 6), "T4": (7, 5),
-            "V100": (7, 0), "B200": (10, 0)}  # fmt: skip
+_COMPUTE = {
+    "H200": (9, 0),
+    "H100": (9, 0),
+    "L40": (8, 9),
+    "L4": (8, 9),
+    "A100": (8, 0),
+    "A10": (8, 6),
+    "T4": (7, 5),
+    "V100": (7, 0),
+    "B200": (10, 0),
+}
 
 
 @dataclass(frozen=True)
@@ -48,43 +59,89 @@ class Node:
     @property
     def uuids(self) -> tuple[str, ...]:
         """Its GPUs, the same in each run."""
-        return tuple(f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{self.name}/{each}')}" for each in range(self.gpus))
+        return tuple(
+            f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{self.name}/{each}')}"
+            for each in range(self.gpus)
+        )
 
     @property
     def all_labels(self) -> dict[str, str]:
-        """What the kubelet, the cloud and NVIDIA's feature discovery say of it, and its own."""
+        """What the kubelet, the cloud and NVIDIA's feature discovery say of it, and its
+        own.
+        """
         found = {
-            "kubernetes.io/hostname": self.name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
-            "topology.kubernetes.io/region": self.region, "topology.kubernetes.io/zone": self.zone,
+            "kubernetes.io/hostname": self.name,
+            "kubernetes.io/os": "linux",
+            "kubernetes.io/arch": "amd64",
+            "topology.kubernetes.io/region": self.region,
+            "topology.kubernetes.io/zone": self.zone,
             "node.kubernetes.io/instance-type": self.instance_type,
-        }  # fmt: skip
+        }
         if self.gpus:
-            found |= {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": self.gpu_product,
-                      "nvidia.com/gpu.memory": str(self.gpu_memory_mib), "nvidia.com/gpu.count": str(self.gpus),
-                      "nvidia.com/mig.capable": "false"}  # fmt: skip
-            compute = next((each for key, each in _COMPUTE.items() if key in self.gpu_product), (8, 0))
-            found |= {f"{GPU}.compute.{key}": str(each) for key, each in zip(("major", "minor"), compute, strict=True)}
+            found |= {
+                "nvidia.com/gpu.present": "true",
+                "nvidia.com/gpu.product": self.gpu_product,
+                "nvidia.com/gpu.memory": str(self.gpu_memory_mib),
+                "nvidia.com/gpu.count": str(self.gpus),
+                "nvidia.com/mig.capable": "false",
+            }
+            compute = next(
+                (each for key, each in _COMPUTE.items() if key in self.gpu_product),
+                (8, 0),
+            )
+            found |= {
+                f"{GPU}.compute.{key}": str(each)
+                for key, each in zip(("major", "minor"), compute, strict=True)
+            }
         return {**found, **self.labels}
 
     def object(self, number: int, stamp: str, version: str) -> Object:
         """What the API shows of it."""
-        amounts = {"cpu": f"{round(self.cpus * 1000)}m" if self.cpus % 1 else str(int(self.cpus)),
-                   "memory": f"{round(self.memory_gb * 1024)}Mi", "pods": str(self.pods),
-                   "ephemeral-storage": "100Gi", **({GPU: str(self.gpus)} if self.gpus else {})}  # fmt: skip
+        amounts = {
+            "cpu": (
+                f"{round(self.cpus * 1000)}m" if self.cpus % 1 else str(int(self.cpus))
+            ),
+            "memory": f"{round(self.memory_gb * 1024)}Mi",
+            "pods": str(self.pods),
+            "ephemeral-storage": "100Gi",
+            **({GPU: str(self.gpus)} if self.gpus else {}),
+        }
         obj: Object = {
-            "metadata": {"name": self.name, "labels": self.all_labels, "annotations": {}},
-            "spec": {"providerID": f"fake:///{self.zone}/{self.name}", **_taints(self.taints)},
-            "status": {
-                "capacity": amounts, "allocatable": dict(amounts), "conditions": [],
-                "addresses": [{"type": "InternalIP", "address": f"10.0.0.{number + 1}"},
-                              {"type": "Hostname", "address": self.name}],
-                "nodeInfo": {"kubeletVersion": f"v{version}.0", "architecture": "amd64", "operatingSystem": "linux",
-                             "containerRuntimeVersion": "containerd://1.7.20", "osImage": "Debian GNU/Linux 12",
-                             "kernelVersion": "6.1.0", "machineID": "", "systemUUID": "", "bootID": "",
-                             "kubeProxyVersion": f"v{version}.0"},
+            "metadata": {
+                "name": self.name,
+                "labels": self.all_labels,
+                "annotations": {},
             },
-        }  # fmt: skip
-        for kind, reason in (("MemoryPressure", "KubeletHasSufficientMemory"), ("DiskPressure", "KubeletHasNoDisk")):
+            "spec": {
+                "providerID": f"fake:///{self.zone}/{self.name}",
+                **_taints(self.taints),
+            },
+            "status": {
+                "capacity": amounts,
+                "allocatable": dict(amounts),
+                "conditions": [],
+                "addresses": [
+                    {"type": "InternalIP", "address": f"10.0.0.{number + 1}"},
+                    {"type": "Hostname", "address": self.name},
+                ],
+                "nodeInfo": {
+                    "kubeletVersion": f"v{version}.0",
+                    "architecture": "amd64",
+                    "operatingSystem": "linux",
+                    "containerRuntimeVersion": "containerd://1.7.20",
+                    "osImage": "Debian GNU/Linux 12",
+                    "kernelVersion": "6.1.0",
+                    "machineID": "",
+                    "systemUUID": "",
+                    "bootID": "",
+                    "kubeProxyVersion": f"v{version}.0",
+                },
+            },
+        }
+        for kind, reason in (
+            ("MemoryPressure", "KubeletHasSufficientMemory"),
+            ("DiskPressure", "KubeletHasNoDisk"),
+        ):
             set_condition(obj, kind, "False", stamp, reason=reason)
         _ready(obj, stamp)
         return obj
@@ -95,7 +152,9 @@ def _taints(texts: tuple[str, ...]) -> Object:
     for text in texts:
         pair, _, effect = text.partition(":")
         key, _, value = pair.partition("=")
-        taints.append({"key": key, **({"value": value} if value else {}), "effect": effect})
+        taints.append(
+            {"key": key, **({"value": value} if value else {}), "effect": effect}
+        )
     return {"taints": taints} if taints else {}
 
 
@@ -107,7 +166,9 @@ def _ready(obj: Object, stamp: str) -> None:
 def _add_taint(draft: Object, key: str, effect: str, stamp: str | None = None) -> None:
     taints: list[Object] = draft["spec"].setdefault("taints", [])
     if not any((each["key"], each["effect"]) == (key, effect) for each in taints):
-        taints.append({"key": key, "effect": effect, **({"timeAdded": stamp} if stamp else {})})
+        taints.append(
+            {"key": key, "effect": effect, **({"timeAdded": stamp} if stamp else {})}
+        )
 
 
 def _drop_taint(draft: Object, key: str) -> None:
@@ -124,13 +185,17 @@ def tolerates(pod: Object, taint: Object) -> Object | None:
             continue
         if each.get("key") and each["key"] != taint["key"]:
             continue
-        if each.get("operator", "Equal") == "Exists" or each.get("value", "") == taint.get("value", ""):
+        if each.get("operator", "Equal") == "Exists" or each.get(
+            "value", ""
+        ) == taint.get("value", ""):
             return each
     return None
 
 
 class NodeLifecycle(Controller):
-    """Taints what does not answer or is cordoned, evicts by taints, and clears away pods of dead nodes."""
+    """Taints what does not answer or is cordoned, evicts by taints, and clears away
+    pods of dead nodes.
+    """
 
     def __init__(self, store: Store, options: Options) -> None:
         super().__init__(store)
@@ -141,14 +206,23 @@ class NodeLifecycle(Controller):
 
     def lose(self, node: str) -> None:
         """The node stopped to answer."""
-        obj, stamp = self.store.get("nodes", "", node), self.clock.stamp()
+        obj = self.store.get("nodes", "", node)
+        stamp = self.clock.stamp()
         with self.store.edit("nodes", obj) as draft:
             for kind in ("MemoryPressure", "DiskPressure", "Ready"):
-                set_condition(draft, kind, "Unknown", stamp, reason="NodeStatusUnknown",
-                              message="Kubelet stopped posting node status.")  # fmt: skip
+                set_condition(
+                    draft,
+                    kind,
+                    "Unknown",
+                    stamp,
+                    reason="NodeStatusUnknown",
+                    message="Kubelet stopped posting node status.",
+                )
             _add_taint(draft, UNREACHABLE, "NoSchedule", stamp)
             _add_taint(draft, UNREACHABLE, "NoExecute", stamp)
-        self._recorder.normal(obj, "NodeNotReady", f"Node {node} status is now: NodeNotReady")
+        self._recorder.normal(
+            obj, "NodeNotReady", f"Node {node} status is now: NodeNotReady"
+        )
         for pod in self._pods(node):
             if not ended(pod):
                 with self.store.edit("pods", pod) as draft:
@@ -157,7 +231,8 @@ class NodeLifecycle(Controller):
 
     def restore(self, node: str) -> None:
         """It answers again."""
-        obj, stamp = self.store.get("nodes", "", node), self.clock.stamp()
+        obj = self.store.get("nodes", "", node)
+        stamp = self.clock.stamp()
         with self.store.edit("nodes", obj) as draft:
             for kind in ("MemoryPressure", "DiskPressure"):
                 set_condition(draft, kind, "False", stamp)
@@ -170,12 +245,17 @@ class NodeLifecycle(Controller):
             draft["spec"]["unschedulable"] = cordoned
 
     def reconcile(self) -> float | None:
-        now, wakes = time.monotonic(), list[float]()
+        now = time.monotonic()
+        wakes = list[float]()
         nodes = {name(node): node for node in self.store.all("nodes")}
         for node in nodes.values():
             with self.store.edit("nodes", node) as draft:
                 cordoned = draft["spec"].get("unschedulable")
-                _add_taint(draft, _CORDONED, "NoSchedule") if cordoned else _drop_taint(draft, _CORDONED)
+                (
+                    _add_taint(draft, _CORDONED, "NoSchedule")
+                    if cordoned
+                    else _drop_taint(draft, _CORDONED)
+                )
         for pod in self.store.all("pods"):
             where = pod["spec"].get("nodeName")
             if where in nodes and not ended(pod):
@@ -218,14 +298,24 @@ class NodeLifecycle(Controller):
 
     def _evict(self, pod: Object, lost: bool) -> None:
         with self.store.edit("pods", pod) as draft:
-            set_condition(draft, "DisruptionTarget", "True", self.clock.stamp(), reason="DeletionByTaintManager",
-                          message="Taint manager: deleting due to NoExecute taint")  # fmt: skip
+            set_condition(
+                draft,
+                "DisruptionTarget",
+                "True",
+                self.clock.stamp(),
+                reason="DeletionByTaintManager",
+                message="Taint manager: deleting due to NoExecute taint",
+            )
             if lost:
                 node = pod["spec"]["nodeName"]
-                message = f"Node {node} which was running pod {name(pod)} is unresponsive"
+                message = (
+                    f"Node {node} which was running pod {name(pod)} is unresponsive"
+                )
                 draft["status"] |= {"reason": "NodeLost", "message": message}
         where = f"{pod['metadata']['namespace']}/{name(pod)}"
-        self._evictor.normal(pod, "TaintManagerEviction", f"Marking for deletion Pod {where}")
+        self._evictor.normal(
+            pod, "TaintManagerEviction", f"Marking for deletion Pod {where}"
+        )
         delete(self.store, "pods", pod)
 
     def _collect(self, pod: Object) -> None:
@@ -234,9 +324,17 @@ class NodeLifecycle(Controller):
             if not ended(draft):
                 draft["status"]["phase"] = "Failed"
             if not ended(pod) and not holds(draft, "DisruptionTarget"):
-                set_condition(draft, "DisruptionTarget", "True", self.clock.stamp(), reason="DeletionByPodGC",
-                              message="PodGC: node no longer exists")  # fmt: skip
+                set_condition(
+                    draft,
+                    "DisruptionTarget",
+                    "True",
+                    self.clock.stamp(),
+                    reason="DeletionByPodGC",
+                    message="PodGC: node no longer exists",
+                )
         self.store.finish("pods", pod)
 
     def _pods(self, node: str) -> list[Object]:
-        return [pod for pod in self.store.all("pods") if pod["spec"].get("nodeName") == node]
+        return [
+            pod for pod in self.store.all("pods") if pod["spec"].get("nodeName") == node
+        ]

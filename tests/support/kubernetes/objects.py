@@ -68,7 +68,14 @@ def containers(pod: Object) -> list[Object]:
 
 def condition(obj: Object, kind: str) -> Object | None:
     """The condition of that type."""
-    return next((each for each in obj.get("status", {}).get("conditions") or () if each["type"] == kind), None)
+    return next(
+        (
+            each
+            for each in obj.get("status", {}).get("conditions") or ()
+            if each["type"] == kind
+        ),
+        None,
+    )
 
 
 def holds(obj: Object, kind: str) -> bool:
@@ -77,12 +84,25 @@ def holds(obj: Object, kind: str) -> bool:
     return found is not None and found["status"] == "True"
 
 
-def set_condition(draft: Object, kind: str, status: str, stamp: str, *, reason: str = "", message: str = "") -> None:
+def set_condition(
+    draft: Object,
+    kind: str,
+    status: str,
+    stamp: str,
+    *,
+    reason: str = "",
+    message: str = "",
+) -> None:
     """Write a condition; its transition time changes only with its status."""
     conditions = draft.setdefault("status", {}).setdefault("conditions", [])
     found = condition(draft, kind)
     if found is None:
-        found = {"type": kind, "status": status, "lastProbeTime": None, "lastTransitionTime": stamp}
+        found = {
+            "type": kind,
+            "status": status,
+            "lastProbeTime": None,
+            "lastTransitionTime": stamp,
+        }
         conditions.append(found)
     if found["status"] != status:
         found |= {"status": status, "lastTransitionTime": stamp}

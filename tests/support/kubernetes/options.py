@@ -5,12 +5,17 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`window`: how many changes are kept for watches. `job_propagation`: what a DELETE of a Job without a policy does;
-    batch/v1 orphans. `version`: from 1.31 on a Job is Failed only when its pods have ended. `gone_as_http`: a watch
-    from too old a version is answered with HTTP 410 instead of an event."""
+    """`window`: how many changes are kept for watches. `job_propagation`: what a DELETE
+    of a Job without a policy does;
+    batch/v1 orphans. `version`: from 1.31 on a Job is Failed only when its pods have
+    ended. `gone_as_http`: a watch from too old a version is answered with HTTP 410
+    instead of an event.
+    """
 
     version: str = "1.30"
-    images: frozenset[str] = frozenset({"python:3.11-slim", "busybox:1.36", "gpuyard/test:1"})
+    images: frozenset[str] = frozenset(
+        {"python:3.11-slim", "busybox:1.36", "gpuyard/test:1"}
+    )
     pull_s: float = 0.0
     pull_backoff_s: float = 0.2
     restart_backoff_s: float = 0.2

@@ -10,13 +10,20 @@ _JSON = "application/json-patch+json"
 
 
 def patched(old: Any, patch: Any, content: str) -> Any:
-    """A new object; 400 and 415. A strategic patch merges as the other does: lists are replaced."""
+    """A new object; 400 and 415.
+
+    A strategic patch merges as the other does: lists are replaced.
+    """
     content = content.split(";")[0].strip()
     if content in _MERGE:
         return _merged(clone(old), patch)
     if content != _JSON:
-        raise ApiError(415, "UnsupportedMediaType", "the body of the request was in an unknown format - accepted media "
-                       f"types include: {', '.join((_JSON, *_MERGE))}")  # fmt: skip
+        raise ApiError(
+            415,
+            "UnsupportedMediaType",
+            "the body of the request was in an unknown format - accepted media "
+            f"types include: {', '.join((_JSON, *_MERGE))}",
+        )
     new = clone(old)
     for operation in patch:
         _operate(new, operation)
@@ -36,14 +43,22 @@ def _merged(old: Any, patch: Any) -> Any:
 
 
 def _operate(obj: Any, operation: dict[str, Any]) -> None:
-    *way, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
+    *way, last = [
+        part.replace("~1", "/").replace("~0", "~")
+        for part in operation["path"].split("/")[1:]
+    ]
     try:
         for part in way:
             obj = obj[int(part)] if isinstance(obj, list) else obj[part]
-        key: Any = last if isinstance(obj, dict) else len(obj) if last == "-" else int(last)
+        key: Any = (
+            last if isinstance(obj, dict) else len(obj) if last == "-" else int(last)
+        )
         _apply(obj, key, operation)
     except (KeyError, IndexError, ValueError, TypeError):
-        raise bad_request(f"the server rejected our request due to an error in our request: {operation}") from None
+        raise bad_request(
+            "the server rejected our request due to an error in our request:"
+            f" {operation}"
+        ) from None
 
 
 def _apply(obj: Any, key: Any, operation: dict[str, Any]) -> None:

@@ -16,7 +16,10 @@ class Quotas(Controller):
             used = self.used(namespace(quota))
             with self.store.edit("resourcequotas", quota) as draft:
                 hard = draft["spec"].get("hard") or {}
-                draft["status"] = {"hard": dict(hard), "used": {key: quantity.text(_get(used, key)) for key in hard}}
+                draft["status"] = {
+                    "hard": dict(hard),
+                    "used": {key: quantity.text(_get(used, key)) for key in hard},
+                }
         return None
 
     def check(self, plural: str, obj: Object) -> None:
@@ -25,15 +28,34 @@ class Quotas(Controller):
         for quota in self.store.all("resourcequotas", namespace(obj)) if asked else ():
             hard = quantity.amounts(quota["spec"].get("hard"))
             used = self.used(namespace(obj))
-            called = obj["metadata"].get("name") or obj["metadata"].get("generateName", "")
-            missing = [key for key in hard if key.split(".")[-1] in ("cpu", "memory") and plural == "pods"
-                       and _plain(key) not in asked and key not in asked]  # fmt: skip
+            called = obj["metadata"].get("name") or obj["metadata"].get(
+                "generateName", ""
+            )
+            missing = [
+                key
+                for key in hard
+                if key.split(".")[-1] in ("cpu", "memory")
+                and plural == "pods"
+                and _plain(key) not in asked
+                and key not in asked
+            ]
             if missing:
-                why = f"failed quota: {name(quota)}: must specify {','.join(sorted(missing))}"
+                why = (
+                    f"failed quota: {name(quota)}: must specify"
+                    f" {','.join(sorted(missing))}"
+                )
                 raise errors.forbidden(KINDS[plural], called, why)
-            over = sorted(key for key in hard if _get(asked, key) and _get(used, key) + _get(asked, key) > hard[key])
+            over = sorted(
+                key
+                for key in hard
+                if _get(asked, key) and _get(used, key) + _get(asked, key) > hard[key]
+            )
             if over:
-                raise errors.forbidden(KINDS[plural], called, _exceeded(name(quota), over, asked, used, hard))
+                raise errors.forbidden(
+                    KINDS[plural],
+                    called,
+                    _exceeded(name(quota), over, asked, used, hard),
+                )
 
     def _asked(self, plural: str, obj: Object) -> dict[str, Decimal]:
         kind = KINDS[plural]
@@ -56,14 +78,22 @@ class Quotas(Controller):
 
 
 def _of_pod(pod: Object) -> dict[str, Decimal]:
-    asked, allowed = demand.requests(pod), demand.limits(pod)
+    asked = demand.requests(pod)
+    allowed = demand.limits(pod)
     found = {f"requests.{key}": value for key, value in asked.items()}
-    return {**found, **{f"limits.{key}": value for key, value in allowed.items()},
-            **{key: value for key, value in asked.items() if key in ("cpu", "memory")}}  # fmt: skip
+    return {
+        **found,
+        **{f"limits.{key}": value for key, value in allowed.items()},
+        **{key: value for key, value in asked.items() if key in ("cpu", "memory")},
+    }
 
 
 def _plain(key: str) -> str:
-    return key if key.startswith("limits.") else f"requests.{key.removeprefix('requests.')}"
+    return (
+        key
+        if key.startswith("limits.")
+        else f"requests.{key.removeprefix('requests.')}"
+    )
 
 
 def _get(values: dict[str, Decimal], key: str) -> Decimal:
@@ -71,9 +101,16 @@ def _get(values: dict[str, Decimal], key: str) -> Decimal:
 
 
 def _exceeded(
-    quota: str, over: list[str], asked: dict[str, Decimal], used: dict[str, Decimal], hard: dict[str, Decimal]
+    quota: str,
+    over: list[str],
+    asked: dict[str, Decimal],
+    used: dict[str, Decimal],
+    hard: dict[str, Decimal],
 ) -> str:
     def shown(values: dict[str, Decimal]) -> str:
         return ",".join(f"{key}={quantity.text(_get(values, key))}" for key in over)
 
-    return f"exceeded quota: {quota}, requested: {shown(asked)}, used: {shown(used)}, limited: {shown(hard)}"
+    return (
+        f"exceeded quota: {quota}, requested: {shown(asked)}, used: {shown(used)},"
+        f" limited: {shown(hard)}"
+    )

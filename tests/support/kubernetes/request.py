@@ -11,7 +11,10 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A collection, an object or a subresource. `plural` is of a kind in the store, or of a review."""
+    """A collection, an object or a subresource.
+
+    `plural` is of a kind in the store, or of a review.
+    """
 
     group: str
     plural: str
@@ -23,7 +26,11 @@ class Target:
     def kind(self) -> Kind:
         """404 for what the server does not have."""
         kind = KINDS.get(self.plural)
-        if kind is None or kind.group != self.group or (self.namespace and not kind.namespaced):
+        if (
+            kind is None
+            or kind.group != self.group
+            or (self.namespace and not kind.namespaced)
+        ):
             raise errors.no_such_path()
         return kind
 
@@ -49,14 +56,21 @@ def target_of(path: str) -> Target | None:
     """Of `/api/v1/…` and `/apis/GROUP/VERSION/…`; None for other paths."""
     parts = [part for part in path.split("/") if part]
     if parts[:2] == ["api", "v1"]:
-        group, rest = "", parts[2:]
+        group = ""
+        rest = parts[2:]
     elif parts[:1] == ["apis"] and len(parts) > 3:
-        group, rest = parts[1], parts[3:]
+        group = parts[1]
+        rest = parts[3:]
     else:
         return None
     namespace = ""
-    if len(rest) > 2 and rest[0] == "namespaces" and rest[2] not in ("status", "finalize"):
-        namespace, rest = rest[1], rest[2:]
+    if (
+        len(rest) > 2
+        and rest[0] == "namespaces"
+        and rest[2] not in ("status", "finalize")
+    ):
+        namespace = rest[1]
+        rest = rest[2:]
     if not 1 <= len(rest) <= 3:
         return None
     plural, name, sub = (*rest, "", "")[:3]

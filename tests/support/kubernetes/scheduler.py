@@ -1,4 +1,6 @@
-"""The scheduler: puts pods on nodes, in the order of their priority, and makes room for the more important."""
+"""The scheduler: puts pods on nodes, in the order of their priority, and makes room for
+the more important.
+"""
 
 from collections import Counter
 
@@ -46,19 +48,31 @@ class Scheduler(Controller):
 
     def _schedule(self, pod: Object, room: "_Room") -> None:
         missing = self._missing_claim(pod)
-        refusals = {name(node): [missing] if missing else room.refusals(pod, node) for node in room.nodes}
+        refusals = {
+            name(node): [missing] if missing else room.refusals(pod, node)
+            for node in room.nodes
+        }
         fitting = [node for node in room.nodes if not refusals[name(node)]]
         if fitting:
             self._bind(pod, max(fitting, key=lambda node: room.score(pod, node)), room)
             return
         preempted = "" if missing else self._preempt(pod, room)
-        self._refuse(pod, _message(refusals, hopeless=missing) if room.nodes else
-                     "no nodes available to schedule pods", preempted)  # fmt: skip
+        self._refuse(
+            pod,
+            (
+                _message(refusals, hopeless=missing)
+                if room.nodes
+                else "no nodes available to schedule pods"
+            ),
+            preempted,
+        )
 
     def _missing_claim(self, pod: Object) -> str:
         for volume in pod["spec"].get("volumes") or ():
             claim = (volume.get("persistentVolumeClaim") or {}).get("claimName")
-            if claim and not self.store.find("persistentvolumeclaims", namespace(pod), claim):
+            if claim and not self.store.find(
+                "persistentvolumeclaims", namespace(pod), claim
+            ):
                 return f'persistentvolumeclaim "{claim}" not found'
         return ""
 
@@ -69,14 +83,26 @@ class Scheduler(Controller):
             set_condition(draft, "PodScheduled", "True", self.clock.stamp())
         room.take(draft, name(node))
         where = f"{namespace(pod)}/{name(pod)}"
-        self._recorder.normal(pod, "Scheduled", f"Successfully assigned {where} to {name(node)}")
+        self._recorder.normal(
+            pod, "Scheduled", f"Successfully assigned {where} to {name(node)}"
+        )
 
     def _refuse(self, pod: Object, message: str, nominated: str) -> None:
         known = condition(pod, "PodScheduled") or {}
-        if known.get("message") == message and pod["status"].get("nominatedNodeName", "") == nominated:
+        if (
+            known.get("message") == message
+            and pod["status"].get("nominatedNodeName", "") == nominated
+        ):
             return
         with self.store.edit("pods", pod) as draft:
-            set_condition(draft, "PodScheduled", "False", self.clock.stamp(), reason="Unschedulable", message=message)
+            set_condition(
+                draft,
+                "PodScheduled",
+                "False",
+                self.clock.stamp(),
+                reason="Unschedulable",
+                message=message,
+            )
             if nominated:
                 draft["status"]["nominatedNodeName"] = nominated
             else:
@@ -85,21 +111,38 @@ class Scheduler(Controller):
             self._recorder.warning(pod, "FailedScheduling", message)
 
     def _preempt(self, pod: Object, room: "_Room") -> str:
-        """Delete who stands in the way on one node, and return its name; empty where that would not help."""
+        """Delete who stands in the way on one node, and return its name; empty where
+        that would not help.
+        """
         if pod["spec"].get("preemptionPolicy") == "Never":
             return ""
         nominated = pod["status"].get("nominatedNodeName", "")
         if nominated and any(deleting(each) for each in room.on(nominated)):
             return nominated
-        choices = [(victims, name(node)) for node in room.nodes if (victims := room.victims(pod, node))]
+        choices = [
+            (victims, name(node))
+            for node in room.nodes
+            if (victims := room.victims(pod, node))
+        ]
         if not choices:
             return ""
-        victims, node = min(choices, key=lambda each: (max(map(_priority, each[0])), len(each[0]), each[1]))
+        victims, node = min(
+            choices,
+            key=lambda each: (max(map(_priority, each[0])), len(each[0]), each[1]),
+        )
         for victim in victims:
             with self.store.edit("pods", victim) as draft:
-                set_condition(draft, "DisruptionTarget", "True", self.clock.stamp(), reason="PreemptionByScheduler",
-                              message=_PREEMPTING)  # fmt: skip
-            self._recorder.normal(victim, "Preempted", f"Preempted by pod {uid(pod)} on node {node}")
+                set_condition(
+                    draft,
+                    "DisruptionTarget",
+                    "True",
+                    self.clock.stamp(),
+                    reason="PreemptionByScheduler",
+                    message=_PREEMPTING,
+                )
+            self._recorder.normal(
+                victim, "Preempted", f"Preempted by pod {uid(pod)} on node {node}"
+            )
             delete(self.store, "pods", victim)
         return node
 
@@ -110,9 +153,12 @@ class _Room:
     def __init__(self, store: Store) -> None:
         self.nodes = store.all("nodes")
         self._on: dict[str, list[Object]] = {name(node): [] for node in self.nodes}
-        self._nominated: dict[str, list[Object]] = {name(node): [] for node in self.nodes}
+        self._nominated: dict[str, list[Object]] = {
+            name(node): [] for node in self.nodes
+        }
         for pod in store.all("pods"):
-            node, hoped = pod["spec"].get("nodeName", ""), pod.get("status", {}).get("nominatedNodeName", "")
+            node = pod["spec"].get("nodeName", "")
+            hoped = pod.get("status", {}).get("nominatedNodeName", "")
             if node in self._on and not ended(pod):
                 self._on[node].append(pod)
             elif hoped in self._nominated and not ended(pod):
@@ -126,16 +172,22 @@ class _Room:
 
     def score(self, pod: Object, node: Object) -> tuple[bool, int]:
         """The node that was promised first, then the emptiest."""
-        return pod["status"].get("nominatedNodeName") == name(node), -len(self._on[name(node)])
+        return pod["status"].get("nominatedNodeName") == name(node), -len(
+            self._on[name(node)]
+        )
 
     def refusals(self, pod: Object, node: Object) -> list[str]:
         """Why the pod cannot stand there; empty: it can."""
         return _hopeless(pod, node) or self._short(pod, node, self._on[name(node)])
 
     def _short(self, pod: Object, node: Object, there: list[Object]) -> list[str]:
-        promised = [each for each in self._nominated[name(node)]
-                    if uid(each) != uid(pod) and _priority(each) >= _priority(pod)]  # fmt: skip
-        used, allocatable = total([*there, *promised]), amounts(node["status"]["allocatable"])
+        promised = [
+            each
+            for each in self._nominated[name(node)]
+            if uid(each) != uid(pod) and _priority(each) >= _priority(pod)
+        ]
+        used = total([*there, *promised])
+        allocatable = amounts(node["status"]["allocatable"])
         found = ["Too many pods"] if used["pods"] + 1 > allocatable["pods"] else []
         for resource, value in sorted(requests(pod).items()):
             if value and used.get(resource, 0) + value > allocatable.get(resource, 0):
@@ -143,11 +195,17 @@ class _Room:
         return found
 
     def victims(self, pod: Object, node: Object) -> list[Object]:
-        """The fewest and least important whose going makes room; empty where nobody's does."""
+        """The fewest and least important whose going makes room; empty where nobody's
+        does.
+        """
         if _hopeless(pod, node):
             return []
         there = self._on[name(node)]
-        lower = sorted((each for each in there if _priority(each) < _priority(pod)), key=_priority, reverse=True)
+        lower = sorted(
+            (each for each in there if _priority(each) < _priority(pod)),
+            key=_priority,
+            reverse=True,
+        )
         kept = [each for each in there if each not in lower]
         if not lower or self._short(pod, node, kept):
             return []
@@ -174,14 +232,20 @@ def _hopeless(pod: Object, node: Object) -> list[str]:
         return ["node(s) were unschedulable"]
     for taint in node["spec"].get("taints") or ():
         if taint["effect"] in ("NoSchedule", "NoExecute") and not tolerates(pod, taint):
-            return [f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"]
+            return [
+                f"node(s) had untolerated taint {{{taint['key']}:"
+                f" {taint.get('value', '')}}}"
+            ]
     return [] if _wanted(pod, node) else [_AFFINITY]
 
 
 def _wanted(pod: Object, node: Object) -> bool:
     """Whether its node selector and its required affinity name the node."""
     found = labels(node)
-    if any(found.get(key) != value for key, value in (pod["spec"].get("nodeSelector") or {}).items()):
+    if any(
+        found.get(key) != value
+        for key, value in (pod["spec"].get("nodeSelector") or {}).items()
+    ):
         return False
     affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
@@ -200,13 +264,24 @@ def _message(refusals: dict[str, list[str]], hopeless: str) -> str:
     """What the scheduler says of a pod that fits nowhere."""
     count = len(refusals)
     if hopeless:
-        return f"0/{count} nodes are available: {hopeless}. preemption: 0/{count} nodes are available: " \
-               f"{count} {_HOPELESS}."  # fmt: skip
+        return (
+            f"0/{count} nodes are available: {hopeless}. preemption: 0/{count} nodes"
+            f" are available: {count} {_HOPELESS}."
+        )
     reasons = Counter(reason for each in refusals.values() for reason in each)
-    helpless = sum(any(reason.startswith("node(s)") for reason in each) for each in refusals.values())
-    ends = [f"{number} {text}" for number, text in ((count - helpless, _NO_VICTIMS), (helpless, _HOPELESS)) if number]
-    return f"0/{count} nodes are available: {_counted(reasons)}. preemption: 0/{count} nodes are available: " \
-           f"{', '.join(sorted(ends))}."  # fmt: skip
+    helpless = sum(
+        any(reason.startswith("node(s)") for reason in each)
+        for each in refusals.values()
+    )
+    ends = [
+        f"{number} {text}"
+        for number, text in ((count - helpless, _NO_VICTIMS), (helpless, _HOPELESS))
+        if number
+    ]
+    return (
+        f"0/{count} nodes are available: {_counted(reasons)}. preemption:"
+        f" 0/{count} nodes are available: {', '.join(sorted(ends))}."
+    )
 
 
 def _counted(reasons: Counter[str]) -> str:

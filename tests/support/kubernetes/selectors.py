@@ -17,35 +17,48 @@ _EXISTS = re.compile(rf"(!?)\s*({_KEY})")
 
 def by_labels(text: str) -> Test:
     """`a=b,c in (d,e),!f`; 400 where it cannot be read."""
-    tests = [_requirement(part.strip()) for part in re.split(r",(?![^()]*\))", text) if part.strip()]
+    tests = [
+        _requirement(part.strip())
+        for part in re.split(r",(?![^()]*\))", text)
+        if part.strip()
+    ]
     return lambda obj: all(test(labels(obj)) for test in tests)
 
 
 def _requirement(text: str) -> Callable[[dict[str, str]], bool]:
     if match := _SET.fullmatch(text):
-        key, values = match[1], {value.strip() for value in match[3].split(",")}
+        key = match[1]
+        values = {value.strip() for value in match[3].split(",")}
         if match[2] == "in":
             return lambda found: found.get(key) in values
         return lambda found: found.get(key) not in values
     if match := _EQUAL.fullmatch(text):
-        key, value = match[1], match[3]
+        key = match[1]
+        value = match[3]
         if match[2] == "!=":
             return lambda found: found.get(key) != value
         return lambda found: found.get(key) == value
     if match := _EXISTS.fullmatch(text):
-        key, wanted = match[2], not match[1]
+        key = match[2]
+        wanted = not match[1]
         return lambda found: (key in found) == wanted
-    raise bad_request(f"unable to parse requirement: found '{text}', expected: a label selector")
+    raise bad_request(
+        f"unable to parse requirement: found '{text}', expected: a label selector"
+    )
 
 
 def by_fields(kind: Kind, text: str) -> Test:
-    """`spec.nodeName=a,status.phase!=Running`; 400 for a field that this kind has no index of."""
+    """`spec.nodeName=a,status.phase!=Running`; 400 for a field that this kind has no
+    index of.
+    """
     tests: list[Test] = []
     for part in filter(None, text.split(",")):
         match = re.fullmatch(r"([^=!]+)(==|!=|=)(.*)", part)
         if not match:
             raise bad_request(f"invalid selector: '{part}'; can't understand '{part}'")
-        field, equal, value = match[1].strip(), match[2] != "!=", match[3].strip()
+        field = match[1].strip()
+        equal = match[2] != "!="
+        value = match[3].strip()
         if field not in ("metadata.name", "metadata.namespace", *kind.fields):
             raise bad_request(f"field label not supported: {field}")
         tests.append(lambda obj, f=field, e=equal, v=value: (_field(obj, f) == v) == e)
@@ -67,7 +80,9 @@ def matches_expressions(found: dict[str, str], expressions: list[Object]) -> boo
 
 
 def _expression(found: dict[str, str], rule: Object) -> bool:
-    value, values, operator = found.get(rule["key"]), rule.get("values") or [], rule["operator"]
+    value = found.get(rule["key"])
+    values = rule.get("values") or []
+    operator = rule["operator"]
     if operator == "In":
         return value in values
     if operator == "NotIn":

@@ -1,4 +1,6 @@
-"""The memory of the cluster: objects, resource versions, and a window of the history for watches."""
+"""The memory of the cluster: objects, resource versions, and a window of the history
+for watches.
+"""
 
 import asyncio
 from collections import deque
@@ -9,7 +11,15 @@ from dataclasses import dataclass
 from tests.support.kubernetes import errors
 from tests.support.kubernetes.clock import Clock
 from tests.support.kubernetes.kinds import KINDS
-from tests.support.kubernetes.objects import Object, clone, name, namespace, new_uid, suffix, uid
+from tests.support.kubernetes.objects import (
+    Object,
+    clone,
+    name,
+    namespace,
+    new_uid,
+    suffix,
+    uid,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +34,19 @@ class Change:
 
 
 class Store:
-    """Used on the cluster's event loop only. What it returns belongs to it: change a copy, or use `edit`."""
+    """Used on the cluster's event loop only.
+
+    What it returns belongs to it: change a copy, or use `edit`.
+    """
 
     def __init__(self, clock: Clock, window: int) -> None:
         self.clock = clock
         self.version = 1000
         self.forgotten = 1000
         self._window = window
-        self._objects: dict[str, dict[tuple[str, str], Object]] = {plural: {} for plural in KINDS}
+        self._objects: dict[str, dict[tuple[str, str], Object]] = {
+            plural: {} for plural in KINDS
+        }
         self._history: deque[Change] = deque()
         self._listeners: set[asyncio.Queue[Change | None]] = set()
         self._pulse = asyncio.Event()
@@ -55,7 +70,9 @@ class Store:
     def all(self, plural: str, space: str | None = None) -> list[Object]:
         """All of a kind, by namespace and name."""
         objects = self._objects[plural]
-        return [objects[key] for key in sorted(objects) if space is None or key[0] == space]
+        return [
+            objects[key] for key in sorted(objects) if space is None or key[0] == space
+        ]
 
     def by_age(self, plural: str) -> list[Object]:
         """All of a kind, oldest first."""
@@ -63,7 +80,8 @@ class Store:
 
     def create(self, plural: str, obj: Object) -> Object:
         """Put a new one in, which belongs to the store from now on; 409."""
-        kind, meta = KINDS[plural], obj["metadata"]
+        kind = KINDS[plural]
+        meta = obj["metadata"]
         if not meta.get("name"):
             meta["name"] = meta["generateName"] + suffix()
         key = (meta.get("namespace", ""), meta["name"])
@@ -76,22 +94,35 @@ class Store:
         return obj
 
     def update(self, plural: str, draft: Object) -> Object:
-        """Put a changed copy in. One that says the same changes nothing; 404, and 409 for a version of the past."""
+        """Put a changed copy in.
+
+        One that says the same changes nothing; 404, and 409 for a version of the past.
+        """
         old = self.get(plural, namespace(draft), name(draft))
-        if draft["metadata"].get("resourceVersion") not in (None, "", old["metadata"]["resourceVersion"]):
+        if draft["metadata"].get("resourceVersion") not in (
+            None,
+            "",
+            old["metadata"]["resourceVersion"],
+        ):
             raise errors.conflict(KINDS[plural], name(draft))
         draft["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
         if draft == old:
             return old
         meta = draft["metadata"]
-        if meta.get("deletionTimestamp") and not meta.get("finalizers") and not meta.get("deletionGracePeriodSeconds"):
+        if (
+            meta.get("deletionTimestamp")
+            and not meta.get("finalizers")
+            and not meta.get("deletionGracePeriodSeconds")
+        ):
             return self._remove(plural, draft, old)
         self._write("MODIFIED", plural, draft, old)
         return draft
 
     @contextmanager
     def edit(self, plural: str, obj: Object) -> Iterator[Object]:
-        """A copy of what `obj` is now, put in at the end; when it is gone, what is written is lost."""
+        """A copy of what `obj` is now, put in at the end; when it is gone, what is
+        written is lost.
+        """
         found = self.current(plural, obj)
         draft: Object = clone(found or obj)
         yield draft
@@ -99,7 +130,10 @@ class Store:
             self.update(plural, draft)
 
     def finish(self, plural: str, obj: Object) -> None:
-        """Let go of what waits to be deleted, now that nothing runs of it any more. Finalizers hold it still."""
+        """Let go of what waits to be deleted, now that nothing runs of it any more.
+
+        Finalizers hold it still.
+        """
         found = self.current(plural, obj)
         if found is None:
             return
@@ -144,7 +178,9 @@ class Store:
 
     @contextmanager
     def listen(self, plural: str, since: int) -> Iterator[asyncio.Queue[Change | None]]:
-        """All changes after a version, of every kind from now on; None: the server ends the watch."""
+        """All changes after a version, of every kind from now on; None: the server ends
+        the watch.
+        """
         queue: asyncio.Queue[Change | None] = asyncio.Queue()
         for change in self._history:
             if change.version > since and change.plural == plural:

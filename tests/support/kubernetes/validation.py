@@ -14,22 +14,42 @@ _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
 _VALUE = "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?"
 _QUALIFIED = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _ALNUM = "consist of lower case alphanumeric characters"
-_LABEL_TEXT = (f"a lowercase RFC 1123 label must {_ALNUM} or '-', and must start and end with an alphanumeric "
-               f"character (e.g. 'my-name',  or '123-abc', regex used for validation is '{_LABEL}')")  # fmt: skip
-_SUBDOMAIN_TEXT = (f"a lowercase RFC 1123 subdomain must {_ALNUM}, '-' or '.', and must start and end with an "
-                   f"alphanumeric character (e.g. 'example.com', regex used for validation is '{_SUBDOMAIN}')"
-                   )  # fmt: skip
-_VALUE_TEXT = ("a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must "
-               "start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used "
-               f"for validation is '{_VALUE}')")  # fmt: skip
-_QUALIFIED_TEXT = ("name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
-                   "alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
-                   f"'{_QUALIFIED}')")  # fmt: skip
-_ENV_TEXT = ("a valid environment variable name must consist of alphabetic characters, digits, '_', '-', or '.', and "
-             "must not start with a digit (e.g. 'my.env-name',  or 'MY_ENV.NAME',  or 'MyEnvName1', regex used for "
-             "validation is '[-._a-zA-Z][-._a-zA-Z0-9]*')")  # fmt: skip
-_COUNTS = ("parallelism", "completions", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished")
-_ANNOTATIONS, _DATA, _OBJECT = 256 << 10, 1 << 20, 3 << 19
+_LABEL_TEXT = (
+    f"a lowercase RFC 1123 label must {_ALNUM} or '-', and must start and end with an"
+    " alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation"
+    f" is '{_LABEL}')"
+)
+_SUBDOMAIN_TEXT = (
+    f"a lowercase RFC 1123 subdomain must {_ALNUM}, '-' or '.', and must start and end"
+    " with an alphanumeric character (e.g. 'example.com', regex used for validation is"
+    f" '{_SUBDOMAIN}')"
+)
+_VALUE_TEXT = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-',"
+    " '_' or '.', and must start and end with an alphanumeric character (e.g."
+    f" 'MyValue',  or 'my_value',  or '12345', regex used for validation is '{_VALUE}')"
+)
+_QUALIFIED_TEXT = (
+    "name part must consist of alphanumeric characters, '-', '_' or '.', and must"
+    " start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or"
+    f" '123-abc', regex used for validation is '{_QUALIFIED}')"
+)
+_ENV_TEXT = (
+    "a valid environment variable name must consist of alphabetic characters, digits,"
+    " '_', '-', or '.', and must not start with a digit (e.g. 'my.env-name',  or"
+    " 'MY_ENV.NAME',  or 'MyEnvName1', regex used for validation is"
+    " '[-._a-zA-Z][-._a-zA-Z0-9]*')"
+)
+_COUNTS = (
+    "parallelism",
+    "completions",
+    "backoffLimit",
+    "activeDeadlineSeconds",
+    "ttlSecondsAfterFinished",
+)
+_ANNOTATIONS = 256 << 10
+_DATA = 1 << 20
+_OBJECT = 3 << 19
 _SOURCES = ("emptyDir", "hostPath", "persistentVolumeClaim", "secret", "configMap")
 
 
@@ -40,15 +60,29 @@ class Causes:
     found: list[Object] = field(default_factory=list[Object])
 
     def invalid(self, where: str, value: object, why: str) -> None:
-        shown = f'"{value}"' if isinstance(value, str) else "{...}" if isinstance(value, dict) else value
+        shown = (
+            f'"{value}"'
+            if isinstance(value, str)
+            else "{...}"
+            if isinstance(value, dict)
+            else value
+        )
         self.add("FieldValueInvalid", where, f"Invalid value: {shown}: {why}")
 
     def required(self, where: str, why: str = "") -> None:
-        self.add("FieldValueRequired", where, f"Required value: {why}" if why else "Required value")
+        self.add(
+            "FieldValueRequired",
+            where,
+            f"Required value: {why}" if why else "Required value",
+        )
 
     def unsupported(self, where: str, value: str, allowed: tuple[str, ...]) -> None:
         values = ", ".join(f'"{each}"' for each in allowed)
-        self.add("FieldValueNotSupported", where, f'Unsupported value: "{value}": supported values: {values}')
+        self.add(
+            "FieldValueNotSupported",
+            where,
+            f'Unsupported value: "{value}": supported values: {values}',
+        )
 
     def add(self, reason: str, where: str, message: str) -> None:
         self.found.append({"reason": reason, "message": message, "field": where})
@@ -66,8 +100,16 @@ def check(kind: Kind, obj: Object) -> None:
         _job(obj, causes)
     elif kind.plural in ("persistentvolumeclaims", "resourcequotas"):
         spec = obj.get("spec") or {}
-        wanted = (spec.get("resources") or {}).get("requests") if kind.plural != "resourcequotas" else spec.get("hard")
-        _quantities(wanted or {}, "spec.resources.requests" if "resources" in spec else "spec.hard", causes)
+        wanted = (
+            (spec.get("resources") or {}).get("requests")
+            if kind.plural != "resourcequotas"
+            else spec.get("hard")
+        )
+        _quantities(
+            wanted or {},
+            "spec.resources.requests" if "resources" in spec else "spec.hard",
+            causes,
+        )
     elif kind.plural in ("secrets", "configmaps"):
         _data(obj, causes)
     if causes.found:
@@ -92,16 +134,30 @@ def _name(value: str, where: str, causes: Causes, *, label: bool) -> None:
 
 
 def _labels(meta: Object, where: str, causes: Causes) -> None:
-    if sum(len(key) + len(str(value)) for key, value in (meta.get("annotations") or {}).items()) > _ANNOTATIONS:
-        causes.add("FieldValueTooLong", f"{where}.annotations", f"Too long: may not be more than {_ANNOTATIONS} bytes")
+    if (
+        sum(
+            len(key) + len(str(value))
+            for key, value in (meta.get("annotations") or {}).items()
+        )
+        > _ANNOTATIONS
+    ):
+        causes.add(
+            "FieldValueTooLong",
+            f"{where}.annotations",
+            f"Too long: may not be more than {_ANNOTATIONS} bytes",
+        )
     for part in ("labels", "annotations"):
         for key, value in (meta.get(part) or {}).items():
             _key(key, f"{where}.{part}", causes)
             if not isinstance(value, str):
-                raise errors.bad_request(f"json: cannot unmarshal value into Go struct field ObjectMeta.{where}.{part} "
-                                         "of type string")  # fmt: skip
+                raise errors.bad_request(
+                    "json: cannot unmarshal value into Go struct field"
+                    f" ObjectMeta.{where}.{part} of type string"
+                )
             if part == "labels" and len(value) > 63:
-                causes.invalid(f"{where}.labels", value, "must be no more than 63 characters")
+                causes.invalid(
+                    f"{where}.labels", value, "must be no more than 63 characters"
+                )
             if part == "labels" and not re.fullmatch(_VALUE, value):
                 causes.invalid(f"{where}.labels", value, _VALUE_TEXT)
 
@@ -117,32 +173,51 @@ def _key(key: str, where: str, causes: Causes) -> None:
 
 
 def _data(obj: Object, causes: Causes) -> None:
-    sizes = [len(value) for part in ("data", "stringData", "binaryData") for value in (obj.get(part) or {}).values()]
+    sizes = [
+        len(value)
+        for part in ("data", "stringData", "binaryData")
+        for value in (obj.get(part) or {}).values()
+    ]
     if sum(sizes) > (_DATA if obj.get("type") is None else _DATA * 4 // 3):
-        causes.add("FieldValueTooLong", "data", f"Too long: may not be more than {_DATA} bytes")
+        causes.add(
+            "FieldValueTooLong", "data", f"Too long: may not be more than {_DATA} bytes"
+        )
     for key in {**(obj.get("data") or {}), **(obj.get("stringData") or {})}:
         if not re.fullmatch(r"[-._a-zA-Z0-9]+", key):
-            causes.invalid(f"data[{key}]", key, "a valid config key must consist of alphanumeric characters, '-', "
-                           "'_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is "
-                           "'[-._a-zA-Z0-9]+')")  # fmt: skip
+            causes.invalid(
+                f"data[{key}]",
+                key,
+                "a valid config key must consist of alphanumeric characters, '-', '_'"
+                " or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used"
+                " for validation is '[-._a-zA-Z0-9]+')",
+            )
 
 
 def _job(job: Object, causes: Causes) -> None:
-    spec, called = job["spec"], job["metadata"].get("name", "")
+    spec = job["spec"]
+    called = job["metadata"].get("name", "")
     _integers(spec, "spec", dict.fromkeys(_COUNTS, 0), causes)
     indexed = spec["completionMode"] == "Indexed"
     if spec["completionMode"] not in ("Indexed", "NonIndexed"):
-        causes.unsupported("spec.completionMode", spec["completionMode"], ("NonIndexed", "Indexed"))
+        causes.unsupported(
+            "spec.completionMode", spec["completionMode"], ("NonIndexed", "Indexed")
+        )
     if indexed and spec.get("completions") is None:
         causes.required("spec.completions", "when completion mode is Indexed")
     elif indexed and len(last := f"{called}-{max(0, spec['completions'] - 1)}") > 63:
-        causes.invalid("metadata.name", last, "will not able to create pod with invalid DNS label: must be no more "
-                       "than 63 characters")  # fmt: skip
+        causes.invalid(
+            "metadata.name",
+            last,
+            "will not able to create pod with invalid DNS label: must be no more "
+            "than 63 characters",
+        )
     _labels(spec["template"].get("metadata") or {}, "spec.template", causes)
     _pod_spec(spec["template"]["spec"], "spec.template.spec", causes)
     policy = spec["template"]["spec"].get("restartPolicy")
     if policy not in ("Never", "OnFailure"):
-        causes.unsupported("spec.template.spec.restartPolicy", policy, ("OnFailure", "Never"))
+        causes.unsupported(
+            "spec.template.spec.restartPolicy", policy, ("OnFailure", "Never")
+        )
     _failure_policy(spec, policy, causes)
 
 
@@ -154,12 +229,22 @@ def _failure_policy(spec: Object, restart: str, causes: Causes) -> None:
     for number, rule in enumerate(rules):
         where = f"spec.podFailurePolicy.rules[{number}]"
         if rule.get("action") not in ("FailJob", "Ignore", "Count", "FailIndex"):
-            causes.unsupported(f"{where}.action", rule.get("action", ""), ("Count", "FailIndex", "FailJob", "Ignore"))
+            causes.unsupported(
+                f"{where}.action",
+                rule.get("action", ""),
+                ("Count", "FailIndex", "FailJob", "Ignore"),
+            )
         if bool(rule.get("onExitCodes")) == bool(rule.get("onPodConditions")):
-            causes.invalid(where, rule, "specifying one of OnExitCodes and OnPodConditions is required")
+            causes.invalid(
+                where,
+                rule,
+                "specifying one of OnExitCodes and OnPodConditions is required",
+            )
         codes = rule.get("onExitCodes") or {}
         if codes.get("operator") == "In" and 0 in codes.get("values", ()):
-            causes.invalid(f"{where}.onExitCodes.values[0]", 0, "must not be 0 for the In operator")
+            causes.invalid(
+                f"{where}.onExitCodes.values[0]", 0, "must not be 0 for the In operator"
+            )
 
 
 def _pod_spec(spec: Object, where: str, causes: Causes) -> None:
@@ -172,22 +257,45 @@ def _pod_spec(spec: Object, where: str, causes: Causes) -> None:
             place = f"{where}.{part}[{number}]"
             _container(container, place, volumes, causes)
             if container.get("name") in names:
-                causes.add("FieldValueDuplicate", f"{place}.name", f'Duplicate value: "{container["name"]}"')
+                causes.add(
+                    "FieldValueDuplicate",
+                    f"{place}.name",
+                    f'Duplicate value: "{container["name"]}"',
+                )
             names.add(container.get("name", ""))
     if spec.get("restartPolicy") not in ("Always", "OnFailure", "Never"):
-        causes.unsupported(f"{where}.restartPolicy", spec["restartPolicy"], ("Always", "OnFailure", "Never"))
-    _integers(spec, where, {"activeDeadlineSeconds": 1, "terminationGracePeriodSeconds": 0}, causes)
+        causes.unsupported(
+            f"{where}.restartPolicy",
+            spec["restartPolicy"],
+            ("Always", "OnFailure", "Never"),
+        )
+    _integers(
+        spec,
+        where,
+        {"activeDeadlineSeconds": 1, "terminationGracePeriodSeconds": 0},
+        causes,
+    )
 
 
 def _volumes(spec: Object, where: str, causes: Causes) -> set[str]:
     for number, volume in enumerate(spec.get("volumes") or ()):
-        _name(volume.get("name", ""), f"{where}.volumes[{number}].name", causes, label=True)
+        _name(
+            volume.get("name", ""),
+            f"{where}.volumes[{number}].name",
+            causes,
+            label=True,
+        )
         if not any(isinstance(volume.get(kind), dict) for kind in _SOURCES):
-            causes.required(f"{where}.volumes[{number}]", f"must specify a volume type, of those here: {_SOURCES}")
+            causes.required(
+                f"{where}.volumes[{number}]",
+                f"must specify a volume type, of those here: {_SOURCES}",
+            )
     return {volume.get("name", "") for volume in spec.get("volumes") or ()}
 
 
-def _container(container: Object, where: str, volumes: set[str], causes: Causes) -> None:
+def _container(
+    container: Object, where: str, volumes: set[str], causes: Causes
+) -> None:
     if not container.get("name"):
         causes.required(f"{where}.name")
     else:
@@ -197,58 +305,103 @@ def _container(container: Object, where: str, volumes: set[str], causes: Causes)
     _typed(container, where)
     for number, variable in enumerate(container.get("env") or ()):
         if not re.fullmatch(r"[-._a-zA-Z][-._a-zA-Z0-9]*", variable.get("name", "")):
-            causes.invalid(f"{where}.env[{number}].name", variable.get("name", ""), _ENV_TEXT)
+            causes.invalid(
+                f"{where}.env[{number}].name", variable.get("name", ""), _ENV_TEXT
+            )
     paths: set[str] = set()
     for number, mount in enumerate(container.get("volumeMounts") or ()):
         if mount.get("name") not in volumes:
-            causes.add("FieldValueNotFound", f"{where}.volumeMounts[{number}].name", f'Not found: "{mount["name"]}"')
+            causes.add(
+                "FieldValueNotFound",
+                f"{where}.volumeMounts[{number}].name",
+                f'Not found: "{mount["name"]}"',
+            )
         if mount["mountPath"] in paths:
-            causes.invalid(f"{where}.volumeMounts[{number}].mountPath", mount["mountPath"], "must be unique")
+            causes.invalid(
+                f"{where}.volumeMounts[{number}].mountPath",
+                mount["mountPath"],
+                "must be unique",
+            )
         paths.add(mount["mountPath"])
     _resources(container.get("resources") or {}, f"{where}.resources", causes)
 
 
 def _typed(container: Object, where: str) -> None:
     """400 for what is no text where there must be some: it is not even read."""
-    found = [("EnvVar", "env.value", each.get("value", "")) for each in container.get("env") or ()]
+    found = [
+        ("EnvVar", "env.value", each.get("value", ""))
+        for each in container.get("env") or ()
+    ]
     for part in ("command", "args"):
         found += [("Container", part, each) for each in container.get(part) or ()]
     for kind, part, value in found:
         if not isinstance(value, str) and value is not None:
-            what = "bool" if isinstance(value, bool) else "number" if isinstance(value, int | float) else "object"
+            what = (
+                "bool"
+                if isinstance(value, bool)
+                else "number"
+                if isinstance(value, int | float)
+                else "object"
+            )
             place = re.sub(r"\[\d+\]", "", where)
-            raise errors.bad_request(f"{kind} in version \"v1\" cannot be handled: json: cannot unmarshal {what} into "
-                                     f"Go struct field {kind}.{place}.{part} of type string")  # fmt: skip
+            raise errors.bad_request(
+                f'{kind} in version "v1" cannot be handled: json: cannot unmarshal'
+                f" {what} into Go struct field {kind}.{place}.{part} of type string"
+            )
 
 
 def _integers(spec: Object, where: str, least: dict[str, int], causes: Causes) -> None:
     for key, lowest in least.items():
         value = spec.get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise errors.bad_request(f"json: cannot unmarshal value into Go struct field {where}.{key} of type int64")
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int)
+        ):
+            raise errors.bad_request(
+                f"json: cannot unmarshal value into Go struct field {where}.{key} of"
+                " type int64"
+            )
         if value is not None and value < lowest:
-            causes.invalid(f"{where}.{key}", value, f"must be greater than or equal to {lowest}")
+            causes.invalid(
+                f"{where}.{key}", value, f"must be greater than or equal to {lowest}"
+            )
 
 
 def _resources(resources: Object, where: str, causes: Causes) -> None:
-    requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
-    good = _quantities(limits, f"{where}.limits", causes) and _quantities(requests, f"{where}.requests", causes)
+    requests = resources.get("requests") or {}
+    limits = resources.get("limits") or {}
+    good = _quantities(limits, f"{where}.limits", causes) and _quantities(
+        requests, f"{where}.requests", causes
+    )
     for resource, value in {**limits, **requests}.items() if good else ():
-        limit, extended = limits.get(resource), "/" in resource
+        limit = limits.get(resource)
+        extended = "/" in resource
         if extended and quantity.parse(value) % 1:
             causes.invalid(f"{where}.requests[{resource}]", value, "must be an integer")
         if extended and limit is None:
-            causes.required(f"{where}.limits", "Limit must be set for non overcommitable resources")
+            causes.required(
+                f"{where}.limits", "Limit must be set for non overcommitable resources"
+            )
         elif limit is not None and resource in requests:
             _within(resource, requests[resource], limit, where, causes)
 
 
-def _within(resource: str, request: Any, limit: Any, where: str, causes: Causes) -> None:
-    asked, allowed = quantity.parse(request), quantity.parse(limit)
+def _within(
+    resource: str, request: Any, limit: Any, where: str, causes: Causes
+) -> None:
+    asked = quantity.parse(request)
+    allowed = quantity.parse(limit)
     if "/" in resource and asked != allowed:
-        causes.invalid(f"{where}.requests", str(request), f"must be equal to {resource} limit of {limit}")
+        causes.invalid(
+            f"{where}.requests",
+            str(request),
+            f"must be equal to {resource} limit of {limit}",
+        )
     elif asked > allowed:
-        causes.invalid(f"{where}.requests", str(request), f"must be less than or equal to {resource} limit of {limit}")
+        causes.invalid(
+            f"{where}.requests",
+            str(request),
+            f"must be less than or equal to {resource} limit of {limit}",
+        )
 
 
 def _quantities(values: Object, where: str, causes: Causes) -> bool:
@@ -258,9 +411,13 @@ def _quantities(values: Object, where: str, causes: Causes) -> bool:
         try:
             number = quantity.parse(value)
         except ValueError as error:
-            raise errors.bad_request(f"unable to parse quantity's suffix in {where}[{resource}]: {error}") from None
+            raise errors.bad_request(
+                f"unable to parse quantity's suffix in {where}[{resource}]: {error}"
+            ) from None
         if number < 0:
-            causes.invalid(f"{where}[{resource}]", str(value), "must be greater than or equal to 0")
+            causes.invalid(
+                f"{where}[{resource}]", str(value), "must be greater than or equal to 0"
+            )
             good = False
     return good
 
@@ -269,20 +426,42 @@ def check_change(kind: Kind, old: Object, new: Object) -> None:
     """Refuse a change of what must stay."""
     causes = Causes()
     if kind.plural == "jobs":
-        fixed = ("selector", "completionMode", "podFailurePolicy", "backoffLimitPerIndex")
+        fixed = (
+            "selector",
+            "completionMode",
+            "podFailurePolicy",
+            "backoffLimitPerIndex",
+        )
         for key in (*fixed, *(() if _elastic(old, new) else ("completions",))):
             if old["spec"].get(key) != new["spec"].get(key):
-                causes.invalid(f"spec.{key}", new["spec"].get(key), "field is immutable")
+                causes.invalid(
+                    f"spec.{key}", new["spec"].get(key), "field is immutable"
+                )
         loose = bool(old["spec"].get("suspend")) and not old["status"].get("startTime")
         if _template(old, loose) != _template(new, loose):
-            causes.invalid("spec.template", new["spec"]["template"], "field is immutable")
+            causes.invalid(
+                "spec.template", new["spec"]["template"], "field is immutable"
+            )
     if kind.plural == "pods" and _fixed(old) != _fixed(new):
-        causes.add("FieldValueForbidden", "spec", "Forbidden: pod updates may not change fields other than `spec."
-                   "containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations`"
-                   " (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set "
-                   "to 1 if it was previously negative)")  # fmt: skip
-    if kind.plural in ("secrets", "configmaps") and old.get("immutable") and old.get("data") != new.get("data"):
-        causes.add("FieldValueForbidden", "data", "Forbidden: field is immutable when `immutable` is set")
+        causes.add(
+            "FieldValueForbidden",
+            "spec",
+            "Forbidden: pod updates may not change fields other than"
+            " `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations`"
+            " (only additions to existing"
+            " tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to"
+            " 1 if it was previously negative)",
+        )
+    if (
+        kind.plural in ("secrets", "configmaps")
+        and old.get("immutable")
+        and old.get("data") != new.get("data")
+    ):
+        causes.add(
+            "FieldValueForbidden",
+            "data",
+            "Forbidden: field is immutable when `immutable` is set",
+        )
     if causes.found:
         raise errors.unprocessable(kind, new["metadata"]["name"], causes.found)
 
@@ -290,20 +469,37 @@ def check_change(kind: Kind, old: Object, new: Object) -> None:
 def _elastic(old: Object, new: Object) -> bool:
     """An indexed Job may grow and shrink, completions and parallelism as one."""
     spec = new["spec"]
-    return old["spec"].get("completionMode") == "Indexed" and spec.get("completions") == spec.get("parallelism")
+    return old["spec"].get("completionMode") == "Indexed" and spec.get(
+        "completions"
+    ) == spec.get("parallelism")
 
 
 def _template(job: Object, loose: bool) -> Object:
-    """What of a Job's template must stay: of one that is suspended and never started, not where it may run."""
+    """What of a Job's template must stay: of one that is suspended and never started,
+    not where it may run.
+    """
     spec = {**job["spec"]["template"]["spec"]}
     meta = job["spec"]["template"].get("metadata") or {}
-    for key in ("nodeSelector", "affinity", "tolerations", "schedulingGates") if loose else ():
+    for key in (
+        ("nodeSelector", "affinity", "tolerations", "schedulingGates") if loose else ()
+    ):
         spec.pop(key, None)
-    return {"spec": spec, **({} if loose else {"labels": meta.get("labels"), "annotations": meta.get("annotations")})}
+    return {
+        "spec": spec,
+        **(
+            {}
+            if loose
+            else {"labels": meta.get("labels"), "annotations": meta.get("annotations")}
+        ),
+    }
 
 
 def _fixed(pod: Object) -> Object:
-    spec = {key: value for key, value in pod["spec"].items() if key not in ("activeDeadlineSeconds", "tolerations")}
+    spec = {
+        key: value
+        for key, value in pod["spec"].items()
+        if key not in ("activeDeadlineSeconds", "tolerations")
+    }
     for part in ("containers", "initContainers"):
         spec[part] = [{**each, "image": ""} for each in spec.get(part) or ()]
     return spec

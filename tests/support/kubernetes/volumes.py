@@ -18,7 +18,8 @@ class Volumes:
     """The volumes of all pods; `folder` holds them, and those of the claims."""
 
     def __init__(self, store: Store, folder: Path) -> None:
-        self._store, self._folder = store, folder
+        self._store = store
+        self._folder = folder
 
     def claim(self, space: str, called: str) -> Path:
         """Where a claim's data lies."""
@@ -28,12 +29,16 @@ class Volumes:
 
     def prepare(self, pod: Object, folder: Path) -> dict[str, Path]:
         """Make them all; by their names. MountError."""
-        return {each["name"]: self._prepare(pod, each, folder / each["name"])
-                for each in pod["spec"].get("volumes") or ()}  # fmt: skip
+        return {
+            each["name"]: self._prepare(pod, each, folder / each["name"])
+            for each in pod["spec"].get("volumes") or ()
+        }
 
     def _prepare(self, pod: Object, volume: Object, folder: Path) -> Path:
         if "persistentVolumeClaim" in volume:
-            return self.claim(namespace(pod), volume["persistentVolumeClaim"]["claimName"])
+            return self.claim(
+                namespace(pod), volume["persistentVolumeClaim"]["claimName"]
+            )
         if "hostPath" in volume:
             return _host(volume)
         folder.mkdir(parents=True, exist_ok=True)
@@ -48,12 +53,18 @@ class Volumes:
         try:
             data = read(self._store, pod, kind, source) or {}
         except ConfigError as error:
-            raise MountError(f'MountVolume.SetUp failed for volume "{volume["name"]}" : {error}') from None
-        items: list[Object] = source.get("items") or [{"key": key, "path": key} for key in data]
+            raise MountError(
+                f'MountVolume.SetUp failed for volume "{volume["name"]}" : {error}'
+            ) from None
+        items: list[Object] = source.get("items") or [
+            {"key": key, "path": key} for key in data
+        ]
         for item in items:
             if item["key"] not in data and not source.get("optional"):
                 where = f"references non-existent {kind.lower()} key: {item['key']}"
-                raise MountError(f'MountVolume.SetUp failed for volume "{volume["name"]}" : {where}')
+                raise MountError(
+                    f'MountVolume.SetUp failed for volume "{volume["name"]}" : {where}'
+                )
             path = folder / item["path"]
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data.get(item["key"], b""))
@@ -61,11 +72,14 @@ class Volumes:
 
 
 def _host(volume: Object) -> Path:
-    path, kind = Path(volume["hostPath"]["path"]), volume["hostPath"].get("type") or ""
+    path = Path(volume["hostPath"]["path"])
+    kind = volume["hostPath"].get("type") or ""
     wrong = {"Directory": not path.is_dir(), "File": not path.is_file()}.get(kind)
     if wrong:
         what = f"hostPath type check failed: {path} is not a {kind.lower()}"
-        raise MountError(f'MountVolume.SetUp failed for volume "{volume["name"]}" : {what}')
+        raise MountError(
+            f'MountVolume.SetUp failed for volume "{volume["name"]}" : {what}'
+        )
     if kind == "FileOrCreate":
         path.touch()
     elif kind in ("", "DirectoryOrCreate") and not path.exists():
@@ -74,7 +88,9 @@ def _host(volume: Object) -> Path:
 
 
 def mounts(container: Object, folders: dict[str, Path]) -> list[Mount]:
-    """What the launcher is to mount: source, path inside, whether it can only be read."""
+    """What the launcher is to mount: source, path inside, whether it can only be
+    read.
+    """
     found: list[Mount] = []
     for each in container.get("volumeMounts") or ():
         source = folders[each["name"]]
@@ -82,5 +98,11 @@ def mounts(container: Object, folders: dict[str, Path]) -> list[Mount]:
             source = source / each["subPath"]
             if not source.exists():
                 source.mkdir(parents=True)
-        found.append((str(source), os.path.normpath(each["mountPath"]), bool(each.get("readOnly"))))
+        found.append(
+            (
+                str(source),
+                os.path.normpath(each["mountPath"]),
+                bool(each.get("readOnly")),
+            )
+        )
     return found

@@ -25,7 +25,9 @@ class Reader:
 
     store: Store
     options: Options
-    _pages: dict[str, tuple[int, list[Object]]] = field(default_factory=dict[str, tuple[int, list[Object]]])
+    _pages: dict[str, tuple[int, list[Object]]] = field(
+        default_factory=dict[str, tuple[int, list[Object]]]
+    )
 
     def page(self, target: Target, query: Query) -> Object:
         """A page of a list, or all of it; 400, 410."""
@@ -34,46 +36,82 @@ class Reader:
             version, items = self._rest(query["continue"])
         else:
             test = _test(kind, query)
-            version, items = self.store.version, [each for each in self.store.all(kind.plural, target.space)
-                                                  if test(each)]  # fmt: skip
+            version = self.store.version
+            items = [
+                each for each in self.store.all(kind.plural, target.space) if test(each)
+            ]
         limit = int(query.get("limit") or 0)
         page, rest = (items[:limit], items[limit:]) if limit else (items, [])
         meta: Object = {"resourceVersion": str(version)}
         if rest:
-            meta |= {"continue": self._keep(version, rest), "remainingItemCount": len(rest)}
+            meta |= {
+                "continue": self._keep(version, rest),
+                "remainingItemCount": len(rest),
+            }
             if query.get("labelSelector") or query.get("fieldSelector"):
                 del meta["remainingItemCount"]
-        return {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": meta, "items": page}
+        return {
+            "kind": f"{kind.kind}List",
+            "apiVersion": kind.api_version,
+            "metadata": meta,
+            "items": page,
+        }
 
     def _keep(self, version: int, rest: list[Object]) -> str:
-        token = base64.urlsafe_b64encode(json.dumps({"v": version, "k": secrets.token_hex(8)}).encode()).decode()
+        token = base64.urlsafe_b64encode(
+            json.dumps({"v": version, "k": secrets.token_hex(8)}).encode()
+        ).decode()
         self._pages[token] = (version, rest)
         return token
 
     def _rest(self, token: str) -> tuple[int, list[Object]]:
         if token not in self._pages:
-            raise errors.bad_request("continue key is not valid: invalid continue token")
+            raise errors.bad_request(
+                "continue key is not valid: invalid continue token"
+            )
         version, rest = self._pages[token]
         if version < self.store.forgotten:
-            raise errors.expired("The provided continue parameter is too old to display a consistent list result. You "
-                                 "can start a new list without the continue parameter.")  # fmt: skip
+            raise errors.expired(
+                "The provided continue parameter is too old to display a consistent"
+                " list result. You can start a new list without the continue parameter."
+            )
         return version, rest
 
     def watch(self, target: Target, query: Query) -> AsyncIterator[bytes]:
         """The lines of a watch; 400, 410, 504 before there is one."""
-        kind, text = target.kind, query.get("resourceVersion") or ""
+        kind = target.kind
+        text = query.get("resourceVersion") or ""
         selectors = f"metadata.name={target.name}" if target.name else ""
-        merged = {**query, "fieldSelector": ",".join(filter(None, (selectors, query.get("fieldSelector"))))}
+        merged = {
+            **query,
+            "fieldSelector": ",".join(
+                filter(None, (selectors, query.get("fieldSelector")))
+            ),
+        }
         test = _test(kind, merged)
         if not text.isdigit() and text:
             raise errors.bad_request(f"invalid resource version: {text}")
         since = int(text or 0)
         if since > self.store.version:
-            raise errors.ApiError(504, "Timeout", f"Timeout: Too large resource version: {since}, current: "
-                                  f"{self.store.version}", {"causes": [{"reason": "ResourceVersionTooLarge",
-                                  "message": "Too large resource version"}], "retryAfterSeconds": 1})  # fmt: skip
+            raise errors.ApiError(
+                504,
+                "Timeout",
+                f"Timeout: Too large resource version: {since}, current: "
+                f"{self.store.version}",
+                {
+                    "causes": [
+                        {
+                            "reason": "ResourceVersionTooLarge",
+                            "message": "Too large resource version",
+                        }
+                    ],
+                    "retryAfterSeconds": 1,
+                },
+            )
         if since and since < self.store.forgotten:
-            refusal = errors.expired(f"too old resource version: {since} ({self.store.forgotten})")
+            refusal = errors.expired(
+                f"too old resource version: {since} ({self.store.forgotten})"
+            )
             if self.options.gone_as_http:
                 raise refusal
             return _refused(refusal)
@@ -83,7 +121,8 @@ class Reader:
         self, kind: Kind, space: str | None, test: Test, since: int, query: Query
     ) -> AsyncIterator[bytes]:
         limit = float(query.get("timeoutSeconds") or 0) or 1800.0
-        end, bookmarks = time.monotonic() + limit, query.get("allowWatchBookmarks") in ("true", "True", "1")
+        end = time.monotonic() + limit
+        bookmarks = query.get("allowWatchBookmarks") in ("true", "True", "1")
         version = since or self.store.version
         with self.store.listen(kind.plural, version) as queue:
             for obj in self.store.all(kind.plural, space) if not since else ():
@@ -91,7 +130,9 @@ class Reader:
                     yield _line("ADDED", obj)
             while (left := end - time.monotonic()) > 0:
                 try:
-                    change = await asyncio.wait_for(queue.get(), min(left, self.options.bookmark_s))
+                    change = await asyncio.wait_for(
+                        queue.get(), min(left, self.options.bookmark_s)
+                    )
                 except TimeoutError:
                     version = self.store.version
                     if bookmarks:
@@ -100,7 +141,9 @@ class Reader:
                 if change is None:
                     return
                 version = max(version, change.version)
-                if change.plural == kind.plural and (space is None or namespace(change.obj) == space):
+                if change.plural == kind.plural and (
+                    space is None or namespace(change.obj) == space
+                ):
                     line = _shown(change, test)
                     if line:
                         yield line
@@ -109,15 +152,21 @@ class Reader:
 
 
 def _test(kind: Kind, query: Query) -> Test:
-    by_label, by_field = by_labels(query.get("labelSelector") or ""), by_fields(kind, query.get("fieldSelector") or "")
+    by_label = by_labels(query.get("labelSelector") or "")
+    by_field = by_fields(kind, query.get("fieldSelector") or "")
     return lambda obj: by_label(obj) and by_field(obj)
 
 
 def _shown(change: Change, test: Test) -> bytes:
     """What leaves a selection looks deleted, what enters it added."""
     if change.kind == "DELETED":
-        return _line("DELETED", change.obj) if test(change.obj) or (change.old and test(change.old)) else b""
-    now, before = test(change.obj), change.old is not None and test(change.old)
+        return (
+            _line("DELETED", change.obj)
+            if test(change.obj) or (change.old and test(change.old))
+            else b""
+        )
+    now = test(change.obj)
+    before = change.old is not None and test(change.old)
     if now:
         return _line("MODIFIED" if before else "ADDED", change.obj)
     return _line("DELETED", change.obj) if before else b""
@@ -129,7 +178,10 @@ def _line(kind: str, obj: Object) -> bytes:
 
 def _bookmark(kind: Kind, version: int) -> bytes:
     meta = {"resourceVersion": str(version), "creationTimestamp": None}
-    return _line("BOOKMARK", {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta})
+    return _line(
+        "BOOKMARK",
+        {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta},
+    )
 
 
 async def _refused(error: errors.ApiError) -> AsyncIterator[bytes]:

@@ -14,7 +14,14 @@ from tests.support.kubernetes.events import Recorder
 from tests.support.kubernetes.images import Images
 from tests.support.kubernetes.logs import Log
 from tests.support.kubernetes.nodes import GPU
-from tests.support.kubernetes.objects import Object, deleting, name, namespace, set_condition, uid
+from tests.support.kubernetes.objects import (
+    Object,
+    deleting,
+    name,
+    namespace,
+    set_condition,
+    uid,
+)
 from tests.support.kubernetes.options import Options
 from tests.support.kubernetes.quantity import parse
 from tests.support.kubernetes.status import Report
@@ -22,8 +29,10 @@ from tests.support.kubernetes.store import Store
 from tests.support.kubernetes.volumes import MountError, Volumes, mounts
 
 _BASE = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
-_CREATE = ("failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create "
-           "failed: unable to start container process: ")  # fmt: skip
+_CREATE = (
+    "failed to create containerd task: failed to create shim task: OCI runtime create"
+    " failed: runc create failed: unable to start container process: "
+)
 _EPOCH = "1970-01-01T00:00:00Z"
 _DEADLINE = "Pod was active on the node longer than the specified deadline"
 _RETRY_S = 0.1
@@ -50,7 +59,9 @@ class Worker:
     """One pod on one node. `run` is its life; `leave` and `destroy` end it."""
 
     def __init__(self, tools: Tools, pod: Object, addresses: tuple[str, str]) -> None:
-        self._tools, self.pod, self._addresses = tools, pod, addresses
+        self._tools = tools
+        self.pod = pod
+        self._addresses = addresses
         self._recorder = Recorder(tools.store, "kubelet", pod["spec"]["nodeName"])
         self._report = Report(tools.store, pod, *addresses)
         self._running: dict[str, Container] = {}
@@ -60,7 +71,8 @@ class Worker:
         self._verdict: tuple[str, str] = ("", "")
         self._folders: dict[str, Path] = {}
         self.over = False
-        self._limit, self._began = 0, 0.0
+        self._limit = 0
+        self._began = 0.0
         self._deadline: asyncio.TimerHandle | None = None
 
     @property
@@ -88,12 +100,16 @@ class Worker:
         self._finish()
 
     def limit(self, seconds: int | None) -> None:
-        """It may be active for so long, from its start; it may be changed while it runs."""
+        """It may be active for so long, from its start; it may be changed while it
+        runs.
+        """
         if seconds and seconds != self._limit and not self.over:
             self._limit = seconds
             if self._deadline:
                 self._deadline.cancel()
-            self._deadline = asyncio.get_running_loop().call_at(self._began + seconds, self._expire)
+            self._deadline = asyncio.get_running_loop().call_at(
+                self._began + seconds, self._expire
+            )
 
     async def _carry_out(self) -> None:
         await self._prepare()
@@ -109,7 +125,9 @@ class Worker:
     async def _prepare(self) -> None:
         while True:
             try:
-                self._folders = self._tools.volumes.prepare(self.pod, self.folder / "volumes")
+                self._folders = self._tools.volumes.prepare(
+                    self.pod, self.folder / "volumes"
+                )
             except MountError as error:
                 self._recorder.warning(self.pod, "FailedMount", str(error))
             else:
@@ -126,7 +144,8 @@ class Worker:
 
     async def _carry(self, container: Object) -> None:
         """Run one container, and again where the pod's policy says so."""
-        called, backoff = container["name"], self._tools.options.restart_backoff_s
+        called = container["name"]
+        backoff = self._tools.options.restart_backoff_s
         log = self._tools.logs[(uid(self.pod), called)] = Log(self._tools.store.clock)
         try:
             while True:
@@ -135,15 +154,25 @@ class Worker:
                     return
                 self._report.again(called)
                 where = f"{called} pod={name(self.pod)}_{namespace(self.pod)}({uid(self.pod)})"
-                self._recorder.warning(self.pod, "BackOff", f"Back-off restarting failed container {where}", called)
-                self._report.waiting(called, "CrashLoopBackOff", f"back-off {backoff:g}s restarting failed container")
+                self._recorder.warning(
+                    self.pod,
+                    "BackOff",
+                    f"Back-off restarting failed container {where}",
+                    called,
+                )
+                self._report.waiting(
+                    called,
+                    "CrashLoopBackOff",
+                    f"back-off {backoff:g}s restarting failed container",
+                )
                 await self._pause(backoff)
                 backoff *= 2
         finally:
             log.close()
 
     def _again(self, container: Object) -> bool:
-        policy, first = self.pod["spec"]["restartPolicy"], container in self.pod["spec"].get("initContainers", ())
+        policy = self.pod["spec"]["restartPolicy"]
+        first = container in self.pod["spec"].get("initContainers", ())
         failed = bool(self._report.code(container["name"]))
         if first or policy == "OnFailure":
             return failed and policy != "Never" and not self._leaving.is_set()
@@ -156,12 +185,16 @@ class Worker:
             self._report.waiting(called, reason, message)
 
         await self._pause(0)
-        await self._tools.images.pull(self.pod, container, self._recorder, waiting, self._pause)
+        await self._tools.images.pull(
+            self.pod, container, self._recorder, waiting, self._pause
+        )
         gpus = self._gpus(container)
         order = await self._order(container, gpus)
         limit = ((container.get("resources") or {}).get("limits") or {}).get("memory")
         run = Container(order, log, int(parse(limit)) if limit else None)
-        self._recorder.normal(self.pod, "Created", f"Created container {called}", called)
+        self._recorder.normal(
+            self.pod, "Created", f"Created container {called}", called
+        )
         self._report.identify(called, secrets.token_hex(32))
         self._running[called] = run
         self._tools.devices.started(gpus, uid(self.pod))
@@ -172,16 +205,28 @@ class Worker:
             self._running.pop(called, None)
             self._tools.devices.ended(gpus, uid(self.pod))
 
-    async def _live(self, container: Object, run: Container, failure: str, log: Log) -> None:
-        called, stamp = container["name"], self._tools.store.clock.stamp
+    async def _live(
+        self, container: Object, run: Container, failure: str, log: Log
+    ) -> None:
+        called = container["name"]
+        stamp = self._tools.store.clock.stamp
         if failure:
             await run.wait()
             message = _CREATE + failure
             self._recorder.warning(self.pod, "Failed", f"Error: {message}", called)
-            self._report.state(called, "terminated", exitCode=128, reason="StartError", message=message,
-                               startedAt=_EPOCH, finishedAt=stamp())  # fmt: skip
+            self._report.state(
+                called,
+                "terminated",
+                exitCode=128,
+                reason="StartError",
+                message=message,
+                startedAt=_EPOCH,
+                finishedAt=stamp(),
+            )
             return
-        self._recorder.normal(self.pod, "Started", f"Started container {called}", called)
+        self._recorder.normal(
+            self.pod, "Started", f"Started container {called}", called
+        )
         began = stamp()
         self._report.state(called, "running", startedAt=began)
         self._report.write()
@@ -190,10 +235,21 @@ class Worker:
         code = await run.wait()
         reason = "OOMKilled" if run.oom else "Error" if code else "Completed"
         message = run.message()
-        if code and not message and container["terminationMessagePolicy"] == "FallbackToLogsOnError":
+        if (
+            code
+            and not message
+            and container["terminationMessagePolicy"] == "FallbackToLogsOnError"
+        ):
             message = log.tail(2048)
-        self._report.state(called, "terminated", exitCode=code, reason=reason, startedAt=began, finishedAt=stamp(),
-                           **({"message": message} if message else {}))  # fmt: skip
+        self._report.state(
+            called,
+            "terminated",
+            exitCode=code,
+            reason=reason,
+            startedAt=began,
+            finishedAt=stamp(),
+            **({"message": message} if message else {}),
+        )
         if len(self.pod["spec"]["containers"]) > 1 or self._again(container):
             self._report.write()
 
@@ -202,7 +258,9 @@ class Worker:
         held = self._tools.devices.of(uid(self.pod), container["name"])
         if not count or held:
             return held
-        return self._tools.devices.take(self.pod["spec"]["nodeName"], uid(self.pod), container["name"], count)
+        return self._tools.devices.take(
+            self.pod["spec"]["nodeName"], uid(self.pod), container["name"], count
+        )
 
     async def _order(self, container: Object, gpus: list[str]) -> Order:
         """What to run; waits for secrets and config maps that are missing."""
@@ -210,21 +268,40 @@ class Worker:
         while True:
             current = self._tools.store.current("pods", self.pod) or self.pod
             try:
-                variables = environment.variables(self._tools.store, current, container, base)
+                variables = environment.variables(
+                    self._tools.store, current, container, base
+                )
                 break
             except environment.ConfigError as error:
-                self._recorder.warning(self.pod, "Failed", f"Error: {error}", container["name"])
-                self._report.waiting(container["name"], "CreateContainerConfigError", str(error))
+                self._recorder.warning(
+                    self.pod, "Failed", f"Error: {error}", container["name"]
+                )
+                self._report.waiting(
+                    container["name"], "CreateContainerConfigError", str(error)
+                )
             await self._pause(_RETRY_S)
-        words = [*(container.get("command") or ()), *(container.get("args") or ())] or ["/bin/sh"]
-        root = self.folder / "containers" / f"{container['name']}-{secrets.token_hex(3)}"
+        words = [*(container.get("command") or ()), *(container.get("args") or ())] or [
+            "/bin/sh"
+        ]
+        root = (
+            self.folder / "containers" / f"{container['name']}-{secrets.token_hex(3)}"
+        )
         root.parent.mkdir(parents=True, exist_ok=True)
-        return Order(str(root), [environment.expand(word, variables) for word in words], variables,
-                     container.get("workingDir") or "/", environment.hostname(self.pod),
-                     mounts(container, self._folders), bool(self.pod["spec"].get("shareProcessNamespace")))  # fmt: skip
+        return Order(
+            str(root),
+            [environment.expand(word, variables) for word in words],
+            variables,
+            container.get("workingDir") or "/",
+            environment.hostname(self.pod),
+            mounts(container, self._folders),
+            bool(self.pod["spec"].get("shareProcessNamespace")),
+        )
 
     def leave(self, grace_s: float) -> None:
-        """Have it end within so many seconds. Asked again, it can only become sooner."""
+        """Have it end within so many seconds.
+
+        Asked again, it can only become sooner.
+        """
         loop = asyncio.get_running_loop()
         at = loop.time() + grace_s
         if self._kill_at is not None and at >= self._kill_at:
@@ -232,7 +309,9 @@ class Worker:
         if not self._leaving.is_set():
             self._leaving.set()
             for called, run in self._running.items():
-                self._recorder.normal(self.pod, "Killing", f"Stopping container {called}", called)
+                self._recorder.normal(
+                    self.pod, "Killing", f"Stopping container {called}", called
+                )
                 run.send(signal.SIGTERM)
         self._kill_at = at
         if self._killer:
@@ -250,8 +329,14 @@ class Worker:
         self._verdict = ("Evicted", message)
         self._recorder.warning(self.pod, "Evicted", message)
         with self._tools.store.edit("pods", self.pod) as draft:
-            set_condition(draft, "DisruptionTarget", "True", self._tools.store.clock.stamp(),
-                          reason="TerminationByKubelet", message=message)  # fmt: skip
+            set_condition(
+                draft,
+                "DisruptionTarget",
+                "True",
+                self._tools.store.clock.stamp(),
+                reason="TerminationByKubelet",
+                message=message,
+            )
         self.leave(0)
 
     def _expire(self) -> None:
@@ -261,7 +346,9 @@ class Worker:
 
     def _finish(self) -> None:
         self.over = True
-        codes = [self._report.code(each["name"]) for each in self.pod["spec"]["containers"]]
+        codes = [
+            self._report.code(each["name"]) for each in self.pod["spec"]["containers"]
+        ]
         self._report.lose()
         good = all(code == 0 for code in codes) and not self._verdict[0]
         self._report.write("Succeeded" if good else "Failed", *self._verdict)
@@ -278,14 +365,21 @@ class Worker:
         """The node does not take the pod."""
         self._recorder.warning(self.pod, reason, message)
         with self._tools.store.edit("pods", self.pod) as draft:
-            draft["status"] |= {"phase": "Failed", "reason": reason, "message": f"Pod was rejected: {message}"}
+            draft["status"] |= {
+                "phase": "Failed",
+                "reason": reason,
+                "message": f"Pod was rejected: {message}",
+            }
 
     def destroy(self) -> None:
         """Everything of it is dead when this returns; nobody is told."""
         self.over = True
         for run in self._running.values():
             run.destroy()
-        for container in (*self.pod["spec"].get("initContainers", ()), *self.pod["spec"]["containers"]):
+        for container in (
+            *self.pod["spec"].get("initContainers", ()),
+            *self.pod["spec"]["containers"],
+        ):
             log = self._tools.logs.get((uid(self.pod), container["name"]))
             if log:
                 log.close()

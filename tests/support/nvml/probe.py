@@ -1,6 +1,8 @@
-"""A long-lived process that discovers GPUs when told to: the fake NVML library is only seen from a process's start.
+"""A long-lived process that discovers GPUs when told to: the fake NVML library is only
+seen from a process's start.
 
-Run as a program it answers each line on stdin (the timeout for `nvidia-smi`, in seconds) with one JSON line.
+Run as a program it answers each line on stdin (the timeout for `nvidia-smi`, in
+seconds) with one JSON line.
 """
 
 import json
@@ -28,12 +30,22 @@ class Probe:
     """The process, as a context manager. `path` stands for its whole PATH."""
 
     def __init__(self, env: dict[str, str], path: Path) -> None:
-        inherited = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
-        self._env = inherited | env | {"PATH": str(path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        inherited = {
+            key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"
+        }
+        self._env = (
+            inherited
+            | env
+            | {"PATH": str(path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        )
 
     def __enter__(self) -> "Probe":
         self._process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self._env
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=self._env,
         )
         return self
 
@@ -58,7 +70,14 @@ class Probe:
 def _look(answer: dict[str, Any]) -> Look:
     found = answer.pop("discovery")
     gpus = tuple(
-        GpuReading(**gpu | {"processes": tuple(GpuProcess(**process) for process in gpu["processes"])})
+        GpuReading(
+            **gpu
+            | {
+                "processes": tuple(
+                    GpuProcess(**process) for process in gpu["processes"]
+                )
+            }
+        )
         for gpu in found.pop("gpus")
     )
     lost = tuple(LostGpu(**gpu) for gpu in found.pop("lost"))

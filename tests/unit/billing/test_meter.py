@@ -36,8 +36,18 @@ def test_an_amount_follows_seconds_and_price(per_hour, seconds, more):
     assert cost(per_hour, 0.0, seconds + more) >= paid
 
 
-OWN = Tier(id="BOX", name="", description="", cpu=32, memory_gb=256, gpu_count=4, gpu_memory_gb=80, max_runtime_s=60,
-           cost_per_hour=Decimal(8), currency="EUR")  # fmt: skip
+OWN = Tier(
+    id="BOX",
+    name="",
+    description="",
+    cpu=32,
+    memory_gb=256,
+    gpu_count=4,
+    gpu_memory_gb=80,
+    max_runtime_s=60,
+    cost_per_hour=Decimal(8),
+    currency="EUR",
+)
 
 
 @pytest.mark.parametrize(
@@ -52,17 +62,28 @@ OWN = Tier(id="BOX", name="", description="", cpu=32, memory_gb=256, gpu_count=4
         (Shape(gpus=4), "BOX", ("8", "EUR", "BOX")),  # a tier of four GPUs, once
         (Shape(gpus=5), "BOX", ("16", "EUR", "BOX")),
         (Shape(gpus=4, gpu_memory_gb=80), None, ("8", "EUR", "BOX")),
-        (Shape(cpus=0.5), "GONE", ("0.02", "USD", "CPU_SMALL")),  # the settings no longer have it
+        (
+            Shape(cpus=0.5),
+            "GONE",
+            ("0.02", "USD", "CPU_SMALL"),
+        ),  # the settings no longer have it
     ],
 )
 def test_the_list_price(shape, tier, expected):
     per_hour, currency, row = expected
-    assert list_price(shape, tier, Tiers([OWN]), None, "USD") == Price(Decimal(per_hour), currency, "list", row)
+    assert list_price(shape, tier, Tiers([OWN]), None, "USD") == Price(
+        Decimal(per_hour), currency, "list", row
+    )
 
 
 @pytest.mark.parametrize(
-    ("fixed", "nodes", "expected"), [("0", 1, "0"), ("0", 4, "0"), ("1.5", 1, "1.5"), ("1.5", 2, "3.0")]
+    ("fixed", "nodes", "expected"),
+    [("0", 1, "0"), ("0", 4, "0"), ("1.5", 1, "1.5"), ("1.5", 2, "3.0")],
 )
 def test_a_configured_price_replaces_the_list(fixed, nodes, expected):
     price = list_price(Shape(gpus=8, nodes=nodes), None, Tiers(), Decimal(fixed), "CHF")
-    assert (price.per_hour, price.currency, price.basis) == (Decimal(expected), "CHF", "list")
+    assert (price.per_hour, price.currency, price.basis) == (
+        Decimal(expected),
+        "CHF",
+        "list",
+    )

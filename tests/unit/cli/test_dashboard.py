@@ -1,9 +1,12 @@
 """What `gpuyard top` shows, and what its keys do."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from textual.pilot import Pilot
+from textual.widgets import DataTable, Input, Static
 
 from gpuyard.cli.dashboard import COLUMNS, Seen, bar, foot, rows
 from gpuyard.cli.screen import Top
@@ -13,14 +16,40 @@ NOW = 1000.0
 
 
 def gpu(index: int, state: str, **more: Any) -> dict[str, Any]:
-    return {"index": index, "uuid": f"GPU-{index}", "state": state, "memory_mb": 24576, "free_mb": 4096,
-            "temperature_c": 60, "utilization": index / 10, "node": "here", "problem": None, "job_id": None,
-            **more}  # fmt: skip
+    return {
+        "index": index,
+        "uuid": f"GPU-{index}",
+        "state": state,
+        "memory_mb": 24576,
+        "free_mb": 4096,
+        "temperature_c": 60,
+        "utilization": index / 10,
+        "node": "here",
+        "problem": None,
+        "job_id": None,
+        **more,
+    }
 
 
 GPUS = [
-    gpu(0, "llm_ready", model="qwen", models=["qwen"], idle_s=300, tasks_completed=23, job_id="job_m"),
-    gpu(1, "script_busy", script="whisper_transcribe", progress=0.45, eta_s=25, tasks_completed=2, job_id="job_s"),
+    gpu(
+        0,
+        "llm_ready",
+        model="qwen",
+        models=["qwen"],
+        idle_s=300,
+        tasks_completed=23,
+        job_id="job_m",
+    ),
+    gpu(
+        1,
+        "script_busy",
+        script="whisper_transcribe",
+        progress=0.45,
+        eta_s=25,
+        tasks_completed=2,
+        job_id="job_s",
+    ),
     gpu(
         2,
         "booting_llm",
@@ -32,13 +61,31 @@ GPUS = [
         job_id="job_b",
     ),
     gpu(3, "script_busy", script="train", since=NOW - 60, job_id="job_t"),
-    gpu(4, "quarantined", problem="Xid 79", utilization=None, temperature_c=None, free_mb=None),
+    gpu(
+        4,
+        "quarantined",
+        problem="Xid 79",
+        utilization=None,
+        temperature_c=None,
+        free_mb=None,
+    ),
 ]
 BATCH = {
-    "batch_id": "whisper-talks", "gpu_mode": "exclusive", "completed": 3, "failed": 1, "total_items": 125,
-    "state": "running", "eta_s": 120, "ended_at": None,
-}  # fmt: skip
-SEEN = Seen(GPUS, [BATCH, {**BATCH, "batch_id": "old", "ended_at": 1.0}], {"llm": 2, "script": 122}, NOW)
+    "batch_id": "whisper-talks",
+    "gpu_mode": "exclusive",
+    "completed": 3,
+    "failed": 1,
+    "total_items": 125,
+    "state": "running",
+    "eta_s": 120,
+    "ended_at": None,
+}
+SEEN = Seen(
+    GPUS,
+    [BATCH, {**BATCH, "batch_id": "old", "ended_at": 1.0}],
+    {"llm": 2, "script": 122},
+    NOW,
+)
 
 
 def test_each_gpu_says_what_it_is_at() -> None:
@@ -50,7 +97,11 @@ def test_each_gpu_says_what_it_is_at() -> None:
         ("SCRIPT_BUSY", "train", "for 1m00s", ""),
         ("QUARANTINED", "Xid 79", "", ""),
     ]
-    assert (cells[0]["MEMORY"], cells[4]["MEMORY"], cells[4]["HEAT"]) == ("20.0/24 GB", "24 GB", "")
+    assert (cells[0]["MEMORY"], cells[4]["MEMORY"], cells[4]["HEAT"]) == (
+        "20.0/24 GB",
+        "24 GB",
+        "",
+    )
 
 
 def test_what_waits_and_the_batch_stand_below() -> None:
@@ -58,7 +109,9 @@ def test_what_waits_and_the_batch_stand_below() -> None:
         "LLM queue: 2 waiting | script queue: 122 waiting | mode: BATCH (exclusive)",
         "whisper-talks: ░░░░░░░░░░   3% 4/125, 1 failed running ETA 2m00s",
     ]
-    assert foot(Seen([], [], {}, NOW)) == ["LLM queue: 0 waiting | script queue: 0 waiting | mode: NORMAL"]
+    assert foot(Seen([], [], {}, NOW)) == [
+        "LLM queue: 0 waiting | script queue: 0 waiting | mode: NORMAL"
+    ]
     assert [bar(part) for part in (0.0, 1.0)] == ["░░░░░░░░░░   0%", "██████████ 100%"]
 
 
@@ -68,7 +121,7 @@ def test_rows_can_be_sorted_and_chosen() -> None:
     assert [row.uuid for row in rows(SEEN, only="WHISPER")] == ["GPU-1"]
 
 
-class Yard:
+class Instance:
     """Stands for the server."""
 
     def __init__(self) -> None:
@@ -96,11 +149,13 @@ class Yard:
         (["down", "down", "down", "c", "c"], [], "It cannot be."),
     ],
 )
-def test_a_key_acts_when_it_is_pressed_twice(keys: list[str], did: list[tuple[str, str]], said: str) -> None:
-    yard = Yard()
+def test_a_key_acts_when_it_is_pressed_twice(
+    keys: list[str], did: list[tuple[str, str]], said: str
+) -> None:
+    instance = Instance()
 
     async def play() -> str:
-        app = Top(yard.look, yard.act)
+        app = Top(instance.look, instance.act)
         async with app.run_test(size=(120, 20)) as pilot:
             await app.workers.wait_for_complete()
             await pilot.press(*keys)
@@ -109,7 +164,13 @@ def test_a_key_acts_when_it_is_pressed_twice(keys: list[str], did: list[tuple[st
             return str(app.query_one("#note").render())  # pyright: ignore
 
     assert said in asyncio.run(play())
-    assert yard.did == did
+    assert instance.did == did
+
+
+async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
+    """Wait until the screen has handled what was typed."""
+    while not condition():
+        await pilot.pause(0.01)
 
 
 def test_the_screen_sorts_and_filters() -> None:
@@ -117,11 +178,25 @@ def test_the_screen_sorts_and_filters() -> None:
         app = Top(lambda: SEEN, lambda _a, _t: "")
         async with app.run_test(size=(120, 20)) as pilot:
             await app.workers.wait_for_complete()
-            await pilot.press("s", "slash", *"train", "enter")
-            await pilot.pause()
-            return str(app.query_one("#head").render()), app.query_one("DataTable").row_count  # type: ignore[attr-defined]
+            await pilot.press("s", "slash")
+            await until(pilot, lambda: isinstance(app.focused, Input))
+            await pilot.press(*"train", "enter")
+            await until(pilot, lambda: isinstance(app.focused, DataTable))
+            head = str(app.query_one("#head", Static).render())
+            return head, app.query_one(DataTable).row_count
 
     head, count = asyncio.run(play())
     assert "by STATE" in head
     assert "only 'train'" in head
     assert count == 1
+
+
+def test_an_answer_that_arrives_while_the_screen_closes_is_dropped() -> None:
+    async def play() -> None:
+        app = Top(lambda: SEEN, lambda _a, _t: "")
+        async with app.run_test(size=(120, 20)):
+            await app.workers.wait_for_complete()
+        app.show(SEEN)
+        app.say("too late")
+
+    asyncio.run(play())

@@ -21,14 +21,26 @@ finally:
 
 @pytest.mark.parametrize(
     ("words", "light", "code"),
-    [(["--help"], {"httpx", "pydantic", "rich", "fastapi", "asyncio"}, 0),
-     (["jobs"], {"typer", "httpx", "pydantic", "rich", "msgspec", "asyncio", "subprocess"}, 5)],
+    [
+        (["--help"], {"httpx", "pydantic", "rich", "fastapi", "asyncio"}, 0),
+        (
+            ["jobs"],
+            {"typer", "httpx", "pydantic", "rich", "msgspec", "asyncio", "subprocess"},
+            5,
+        ),
+    ],
     ids=["help", "a listing"],
-)  # fmt: skip
-def test_what_must_be_instant_imports_nothing_slow(words: list[str], light: set[str], code: int) -> None:
+)
+def test_what_must_be_instant_imports_nothing_slow(
+    words: list[str], light: set[str], code: int
+) -> None:
     environment = {"GPUYARD_URL": "http://127.0.0.1:1", "GPUYARD_TOKEN": "x"}
     done = subprocess.run(
-        [sys.executable, "-c", RUN, *words], capture_output=True, text=True, env=environment, timeout=60
+        [sys.executable, "-c", RUN, *words],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=60,
     )
     assert done.returncode == code, done.stderr
     assert not light & set(done.stdout.rpartition("IMPORTED ")[2].split())
@@ -39,7 +51,10 @@ def test_what_must_be_instant_imports_nothing_slow(words: list[str], light: set[
     [
         ([], {}),
         (["--json", "-n", "5"], {"as_json": True, "limit": 5}),
-        (["--state", "queued", "--state", "running", "--name", "a b"], {"state": ["queued", "running"], "name": "a b"}),
+        (
+            ["--state", "queued", "--state", "running", "--name", "a b"],
+            {"state": ["queued", "running"], "name": "a b"},
+        ),
         (["--limit", "0"], None),
         (["-n", "²"], None),
         (["-n5"], None),
@@ -50,7 +65,9 @@ def test_what_must_be_instant_imports_nothing_slow(words: list[str], light: set[
         (["job_1"], None),
     ],
 )
-def test_only_plain_words_are_read_without_typer(words: list[str], meant: dict[str, object] | None) -> None:
+def test_only_plain_words_are_read_without_typer(
+    words: list[str], meant: dict[str, object] | None
+) -> None:
     assert plain_options(words) == meant
 
 

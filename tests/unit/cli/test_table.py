@@ -1,4 +1,6 @@
-"""The plain table: columns line up, also with wide characters; nothing in a cell can break a line."""
+"""The plain table: columns line up, also with wide characters; nothing in a cell can
+break a line.
+"""
 
 import re
 
@@ -9,9 +11,18 @@ from gpuyard.cli.output import print_table
 
 
 def test_columns_line_up(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(("NAME", "PRIO", "NOTE"), [("a", 3, None), ("訓練", 10, "x"), ("line\nbreak", 1, "\x1b[31m")], empty="")
+    print_table(
+        ("NAME", "PRIO", "NOTE"),
+        [("a", 3, None), ("訓練", 10, "x"), ("line\nbreak", 1, "\x1b[31m")],
+        empty="",
+    )
     lines = capsys.readouterr().out.splitlines()
-    assert lines == ["NAME        PRIO  NOTE", "a              3  -", "訓練          10  x", "line break     1   [31m"]
+    assert lines == [
+        "NAME        PRIO  NOTE",
+        "a              3  -",
+        "訓練          10  x",
+        "line break     1   [31m",
+    ]
 
 
 def test_empty(capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,7 +36,11 @@ def test_colours_on_a_terminal(
 ) -> None:
     monkeypatch.setattr(output.sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("NO_COLOR", "1") if no_color else monkeypatch.delenv("NO_COLOR", raising=False)
+    (
+        monkeypatch.setenv("NO_COLOR", "1")
+        if no_color
+        else monkeypatch.delenv("NO_COLOR", raising=False)
+    )
     print_table(("STATE",), [("running",)], empty="")
     plain = ["STATE", "running"]
     assert capsys.readouterr().out.splitlines() == (
@@ -38,7 +53,12 @@ def test_a_table_wider_than_the_terminal_is_folded(
 ) -> None:
     monkeypatch.setattr(output.sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "30")
-    print_table(("ID", "NOTE"), [("abc", "many words that do not fit on one line")], empty="")
-    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in capsys.readouterr().out.splitlines()]
+    print_table(
+        ("ID", "NOTE"), [("abc", "many words that do not fit on one line")], empty=""
+    )
+    lines = [
+        re.sub(r"\x1b\[[0-9;]*m", "", line)
+        for line in capsys.readouterr().out.splitlines()
+    ]
     assert len(lines) > 2
     assert max(map(len, lines)) <= 30

@@ -1,4 +1,6 @@
-"""A call whose answer is lost, or that meets a server that restarts, is sent again and done once."""
+"""A call whose answer is lost, or that meets a server that restarts, is sent again and
+done once.
+"""
 
 import asyncio
 import json
@@ -15,12 +17,25 @@ from gpuyard.client.sync import Client
 from gpuyard.domain.errors import UnreachableError
 
 ADDRESS = Address("http://127.0.0.1:1", "secret")
-JOB = {"id": "job_1", "name": "a", "kind": "command", "state": "queued", "priority": 3, "created_at": 1.0}
-LOST = [httpx.ReadError("cut"), httpx.RemoteProtocolError("no answer"), httpx.ConnectError("refused")]
+JOB = {
+    "id": "job_1",
+    "name": "a",
+    "kind": "command",
+    "state": "queued",
+    "priority": 3,
+    "created_at": 1.0,
+}
+LOST = [
+    httpx.ReadError("cut"),
+    httpx.RemoteProtocolError("no answer"),
+    httpx.ConnectError("refused"),
+]
 
 
 class Server:
-    """Answers with the job, but for what `faults` still holds; remembers every body it was sent."""
+    """Answers with the job, but for what `faults` still holds; remembers every body it
+    was sent.
+    """
 
     def __init__(self, *faults: Exception | httpx.Response) -> None:
         self.faults = list(faults)
@@ -28,20 +43,30 @@ class Server:
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         self.bodies.append(json.loads(request.content) if request.content else None)
-        fault = self.faults.pop(0) if self.faults else httpx.Response(200, json=self.answer())
+        fault = (
+            self.faults.pop(0)
+            if self.faults
+            else httpx.Response(200, json=self.answer())
+        )
         if isinstance(fault, Exception):
             raise fault
         return fault
 
     def answer(self) -> Any:
         sent = self.bodies[-1]
-        return {"items": [JOB] * len(sent), "next": None} if isinstance(sent, list) else JOB
+        return (
+            {"items": [JOB] * len(sent), "next": None}
+            if isinstance(sent, list)
+            else JOB
+        )
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses without waiting, four at most."""
-    monkeypatch.setattr(resend, "pauses", lambda patience_s: iter([0.0] * (4 if patience_s else 0)))
+    monkeypatch.setattr(
+        resend, "pauses", lambda patience_s: iter([0.0] * (4 if patience_s else 0))
+    )
 
 
 def sync(server: Server, work: Callable[[Client], Any]) -> Any:
@@ -60,7 +85,12 @@ def test_a_submission_is_sent_again_with_the_same_key(fault: Exception) -> None:
 
 def test_every_job_of_a_list_has_a_key_of_its_own_and_the_users_stays() -> None:
     server = Server(LOST[0])
-    sync(server, lambda client: client.submit_many([["true"], {"command": ["true"], "idempotency_key": "mine"}]))
+    sync(
+        server,
+        lambda client: client.submit_many(
+            [["true"], {"command": ["true"], "idempotency_key": "mine"}]
+        ),
+    )
     first, again = server.bodies
     assert first == again
     assert first[1]["idempotency_key"] == "mine" != first[0]["idempotency_key"]
@@ -77,7 +107,9 @@ def test_the_same_awaited() -> None:
     server = Server(LOST[0])
 
     async def program() -> str:
-        async with AsyncClient(ADDRESS, transport=httpx.MockTransport(server)) as client:
+        async with AsyncClient(
+            ADDRESS, transport=httpx.MockTransport(server)
+        ) as client:
             return (await client.run(["true"])).id
 
     assert asyncio.run(program()) == "job_1"
@@ -110,8 +142,14 @@ def test_a_server_that_has_answered_before_is_waited_for() -> None:
     assert len(server.bodies) == 4
 
 
-@pytest.mark.parametrize(("fault", "times"), [(LOST[0], 1), (LOST[2], 2)], ids=["perhaps arrived", "never left"])
-def test_what_would_be_done_twice_is_sent_again_only_if_it_never_left(fault: Exception, times: int) -> None:
+@pytest.mark.parametrize(
+    ("fault", "times"),
+    [(LOST[0], 1), (LOST[2], 2)],
+    ids=["perhaps arrived", "never left"],
+)
+def test_what_would_be_done_twice_is_sent_again_only_if_it_never_left(
+    fault: Exception, times: int
+) -> None:
     server = Server(httpx.Response(200, json=JOB), fault)
     with Client(ADDRESS, transport=httpx.MockTransport(server)) as client:
         handle = client.job("a")

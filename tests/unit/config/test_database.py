@@ -9,7 +9,7 @@ from gpuyard.config.database import find_database, remember_database, shown
 from gpuyard.config.paths import Home
 from gpuyard.domain.errors import InvalidInputError
 
-URL = "postgresql://me:s3cret@db.example.org:6432/yard?sslmode=require"
+URL = "postgresql://me:s3cret@db.example.org:6432/instance?sslmode=require"
 
 
 @pytest.fixture
@@ -55,6 +55,9 @@ def test_a_file_that_cannot_be_read_is_named(home: Home):
 
 
 def test_what_is_shown_tells_where_and_not_who(home: Home):
-    assert shown(URL) == "db.example.org:6432/yard"
-    assert shown("postgresql:///yard?host=/tmp&password=s3cret") == "localhost:5432/yard"
+    assert shown(URL) == "db.example.org:6432/instance"
+    assert (
+        shown("postgresql:///instance?host=/tmp&password=s3cret")
+        == "localhost:5432/instance"
+    )
     assert shown(home.ledger) == str(home.ledger)

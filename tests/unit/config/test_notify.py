@@ -1,4 +1,6 @@
-"""`[notify]`: what may be configured, and the one error for what may not, which shows nothing that may be secret."""
+"""`[notify]`: what may be configured, and the one error for what may not, which shows
+nothing that may be secret.
+"""
 
 from pathlib import Path
 
@@ -33,9 +35,17 @@ def test_an_address_is_enough(home):
 def test_patterns_mean_kinds_of_the_journal(home):
     home.settings.write_text(HOOK + URL + 'events = ["job.c*", "*.started"]\n')
     (hook,) = load_settings(home).notify.webhooks
-    assert hook.kinds == {"job.completed", "job.cancelled", "job.cancel_requested", "attempt.started", "item.started"}
+    assert hook.kinds == {
+        "job.completed",
+        "job.cancelled",
+        "job.cancel_requested",
+        "attempt.started",
+        "item.started",
+    }
     home.settings.write_text(HOOK + URL + 'events = ["*"]\n')
-    assert load_settings(home).notify.webhooks[0].kinds == set(EventKind) - {EventKind.JOB_PROGRESS}
+    assert load_settings(home).notify.webhooks[0].kinds == set(EventKind) - {
+        EventKind.JOB_PROGRESS
+    }
 
 
 @pytest.mark.parametrize(
@@ -45,23 +55,68 @@ def test_patterns_mean_kinds_of_the_journal(home):
             HOOK + 'url = "ftp://u:hunter2@h/x"\n',
             "notify.webhooks.0.url: is no address of http or https (write http://",
         ),
-        (HOOK + 'url = "hunter2"\n', "notify.webhooks.0.url: is no address of http or https"),
-        (HOOK + 'url = "https://h:99999/hunter2"\n', "notify.webhooks.0.url: is no address of http or https"),
-        (HOOK + 'url = "https:///hunter2"\n', "notify.webhooks.0.url: is no address of http or https"),
-        (HOOK + 'url = "https://h/ hunter2"\n', "notify.webhooks.0.url: is no address of http or https"),
-        (HOOK + 'url = ["https://h/hunter2"]\n', "notify.webhooks.0.url: is no text (write http://"),
+        (
+            HOOK + 'url = "hunter2"\n',
+            "notify.webhooks.0.url: is no address of http or https",
+        ),
+        (
+            HOOK + 'url = "https://h:99999/hunter2"\n',
+            "notify.webhooks.0.url: is no address of http or https",
+        ),
+        (
+            HOOK + 'url = "https:///hunter2"\n',
+            "notify.webhooks.0.url: is no address of http or https",
+        ),
+        (
+            HOOK + 'url = "https://h/ hunter2"\n',
+            "notify.webhooks.0.url: is no address of http or https",
+        ),
+        (
+            HOOK + 'url = ["https://h/hunter2"]\n',
+            "notify.webhooks.0.url: is no text (write http://",
+        ),
         (HOOK + "project = 'p'\n", "notify.webhooks.0.url: is missing"),
-        ('[notify]\nwebhooks = ["https://h/hunter2"]\n', "notify.webhooks.0: is no table (write [[notify.webhooks]]"),
-        ('[notify]\nwebhooks = "https://h/hunter2"\n', "notify.webhooks: is no list (write [[notify.webhooks]]"),
-        ("[notify.webhooks]\n" + URL, "notify.webhooks: is no list (write [[notify.webhooks]]"),
-        (HOOK + URL + 'events = ["job.fail"]\n', "notify.webhooks.0.events.0: 'job.fail' matches no event"),
+        (
+            '[notify]\nwebhooks = ["https://h/hunter2"]\n',
+            "notify.webhooks.0: is no table (write [[notify.webhooks]]",
+        ),
+        (
+            '[notify]\nwebhooks = "https://h/hunter2"\n',
+            "notify.webhooks: is no list (write [[notify.webhooks]]",
+        ),
+        (
+            "[notify.webhooks]\n" + URL,
+            "notify.webhooks: is no list (write [[notify.webhooks]]",
+        ),
+        (
+            HOOK + URL + 'events = ["job.fail"]\n',
+            "notify.webhooks.0.events.0: 'job.fail' matches no event",
+        ),
         (HOOK + URL + 'events = ["job.fail"]\n', "such as job.failed"),
-        (HOOK + URL + 'events = ["job.progress"]\n', "notify.webhooks.0.events.0: 'job.progress' matches no event"),
-        (HOOK + URL + 'events = "job.*"\n', "notify.webhooks.0.events: is 'job.*' (must be a list"),
-        (HOOK + URL + "events = []\n", "notify.webhooks.0.events: is empty (name at least one"),
-        (HOOK + URL + 'secret_env = "hunter2"\n', "notify.webhooks.0.secret_env: names no variable of gpuyard's own"),
-        (HOOK + URL + 'secret = "x"\n', "notify.webhooks.0.secret: is not a field (did you mean secret_env"),
-        (HOOK + URL + 'format = "xml"\n', "notify.webhooks.0.format: is 'xml' (must be one of 'json' or 'slack')"),
+        (
+            HOOK + URL + 'events = ["job.progress"]\n',
+            "notify.webhooks.0.events.0: 'job.progress' matches no event",
+        ),
+        (
+            HOOK + URL + 'events = "job.*"\n',
+            "notify.webhooks.0.events: is 'job.*' (must be a list",
+        ),
+        (
+            HOOK + URL + "events = []\n",
+            "notify.webhooks.0.events: is empty (name at least one",
+        ),
+        (
+            HOOK + URL + 'secret_env = "hunter2"\n',
+            "notify.webhooks.0.secret_env: names no variable of gpuyard's own",
+        ),
+        (
+            HOOK + URL + 'secret = "x"\n',
+            "notify.webhooks.0.secret: is not a field (did you mean secret_env",
+        ),
+        (
+            HOOK + URL + 'format = "xml"\n',
+            "notify.webhooks.0.format: is 'xml' (must be one of 'json' or 'slack')",
+        ),
         (HOOK + URL + HOOK + 'url = ""\n', "notify.webhooks.1.url: is no address"),
     ],
 )
@@ -76,7 +131,10 @@ def test_a_mistake_is_named_and_no_secret_shown(home, text, said):
 
 
 def test_webhooks_may_come_from_the_environment(home, monkeypatch):
-    monkeypatch.setenv("GPUYARD_NOTIFY__WEBHOOKS", '[{"url": "https://hooks.example.org/from-a-secret"}]')
+    monkeypatch.setenv(
+        "GPUYARD_NOTIFY__WEBHOOKS",
+        '[{"url": "https://hooks.example.org/from-a-secret"}]',
+    )
     assert load_settings(home).notify.webhooks[0].url.endswith("from-a-secret")
     monkeypatch.setenv("GPUYARD_NOTIFY__WEBHOOKS", '[{"url": "hunter2"}]')
     with pytest.raises(InvalidInputError, match="GPUYARD_NOTIFY__WEBHOOKS"):
@@ -86,7 +144,10 @@ def test_webhooks_may_come_from_the_environment(home, monkeypatch):
 def test_a_key_that_is_not_there_is_an_error(home):
     home.settings.write_text(HOOK + URL + 'secret_env = "GPUYARD_HOOK_KEY"\n')
     specs = load_settings(home).notify.webhooks
-    with pytest.raises(InvalidInputError, match=r"notify\.webhooks\.0\.secret_env: GPUYARD_HOOK_KEY is not set"):
+    with pytest.raises(
+        InvalidInputError,
+        match=r"notify\.webhooks\.0\.secret_env: GPUYARD_HOOK_KEY is not set",
+    ):
         read_webhooks(specs, {})
     (hook,) = read_webhooks(specs, {"GPUYARD_HOOK_KEY": "hunter2"})
     assert hook.secret == b"hunter2"
@@ -94,7 +155,9 @@ def test_a_key_that_is_not_there_is_an_error(home):
 
 
 def test_webhooks_of_one_address_are_told_apart_and_known_again(home):
-    home.settings.write_text((HOOK + URL) * 2 + HOOK + 'url = "https://user:hunter2@h.example/p?q=hunter2"\n')
+    home.settings.write_text(
+        (HOOK + URL) * 2 + HOOK + 'url = "https://user:hunter2@h.example/p?q=hunter2"\n'
+    )
     hooks = read_webhooks(load_settings(home).notify.webhooks, {})
     assert len({hook.id for hook in hooks}) == 3
     assert hooks == read_webhooks(load_settings(home).notify.webhooks, {})

@@ -11,17 +11,30 @@ from gpuyard.domain.errors import InvalidInputError
 
 DOCUMENT = {
     "gpu_count": 5,
-    "gpu_roles": {"0": "brain_primary", "1": "worker_or_script", "3": "brain_secondary"},
+    "gpu_roles": {
+        "0": "brain_primary",
+        "1": "worker_or_script",
+        "3": "brain_secondary",
+    },
     "boot_times": {"qwen2.5:14b": 160, "whisper:small.en": 5},
     "batch_settings": {"auto_exclusive_threshold": 50, "reload_llms_after_batch": True},
-    "eviction_policy": {"min_script_queue_for_evict": 5, "prefer_idle_llm_eviction": True, "never_evict_brain": True},
+    "eviction_policy": {
+        "min_script_queue_for_evict": 5,
+        "prefer_idle_llm_eviction": True,
+        "never_evict_brain": True,
+    },
 }
 
 
 def test_the_documents_own_table_is_taken():
     settings = ResourceManagerSettings.model_validate(DOCUMENT)
     assert settings.boot_times["qwen2.5:14b"] == 160
-    assert [settings.is_brain(index, f"GPU-{index}") for index in range(4)] == [True, False, False, True]
+    assert [settings.is_brain(index, f"GPU-{index}") for index in range(4)] == [
+        True,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_the_document_may_be_a_file_of_json(tmp_path, monkeypatch):
@@ -29,15 +42,23 @@ def test_the_document_may_be_a_file_of_json(tmp_path, monkeypatch):
     path.write_text(json.dumps({"resource_manager": DOCUMENT}))
     monkeypatch.setenv("GPUYARD_CONFIG", str(path))
     settings = load_settings(Home(tmp_path)).resource_manager
-    assert (settings.gpu_count, settings.batch_settings.auto_exclusive_threshold) == (5, 50)
+    assert (settings.gpu_count, settings.batch_settings.auto_exclusive_threshold) == (
+        5,
+        50,
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("{", "is not valid JSON"), ('{"resource_manager": {"gpus": 5}}', "resource_manager.gpus: is not a field"),
-     ("[5]", "is no table of settings")],
-)  # fmt: skip
-def test_a_file_of_json_that_is_wrong_is_refused_with_its_name(text, said, tmp_path, monkeypatch):
+    [
+        ("{", "is not valid JSON"),
+        ('{"resource_manager": {"gpus": 5}}', "resource_manager.gpus: is not a field"),
+        ("[5]", "is no table of settings"),
+    ],
+)
+def test_a_file_of_json_that_is_wrong_is_refused_with_its_name(
+    text, said, tmp_path, monkeypatch
+):
     path = tmp_path / "resources.json"
     path.write_text(text)
     monkeypatch.setenv("GPUYARD_CONFIG", str(path))
@@ -47,13 +68,18 @@ def test_a_file_of_json_that_is_wrong_is_refused_with_its_name(text, said, tmp_p
 
 
 def test_a_role_may_be_given_by_uuid_and_a_brain_may_be_evicted_if_one_says_so():
-    by_uuid = ResourceManagerSettings.model_validate({"gpu_roles": {"GPU-a": "brain_primary"}})
+    by_uuid = ResourceManagerSettings.model_validate(
+        {"gpu_roles": {"GPU-a": "brain_primary"}}
+    )
     assert by_uuid.is_brain(7, "GPU-a")
     evicted = {**DOCUMENT, "eviction_policy": {"never_evict_brain": False}}
     assert not ResourceManagerSettings.model_validate(evicted).is_brain(0, "GPU-0")
 
 
-@pytest.mark.parametrize("wrong", [{"gpu_roles": {"0": "boss"}}, {"boot_times": {"x": -1}}, {"gpu_counts": 5}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"gpu_roles": {"0": "boss"}}, {"boot_times": {"x": -1}}, {"gpu_counts": 5}],
+)
 def test_what_is_wrong_is_refused(wrong):
     with pytest.raises(ValidationError):
         ResourceManagerSettings.model_validate(wrong)

@@ -1,4 +1,6 @@
-"""Settings: the file, the environment that wins over it, and what either may get wrong."""
+"""Settings: the file, the environment that wins over it, and what either may get
+wrong.
+"""
 
 from decimal import Decimal
 from pathlib import Path
@@ -26,14 +28,24 @@ def refused(home: Home) -> str:
 
 def test_with_no_file_the_defaults_hold(home):
     settings = load_settings(home)
-    assert (settings.server.host, settings.server.port, settings.server.idle_exit_s) == ("127.0.0.1", 0, 1800)
+    assert (
+        settings.server.host,
+        settings.server.port,
+        settings.server.idle_exit_s,
+    ) == ("127.0.0.1", 0, 1800)
     assert settings.billing.local_price_per_hour is None
 
 
 def test_the_file_is_read_with_units(home):
-    home.settings.write_text('[server]\nport = 8400\nidle_exit_s = "2h"\n[node]\nmax_log_gb = "512MB"\n')
+    home.settings.write_text(
+        '[server]\nport = 8400\nidle_exit_s = "2h"\n[node]\nmax_log_gb = "512MB"\n'
+    )
     settings = load_settings(home)
-    assert (settings.server.port, settings.server.idle_exit_s, settings.node.max_log_gb) == (8400, 7200, 0.5)
+    assert (
+        settings.server.port,
+        settings.server.idle_exit_s,
+        settings.node.max_log_gb,
+    ) == (8400, 7200, 0.5)
 
 
 def test_the_environment_wins_over_the_file(home, monkeypatch):
@@ -54,10 +66,13 @@ def test_another_file_may_be_named(home, tmp_path, monkeypatch):
 
 def test_a_tier_may_be_overridden(home):
     home.settings.write_text(
-        '[[tiers]]\nid = "GPU_LARGE"\nname = "n"\ndescription = "d"\ncpu = 8\nmemory_gb = 32\n'
-        'gpu_count = 1\ngpu_memory_gb = 24\nmax_runtime_s = 60\ncost_per_hour = "1.212"\n'
+        '[[tiers]]\nid = "GPU_LARGE"\nname = "n"\ndescription = "d"\ncpu = 8\nmemory_gb'
+        " = 32\ngpu_count = 1\ngpu_memory_gb = 24\nmax_runtime_s = 60\ncost_per_hour ="
+        ' "1.212"\n'
     )
-    assert Tiers(load_settings(home).tiers).get("GPU_LARGE").cost_per_hour == Decimal("1.212")
+    assert Tiers(load_settings(home).tiers).get("GPU_LARGE").cost_per_hour == Decimal(
+        "1.212"
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,11 +81,23 @@ def test_a_tier_may_be_overridden(home):
         ("[server]\nprot = 1\n", "server.prot: is not a field (did you mean port"),
         ("[sever]\nport = 1\n", "sever: is not a field (did you mean server"),
         ("[server]\nport = 70000\n", "server.port: is 70000 (must be at most 65535)"),
-        ("[server]\nport = 'high'\n", "server.port: is 'high' (must be a valid integer"),
-        ("[server]\nidle_exit_s = '5 bananas'\n", "server.idle_exit_s: '5 bananas' is not a duration"),
+        (
+            "[server]\nport = 'high'\n",
+            "server.port: is 'high' (must be a valid integer",
+        ),
+        (
+            "[server]\nidle_exit_s = '5 bananas'\n",
+            "server.idle_exit_s: '5 bananas' is not a duration",
+        ),
         ("[scheduler]\nageing_s = 0\n", "scheduler.ageing_s: is 0"),
-        ("[node]\nkeep_checkpoints = 0\n", "node.keep_checkpoints: is 0 (must be at least 1)"),
-        ("[[tiers]]\nid = 'X'\nmemory = 1\n", "tiers.0.memory: is not a field (did you mean memory_gb"),
+        (
+            "[node]\nkeep_checkpoints = 0\n",
+            "node.keep_checkpoints: is 0 (must be at least 1)",
+        ),
+        (
+            "[[tiers]]\nid = 'X'\nmemory = 1\n",
+            "tiers.0.memory: is not a field (did you mean memory_gb",
+        ),
         ("[server\n", "is not valid TOML"),
         ("port = 1\nport = 2\n", "is not valid TOML"),
         ("\udcff", "is not valid TOML"),
@@ -92,8 +119,16 @@ def test_a_named_file_that_is_not_there_is_no_empty_file(home, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("GPUYARD_SERVER__PORT", "-1", "GPUYARD_SERVER__PORT: is '-1' (must be at least 0)"),
-        ("GPUYARD_SERVER__PROT", "1", "GPUYARD_SERVER__PROT: is not a field (did you mean port"),
+        (
+            "GPUYARD_SERVER__PORT",
+            "-1",
+            "GPUYARD_SERVER__PORT: is '-1' (must be at least 0)",
+        ),
+        (
+            "GPUYARD_SERVER__PROT",
+            "1",
+            "GPUYARD_SERVER__PROT: is not a field (did you mean port",
+        ),
         ("GPUYARD_SERVER", "8400", "GPUYARD_SERVER: is 8400 (must be an object)"),
         ("GPUYARD_TIERS", "[", "GPUYARD_TIERS: is not JSON"),
     ],

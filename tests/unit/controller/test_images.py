@@ -31,7 +31,9 @@ def test_it_is_read_off_what_the_program_imports(tmp_path, source, gpus, begins)
     (tmp_path / "train.py").write_text(source)
     resources = {"gpus": {"count": gpus}}
     for command in (["python3", "-u", "train.py", "--x"], ["python3", "-c", source]):
-        image, warnings = read(command=command, workdir=str(tmp_path), resources=resources)
+        image, warnings = read(
+            command=command, workdir=str(tmp_path), resources=resources
+        )
         assert image.startswith(begins)
         assert not image.endswith(":latest")
         assert f"image {image} was chosen" in warnings[0]
@@ -41,12 +43,22 @@ def test_jobs_that_differ_in_their_command_alone_get_an_image_each():
     intake = Intake(Tiers(), container_providers=lambda: ["docker"])
     images = []
     for source in ("import torch", "import json", "import tensorflow"):
-        body = {"image": "auto", "command": ["python3", "-c", source], "resources": {"gpus": {"count": 1}}}
-        images.append(intake.read(msgspec.Raw(json.dumps(body).encode()))[0].spec()["image"].split(":")[0])
+        body = {
+            "image": "auto",
+            "command": ["python3", "-c", source],
+            "resources": {"gpus": {"count": 1}},
+        }
+        images.append(
+            intake.read(msgspec.Raw(json.dumps(body).encode()))[0]
+            .spec()["image"]
+            .split(":")[0]
+        )
     assert images == ["gpuyard/ml-pytorch-gpu", "python", "gpuyard/ml-tensorflow-gpu"]
 
 
-@pytest.mark.parametrize("command", [["python3", "gone.py"], ["sh", "run.sh"], ["./program"]])
+@pytest.mark.parametrize(
+    "command", [["python3", "gone.py"], ["sh", "run.sh"], ["./program"]]
+)
 def test_a_program_that_cannot_be_read_gets_plain_python(command):
     assert source_of(command, "/no/such/folder") == ""
     assert read(command=command)[0].startswith("python:3")

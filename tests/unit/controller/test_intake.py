@@ -3,7 +3,13 @@
 import msgspec
 import pytest
 
-from gpuyard.controller.intake import VARYING, Intake, Prepared, find_parents, refuse_shared_keys
+from gpuyard.controller.intake import (
+    VARYING,
+    Intake,
+    PreparedJob,
+    find_parents,
+    refuse_shared_keys,
+)
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.shape import Shape
@@ -13,7 +19,7 @@ from gpuyard.domain.validation import parse_spec
 KNOWN = {"job_old": "job_old", "old": "job_old"}
 
 
-def take(*bodies, tiers=None) -> list[Prepared]:
+def take(*bodies, tiers=None) -> list[PreparedJob]:
     intake = Intake(tiers or Tiers())
     jobs = [intake.read(msgspec.Raw(msgspec.json.encode(body)))[0] for body in bodies]
     refuse_shared_keys(jobs)
@@ -21,7 +27,7 @@ def take(*bodies, tiers=None) -> list[Prepared]:
     return jobs
 
 
-def spec_of(item: Prepared) -> JobSpec:
+def spec_of(item: PreparedJob) -> JobSpec:
     return parse_spec(item.spec())
 
 
@@ -43,7 +49,9 @@ def test_jobs_get_ids_in_the_order_they_came():
 
 
 def test_parents_are_siblings_first_then_known_jobs():
-    first, second, third = take(job("a"), job("b", depends_on=["a", "old"]), job("c", depends_on=["job_old"]))
+    first, second, third = take(
+        job("a"), job("b", depends_on=["a", "old"]), job("c", depends_on=["job_old"])
+    )
     assert first.parents == ()
     assert second.parents == (first.id, "job_old")
     assert third.parents == ("job_old",)
@@ -55,7 +63,11 @@ def test_a_child_may_come_before_its_parent():
 
 
 def test_a_circle_is_named():
-    error = refused(job("a", depends_on=["c"]), job("b", depends_on=["a"]), job("c", depends_on=["b"]))
+    error = refused(
+        job("a", depends_on=["c"]),
+        job("b", depends_on=["a"]),
+        job("c", depends_on=["b"]),
+    )
     (fault,) = error.faults
     assert fault.field == "depends_on"
     assert fault.fault.startswith("goes in a circle: ")
@@ -67,16 +79,23 @@ def test_a_job_cannot_wait_for_itself():
 
 
 def test_an_unknown_parent_is_named():
-    assert "depends_on: there is no job 'nobody'" in str(refused(job(depends_on=["nobody"])))
+    assert "depends_on: there is no job 'nobody'" in str(
+        refused(job(depends_on=["nobody"]))
+    )
 
 
 def test_a_name_that_two_siblings_share_is_no_parent():
     error = refused(job("a"), job("a"), job("b", depends_on=["a"]))
-    assert "depends_on: 'a' is the name of 2 jobs of this submission (give each a name of its own)" in str(error)
+    assert (
+        "depends_on: 'a' is the name of 2 jobs of this submission (give each a name of"
+        " its own)" in str(error)
+    )
 
 
 def test_one_key_for_two_jobs_is_refused():
-    error = refused(job("a", idempotency_key="k"), job("b"), job("c", idempotency_key="k"))
+    error = refused(
+        job("a", idempotency_key="k"), job("b"), job("c", idempotency_key="k")
+    )
     assert "2.idempotency_key: 'k' is also that of job 0" in str(error)
 
 
@@ -91,10 +110,20 @@ def test_what_cannot_be_done_here_is_refused_and_not_misread(body, field):
 
 
 def test_an_s2_config_is_taken_with_warnings():
-    (item,) = take({"name": "a", "image": "pytorch:latest", "command": ["x"], "gpu_spec": {"gpu_type": "A100"},
-                    "environment": {"CUDA_VISIBLE_DEVICES": "0"}})  # fmt: skip
+    (item,) = take(
+        {
+            "name": "a",
+            "image": "pytorch:latest",
+            "command": ["x"],
+            "gpu_spec": {"gpu_type": "A100"},
+            "environment": {"CUDA_VISIBLE_DEVICES": "0"},
+        }
+    )
     assert spec_of(item).resources.gpus.count == 1
-    assert [warning.split()[0] for warning in item.template.warnings] == ["environment.CUDA_VISIBLE_DEVICES", "image"]
+    assert [warning.split()[0] for warning in item.template.warnings] == [
+        "environment.CUDA_VISIBLE_DEVICES",
+        "image",
+    ]
 
 
 def test_pinned_devices_are_flagged():
@@ -108,35 +137,78 @@ def test_pinned_devices_are_flagged():
         ({"tier": "gpu_small"}, (4, 16, 1, 16, 7200)),
         ({"tier": "CPU_LARGE"}, (2, 4, 0, None, 600)),
         ({"tier": "GPU_SMALL", "timeout_s": 60}, (4, 16, 1, 16, 60)),
-        ({"tier": "GPU_SMALL", "resources": {"cpus": 1, "memory_gb": 2}}, (1, 2, 1, 16, 7200)),
-        ({"tier": "GPU_LARGE", "resources": {"gpus": {"count": 2}}}, (8, 32, 2, 24, 86400)),
-        ({"tier": "GPU_LARGE", "resources": {"gpus": {"memory_gb": 10}}}, (8, 32, 1, 10, 86400)),
-        ({"tier": "GPU_LARGE", "resources": {"gpus": {"gpu_class": "t4"}}}, (8, 32, 1, None, 86400)),
+        (
+            {"tier": "GPU_SMALL", "resources": {"cpus": 1, "memory_gb": 2}},
+            (1, 2, 1, 16, 7200),
+        ),
+        (
+            {"tier": "GPU_LARGE", "resources": {"gpus": {"count": 2}}},
+            (8, 32, 2, 24, 86400),
+        ),
+        (
+            {"tier": "GPU_LARGE", "resources": {"gpus": {"memory_gb": 10}}},
+            (8, 32, 1, 10, 86400),
+        ),
+        (
+            {"tier": "GPU_LARGE", "resources": {"gpus": {"gpu_class": "t4"}}},
+            (8, 32, 1, None, 86400),
+        ),
     ],
 )
 def test_a_tier_fills_in_what_is_left_open(fields, expected):
     (item,) = take(job(**fields))
     spec = spec_of(item)
     need = spec.resources
-    assert (need.cpus, need.memory_gb, need.gpus.count, need.gpus.memory_gb, spec.timeout_s) == expected
-    assert (spec.tier, item.template.timeout_s) == (fields["tier"].upper(), spec.timeout_s)
+    assert (
+        need.cpus,
+        need.memory_gb,
+        need.gpus.count,
+        need.gpus.memory_gb,
+        spec.timeout_s,
+    ) == expected
+    assert (spec.tier, item.template.timeout_s) == (
+        fields["tier"].upper(),
+        spec.timeout_s,
+    )
     assert item.template.shape == Shape.of(spec)
 
 
 def test_a_tier_whose_gpus_have_no_size_asks_for_none():
-    bare = Tier(id="BARE", name="", description="", cpu=1, memory_gb=1, gpu_count=1, max_runtime_s=60, cost_per_hour=1)
+    bare = Tier(
+        id="BARE",
+        name="",
+        description="",
+        cpu=1,
+        memory_gb=1,
+        gpu_count=1,
+        max_runtime_s=60,
+        cost_per_hour=1,
+    )
     (item,) = take(job(tier="BARE"), tiers=Tiers([bare]))
-    assert (spec_of(item).resources.gpus.count, spec_of(item).resources.gpus.memory_gb) == (1, None)
+    assert (
+        spec_of(item).resources.gpus.count,
+        spec_of(item).resources.gpus.memory_gb,
+    ) == (1, None)
 
 
 def test_an_unknown_tier_is_named_with_the_nearest():
-    assert "tier: there is no tier 'GPU_HUGE' (nearest: GPU_" in str(refused(job(tier="GPU_HUGE")))
+    assert "tier: there is no tier 'GPU_HUGE' (nearest: GPU_" in str(
+        refused(job(tier="GPU_HUGE"))
+    )
 
 
-# --- templates: the second job of a kind is read on another way than the first, and must come out the same ---
+# --- templates: the second job of a kind is read on another way than the first, and
+# must come out the same ---
 
-FIRST = {"name": "first", "command": ["a", "b"], "priority": 4, "timeout_s": "2h", "labels": {"x": "y"},
-         "resources": {"memory_gb": "16GB", "gpus": 1}, "environment": {"PATH": "/bin"}}  # fmt: skip
+FIRST = {
+    "name": "first",
+    "command": ["a", "b"],
+    "priority": 4,
+    "timeout_s": "2h",
+    "labels": {"x": "y"},
+    "resources": {"memory_gb": "16GB", "gpus": 1},
+    "environment": {"PATH": "/bin"},
+}
 
 
 @pytest.mark.parametrize(
@@ -145,16 +217,27 @@ FIRST = {"name": "first", "command": ["a", "b"], "priority": 4, "timeout_s": "2h
         {},
         {"name": "second"},
         {"name": "x" * 200, "command": ["c"], "labels": {"ä": "ö", "k": "v"}},
-        {"command": ["a", "", "\n\u20ac"], "labels": {}, "idempotency_key": "k", "depends_on": ["old"]},
+        {
+            "command": ["a", "", "\n\u20ac"],
+            "labels": {},
+            "idempotency_key": "k",
+            "depends_on": ["old"],
+        },
         {"idempotency_key": None, "depends_on": []},
         {"stdin": "read \u20ac me\0"},
         {"stdin": ""},
     ],
 )
 def test_a_job_of_a_known_template_is_what_the_model_makes_of_it(own):
-    body = {name: value for name, value in FIRST.items() if name not in VARYING} | {"command": ["a"]} | own
+    body = (
+        {name: value for name, value in FIRST.items() if name not in VARYING}
+        | {"command": ["a"]}
+        | own
+    )
     _, item = take(FIRST, body)
-    assert item.spec() == parse_spec(body).model_dump(mode="json", exclude_defaults=True)
+    assert item.spec() == parse_spec(body).model_dump(
+        mode="json", exclude_defaults=True
+    )
     (alone,) = take(body)
     assert item.template is not alone.template
     for field in ("name", "labels", "key", "depends_on", "parents", "body"):
@@ -164,12 +247,20 @@ def test_a_job_of_a_known_template_is_what_the_model_makes_of_it(own):
 def test_jobs_that_differ_only_in_what_may_vary_share_a_template():
     jobs = take(
         *(
-            {**FIRST, "name": f"n{n}", "command": ["c", str(n)], "stdin": f"{n}", "labels": {"n": str(n)}}
+            {
+                **FIRST,
+                "name": f"n{n}",
+                "command": ["c", str(n)],
+                "stdin": f"{n}",
+                "labels": {"n": str(n)},
+            }
             for n in range(3)
         )
     )
     assert len({job.template for job in jobs}) == 1
-    other, s2 = take({**FIRST, "priority": 5}, {"name": "a", "command": ["x"], "gpu_spec": {}})
+    other, s2 = take(
+        {**FIRST, "priority": 5}, {"name": "a", "command": ["x"], "gpu_spec": {}}
+    )
     assert len({job.template for job in (*jobs, other, s2)}) == 3
 
 
@@ -212,9 +303,16 @@ def test_templates_do_not_pile_up():
 
 @pytest.mark.parametrize(
     ("text", "fault"),
-    [(b"", "is not JSON"), (b"{", "is not JSON"), (b"[" * 5000, "is nested too deeply"), (b"nul", "is not JSON"),
-     (b'{"command":["\xff"]}', "is not JSON"), (b"7", "is int, not an object"), (b"null", "is NoneType")],
-)  # fmt: skip
+    [
+        (b"", "is not JSON"),
+        (b"{", "is not JSON"),
+        (b"[" * 5000, "is nested too deeply"),
+        (b"nul", "is not JSON"),
+        (b'{"command":["\xff"]}', "is not JSON"),
+        (b"7", "is int, not an object"),
+        (b"null", "is NoneType"),
+    ],
+)
 def test_what_is_no_job_at_all_is_named(text, fault):
     with pytest.raises(InvalidInputError) as caught:
         Intake(Tiers()).read(msgspec.Raw(text))

@@ -7,7 +7,9 @@ import pytest
 from gpuyard.devices.gpu import GpuReading
 from gpuyard.devices.health import fault_of, xid_text
 
-WELL = GpuReading("GPU-a", 0, "NVIDIA A100", 40960, 40000, "8.0", "550", 40, 0.0, 50.0, (), mig=False)
+WELL = GpuReading(
+    "GPU-a", 0, "NVIDIA A100", 40960, 40000, "8.0", "550", 40, 0.0, 50.0, (), mig=False
+)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +30,9 @@ def test_trouble_has_a_state_and_a_reason(trouble, state, said):
     assert (fault.state, said in fault.reason) == (state, True)
 
 
-@pytest.mark.parametrize("fine", [{}, {"temperature_c": 89}, {"temperature_c": None}, {"ecc_uncorrected": 0}])
+@pytest.mark.parametrize(
+    "fine", [{}, {"temperature_c": 89}, {"temperature_c": None}, {"ecc_uncorrected": 0}]
+)
 def test_a_well_gpu_has_none(fine):
     assert fault_of(replace(WELL, **fine)) is None
 

@@ -27,28 +27,46 @@ def test_a_row_is_a_gpu() -> None:
     ]
 
 
-@pytest.mark.parametrize("absent", ["[N/A]", "[Not Supported]", "N/A", "[Unknown Error]", ""])
+@pytest.mark.parametrize(
+    "absent", ["[N/A]", "[Not Supported]", "N/A", "[Unknown Error]", ""]
+)
 def test_a_value_not_told_is_none(absent: str) -> None:
-    (gpu,) = parse(f"GPU-1, 0, Tesla K80, 11441, 11441, {absent}, 470.1, {absent}, {absent}, {absent}")
+    (gpu,) = parse(
+        f"GPU-1, 0, Tesla K80, 11441, 11441, {absent}, 470.1, {absent}, {absent},"
+        f" {absent}"
+    )
     assert isinstance(gpu, GpuReading)
-    assert (gpu.compute_capability, gpu.temperature_c, gpu.utilization, gpu.power_w) == ("", None, None, None)
+    assert (
+        gpu.compute_capability,
+        gpu.temperature_c,
+        gpu.utilization,
+        gpu.power_w,
+    ) == ("", None, None, None)
 
 
 @pytest.mark.parametrize(
     ("row", "lost"),
     [
         (
-            "GPU-1, 3, NVIDIA A100, [GPU is lost], [GPU is lost], 8.0, 550, [GPU is lost], [GPU is lost], [N/A]",
+            (
+                "GPU-1, 3, NVIDIA A100, [GPU is lost], [GPU is lost], 8.0, 550, [GPU is"
+                " lost], [GPU is lost], [N/A]"
+            ),
             LostGpu("GPU-1", 3, "nvidia-smi shows [GPU is lost] for it"),
         ),
         (
             "GPU-1, [Unknown Error], NVIDIA A100, 40960, 40960, 8.0, 550, 35, 0, 61",
             LostGpu("GPU-1", None, "nvidia-smi shows [Unknown Error] for it"),
         ),
-        ("GPU-1, 0, NVIDIA A100, -5, nan, 8.0, 550, 35, 0, 61", LostGpu("GPU-1", 0, "nvidia-smi shows -5 for it")),
+        (
+            "GPU-1, 0, NVIDIA A100, -5, nan, 8.0, 550, 35, 0, 61",
+            LostGpu("GPU-1", 0, "nvidia-smi shows -5 for it"),
+        ),
     ],
 )
-def test_a_row_without_its_memory_or_index_is_a_lost_gpu(row: str, lost: LostGpu) -> None:
+def test_a_row_without_its_memory_or_index_is_a_lost_gpu(
+    row: str, lost: LostGpu
+) -> None:
     assert parse(row) == [lost]
 
 
@@ -58,7 +76,10 @@ def test_warnings_around_the_rows_are_passed_over() -> None:
 
 
 def test_prose_about_a_lost_gpu_stands_for_it() -> None:
-    prose = "Unable to determine the device handle for GPU0000:0A:00.0: GPU is lost.  Reboot the system"
+    prose = (
+        "Unable to determine the device handle for GPU0000:0A:00.0: GPU is lost. "
+        " Reboot the system"
+    )
     gpu, lost = parse(f"{ROW}\n{prose}")
     assert isinstance(gpu, GpuReading)
     assert lost == LostGpu(None, None, prose)
@@ -68,7 +89,10 @@ def test_no_devices_is_an_answer() -> None:
     assert parse("No devices were found\n") == []
 
 
-@pytest.mark.parametrize("output", ["", "\n\n", "garbage", "a, b, c, d, e, f, g, h, i, j", ROW.replace("GPU-", "")])
+@pytest.mark.parametrize(
+    "output",
+    ["", "\n\n", "garbage", "a, b, c, d, e, f, g, h, i, j", ROW.replace("GPU-", "")],
+)
 def test_no_row_at_all_is_a_failure(output: str) -> None:
     with pytest.raises(SourceFailedError, match="nvidia-smi printed"):
         parse(output)

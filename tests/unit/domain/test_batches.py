@@ -26,12 +26,25 @@ def test_what_is_wrong_is_refused_before_anything_is_queued(fields, said):
 
 
 def test_the_record_is_the_documents():
-    row = {"id": "whisper-urban-prepper-2025-02-05", "script": "whisper_transcribe", "total": 2, "mode": "exclusive"}
-    items = [{"path": "/z.zim", "entry": "videos/abc.webm", "state": "completed"},
-             {"path": "/b.webm", "entry": None, "state": "queued"}]  # fmt: skip
+    row = {
+        "id": "whisper-urban-prepper-2025-02-05",
+        "script": "whisper_transcribe",
+        "total": 2,
+        "mode": "exclusive",
+    }
+    items = [
+        {"path": "/z.zim", "entry": "videos/abc.webm", "state": "completed"},
+        {"path": "/b.webm", "entry": None, "state": "queued"},
+    ]
     assert record(row, items) == {
-        "batch_id": "whisper-urban-prepper-2025-02-05", "task_class": "script", "script": "whisper_transcribe",
-        "total_items": 2, "completed": 1, "gpu_mode": "exclusive",
-        "items": [{"video_path": "videos/abc.webm", "status": "complete"},
-                  {"video_path": "/b.webm", "status": "queued"}],
-    }  # fmt: skip
+        "batch_id": "whisper-urban-prepper-2025-02-05",
+        "task_class": "script",
+        "script": "whisper_transcribe",
+        "total_items": 2,
+        "completed": 1,
+        "gpu_mode": "exclusive",
+        "items": [
+            {"video_path": "videos/abc.webm", "status": "complete"},
+            {"video_path": "/b.webm", "status": "queued"},
+        ],
+    }

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuyard.domain.gpus import FAMILIES, GPU_CLASSES, GPUClass, classify, compute_capability, resolve_gpu_class
+from gpuyard.domain.gpus import (
+    FAMILIES,
+    GPU_CLASSES,
+    GPUClass,
+    classify,
+    compute_capability,
+    resolve_gpu_class,
+)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +52,10 @@ def test_a_driver_reports_a_known_card(product_name, memory_mb, expected):
 @pytest.mark.parametrize(
     ("product_name", "memory_mb"),
     [
-        ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", 40320),  # the size of the smaller card, not its speed
+        (
+            "NVIDIA A100-SXM4-80GB MIG 3g.40gb",
+            40320,
+        ),  # the size of the smaller card, not its speed
         ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", 9856),
         ("NVIDIA H100 80GB HBM3 MIG 7g.80gb", 81152),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", 16376),
@@ -62,7 +72,10 @@ def test_what_is_no_whole_card_of_the_catalogue_has_no_class(product_name, memor
 
 def test_the_catalogue_is_complete_and_readable():
     assert set(GPU_CLASSES) == set(GPUClass)
-    assert all(compute_capability(row.compute_capability) >= (6, 0) for row in GPU_CLASSES.values())
+    assert all(
+        compute_capability(row.compute_capability) >= (6, 0)
+        for row in GPU_CLASSES.values()
+    )
     assert all(members and members <= set(GPUClass) for members in FAMILIES.values())
 
 
@@ -90,9 +103,14 @@ def test_every_class_is_known_by_its_own_name(gpu_class):
     assert gpu_class in resolve_gpu_class(gpu_class.value)
 
 
-@pytest.mark.parametrize(("name", "near"), [("a1000", "a100"), ("rtx-4080", "rtx-4090"), ("h100-80g", "h100-80gb")])
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("a1000", "a100"), ("rtx-4080", "rtx-4090"), ("h100-80g", "h100-80gb")],
+)
 def test_a_class_that_does_not_exist_gets_the_nearest_names(name, near):
-    with pytest.raises(ValueError, match=f"there is no GPU class '{name}'; nearest: .*{near}"):
+    with pytest.raises(
+        ValueError, match=f"there is no GPU class '{name}'; nearest: .*{near}"
+    ):
         resolve_gpu_class(name)
 
 
@@ -102,12 +120,21 @@ def test_a_name_like_no_other_gets_the_whole_list():
 
 
 def test_capabilities_compare_as_versions():
-    assert compute_capability("10.0") > compute_capability("9.0") > compute_capability("8.6") > compute_capability("8")
+    assert (
+        compute_capability("10.0")
+        > compute_capability("9.0")
+        > compute_capability("8.6")
+        > compute_capability("8")
+    )
 
 
-@pytest.mark.parametrize("text", ["", "new", "8.6.1", "-8", "8,6", "800", "8.600", "sm_86"])
+@pytest.mark.parametrize(
+    "text", ["", "new", "8.6.1", "-8", "8,6", "800", "8.600", "sm_86"]
+)
 def test_what_is_no_capability(text):
-    with pytest.raises(ValueError, match=r"is not a compute capability; write it as 8\.6"):
+    with pytest.raises(
+        ValueError, match=r"is not a compute capability; write it as 8\.6"
+    ):
         compute_capability(text)
 
 

@@ -1,4 +1,6 @@
-"""The health of a provider, against what its table of states says, whatever is seen in whatever order."""
+"""The health of a provider, against what its table of states says, whatever is seen in
+whatever order.
+"""
 
 import pytest
 from hypothesis import given
@@ -20,8 +22,18 @@ def down(at: float = T0) -> Health:
 
 def test_it_goes_down_at_the_third_failure_in_a_row_and_says_so_once():
     health = Health(T0)
-    assert [health.checked(T0 + n, "no answer") for n in range(4)] == [None, None, EventKind.PROVIDER_DOWN, None]
-    assert health.data("slurm") == {"provider": "slurm", "state": "down", "problem": "no answer", "since": T0 + 2}
+    assert [health.checked(T0 + n, "no answer") for n in range(4)] == [
+        None,
+        None,
+        EventKind.PROVIDER_DOWN,
+        None,
+    ]
+    assert health.data("slurm") == {
+        "provider": "slurm",
+        "state": "down",
+        "problem": "no answer",
+        "since": T0 + 2,
+    }
 
 
 def test_one_good_check_between_them_starts_the_count_anew():
@@ -34,13 +46,23 @@ def test_one_good_check_between_them_starts_the_count_anew():
 def test_it_comes_back_with_one_good_check():
     health = down()
     assert health.checked(T0 + 30) is EventKind.PROVIDER_UP
-    assert (health.state, health.problem, health.since) == (HealthState.HEALTHY, "", T0 + 30)
+    assert (health.state, health.problem, health.since) == (
+        HealthState.HEALTHY,
+        "",
+        T0 + 30,
+    )
 
 
 @pytest.mark.parametrize(("within_s", "rate"), [(HOUR_S, 0.5), (DAY_S, 0.75)])
 def test_success_rates_over_an_hour_and_a_day(within_s: float, rate: float):
     health = Health(T0)
-    for ago_s, well in ((2 * DAY_S, False), (3 * HOUR_S, True), (3 * HOUR_S, True), (60, True), (30, False)):
+    for ago_s, well in (
+        (2 * DAY_S, False),
+        (3 * HOUR_S, True),
+        (3 * HOUR_S, True),
+        (60, True),
+        (30, False),
+    ):
         health.attempted(T0 - ago_s, well=well)
     assert health.success_rate(T0, within_s) == rate
 
@@ -50,13 +72,16 @@ def test_with_no_attempt_there_is_no_rate():
 
 
 @given(st.lists(st.tuples(st.floats(-DAY_S, DAY_S), st.booleans()), max_size=200))
-def test_a_rate_is_a_share_and_what_is_kept_is_bounded(attempts: list[tuple[float, bool]]):
-    health, now = Health(T0), T0
+def test_a_rate_is_a_share_and_what_is_kept_is_bounded(
+    attempts: list[tuple[float, bool]],
+):
+    health = Health(T0)
+    now = T0
     for step, well in attempts:
         now += step
         health.attempted(now, well=well)
         assert 0 <= (health.success_rate(now, DAY_S) or 0) <= 1
-    assert len(health._parts) <= DAY_S / 300 + 2
+    assert len(health._intervals) <= DAY_S / 300 + 2
 
 
 class Checks(RuleBasedStateMachine):
@@ -79,7 +104,8 @@ class Checks(RuleBasedStateMachine):
         assert told is (EventKind.PROVIDER_UP if self.is_down else None)
         if self.in_a_row:
             self.since = self.now
-        self.in_a_row, self.is_down = 0, False
+        self.in_a_row = 0
+        self.is_down = False
 
     @rule(problem=st.sampled_from(["no answer", "refused"]))
     def a_failed_check(self, problem: str) -> None:
@@ -94,8 +120,18 @@ class Checks(RuleBasedStateMachine):
 
     @invariant()
     def it_is_what_the_model_says(self) -> None:
-        expected = HealthState.DOWN if self.is_down else HealthState.DEGRADED if self.in_a_row else HealthState.HEALTHY
-        assert (self.health.state, self.health.failures, self.health.since) == (expected, self.in_a_row, self.since)
+        expected = (
+            HealthState.DOWN
+            if self.is_down
+            else HealthState.DEGRADED
+            if self.in_a_row
+            else HealthState.HEALTHY
+        )
+        assert (self.health.state, self.health.failures, self.health.since) == (
+            expected,
+            self.in_a_row,
+            self.since,
+        )
         assert bool(self.health.problem) == bool(self.in_a_row)
 
 

@@ -5,7 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.domain.images import FRAMEWORKS, IMAGES, Image, choose_image, read_catalogue
+from gpuyard.domain.images import (
+    FRAMEWORKS,
+    IMAGES,
+    Image,
+    choose_image,
+    read_catalogue,
+)
 
 PYTORCH, TENSORFLOW, PYTHON = IMAGES
 ROW = """
@@ -39,14 +45,20 @@ date = 2026-11-01
         ({"torchlight"}, True, PYTHON, "no framework"),
     ],
 )
-def test_the_choice_and_its_reason(imports: set[str], gpu: bool, image: Image, reason: str) -> None:
+def test_the_choice_and_its_reason(
+    imports: set[str], gpu: bool, image: Image, reason: str
+) -> None:
     choice = choose_image(frozenset(imports), gpu)
     assert choice.image == image
     assert reason in choice.why
 
 
 @given(
-    st.frozensets(st.sampled_from([name for names in FRAMEWORKS.values() for name in names]) | st.text()), st.booleans()
+    st.frozensets(
+        st.sampled_from([name for names in FRAMEWORKS.values() for name in names])
+        | st.text()
+    ),
+    st.booleans(),
 )
 def test_there_is_always_one_that_fits(imports: frozenset[str], gpu: bool) -> None:
     choice = choose_image(imports, gpu)
@@ -70,8 +82,14 @@ def test_a_file_comes_before_what_is_built_in() -> None:
 
 
 def test_a_file_replaces_the_row_of_the_same_name() -> None:
-    catalogue = read_catalogue(ROW.replace("registry.example.org:5000/team/torch", PYTORCH.name))
-    assert [image.name for image in catalogue] == [PYTORCH.name, TENSORFLOW.name, PYTHON.name]
+    catalogue = read_catalogue(
+        ROW.replace("registry.example.org:5000/team/torch", PYTORCH.name)
+    )
+    assert [image.name for image in catalogue] == [
+        PYTORCH.name,
+        TENSORFLOW.name,
+        PYTHON.name,
+    ]
 
 
 def test_a_framework_of_ones_own_image_is_chosen() -> None:
@@ -93,11 +111,19 @@ def test_a_framework_of_ones_own_image_is_chosen() -> None:
         (ROW.replace("images", "image"), "images", "is missing"),
         ("", "images", "is missing"),
         ("[[images", "images", "not valid TOML"),
-        ('[[images]]\nname = "python"\ntag = "1"\nframework = "torch"\nversion = "1"\npython = "3"\ndate = 2026-01-01',
-         "images", "plain Python"),
+        (
+            (
+                '[[images]]\nname = "python"\ntag = "1"\nframework = "torch"\nversion ='
+                ' "1"\npython = "3"\ndate = 2026-01-01'
+            ),
+            "images",
+            "plain Python",
+        ),
     ],
-)  # fmt: skip
-def test_a_file_with_a_fault_gets_one_error_that_names_row_and_field(text: str, field: str, fault: str) -> None:
+)
+def test_a_file_with_a_fault_gets_one_error_that_names_row_and_field(
+    text: str, field: str, fault: str
+) -> None:
     with pytest.raises(InvalidInputError) as caught:
         read_catalogue(text)
     first = caught.value.faults[0]
@@ -105,6 +131,8 @@ def test_a_file_with_a_fault_gets_one_error_that_names_row_and_field(text: str, 
     assert first.remedy
 
 
-@pytest.mark.parametrize("tag", ["3", "2.1-py3", "a1b2c3", "2026-11-23", "nightly@sha256:" + "0" * 64])
+@pytest.mark.parametrize(
+    "tag", ["3", "2.1-py3", "a1b2c3", "2026-11-23", "nightly@sha256:" + "0" * 64]
+)
 def test_what_counts_as_pinned(tag: str) -> None:
     assert read_catalogue(ROW.replace('tag = "2.12.0"', f'tag = "{tag}"'))[0].tag == tag

@@ -1,4 +1,6 @@
-"""JobSpec: what is accepted, what it becomes, and that it survives being written down."""
+"""JobSpec: what is accepted, what it becomes, and that it survives being written
+down.
+"""
 
 import json
 import string
@@ -10,7 +12,13 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.domain.jobspec import CheckpointSpec, GpuRequest, JobKind, JobSpec, Resources
+from gpuyard.domain.jobspec import (
+    CheckpointSpec,
+    GpuRequest,
+    JobKind,
+    JobSpec,
+    Resources,
+)
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.validation import parse_spec
 
@@ -18,8 +26,14 @@ printable = st.text(st.characters(categories=("L", "N", "P")), min_size=1, max_s
 names = st.text(string.ascii_letters + string.digits + "-_. é", min_size=1, max_size=30)
 numbers = st.floats(min_value=0.01, max_value=1e6)
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
+    ),
     max_leaves=10,
 )
 
@@ -29,28 +43,61 @@ def object_of(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, A
 
 
 gpus = object_of(
-    count=st.integers(0, 1024), memory_gb=numbers | st.sampled_from(["16GB", "512Mi"]),
-    compute_capability=st.sampled_from(["7.5", "8", 9.0, 10]), gpu_class=st.sampled_from(["A100", "t4", "NVIDIA L4"]),
-)  # fmt: skip
+    count=st.integers(0, 1024),
+    memory_gb=numbers | st.sampled_from(["16GB", "512Mi"]),
+    compute_capability=st.sampled_from(["7.5", "8", 9.0, 10]),
+    gpu_class=st.sampled_from(["A100", "t4", "NVIDIA L4"]),
+)
 specs = object_of(
-    name=names, model=names, image=names, workdir=printable, tier=names, project=names, provider=names,
-    resources=object_of(cpus=st.floats(0.1, 1000), memory_gb=numbers, nodes=st.integers(1, 99), gpus=gpus),
-    environment=st.dictionaries(st.from_regex(r"[A-F_][A-Z0-9_]{0,9}", fullmatch=True), printable, max_size=3),
-    volumes=st.dictionaries(printable, printable, max_size=2), timeout_s=numbers | st.just("2h"),
-    retry_count=st.integers(0, 100), max_silence_s=numbers, priority=st.integers(1, 5), spot=st.booleans(),
-    depends_on=st.lists(names, max_size=3), preemptible=st.booleans(), max_price=st.decimals(1, 9, places=3),
-    allowed=object_of(providers=st.lists(names, max_size=2), regions=st.lists(names, max_size=2),
-                      quarantined=st.booleans()),
-    provider_options=st.dictionaries(printable, json_values, max_size=2), labels=st.dictionaries(names, names),
-    checkpoint=object_of(path=printable, grace_s=st.floats(0, 1000), signal=st.sampled_from(["USR1", "SIGINT", "hup"]),
-                         resume_args=st.lists(printable, max_size=2)),
-    estimated_duration_s=numbers, idempotency_key=names,
-)  # fmt: skip
+    name=names,
+    model=names,
+    image=names,
+    workdir=printable,
+    tier=names,
+    project=names,
+    provider=names,
+    resources=object_of(
+        cpus=st.floats(0.1, 1000),
+        memory_gb=numbers,
+        nodes=st.integers(1, 99),
+        gpus=gpus,
+    ),
+    environment=st.dictionaries(
+        st.from_regex(r"[A-F_][A-Z0-9_]{0,9}", fullmatch=True), printable, max_size=3
+    ),
+    volumes=st.dictionaries(printable, printable, max_size=2),
+    timeout_s=numbers | st.just("2h"),
+    retry_count=st.integers(0, 100),
+    max_silence_s=numbers,
+    priority=st.integers(1, 5),
+    spot=st.booleans(),
+    depends_on=st.lists(names, max_size=3),
+    preemptible=st.booleans(),
+    max_price=st.decimals(1, 9, places=3),
+    allowed=object_of(
+        providers=st.lists(names, max_size=2),
+        regions=st.lists(names, max_size=2),
+        quarantined=st.booleans(),
+    ),
+    provider_options=st.dictionaries(printable, json_values, max_size=2),
+    labels=st.dictionaries(names, names),
+    checkpoint=object_of(
+        path=printable,
+        grace_s=st.floats(0, 1000),
+        signal=st.sampled_from(["USR1", "SIGINT", "hup"]),
+        resume_args=st.lists(printable, max_size=2),
+    ),
+    estimated_duration_s=numbers,
+    idempotency_key=names,
+)
 work = (
     st.fixed_dictionaries(
-        {"command": st.lists(printable, min_size=1, max_size=4)}, optional={"workspace": names, "stdin": st.text()}
+        {"command": st.lists(printable, min_size=1, max_size=4)},
+        optional={"workspace": names, "stdin": st.text()},
     )
-    | st.fixed_dictionaries({"script": names, "args": st.dictionaries(printable, json_values, max_size=2)})
+    | st.fixed_dictionaries(
+        {"script": names, "args": st.dictionaries(printable, json_values, max_size=2)}
+    )
     | st.fixed_dictionaries({"prompt": printable})
 )
 
@@ -58,7 +105,9 @@ work = (
 @given(specs, work)
 def test_a_spec_survives_the_ledger(body, what):
     spec = parse_spec(body | what)
-    written = json.loads(json.dumps(spec.model_dump(mode="json", exclude_defaults=True)))
+    written = json.loads(
+        json.dumps(spec.model_dump(mode="json", exclude_defaults=True))
+    )
     assert parse_spec(written) == spec
     assert JobSpec.model_validate(written) == spec
 
@@ -71,7 +120,13 @@ def test_a_shape_and_a_placement_survive_the_ledger(body, what):
     assert Placement.from_row(json.loads(json.dumps(placement.to_row()))) == placement
 
 
-FIELDS = sorted({f for part in (JobSpec, Resources, GpuRequest, CheckpointSpec) for f in part.model_fields})
+FIELDS = sorted(
+    {
+        f
+        for part in (JobSpec, Resources, GpuRequest, CheckpointSpec)
+        for f in part.model_fields
+    }
+)
 
 
 def anything(depth: int = 3) -> st.SearchStrategy[Any]:
@@ -80,7 +135,9 @@ def anything(depth: int = 3) -> st.SearchStrategy[Any]:
         return json_values
     keys = st.sampled_from(FIELDS) | st.text(max_size=5)
     return (
-        json_values | st.dictionaries(keys, anything(depth - 1), max_size=6) | st.lists(anything(depth - 1), max_size=2)
+        json_values
+        | st.dictionaries(keys, anything(depth - 1), max_size=6)
+        | st.lists(anything(depth - 1), max_size=2)
     )
 
 
@@ -98,7 +155,11 @@ def test_any_json_is_a_spec_or_an_explained_error(body):
 
 @pytest.mark.parametrize(
     ("body", "kind"),
-    [({"command": ["a"]}, JobKind.COMMAND), ({"script": "a"}, JobKind.SCRIPT), ({"prompt": "a"}, JobKind.LLM)],
+    [
+        ({"command": ["a"]}, JobKind.COMMAND),
+        ({"script": "a"}, JobKind.SCRIPT),
+        ({"prompt": "a"}, JobKind.LLM),
+    ],
 )
 def test_the_kind_follows_from_the_work(body, kind):
     assert parse_spec(body).kind is kind
@@ -107,14 +168,25 @@ def test_the_kind_follows_from_the_work(body, kind):
 
 def test_defaults_are_what_the_contract_says():
     spec = parse_spec({"command": ["true"]})
-    assert (spec.priority, spec.retry_count, spec.timeout_s, spec.spot, spec.preemptible) == (3, 0, None, False, False)
+    assert (
+        spec.priority,
+        spec.retry_count,
+        spec.timeout_s,
+        spec.spot,
+        spec.preemptible,
+    ) == (3, 0, None, False, False)
     assert spec.resources.nodes == 1
     assert spec.resources.gpus.count == 0
     assert Shape.of(spec) == Shape(cpus=1.0, memory_gb=0.0, nodes=1, gpus=0)
 
 
 def test_asking_for_gpus_without_a_count_asks_for_one():
-    assert parse_spec({"command": ["a"], "resources": {"gpus": {"memory_gb": "16GB"}}}).resources.gpus.count == 1
+    assert (
+        parse_spec(
+            {"command": ["a"], "resources": {"gpus": {"memory_gb": "16GB"}}}
+        ).resources.gpus.count
+        == 1
+    )
 
 
 @pytest.mark.parametrize("part", [0.25, "1/4", "0.5", " 1 / 2 ", 1.5])
@@ -131,7 +203,13 @@ def test_equal_shapes_are_one_object():
     assert Shape.of(one) is Shape.of(two)
 
 
-@pytest.mark.parametrize("model", [JobSpec, Resources, GpuRequest, CheckpointSpec], ids=lambda model: model.__name__)
-def test_every_part_refuses_what_it_does_not_know_and_cannot_be_changed(model: type[BaseModel]):
+@pytest.mark.parametrize(
+    "model",
+    [JobSpec, Resources, GpuRequest, CheckpointSpec],
+    ids=lambda model: model.__name__,
+)
+def test_every_part_refuses_what_it_does_not_know_and_cannot_be_changed(
+    model: type[BaseModel],
+):
     assert model.model_config["extra"] == "forbid"
     assert model.model_config["frozen"] is True

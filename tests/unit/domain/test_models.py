@@ -1,4 +1,6 @@
-"""Models as they are configured: what belongs together, and how each engine's server is started."""
+"""Models as they are configured: what belongs together, and how each engine's server is
+started.
+"""
 
 import pytest
 from pydantic import ValidationError
@@ -14,7 +16,11 @@ def test_vllm_sleeps_when_it_has_a_level():
     assert start.command[:2] == ("vllm", "serve")
     assert "--enable-sleep-mode" in start.command
     assert start.environment["VLLM_SERVER_DEV_MODE"] == "1"
-    assert (start.sleep, start.wake, start.asleep) == ("/sleep?level=2", "/wake_up", "/is_sleeping")
+    assert (start.sleep, start.wake, start.asleep) == (
+        "/sleep?level=2",
+        "/wake_up",
+        "/is_sleeping",
+    )
     awake = ModelSpec(engine=Engine.VLLM, memory_gb=8)
     assert not awake.sleeps
     assert "--enable-sleep-mode" not in launch("m", awake, 8000).command
@@ -34,7 +40,10 @@ def test_any_server_sleeps_that_has_the_paths():
         ({**OWN, **SLEEP, "sleep": "sleep"}, "should match pattern"),
         ({**OWN, "sleep_level": 1}, "is vLLM's"),
         ({"engine": "ollama", "memory_gb": 8, "sleep_level": 2}, r"Ollama's \(1\)"),
-        ({"engine": "vllm", "memory_gb": 8, "sleep_level": 3}, "less than or equal to 2"),
+        (
+            {"engine": "vllm", "memory_gb": 8, "sleep_level": 3},
+            "less than or equal to 2",
+        ),
         ({"engine": "vllm", "memory_gb": 8, **SLEEP}, "for the engine command"),
     ],
 )

@@ -5,20 +5,18 @@ import pytest
 from gpuyard.domain.errors import IllegalMoveError
 from gpuyard.domain.states import (
     ATTEMPT_MOVES,
-    GPU_MOVES,
     JOB_MOVES,
     TERMINAL,
     AttemptState,
-    GpuState,
     JobState,
     check_move,
 )
 
-TABLES = [(JOB_MOVES, JobState), (ATTEMPT_MOVES, AttemptState), (GPU_MOVES, GpuState)]
+TABLES = [(JOB_MOVES, JobState), (ATTEMPT_MOVES, AttemptState)]
 FINAL = {*TERMINAL, AttemptState.ENDED, AttemptState.LOST}
 
 
-@pytest.mark.parametrize(("table", "states"), TABLES, ids=["job", "attempt", "gpu"])
+@pytest.mark.parametrize(("table", "states"), TABLES, ids=["job", "attempt"])
 class TestTables:
     def test_every_state_has_a_row(self, table, states):
         assert set(table) == set(states)
@@ -30,7 +28,8 @@ class TestTables:
 
     def test_every_state_can_be_reached(self, table, states):
         first = next(iter(states))
-        seen, frontier = {first}, {first}
+        seen = {first}
+        frontier = {first}
         while frontier:
             frontier = {new for old in frontier for new in table[old]} - seen
             seen |= frontier
@@ -46,14 +45,24 @@ class TestTables:
                 if new in table[old]:
                     check_move(table, "it", old, new)
                 else:
-                    with pytest.raises(IllegalMoveError, match=f"it cannot go from {old} to {new}"):
+                    with pytest.raises(
+                        IllegalMoveError, match=f"it cannot go from {old} to {new}"
+                    ):
                         check_move(table, "it", old, new)
 
 
 def test_the_terminal_states_are_final_but_for_a_resume():
-    assert {state for state in JobState if state.terminal} == {"completed", "failed", "cancelled", "timed_out"}
+    assert {state for state in JobState if state.terminal} == {
+        "completed",
+        "failed",
+        "cancelled",
+        "timed_out",
+    }
     assert JOB_MOVES[JobState.COMPLETED] == frozenset()
-    assert all(JOB_MOVES[state] == {JobState.QUEUED} for state in TERMINAL - {JobState.COMPLETED})
+    assert all(
+        JOB_MOVES[state] == {JobState.QUEUED}
+        for state in TERMINAL - {JobState.COMPLETED}
+    )
 
 
 def test_an_attempt_that_is_over_stays_over():
@@ -68,13 +77,9 @@ def test_an_attempt_that_is_being_ended_never_runs_again():
 
 
 def test_an_illegal_move_says_what_is_legal():
-    with pytest.raises(IllegalMoveError, match="From queued it may go to: assigned, cancelled, failed"):
+    with pytest.raises(
+        IllegalMoveError, match="From queued it may go to: assigned, cancelled, failed"
+    ):
         check_move(JOB_MOVES, "job 1", JobState.QUEUED, JobState.RUNNING)
     with pytest.raises(IllegalMoveError, match="nothing: it is final"):
         check_move(JOB_MOVES, "job 1", JobState.COMPLETED, JobState.QUEUED)
-
-
-def test_a_gpu_that_fails_to_boot_cools_down_before_it_is_idle():
-    for booting in (GpuState.BOOTING_LLM, GpuState.BOOTING_SCRIPT):
-        assert GpuState.COOLING in GPU_MOVES[booting]
-        assert GpuState.IDLE not in GPU_MOVES[booting]

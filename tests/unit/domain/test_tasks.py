@@ -1,4 +1,6 @@
-"""The seed document's task, schema v2: what it means as a job, and what is wrong with one."""
+"""The seed document's task, schema v2: what it means as a job, and what is wrong with
+one.
+"""
 
 import pytest
 
@@ -8,13 +10,30 @@ from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.states import JobState
 from gpuyard.domain.tasks import STATUS, is_task, spec_from_task, task_of
 
-LLM = {"task_id": "t-1", "task_class": "llm", "task_type": "generate", "prompt": "hello"}
-SCRIPT = {"task_id": "t-2", "task_class": "script", "task_type": "embed", "script": "/opt/embed.py"}
+LLM = {
+    "task_id": "t-1",
+    "task_class": "llm",
+    "task_type": "generate",
+    "prompt": "hello",
+}
+SCRIPT = {
+    "task_id": "t-2",
+    "task_class": "script",
+    "task_type": "embed",
+    "script": "/opt/embed.py",
+}
 DOCUMENT = {
-    **SCRIPT, "script_args": {"model": "small", "batch_size": 8, "fast": True}, "priority": 5, "gpu_requirement": "any",
-    "estimated_duration_sec": 60, "status": "queued", "assigned_gpu": None, "created_at": "2025-02-05T10:30:00Z",
-    "started_at": None, "completed_at": None,
-}  # fmt: skip
+    **SCRIPT,
+    "script_args": {"model": "small", "batch_size": 8, "fast": True},
+    "priority": 5,
+    "gpu_requirement": "any",
+    "estimated_duration_sec": 60,
+    "status": "queued",
+    "assigned_gpu": None,
+    "created_at": "2025-02-05T10:30:00Z",
+    "started_at": None,
+    "completed_at": None,
+}
 
 
 def find_gpu(reference: str) -> str:
@@ -30,18 +49,41 @@ def spec_of(task):
 
 def test_the_documents_own_task_is_taken_as_it_stands():
     spec, warnings = spec_of(DOCUMENT)
-    assert spec.command == ("python3", "/opt/embed.py", "--model", "small", "--batch-size", "8", "--fast")
-    assert (spec.priority, spec.estimated_duration_s, spec.resources.gpus.count) == (5, 60, 1)
-    assert (spec.name, spec.idempotency_key, spec.labels["task_type"]) == ("t-2", "t-2", "embed")
+    assert spec.command == (
+        "python3",
+        "/opt/embed.py",
+        "--model",
+        "small",
+        "--batch-size",
+        "8",
+        "--fast",
+    )
+    assert (spec.priority, spec.estimated_duration_s, spec.resources.gpus.count) == (
+        5,
+        60,
+        1,
+    )
+    assert (spec.name, spec.idempotency_key, spec.labels["task_type"]) == (
+        "t-2",
+        "t-2",
+        "embed",
+    )
     assert warnings == []
 
 
 def test_a_prompt_is_a_job_for_a_model():
     spec, _ = spec_of(LLM)
-    assert (spec.kind, spec.prompt, spec.resources.gpus.count) == (JobKind.LLM, "hello", 0)
+    assert (spec.kind, spec.prompt, spec.resources.gpus.count) == (
+        JobKind.LLM,
+        "hello",
+        0,
+    )
 
 
-@pytest.mark.parametrize(("wanted", "count", "uuid"), [("any", 1, ()), ("none", 0, ()), ("1", 1, ("GPU-one",))])
+@pytest.mark.parametrize(
+    ("wanted", "count", "uuid"),
+    [("any", 1, ()), ("none", 0, ()), ("1", 1, ("GPU-one",))],
+)
 def test_what_a_script_asks_of_gpus(wanted, count, uuid):
     gpus = spec_of({**SCRIPT, "gpu_requirement": wanted})[0].resources.gpus
     assert (gpus.count, gpus.uuid) == (count, uuid)
@@ -88,9 +130,25 @@ def test_other_forms_are_not_taken_for_tasks():
 
 @pytest.mark.parametrize("state", list(JobState))
 def test_a_job_is_shown_in_the_tasks_own_words(state):
-    job = Job(id="job_1", name="t-1", kind=JobKind.LLM, state=state, priority=3, created_at=0.0, ended_at=60.0,
-              labels={"task_type": "parse"}, spec={"prompt": "hello"})  # fmt: skip
+    job = Job(
+        id="job_1",
+        name="t-1",
+        kind=JobKind.LLM,
+        state=state,
+        priority=3,
+        created_at=0.0,
+        ended_at=60.0,
+        labels={"task_type": "parse"},
+        spec={"prompt": "hello"},
+    )
     task = task_of(job)
-    assert (task["task_id"], task["task_class"], task["task_type"]) == ("t-1", "llm", "parse")
+    assert (task["task_id"], task["task_class"], task["task_type"]) == (
+        "t-1",
+        "llm",
+        "parse",
+    )
     assert task["status"] == STATUS[state]
-    assert (task["created_at"], task["completed_at"]) == ("1970-01-01T00:00:00Z", "1970-01-01T00:01:00Z")
+    assert (task["created_at"], task["completed_at"]) == (
+        "1970-01-01T00:00:00Z",
+        "1970-01-01T00:01:00Z",
+    )

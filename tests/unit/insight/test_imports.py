@@ -8,8 +8,23 @@ from hypothesis import strategies as st
 
 from gpuyard.insight.imports import imported
 
-NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True).filter(lambda name: not keyword.iskeyword(name))
-PIECES = ["import ", "from ", "torch", ".", "(", "'''", "\n", "%", " ", "1", "²", "__import__('a')"]
+NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True).filter(
+    lambda name: not keyword.iskeyword(name)
+)
+PIECES = [
+    "import ",
+    "from ",
+    "torch",
+    ".",
+    "(",
+    "'''",
+    "\n",
+    "%",
+    " ",
+    "1",
+    "²",
+    "__import__('a')",
+]
 
 
 @pytest.mark.parametrize(
@@ -22,7 +37,10 @@ PIECES = ["import ", "from ", "torch", ".", "(", "'''", "\n", "%", " ", "1", "²
         ("def f():\n    import torch\n", {"torch"}),
         ("try:\n    import torch\nexcept ImportError:\n    torch = None\n", {"torch"}),
         ("if True: import torch; import jax", {"torch", "jax"}),
-        ("import importlib\nimportlib.import_module('torch.nn')", {"importlib", "torch"}),
+        (
+            "import importlib\nimportlib.import_module('torch.nn')",
+            {"importlib", "torch"},
+        ),
         ("load(import_module(name='torch'))", {"torch"}),
         ("__import__('torch')", {"torch"}),
         ("\ufeffimport torch\r\nimport jax\r\n", {"torch", "jax"}),
@@ -62,7 +80,13 @@ def test_what_does_not(source: str) -> None:
         ("if gpu:\n    !nvidia-smi\nimport torch\n", {"torch"}),
         ("%%bash\necho import jax\n", set()),
         ("import torch\nfiles = !ls\n", {"torch"}),
-        ("import torch\nprint 'Python 2', torch\nexcept Error, error:\n    import os\n", {"torch", "os"}),
+        (
+            (
+                "import torch\nprint 'Python 2', torch\nexcept Error, error:\n   "
+                " import os\n"
+            ),
+            {"torch", "os"},
+        ),
         ('"""Says:\nimport jax\n"""\nimport torch\nprint "x"\n', {"torch"}),
         ("from torch import (\n    nn,\n)\nprint 'import jax'\n", {"torch"}),
         ("import torch\ndef unfinished(", {"torch"}),
@@ -70,7 +94,9 @@ def test_what_does_not(source: str) -> None:
         ("x = (1\n  % 2)\nimport torch\n", {"torch"}),
     ],
 )
-def test_a_source_with_faults_is_read_as_far_as_it_can_be(source: str, names: set[str]) -> None:
+def test_a_source_with_faults_is_read_as_far_as_it_can_be(
+    source: str, names: set[str]
+) -> None:
     assert imported(source) == names
 
 
@@ -86,5 +112,8 @@ def test_no_text_raises(source: str) -> None:
 
 @given(st.lists(st.tuples(NAMES, st.booleans()), max_size=8))
 def test_every_import_is_found_and_no_other(modules: list[tuple[str, bool]]) -> None:
-    source = "\n".join(f"import {name}" if real else f"# import {name}\nx = 'import {name}'" for name, real in modules)
+    source = "\n".join(
+        f"import {name}" if real else f"# import {name}\nx = 'import {name}'"
+        for name, real in modules
+    )
     assert imported(source) == {name for name, real in modules if real}

@@ -6,17 +6,35 @@ from hypothesis import strategies as st
 
 from gpuyard.insight.lines import LIMIT, LineSplitter
 
-PIECES = [b"a", b"\r", b"\n", b"\r\n", b"\b", b"\x1b", b"\x1b[0m", b"[1;32m", b"]0;x\x07", "é━█".encode(), b" ", b"A"]
+PIECES = [
+    b"a",
+    b"\r",
+    b"\n",
+    b"\r\n",
+    b"\b",
+    b"\x1b",
+    b"\x1b[0m",
+    b"[1;32m",
+    b"]0;x\x07",
+    "é━█".encode(),
+    b" ",
+    b"A",
+]
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
     ends = sorted(place % (len(data) + 1) for place in places)
-    return [data[start:end] for start, end in zip([0, *ends], [*ends, len(data)], strict=True)]
+    return [
+        data[start:end]
+        for start, end in zip([0, *ends], [*ends, len(data)], strict=True)
+    ]
 
 
 def lines_of(*chunks: bytes) -> list[str]:
     splitter = LineSplitter()
-    return [line for chunk in chunks for line in splitter.feed(chunk)] + splitter.flush()
+    return [
+        line for chunk in chunks for line in splitter.feed(chunk)
+    ] + splitter.flush()
 
 
 @pytest.mark.parametrize(
@@ -54,9 +72,13 @@ def test_the_rest_of_a_huge_line_is_discarded_however_it_comes() -> None:
     splitter = LineSplitter()
     for _ in range(1600):
         assert splitter.feed(b"x" * 65536) == []
-    assert len(splitter._held) == LIMIT
+    assert len(splitter._rest) == LIMIT
     assert splitter.feed(b"y\nnext\n") == ["x" * LIMIT, "next"]
-    assert lines_of(b"a\n" + b"x" * (LIMIT + 5) + b"\nnext\n") == ["a", "x" * LIMIT, "next"]
+    assert lines_of(b"a\n" + b"x" * (LIMIT + 5) + b"\nnext\n") == [
+        "a",
+        "x" * LIMIT,
+        "next",
+    ]
 
 
 @settings(deadline=None)

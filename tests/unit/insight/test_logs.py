@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.insight.progress import Point, Progress, ProgressReader
+from gpuyard.insight.progress import MetricPoint, ProgressReader, TrainingProgress
 
 LOGS = Path(__file__).parents[2] / "data" / "logs"
 
@@ -21,27 +21,44 @@ LIGHTNING_TRAIN = [(step, round(0.9 - step / 10, 1)) for step in range(1, 5)] + 
     (step, round(0.9 - step / 10, 1)) for step in range(5, 9)
 ]
 # Lightning goes on showing the last validation's value through the next epoch
-LIGHTNING: Series = {"train_loss": LIGHTNING_TRAIN, "val_loss": [(4, 0.6), (5, 0.6), (6, 0.6), (7, 0.6), (8, 0.4)]}
+LIGHTNING: Series = {
+    "train_loss": LIGHTNING_TRAIN,
+    "val_loss": [(4, 0.6), (5, 0.6), (6, 0.6), (7, 0.6), (8, 0.4)],
+}
 
-EXPECTED: dict[str, tuple[Series, Progress]] = {
+EXPECTED: dict[str, tuple[Series, TrainingProgress]] = {
     "nanogpt": (
         {
             "train_loss": [(0, 4.2874), (20, 3.4142), (40, 2.9870)],
             "val_loss": [(0, 4.2823), (20, 3.4194), (40, 3.0041)],
-            "loss": [(0, 4.2791), (10, 3.7847), (20, 3.3999), (30, 3.1012), (40, 2.9761)],
+            "loss": [
+                (0, 4.2791),
+                (10, 3.7847),
+                (20, 3.3999),
+                (30, 3.1012),
+                (40, 2.9761),
+            ],
             "mfu": [(10, 0.02), (20, 0.02), (30, 0.03), (40, 0.03)],
         },
-        Progress(step=40, total=40, eta_s=0.0, rate=1 / 1.31052),
+        TrainingProgress(step=40, total=40, eta_s=0.0, rate=1 / 1.31052),
     ),
-    "huggingface4": (HUGGINGFACE, Progress(step=6, total=6, epoch=1.0, eta_s=0.0, rate=17.33)),
-    "huggingface5": (HUGGINGFACE, Progress(step=6, total=6, epoch=1.0, eta_s=0.0, rate=17.33)),
+    "huggingface4": (
+        HUGGINGFACE,
+        TrainingProgress(step=6, total=6, epoch=1.0, eta_s=0.0, rate=17.33),
+    ),
+    "huggingface5": (
+        HUGGINGFACE,
+        TrainingProgress(step=6, total=6, epoch=1.0, eta_s=0.0, rate=17.33),
+    ),
     "keras_bars": (
         {
             "loss": [(1, 0.9), (2, 0.7), (3, 0.5), (4, 0.135)],
             "mae": [(1, 0.39), (2, 0.38), (3, 0.29), (4, 0.28)],
             "val_loss": [(2, 0.6), (4, 0.1)],
         },
-        Progress(step=4, total=4, epoch=2.0, epochs=2, eta_s=0.0, rate=1 / 0.013),
+        TrainingProgress(
+            step=4, total=4, epoch=2.0, epochs=2, eta_s=0.0, rate=1 / 0.013
+        ),
     ),
     "keras_lines": (
         {
@@ -49,29 +66,39 @@ EXPECTED: dict[str, tuple[Series, Progress]] = {
             "mae": [(2, 0.4), (4, 0.3185), (6, 0.0185)],
             "val_loss": [(2, 0.6), (4, 0.107), (6, 0.117)],
         },
-        Progress(step=6, total=6, epoch=3.0, epochs=3, eta_s=0.0, rate=125.0),
+        TrainingProgress(step=6, total=6, epoch=3.0, epochs=3, eta_s=0.0, rate=125.0),
     ),
-    "lightning_rich": (LIGHTNING, Progress(step=8, total=8, epoch=2.0, epochs=2, eta_s=0.0, rate=1.0)),
+    "lightning_rich": (
+        LIGHTNING,
+        TrainingProgress(step=8, total=8, epoch=2.0, epochs=2, eta_s=0.0, rate=1.0),
+    ),
     # Its tqdm bar does not tell how many epochs there are
-    "lightning_tqdm": (LIGHTNING, Progress(step=8, total=None, epoch=2.0, eta_s=None, rate=1.0)),
+    "lightning_tqdm": (
+        LIGHTNING,
+        TrainingProgress(step=8, total=None, epoch=2.0, eta_s=None, rate=1.0),
+    ),
     "tqdm_nested": (
         {
             "loss": [(1, 0.5), (2, 0.333), (3, 0.25), (4, 0.2), (5, 0.167), (6, 0.143)],
             "lr": [(step, 1e-3) for step in range(1, 7)],
             "val_acc": [(2, 50.5), (4, 60.5), (6, 70.5)],
         },
-        Progress(step=6, total=6, epoch=3.0, epochs=3, eta_s=0.0, rate=0.4),
+        TrainingProgress(step=6, total=6, epoch=3.0, epochs=3, eta_s=0.0, rate=0.4),
     ),
 }
 
 
-def replay(log: bytes, size: int) -> tuple[list[Point], Progress]:
+def replay(log: bytes, size: int) -> tuple[list[MetricPoint], TrainingProgress]:
     reader = ProgressReader()
-    points = [point for start in range(0, len(log), size) for point in reader.feed(log[start : start + size], 1000.0)]
+    points = [
+        point
+        for start in range(0, len(log), size)
+        for point in reader.feed(log[start : start + size], 1000.0)
+    ]
     return points + reader.finish(1000.0), reader.progress
 
 
-def series_of(points: list[Point]) -> Series:
+def series_of(points: list[MetricPoint]) -> Series:
     series: Series = defaultdict(list)
     for point in points:
         assert point.n == len(series[point.name])

@@ -17,14 +17,24 @@ def test_a_short_series_stays_as_it_is() -> None:
 
 def test_a_spike_and_a_dip_survive() -> None:
     points = [(float(x), 1.0) for x in range(1000)]
-    points[417], points[800] = (417.0, 9.0), (800.0, -9.0)
+    points[417] = (417.0, 9.0)
+    points[800] = (800.0, -9.0)
     thinned = downsample(points, 10)
     assert {(0.0, 1.0), (417.0, 9.0), (800.0, -9.0), (999.0, 1.0)} <= set(thinned)
 
 
 def test_each_run_gives_its_lowest_and_highest_in_order() -> None:
-    points = [(float(x), y) for x, y in enumerate([0.0, 5.0, 1.0, 3.0, 2.0, 8.0, 7.0, 4.0])]
-    assert downsample(points, 6) == [(0.0, 0.0), (1.0, 5.0), (2.0, 1.0), (4.0, 2.0), (5.0, 8.0), (7.0, 4.0)]
+    points = [
+        (float(x), y) for x, y in enumerate([0.0, 5.0, 1.0, 3.0, 2.0, 8.0, 7.0, 4.0])
+    ]
+    assert downsample(points, 6) == [
+        (0.0, 0.0),
+        (1.0, 5.0),
+        (2.0, 1.0),
+        (4.0, 2.0),
+        (5.0, 8.0),
+        (7.0, 4.0),
+    ]
 
 
 @pytest.mark.parametrize("limit", [3, 0, -1])

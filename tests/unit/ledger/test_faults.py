@@ -10,36 +10,94 @@ from gpuyard.domain.errors import DiskFullError, LedgerError, LedgerUnreachableE
 from gpuyard.ledger.faults import ledger_error
 
 FILE = Path("/home/me/.gpuyard/ledger.db")
-URL = "postgresql://me:s3cret@db:6432/yard"
+URL = "postgresql://me:s3cret@db:6432/instance"
 
 
 @pytest.mark.parametrize(
     ("error", "where", "kind", "said"),
     [
-        (sqlite3.OperationalError("database or disk is full"), FILE, DiskFullError,
-         "cannot be written: the disk is full"),
-        (OSError(28, "No space left on device"), FILE, DiskFullError, "Nothing that was acknowledged is lost"),
-        (psycopg.errors.DiskFull('could not extend file "base/1": No space left on device'), URL, DiskFullError,
-         "db:6432/yard cannot be written: the disk is full"),
-        (sqlite3.OperationalError("disk I/O error"), FILE, LedgerError, "the disk fails (disk I/O error)"),
+        (
+            sqlite3.OperationalError("database or disk is full"),
+            FILE,
+            DiskFullError,
+            "cannot be written: the disk is full",
+        ),
+        (
+            OSError(28, "No space left on device"),
+            FILE,
+            DiskFullError,
+            "Nothing that was acknowledged is lost",
+        ),
+        (
+            psycopg.errors.DiskFull(
+                'could not extend file "base/1": No space left on device'
+            ),
+            URL,
+            DiskFullError,
+            "db:6432/instance cannot be written: the disk is full",
+        ),
+        (
+            sqlite3.OperationalError("disk I/O error"),
+            FILE,
+            LedgerError,
+            "the disk fails (disk I/O error)",
+        ),
         (OSError(5, "Input/output error"), FILE, LedgerError, "the disk fails"),
-        (sqlite3.DatabaseError("database disk image is malformed"), FILE, LedgerError,
-         "is damaged"),
-        (psycopg.OperationalError("connection to server at \"db\", port 6432 failed: Connection refused"), URL,
-         LedgerUnreachableError, "Cannot reach the database at db:6432/yard; gpuyard will try again"),
-        (psycopg.errors.AdminShutdown("terminating connection due to administrator command"), URL,
-         LedgerUnreachableError, "Cannot reach the database at db:6432/yard"),
-        (psycopg.errors.CannotConnectNow("the database system is starting up"), URL, LedgerUnreachableError,
-         "will try again"),
-        (psycopg.OperationalError("consuming input failed: server closed the connection unexpectedly"), URL,
-         LedgerUnreachableError, "See that it runs and lets this machine in"),
-        (psycopg.OperationalError("password=s3cret in postgresql://me:s3cret@db/yard is wrong"), URL, LedgerError,
-         "cannot be used"),
-        (TypeError("object cannot be kept as JSON"), FILE, LedgerError,
-         "cannot be used: object cannot be kept as JSON"),
+        (
+            sqlite3.DatabaseError("database disk image is malformed"),
+            FILE,
+            LedgerError,
+            "is damaged",
+        ),
+        (
+            psycopg.OperationalError(
+                'connection to server at "db", port 6432 failed: Connection refused'
+            ),
+            URL,
+            LedgerUnreachableError,
+            "Cannot reach the database at db:6432/instance; gpuyard will try again",
+        ),
+        (
+            psycopg.errors.AdminShutdown(
+                "terminating connection due to administrator command"
+            ),
+            URL,
+            LedgerUnreachableError,
+            "Cannot reach the database at db:6432/instance",
+        ),
+        (
+            psycopg.errors.CannotConnectNow("the database system is starting up"),
+            URL,
+            LedgerUnreachableError,
+            "will try again",
+        ),
+        (
+            psycopg.OperationalError(
+                "consuming input failed: server closed the connection unexpectedly"
+            ),
+            URL,
+            LedgerUnreachableError,
+            "See that it runs and lets this machine in",
+        ),
+        (
+            psycopg.OperationalError(
+                "password=s3cret in postgresql://me:s3cret@db/instance is wrong"
+            ),
+            URL,
+            LedgerError,
+            "cannot be used",
+        ),
+        (
+            TypeError("object cannot be kept as JSON"),
+            FILE,
+            LedgerError,
+            "cannot be used: object cannot be kept as JSON",
+        ),
     ],
-)  # fmt: skip
-def test_the_cause_and_the_remedy(error: Exception, where: Path | str, kind: type[LedgerError], said: str):
+)
+def test_the_cause_and_the_remedy(
+    error: Exception, where: Path | str, kind: type[LedgerError], said: str
+):
     told = ledger_error(error, where)
     assert type(told) is kind
     assert said in str(told)

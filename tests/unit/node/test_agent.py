@@ -10,10 +10,12 @@ from gpuyard.storage.blobs import BlobStore
 
 
 def test_an_attempt_is_never_left_without_an_end(tmp_path):
-    """Whatever fails in following it, it ends, and an agent that comes after knows it."""
+    """Whatever fails in following it, it ends, and an agent that comes after knows
+    it.
+    """
     home = Home(tmp_path / "home")
     home.create()
-    start = wire.Start("a1", 1, 1, "job_1", ["true"], {}, gpu_uuids=["GPU-1"])
+    start = wire.StartAttempt("a1", 1, 1, "job_1", ["true"], {}, gpu_uuids=["GPU-1"])
 
     async def fails():
         raise RuntimeError("a fault of ours")

@@ -12,13 +12,19 @@ from gpuyard.storage.blobs import BlobStore
 
 
 class Scans:
-    """A watcher of the pattern `*` in `folder`, with the paths of what each scan took."""
+    """A watcher of the pattern `*` in `folder`, with the paths of what each scan
+    took.
+    """
 
     def __init__(self, folder: Path, pattern="*", began_at=None):
-        start = wire.Start("a1", 1, 1, "job_1", ["true"], {}, checkpoint_path=pattern)
+        start = wire.StartAttempt(
+            "a1", 1, 1, "job_1", ["true"], {}, checkpoint_path=pattern
+        )
         began_at = time.time() - 60 if began_at is None else began_at
         self.blobs = BlobStore(folder.parent / "blobs")
-        self.watcher = CheckpointWatcher(start, folder, began_at, self.blobs, lambda: 77)
+        self.watcher = CheckpointWatcher(
+            start, folder, began_at, self.blobs, lambda: 77
+        )
 
     def __call__(self, *, last=False, pids=lambda: ()):
         self.saved = self.watcher.scan(pids, last=last)
@@ -70,7 +76,9 @@ def test_the_same_size_with_another_time_is_a_change(folder, scan):
     assert scan() == ["a"]
 
 
-def test_a_file_that_changes_while_it_is_looked_at_or_copied_is_left_for_later(folder, scan, monkeypatch):
+def test_a_file_that_changes_while_it_is_looked_at_or_copied_is_left_for_later(
+    folder, scan, monkeypatch
+):
     write(folder / "a", b"1")
     scan()
     put = BlobStore.put
@@ -167,7 +175,9 @@ def test_after_a_restart_what_was_reported_is_known(folder, scan):
     scan()
     scan()
     again = Scans(folder)
-    again.watcher.remember([*scan.saved, wire.CheckpointSaved("a1", "gone", "ab", 1, time.time())])
+    again.watcher.remember(
+        [*scan.saved, wire.CheckpointSaved("a1", "gone", "ab", 1, time.time())]
+    )
     write(folder / "b", b"2", age_s=-1)
     assert again(last=True) == ["b"]
 
@@ -199,7 +209,9 @@ def test_the_step_is_read_from_the_name_or_is_the_outputs(folder, scan, name, st
     assert scan.saved[0].step == step
 
 
-def test_one_that_cannot_be_stored_is_tried_again_and_hides_no_other(folder, scan, monkeypatch, capsys):
+def test_one_that_cannot_be_stored_is_tried_again_and_hides_no_other(
+    folder, scan, monkeypatch, capsys
+):
     write(folder / "a", b"1", age_s=20)
     write(folder / "b", b"1", age_s=10)
     put = BlobStore.put

@@ -20,7 +20,7 @@ def agent(monkeypatch: pytest.MonkeyPatch):
 
 
 def environment(withheld: tuple[str, ...], **given: str) -> dict[str, str]:
-    start = wire.Start("a1", 1, 1, "job_1", ["true"], given)
+    start = wire.StartAttempt("a1", 1, 1, "job_1", ["true"], given)
     return job_environment(start, "node", None, None, withheld)
 
 
@@ -32,7 +32,7 @@ def test_without_a_bucket_nothing_is_withheld() -> None:
 
 def test_what_opens_the_bucket_is_withheld_and_what_the_job_says_is_its_own() -> None:
     found = environment(("AWS_",), AWS_SECRET_ACCESS_KEY="the job's")
-    assert {name: value for name, value in found.items() if name.startswith("AWS_")} == {
-        "AWS_SECRET_ACCESS_KEY": "the job's"
-    }
+    assert {
+        name: value for name, value in found.items() if name.startswith("AWS_")
+    } == {"AWS_SECRET_ACCESS_KEY": "the job's"}
     assert found["EDITOR"] == "vi"

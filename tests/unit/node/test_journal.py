@@ -1,4 +1,6 @@
-"""The agent's journal: what it says after a restart, after a tear and on a full disk."""
+"""The agent's journal: what it says after a restart, after a tear and on a full
+disk.
+"""
 
 import json
 import os
@@ -8,11 +10,19 @@ import sys
 import pytest
 
 from gpuyard.domain import wire
-from gpuyard.node.journal import Journal
+from gpuyard.node.journal import AttemptJournal
 
 
 def start(attempt_id="a1", **fields):
-    return wire.Start(attempt_id, 1, 2, "job_1", ["python", "-c", "x\n'"], {"NAME": "naïve 火車"}, **fields)
+    return wire.StartAttempt(
+        attempt_id,
+        1,
+        2,
+        "job_1",
+        ["python", "-c", "x\n'"],
+        {"NAME": "naïve 火車"},
+        **fields,
+    )
 
 
 ENDED = wire.Ended("a1", 9.0, 5.0, exit_code=7, usage={"cpu_s": 1.5})
@@ -20,20 +30,42 @@ ENDED = wire.Ended("a1", 9.0, 5.0, exit_code=7, usage={"cpu_s": 1.5})
 
 @pytest.fixture
 def journal(tmp_path):
-    return Journal(tmp_path / "attempts")
+    return AttemptJournal(tmp_path / "attempts")
 
 
 def test_everything_noted_is_read_again(journal):
-    wanted = start(stdin=bytes(range(256)), gpu_uuids=["GPU-1"], cpus=1.5, resume_args=["--from", "{path}"])
+    wanted = start(
+        stdin=bytes(range(256)),
+        gpu_uuids=["GPU-1"],
+        cpus=1.5,
+        resume_args=["--from", "{path}"],
+    )
     saved = wire.CheckpointSaved("a1", "a.pt", "ab" * 32, 10, 6.0, step=3)
     journal.intend(wanted, "boot_1")
-    journal.note("a1", pid=11, start_ticks=22, started_at=5.0, monotonic=3.5, limits={"memory": "cgroup v2"})
+    journal.note(
+        "a1",
+        pid=11,
+        start_ticks=22,
+        started_at=5.0,
+        monotonic=3.5,
+        limits={"memory": "cgroup v2"},
+    )
     journal.note("a1", stopping="timed_out")
     journal.note_checkpoint(saved)
     journal.note("a1", ended=ENDED)
-    (record,) = Journal(journal.folder).records()
-    assert (record.start, record.boot_id, record.ended, record.checkpoints) == (wanted, "boot_1", ENDED, [saved])
-    assert (record.pid, record.start_ticks, record.started_at, record.monotonic) == (11, 22, 5.0, 3.5)
+    (record,) = AttemptJournal(journal.folder).records()
+    assert (record.start, record.boot_id, record.ended, record.checkpoints) == (
+        wanted,
+        "boot_1",
+        ENDED,
+        [saved],
+    )
+    assert (record.pid, record.start_ticks, record.started_at, record.monotonic) == (
+        11,
+        22,
+        5.0,
+        3.5,
+    )
     assert (record.limits, record.stopping) == ({"memory": "cgroup v2"}, "timed_out")
 
 
@@ -74,7 +106,15 @@ def test_a_first_line_torn_means_that_nothing_was_started(journal):
 
 @pytest.mark.parametrize(
     "content",
-    ["\n", "7\n", "[]\n", "{}\n", '{"start": {}, "boot_id": "b"}\n', '{"boot_id": "b"}\n', '{"start": 1}\nx\n'],
+    [
+        "\n",
+        "7\n",
+        "[]\n",
+        "{}\n",
+        '{"start": {}, "boot_id": "b"}\n',
+        '{"boot_id": "b"}\n',
+        '{"start": 1}\nx\n',
+    ],
 )
 def test_what_is_no_journal_is_left_alone_and_hides_no_other(journal, content):
     (journal.folder / "a0.journal").write_text(content)
@@ -94,16 +134,16 @@ FULL = """
 import resource, signal, sys
 from pathlib import Path
 from gpuyard.domain import wire
-from gpuyard.node.journal import Journal
+from gpuyard.node.journal import AttemptJournal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then a write beyond the limit is cut short, as on a full disk
-journal = Journal(Path(sys.argv[1]))
-journal.intend(wire.Start("a1", 1, 2, "job", ["true"], {}), "boot")
+journal = AttemptJournal(Path(sys.argv[1]))
+journal.intend(wire.StartAttempt("a1", 1, 2, "job", ["true"], {}), "boot")
 size = (journal.folder / "a1.journal").stat().st_size
 resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, resource.RLIM_INFINITY))
 journal.note("a1", pid=12345, start_ticks=1234567890)
 assert (journal.folder / "a1.journal").stat().st_size == size
 try:
-    journal.intend(wire.Start("a2", 1, 2, "job", ["true"], {"A": 1000 * "x"}), "boot")
+    journal.intend(wire.StartAttempt("a2", 1, 2, "job", ["true"], {"A": 1000 * "x"}), "boot")
 except OSError:
     assert not journal.holds("a2")
 else:
@@ -115,6 +155,11 @@ assert [(record.start.attempt_id, record.pid) for record in journal.records()] =
 
 
 def test_on_a_full_disk_nothing_is_half_written_and_an_intent_is_refused(tmp_path):
-    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     assert "not noted in the journal" in done.stdout + done.stderr

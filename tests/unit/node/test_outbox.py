@@ -76,7 +76,9 @@ def test_an_acknowledgement_of_what_is_gone_or_was_never_sent_is_harmless():
 def test_a_link_that_breaks_loses_nothing():
     async def scenario():
         box = filled()
-        assert await delivered(box, Writer(breaks_at=1), then=[started(4)]) == wanted(1, 2, 3)
+        assert await delivered(box, Writer(breaks_at=1), then=[started(4)]) == wanted(
+            1, 2, 3
+        )
         assert await delivered(box) == wanted(1, 2, 3, 4)
 
     asyncio.run(scenario())
@@ -91,16 +93,27 @@ def test_while_nobody_takes_them_progress_is_dropped_and_nothing_else(monkeypatc
             box.put(started(number))
     reports = asyncio.run(delivered(box))
     assert len(reports) <= 101
-    assert [body.pid for _, body in reports if isinstance(body, wire.Started)] == list(range(0, 1000, 50))
+    assert [body.pid for _, body in reports if isinstance(body, wire.Started)] == list(
+        range(0, 1000, 50)
+    )
     assert [seq for seq, _ in reports] == sorted(seq for seq, _ in reports)
 
 
 def test_only_the_newest_look_at_the_gpus_waits():
     box = Outbox()
     for number in range(3):
-        box.put(wire.GpusSeen([wire.Gpu("GPU-a", 0, "T4", 15360, temperature_c=number)]))
+        box.put(
+            wire.GpusSeen(
+                [wire.GpuStatus("GPU-a", 0, "T4", 15360, temperature_c=number)]
+            )
+        )
         box.put(started(number))
     sent = asyncio.run(delivered(box))
-    assert [type(body).__name__ for _, body in sent] == ["Started", "Started", "GpusSeen", "Started"]
+    assert [type(body).__name__ for _, body in sent] == [
+        "Started",
+        "Started",
+        "GpusSeen",
+        "Started",
+    ]
     assert sent[2][1].gpus[0].temperature_c == 2
     assert [seq for seq, _ in sent] == [2, 4, 5, 6]

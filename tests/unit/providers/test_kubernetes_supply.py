@@ -7,18 +7,24 @@ import pytest
 from gpuyard.providers.kubernetes.config import KubernetesConfig
 from gpuyard.providers.kubernetes.supply import quantity, supplies
 
-PRODUCT, REGION, INSTANCE = (
-    "nvidia.com/gpu.product",
-    "topology.kubernetes.io/region",
-    "node.kubernetes.io/instance-type",
-)
+PRODUCT = "nvidia.com/gpu.product"
+REGION = "topology.kubernetes.io/region"
+INSTANCE = "node.kubernetes.io/instance-type"
 
 
 def node(name: str, gpus: int | None = 0, ready: str = "True", **labels: str) -> dict:
-    amounts = {"cpu": "7910m", "memory": "31Gi"} | ({} if gpus is None else {"nvidia.com/gpu": str(gpus)})
+    amounts = {"cpu": "7910m", "memory": "31Gi"} | (
+        {} if gpus is None else {"nvidia.com/gpu": str(gpus)}
+    )
     return {
-        "metadata": {"name": name, "labels": {key.replace("__", "/"): value for key, value in labels.items()}},
-        "status": {"allocatable": amounts, "conditions": [{"type": "Ready", "status": ready, "reason": "KubeletDown"}]},
+        "metadata": {
+            "name": name,
+            "labels": {key.replace("__", "/"): value for key, value in labels.items()},
+        },
+        "status": {
+            "allocatable": amounts,
+            "conditions": [{"type": "Ready", "status": ready, "reason": "KubeletDown"}],
+        },
     }
 
 
@@ -29,7 +35,11 @@ def offers(*nodes: dict, **settings: object) -> dict:
 
 def labelled(name: str, gpus: int | None, region: str = "eu") -> dict:
     made = node(name, gpus)
-    made["metadata"]["labels"] = {PRODUCT: "NVIDIA-A100-SXM4-40GB", INSTANCE: "p4", REGION: region}
+    made["metadata"]["labels"] = {
+        PRODUCT: "NVIDIA-A100-SXM4-40GB",
+        INSTANCE: "p4",
+        REGION: region,
+    }
     return made
 
 
@@ -40,12 +50,18 @@ def test_a_node_whose_device_plugin_starts_anew_hides_nobodys_gpus():
 
 def test_without_any_labels_gpu_nodes_are_told_from_others():
     found = offers(node("plain"), node("fast", 4))
-    assert {key: one.offer.gpus for key, one in found.items()} == {"kubernetes/cpu": 0, "kubernetes/gpu": 4}
+    assert {key: one.offer.gpus for key, one in found.items()} == {
+        "kubernetes/cpu": 0,
+        "kubernetes/gpu": 4,
+    }
 
 
 def test_what_only_differs_by_its_region_is_two_offers():
     found = offers(labelled("a", 8, "eu"), labelled("b", 8, "us"))
-    assert set(found) == {"kubernetes/nvidia-a100-sxm4-40gb-p4-eu", "kubernetes/nvidia-a100-sxm4-40gb-p4-us"}
+    assert set(found) == {
+        "kubernetes/nvidia-a100-sxm4-40gb-p4-eu",
+        "kubernetes/nvidia-a100-sxm4-40gb-p4-us",
+    }
     assert [one.selector[REGION] for one in found.values()] == ["eu", "us"]
 
 
@@ -56,8 +72,13 @@ def test_a_node_that_says_nothing_is_no_crash():
 
 
 def test_a_cluster_with_prices_says_of_what_has_none_that_it_is_not_known():
-    priced, unpriced = offers(labelled("a", 8), node("plain"), prices={"p4": Decimal(30)}).values()
-    assert {priced.offer.price_per_hour, unpriced.offer.price_per_hour} == {Decimal(30), None}
+    priced, unpriced = offers(
+        labelled("a", 8), node("plain"), prices={"p4": Decimal(30)}
+    ).values()
+    assert {priced.offer.price_per_hour, unpriced.offer.price_per_hour} == {
+        Decimal(30),
+        None,
+    }
     assert priced.offer.billed
     assert unpriced.offer.billed
     assert not next(iter(offers(node("plain")).values())).offer.billed
@@ -65,7 +86,16 @@ def test_a_cluster_with_prices_says_of_what_has_none_that_it_is_not_known():
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [("500m", 0.5), ("16Gi", 16 * 2**30), ("1e3", 1000), ("2k", 2000), ("", 0), (None, 0), ("a lot", 0), (4, 4)],
+    [
+        ("500m", 0.5),
+        ("16Gi", 16 * 2**30),
+        ("1e3", 1000),
+        ("2k", 2000),
+        ("", 0),
+        (None, 0),
+        ("a lot", 0),
+        (4, 4),
+    ],
 )
 def test_quantities(text, number):
     assert quantity(text) == number

@@ -8,7 +8,7 @@ from gpuyard.providers.placing import place
 
 
 def gpu(uuid, name="NVIDIA A100-SXM4-40GB", memory_mb=40960, **fields):
-    return wire.Gpu(uuid, int(uuid[1:]), name, memory_mb, **fields)
+    return wire.GpuStatus(uuid, int(uuid[1:]), name, memory_mb, **fields)
 
 
 def node(node_id, *gpus, cpus=8, memory_gb=64.0):
@@ -64,7 +64,12 @@ def test_gpus_in_use_and_gpus_in_trouble_are_left_out():
 
 
 def test_the_first_node_that_has_it_all_is_taken():
-    nodes = [node("small", T4, cpus=2), node("none"), node("big", A100), node("bigger", A100_BIG)]
+    nodes = [
+        node("small", T4, cpus=2),
+        node("none"),
+        node("big", A100),
+        node("bigger", A100_BIG),
+    ]
     assert place(GpuSpec(vcpus=4), nodes, set()) == ("big", ["g1"])
     assert place(GpuSpec(gpu_count=0, vcpus=4), nodes, set()) == ("none", [])
 

@@ -3,14 +3,15 @@
 import io
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpuyard.domain.attempt_order import AttemptOrder, ResumePoint
 from gpuyard.domain.errors import ProviderError
-from gpuyard.domain.jobconfig import JobConfig
-from gpuyard.providers.carrying import Way, Workspaces
-from gpuyard.providers.kubernetes.spool import Spool
-from gpuyard.providers.saving import Saving, by_itself
+from gpuyard.providers.checkpoint_files import CheckpointFinder, ended_by_itself
+from gpuyard.providers.kubernetes.spool import KubernetesSpool
+from gpuyard.providers.rsync import RsyncHost, WorkspaceSync
 from gpuyard.storage.blobs import BlobStore, BucketError
 
 
@@ -20,81 +21,114 @@ def blobs(tmp_path: Path) -> BlobStore:
 
 
 @pytest.fixture
-def spool(tmp_path: Path, blobs: BlobStore) -> Spool:
-    return Spool(tmp_path / "spool", BlobStore(tmp_path / "snapshots"), blobs,
-                 Workspaces(Way("kubernetes"), tmp_path), "kubernetes")  # fmt: skip
+def spool(tmp_path: Path, blobs: BlobStore) -> KubernetesSpool:
+    return KubernetesSpool(
+        tmp_path / "spool",
+        BlobStore(tmp_path / "snapshots"),
+        blobs,
+        WorkspaceSync(RsyncHost("kubernetes"), tmp_path),
+        "kubernetes",
+    )
 
 
-def config(attempt: str = "attempt_1", **options: object) -> JobConfig:
-    return JobConfig(name="x", command=("true",), attempt_id=attempt, provider_options=options)
+def order(attempt: str = "attempt_1", **fields: Any) -> AttemptOrder:
+    return AttemptOrder(attempt_id=attempt, name="x", command=("true",), **fields)
 
 
-def test_a_job_gets_a_copy_of_its_folder_and_its_checkpoint(spool: Spool, blobs: BlobStore, tmp_path: Path) -> None:
+def test_a_job_gets_a_copy_of_its_folder_and_its_checkpoint(
+    spool: KubernetesSpool, blobs: BlobStore, tmp_path: Path
+) -> None:
     source = tmp_path / "source"
     source.mkdir()
     (source / "train.py").write_text("print()")
     blob = blobs.put(io.BytesIO(b"weights"))
-    spool.lay_out(config(workdir=str(source), resume_sha256=blob.sha256, resume_name="step-1.pt"))
+    spool.stage_in(
+        order(workdir=str(source), resume_from=ResumePoint(blob.sha256, "step-1.pt"))
+    )
     work = spool.work("gpuyard-attempt-1")
     assert (work / "train.py").read_text() == "print()"
     assert (work.parent / "resume" / "step-1.pt").read_bytes() == b"weights"
     (work / "train.py").write_text("changed by the job")
-    spool.lay_out(config(workdir=str(source)))
+    spool.stage_in(order(workdir=str(source)))
     assert (work / "train.py").read_text() == "changed by the job", "laid out once"
     spool.remove("gpuyard-attempt-1")
     assert not work.parent.exists()
 
 
-def test_equal_folders_are_kept_once_and_old_copies_go(spool: Spool, tmp_path: Path) -> None:
+def test_equal_folders_are_kept_once_and_old_copies_go(
+    spool: KubernetesSpool, tmp_path: Path
+) -> None:
     source = tmp_path / "source"
     source.mkdir()
     for number in range(8):
         (source / "x").write_text(str(number // 2))
-        spool.lay_out(config(f"attempt_{number}", workdir=str(source)))
+        spool.stage_in(order(f"attempt_{number}", workdir=str(source)))
     assert len(list((tmp_path / "snapshots").glob("??/*"))) == 4
 
 
-@pytest.mark.parametrize("options", [{"resume_sha256": "0" * 64}, {"workdir": "/"}])
-def test_what_cannot_be_copied_is_said_and_leaves_nothing(spool: Spool, options: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "fields", [{"resume_from": ResumePoint("0" * 64)}, {"workdir": "/"}]
+)
+def test_what_cannot_be_copied_is_said_and_leaves_nothing(
+    spool: KubernetesSpool, fields: dict[str, Any]
+) -> None:
     with pytest.raises(ProviderError, match="folder cannot be copied") as raised:
-        spool.lay_out(config(**options))
+        spool.stage_in(order(**fields))
     assert raised.value.error_code == "BAD_FOLDER"
     assert not spool.work("gpuyard-attempt-1").parent.exists()
 
 
 def test_a_bucket_that_is_away_is_told_from_a_folder_that_cannot_be_copied(
-    spool: Spool, blobs: BlobStore, monkeypatch: pytest.MonkeyPatch
+    spool: KubernetesSpool, blobs: BlobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object, **__: object) -> None:
         raise BucketError("The bucket does not answer.")
 
     blob = blobs.put(io.BytesIO(b"weights"))
-    again = config(resume_sha256=blob.sha256, resume_name="step-1.pt")
+    again = order(resume_from=ResumePoint(blob.sha256, "step-1.pt"))
     with monkeypatch.context() as patch:
         patch.setattr(blobs, "restore", away)
         with pytest.raises(BucketError):
-            spool.lay_out(again)
+            spool.stage_in(again)
     assert not spool.work("gpuyard-attempt-1").parent.exists()
-    spool.lay_out(again)
-    assert (spool.work("gpuyard-attempt-1").parent / "resume" / "step-1.pt").read_bytes() == b"weights"
+    spool.stage_in(again)
+    assert (
+        spool.work("gpuyard-attempt-1").parent / "resume" / "step-1.pt"
+    ).read_bytes() == b"weights"
 
 
-def test_checkpoints_are_told_once_they_are_complete_and_torn_ones_never(tmp_path: Path) -> None:
-    saving = Saving()
+def test_checkpoints_are_told_once_they_are_complete_and_torn_ones_never(
+    tmp_path: Path,
+) -> None:
+    checkpoints = CheckpointFinder()
     (tmp_path / "step-1.pt").write_text("one")
-    assert saving.look("job", tmp_path, "step-*", 0.0, over=False) == [], "it may still be written"
+    assert checkpoints.find("job", tmp_path, "step-*", 0.0, over=False) == [], (
+        "it may still be written"
+    )
     (tmp_path / os.fsdecode(b"step-2-\xff.pt")).write_text("two")
-    (first,) = saving.look("job", tmp_path, "step-*", 0.0, over=False)
+    (first,) = checkpoints.find("job", tmp_path, "step-*", 0.0, over=False)
     assert (first.path, first.step, first.where.read_text()) == ("step-1.pt", 1, "one")
     (tmp_path / "step-3.pt").write_text("half")
-    found = saving.look("job", tmp_path, "step-*", 0.0, over=False)
-    assert [item.step for item in found] == [1, 2], "the third was just being written when it was killed"
+    found = checkpoints.find("job", tmp_path, "step-*", 0.0, over=False)
+    assert [item.step for item in found] == [
+        1,
+        2,
+    ], "the third was just being written when it was killed"
     assert found[1].path.encode() == b"step-2-\xef\xbf\xbd.pt", "what is told is text"
-    assert [item.step for item in saving.look("job", tmp_path, "step-*", 0.0, over=True)] == [1, 2, 3]
+    assert [
+        item.step
+        for item in checkpoints.find("job", tmp_path, "step-*", 0.0, over=True)
+    ] == [1, 2, 3]
 
 
 def test_who_was_killed_did_not_leave_by_itself() -> None:
-    assert by_itself(0, "")
-    assert by_itself(3, "")
-    for code, reason in ((137, ""), (143, ""), (None, ""), (0, "preempted"), (1, "out_of_memory")):
-        assert not by_itself(code, reason)
+    assert ended_by_itself(0, "")
+    assert ended_by_itself(3, "")
+    for code, reason in (
+        (137, ""),
+        (143, ""),
+        (None, ""),
+        (0, "preempted"),
+        (1, "out_of_memory"),
+    ):
+        assert not ended_by_itself(code, reason)

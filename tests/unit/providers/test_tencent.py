@@ -13,8 +13,13 @@ from gpuyard.domain.gpus import GPU_CLASSES, GPUClass, classify
 from gpuyard.providers.tencent.catalogue import CATALOGUE_DATE, INSTANCE_TYPES
 from gpuyard.providers.tencent.config import TencentConfig
 
-KEYS = {"home": "/", "secret_id": "AKIDexample", "secret_key": "a-secret-key", "region": "ap-guangzhou",
-        "cluster_id": "cls-65r1c5nu"}  # fmt: skip
+KEYS = {
+    "home": "/",
+    "secret_id": "AKIDexample",
+    "secret_key": "a-secret-key",
+    "region": "ap-guangzhou",
+    "cluster_id": "cls-65r1c5nu",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -47,14 +52,22 @@ def refused(**values: Any) -> str:
 def test_each_type_says_what_it_has_and_who_says_so(name: str) -> None:
     kind = INSTANCE_TYPES[name]
     assert kind.gpu is not None
-    assert classify(kind.gpu_name, int(kind.gpu_memory_gb * 1024)) is kind.gpu, "its GPU is known by name and size"
+    assert classify(kind.gpu_name, int(kind.gpu_memory_gb * 1024)) is kind.gpu, (
+        "its GPU is known by name and size"
+    )
     assert kind.gpu_memory_gb == GPU_CLASSES[kind.gpu].memory_gb
-    assert name.endswith(str(int(kind.memory_gb))), "Tencent's names end with the gigabytes"
+    assert name.endswith(str(int(kind.memory_gb))), (
+        "Tencent's names end with the gigabytes"
+    )
     assert CATALOGUE_DATE in kind.source
 
 
 def test_the_three_types_of_s2_are_there_from_one_gpu_on() -> None:
-    for gpu, most in ((GPUClass.T4, 4), (GPUClass.V100_32GB, 8), (GPUClass.A100_40GB, 8)):
+    for gpu, most in (
+        (GPUClass.T4, 4),
+        (GPUClass.V100_32GB, 8),
+        (GPUClass.A100_40GB, 8),
+    ):
         counts = [kind.gpus for kind in INSTANCE_TYPES.values() if kind.gpu is gpu]
         assert (min(counts), max(counts)) == (1, most)
 
@@ -66,14 +79,22 @@ def test_a_part_of_a_gpu_is_not_called_one() -> None:
 # --- the configuration ---
 
 
-def test_keys_come_from_the_environment_when_they_are_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_come_from_the_environment_when_they_are_not_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("TENCENTCLOUD_SECRET_ID", "AKIDfrom")
     monkeypatch.setenv("TENCENTCLOUD_SECRET_KEY", "a-secret-from-there\n")
     monkeypatch.setenv("TENCENTCLOUD_REGION", "ap-chengdu")
     found = TencentConfig.read({"home": "/", "cluster_id": "cls-1"})
-    assert (found.secret_id.get_secret_value(), found.secret_key.get_secret_value(), found.region) == (
-        "AKIDfrom", "a-secret-from-there", "ap-chengdu",
-    )  # fmt: skip
+    assert (
+        found.secret_id.get_secret_value(),
+        found.secret_key.get_secret_value(),
+        found.region,
+    ) == (
+        "AKIDfrom",
+        "a-secret-from-there",
+        "ap-chengdu",
+    )
     assert TencentConfig.read(KEYS).secret_id.get_secret_value() == "AKIDexample"
 
 
@@ -100,11 +121,17 @@ def test_a_cluster_has_to_be_named() -> None:
         ("kubeconfig", base64.b64encode(b"\xff\xfe").decode(), "is not base64 of text"),
         ("kubeconfig", base64.b64encode(b"a-secret: [").decode(), "is not YAML"),
         ("kubeconfig", base64.b64encode(b"a-secret").decode(), "names no cluster"),
-        ("kubeconfig", encoded("cls-other"), "kubeconfig: is of cls-other and not of cls-65r1c5nu"),
+        (
+            "kubeconfig",
+            encoded("cls-other"),
+            "kubeconfig: is of cls-other and not of cls-65r1c5nu",
+        ),
         ("secret", "a-secret", "did you mean"),
     ],
 )
-def test_what_is_wrong_is_named_and_no_secret_shown(key: str, value: Any, said: str) -> None:
+def test_what_is_wrong_is_named_and_no_secret_shown(
+    key: str, value: Any, said: str
+) -> None:
     assert said in refused(**{key: value})
 
 
@@ -130,10 +157,16 @@ def test_prices_are_in_yuan_unless_told_otherwise() -> None:
 # --- where secrets may stand ---
 
 
-@pytest.mark.parametrize("key", ["secret_key", "access_key_secret", "secret_access_key", "password", "token"])
-def test_a_secret_in_a_file_is_refused(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "key", ["secret_key", "access_key_secret", "secret_access_key", "password", "token"]
+)
+def test_a_secret_in_a_file_is_refused(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("GPUYARD_CONFIG", raising=False)
-    (tmp_path / "gpuyard.toml").write_text(f'[providers.tencent]\nregion = "ap-guangzhou"\n{key} = "a-secret-key"\n')
+    (tmp_path / "gpuyard.toml").write_text(
+        f'[providers.tencent]\nregion = "ap-guangzhou"\n{key} = "a-secret-key"\n'
+    )
     with pytest.raises(InvalidInputError) as caught:
         load_settings(Home(tmp_path))
     said = str(caught.value)
@@ -142,9 +175,17 @@ def test_a_secret_in_a_file_is_refused(key: str, tmp_path: Path, monkeypatch: py
     assert "a-secret-key" not in said
 
 
-def test_a_secret_in_the_environment_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_in_the_environment_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("GPUYARD_CONFIG", raising=False)
-    (tmp_path / "gpuyard.toml").write_text('[providers.tencent]\nregion = "ap-guangzhou"\nimage_pull_secrets = ["a"]\n')
+    (tmp_path / "gpuyard.toml").write_text(
+        '[providers.tencent]\nregion = "ap-guangzhou"\nimage_pull_secrets = ["a"]\n'
+    )
     monkeypatch.setenv("GPUYARD_PROVIDERS__TENCENT__SECRET_KEY", "a-secret-key")
     section = load_settings(Home(tmp_path)).providers["tencent"]
-    assert section == {"region": "ap-guangzhou", "image_pull_secrets": ["a"], "secret_key": "a-secret-key"}
+    assert section == {
+        "region": "ap-guangzhou",
+        "image_pull_secrets": ["a"],
+        "secret_key": "a-secret-key",
+    }

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from gpuyard.scheduler import decide as decide_module
-from gpuyard.scheduler.decide import Fail, Start, decide, undo
+from gpuyard.scheduler.decide import Fail, Preempt, Start, decide, undo
 from gpuyard.scheduler.placement import place
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.queue import NEW_AT_ONCE
@@ -27,7 +27,9 @@ def test_nothing_to_do(world):
 
 
 def test_what_fits_starts_in_order(world):
-    low, high, late = world.submit(priority=1, gpus=2), world.submit(priority=5, gpus=2), world.submit(gpus=2)
+    low = world.submit(priority=1, gpus=2)
+    high = world.submit(priority=5, gpus=2)
+    late = world.submit(gpus=2)
     assert [action.job_id for action in decision(world).actions] == [high, late]
     assert low in world.view.queue
 
@@ -48,7 +50,9 @@ def test_of_many_that_come_at_once_nobody_starts_before_all_are_ranked(world):
 
 def test_lanes_that_are_gone_before_they_were_ranked_keep_nobody_waking(world):
     decision(world)
-    gone = [world.submit(memory_gb=1 + number / 1000) for number in range(2 * NEW_AT_ONCE)]
+    gone = [
+        world.submit(memory_gb=1 + number / 1000) for number in range(2 * NEW_AT_ONCE)
+    ]
     for job_id in gone:
         world.set_job(job_id, state="cancelled")
     last = world.submit(cpus=1)
@@ -61,7 +65,12 @@ def test_lanes_that_are_gone_before_they_were_ranked_keep_nobody_waking(world):
 def test_starts_of_one_decision_count_for_each_other(world):
     for _ in range(6):
         world.submit(gpus=1)
-    given = [uuid for shares in world.decide().values() for share in shares for uuid in share.gpu_uuids]
+    given = [
+        uuid
+        for shares in world.decide().values()
+        for share in shares
+        for uuid in share.gpu_uuids
+    ]
     assert sorted(given) == ["GPU-a-0", "GPU-a-1", "GPU-a-2", "GPU-a-3"]
 
 
@@ -122,14 +131,17 @@ def test_a_failed_dependency_is_named_once(world):
     world.decide()
     world.end(parent, "cancelled")
     (fail,) = decision(world).actions
-    assert fail == Fail(child, "dependency_failed", f"It depends on {parent}, which ended cancelled.")
+    assert fail == Fail(
+        child, "dependency_failed", f"It depends on {parent}, which ended cancelled."
+    )
     assert decision(world).actions == ()
     undo(world.view, fail)
     assert decision(world).actions == (fail,)
 
 
 def test_a_second_parent_that_ends_does_not_fail_the_child_twice(world):
-    one, two = world.submit(), world.submit()
+    one = world.submit()
+    two = world.submit()
     world.submit(depends_on=[one, two])
     world.decide()
     world.end(one, "failed")
@@ -189,14 +201,17 @@ def test_a_stream_of_urgent_jobs_does_not_starve_a_low_one():
     world.node("a", gpus=1)
     running = world.submit(priority=5, gpus=1)
     world.decide()
-    low, submitted = world.submit(priority=1, gpus=1), world.now
+    low = world.submit(priority=1, gpus=1)
+    submitted = world.now
     while low not in world.running():
         world.now += 10
         world.submit(priority=5, gpus=1)
         world.submit(priority=5, gpus=1)
         world.end(running)
         (running,) = world.decide()
-    assert world.now == submitted + 500, "five steps from 1 to 6, where the oldest is first"
+    assert world.now == submitted + 500, (
+        "five steps from 1 to 6, where the oldest is first"
+    )
 
 
 def test_without_ageing_there_is_nothing_to_wake_for(world):
@@ -208,7 +223,11 @@ def test_without_ageing_there_is_nothing_to_wake_for(world):
 
 def test_work_is_bounded_by_lanes_and_not_by_jobs(world, monkeypatch):
     tried = []
-    monkeypatch.setattr(decide_module, "place", lambda view, shape, *more: tried.append(shape) or place(view, shape))
+    monkeypatch.setattr(
+        decide_module,
+        "place",
+        lambda view, shape, *more: tried.append(shape) or place(view, shape),
+    )
     world.submit(gpus=4, cpus=16.0)
     world.decide()
     for number in range(3000):
@@ -219,5 +238,22 @@ def test_work_is_bounded_by_lanes_and_not_by_jobs(world, monkeypatch):
 
 
 def test_a_burst_starts_at_once(world):
-    jobs = {world.submit(gpus=1, cpus=0.5) for _ in range(4)} | {world.submit(cpus=0.5) for _ in range(10)}
+    jobs = {world.submit(gpus=1, cpus=0.5) for _ in range(4)} | {
+        world.submit(cpus=0.5) for _ in range(10)
+    }
     assert set(world.decide()) == jobs
+
+
+def test_a_job_on_a_gpu_that_has_failed_does_not_hide_a_victim_on_a_sound_one(world):
+    world.node("b", gpus=2)
+    pinned = [("GPU-b-0",), ("GPU-b-1",)]
+    first, second = [world.submit(gpus=1, gpu_uuids=uuids) for uuids in pinned]
+    for job_id in (first, second):
+        world.set_job(job_id, preemptible=True)
+    world.decide()
+    world.set_gpu("GPU-b-0", state="offline")
+    urgent = world.submit(priority=5, gpus=1)
+    world.set_node("a", "offline")
+    (action,) = decision(world).actions
+    assert isinstance(action, Preempt)
+    assert (action.job_id, action.for_job) == (second, urgent)

@@ -45,6 +45,8 @@ def test_a_duration_that_a_clock_made_nonsense_of_breaks_nothing(duration_s):
 
 def test_types_beyond_what_is_kept_apart_are_one():
     learning = Learning()
-    kinds = {learning.type_of(f"name{chr(0x4E00 + number)}", {}) for number in range(3000)}
+    kinds = {
+        learning.type_of(f"name{chr(0x4E00 + number)}", {}) for number in range(3000)
+    }
     assert "" in kinds
     assert len(kinds) <= 1025

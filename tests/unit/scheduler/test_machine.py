@@ -5,7 +5,13 @@ from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
 from gpuyard.domain.states import JobState
 from gpuyard.scheduler.decide import Fail, Start, decide, undo
@@ -15,11 +21,26 @@ from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.ranking import Ranking
 from gpuyard.scheduler.refusal import impossible
 from gpuyard.scheduler.view import View
+from tests.support.examples import examples
 from tests.unit.scheduler.world import A100_80GB, T4, World, snapshot
 
 NODES = ("cpu", "small", "big")
-PLACES = ("local", "node:small", "node:big", "gpu:GPU-small-0", "gpu:GPU-big-0", "gpu:GPU-big-1")
-GPUS = ("GPU-small-0", "GPU-small-1", "GPU-big-0", "GPU-big-1", "GPU-big-2", "GPU-big-3")
+PLACES = (
+    "local",
+    "node:small",
+    "node:big",
+    "gpu:GPU-small-0",
+    "gpu:GPU-big-0",
+    "gpu:GPU-big-1",
+)
+GPUS = (
+    "GPU-small-0",
+    "GPU-small-1",
+    "GPU-big-0",
+    "GPU-big-1",
+    "GPU-big-2",
+    "GPU-big-3",
+)
 
 
 class Scheduler(RuleBasedStateMachine):
@@ -57,19 +78,28 @@ class Scheduler(RuleBasedStateMachine):
             if self.outcomes[parent] not in ("queued", "running"):
                 self.world.set_job(parent, state=self.outcomes[parent])
         not_before = None if wait is None else self.world.now + wait
-        job_id = self.world.submit(priority, timeout_s, chosen, not_before, gpus=gpus, **shape)
+        job_id = self.world.submit(
+            priority, timeout_s, chosen, not_before, gpus=gpus, **shape
+        )
         self.outcomes[job_id] = "queued"
         self.parents[job_id] = chosen
 
     @rule(run=st.booleans(), look_again=st.booleans())
     def decide(self, run, look_again):
-        view, now = self.world.view, self.world.now
-        waiting = {job_id: replace(job) for job_id, job in view.jobs.items() if job.state is JobState.QUEUED}
+        view = self.world.view
+        now = self.world.now
+        waiting = {
+            job_id: replace(job)
+            for job_id, job in view.jobs.items()
+            if job.state is JobState.QUEUED
+        }
         decision = decide(view, now, self.world.policy)
         for action in decision.actions:
             if isinstance(action, Fail):
-                assert any(self.outcomes[parent] not in ("queued", "running", "completed")
-                           for parent in self.parents[action.job_id])  # fmt: skip
+                assert any(
+                    self.outcomes[parent] not in ("queued", "running", "completed")
+                    for parent in self.parents[action.job_id]
+                )
                 self.world.set_job(action.job_id, state="failed")
                 self.outcomes[action.job_id] = "failed"
                 continue
@@ -78,44 +108,74 @@ class Scheduler(RuleBasedStateMachine):
             self.outcomes[action.job_id] = "running"
             if run:
                 self.world.run(action.job_id)
-        started = [waiting[action.job_id] for action in decision.actions if not isinstance(action, Fail)]
+        started = [
+            waiting[action.job_id]
+            for action in decision.actions
+            if not isinstance(action, Fail)
+        ]
         self.check_order(started)
-        if look_again:  # not always: what is known from one decision to the next must stay true over many
+        # not always: what is known from one decision to the next must stay true over
+        # many
+        if look_again:
             self.check_nobody_was_skipped()
         assert decision.wake_at is None or decision.wake_at > now
 
     def check_start(self, job, placements):
-        """It was free to start, and it got all it asked for from nodes and GPUs that are well."""
+        """It was free to start, and it got all it asked for from nodes and GPUs that
+        are well.
+        """
         assert job.not_before is None or job.not_before <= self.world.now
-        assert all(self.outcomes[parent] == "completed" for parent in self.parents[job.id])
-        assert len({share.node_id for share in placements}) == len(placements) == job.shape.nodes
+        assert all(
+            self.outcomes[parent] == "completed" for parent in self.parents[job.id]
+        )
+        assert (
+            len({share.node_id for share in placements})
+            == len(placements)
+            == job.shape.nodes
+        )
         for share in placements:
             node = self.world.view.nodes[share.node_id]
             assert node.online
-            assert job.shape.quarantined or not self.judged(f"node:{node.id}", "local", *(
-                f"gpu:{uuid}" for uuid in share.gpu_uuids))  # fmt: skip
+            assert job.shape.quarantined or not self.judged(
+                f"node:{node.id}", "local", *(f"gpu:{uuid}" for uuid in share.gpu_uuids)
+            )
             assert len(set(share.gpu_uuids)) == job.shape.gpus
             for uuid in share.gpu_uuids:
                 assert node.devices[uuid].usable
                 assert node.devices[uuid].memory_gb >= job.shape.gpu_memory_gb
-            assert (share.cpus, share.memory_gb) == (job.shape.cpus, job.shape.memory_gb)
+            assert (share.cpus, share.memory_gb) == (
+                job.shape.cpus,
+                job.shape.memory_gb,
+            )
 
     def check_order(self, started):
-        """First come, first served within a lane; and the first of all in line waits only for want of room."""
+        """First come, first served within a bucket; and the first of all in line waits
+        only for want of room.
+        """
         view = self.world.view
         for job in started:
             assert not any(
-                other.id < job.id and (other.priority, other.shape) == (job.priority, job.shape) for other in view.queue
+                other.id < job.id
+                and (other.priority, other.shape) == (job.priority, job.shape)
+                for other in view.queue
             )
-        assert all(place(view, shape) is None for shape in view.queue.closed), "closed, and yet it fits"
-        first = next(view.queue.heads(Ranking(self.world.policy, view.learning), self.world.now), None)
+        assert all(place(view, shape) is None for shape in view.queue.closed), (
+            "closed, and yet it fits"
+        )
+        first = next(
+            view.queue.heads(Ranking(self.world.policy, view.learning), self.world.now),
+            None,
+        )
         assert first is None or place(view, first.shape) is None
 
     def check_nobody_was_skipped(self):
-        """Who looks only at what is new leaves nobody out whom a look at everything would let start."""
+        """Who looks only at what is new leaves nobody out whom a look at everything
+        would let start.
+        """
         view = self.world.view
         view.queue.reopen(view.queue.closed)
-        view.queue.shuffled, view.settled = True, None
+        view.queue.retry_all = True
+        view.settled = None
         left = decide(view, self.world.now, self.world.policy).actions
         assert not any(isinstance(action, Start) for action in left)
         for action in left:
@@ -123,20 +183,25 @@ class Scheduler(RuleBasedStateMachine):
 
     @rule()
     def decide_and_undo(self):
-        self.world.view.heed_trust(self.world.now)
-        self.world.view.wake(self.world.now)
+        self.world.view.apply_quarantines(self.world.now)
+        self.world.view.release_delayed(self.world.now)
         self.world.view.forget_ended()
         before = snapshot(self.world.view)
-        for action in decide(self.world.view, self.world.now, self.world.policy).actions:
+        for action in decide(
+            self.world.view, self.world.now, self.world.policy
+        ).actions:
             undo(self.world.view, action)
-        self.world.view.wake(self.world.now)
+        self.world.view.release_delayed(self.world.now)
         assert snapshot(self.world.view) == before
 
     def live(self) -> list[str]:
         return sorted(attempt.job_id for attempt in self.world.view.attempts.values())
 
     @precondition(lambda self: self.world.view.attempts)
-    @rule(number=st.integers(0, 1000), outcome=st.sampled_from(["completed", "completed", "failed", "timed_out"]))
+    @rule(
+        number=st.integers(0, 1000),
+        outcome=st.sampled_from(["completed", "completed", "failed", "timed_out"]),
+    )
     def end(self, number, outcome):
         job_id = self.live()[number % len(self.live())]
         self.world.end(job_id, outcome)
@@ -146,22 +211,35 @@ class Scheduler(RuleBasedStateMachine):
     @rule(number=st.integers(0, 1000), wait=st.sampled_from([None, 10.0]))
     def retry(self, number, wait):
         job_id = self.live()[number % len(self.live())]
-        self.world.end(job_id, "queued", not_before=None if wait is None else self.world.now + wait)
+        self.world.end(
+            job_id, "queued", not_before=None if wait is None else self.world.now + wait
+        )
         self.outcomes[job_id] = "queued"
 
     @precondition(lambda self: "queued" in self.outcomes.values())
-    @rule(number=st.integers(0, 1000), change=st.sampled_from([{"state": "cancelled"}, {"priority": 5}]))
+    @rule(
+        number=st.integers(0, 1000),
+        change=st.sampled_from([{"state": "cancelled"}, {"priority": 5}]),
+    )
     def change_queued(self, number, change):
-        queued = sorted(job_id for job_id, outcome in self.outcomes.items() if outcome == "queued")
+        queued = sorted(
+            job_id for job_id, outcome in self.outcomes.items() if outcome == "queued"
+        )
         job_id = queued[number % len(queued)]
         self.world.set_job(job_id, **change)
         self.outcomes[job_id] = change.get("state", "queued")
 
-    @rule(node_id=st.sampled_from(NODES), state=st.sampled_from(["online", "online", "silent", "draining", "gone"]))
+    @rule(
+        node_id=st.sampled_from(NODES),
+        state=st.sampled_from(["online", "online", "silent", "draining", "gone"]),
+    )
     def node_changes(self, node_id, state):
         self.world.set_node(node_id, state)
 
-    @rule(uuid=st.sampled_from(GPUS), state=st.sampled_from(["idle", "idle", "offline", "quarantined", "cooling"]))
+    @rule(
+        uuid=st.sampled_from(GPUS),
+        state=st.sampled_from(["idle", "idle", "offline", "quarantined", "cooling"]),
+    )
     def gpu_changes(self, uuid, state):
         self.world.set_gpu(uuid, state=state)
 
@@ -169,9 +247,14 @@ class Scheduler(RuleBasedStateMachine):
     def gpu_leaves_or_comes_back(self, uuid, here):
         self.world.set_gpu(uuid, node_id=uuid.split("-")[1] if here else None)
 
-    @rule(place_=st.sampled_from(PLACES), seconds=st.sampled_from([None, 0.0, 20.0, 300.0]))
+    @rule(
+        place_=st.sampled_from(PLACES),
+        seconds=st.sampled_from([None, 0.0, 20.0, 300.0]),
+    )
     def place_is_judged(self, place_, seconds):
-        """It is in quarantine from now on, was until now, or nothing is known of it any more."""
+        """It is in quarantine from now on, was until now, or nothing is known of it any
+        more.
+        """
         self.quarantines.pop(place_, None)
         if seconds is None:
             self.world.forget(place_)
@@ -180,7 +263,9 @@ class Scheduler(RuleBasedStateMachine):
             self.world.trust(place_, self.quarantines[place_])
 
     def judged(self, *places) -> bool:
-        return any(self.quarantines.get(place_, 0.0) > self.world.now for place_ in places)
+        return any(
+            self.quarantines.get(place_, 0.0) > self.world.now for place_ in places
+        )
 
     @rule(seconds=st.sampled_from([1.0, 25.0, 600.0]))
     def time_passes(self, seconds):
@@ -188,30 +273,44 @@ class Scheduler(RuleBasedStateMachine):
 
     @rule()
     def replay(self):
-        """The view is the fold of the journal, and an event heard twice says nothing new."""
-        self.world.view.wake(0.0)
-        once, twice = View(), View()
+        """The view is the fold of the journal, and an event heard twice says nothing
+        new.
+        """
+        self.world.view.release_delayed(0.0)
+        once = View()
+        twice = View()
         for event in self.world.journal:
             observe(once, event)
             observe(twice, event)
             observe(twice, event)
         for view in (once, twice, self.world.view):
-            view.heed_trust(self.world.now)
-            view.wake(self.world.now)
+            view.apply_quarantines(self.world.now)
+            view.release_delayed(self.world.now)
             view.forget_ended()
         assert snapshot(once) == snapshot(self.world.view) == snapshot(twice)
 
     @invariant()
     def never_over_capacity(self):
         view = self.world.view
-        shares = [share for attempt in view.attempts.values() for share in attempt.placements]
-        assert max(Counter(uuid for share in shares for uuid in share.gpu_uuids).values(), default=1) == 1
+        shares = [
+            share for attempt in view.attempts.values() for share in attempt.placements
+        ]
+        assert (
+            max(
+                Counter(uuid for share in shares for uuid in share.gpu_uuids).values(),
+                default=1,
+            )
+            == 1
+        )
         for node in view.nodes.values():
             here = [share for share in shares if share.node_id == node.id]
             assert sum(share.cpus for share in here) <= node.cpus + 1e-6
             assert sum(share.memory_gb for share in here) <= node.memory_gb + 1e-6
-            assert set(node.bookings) == {key for key, attempt in view.attempts.items()
-                                          if any(share.node_id == node.id for share in attempt.placements)}  # fmt: skip
+            assert set(node.bookings) == {
+                key
+                for key, attempt in view.attempts.items()
+                if any(share.node_id == node.id for share in attempt.placements)
+            }
 
     @invariant()
     def a_queued_job_is_in_one_place(self):
@@ -219,13 +318,19 @@ class Scheduler(RuleBasedStateMachine):
         blocked = {child for children in view.dependents.values() for child in children}
         delayed = {job_id for _, job_id in view.delayed}
         places = [{job.id for job in view.queue}, delayed, blocked, set(view.tentative)]
-        queued = [job_id for job_id, job in view.jobs.items() if job.state is JobState.QUEUED]
-        assert sorted(job_id for place_ in places for job_id in place_) == sorted(queued)
+        queued = [
+            job_id for job_id, job in view.jobs.items() if job.state is JobState.QUEUED
+        ]
+        assert sorted(job_id for place_ in places for job_id in place_) == sorted(
+            queued
+        )
         assert set(view.doomed) <= blocked
         assert all(parent in self.outcomes for parent in view.ended)
 
     def teardown(self):
-        """Nothing starves: once all is well and whatever runs ends, every job that can run does."""
+        """Nothing starves: once all is well and whatever runs ends, every job that can
+        run does.
+        """
         for node_id in NODES[: len(self.world.view.nodes)]:
             self.node_changes(node_id, "online")
         for uuid in GPUS if self.world.view.nodes else ():
@@ -243,5 +348,7 @@ class Scheduler(RuleBasedStateMachine):
             assert job.waits_for or impossible(self.world.view, job.shape), job
 
 
-Scheduler.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Scheduler.TestCase.settings = settings(
+    max_examples=examples(60), stateful_step_count=40, deadline=None
+)
 TestScheduler = Scheduler.TestCase

@@ -17,7 +17,9 @@ from gpuyard.scheduler.nodes import Device, Node
         ("", 0, 0.0, None),
     ],
 )
-def test_a_device_counts_as_its_class_or_rounded_up(name, memory_mb, counts_as, gpu_class):
+def test_a_device_counts_as_its_class_or_rounded_up(
+    name, memory_mb, counts_as, gpu_class
+):
     device = Device("GPU-1", "n", 0, name, memory_mb)
     assert device.memory_gb == counts_as
     assert device.gpu_class == gpu_class
@@ -34,7 +36,10 @@ def test_states_in_which_it_may_not(state):
 
 
 def test_why_a_device_is_not_usable():
-    assert Device("GPU-1", state="quarantined", problem="ECC errors").why_not == "quarantined: ECC errors"
+    assert (
+        Device("GPU-1", state="quarantined", problem="ECC errors").why_not
+        == "quarantined: ECC errors"
+    )
     assert Device("GPU-1", state="offline").why_not == "offline"
     assert Device("GPU-1").why_not == ""
 

@@ -19,7 +19,12 @@ def test_columns_not_named_keep_their_value(world):
     job_id = world.submit(priority=2, timeout_s=60.0, gpus=1)
     world.set_job(job_id, priority=5)
     job = world.view.jobs[job_id]
-    assert (job.priority, job.timeout_s, job.shape, job.project) == (5, 60.0, Shape(gpus=1), "lab")
+    assert (job.priority, job.timeout_s, job.shape, job.project) == (
+        5,
+        60.0,
+        Shape(gpus=1),
+        "lab",
+    )
     world.set_node("a", "silent", "no report for 30 s")
     assert world.view.nodes["a"].cpus == 16
     assert world.view.nodes["a"].why_not == "silent: no report for 30 s"
@@ -29,14 +34,16 @@ def test_columns_not_named_keep_their_value(world):
 
 
 def test_a_changed_priority_moves_the_job(world):
-    first, second = world.submit(gpus=2), world.submit(gpus=2)
+    first = world.submit(gpus=2)
+    second = world.submit(gpus=2)
     world.set_job(second, priority=5)
     assert list(world.decide()) == [second]
     assert first in world.view.queue
 
 
 def test_equal_shapes_are_one_object(world):
-    first, second = world.submit(gpus=1, gpu_memory_gb=16.0), world.submit(gpus=1, gpu_memory_gb=16.0)
+    first = world.submit(gpus=1, gpu_memory_gb=16.0)
+    second = world.submit(gpus=1, gpu_memory_gb=16.0)
     assert world.view.jobs[first].shape is world.view.jobs[second].shape
 
 
@@ -57,10 +64,15 @@ def test_an_attempt_keeps_what_is_not_named(world):
     job_id = world.submit(gpus=1)
     world.decide()
     attempt = world.view.attempts[f"attempt_{job_id}"]
-    token, placements = attempt.token, attempt.placements
+    token = attempt.token
+    placements = attempt.placements
     world.now += 5
     world.record(Change(Table.ATTEMPTS, attempt.id, {"state": "ending"}))
-    assert (attempt.started_at, attempt.token, attempt.placements) == (1000.0, token, placements)
+    assert (attempt.started_at, attempt.token, attempt.placements) == (
+        1000.0,
+        token,
+        placements,
+    )
     assert len(world.view.nodes["a"].free.devices) == 1
 
 
@@ -104,12 +116,19 @@ def test_a_gpu_that_moved_to_another_node(world):
 
 def test_devices_are_kept_from_the_smallest(world):
     world.gpu("a", 2, T4)
-    assert [device.name for device in world.view.nodes["a"].free.devices] == ["Tesla T4", "NVIDIA L4", "NVIDIA L4"]
+    assert [device.name for device in world.view.nodes["a"].free.devices] == [
+        "Tesla T4",
+        "NVIDIA L4",
+        "NVIDIA L4",
+    ]
 
 
 def test_other_tables_and_late_words_are_ignored(world):
     before = snapshot(world.view)
-    world.record(Change(Table.SPECS, "job_1", {"spec": "…"}), Change(Table.CHECKPOINTS, "c", {"step": 3}))
+    world.record(
+        Change(Table.SPECS, "job_1", {"spec": "…"}),
+        Change(Table.CHECKPOINTS, "c", {"step": 3}),
+    )
     world.record(Change(Table.JOBS, "job_gone", {"reason": "late"}))
     world.record(Change(Table.ATTEMPTS, "attempt_gone", {"started_at": 3.0}))
     world.record(Change(Table.ATTEMPTS, "attempt_gone", {"state": "lost"}))
@@ -127,18 +146,28 @@ def test_other_tables_and_late_words_are_ignored(world):
 def test_a_first_appearance_that_lacks_a_column(table, values, missing):
     view = View()
     with pytest.raises(KeyError, match=missing):
-        observe(view, Event(EventKind.JOB_SUBMITTED, 0.0, (Change(table, "x", values),)))
+        observe(
+            view, Event(EventKind.JOB_SUBMITTED, 0.0, (Change(table, "x", values),))
+        )
     assert snapshot(view) == snapshot(View())
 
 
 def test_an_unknown_state_is_an_error():
     with pytest.raises(ValueError, match="asleep"):
-        observe(View(), Event(EventKind.JOB_SUBMITTED, 0.0, (Change(Table.JOBS, "x", {"state": "asleep"}),)))
+        observe(
+            View(),
+            Event(
+                EventKind.JOB_SUBMITTED,
+                0.0,
+                (Change(Table.JOBS, "x", {"state": "asleep"}),),
+            ),
+        )
 
 
 class TestDependencies:
     def test_a_child_waits_for_all_its_parents(self, world):
-        one, two = world.submit(), world.submit()
+        one = world.submit()
+        two = world.submit()
         child = world.submit(depends_on=[one, two])
         assert set(world.decide()) == {one, two}
         world.end(one)
@@ -186,7 +215,8 @@ class TestDependencies:
         assert not world.view.ended
 
     def test_an_end_is_kept_while_a_child_waits_and_then_forgotten(self, world):
-        slow, quick = world.submit(), world.submit()
+        slow = world.submit()
+        quick = world.submit()
         child = world.submit(depends_on=[slow, quick])
         world.decide()
         world.end(quick)
@@ -216,7 +246,13 @@ class TestDependencies:
         assert set(world.decide()) == {child}
 
     def test_a_running_child_found_at_recovery_does_not_ask_for_parents(self, world):
-        row = {"state": "running", "shape": {}, "priority": 3, "created_at": 1.0, "depends_on": ["job_old"]}
+        row = {
+            "state": "running",
+            "shape": {},
+            "priority": 3,
+            "created_at": 1.0,
+            "depends_on": ["job_old"],
+        }
         world.set_job("job_child", **row)
         world.set_job("job_child", state="queued")
         assert set(world.decide()) == {"job_child"}
@@ -227,7 +263,9 @@ class TestDependencies:
         world.decide()
         world.end(parent, "failed")
         assert child in world.view.doomed
-        world.set_job(parent, state="queued", shape={}, priority=3, created_at=world.now)
+        world.set_job(
+            parent, state="queued", shape={}, priority=3, created_at=world.now
+        )
         assert child not in world.view.doomed
         assert set(world.decide()) == {parent}
         world.end(parent)
@@ -238,6 +276,8 @@ def test_a_job_with_an_id_known_as_ended_can_be_resumed(world):
     job_id = world.submit(gpus=1)
     world.decide()
     world.end(job_id, "failed")
-    world.set_job(job_id, state="queued", shape={"gpus": 1}, priority=3, created_at=world.now)
+    world.set_job(
+        job_id, state="queued", shape={"gpus": 1}, priority=3, created_at=world.now
+    )
     assert world.view.jobs[job_id].state is JobState.QUEUED
     assert set(world.decide()) == {job_id}

@@ -12,7 +12,9 @@ def world() -> World:
 
 def placed(world: World, **shape) -> list[tuple[str, tuple[str, ...]]] | None:
     found = place(world.view, Shape(**shape))
-    return None if found is None else [(share.node_id, share.gpu_uuids) for share in found]
+    return (
+        None if found is None else [(share.node_id, share.gpu_uuids) for share in found]
+    )
 
 
 def nodes_of(world: World, **shape) -> set[str] | None:
@@ -23,7 +25,12 @@ def nodes_of(world: World, **shape) -> set[str] | None:
 def test_a_share_books_exactly_what_the_shape_says(world):
     world.node("a", gpus=2)
     (share,) = place(world.view, Shape(cpus=3.0, memory_gb=5.0, gpus=1))
-    assert (share.node_id, share.gpu_uuids, share.cpus, share.memory_gb) == ("a", ("GPU-a-0",), 3.0, 5.0)
+    assert (share.node_id, share.gpu_uuids, share.cpus, share.memory_gb) == (
+        "a",
+        ("GPU-a-0",),
+        3.0,
+        5.0,
+    )
 
 
 def test_the_smallest_device_that_will_do(world):
@@ -73,7 +80,9 @@ def test_jobs_without_gpus_keep_off_gpu_nodes(world):
     assert nodes_of(world, cpus=2.0) == {"cpu"}
     world.submit(gpus=2)
     world.decide()
-    assert nodes_of(world, cpus=2.0) == {"cpu"}, "a GPU node whose GPUs are taken is one all the same"
+    assert nodes_of(world, cpus=2.0) == {"cpu"}, (
+        "a GPU node whose GPUs are taken is one all the same"
+    )
     world.submit(cpus=64.0)
     world.decide()
     assert nodes_of(world, cpus=2.0) == {"gpu"}
@@ -85,7 +94,10 @@ def test_a_nominal_16_gb_card_will_do_for_16_gb(world):
     assert placed(world, gpus=1, gpu_memory_gb=16.5) is None
 
 
-@pytest.mark.parametrize(("name", "found"), [("a100", True), ("a100-80gb", True), ("a100-40gb", False), ("t4", False)])
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("a100", True), ("a100-80gb", True), ("a100-40gb", False), ("t4", False)],
+)
 def test_classes(world, name, found):
     world.node("a", gpus=1, card=A100_80GB)
     assert (placed(world, gpus=1, gpu_class=name) is not None) is found
@@ -151,4 +163,6 @@ def test_candidates_come_best_first(world):
     world.node("b", gpus=4)
     world.node("a", gpus=2)
     world.node("c")
-    assert [candidate.node.id for candidate in candidates(world.view, Shape(gpus=1))] == ["a", "b"]
+    assert [
+        candidate.node.id for candidate in candidates(world.view, Shape(gpus=1))
+    ] == ["a", "b"]

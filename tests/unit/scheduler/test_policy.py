@@ -5,7 +5,15 @@ from gpuyard.scheduler.policy import Policy, backoff_s
 
 def test_backoff_doubles_and_is_bounded():
     policy = Policy(retry_base_s=2.0, retry_max_s=60.0)
-    assert [backoff_s(policy, failures) for failures in range(1, 8)] == [2, 4, 8, 16, 32, 60, 60]
+    assert [backoff_s(policy, failures) for failures in range(1, 8)] == [
+        2,
+        4,
+        8,
+        16,
+        32,
+        60,
+        60,
+    ]
 
 
 def test_backoff_of_nothing_is_nothing():

@@ -9,10 +9,11 @@ from gpuyard.domain.states import JobState
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.learning import ENOUGH, Learning
 from gpuyard.scheduler.policy import Policy
-from gpuyard.scheduler.queue import AT_ONCE, LazyHeap, Queue, lane_of
+from gpuyard.scheduler.queue import AT_ONCE, LazyHeap, Queue, bucket_of
 from gpuyard.scheduler.ranking import Ranking
 
-ONE, TWO = Shape(gpus=1).interned(), Shape(gpus=2).interned()
+ONE = Shape(gpus=1).interned()
+TWO = Shape(gpus=2).interned()
 NEVER = math.inf
 
 
@@ -24,7 +25,9 @@ def effective(item: LiveJob, now: float, ageing_s: float) -> int:
     return ranking(ageing_s).effective_priority(item, now)
 
 
-def job(number: int, priority: int = 3, shape: Shape = ONE, created_at: float = 0.0) -> LiveJob:
+def job(
+    number: int, priority: int = 3, shape: Shape = ONE, created_at: float = 0.0
+) -> LiveJob:
     return LiveJob(f"job_{number:03d}", JobState.QUEUED, shape, priority, created_at)
 
 
@@ -45,13 +48,26 @@ def drained(queue: Queue, now: float = 0.0, ageing_s: float = NEVER) -> list[str
 
 
 def test_more_urgent_first_then_submission_order():
-    queue = filled(job(1, 1), job(2, 5), job(3, 3), job(4, 5, TWO), job(5, 3, TWO), job(6, 5))
-    assert drained(queue) == ["job_002", "job_004", "job_006", "job_003", "job_005", "job_001"]
+    queue = filled(
+        job(1, 1), job(2, 5), job(3, 3), job(4, 5, TWO), job(5, 3, TWO), job(6, 5)
+    )
+    assert drained(queue) == [
+        "job_002",
+        "job_004",
+        "job_006",
+        "job_003",
+        "job_005",
+        "job_001",
+    ]
 
 
 def test_a_head_left_standing_ends_its_lane():
     queue = filled(job(1), job(2), job(3, shape=TWO), job(4, 5))
-    assert [head.id for head in queue.heads(ranking(), 0.0)] == ["job_004", "job_001", "job_003"]
+    assert [head.id for head in queue.heads(ranking(), 0.0)] == [
+        "job_004",
+        "job_001",
+        "job_003",
+    ]
     assert len(queue) == 4
 
 
@@ -73,14 +89,16 @@ def test_removing_twice_or_what_is_not_there_is_harmless():
     assert "job_001" not in queue
     assert "job_002" in queue
     assert drained(queue) == ["job_002"]
-    assert not queue._lanes, "an empty lane must not be looked at for ever"
+    assert not queue._buckets, "an empty bucket must not be looked at for ever"
 
 
 def test_ageing_lifts_the_old_above_the_urgent_newcomer():
-    old, fresh = job(1, priority=1, created_at=0), job(2, priority=5, created_at=395)
+    old = job(1, priority=1, created_at=0)
+    fresh = job(2, priority=5, created_at=395)
     queue = filled(old, fresh)
     assert next(queue.heads(ranking(100), 399)) is fresh
-    assert next(queue.heads(ranking(100), 400)) is old  # both at 5 now, and the older is first
+    # Both at 5 now, and the older is first.
+    assert next(queue.heads(ranking(100), 400)) is old
     assert ranking(100).of(old, 500) == (-6, 0.0, old.id)
 
 
@@ -96,17 +114,26 @@ def test_a_clock_that_stepped_back_makes_nobody_younger_than_new():
 
 @given(st.floats(0, 2e9), st.floats(1e-3, 1e7), st.integers(1, 5), st.integers(0, 5))
 def test_the_named_crossing_is_one(created_at, ageing_s, priority, steps):
-    """At the time `next_ageing` names the priority has risen, or a caller that wakes then would wake for ever."""
+    """At the time `next_ageing` names the priority has risen, or a caller that wakes
+    then would wake for ever.
+    """
     waiting = job(1, priority, created_at=created_at)
     now = created_at + steps * ageing_s
     crossing = ranking(ageing_s).next_ageing(waiting, now)
     if crossing is not None and crossing > now:
-        assert ranking(ageing_s).of(waiting, crossing) < ranking(ageing_s).of(waiting, now)
+        assert ranking(ageing_s).of(waiting, crossing) < ranking(ageing_s).of(
+            waiting, now
+        )
 
 
 def test_position_counts_the_whole_order():
     queue = filled(job(1, 1), job(2, 5), job(3, 3), job(4, 3, TWO))
-    assert [queue.position(f"job_00{n}", ranking(), 0.0) for n in (2, 3, 4, 1)] == [1, 2, 3, 4]
+    assert [queue.position(f"job_00{n}", ranking(), 0.0) for n in (2, 3, 4, 1)] == [
+        1,
+        2,
+        3,
+        4,
+    ]
     assert queue.position("job_999", ranking(), 0.0) is None
 
 
@@ -124,50 +151,71 @@ class Counting(Ranking):
 
 def test_only_lanes_that_changed_are_ranked_anew():
     counting = Counting()
-    queue = filled(*(job(number, 1 + number % 5, ONE if number % 3 else TWO) for number in range(2000)))
+    queue = filled(
+        *(
+            job(number, 1 + number % 5, ONE if number % 3 else TWO)
+            for number in range(2000)
+        )
+    )
     queue.refresh(counting, 0.0)
-    assert len(counting.ranked) == len(queue.line) == 10
+    assert len(counting.ranked) == len(queue.ranked) == 10
     counting.ranked.clear()
     queue.refresh(counting, 1.0)
     queue.add(job(2000))
     queue.remove("job_003")
     assert not counting.ranked
     queue.refresh(counting, 2.0)
-    assert counting.ranked == ["job_018"], "the one that now stands first in its lane"
+    assert counting.ranked == ["job_018"], "the one that is now first in its bucket"
 
 
 def test_what_is_learned_of_all_jobs_ranks_them_anew_a_few_at_a_time():
-    queue, learning = Queue(), Learning()
+    queue = Queue()
+    learning = Learning()
     for number in range(1000):
         queue.add(job(number, shape=Shape(cpus=1.0 + number)))
     queue.refresh(Ranking(Policy(), learning), 0.0)
-    assert not queue.behind
+    assert not queue.has_outdated
     for _ in range(ENOUGH):
         learning.add("", 1, 60.0)
-    ranking, refreshes = Ranking(Policy(), learning), 0
+    ranking = Ranking(Policy(), learning)
+    refreshes = 0
     queue.refresh(ranking, 1.0)
-    while queue.behind:
-        assert not queue.shuffled or not refreshes
-        queue.seen()
+    while queue.has_outdated:
+        assert not queue.retry_all or not refreshes
+        queue.mark_seen()
         queue.refresh(ranking, 1.0)
         refreshes += 1
     assert refreshes == 1000 // AT_ONCE - 1
-    assert queue.line == sorted((ranking.of(head, 1.0), lane_of(head)) for head in queue)
-    assert queue.shuffled, "who was passed over before may have a chance in the new order"
+    assert queue.ranked == sorted(
+        (ranking.of(head, 1.0), bucket_of(head)) for head in queue
+    )
+    assert queue.retry_all, (
+        "who was passed over before may have a chance in the new order"
+    )
 
 
-@given(st.lists(st.tuples(st.sampled_from(["add", "remove", "later"]), st.integers(0, 30)), max_size=60))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["add", "remove", "later"]), st.integers(0, 30)),
+        max_size=60,
+    )
+)
 def test_the_line_is_what_ranking_all_heads_gives(steps):
-    queue, now = Queue(), 0.0
+    queue = Queue()
+    now = 0.0
     for what, number in steps:
         if what == "add" and f"job_{number:03d}" not in queue:
-            queue.add(job(number, 1 + number % 5, ONE if number % 3 else TWO, created_at=now))
+            queue.add(
+                job(number, 1 + number % 5, ONE if number % 3 else TWO, created_at=now)
+            )
         elif what == "remove":
             queue.remove(f"job_{number:03d}")
         else:
             now += number
         queue.refresh(ranking(50.0), now)
-        assert [rank[-1] for rank, _ in queue.line] == [head.id for head in queue.heads(ranking(50.0), now)]
+        assert [rank[-1] for rank, _ in queue.ranked] == [
+            head.id for head in queue.heads(ranking(50.0), now)
+        ]
 
 
 @pytest.mark.parametrize("removed", [0, 500, 990])

@@ -25,7 +25,9 @@ def world() -> World:
 
 
 def reservation(world: World, job_id: str):
-    return Reservations(world.view, world.now, world.policy).reserve(world.view.jobs[job_id])
+    return Reservations(world.view, world.now, world.policy).reserve(
+        world.view.jobs[job_id]
+    )
 
 
 def test_the_reservation_is_when_enough_has_surely_ended(world):
@@ -66,7 +68,8 @@ def test_the_margin_counts(world):
 
 def test_a_gpu_head_leaves_cores_to_others(world):
     world.submit(gpus=4, cpus=4.0)
-    small, large = world.submit(cpus=11.0), world.submit(cpus=2.0)
+    small = world.submit(cpus=11.0)
+    large = world.submit(cpus=2.0)
     assert set(world.decide()) == {small}, "16 cores less 4 promised and 1 in use"
     assert large in world.view.queue
 
@@ -89,7 +92,9 @@ def test_a_head_whose_node_is_offline_is_in_nobodys_way(world):
 
 
 def test_a_pool_has_its_own_head(world):
-    """The first head can only wait on `a`; the second waits on `b`, where it must not be starved either."""
+    """The first head can only wait on `a`; the second waits on `b`, where it must not
+    be starved either.
+    """
     world.node("b", gpus=2)
     world.submit(gpus=1, gpu_uuids=("GPU-b-0",))
     world.decide()
@@ -100,20 +105,27 @@ def test_a_pool_has_its_own_head(world):
 
 
 def test_a_promise_stands_on_what_earlier_promises_leave(world):
-    first, second = world.submit(gpus=3), world.submit(gpus=2)
+    first = world.submit(gpus=3)
+    second = world.submit(gpus=2)
     reservations = Reservations(world.view, world.now, world.policy)
     assert reservations.reserve(world.view.jobs[first]) is not None
-    assert reservations.reserve(world.view.jobs[second]) is None, "4 GPUs less 3 promised"
+    assert reservations.reserve(world.view.jobs[second]) is None, (
+        "4 GPUs less 3 promised"
+    )
     third = world.submit(gpus=1)
-    assert reservations.reserve(world.view.jobs[third]).placements[0].gpu_uuids == ("GPU-a-3",)
+    assert reservations.reserve(world.view.jobs[third]).placements[0].gpu_uuids == (
+        "GPU-a-3",
+    )
 
 
 def test_a_promise_counts_what_the_same_decision_has_started(world):
-    first, second, passing = world.submit(gpus=3), world.submit(gpus=1), world.submit(gpus=1)
+    first = world.submit(gpus=3)
+    second = world.submit(gpus=1)
+    passing = world.submit(gpus=1)
     reservations = Reservations(world.view, world.now, world.policy)
     reservations.reserve(world.view.jobs[first])
     start = Start(passing, (Placement("a", ("GPU-a-3",), 1.0, 0.0),))
-    world.view.act(world.view.jobs[passing], start)
+    world.view.apply_tentatively(world.view.jobs[passing], start)
     reservations.take(world.view.jobs[passing], start.placements)
     assert reservations.reserve(world.view.jobs[second]).at == math.inf
 
@@ -201,7 +213,9 @@ class TestUnknownEnds:
 
 
 def test_a_stream_of_small_jobs_never_delays_a_gang():
-    """Without a timeout anywhere: as each small job ends, its GPU stays with the gang."""
+    """Without a timeout ignoring_quarantine: as each small job ends, its GPU stays with the
+    gang.
+    """
     world = World(Policy(ageing_s=math.inf))
     for name in ("a", "b"):
         world.node(name, gpus=4)
@@ -250,21 +264,37 @@ def test_a_stream_with_timeouts_delays_a_gang_by_no_more_than_one_of_them(ageing
 
 
 asks = st.fixed_dictionaries(
-    {"gpus": st.integers(0, 4), "cpus": st.integers(1, 8), "nodes": st.integers(1, 2), "timeout_s": st.integers(1, 40)}
+    {
+        "gpus": st.integers(0, 4),
+        "cpus": st.integers(1, 8),
+        "nodes": st.integers(1, 2),
+        "timeout_s": st.integers(1, 40),
+    }
 ).filter(lambda ask: ask["gpus"] <= 2 or ask["nodes"] == 1)
-later_asks = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 3), asks), max_size=25)
+later_asks = st.lists(
+    st.tuples(st.integers(0, 30), st.integers(1, 3), asks), max_size=25
+)
 
 
 def head_start(first: list[dict], later: list[tuple[int, int, dict]]) -> float | None:
-    """When the first of `first` that cannot start at once does start, all jobs running exactly to their timeouts.
+    """When the first of `first` that cannot start at once does start, all jobs running
+    exactly to their timeouts.
 
-    `later` are jobs of less priority: seconds until they are submitted, priority, what they ask for.
+    `later` are jobs of less priority: seconds until they are submitted, priority, what
+    they ask for.
     """
     world = World(Policy(ageing_s=math.inf, end_margin_s=0.0))
     world.node("a", cpus=8, gpus=4)
     world.node("b", cpus=8, gpus=2)
     world.node("c", cpus=4)
-    head = next((job_id for ask in first if not world.decide_for(job_id := world.submit(priority=5, **ask))), None)
+    head = next(
+        (
+            job_id
+            for ask in first
+            if not world.decide_for(job_id := world.submit(priority=5, **ask))
+        ),
+        None,
+    )
     began = world.now
     while head and world.next_timeout() and head not in world.running():
         for delay, priority, ask in later:
@@ -282,7 +312,10 @@ def cores(cpus: int, timeout_s: int, nodes: int = 1) -> dict[str, int]:
 
 
 # A share of the gang fits one node at once.
-@example([*[cores(1, 1)] * 3, cores(2, 3, nodes=2), cores(3, 2), cores(4, 1, nodes=2)], [(0, 1, cores(1, 2))])
+@example(
+    [*[cores(1, 1)] * 3, cores(2, 3, nodes=2), cores(3, 2), cores(4, 1, nodes=2)],
+    [(0, 1, cores(1, 2))],
+)
 @given(st.lists(asks, min_size=4, max_size=12), later_asks)
 def test_later_jobs_never_delay_the_first_that_waits(first, later):
     assert head_start(first, later) == head_start(first, [])

@@ -1,22 +1,25 @@
-"""Places that are not trusted: what gets nothing new, for how long, what is said of it, and what a score weighs."""
+"""Places that are not trusted: what gets nothing new, for how long, what is said of it,
+and what a score weighs.
+"""
 
 import pytest
 
 from gpuyard.domain.events import Change, Table
 from gpuyard.domain.offers import Offer, Strategy
 from gpuyard.domain.shape import Placement, Shape
-from gpuyard.scheduler.claims import claims
 from gpuyard.scheduler.decide import decide
-from gpuyard.scheduler.engines import Engine
 from gpuyard.scheduler.estimate import estimate
+from gpuyard.scheduler.external_queues import ExternalQueue
 from gpuyard.scheduler.optimiser import Need
+from gpuyard.scheduler.prefetch import plan_prefetches
 from gpuyard.scheduler.refusal import impossible
-from gpuyard.scheduler.trust import Finding, Trust
-from gpuyard.scheduler.view import Recall, Start
-from tests.unit.scheduler.test_claims import LOCAL, attempt, yard
+from gpuyard.scheduler.trust import PlaceTrust, TrustTable
+from gpuyard.scheduler.view import Start, Withdraw
+from tests.unit.scheduler.test_prefetch import LOCAL, attempt, instance
 from tests.unit.scheduler.world import A100_80GB, World
 
-FIRST, SECOND = "GPU-box-0", "GPU-box-1"
+FIRST = "GPU-box-0"
+SECOND = "GPU-box-1"
 UNTIL = 2000.0
 SAID = "quarantined until 1970-01-01 00:33:20 UTC: wrong answers"
 
@@ -30,7 +33,12 @@ def world() -> World:
 
 
 def gpus_of(started) -> list[str]:
-    return [uuid for places in started.values() for place in places for uuid in place.gpu_uuids]
+    return [
+        uuid
+        for places in started.values()
+        for place in places
+        for uuid in place.gpu_uuids
+    ]
 
 
 def test_a_gpu_in_quarantine_gets_nothing_new_and_the_other_does(world):
@@ -56,7 +64,8 @@ def test_what_runs_there_runs_on(world):
 def test_a_job_that_allows_it_goes_there(world, place):
     world.trust(place, UNTIL)
     world.trust(f"gpu:{SECOND}", UNTIL)
-    others, mine = world.submit(gpus=1), world.submit(gpus=1, quarantined=True)
+    others = world.submit(gpus=1)
+    mine = world.submit(gpus=1, quarantined=True)
     started = world.decide()
     assert list(started) == [mine]
     assert world.why(others).constraint == "quarantined"
@@ -72,9 +81,10 @@ def test_a_node_or_a_provider_in_quarantine_takes_no_job_at_all(world, place):
 
 
 def test_containers_heed_the_provider_that_runs_them(world):
-    world.view.meet({}, {"local": "docker"})
+    world.view.add_external_queues({}, {"local": "docker"})
     world.trust("docker", UNTIL)
-    boxed, plain = world.submit(image=True), world.submit()
+    boxed = world.submit(image=True)
+    plain = world.submit()
     assert list(world.decide()) == [plain]
     assert SAID in str(world.why(boxed).candidates[0].reasons)
 
@@ -136,10 +146,14 @@ def test_why_names_the_quarantine_and_what_would_help(world):
     assert not answer.candidates[0].fits_now
     assert f"gpuyard trust forget gpu:{FIRST}" in answer.would_help[0]
     assert any("allowed.quarantined" in text for text in answer.would_help)
-    assert impossible(world.view, world.view.jobs[job].shape) is None, "it may run when the time has passed"
+    assert impossible(world.view, world.view.jobs[job].shape) is None, (
+        "it may run when the time has passed"
+    )
 
 
-@pytest.mark.parametrize(("place", "cure"), [("node:box", "node:box"), ("local", "local")])
+@pytest.mark.parametrize(
+    ("place", "cure"), [("node:box", "node:box"), ("local", "local")]
+)
 def test_why_names_a_node_or_a_provider_in_quarantine(world, place, cure):
     world.trust(place, UNTIL)
     job = world.submit()
@@ -180,21 +194,26 @@ def test_room_that_was_made_is_given_up_when_it_comes_into_quarantine(world):
     world.end(victim)
     (start,) = decide(world.view, world.now, world.policy).actions
     assert isinstance(start, Start)
-    assert start.placements[0].gpu_uuids == tuple({FIRST, SECOND} - set(place.gpu_uuids))
+    assert start.placements[0].gpu_uuids == tuple(
+        {FIRST, SECOND} - set(place.gpu_uuids)
+    )
 
 
 # --- jobs sent ahead ---
 
 
 def test_nothing_is_sent_ahead_to_a_node_in_quarantine():
-    world = yard(seconds=0.02)
+    world = instance(seconds=0.02)
     world.trust("node:node_a", UNTIL)
     jobs = [world.submit() for _ in range(3)]
     decide(world.view, world.now, world.policy)
-    assert list(claims(world.view, world.now, world.policy, LOCAL)) == []
+    assert list(plan_prefetches(world.view, world.now, world.policy, LOCAL)) == []
     world.forget("node:node_a")
     decide(world.view, world.now, world.policy)
-    assert next(claims(world.view, world.now, world.policy, LOCAL))[0].id == jobs[0]
+    assert (
+        next(plan_prefetches(world.view, world.now, world.policy, LOCAL))[0].id
+        == jobs[0]
+    )
 
 
 def test_nothing_is_sent_ahead_to_where_a_gpu_in_quarantine_may_be_the_next_to_be_free():
@@ -203,15 +222,20 @@ def test_nothing_is_sent_ahead_to_where_a_gpu_in_quarantine_may_be_the_next_to_b
     for n in range(2):
         job = world.submit(gpus=1)
         share = attempt(job, cpus=1.0, gpu_uuids=(f"GPU-node_a-{n}",))
-        world.record(Change(Table.ATTEMPTS, f"a_{job}", share), Change(Table.JOBS, job, {"state": "running"}))
+        world.record(
+            Change(Table.ATTEMPTS, f"a_{job}", share),
+            Change(Table.JOBS, job, {"state": "running"}),
+        )
     for _ in range(3):
-        world.view.sites.learn(Shape(gpus=1), 0.02)
+        world.view.prefetch_sites.note_duration(Shape(gpus=1), 0.02)
     ahead = world.submit(gpus=1)
     decide(world.view, world.now, world.policy)
-    assert next(claims(world.view, world.now, world.policy, LOCAL))[0].id == ahead
+    assert (
+        next(plan_prefetches(world.view, world.now, world.policy, LOCAL))[0].id == ahead
+    )
     world.trust("gpu:GPU-node_a-1", UNTIL)
     decide(world.view, world.now, world.policy)
-    assert list(claims(world.view, world.now, world.policy, LOCAL)) == []
+    assert list(plan_prefetches(world.view, world.now, world.policy, LOCAL)) == []
 
 
 # --- offers ---
@@ -224,17 +248,29 @@ BAD = Offer("slurm/bad", "slurm", "a100", 1, cpus=64, memory_gb=512, nodes=2)
 def cluster() -> World:
     """Nothing here, and two offers at Slurm of which `bad` comes first by its name."""
     world = World()
-    world.view.meet({"slurm": Engine("slurm", offers={offer.id: offer for offer in (GOOD, BAD)})})
+    world.view.add_external_queues(
+        {
+            "slurm": ExternalQueue(
+                "slurm", offers={offer.id: offer for offer in (GOOD, BAD)}
+            )
+        }
+    )
     return world
 
 
 def test_an_offer_in_quarantine_is_sent_nothing(cluster):
     cluster.trust("slurm/bad", UNTIL)
     cluster.submit(gpus=1)
-    assert [places[0].offer for places in cluster.decide(run=False).values()] == ["slurm/good"]
+    assert [places[0].offer for places in cluster.decide(run=False).values()] == [
+        "slurm/good"
+    ]
     cluster.submit(gpus=1, quarantined=True)
-    assert [places[0].offer for places in cluster.decide(run=False).values()] == ["slurm/bad"]
-    assert cluster.view.engines.obstacle_of(BAD, Shape(), cluster.now) == f"is {SAID}"
+    assert [places[0].offer for places in cluster.decide(run=False).values()] == [
+        "slurm/bad"
+    ]
+    assert (
+        cluster.view.external_queues.obstacle(BAD, Shape(), cluster.now) == f"is {SAID}"
+    )
 
 
 def test_a_provider_in_quarantine_is_sent_nothing_until_the_time_has_passed(cluster):
@@ -243,8 +279,13 @@ def test_a_provider_in_quarantine_is_sent_nothing_until_the_time_has_passed(clus
     job = cluster.submit(gpus=1)
     assert cluster.wake_at() == UNTIL
     answer = cluster.why(job)
-    assert (answer.constraint, f"slurm/good is {SAID}" in answer.summary) == ("engine", True)
-    told = estimate(cluster.view, cluster.view.jobs[job], cluster.now, cluster.policy, 0.0)
+    assert (answer.constraint, f"slurm/good is {SAID}" in answer.summary) == (
+        "engine",
+        True,
+    )
+    told = estimate(
+        cluster.view, cluster.view.jobs[job], cluster.now, cluster.policy, 0.0
+    )
     assert {place.reasons for place in told.places} == {(f"is {SAID}",)}
     cluster.now = UNTIL
     assert list(cluster.decide(run=False)) == [job]
@@ -253,29 +294,58 @@ def test_a_provider_in_quarantine_is_sent_nothing_until_the_time_has_passed(clus
 def test_who_waits_at_an_offer_that_comes_into_quarantine_is_taken_back(cluster):
     job = cluster.submit(gpus=1)
     cluster.decide(run=False)
-    cluster.record(Change(Table.ATTEMPTS, f"attempt_{job}", {"state": "pending", "provider": "slurm"}))
+    cluster.record(
+        Change(
+            Table.ATTEMPTS, f"attempt_{job}", {"state": "pending", "provider": "slurm"}
+        )
+    )
     cluster.trust("slurm/bad", UNTIL)
-    assert decide(cluster.view, cluster.now, cluster.policy).actions == (Recall(job, f"attempt_{job}", ()),)
+    assert decide(cluster.view, cluster.now, cluster.policy).actions == (
+        Withdraw(job, f"attempt_{job}", ()),
+    )
     assert decide(cluster.view, cluster.now, cluster.policy).actions == ()
-    cluster.record(Change(Table.ATTEMPTS, f"attempt_{job}", {"state": "ending", "reason": "revoked"}))
-    cluster.record(Change(Table.ATTEMPTS, f"attempt_{job}", {"state": "ended", "reason": "revoked"}),
-                   Change(Table.JOBS, job, {"state": "queued", "attempt_id": None}))  # fmt: skip
+    cluster.record(
+        Change(
+            Table.ATTEMPTS, f"attempt_{job}", {"state": "ending", "reason": "revoked"}
+        )
+    )
+    cluster.record(
+        Change(
+            Table.ATTEMPTS, f"attempt_{job}", {"state": "ended", "reason": "revoked"}
+        ),
+        Change(Table.JOBS, job, {"state": "queued", "attempt_id": None}),
+    )
     place = Placement("", (), 1.0, offer="slurm/good")
-    assert decide(cluster.view, cluster.now, cluster.policy).actions == (Start(job, (place,)),)
+    assert decide(cluster.view, cluster.now, cluster.policy).actions == (
+        Start(job, (place,)),
+    )
 
 
 def test_who_runs_there_or_allows_it_is_left_alone(cluster):
-    running, allows = cluster.submit(gpus=1), cluster.submit(gpus=1, quarantined=True)
+    running = cluster.submit(gpus=1)
+    allows = cluster.submit(gpus=1, quarantined=True)
     cluster.decide(run=False)
     cluster.run(running)
-    cluster.record(Change(Table.ATTEMPTS, f"attempt_{allows}", {"state": "pending", "provider": "slurm"}))
+    cluster.record(
+        Change(
+            Table.ATTEMPTS,
+            f"attempt_{allows}",
+            {"state": "pending", "provider": "slurm"},
+        )
+    )
     cluster.trust("slurm", UNTIL)
     assert decide(cluster.view, cluster.now, cluster.policy).actions == ()
 
 
 @pytest.mark.parametrize("strategy", list(Strategy))
 def test_the_offer_that_is_trusted_less_comes_last(cluster, strategy):
-    order = lambda: [f.offer.id for f in cluster.view.engines.ranked(Shape(gpus=1), Need(), strategy)]  # noqa: E731
+
+    def order():
+        ranked = cluster.view.external_queues.ranked_offers(
+            Shape(gpus=1), Need(), strategy
+        )
+        return [forecast.offer.id for forecast in ranked]
+
     assert order() == ["slurm/bad", "slurm/good"]
     cluster.trust("slurm/bad", score=0.9)
     cluster.trust("slurm/good", score=0.95)
@@ -285,22 +355,40 @@ def test_the_offer_that_is_trusted_less_comes_last(cluster, strategy):
 
 
 def test_what_a_score_weighs(cluster):
-    """Of the attempts that do not fail anyway only its part goes well; full trust changes nothing."""
-    runs = lambda: {f.offer.id: f.run_s for f in  # noqa: E731
-                    cluster.view.engines.ranked(Shape(gpus=1), Need(3600.0), Strategy.COST)}  # fmt: skip
+    """Of the attempts that do not fail anyway only its part goes well; full trust
+    changes nothing.
+    """
+
+    def runs():
+        need = Need(3600.0)
+        ranked = cluster.view.external_queues.ranked_offers(
+            Shape(gpus=1), need, Strategy.COST
+        )
+        return {forecast.offer.id: forecast.run_s for forecast in ranked}
+
     fresh = runs()
     assert fresh["slurm/good"] == pytest.approx(3600 * (1 + 0.5 * 0.02 / 0.98))
     cluster.trust("slurm/good", score=1.0)
     assert runs() == pytest.approx(fresh)
     cluster.trust("slurm/good", score=0.5)
     failed = 1 - 0.98 * 0.5
-    assert runs()["slurm/good"] == pytest.approx(3600 * (1 + 0.5 * failed / (1 - failed)))
+    assert runs()["slurm/good"] == pytest.approx(
+        3600 * (1 + 0.5 * failed / (1 - failed))
+    )
     assert runs()["slurm/bad"] == fresh["slurm/bad"]
     cluster.trust("slurm/good", score=0.0)
-    assert runs()["slurm/good"] == pytest.approx(3600 * (1 + 0.5 * 0.9 / 0.1)), "no worse than nine of ten lost"
+    assert runs()["slurm/good"] == pytest.approx(3600 * (1 + 0.5 * 0.9 / 0.1)), (
+        "no worse than nine of ten lost"
+    )
 
 
 def test_the_offers_own_score_comes_before_its_providers():
-    trust = Trust({"slurm": Finding(0.2), "slurm/good": Finding(0.9), "slurm/bad": Finding(None, UNTIL)})
+    trust = TrustTable(
+        {
+            "slurm": PlaceTrust(0.2),
+            "slurm/good": PlaceTrust(0.9),
+            "slurm/bad": PlaceTrust(None, UNTIL),
+        }
+    )
     assert (trust.score(GOOD), trust.score(BAD)) == (0.9, 0.2)
-    assert Trust().score(GOOD) is None
+    assert TrustTable().score(GOOD) is None

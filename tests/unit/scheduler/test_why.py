@@ -3,8 +3,9 @@ import math
 import pytest
 
 from gpuyard.scheduler.decide import decide
+from gpuyard.scheduler.explanation import NodeVerdict
 from gpuyard.scheduler.policy import Policy
-from gpuyard.scheduler.why import NodeVerdict, why
+from gpuyard.scheduler.why import why
 from tests.unit.scheduler.world import A100_80GB, World, snapshot
 
 
@@ -37,8 +38,14 @@ def test_what_is_in_use_bounds_and_help(full):
     assert (answer.position, answer.ahead) == (1, 0)
     assert answer.estimate_s == 100.0
     assert "reached their timeouts" in answer.estimate_basis
-    assert answer.would_help == ("wait for job_00001 (bounded by its timeout in 1m40s)",)
-    assert answer.candidates == (NodeVerdict("box", "box", False, True, ("has 0 of 2 suitable GPUs free, 1 needed",)),)
+    assert answer.would_help == (
+        "wait for job_00001 (bounded by its timeout in 1m40s)",
+    )
+    assert answer.candidates == (
+        NodeVerdict(
+            "box", "box", False, True, ("has 0 of 2 suitable GPUs free, 1 needed",)
+        ),
+    )
 
 
 def test_an_end_that_no_timeout_bounds(full):
@@ -75,7 +82,9 @@ def test_waiting_for_cores_names_who_holds_them(world):
     world.decide()
     answer = world.why(world.submit(gpus=1, cpus=2.0))
     assert answer.estimate_s == 60.0
-    assert answer.would_help == ("wait for job_00001 (bounded by its timeout in 1m00s)",)
+    assert answer.would_help == (
+        "wait for job_00001 (bounded by its timeout in 1m00s)",
+    )
 
 
 def test_held_back_for_one_that_comes_first(world):
@@ -86,7 +95,10 @@ def test_held_back_for_one_that_comes_first(world):
     answer = world.why(world.submit(gpus=1))
     assert answer.constraint == "reservation"
     assert "job_00002 (2 GPUs, 1 core)" in answer.summary
-    assert answer.would_help == ("give it a timeout of at most 1m40s", "raise its priority")
+    assert answer.would_help == (
+        "give it a timeout of at most 1m40s",
+        "raise its priority",
+    )
     short = world.submit(gpus=1, timeout_s=100.0, priority=2)
     assert world.why(short).constraint == "starting"
 
@@ -117,7 +129,10 @@ def test_not_its_turn(world):
 
 def test_starting(world):
     job_id = world.submit(gpus=1)
-    assert (world.why(job_id).constraint, world.why(job_id).estimate_s) == ("starting", 0.0)
+    assert (world.why(job_id).constraint, world.why(job_id).estimate_s) == (
+        "starting",
+        0.0,
+    )
     world.wake_at()
     other = world.submit(gpus=1)
     decide(world.view, world.now, world.policy)
@@ -131,7 +146,8 @@ def test_no_node_at_all():
 
 
 @pytest.mark.parametrize(
-    ("state", "cure"), [("silent", "start the agent of node box"), ("draining", "stop draining node box")]
+    ("state", "cure"),
+    [("silent", "start the agent of node box"), ("draining", "stop draining node box")],
 )
 def test_no_node_online(world, state, cure):
     world.set_node("box", state, "told so")
@@ -154,7 +170,9 @@ def test_a_gpu_that_is_out_of_use(full):
     full.end("job_00001")
     full.set_gpu("GPU-box-0", state="quarantined", problem="ECC errors")
     answer = full.why(full.submit(gpus=1))
-    assert "bring back GPU 0 of box (it is quarantined: ECC errors)" in answer.would_help
+    assert (
+        "bring back GPU 0 of box (it is quarantined: ECC errors)" in answer.would_help
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,9 +180,21 @@ def test_a_gpu_that_is_out_of_use(full):
     [
         ({"gpus": 4}, "gpus", "lower --gpus to 2"),
         ({"gpus": 1, "gpu_class": "a100"}, "gpu_class", "allow other GPUs than a100"),
-        ({"gpus": 1, "gpu_memory_gb": 80.0}, "gpu_memory", "ask for GPUs with at most 24 GB"),
-        ({"gpus": 1, "gpu_capability": "9.0"}, "gpu_capability", "ask for compute capability 8.9 at most"),
-        ({"gpus": 1, "gpu_uuids": ("GPU-x",)}, "pinned", "let the scheduler choose the GPU instead of pinning it"),
+        (
+            {"gpus": 1, "gpu_memory_gb": 80.0},
+            "gpu_memory",
+            "ask for GPUs with at most 24 GB",
+        ),
+        (
+            {"gpus": 1, "gpu_capability": "9.0"},
+            "gpu_capability",
+            "ask for compute capability 8.9 at most",
+        ),
+        (
+            {"gpus": 1, "gpu_uuids": ("GPU-x",)},
+            "pinned",
+            "let the scheduler choose the GPU instead of pinning it",
+        ),
         ({"cpus": 64.0}, "cpus", "lower --cpus to 8"),
         ({"memory_gb": 64.0}, "memory", "ask for at most 32 GB of memory"),
         ({"nodes": 3}, "nodes", "lower --nodes to 1"),
@@ -189,9 +219,16 @@ def test_dependencies(world):
     child = world.submit(depends_on=[*parents, "job_99999"])
     answer = world.why(child)
     assert answer.constraint == "dependency"
-    assert answer.summary == "It depends on job_00001 (running), job_00002 (queued), job_00003 (queued) and 3 more."
+    assert (
+        answer.summary
+        == "It depends on job_00001 (running), job_00002 (queued), job_00003 (queued)"
+        " and 3 more."
+    )
     world.end(parents[0], "failed")
-    assert world.why(child).summary == "It can never start: it depends on job_00001, which ended failed."
+    assert (
+        world.why(child).summary
+        == "It can never start: it depends on job_00001, which ended failed."
+    )
 
 
 def test_backoff(world):
@@ -203,7 +240,12 @@ def test_backoff(world):
 
 
 def test_asking_changes_nothing(full):
-    waiting = [full.submit(gpus=1), full.submit(gpus=2), full.submit(gpus=5), full.submit(depends_on=["job_x"])]
+    waiting = [
+        full.submit(gpus=1),
+        full.submit(gpus=2),
+        full.submit(gpus=5),
+        full.submit(depends_on=["job_x"]),
+    ]
     before = snapshot(full.view)
     for job_id in waiting:
         full.why(job_id)

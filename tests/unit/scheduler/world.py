@@ -1,4 +1,6 @@
-"""A view driven by events as the controller would drive it: what is decided is made firm, attempts start and end."""
+"""A view driven by events as the controller would drive it: what is decided is made
+firm, attempts start and end.
+"""
 
 from copy import deepcopy
 
@@ -6,12 +8,13 @@ from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import JobState
 from gpuyard.scheduler.decide import Fail, Start, decide
+from gpuyard.scheduler.explanation import Why
 from gpuyard.scheduler.learning import Learning
 from gpuyard.scheduler.observe import observe
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.ranking import Ranking
 from gpuyard.scheduler.view import View
-from gpuyard.scheduler.why import Why, why
+from gpuyard.scheduler.why import why
 
 L4 = ("NVIDIA L4", 23034, "8.9")
 T4 = ("Tesla T4", 15360, "7.5")
@@ -29,14 +32,31 @@ class World:
         self.journal: list[Event] = []
         self.jobs = 0
 
-    def record(self, *changes: Change, kind: EventKind = EventKind.NODE_CHANGED) -> None:
+    def record(
+        self, *changes: Change, kind: EventKind = EventKind.NODE_CHANGED
+    ) -> None:
         event = Event(kind, self.now, changes)
         self.journal.append(event)
         observe(self.view, event)
 
-    def node(self, node_id: str, cpus: float = 16, memory_gb: float = 64, gpus: int = 0, card=L4, provider="local"):
-        row = {"id": node_id, "name": node_id, "provider": provider, "state": "online", "reason": None,
-               "cpus": cpus, "memory_gb": memory_gb}  # fmt: skip
+    def node(
+        self,
+        node_id: str,
+        cpus: float = 16,
+        memory_gb: float = 64,
+        gpus: int = 0,
+        card=L4,
+        provider="local",
+    ):
+        row = {
+            "id": node_id,
+            "name": node_id,
+            "provider": provider,
+            "state": "online",
+            "reason": None,
+            "cpus": cpus,
+            "memory_gb": memory_gb,
+        }
         self.record(Change(Table.NODES, node_id, row))
         for index in range(gpus):
             self.gpu(node_id, index, card)
@@ -45,8 +65,16 @@ class World:
     def gpu(self, node_id: str, index: int, card=L4) -> str:
         name, memory_mb, capability = card
         uuid = f"GPU-{node_id}-{index}"
-        row = {"uuid": uuid, "node_id": node_id, "index": index, "name": name, "memory_mb": memory_mb,
-               "compute_capability": capability, "state": "idle", "problem": None}  # fmt: skip
+        row = {
+            "uuid": uuid,
+            "node_id": node_id,
+            "index": index,
+            "name": name,
+            "memory_mb": memory_mb,
+            "compute_capability": capability,
+            "state": "idle",
+            "problem": None,
+        }
         self.record(Change(Table.GPUS, uuid, row))
         return uuid
 
@@ -56,22 +84,51 @@ class World:
     def set_gpu(self, uuid: str, **columns) -> None:
         self.record(Change(Table.GPUS, uuid, columns))
 
-    def trust(self, place: str, until: float | None = None, score: float | None = None, reason="wrong answers") -> None:
+    def trust(
+        self,
+        place: str,
+        until: float | None = None,
+        score: float | None = None,
+        reason="wrong answers",
+    ) -> None:
         """This was found out about the place, which is in quarantine until then."""
-        row = {"score": score, "quarantined_until": until, "reason": reason, "updated_at": self.now}
+        row = {
+            "score": score,
+            "quarantined_until": until,
+            "reason": reason,
+            "updated_at": self.now,
+        }
         self.record(Change(Table.TRUST, place, row), kind=EventKind.TRUST_CHANGED)
 
     def forget(self, place: str) -> None:
         """Nothing is known of the place any more."""
-        row = {"score": None, "quarantined_until": None, "reason": None, "updated_at": None}
+        row = {
+            "score": None,
+            "quarantined_until": None,
+            "reason": None,
+            "updated_at": None,
+        }
         self.record(Change(Table.TRUST, place, row), kind=EventKind.TRUST_CHANGED)
 
-    def submit(self, priority=3, timeout_s=None, depends_on=(), not_before=None, **shape) -> str:
+    def submit(
+        self, priority=3, timeout_s=None, depends_on=(), not_before=None, **shape
+    ) -> str:
         self.jobs += 1
         job_id = f"job_{self.jobs:05d}"
-        row = {"id": job_id, "state": "queued", "priority": priority, "shape": Shape(**shape).to_row(),
-               "created_at": self.now, "not_before": not_before, "timeout_s": timeout_s, "estimated_duration_s": None,
-               "project": "lab", "preemptible": False, "depends_on": list(depends_on), "reason": None}  # fmt: skip
+        row = {
+            "id": job_id,
+            "state": "queued",
+            "priority": priority,
+            "shape": Shape(**shape).to_row(),
+            "created_at": self.now,
+            "not_before": not_before,
+            "timeout_s": timeout_s,
+            "estimated_duration_s": None,
+            "project": "lab",
+            "preemptible": False,
+            "depends_on": list(depends_on),
+            "reason": None,
+        }
         self.set_job(job_id, **row)
         return job_id
 
@@ -79,7 +136,10 @@ class World:
         self.record(Change(Table.JOBS, job_id, columns), kind=EventKind.JOB_SUBMITTED)
 
     def decide(self, run: bool = True) -> dict[str, tuple[Placement, ...]]:
-        """Decide, make it firm and, if `run`, let it run at once. The placements of what started, by job."""
+        """Decide, make it firm and, if `run`, let it run at once.
+
+        The placements of what started, by job.
+        """
         started = {}
         for action in decide(self.view, self.now, self.policy).actions:
             if isinstance(action, Fail):
@@ -101,22 +161,38 @@ class World:
         return decide(self.view, self.now, self.policy).wake_at
 
     def intend(self, start: Start) -> None:
-        row = {"id": f"attempt_{start.job_id}", "job_id": start.job_id, "state": "intended", "token": len(self.journal),
-               "placements": [share.to_row() for share in start.placements], "created_at": self.now,
-               "started_at": None, "provider": start.placements[0].offer.partition("/")[0] or "local"}  # fmt: skip
+        row = {
+            "id": f"attempt_{start.job_id}",
+            "job_id": start.job_id,
+            "state": "intended",
+            "token": len(self.journal),
+            "placements": [share.to_row() for share in start.placements],
+            "created_at": self.now,
+            "started_at": None,
+            "provider": start.placements[0].offer.partition("/")[0] or "local",
+        }
         assigned = Change(Table.JOBS, start.job_id, {"state": "assigned"})
         attempt = Change(Table.ATTEMPTS, f"attempt_{start.job_id}", row)
         self.record(assigned, attempt, kind=EventKind.ATTEMPT_INTENDED)
 
     def run(self, job_id: str) -> None:
-        self.record(Change(Table.JOBS, job_id, {"state": "running"}),
-                    Change(Table.ATTEMPTS, f"attempt_{job_id}", {"state": "running", "started_at": self.now}),
-                    kind=EventKind.ATTEMPT_STARTED)  # fmt: skip
+        self.record(
+            Change(Table.JOBS, job_id, {"state": "running"}),
+            Change(
+                Table.ATTEMPTS,
+                f"attempt_{job_id}",
+                {"state": "running", "started_at": self.now},
+            ),
+            kind=EventKind.ATTEMPT_STARTED,
+        )
 
     def end(self, job_id: str, state: str = "completed", **columns) -> None:
         """The job's attempt is over and the job is now `state`; `queued` is a retry."""
-        self.record(Change(Table.ATTEMPTS, f"attempt_{job_id}", {"state": "ended"}),
-                    Change(Table.JOBS, job_id, {"state": state, **columns}), kind=EventKind.JOB_COMPLETED)  # fmt: skip
+        self.record(
+            Change(Table.ATTEMPTS, f"attempt_{job_id}", {"state": "ended"}),
+            Change(Table.JOBS, job_id, {"state": state, **columns}),
+            kind=EventKind.JOB_COMPLETED,
+        )
 
     def why(self, job_id: str) -> Why:
         answer = why(self.view, job_id, self.now, self.policy)
@@ -124,33 +200,52 @@ class World:
         return answer
 
     def running(self) -> list[str]:
-        return sorted(job_id for job_id, job in self.view.jobs.items() if job.state is JobState.RUNNING)
+        return sorted(
+            job_id
+            for job_id, job in self.view.jobs.items()
+            if job.state is JobState.RUNNING
+        )
 
     def next_timeout(self) -> float | None:
         """When the first running attempt reaches its timeout."""
-        ends = [attempt.started_at + self.view.jobs[attempt.job_id].timeout_s
-                for attempt in self.view.attempts.values()]  # fmt: skip
+        ends = [
+            attempt.started_at + self.view.jobs[attempt.job_id].timeout_s
+            for attempt in self.view.attempts.values()
+        ]
         return min(ends, default=None)
 
     def end_timed_out(self) -> None:
         """End every attempt whose timeout is `now`."""
         for attempt in list(self.view.attempts.values()):
-            if attempt.started_at + self.view.jobs[attempt.job_id].timeout_s <= self.now:
+            if (
+                attempt.started_at + self.view.jobs[attempt.job_id].timeout_s
+                <= self.now
+            ):
                 self.end(attempt.job_id)
 
 
 def snapshot(view: View) -> dict:
     """A copy of all that a view means, without the order in which it came to be."""
-    return deepcopy({
-        "jobs": view.jobs,
-        "attempts": view.attempts,
-        "nodes": {key: (node, list(node.devices), node.free) for key, node in view.nodes.items()},
-        "devices": view.devices,
-        "queued": {job.id for job in view.queue},
-        "order": [job.id for job in view.queue.heads(Ranking(Policy(ageing_s=1.0), Learning()), 0.0)],
-        "delayed": set(view.delayed),
-        "dependents": view.dependents,
-        "doomed": view.doomed,
-        "tentative": view.tentative,
-        "ended": view.ended,
-    })  # fmt: skip
+    return deepcopy(
+        {
+            "jobs": view.jobs,
+            "attempts": view.attempts,
+            "nodes": {
+                key: (node, list(node.devices), node.free)
+                for key, node in view.nodes.items()
+            },
+            "devices": view.devices,
+            "queued": {job.id for job in view.queue},
+            "order": [
+                job.id
+                for job in view.queue.heads(
+                    Ranking(Policy(ageing_s=1.0), Learning()), 0.0
+                )
+            ],
+            "delayed": set(view.delayed),
+            "dependents": view.dependents,
+            "doomed": view.doomed,
+            "tentative": view.tentative,
+            "ended": view.ended,
+        }
+    )

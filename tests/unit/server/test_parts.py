@@ -1,8 +1,10 @@
-"""What a `Range` header asks for, in the forms that clients send and in those that they should not."""
+"""What a `Range` header asks for, in the forms that clients send and in those that they
+should not.
+"""
 
 import pytest
 
-from gpuyard.server.parts import NotThereError, wanted_part
+from gpuyard.server.range_response import NotThereError, wanted_part
 
 
 @pytest.mark.parametrize(
@@ -28,7 +30,9 @@ def test_what_it_asks_for(header: str, part: tuple[int, int] | None) -> None:
     assert wanted_part(header, 1000) == part
 
 
-@pytest.mark.parametrize(("header", "size"), [("bytes=1000-", 1000), ("bytes=-0", 1000), ("bytes=0-", 0)])
+@pytest.mark.parametrize(
+    ("header", "size"), [("bytes=1000-", 1000), ("bytes=-0", 1000), ("bytes=0-", 0)]
+)
 def test_what_is_outside(header: str, size: int) -> None:
     with pytest.raises(NotThereError):
         wanted_part(header, size)

@@ -1,4 +1,6 @@
-"""What is collected of a run: sound strategies, damaged ones, and what is said of them."""
+"""What is collected of a run: sound strategies, damaged ones, and what is said of
+them.
+"""
 
 import json
 from pathlib import Path
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.studies import shards
 from gpuyard.studies.collector import Collected, ResultCollector
+from tests.support.examples import examples
 from tests.support.study_run import (
     ALONE,
     HYBRID,
@@ -33,7 +36,8 @@ from tests.support.study_run import (
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run of one sound strategy on two ranks over six prompts."""
-    run, asked = tmp_path / "runs" / RUN, prompts(3)
+    run = tmp_path / "runs" / RUN
+    asked = prompts(3)
     write_prompts(run, asked)
     write_strategy(run, TENSOR, asked)
     write_manifest(run, [entry(TENSOR)])
@@ -56,17 +60,45 @@ def change_footer(run: Path, values: dict[str, Any], rank: int = 0) -> None:
 
 def test_a_sound_strategy(run: Path) -> None:
     collector = ResultCollector(run)
-    assert collector.ingest_run() == (Collected(TENSOR.strategy_id, TENSOR.kind, "COMPLETED", (), 6, 6, 2),)
+    assert collector.ingest_run() == (
+        Collected(TENSOR.strategy_id, TENSOR.kind, "COMPLETED", (), 6, 6, 2),
+    )
     frame = collector.to_dataframe()
     assert list(frame.columns) == [
-        "prompt_id", "variant", "prompt", "token_budget", "source_file", "local_completion", "local_latency_ms",
-        "local_status", "strategy", "strategy_id", "rank", "gpu_id", "cluster_completion", "cluster_latency_ms",
-        "ttft_ms", "tokens_generated", "prompt_tokens", "finish_reason", "token_ids", "batch", "trace_path", "status",
-    ]  # fmt: skip
+        "prompt_id",
+        "variant",
+        "prompt",
+        "token_budget",
+        "source_file",
+        "local_completion",
+        "local_latency_ms",
+        "local_status",
+        "strategy",
+        "strategy_id",
+        "rank",
+        "gpu_id",
+        "cluster_completion",
+        "cluster_latency_ms",
+        "ttft_ms",
+        "tokens_generated",
+        "prompt_tokens",
+        "finish_reason",
+        "token_ids",
+        "batch",
+        "trace_path",
+        "status",
+    ]
     first = frame.iloc[0]
     said = row(TENSOR, prompts(3)[0])
-    assert (first.cluster_completion, list(first.token_ids)) == (said["completion"], said["token_ids"])
-    assert (first.cluster_latency_ms, first.gpu_id, first["rank"]) == (said["latency_ms"], "0", 0)
+    assert (first.cluster_completion, list(first.token_ids)) == (
+        said["completion"],
+        said["token_ids"],
+    )
+    assert (first.cluster_latency_ms, first.gpu_id, first["rank"]) == (
+        said["latency_ms"],
+        "0",
+        0,
+    )
     assert first.trace_path == f"{TENSOR.strategy_id}/profiling/trace_rank_0.json"
     assert set(frame.status) == {"ok"} == set(frame.local_status)
 
@@ -80,7 +112,10 @@ def test_the_run_as_a_whole(tmp_path: Path) -> None:
     assert tensor.reasons == (
         "the job says TIMEOUT; 39 results are there",
         "Slurm ended it at its time limit",
-        "1 of 2 footers are missing, so their shards may not be whole: metrics_rank_0.json",
+        (
+            "1 of 2 footers are missing, so their shards may not be whole:"
+            " metrics_rank_0.json"
+        ),
         "the last line of shard_0.jsonl (line 40) is cut off and left out",
         "1 of 40 prompts have no result: p20/4k",
     )
@@ -97,9 +132,17 @@ def test_the_run_as_a_whole(tmp_path: Path) -> None:
     assert len(measured) == 1 + 2 + 4 + 4
     assert set(measured.elapsed_s) == {90.0}
     # Rank 0 of TENSOR left no footer; it has a row all the same.
-    assert measured[measured.strategy_id == TENSOR.strategy_id].complete.tolist() == [False, True]
+    assert measured[measured.strategy_id == TENSOR.strategy_id].complete.tolist() == [
+        False,
+        True,
+    ]
     document = json.loads(collector.document.read_text())
-    assert [one["status"] for one in document["collected"]] == ["COMPLETED", "PARTIAL", "COMPLETED", "FAILED"]
+    assert [one["status"] for one in document["collected"]] == [
+        "COMPLETED",
+        "PARTIAL",
+        "COMPLETED",
+        "FAILED",
+    ]
     assert document["entries"][0]["job_id"] == 101
     assert sum(1 for _ in collector.iter_traces()) == 11
 
@@ -116,13 +159,16 @@ def test_after_each_strategy_everything_so_far_is_kept(tmp_path: Path) -> None:
     assert pq.read_table(collector.table).num_rows == 120
     assert pq.read_table(collector.metrics).num_rows == 7
     assert sorted(path.name for path in collector.results.iterdir()) == [
-        f"cluster_metrics_{RUN}.parquet", f"{RUN}.json", f"{RUN}.parquet",
-    ]  # fmt: skip
+        f"cluster_metrics_{RUN}.parquet",
+        f"{RUN}.json",
+        f"{RUN}.parquet",
+    ]
 
 
 def test_collecting_twice_gives_the_same(tmp_path: Path) -> None:
     run = write_run(tmp_path)
-    first, second = ResultCollector(run), ResultCollector(run, tmp_path / "other")
+    first = ResultCollector(run)
+    second = ResultCollector(run, tmp_path / "other")
     first.ingest_run()
     first.ingest_run()
     second.ingest_run()
@@ -140,13 +186,24 @@ def test_completed_without_output_has_failed(run: Path) -> None:
 
 
 def test_what_did_not_run_says_no_more_than_that(run: Path) -> None:
-    write_manifest(run, [entry(TENSOR), entry(HYBRID, "SKIPPED", "world size 4 is more than the partition has")])
+    write_manifest(
+        run,
+        [
+            entry(TENSOR),
+            entry(HYBRID, "SKIPPED", "world size 4 is more than the partition has"),
+        ],
+    )
     _, skipped = ResultCollector(run).ingest_run()
-    assert (skipped.status, skipped.reasons) == ("SKIPPED", ("world size 4 is more than the partition has",))
+    assert (skipped.status, skipped.reasons) == (
+        "SKIPPED",
+        ("world size 4 is more than the partition has",),
+    )
 
 
 @pytest.mark.parametrize("said", ["COMPLETED", "PARTIAL"])
-def test_what_is_whole_now_is_completed_whatever_was_noted_before(run: Path, said: str) -> None:
+def test_what_is_whole_now_is_completed_whatever_was_noted_before(
+    run: Path, said: str
+) -> None:
     write_manifest(run, [entry(TENSOR, said, "2 of 6 prompts have no result")])
     assert (collect(run).status, collect(run).reasons) == ("COMPLETED", ())
 
@@ -163,15 +220,24 @@ def test_an_attempt_under_way_is_no_failure(run: Path) -> None:
     [
         ({"rows": 7}, "shard_0.jsonl has 6 rows, its footer says 7"),
         ({"rows": None}, "shard_0.jsonl has 6 rows, its footer says None"),
-        ({"complete": False}, "the footer of shard_0.jsonl says that it is not complete"),
+        (
+            {"complete": False},
+            "the footer of shard_0.jsonl says that it is not complete",
+        ),
         ({"error": "NCCL timed out"}, "rank 0 says: NCCL timed out"),
         ({"rank": 3}, "the footer of shard_0.jsonl is of rank 3"),
     ],
 )
-def test_a_footer_that_disagrees(run: Path, values: dict[str, Any], reason: str) -> None:
+def test_a_footer_that_disagrees(
+    run: Path, values: dict[str, Any], reason: str
+) -> None:
     change_footer(run, values)
     collected = collect(run)
-    assert (collected.status, collected.reasons, collected.rows) == ("PARTIAL", (reason,), 6)
+    assert (collected.status, collected.reasons, collected.rows) == (
+        "PARTIAL",
+        (reason,),
+        6,
+    )
 
 
 @pytest.mark.parametrize(
@@ -180,13 +246,24 @@ def test_a_footer_that_disagrees(run: Path, values: dict[str, Any], reason: str)
         ("null", "line 7 of shard_0.jsonl is no result and left out: "),
         ("[1]", "line 7 of shard_0.jsonl is no result and left out: "),
         ("{}", "line 7 of shard_0.jsonl is no result and left out: "),
-        ('{"prompt_id": "p01", "variant": 2}', "line 7 of shard_0.jsonl is no result and left out: "),
-        ('{"prompt_id": "p99", "variant": "2k"}', "1 results are of no prompt of this run, and left out: p99/2k"),
-        ('{"prompt_id": "p01", "variant": "2k"}', "1 results are there twice, and the first counts: p01/2k"),
-        ('{"prompt_id": "p01", "variant": "2k", "strategy_id": "b"}',
-         "1 results are of the strategy b, and left out: two runs in one folder"),
+        (
+            '{"prompt_id": "p01", "variant": 2}',
+            "line 7 of shard_0.jsonl is no result and left out: ",
+        ),
+        (
+            '{"prompt_id": "p99", "variant": "2k"}',
+            "1 results are of no prompt of this run, and left out: p99/2k",
+        ),
+        (
+            '{"prompt_id": "p01", "variant": "2k"}',
+            "1 results are there twice, and the first counts: p01/2k",
+        ),
+        (
+            '{"prompt_id": "p01", "variant": "2k", "strategy_id": "b"}',
+            "1 results are of the strategy b, and left out: two runs in one folder",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_line_that_does_not_belong(run: Path, line: str, reason: str) -> None:
     with shard(run).open("a") as file:
         file.write(line + "\n")
@@ -204,13 +281,18 @@ def test_a_line_that_looks_like_a_cut_last_one(run: Path) -> None:
 
 def test_two_runs_in_one_folder(run: Path) -> None:
     path = run / TENSOR.strategy_id / "exp_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"run_id": "run_19990101T000000"}))
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"run_id": "run_19990101T000000"})
+    )
     shard(run, 2).write_text(shard(run).read_text())
     collected = collect(run)
     assert (collected.status, collected.rows) == ("PARTIAL", 6)
     assert collected.reasons == (
         "exp_config.json is of the run run_19990101T000000: two runs in one folder",
-        "1 shards too many for 2 ranks are left out: shard_2.jsonl; two runs in one folder?",
+        (
+            "1 shards too many for 2 ranks are left out: shard_2.jsonl; two runs in one"
+            " folder?"
+        ),
     )
 
 
@@ -228,7 +310,9 @@ def test_vllm_answers_for_all_its_workers(run: Path, started: int) -> None:
     if started == 1:
         shard(run, 1).unlink()
         metrics_path(run, TENSOR, 1).unlink()
-    assert collect(run) == Collected(TENSOR.strategy_id, TENSOR.kind, "COMPLETED", (), 6, 6, started)
+    assert collect(run) == Collected(
+        TENSOR.strategy_id, TENSOR.kind, "COMPLETED", (), 6, 6, started
+    )
     shard(run).unlink()
     assert collect(run).status == "FAILED"
 
@@ -244,11 +328,15 @@ def test_a_shard_that_cannot_be_read_costs_only_itself(run: Path) -> None:
 
 def test_a_limit_and_a_variant_ask_for_less(run: Path) -> None:
     path = run / TENSOR.strategy_id / "exp_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"variants": ["4k"], "limit": 2}))
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"variants": ["4k"], "limit": 2})
+    )
     lines = [row(TENSOR, prompt) for prompt in prompts(2, ["4k"])]
     shard(run).write_text("".join(json.dumps(line) + "\n" for line in lines))
     change_footer(run, {"rows": 2})
-    assert collect(run) == Collected(TENSOR.strategy_id, TENSOR.kind, "COMPLETED", (), 2, 2, 2)
+    assert collect(run) == Collected(
+        TENSOR.strategy_id, TENSOR.kind, "COMPLETED", (), 2, 2, 2
+    )
 
 
 def test_a_last_line_without_its_end_counts_if_it_is_whole(run: Path) -> None:
@@ -271,13 +359,21 @@ def test_a_prompt_twice_is_refused(run: Path) -> None:
         ResultCollector(run)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(data=st.data())
 def test_damage_anywhere_costs_only_what_it_hits(
     run: Path, monkeypatch: pytest.MonkeyPatch, data: st.DataObject
 ) -> None:
-    """Lines are cut, overwritten with anything, dropped and doubled; each prompt whose line is whole is there."""
-    monkeypatch.setattr(shards, "BLOCK", data.draw(st.sampled_from([1, 300, 700, 1 << 20])))
+    """Lines are cut, overwritten with anything, dropped and doubled; each prompt whose
+    line is whole is there.
+    """
+    monkeypatch.setattr(
+        shards, "BLOCK", data.draw(st.sampled_from([1, 300, 700, 1 << 20]))
+    )
     lines = [json.dumps(row(TENSOR, prompt)).encode() for prompt in prompts(3)]
     whole: list[int] = []
     damaged: list[bytes] = []
@@ -289,20 +385,29 @@ def test_damage_anywhere_costs_only_what_it_hits(
             case "cut":
                 damaged.append(line[: data.draw(st.integers(0, len(line) - 1))])
             case "noise":
-                damaged.append(data.draw(st.binary(max_size=40)).replace(b"\n", b"") or b"null")
+                damaged.append(
+                    data.draw(st.binary(max_size=40)).replace(b"\n", b"") or b"null"
+                )
             case "twice":
                 whole.append(number)
                 damaged += [line, line]
             case _:
                 pass
-    shard(run).write_bytes(b"\n".join(damaged) + data.draw(st.sampled_from([b"\n", b""])))
+    shard(run).write_bytes(
+        b"\n".join(damaged) + data.draw(st.sampled_from([b"\n", b""]))
+    )
     collector = ResultCollector(run)
     (collected,) = collector.ingest_run()
     frame = collector.to_dataframe()
     there = frame[frame.status == "ok"]
-    expected = {(prompts(3)[number]["prompt_id"], prompts(3)[number]["variant"]) for number in whole}
+    expected = {
+        (prompts(3)[number]["prompt_id"], prompts(3)[number]["variant"])
+        for number in whole
+    }
     assert set(zip(there.prompt_id, there.variant, strict=True)) == expected
     assert len(frame) == 6 and collected.rows == len(expected)
     intact = damaged == lines
-    assert collected.status == ("COMPLETED" if intact else "PARTIAL" if expected else "FAILED")
+    assert collected.status == (
+        "COMPLETED" if intact else "PARTIAL" if expected else "FAILED"
+    )
     assert bool(collected.reasons) == (not intact)

@@ -1,4 +1,4 @@
-"""`gpuyard study …`, and what the command knows of wings before one is called."""
+"""`gpuyard study …`, and what the command knows of plugins before one is called."""
 
 import json
 import subprocess
@@ -10,12 +10,20 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gpuyard.cli import wings
+from gpuyard.cli import plugins
 from gpuyard.cli.main import app
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from tests.unit.studies.folders import make_study
 
-HEAVY = {"pandas", "pyarrow", "openai", "numpy", "tokenizers", "pydantic", "gpuyard.studies.commands"}
+HEAVY = {
+    "pandas",
+    "pyarrow",
+    "openai",
+    "numpy",
+    "tokenizers",
+    "pydantic",
+    "gpuyard.studies.commands",
+}
 HELP = """
 import sys
 from gpuyard.cli.entry import main
@@ -32,7 +40,13 @@ def study(*words: str | Path) -> Any:
 
 
 def test_help_names_the_wing_and_imports_none_of_it() -> None:
-    done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", HELP],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     text, _, modules = done.stdout.rpartition("IMPORTED")
     assert "study        Compare ways of splitting" in text
     assert not HEAVY & set(modules.split())
@@ -40,20 +54,30 @@ def test_help_names_the_wing_and_imports_none_of_it() -> None:
 
 def test_importing_studies_is_cheap() -> None:
     code = "import sys, gpuyard.studies, gpuyard.studies.commands; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     assert not (HEAVY - {"gpuyard.studies.commands"}) & set(done.stdout.split())
 
 
-def test_a_wing_that_cannot_be_imported_says_so_when_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = EntryPoint("ghost", "no.such.module:wing", wings.GROUP)
+def test_a_wing_that_cannot_be_imported_says_so_when_it_is_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = EntryPoint("ghost", "no.such.module:plugin", plugins.GROUP)
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [broken])
-    wings._wings.cache_clear()
+    plugins._plugins.cache_clear()
     try:
         listing = CliRunner().invoke(app, ["--help"])
         called = CliRunner().invoke(app, ["ghost"])
     finally:
-        wings._wings.cache_clear()
-    assert listing.exit_code == 0 and "ghost        (cannot be loaded)" in listing.output
+        plugins._plugins.cache_clear()
+    assert (
+        listing.exit_code == 0 and "ghost        (cannot be loaded)" in listing.output
+    )
     assert isinstance(called.exception, GpuyardError)
     assert "No module named 'no'" in str(called.exception)
 
@@ -122,43 +146,74 @@ def test_the_plan_as_a_table_and_as_a_document(tmp_path: Path) -> None:
 def test_a_run_that_has_submitted_nothing_yet_has_a_status(tmp_path: Path) -> None:
     run = make_study(tmp_path).runs / "run_20261123T091500"
     run.mkdir(parents=True)
-    head = {"run_id": run.name, "study": "s", "study_sha256": "", "created_at": 0, "variants": ["2k"], "limit": None}
+    head = {
+        "run_id": run.name,
+        "study": "s",
+        "study_sha256": "",
+        "created_at": 0,
+        "variants": ["2k"],
+        "limit": None,
+    }
     (run / "manifest.json").write_text(json.dumps({**head, "only": [], "entries": []}))
     done = study("status", tmp_path)
     assert done.exit_code == 0, done.exception
     assert done.output.splitlines()[:1] == [run.name] and "STRATEGY" in done.output
 
 
-def test_a_missing_package_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_study(tmp_path, '[baseline]\nbase_url = "http://127.0.0.1:1/v1"\nmodel = "m"\n')
+def test_a_missing_package_names_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_study(
+        tmp_path, '[baseline]\nbase_url = "http://127.0.0.1:1/v1"\nmodel = "m"\n'
+    )
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     done = study("baseline", tmp_path)
-    assert isinstance(done.exception, InvalidInputError) and "gpuyard[studies]" in str(done.exception)
+    assert isinstance(done.exception, InvalidInputError) and "gpuyard[studies]" in str(
+        done.exception
+    )
 
 
 def test_right_answers_are_looked_at_too(tmp_path: Path) -> None:
     make_study(tmp_path, 'truth = "data/truth.jsonl"\n')
     assert "prompts.truth: there is no file" in study("validate", tmp_path).output
-    (tmp_path / "data" / "truth.jsonl").write_text('{"prompt_id": "p01", "variant": "2k", "text": "Yes."}\n')
+    (tmp_path / "data" / "truth.jsonl").write_text(
+        '{"prompt_id": "p01", "variant": "2k", "text": "Yes."}\n'
+    )
     assert "39 of 40 prompts have no right answer" in study("validate", tmp_path).output
 
 
 def test_the_librarys_names_are_there() -> None:
     import gpuyard.studies as library
 
-    for name in ("PromptRecord", "PromptFileSet", "PromptRepository", "PromptDataFrameBuilder", "ParallelismStrategy",
-                 "OpenAICompletionClient", "LocalInferenceRunner", "TensorParallelAcrossNodes", "HybridTensorPipeline",
-                 "TensorParallelSingleNode", "PipelineParallelAcrossNodes"):  # fmt: skip
+    for name in (
+        "PromptRecord",
+        "PromptFileSet",
+        "PromptRepository",
+        "PromptDataFrameBuilder",
+        "ParallelismStrategy",
+        "OpenAICompletionClient",
+        "LocalInferenceRunner",
+        "TensorParallelAcrossNodes",
+        "HybridTensorPipeline",
+        "TensorParallelSingleNode",
+        "PipelineParallelAcrossNodes",
+    ):
         assert getattr(library, name).__name__ == name
 
 
 def test_variants_by_name(tmp_path: Path) -> None:
-    make_study(tmp_path, '[baseline]\nbase_url = "http://127.0.0.1:1/v1"\nmodel = "m"\n')
+    make_study(
+        tmp_path, '[baseline]\nbase_url = "http://127.0.0.1:1/v1"\nmodel = "m"\n'
+    )
     wrong = study("baseline", tmp_path, "--variant", "8k")
-    assert isinstance(wrong.exception, InvalidInputError) and "2k or 4k" in str(wrong.exception)
+    assert isinstance(wrong.exception, InvalidInputError) and "2k or 4k" in str(
+        wrong.exception
+    )
 
 
 def test_a_baseline_that_nobody_named(tmp_path: Path) -> None:
     make_study(tmp_path)
     done = study("baseline", tmp_path)
-    assert isinstance(done.exception, InvalidInputError) and "add [baseline]" in str(done.exception)
+    assert isinstance(done.exception, InvalidInputError) and "add [baseline]" in str(
+        done.exception
+    )

@@ -1,5 +1,6 @@
-"""A study's way through a yard, which is played by a small one of its own: jobs by key, and results as ranks write
-them."""
+"""A study's way through an instance, which is played by a small one of its own: jobs by
+key, and results as ranks write them.
+"""
 
 import json
 from collections.abc import Callable
@@ -14,7 +15,11 @@ from gpuyard.client.connection import Address
 from gpuyard.client.sync import Client
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.studies.manifest import Manifest
-from gpuyard.studies.pipeline import DistributedExperimentPipeline, collect_results, is_running
+from gpuyard.studies.pipeline import (
+    DistributedExperimentPipeline,
+    collect_results,
+    is_running,
+)
 from gpuyard.studies.study import Study
 from tests.support.study_run import Layout, metrics, row
 from tests.unit.studies.folders import make_study
@@ -23,9 +28,10 @@ ONE = '[[strategies]]\nkind = "custom"\n'
 TWO = ONE + '[[strategies]]\nkind = "tensor_single_node"\ngpus_per_node = 2\n'
 
 
-class Yard:
-    """Takes jobs and has each done at the first look at it, with the `end` that is set and, unless it is `silent`, with
-    results; `refuse` has reasons by a job's name."""
+class Instance:
+    """Takes jobs and has each done at the first look at it, with the `end` that is set
+    and, unless it is `silent`, with results; `refuse` has reasons by a job's name.
+    """
 
     def __init__(self) -> None:
         self.jobs: dict[str, dict[str, Any]] = {}
@@ -38,50 +44,84 @@ class Yard:
         if request.method == "POST":
             return self._take(json.loads(request.content))
         self.before_looking()
-        (job,) = [job for job in self.jobs.values() if job["id"] == request.url.path.rpartition("/")[2]]
+        (job,) = [
+            job
+            for job in self.jobs.values()
+            if job["id"] == request.url.path.rpartition("/")[2]
+        ]
         if not self.silent:
             answer(Path(job["workdir"]))
         return httpx.Response(200, json=_shown(job) | self.end)
 
     def _take(self, spec: dict[str, Any]) -> httpx.Response:
         if fault := self.refuse.get(spec["name"]):
-            return httpx.Response(422, json={"code": "insufficient_resources", "detail": fault, "status": 422})
+            return httpx.Response(
+                422,
+                json={"code": "insufficient_resources", "detail": fault, "status": 422},
+            )
         new = {"id": f"job_{len(self.jobs) + 1}", **spec}
-        return httpx.Response(201, json=_shown(self.jobs.setdefault(spec["idempotency_key"], new)))
+        return httpx.Response(
+            201, json=_shown(self.jobs.setdefault(spec["idempotency_key"], new))
+        )
 
 
 def _shown(job: dict[str, Any]) -> dict[str, Any]:
-    return {"id": job["id"], "name": job["name"], "kind": "command", "state": "queued", "priority": 3,
-            "created_at": 1.0, "provider_ref": job["id"].removeprefix("job_")}  # fmt: skip
+    return {
+        "id": job["id"],
+        "name": job["name"],
+        "kind": "command",
+        "state": "queued",
+        "priority": 3,
+        "created_at": 1.0,
+        "provider_ref": job["id"].removeprefix("job_"),
+    }
 
 
 def answer(folder: Path) -> None:
     """Leave what the ranks of a job would."""
     config = json.loads((folder / "exp_config.json").read_text())
-    layout = Layout(config["strategy_id"], "custom", config["tp_size"], config["pp_size"], config["dp_size"])
-    rows = [row(layout, prompt) for prompt in pq.read_table(folder.parent / "prompts.parquet").to_pylist()]
+    layout = Layout(
+        config["strategy_id"],
+        "custom",
+        config["tp_size"],
+        config["pp_size"],
+        config["dp_size"],
+    )
+    rows = [
+        row(layout, prompt)
+        for prompt in pq.read_table(folder.parent / "prompts.parquet").to_pylist()
+    ]
     for rank in range(layout.world_size):
         mine = rows if rank == 0 else []
-        (folder / "outputs" / f"shard_{rank}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in mine))
-        (folder / "metrics" / f"metrics_rank_{rank}.json").write_text(json.dumps(metrics(layout, rank, mine, 1.0)))
+        (folder / "outputs" / f"shard_{rank}.jsonl").write_text(
+            "".join(json.dumps(one) + "\n" for one in mine)
+        )
+        (folder / "metrics" / f"metrics_rank_{rank}.json").write_text(
+            json.dumps(metrics(layout, rank, mine, 1.0))
+        )
 
 
 class Killed(BaseException):
     """Stands for kill -9: nothing of ours catches it."""
 
 
-def pipeline(study: Study, yard: Yard, tell: Callable[[Manifest], None] = lambda _: None) -> Any:
-    client = Client(Address("http://127.0.0.1:1", "secret"), transport=httpx.MockTransport(yard))
+def pipeline(
+    study: Study, instance: Instance, tell: Callable[[Manifest], None] = lambda _: None
+) -> Any:
+    client = Client(
+        Address("http://127.0.0.1:1", "secret"), transport=httpx.MockTransport(instance)
+    )
     return DistributedExperimentPipeline(study, client, tell=tell)
 
 
 def statuses(study: Study) -> dict[str, str]:
-    manifest = pipeline(study, Yard()).newest()
+    manifest = pipeline(study, Instance()).newest()
     return {entry.strategy_id: entry.status for entry in manifest.entries}
 
 
 def test_a_study_killed_at_any_change_of_its_manifest_goes_on(tmp_path: Path) -> None:
-    study, yard = make_study(tmp_path, strategies=TWO), Yard()
+    study = make_study(tmp_path, strategies=TWO)
+    instance = Instance()
     left = [0]
 
     def tell(_: Manifest) -> None:
@@ -89,12 +129,12 @@ def test_a_study_killed_at_any_change_of_its_manifest_goes_on(tmp_path: Path) ->
         if left[0] < 0:
             raise Killed
 
-    manifest = pipeline(study, yard).begin()
+    manifest = pipeline(study, instance).begin()
     kills = 0
     while True:
         left[0] = kills % 2
         try:
-            working = pipeline(study, yard, tell)
+            working = pipeline(study, instance, tell)
             working.reopen(manifest := working.newest())
             well = working.run(manifest)
             break
@@ -102,56 +142,72 @@ def test_a_study_killed_at_any_change_of_its_manifest_goes_on(tmp_path: Path) ->
             kills += 1
     assert well and kills >= 3
     assert [entry.status for entry in manifest.entries] == ["COMPLETED"] * 2
-    assert len(yard.jobs) == 2
+    assert len(instance.jobs) == 2
     (table,) = study.results.glob("run_*.parquet")
-    assert pq.read_table(table).group_by("strategy_id").aggregate([([], "count_all")]).to_pylist() == [
-        {"strategy_id": entry.strategy_id, "count_all": 40} for entry in manifest.entries
+    assert pq.read_table(table).group_by("strategy_id", use_threads=False).aggregate(
+        [([], "count_all")]
+    ).to_pylist() == [
+        {"strategy_id": entry.strategy_id, "count_all": 40}
+        for entry in manifest.entries
     ]
 
 
-def test_a_job_is_not_over_before_its_results_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study, yard = make_study(tmp_path, strategies=ONE), Yard()
-    working = pipeline(study, yard)
+def test_a_job_is_not_over_before_its_results_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = make_study(tmp_path, strategies=ONE)
+    instance = Instance()
+    working = pipeline(study, instance)
     manifest = working.begin()
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(working, "collect", lambda *_: (_ for _ in ()).throw(Killed()))
         working.run(manifest)
     assert list(statuses(study).values()) == ["SUBMITTED"]
-    again = pipeline(study, yard)
+    again = pipeline(study, instance)
     again.reopen(manifest := again.newest())
     assert again.run(manifest)
     assert list(statuses(study).values()) == ["COMPLETED"]
-    assert len(list(study.results.glob("run_*.parquet"))) == len(yard.jobs) == 1
+    assert len(list(study.results.glob("run_*.parquet"))) == len(instance.jobs) == 1
 
 
 def test_a_job_that_says_completed_and_left_nothing_has_failed(tmp_path: Path) -> None:
-    study, yard = make_study(tmp_path, strategies=ONE), Yard()
-    yard.silent = True
-    working = pipeline(study, yard)
+    study = make_study(tmp_path, strategies=ONE)
+    instance = Instance()
+    instance.silent = True
+    working = pipeline(study, instance)
     assert not working.run(manifest := working.begin())
     assert manifest.entries[0].status == "FAILED"
-    assert "says COMPLETED, but there is no output" in (manifest.entries[0].reason or "")
+    assert "says COMPLETED, but there is no output" in (
+        manifest.entries[0].reason or ""
+    )
 
 
 def test_a_job_that_is_refused_stops_no_other(tmp_path: Path) -> None:
-    study, yard = make_study(tmp_path, strategies=TWO), Yard()
-    yard.refuse = {"tiny8b_pp1_tp1": "slurm/gpu has no such GPUs"}
-    working = pipeline(study, yard)
+    study = make_study(tmp_path, strategies=TWO)
+    instance = Instance()
+    instance.refuse = {"tiny8b_pp1_tp1": "slurm/gpu has no such GPUs"}
+    working = pipeline(study, instance)
     assert not working.run(manifest := working.begin())
     assert [entry.status for entry in manifest.entries] == ["FAILED", "COMPLETED"]
-    assert "it was refused: slurm/gpu has no such GPUs" in (manifest.entries[0].reason or "")
-    yard.refuse = {}
-    again = pipeline(study, yard)
+    assert "it was refused: slurm/gpu has no such GPUs" in (
+        manifest.entries[0].reason or ""
+    )
+    instance.refuse = {}
+    again = pipeline(study, instance)
     again.reopen(manifest := again.newest())
     assert again.run(manifest)
 
 
 @pytest.mark.parametrize("silent", [True, False])
 def test_results_that_are_read_again_say_the_same(tmp_path: Path, silent: bool) -> None:
-    """Why a job failed is not lost with a second look, and not told twice, whether it left something or not."""
-    study, yard = make_study(tmp_path, strategies=TWO), Yard()
-    yard.silent, yard.end = silent, {"state": "failed", "reason": "node_failed"}
-    working = pipeline(study, yard)
+    """Why a job failed is not lost with a second look, and not told twice, whether it
+    left something or not.
+    """
+    study = make_study(tmp_path, strategies=TWO)
+    instance = Instance()
+    instance.silent = silent
+    instance.end = {"state": "failed", "reason": "node_failed"}
+    working = pipeline(study, instance)
     working.run(manifest := working.begin())
     before = [(entry.status, entry.reason) for entry in manifest.entries]
     assert [status for status, _ in before] == ["FAILED" if silent else "PARTIAL"] * 2
@@ -162,19 +218,27 @@ def test_results_that_are_read_again_say_the_same(tmp_path: Path, silent: bool) 
 
 
 def test_while_one_works_on_a_study_nobody_else_touches_it(tmp_path: Path) -> None:
-    study, yard = make_study(tmp_path, strategies=ONE), Yard()
-    working, other = pipeline(study, yard), pipeline(study, yard)
+    study = make_study(tmp_path, strategies=ONE)
+    instance = Instance()
+    working = pipeline(study, instance)
+    other = pipeline(study, instance)
     manifest = working.begin()
 
     def look() -> None:
         assert is_running(study)
         before = manifest.path.read_bytes()
-        for attempt in (other.begin, lambda: other.reopen(other.newest()), lambda: other.run(other.newest())):
-            with pytest.raises(InvalidInputError, match="is running in another process"):
+        for attempt in (
+            other.begin,
+            lambda: other.reopen(other.newest()),
+            lambda: other.run(other.newest()),
+        ):
+            with pytest.raises(
+                InvalidInputError, match="is running in another process"
+            ):
                 attempt()
         assert manifest.path.read_bytes() == before
         assert len(list(study.runs.iterdir())) == 1
 
-    yard.before_looking = look
+    instance.before_looking = look
     assert working.run(manifest)
     assert not is_running(study)

@@ -21,26 +21,37 @@ from gpuyard.studies.prompts import (
 )
 from tests.unit.studies.folders import write_prompts
 
-LINES = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_size=1).filter(
-    lambda line: line.strip() and not line.startswith("---")
+LINES = st.text(
+    st.characters(codec="utf-8", exclude_characters="\r\n"), min_size=1
+).filter(lambda line: line.strip() and not line.startswith("---"))
+PROMPTS = st.lists(
+    st.lists(LINES, min_size=1, max_size=4).map("\n".join), min_size=1, max_size=6
 )
-PROMPTS = st.lists(st.lists(LINES, min_size=1, max_size=4).map("\n".join), min_size=1, max_size=6)
 
 
 @given(PROMPTS, st.booleans(), st.booleans())
-def test_prompts_of_any_number_of_lines_come_back(prompts: list[str], before: bool, after: bool) -> None:
+def test_prompts_of_any_number_of_lines_come_back(
+    prompts: list[str], before: bool, after: bool
+) -> None:
     text = "---\n" * before + "\n---\n".join(prompts) + "\n" + "---\n" * after
-    assert split_prompts(text) == [(f"p{place:02d}", prompt) for place, prompt in enumerate(prompts, 1)]
+    assert split_prompts(text) == [
+        (f"p{place:02d}", prompt) for place, prompt in enumerate(prompts, 1)
+    ]
 
 
 @given(PROMPTS)
 def test_ids_on_separators_come_back(prompts: list[str]) -> None:
     text = "".join(f"--- q{place}\n{prompt}\n" for place, prompt in enumerate(prompts))
-    assert split_prompts(text) == [(f"q{place}", prompt) for place, prompt in enumerate(prompts)]
+    assert split_prompts(text) == [
+        (f"q{place}", prompt) for place, prompt in enumerate(prompts)
+    ]
 
 
 def test_blank_lines_inside_stay_and_around_go() -> None:
-    assert split_prompts("\n\na\n\n  b\n\n---\n\nc\n") == [("p01", "a\n\n  b"), ("p02", "c")]
+    assert split_prompts("\n\na\n\n  b\n\n---\n\nc\n") == [
+        ("p01", "a\n\n  b"),
+        ("p02", "c"),
+    ]
 
 
 def repository(folder: Path) -> PromptRepository:
@@ -72,8 +83,11 @@ def test_files_are_read_once(tmp_path: Path) -> None:
 def test_limits_and_variants(tmp_path: Path) -> None:
     found = repository(tmp_path)
     assert [(one.prompt_id, one.variant) for one in found.load_all(limit=2)] == [
-        ("p01", "2k"), ("p02", "2k"), ("p01", "4k"), ("p02", "4k"),
-    ]  # fmt: skip
+        ("p01", "2k"),
+        ("p02", "2k"),
+        ("p01", "4k"),
+        ("p02", "4k"),
+    ]
     assert {one.variant for one in found.load_all(["4k"])} == {"4k"}
     assert len(found.load_all(limit=100)) == 40
 
@@ -92,21 +106,47 @@ def spoiled(folder: Path, change: Callable[[bytes], bytes], variant: str = "4k")
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda raw: raw.partition(b"---\n")[2],
-         "holds 19 prompts, and not 20 (separate prompts by a line ---, or set prompts.count = 19)"),
-        (lambda raw: raw + b"---\nmore\n",
-         "holds 21 prompts, and not 20 (indent a line --- within a prompt, or set prompts.count = 21)"),
-        (lambda raw: b"", "holds 0 prompts, and not 20 (separate prompts by a line ---)"),
-        (lambda raw: raw.replace(b"Question 7 of 4k\nin two lines?", b"  ", 1), "empty prompt p07"),
-        (lambda raw: raw.replace(b"Question 7", b"Qu\xe9stion 7", 1), "not UTF-8 at byte 212 (0xe9)"),
+        (
+            lambda raw: raw.partition(b"---\n")[2],
+            (
+                "holds 19 prompts, and not 20 (separate prompts by a line ---, or set"
+                " prompts.count = 19)"
+            ),
+        ),
+        (
+            lambda raw: raw + b"---\nmore\n",
+            (
+                "holds 21 prompts, and not 20 (indent a line --- within a prompt, or"
+                " set prompts.count = 21)"
+            ),
+        ),
+        (
+            lambda raw: b"",
+            "holds 0 prompts, and not 20 (separate prompts by a line ---)",
+        ),
+        (
+            lambda raw: raw.replace(b"Question 7 of 4k\nin two lines?", b"  ", 1),
+            "empty prompt p07",
+        ),
+        (
+            lambda raw: raw.replace(b"Question 7", b"Qu\xe9stion 7", 1),
+            "not UTF-8 at byte 212 (0xe9)",
+        ),
         (lambda raw: raw.decode().encode("utf-16"), "not UTF-8 at byte 0 (0xff)"),
-        (lambda raw: raw.replace(b"---\n", b"--- p20\n", 1), "gives the id p20 to prompts 2 and 20"),
-        (lambda raw: raw.replace(b"---\n", b"--- p99\n", 1),
-         "prompt 2 is p02 in prompts_2k.txt and p99 in prompts_4k.txt"),
+        (
+            lambda raw: raw.replace(b"---\n", b"--- p20\n", 1),
+            "gives the id p20 to prompts 2 and 20",
+        ),
+        (
+            lambda raw: raw.replace(b"---\n", b"--- p99\n", 1),
+            "prompt 2 is p02 in prompts_2k.txt and p99 in prompts_4k.txt",
+        ),
         (lambda raw: raw.replace(b"---\n", b"--- a/b\n", 1), "'a/b', which is no id"),
     ],
-)  # fmt: skip
-def test_a_file_that_is_wrong(tmp_path: Path, change: Callable[[bytes], bytes], words: str) -> None:
+)
+def test_a_file_that_is_wrong(
+    tmp_path: Path, change: Callable[[bytes], bytes], words: str
+) -> None:
     assert words in spoiled(tmp_path, change)
 
 
@@ -115,7 +155,10 @@ def test_a_missing_file_and_what_is_wrong_with_the_other(tmp_path: Path) -> None
     (tmp_path / "prompts_2k.txt").unlink()
     with pytest.raises(InvalidInputError) as caught:
         PromptFileSet(tmp_path).validate()
-    assert [fault.field for fault in caught.value.faults] == ["prompts.2k", "prompts.4k"]
+    assert [fault.field for fault in caught.value.faults] == [
+        "prompts.2k",
+        "prompts.4k",
+    ]
     assert "there is no file" in str(caught.value) and "19 prompts" in str(caught.value)
 
 
@@ -139,14 +182,25 @@ def test_the_table_is_the_same_when_read_again(tmp_path: Path) -> None:
     assert [str(kind) for kind in again.dtypes] == [str(kind) for kind in frame.dtypes]
     # A column without a value has a type as well.
     assert "null" not in {str(kind) for kind in pq.read_schema(path).types}
-    lines = [json.loads(line) for line in path.with_suffix(".jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in path.with_suffix(".jsonl").read_text().splitlines()
+    ]
     assert [line["prompt_id"] for line in lines] == list(frame["prompt_id"])
     assert lines[39] == {
-        "prompt_id": "p20", "variant": "4k", "prompt": "Question 20 of 4k\nin two lines?", "token_budget": 4096,
-        "source_file": "prompts_4k.txt", "local_completion": None, "local_latency_ms": None, "status": "pending",
+        "prompt_id": "p20",
+        "variant": "4k",
+        "prompt": "Question 20 of 4k\nin two lines?",
+        "token_budget": 4096,
+        "source_file": "prompts_4k.txt",
+        "local_completion": None,
+        "local_latency_ms": None,
+        "status": "pending",
         "prompt_tokens": None,
-    }  # fmt: skip
-    assert sorted(entry.name for entry in path.parent.iterdir()) == ["prompts.jsonl", "prompts.parquet"]
+    }
+    assert sorted(entry.name for entry in path.parent.iterdir()) == [
+        "prompts.jsonl",
+        "prompts.parquet",
+    ]
 
 
 def tokenizer(folder: Path) -> Path:
@@ -171,7 +225,9 @@ def test_tokens_are_counted_by_the_models_tokenizer(tmp_path: Path) -> None:
     assert len(warnings) == 2
 
 
-def test_what_a_tokenizer_would_cut_off_or_fill_up_is_counted_as_it_is(tmp_path: Path) -> None:
+def test_what_a_tokenizer_would_cut_off_or_fill_up_is_counted_as_it_is(
+    tmp_path: Path,
+) -> None:
     from tokenizers import Tokenizer
 
     path = tokenizer(tmp_path)
@@ -193,4 +249,6 @@ def test_a_prompt_within_a_tenth_of_its_budget_is_fine(tmp_path: Path) -> None:
     write_prompts(tmp_path)
     count = TokenCounter(tokenizer(tmp_path))
     near = PromptRepository(PromptFileSet(tmp_path, {"2k": 8, "4k": 9})).load_all()
-    assert [warning[:9] for warning in budget_warnings(near, count)] == [f"p{n:02d} of 4k" for n in range(1, 21)]
+    assert [warning[:9] for warning in budget_warnings(near, count)] == [
+        f"p{n:02d} of 4k" for n in range(1, 21)
+    ]

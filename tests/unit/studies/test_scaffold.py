@@ -1,4 +1,6 @@
-"""What `study init` writes can be run, but for the model, and is the same everywhere."""
+"""What `study init` writes can be run, but for the model, and is the same
+everywhere.
+"""
 
 import hashlib
 from pathlib import Path
@@ -7,15 +9,15 @@ import pytest
 
 from gpuyard.domain.errors import RefusedError
 from gpuyard.studies.prompts import PromptFileSet, PromptRepository
-from gpuyard.studies.review import review
 from gpuyard.studies.scaffold import CHARACTERS_PER_TOKEN, init, prompts
 from gpuyard.studies.strategies import strategies_of
 from gpuyard.studies.study import load_study
+from gpuyard.studies.validation import validate_study
 
 
 def test_only_the_model_is_missing(tmp_path: Path) -> None:
     init(tmp_path / "study")
-    found = review(load_study(tmp_path / "study"))
+    found = validate_study(load_study(tmp_path / "study"))
     assert [fault.field for fault in found.faults] == ["model.path"]
     assert found.prompts == 40 and not found.warnings
 
@@ -23,9 +25,14 @@ def test_only_the_model_is_missing(tmp_path: Path) -> None:
 def test_it_holds_the_documents_four(tmp_path: Path) -> None:
     init(tmp_path)
     study = load_study(tmp_path)
-    assert [one.strategy_id(study.model.short_name) for one in strategies_of(study)] == [
-        "llama8b_pp1_tp8_n8", "llama8b_pp8_tp1", "llama8b_pp1_tp8", "llama8b_pp2_tp4",
-    ]  # fmt: skip
+    assert [
+        one.strategy_id(study.model.short_name) for one in strategies_of(study)
+    ] == [
+        "llama8b_pp1_tp8_n8",
+        "llama8b_pp8_tp1",
+        "llama8b_pp1_tp8",
+        "llama8b_pp2_tp4",
+    ]
 
 
 def test_prompts_differ_and_are_about_as_long_as_their_budget(tmp_path: Path) -> None:
@@ -33,7 +40,9 @@ def test_prompts_differ_and_are_about_as_long_as_their_budget(tmp_path: Path) ->
     records = PromptRepository(PromptFileSet(tmp_path / "data")).load_all()
     assert len({record.prompt for record in records}) == 40
     for record in records:
-        assert len(record.prompt) / CHARACTERS_PER_TOKEN == pytest.approx(record.token_budget, rel=0.05)
+        assert len(record.prompt) / CHARACTERS_PER_TOKEN == pytest.approx(
+            record.token_budget, rel=0.05
+        )
 
 
 def test_prompts_are_the_same_on_every_machine() -> None:

@@ -1,4 +1,6 @@
-"""The figures of a run, worked out by hand on a few answers, and which strategy is best by them."""
+"""The figures of a run, worked out by hand on a few answers, and which strategy is best
+by them.
+"""
 
 import csv
 from collections.abc import Mapping
@@ -16,57 +18,164 @@ from gpuyard.studies.summary import RunSummary
 from tests.support.study_run import ALONE, HYBRID, PIPELINE, TENSOR, write_run
 
 
-def answer(strategy_id: str, prompt_id: str, variant: str, latency_ms: float, tokens: int, said: str) -> dict[str, Any]:
-    return {"prompt_id": prompt_id, "variant": variant, "strategy_id": strategy_id, "status": "ok", "rank": 0,
-            "batch": 0, "cluster_completion": said, "cluster_latency_ms": latency_ms, "ttft_ms": latency_ms / 10,
-            "tokens_generated": tokens, "prompt_tokens": 100, "token_ids": None,
-            "local_completion": "a b c d"}  # fmt: skip
+def answer(
+    strategy_id: str,
+    prompt_id: str,
+    variant: str,
+    latency_ms: float,
+    tokens: int,
+    said: str,
+) -> dict[str, Any]:
+    return {
+        "prompt_id": prompt_id,
+        "variant": variant,
+        "strategy_id": strategy_id,
+        "status": "ok",
+        "rank": 0,
+        "batch": 0,
+        "cluster_completion": said,
+        "cluster_latency_ms": latency_ms,
+        "ttft_ms": latency_ms / 10,
+        "tokens_generated": tokens,
+        "prompt_tokens": 100,
+        "token_ids": None,
+        "local_completion": "a b c d",
+    }
 
 
-def measured(strategy_id: str, rank: int, nodes: int, per_node: int, **figures: Any) -> dict[str, Any]:
+def measured(
+    strategy_id: str, rank: int, nodes: int, per_node: int, **figures: Any
+) -> dict[str, Any]:
     empty = dict.fromkeys(
-        ("generate_s", "elapsed_s", "started_at", "ended_at", "peak_memory_bytes", "max_rss_bytes", "compute_s",
-         "communication_s", "load_s"))  # fmt: skip
-    return {"strategy_id": strategy_id, "rank": rank, "host": f"n{rank}", "num_nodes": nodes, "gpus_per_node": per_node,
-            "tp_size": nodes * per_node, "pp_size": 1, "dp_size": 1, "world_size": nodes * per_node, "engine": "torch",
-            "precision": "fp32", "batch_size": 2, "variant_s": [], **empty, **figures}  # fmt: skip
+        (
+            "generate_s",
+            "elapsed_s",
+            "started_at",
+            "ended_at",
+            "peak_memory_bytes",
+            "max_rss_bytes",
+            "compute_s",
+            "communication_s",
+            "load_s",
+        )
+    )
+    return {
+        "strategy_id": strategy_id,
+        "rank": rank,
+        "host": f"n{rank}",
+        "num_nodes": nodes,
+        "gpus_per_node": per_node,
+        "tp_size": nodes * per_node,
+        "pp_size": 1,
+        "dp_size": 1,
+        "world_size": nodes * per_node,
+        "engine": "torch",
+        "precision": "fp32",
+        "batch_size": 2,
+        "variant_s": [],
+        **empty,
+        **figures,
+    }
 
 
 def collected(strategy_id: str, status: str, rows: int) -> dict[str, Any]:
-    return {"strategy_id": strategy_id, "strategy": "kind", "status": status, "reasons": [], "rows": rows,
-            "expected": 4, "world_size": 1}  # fmt: skip
+    return {
+        "strategy_id": strategy_id,
+        "strategy": "kind",
+        "status": status,
+        "reasons": [],
+        "rows": rows,
+        "expected": 4,
+        "world_size": 1,
+    }
 
 
 @pytest.fixture
 def summary() -> RunSummary:
-    """One GPU: 4 answers of 10 tokens in 8 s. Four GPUs: the same in 4 s, one of them half wrong."""
-    results = pd.DataFrame([
-        answer("one", "p1", "2k", 1000, 10, "a b c d"), answer("one", "p2", "2k", 2000, 10, "a b c d"),
-        answer("one", "p1", "4k", 3000, 10, "a b c d"), answer("one", "p2", "4k", 4000, 10, "a b c d"),
-        answer("four", "p1", "2k", 500, 10, "a b c d"), answer("four", "p2", "2k", 1000, 10, "a b x y"),
-        answer("four", "p1", "4k", 1500, 10, "a b c d"), answer("four", "p2", "4k", 2000, 10, "a b c d"),
-    ])  # fmt: skip
+    """One GPU: 4 answers of 10 tokens in 8 s.
+
+    Four GPUs: the same in 4 s, one of them half wrong.
+    """
+    results = pd.DataFrame(
+        [
+            answer("one", "p1", "2k", 1000, 10, "a b c d"),
+            answer("one", "p2", "2k", 2000, 10, "a b c d"),
+            answer("one", "p1", "4k", 3000, 10, "a b c d"),
+            answer("one", "p2", "4k", 4000, 10, "a b c d"),
+            answer("four", "p1", "2k", 500, 10, "a b c d"),
+            answer("four", "p2", "2k", 1000, 10, "a b x y"),
+            answer("four", "p1", "4k", 1500, 10, "a b c d"),
+            answer("four", "p2", "4k", 2000, 10, "a b c d"),
+        ]
+    )
     gib = 2**30
-    metrics = pd.DataFrame([
-        measured("one", 0, 1, 1, generate_s=8.0, elapsed_s=36.0, peak_memory_bytes=4 * gib, compute_s=8.0,
-                 communication_s=0.0, variant_s=[("2k", 3.0), ("4k", 5.0)], max_rss_bytes=gib, load_s=1.0),
-        measured("four", 0, 2, 2, generate_s=3.5, started_at=100.0, ended_at=109.0, peak_memory_bytes=gib,
-                 compute_s=3.0, communication_s=1.0),
-        measured("four", 1, 2, 2, generate_s=4.0, started_at=101.0, ended_at=110.0, peak_memory_bytes=2 * gib,
-                 compute_s=2.0, communication_s=2.0),
-    ])  # fmt: skip
-    document = {"run_id": "run_x", "study": "by hand",
-                "collected": [collected("four", "COMPLETED", 4), collected("one", "COMPLETED", 4)]}  # fmt: skip
+    metrics = pd.DataFrame(
+        [
+            measured(
+                "one",
+                0,
+                1,
+                1,
+                generate_s=8.0,
+                elapsed_s=36.0,
+                peak_memory_bytes=4 * gib,
+                compute_s=8.0,
+                communication_s=0.0,
+                variant_s=[("2k", 3.0), ("4k", 5.0)],
+                max_rss_bytes=gib,
+                load_s=1.0,
+            ),
+            measured(
+                "four",
+                0,
+                2,
+                2,
+                generate_s=3.5,
+                started_at=100.0,
+                ended_at=109.0,
+                peak_memory_bytes=gib,
+                compute_s=3.0,
+                communication_s=1.0,
+            ),
+            measured(
+                "four",
+                1,
+                2,
+                2,
+                generate_s=4.0,
+                started_at=101.0,
+                ended_at=110.0,
+                peak_memory_bytes=2 * gib,
+                compute_s=2.0,
+                communication_s=2.0,
+            ),
+        ]
+    )
+    document = {
+        "run_id": "run_x",
+        "study": "by hand",
+        "collected": [
+            collected("four", "COMPLETED", 4),
+            collected("one", "COMPLETED", 4),
+        ],
+    }
     return RunSummary(document, results, metrics, price_per_gpu_hour=2.0)
 
 
-def row(summary: RunSummary, strategy_id: str, variant: str = "all") -> Mapping[str, Any]:
-    (found,) = (one for one in summary.rows if (one["strategy_id"], one["variant"]) == (strategy_id, variant))
+def row(
+    summary: RunSummary, strategy_id: str, variant: str = "all"
+) -> Mapping[str, Any]:
+    (found,) = (
+        one
+        for one in summary.rows
+        if (one["strategy_id"], one["variant"]) == (strategy_id, variant)
+    )
     return found
 
 
 def test_pace(summary: RunSummary) -> None:
-    one, four = row(summary, "one"), row(summary, "four")
+    one = row(summary, "one")
+    four = row(summary, "four")
     assert (one["tokens_per_s"], one["prompts_per_s"]) == (40 / 8, 4 / 8)
     # Of two ranks the slower counts.
     assert (four["tokens_per_s"], four["prompts_per_s"]) == (40 / 4, 4 / 4)
@@ -79,31 +188,54 @@ def test_pace(summary: RunSummary) -> None:
 def test_percentiles_are_interpolated(summary: RunSummary) -> None:
     one = row(summary, "one")
     # Of 1, 2, 3 and 4 s: p90 lies at 2.7 of 3 steps, p99 at 2.97.
-    assert [one[f"latency_ms_p{share}"] for share in (50, 90, 99)] == pytest.approx([2500, 3700, 3970])
+    assert [one[f"latency_ms_p{share}"] for share in (50, 90, 99)] == pytest.approx(
+        [2500, 3700, 3970]
+    )
     assert (one["latency_ms_mean"], one["ttft_ms_p50"]) == (2500, 250)
 
 
 def test_what_a_strategy_took(summary: RunSummary) -> None:
-    one, four = row(summary, "one"), row(summary, "four")
-    assert (one["wall_s"], one["gpus"], one["gpu_hours"], one["cost"]) == (36, 1, 0.01, 0.02)
+    one = row(summary, "one")
+    four = row(summary, "four")
+    assert (one["wall_s"], one["gpus"], one["gpu_hours"], one["cost"]) == (
+        36,
+        1,
+        0.01,
+        0.02,
+    )
     # Slurm says nothing: from the first start to the last end, 10 s on 2 × 2 GPUs.
-    assert (four["wall_s"], four["gpus"], four["gpu_hours"]) == (10, 4, pytest.approx(40 / 3600))
-    assert (one["peak_memory_gib"], four["peak_memory_gib"], one["max_rss_gib"]) == (4, 2, 1)
+    assert (four["wall_s"], four["gpus"], four["gpu_hours"]) == (
+        10,
+        4,
+        pytest.approx(40 / 3600),
+    )
+    assert (one["peak_memory_gib"], four["peak_memory_gib"], one["max_rss_gib"]) == (
+        4,
+        2,
+        1,
+    )
     assert (one["communication_share"], four["communication_share"]) == (0, 3 / 8)
-    # A GPU at 5 tokens/s takes 200,000 s for a million tokens; four at 10 take four times 100,000.
+    # A GPU at 5 tokens/s takes 200,000 s for a million tokens; four at 10 take four
+    # times 100,000.
     assert one["gpu_hours_per_million"] == pytest.approx(200_000 / 3600)
     assert four["gpu_hours_per_million"] == pytest.approx(400_000 / 3600)
 
 
 def test_scaling_is_beside_the_smallest_layout(summary: RunSummary) -> None:
-    one, four = row(summary, "one"), row(summary, "four")
+    one = row(summary, "one")
+    four = row(summary, "four")
     assert (one["speed_up"], one["efficiency"]) == (1, 1)
     assert (four["speed_up"], four["efficiency"]) == (2, 0.5)
 
 
 def test_correctness_and_the_peer(summary: RunSummary) -> None:
-    one, four = row(summary, "one"), row(summary, "four")
-    assert (one["exact_match"], four["exact_match"], four["token_agreement"]) == (1, 0.75, (1 + 0.5 + 1 + 1) / 4)
+    one = row(summary, "one")
+    four = row(summary, "four")
+    assert (one["exact_match"], four["exact_match"], four["token_agreement"]) == (
+        1,
+        0.75,
+        (1 + 0.5 + 1 + 1) / 4,
+    )
     # The smallest is the peer, though it came last.
     assert (four["peer_exact"], four["peer_diverged"]) == (0.75, 1)
     assert row(summary, "four", "2k")["exact_match"] == 0.5
@@ -113,14 +245,31 @@ def test_correctness_and_the_peer(summary: RunSummary) -> None:
 @pytest.mark.parametrize(
     ("objective", "best", "reason"),
     [
-        ("cheapest", "one", "one has 55.6 GPU-hours per million tokens, 50% less than four."),
-        ("fastest", "four", "four has a median latency of 1,250 ms, 50% less than one."),
+        (
+            "cheapest",
+            "one",
+            "one has 55.6 GPU-hours per million tokens, 50% less than four.",
+        ),
+        (
+            "fastest",
+            "four",
+            "four has a median latency of 1,250 ms, 50% less than one.",
+        ),
         ("throughput", "four", "four has 10.0 tokens/s, 100% more than one."),
         # (1/2 · 1 · 1)^⅓ = 0.794 against (1 · 1/2 · 1/2)^⅓ = 0.630.
-        ("balanced", "four", "four has 79% of the best in cost, latency and throughput together, 26% more than one."),
+        (
+            "balanced",
+            "four",
+            (
+                "four has 79% of the best in cost, latency and throughput together, 26%"
+                " more than one."
+            ),
+        ),
     ],
 )
-def test_objectives(summary: RunSummary, objective: str, best: str, reason: str) -> None:
+def test_objectives(
+    summary: RunSummary, objective: str, best: str, reason: str
+) -> None:
     ranking = rank(summary.strategies, Objective.of(objective))
     assert (ranking.best, ranking.reason) == (best, reason)
 
@@ -128,21 +277,37 @@ def test_objectives(summary: RunSummary, objective: str, best: str, reason: str)
 def test_cheapest_under_a_limit(summary: RunSummary) -> None:
     ranking = rank(summary.strategies, Objective.CHEAPEST, max_p90_ms=3000)
     assert ranking.best == "four"
-    assert ranking.left_out == (("one", "its p90 latency of 3,700 ms is over 3,000 ms"),)
+    assert ranking.left_out == (
+        ("one", "its p90 latency of 3,700 ms is over 3,000 ms"),
+    )
     nobody = rank(summary.strategies, Objective.CHEAPEST, max_p90_ms=1)
-    assert (nobody.best, nobody.reason) == (None, "No strategy can be ranked under a p90 latency of 1 ms.")
+    assert (nobody.best, nobody.reason) == (
+        None,
+        "No strategy can be ranked under a p90 latency of 1 ms.",
+    )
 
 
 def test_what_is_not_whole_is_ranked_only_when_nothing_is(summary: RunSummary) -> None:
     one, four = (dict(row(summary, name)) for name in ("one", "four"))
     assert rank([one | {"status": "PARTIAL"}, four], Objective.CHEAPEST).best == "four"
-    assert rank([one | {"status": "PARTIAL"}, four | {"status": "FAILED"}], Objective.CHEAPEST).best == "one"
-    assert rank([one | {"tokens_per_s": None}, four], Objective.CHEAPEST).left_out[0][1] == "it has no tokens_per_s"
+    assert (
+        rank(
+            [one | {"status": "PARTIAL"}, four | {"status": "FAILED"}],
+            Objective.CHEAPEST,
+        ).best
+        == "one"
+    )
+    assert (
+        rank([one | {"tokens_per_s": None}, four], Objective.CHEAPEST).left_out[0][1]
+        == "it has no tokens_per_s"
+    )
     assert rank([], Objective.BALANCED).best is None
 
 
 def test_an_unknown_objective() -> None:
-    with pytest.raises(InvalidInputError, match="one of cheapest, fastest, throughput, balanced"):
+    with pytest.raises(
+        InvalidInputError, match="one of cheapest, fastest, throughput, balanced"
+    ):
         Objective.of("best")
 
 
@@ -150,14 +315,30 @@ def test_a_run_from_its_folder(tmp_path: Path) -> None:
     run = write_run(tmp_path)
     collector = ResultCollector(run)
     collector.ingest_run()
-    evaluator = CorrectnessEvaluator(baseline_model="Llama-3-70B", study_model="Llama-3-8B")
-    summary = RunSummary.load(collector.results, run.name, evaluator=evaluator, objective="throughput")
+    evaluator = CorrectnessEvaluator(
+        baseline_model="Llama-3-70B", study_model="Llama-3-8B"
+    )
+    summary = RunSummary.load(
+        collector.results, run.name, evaluator=evaluator, objective="throughput"
+    )
     assert [one["strategy_id"] for one in summary.strategies] == [
-        ALONE.strategy_id, TENSOR.strategy_id, PIPELINE.strategy_id, HYBRID.strategy_id,
-    ]  # fmt: skip
-    pipeline, hybrid = row(summary, PIPELINE.strategy_id), row(summary, HYBRID.strategy_id)
-    assert (pipeline["exact_match"], pipeline["diverged"], pipeline["peer_diverged"]) == (0.8, 8, 8)
-    assert (hybrid["status"], hybrid["prompts"], hybrid["tokens_per_s"]) == ("FAILED", 0, None)
+        ALONE.strategy_id,
+        TENSOR.strategy_id,
+        PIPELINE.strategy_id,
+        HYBRID.strategy_id,
+    ]
+    pipeline = row(summary, PIPELINE.strategy_id)
+    hybrid = row(summary, HYBRID.strategy_id)
+    assert (
+        pipeline["exact_match"],
+        pipeline["diverged"],
+        pipeline["peer_diverged"],
+    ) == (0.8, 8, 8)
+    assert (hybrid["status"], hybrid["prompts"], hybrid["tokens_per_s"]) == (
+        "FAILED",
+        0,
+        None,
+    )
     assert hybrid["gpu_hours"] == 90 * 4 / 3600
     assert summary.ranking.best == PIPELINE.strategy_id
     text = summary.to_markdown(collector.results)
@@ -167,7 +348,9 @@ def test_a_run_from_its_folder(tmp_path: Path) -> None:
     assert path.name == f"summary_{run.name}.csv"
     with path.open() as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 12 and rows[0]["tokens_per_s"] == str(row(summary, ALONE.strategy_id)["tokens_per_s"])
+    assert len(rows) == 12 and rows[0]["tokens_per_s"] == str(
+        row(summary, ALONE.strategy_id)["tokens_per_s"]
+    )
 
 
 def test_a_run_that_was_not_collected(tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ GOOD = {"prompt_id": "p01", "variant": "2k", "text": "Forty\ntwo"}
 def load(folder: Path, *lines: str) -> dict[tuple[str, str], str]:
     write_prompts(folder)
     (folder / "truth.jsonl").write_text("\n".join(lines) + "\n")
-    return load_truth(folder / "truth.jsonl", PromptRepository(PromptFileSet(folder)).load_all())
+    return load_truth(
+        folder / "truth.jsonl", PromptRepository(PromptFileSet(folder)).load_all()
+    )
 
 
 def test_a_path_that_cannot_be(tmp_path: Path) -> None:
@@ -27,7 +29,10 @@ def test_a_path_that_cannot_be(tmp_path: Path) -> None:
 def test_texts_by_prompt_and_variant(tmp_path: Path) -> None:
     other = {**GOOD, "variant": "4k", "text": "\u2028 is no end of a line"}
     lines = (json.dumps(GOOD), "", json.dumps(other, ensure_ascii=False))
-    assert load(tmp_path, *lines) == {("p01", "2k"): "Forty\ntwo", ("p01", "4k"): other["text"]}
+    assert load(tmp_path, *lines) == {
+        ("p01", "2k"): "Forty\ntwo",
+        ("p01", "4k"): other["text"],
+    }
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,9 @@ NANOGPT = Path(templates.__file__).parent / "nanogpt"
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
-    """Imports a module of the template, and forgets them all at the end: `data` is anybody's name."""
+    """Imports a module of the template, and forgets them all at the end: `data` is
+    anybody's name.
+    """
     before = set(sys.modules)
     monkeypatch.syspath_prepend(NANOGPT)
     yield importlib.import_module

@@ -10,18 +10,28 @@ import pytest
 
 
 @pytest.fixture
-def options(load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def options(
+    load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> ModuleType:
     monkeypatch.delenv("GPUYARD_RESUME_FROM", raising=False)
     return load("options")
 
 
 def test_defaults_follow_the_size_and_yield_to_arguments(options: ModuleType) -> None:
-    baby, gpt2 = options.parse([]), options.parse(["--size", "gpt2", "--steps", "7"])
+    baby = options.parse([])
+    gpt2 = options.parse(["--size", "gpt2", "--steps", "7"])
     assert (baby.block_size, baby.tokenizer, baby.resume) == (64, "char", None)
-    assert (gpt2.block_size, gpt2.tokenizer, gpt2.save_every, gpt2.steps) == (1024, "bpe", 1000, 7)
+    assert (gpt2.block_size, gpt2.tokenizer, gpt2.save_every, gpt2.steps) == (
+        1024,
+        "bpe",
+        1000,
+        7,
+    )
 
 
-def test_resume_comes_from_the_environment_unless_told(options: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_comes_from_the_environment_unless_told(
+    options: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GPUYARD_RESUME_FROM", "a.pt")
     assert options.parse([]).resume == Path("a.pt")
     assert options.parse(["--resume", "b.pt"]).resume == Path("b.pt")
@@ -33,14 +43,35 @@ def test_resume_comes_from_the_environment_unless_told(options: ModuleType, monk
     ("arguments", "complaint"),
     [
         (["--size", "huge"], "--size: invalid choice: 'huge'"),
-        (["--steps", "0"], "--steps: must be a whole number from 1 to 2**63 - 1, not '0'"),
-        (["--steps", "ten"], "--steps: must be a whole number from 1 to 2**63 - 1, not 'ten'"),
-        (["--batch-size", "-3"], "--batch-size: must be a whole number from 1 to 2**63 - 1, not '-3'"),
-        (["--block-size", "1"], "--block-size: must be a whole number from 2 to 2**63 - 1, not '1'"),
+        (
+            ["--steps", "0"],
+            "--steps: must be a whole number from 1 to 2**63 - 1, not '0'",
+        ),
+        (
+            ["--steps", "ten"],
+            "--steps: must be a whole number from 1 to 2**63 - 1, not 'ten'",
+        ),
+        (
+            ["--batch-size", "-3"],
+            "--batch-size: must be a whole number from 1 to 2**63 - 1, not '-3'",
+        ),
+        (
+            ["--block-size", "1"],
+            "--block-size: must be a whole number from 2 to 2**63 - 1, not '1'",
+        ),
         (["--size"], "--size: expected one argument"),
-        (["--seed", "-1"], "--seed: must be a whole number from 0 to 2**63 - 1, not '-1'"),
-        (["--seed", "1" * 30], "--seed: must be a whole number from 0 to 2**63 - 1, not '1111"),
-        (["--steps", "1.5"], "--steps: must be a whole number from 1 to 2**63 - 1, not '1.5'"),
+        (
+            ["--seed", "-1"],
+            "--seed: must be a whole number from 0 to 2**63 - 1, not '-1'",
+        ),
+        (
+            ["--seed", "1" * 30],
+            "--seed: must be a whole number from 0 to 2**63 - 1, not '1111",
+        ),
+        (
+            ["--steps", "1.5"],
+            "--steps: must be a whole number from 1 to 2**63 - 1, not '1.5'",
+        ),
         (["--keep", "0"], "--keep: must be a whole number from 1 to 2**63 - 1"),
         (["--lr", "0"], "--lr: must be a number above 0, not '0'"),
         (["--lr", "nan"], "--lr: must be a number above 0, not 'nan'"),
@@ -52,7 +83,10 @@ def test_resume_comes_from_the_environment_unless_told(options: ModuleType, monk
     ],
 )
 def test_bad_arguments_get_one_line(
-    options: ModuleType, capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
+    options: ModuleType,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    complaint: str,
 ) -> None:
     with pytest.raises(SystemExit) as caught:
         options.parse(arguments)
@@ -62,8 +96,12 @@ def test_bad_arguments_get_one_line(
     assert error.count("\n") == 1
 
 
-def test_learning_rate_rises_in_a_line_and_falls_in_a_cosine(options: ModuleType) -> None:
-    chosen = options.parse(["--steps", "110", "--warmup", "10", "--lr", "1", "--min-lr", "0.2"])
+def test_learning_rate_rises_in_a_line_and_falls_in_a_cosine(
+    options: ModuleType,
+) -> None:
+    chosen = options.parse(
+        ["--steps", "110", "--warmup", "10", "--lr", "1", "--min-lr", "0.2"]
+    )
     rates = [chosen.learning_rate(step) for step in range(111)]
     assert rates[0] == pytest.approx(0.1)
     assert rates[9] == rates[10] == max(rates) == 1

@@ -1,4 +1,6 @@
-"""The provider template: under the name that it is given, and under none that will not do."""
+"""The provider template: under the name that it is given, and under none that will not
+do.
+"""
 
 import ast
 import re
@@ -28,9 +30,17 @@ def test_it_is_a_template_and_no_program_to_run() -> None:
 
 
 def test_the_name_stands_everywhere(acme: Path) -> None:
-    texts = {path.relative_to(acme): path.read_text() for path in acme.rglob("*") if path.is_file()}
-    assert {"pyproject.toml", "README.md", "src/gpuyard_acme_gpu/provider.py"} <= {str(path) for path in texts}
-    assert not [path for path, text in texts.items() if "mycloud" in (str(path) + text).lower()]
+    texts = {
+        path.relative_to(acme): path.read_text()
+        for path in acme.rglob("*")
+        if path.is_file()
+    }
+    assert {"pyproject.toml", "README.md", "src/gpuyard_acme_gpu/provider.py"} <= {
+        str(path) for path in texts
+    }
+    assert not [
+        path for path, text in texts.items() if "mycloud" in (str(path) + text).lower()
+    ]
 
 
 def test_the_entry_point_names_the_class(acme: Path) -> None:
@@ -39,16 +49,22 @@ def test_the_entry_point_names_the_class(acme: Path) -> None:
     points = project["entry-points"]["gpuyard.providers"]
     assert points == {"acme_gpu": "gpuyard_acme_gpu.provider:AcmeGpuProvider"}
     tree = ast.parse((acme / "src/gpuyard_acme_gpu/provider.py").read_text())
-    assert "AcmeGpuProvider" in {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    assert "AcmeGpuProvider" in {
+        node.name for node in tree.body if isinstance(node, ast.ClassDef)
+    }
 
 
 def test_what_is_returned_is_what_is_there(tmp_path: Path) -> None:
     written = templates.write("provider", tmp_path / "acme")
-    assert sorted(written) == sorted(path for path in (tmp_path / "acme").rglob("*") if path.is_file())
+    assert sorted(written) == sorted(
+        path for path in (tmp_path / "acme").rglob("*") if path.is_file()
+    )
     assert tmp_path / "acme/src/gpuyard_acme/toycloud.py" in written
 
 
-def test_the_folder_gives_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_gives_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "acme").mkdir()
     monkeypatch.chdir(tmp_path / "acme")
     templates.write("provider", Path())
@@ -58,21 +74,50 @@ def test_the_folder_gives_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_name_that_holds_the_placeholder_is_put_in_once(tmp_path: Path) -> None:
     templates.write("provider", tmp_path / "here", "mycloud2")
     assert (tmp_path / "here/src/gpuyard_mycloud2/provider.py").exists()
-    assert "class MyCloud" not in (tmp_path / "here/src/gpuyard_mycloud2/provider.py").read_text()
-    assert "class Mycloud2Provider" in (tmp_path / "here/src/gpuyard_mycloud2/provider.py").read_text()
+    assert (
+        "class MyCloud"
+        not in (tmp_path / "here/src/gpuyard_mycloud2/provider.py").read_text()
+    )
+    assert (
+        "class Mycloud2Provider"
+        in (tmp_path / "here/src/gpuyard_mycloud2/provider.py").read_text()
+    )
 
 
 @pytest.mark.parametrize(
-    "name", ["", "Acme", "my-cloud", "2clouds", "_x", "x_", "a__b", "a.b", "a/b", "../x", "a b", "ä", "x\n", "a" * 41]
+    "name",
+    [
+        "",
+        "Acme",
+        "my-cloud",
+        "2clouds",
+        "_x",
+        "x_",
+        "a__b",
+        "a.b",
+        "a/b",
+        "../x",
+        "a b",
+        "ä",
+        "x\n",
+        "a" * 41,
+    ],
 )
-def test_a_name_that_will_not_do_is_refused_and_nothing_written(tmp_path: Path, name: str) -> None:
-    with pytest.raises(templates.BadNameError, match=r"cannot be the name of a provider; .*such as my_cloud"):
+def test_a_name_that_will_not_do_is_refused_and_nothing_written(
+    tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(
+        templates.BadNameError,
+        match=r"cannot be the name of a provider; .*such as my_cloud",
+    ):
         templates.write("provider", tmp_path / "here", name)
     assert not (tmp_path / "here").exists()
 
 
 def test_the_name_of_another_provider_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(templates.BadNameError, match="'slurm' is installed; choose another"):
+    with pytest.raises(
+        templates.BadNameError, match="'slurm' is installed; choose another"
+    ):
         templates.write("provider", tmp_path / "slurm")
     assert not (tmp_path / "slurm").exists()
 
@@ -84,7 +129,9 @@ def test_a_program_has_no_name_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "x1", "my_cloud_2", "a" * 40])
-def test_every_name_that_will_do_makes_programs_that_can_be_read(tmp_path: Path, name: str) -> None:
+def test_every_name_that_will_do_makes_programs_that_can_be_read(
+    tmp_path: Path, name: str
+) -> None:
     for path in templates.write("provider", tmp_path / "here", name):
         if path.suffix == ".py":
             ast.parse(path.read_text())

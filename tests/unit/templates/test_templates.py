@@ -19,7 +19,14 @@ def test_every_template_has_a_name_and_a_line() -> None:
 def test_write_copies_all_files(tmp_path: Path) -> None:
     written = templates.write("nanogpt", tmp_path / "new" / "gpt")
     names = {path.name for path in written}
-    assert {"train.py", "model.py", "launch.py", "requirements.txt", "job.toml", "README.md"} <= names
+    assert {
+        "train.py",
+        "model.py",
+        "launch.py",
+        "requirements.txt",
+        "job.toml",
+        "README.md",
+    } <= names
     source = Path(templates.__file__).parent / "nanogpt"
     for path in written:
         assert path.parent == tmp_path / "new" / "gpt"
@@ -41,9 +48,16 @@ def test_write_refuses_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("nanogtp", "did you mean nanogpt?"), ("resnet", "there is nanogpt"), ("", "there is nanogpt")]
+    ("name", "hint"),
+    [
+        ("nanogtp", "did you mean nanogpt?"),
+        ("resnet", "there is nanogpt"),
+        ("", "there is nanogpt"),
+    ],
 )
-def test_unknown_template_names_the_known_and_the_nearest(tmp_path: Path, name: str, hint: str) -> None:
+def test_unknown_template_names_the_known_and_the_nearest(
+    tmp_path: Path, name: str, hint: str
+) -> None:
     with pytest.raises(templates.UnknownTemplateError) as caught:
         templates.write(name, tmp_path / "new")
     assert hint in str(caught.value)
@@ -52,7 +66,9 @@ def test_unknown_template_names_the_known_and_the_nearest(tmp_path: Path, name: 
         templates.describe(name)
 
 
-@pytest.mark.parametrize(("file", "size"), [("job.toml", "baby"), ("job.gpu.toml", "gpt2")])
+@pytest.mark.parametrize(
+    ("file", "size"), [("job.toml", "baby"), ("job.gpu.toml", "gpt2")]
+)
 def test_jobs_are_toml_that_the_program_understands(
     tmp_path: Path, load: Callable[[str], ModuleType], file: str, size: str
 ) -> None:
@@ -60,7 +76,10 @@ def test_jobs_are_toml_that_the_program_understands(
     job = tomllib.loads((tmp_path / file).read_text())
     python, program, *arguments = job["command"]
     assert (python, program) == ("python3", "launch.py"), shlex.join(job["command"])
-    resume = [argument.format(path="out/ckpt-000100.pt") for argument in job["checkpoint"]["resume_args"]]
+    resume = [
+        argument.format(path="out/ckpt-000100.pt")
+        for argument in job["checkpoint"]["resume_args"]
+    ]
     options = load("options").parse([*arguments, *resume])
     assert options.size == size
     assert options.resume == Path("out/ckpt-000100.pt")

@@ -13,7 +13,9 @@ ANSWERS = {prompt: f"the answer to {prompt} é" for prompt in SERIES}
 
 
 def answer_file(answers: object) -> bytes:
-    return json.dumps(answers, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps(
+        answers, sort_keys=True, ensure_ascii=False, separators=(",", ":")
+    ).encode()
 
 
 def answered(answers: object) -> dict[str, Any]:
@@ -25,9 +27,23 @@ def answered(answers: object) -> dict[str, Any]:
 def evidence(**changes: Any) -> Evidence:
     """A check that was passed, with the changes."""
     fields: dict[str, Any] = {
-        "check": "chk_1", "batch": "bat_1", "executor": "slurm/a100", "gpu_class": "practice-12", "trusted": "own/0",
-        "delivery": "stream", "settings": {"temperature": 0.5}, "engine": {"kind": "mock"}, "seed": 7, "series": SERIES,
-        "hidden": SERIES[4], "trusted_answer": ANSWERS[SERIES[4]], "deadline_s": 10.0, "released_at": NOW,
-        "hashed_at": NOW + 8, "claimed_at": NOW + 8.5, "expected": Expected("practice-12"), **answered(ANSWERS),
-    }  # fmt: skip
+        "check": "chk_1",
+        "batch": "bat_1",
+        "executor": "slurm/a100",
+        "gpu_class": "practice-12",
+        "trusted": "own/0",
+        "delivery": "stream",
+        "settings": {"temperature": 0.5},
+        "engine": {"kind": "mock"},
+        "seed": 7,
+        "series": SERIES,
+        "hidden": SERIES[4],
+        "trusted_answer": ANSWERS[SERIES[4]],
+        "deadline_s": 10.0,
+        "released_at": NOW,
+        "hashed_at": NOW + 8,
+        "claimed_at": NOW + 8.5,
+        "expected": Expected("practice-12"),
+        **answered(ANSWERS),
+    }
     return Evidence(**{**fields, **changes})

@@ -6,11 +6,13 @@ import random
 import pytest
 
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.verification.calibration import Range, calibrate, deadline_s, range_of
+from gpuyard.verification.calibration import calibrate, deadline_s, range_of
+from gpuyard.verification.claims import FigureRange
 
 
 def test_the_deadline_is_a_fifth_more_than_the_95th_percentile() -> None:
-    times = [float(number) for number in range(1, 102)]  # the 95th of a hundred steps is 96
+    # The 95th of a hundred steps is 96.
+    times = [float(number) for number in range(1, 102)]
     random.Random(1).shuffle(times)
     assert deadline_s(times) == pytest.approx(96 * 1.2)
     assert deadline_s([10.0] * 5) == pytest.approx(12)
@@ -32,16 +34,24 @@ def test_claims_have_their_time_where_every_run_could_make_them() -> None:
 
 
 def test_ranges_hold_what_was_seen_and_a_margin() -> None:
-    probes = [{"tflops": 100.0, "bandwidth_gbs": 700.0}, {"tflops": 110.0, "bandwidth_gbs": 690.0}]
+    probes = [
+        {"tflops": 100.0, "bandwidth_gbs": 700.0},
+        {"tflops": 110.0, "bandwidth_gbs": 690.0},
+    ]
     found = calibrate([10.0] * 5, probes, margin=0.1)
-    assert found.deadline_s == pytest.approx(12) and set(found.ranges) == {"tflops", "bandwidth_gbs"}
-    assert found.ranges["tflops"].low == pytest.approx(90) and found.ranges["tflops"].high == pytest.approx(121)
+    assert found.deadline_s == pytest.approx(12) and set(found.ranges) == {
+        "tflops",
+        "bandwidth_gbs",
+    }
+    assert found.ranges["tflops"].low == pytest.approx(90) and found.ranges[
+        "tflops"
+    ].high == pytest.approx(121)
     assert 95.0 in found.ranges["tflops"] and 130.0 not in found.ranges["tflops"]
 
 
 def test_a_range_holds_its_ends_and_no_figure_that_is_none() -> None:
-    assert 1.0 in Range(1, 2) and 2.0 in Range(1, 2)
-    assert math.nan not in Range(1, 2) and math.inf not in Range(1, 2)
+    assert 1.0 in FigureRange(1, 2) and 2.0 in FigureRange(1, 2)
+    assert math.nan not in FigureRange(1, 2) and math.inf not in FigureRange(1, 2)
 
 
 def test_a_class_without_a_gpu_has_no_ranges() -> None:
@@ -50,18 +60,25 @@ def test_a_class_without_a_gpu_has_no_ranges() -> None:
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
 def test_times_that_are_none_set_no_deadline(bad: float) -> None:
-    with pytest.raises(InvalidInputError, match=r"solve_s: has a figure of .*, not of more than 0"):
+    with pytest.raises(
+        InvalidInputError, match=r"solve_s: has a figure of .*, not of more than 0"
+    ):
         deadline_s([1.0] * 5 + [bad])
 
 
-@pytest.mark.parametrize(("times", "words"), [([], "has no figures"), ([1.0] * 4, "has 4 times; the slowest of few")])
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [([], "has no figures"), ([1.0] * 4, "has 4 times; the slowest of few")],
+)
 def test_too_few_times_set_no_deadline(times: list[float], words: str) -> None:
     with pytest.raises(InvalidInputError, match=f"solve_s: {words}"):
         deadline_s(times)
 
 
 def test_figures_that_make_no_range() -> None:
-    with pytest.raises(InvalidInputError, match="tflops: has a figure of -1, not of more than 0"):
+    with pytest.raises(
+        InvalidInputError, match="tflops: has a figure of -1, not of more than 0"
+    ):
         range_of("tflops", [100.0, -1.0])
     with pytest.raises(InvalidInputError, match=r"margin: is 1 \(give a part"):
         range_of("tflops", [100.0], 1.0)

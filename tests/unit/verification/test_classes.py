@@ -22,7 +22,12 @@ def test_every_class_has_its_traits():
     for cls in GPUClass:
         traits = TRAITS[cls]
         assert (traits.gpus, traits.memory_gb) == (1, GPU_CLASSES[cls].memory_gb)
-        assert traits.prompts > 0 and traits.solve_s > 0 and traits.prepare_s > 0 and traits.spin_up_s >= 0
+        assert (
+            traits.prompts > 0
+            and traits.solve_s > 0
+            and traits.prepare_s > 0
+            and traits.spin_up_s >= 0
+        )
     assert TRAITS[GPUClass.A6000].prompts == 240
     assert TRAITS[GPUClass.A6000].solve_s == 35
     assert [TRAITS[cls].prompts for cls in PracticeClass] == [12, 6]
@@ -30,18 +35,26 @@ def test_every_class_has_its_traits():
 
 
 def test_no_two_classes_have_one_name():
-    assert {cls.value for cls in GPUClass}.isdisjoint(cls.value for cls in PracticeClass)
+    assert {cls.value for cls in GPUClass}.isdisjoint(
+        cls.value for cls in PracticeClass
+    )
 
 
 def test_executor_classes_are_those_of_the_seed_and_map_to_gpu_classes():
-    assert {"spin_up-4min.gpu-24gb", "always_on.gpu-24gb", "always_on.llm.a6000"} <= set(ExecutorClass)
+    assert {
+        "spin_up-4min.gpu-24gb",
+        "always_on.gpu-24gb",
+        "always_on.llm.a6000",
+    } <= set(ExecutorClass)
     assert set(EXECUTOR_CLASSES) == set(GPU_CLASS_OF) == set(ExecutorClass)
     assert GPU_CLASS_OF[ExecutorClass.ALWAYS_ON_LLM_A6000] is GPUClass.A6000
     assert GPU_CLASS_OF[ExecutorClass.ALWAYS_ON_GPU_24GB] is None
     assert EXECUTOR_CLASSES[ExecutorClass.SPIN_UP_4MIN_GPU_24GB].spin_up_time == 240
     for name, gpu_class in GPU_CLASS_OF.items():
         if gpu_class:
-            assert EXECUTOR_CLASSES[name].gpu_vram_gb == GPU_CLASSES[gpu_class].memory_gb
+            assert (
+                EXECUTOR_CLASSES[name].gpu_vram_gb == GPU_CLASSES[gpu_class].memory_gb
+            )
 
 
 def test_a_table_that_lacks_a_row_is_refused():
@@ -59,11 +72,14 @@ def test_a_table_that_lacks_a_row_is_refused():
 @pytest.mark.parametrize(
     ("name", "found"),
     [
-        ("a6000", GPUClass.A6000), ("RTX 4090", GPUClass.RTX_4090), ("nvidia h200", GPUClass.H200),
-        ("a100-80gb", GPUClass.A100_80GB), ("practice-12", PracticeClass.PRACTICE_12),
+        ("a6000", GPUClass.A6000),
+        ("RTX 4090", GPUClass.RTX_4090),
+        ("nvidia h200", GPUClass.H200),
+        ("a100-80gb", GPUClass.A100_80GB),
+        ("practice-12", PracticeClass.PRACTICE_12),
         (" Practice-6", PracticeClass.PRACTICE_6),
     ],
-)  # fmt: skip
+)
 def test_a_class_by_its_name(name: str, found: object):
     assert class_of(name) is found
 

@@ -16,83 +16,149 @@ from gpuyard.domain.errors import InvalidInputError
 from gpuyard.verification import evidence as module
 from gpuyard.verification import receipts
 from gpuyard.verification.claims import Expected
-from gpuyard.verification.evidence import LARGEST, Verdict, check, public_order, write
+from gpuyard.verification.evidence import (
+    LARGEST,
+    CheckedEvidence,
+    check_evidence,
+    public_order,
+    write_evidence,
+)
 from gpuyard.verification.keys import public_hex, public_pem
 from gpuyard.verification.receipts import Receipt
-from gpuyard.verification.trust import Outcome
-from gpuyard.verification.verdict import Evidence
-from tests.unit.verification.bundles import ANSWERS, NOW, SERIES, answer_file, answered, evidence
+from gpuyard.verification.verdict import CheckOutcome, Evidence
+from tests.unit.verification.bundles import (
+    ANSWERS,
+    NOW,
+    SERIES,
+    answer_file,
+    answered,
+    evidence,
+)
 
-KEY, OTHER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+KEY = Ed25519PrivateKey.generate()
+OTHER = Ed25519PrivateKey.generate()
 WRONG = answered({**ANSWERS, SERIES[4]: "another"})
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """Evidence of a failed check."""
-    assert write(tmp_path / "evidence.json", evidence(**WRONG), KEY) is Outcome.FAILED
+    assert (
+        write_evidence(tmp_path / "evidence.json", evidence(**WRONG), KEY)
+        is CheckOutcome.FAILED
+    )
     return tmp_path / "evidence.json"
 
 
-def failing(verdict: Verdict) -> set[str]:
+def failing(verdict: CheckedEvidence) -> set[str]:
     return {line.name for line in verdict.about_file if line.ok is False}
 
 
 def change(file: Path, key: Ed25519PrivateKey | None = None, **fields: Any) -> None:
-    """Change fields of the evidence, and sign it anew where there is a key; `outcome` stands beside them."""
+    """Change fields of the evidence, and sign it anew where there is a key; `outcome`
+    stands beside them.
+    """
     whole = json.loads(file.read_bytes())
     body = whole["body"]
     for name, value in fields.items():
         (body if name == "outcome" else body["evidence"])[name] = value
     if key:
         raw = msgspec.json.encode(body)
-        whole |= {"key": public_hex(key), "signature": key.sign(vars(module)["_CONTEXT"] + raw).hex()}
+        whole |= {
+            "key": public_hex(key),
+            "signature": key.sign(vars(module)["_CONTEXT"] + raw).hex(),
+        }
     file.write_bytes(msgspec.json.encode(whole))
 
 
-@pytest.mark.parametrize("form", [public_hex(KEY), public_pem(KEY), None], ids=["hex", "pem", "none"])
+@pytest.mark.parametrize(
+    "form", [public_hex(KEY), public_pem(KEY), None], ids=["hex", "pem", "none"]
+)
 def test_a_failure_is_proven_line_by_line(file: Path, form: str | None) -> None:
-    verdict = check(file, form)
-    assert verdict.sound and verdict.outcome is Outcome.FAILED
-    assert (verdict.check, verdict.executor, verdict.gpu_class) == ("chk_1", "slurm/a100", "practice-12")
-    assert [line.name for line in verdict.about_file] == ["signature", "signer", "series", "hidden", "outcome"]
+    verdict = check_evidence(file, form)
+    assert verdict.sound and verdict.outcome is CheckOutcome.FAILED
+    assert (verdict.check, verdict.executor, verdict.gpu_class) == (
+        "chk_1",
+        "slurm/a100",
+        "practice-12",
+    )
+    assert [line.name for line in verdict.about_file] == [
+        "signature",
+        "signer",
+        "series",
+        "hidden",
+        "outcome",
+    ]
     assert {line.name: line.ok for line in verdict.about_check} == {
-        "hash": True, "answers": True, "comparison": False, "deadline": True,
-    }  # fmt: skip
-    assert {line.name: line.ok for line in verdict.about_file}["signer"] is (None if form is None else True)
+        "hash": True,
+        "answers": True,
+        "comparison": False,
+        "deadline": True,
+    }
+    assert {line.name: line.ok for line in verdict.about_file}["signer"] is (
+        None if form is None else True
+    )
     assert all(line.reason for line in (*verdict.about_file, *verdict.about_check))
 
 
 def test_a_passed_check_and_an_excused_one_are_proven_too(tmp_path: Path) -> None:
-    receipt = receipts.sign(Receipt("rcp_1", "slurm/a100", "job_1", "practice-12", NOW - 60, 600, "yard"), KEY)
+    receipt = receipts.sign(
+        Receipt(
+            "rcp_1", "slurm/a100", "job_1", "practice-12", NOW - 60, 600, "instance"
+        ),
+        KEY,
+    )
     declined: dict[str, Any] = {
-        "sha256": None, "answers": None, "declined_at": NOW, "receipts": (receipt,),
-        "issuers": {"yard": public_hex(KEY)},
-    }  # fmt: skip
-    for changes, outcome in (({}, Outcome.PASSED), (declined, Outcome.EXCUSED), ({"fault": "x"}, Outcome.BLAMELESS)):
-        assert write(tmp_path / outcome, evidence(**changes), KEY) is outcome
-        verdict = check(tmp_path / outcome, public_hex(KEY))
+        "sha256": None,
+        "answers": None,
+        "declined_at": NOW,
+        "receipts": (receipt,),
+        "issuers": {"instance": public_hex(KEY)},
+    }
+    for changes, outcome in (
+        ({}, CheckOutcome.PASSED),
+        (declined, CheckOutcome.EXCUSED),
+        ({"fault": "x"}, CheckOutcome.BLAMELESS),
+    ):
+        assert write_evidence(tmp_path / outcome, evidence(**changes), KEY) is outcome
+        verdict = check_evidence(tmp_path / outcome, public_hex(KEY))
         assert verdict.sound and verdict.outcome is outcome
 
 
 def test_evidence_is_of_its_time_and_of_no_other(tmp_path: Path) -> None:
     """So that one which was good long ago does not pass for one of today."""
     times: dict[str, dict[str, Any]] = {
-        "seed": {}, "declined": {"released_at": None, "declined_at": NOW + 5}, "neither": {"released_at": None},
-    }  # fmt: skip
+        "seed": {},
+        "declined": {"released_at": None, "declined_at": NOW + 5},
+        "neither": {"released_at": None},
+    }
     for name, changes in times.items():
-        write(tmp_path / name, evidence(**changes), KEY)
-    found = {name: check(tmp_path / name) for name in times}
-    assert {name: one.at for name, one in found.items()} == {"seed": NOW, "declined": NOW + 5, "neither": None}
+        write_evidence(tmp_path / name, evidence(**changes), KEY)
+    found = {name: check_evidence(tmp_path / name) for name in times}
+    assert {name: one.at for name, one in found.items()} == {
+        "seed": NOW,
+        "declined": NOW + 5,
+        "neither": None,
+    }
     assert {one.delivery for one in found.values()} == {"stream"}
 
 
 def test_everything_that_went_in_comes_out(tmp_path: Path) -> None:
-    expected = Expected("a100-80gb", inventory=True, speed=True, vram_gb=68.0, vram_digest="ab" * 32, shared={"u": "x"})
-    whole = evidence(
-        expected=expected, claims={"inventory": [], "speed": {"tflops": 1.5}}, seed=-(2**63), trusted="é\u2028"
+    expected = Expected(
+        "a100-80gb",
+        inventory=True,
+        speed=True,
+        vram_gb=68.0,
+        vram_digest="ab" * 32,
+        shared={"u": "x"},
     )
-    write(tmp_path / "a", whole, KEY)
+    whole = evidence(
+        expected=expected,
+        claims={"inventory": [], "speed": {"tflops": 1.5}},
+        seed=-(2**63),
+        trusted="é\u2028",
+    )
+    write_evidence(tmp_path / "a", whole, KEY)
     body = msgspec.json.decode((tmp_path / "a").read_bytes())["body"]
     assert msgspec.convert(body["evidence"], Evidence, strict=False) == whole
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
@@ -113,25 +179,30 @@ CHANGES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", CHANGES, ids=lambda fields: next(iter(fields)))
-def test_whatever_is_changed_the_signature_shows_it(file: Path, fields: dict[str, Any]) -> None:
+def test_whatever_is_changed_the_signature_shows_it(
+    file: Path, fields: dict[str, Any]
+) -> None:
     change(file, **fields)
-    verdict = check(file, public_hex(KEY))
+    verdict = check_evidence(file, public_hex(KEY))
     assert not verdict.sound and "signature" in failing(verdict)
 
 
 def test_one_changed_byte_of_the_body_shows(file: Path) -> None:
     content = file.read_bytes()
     file.write_bytes(content.replace(b'"seed":7', b'"seed": 7'))
-    assert failing(check(file)) == {"signature"}
+    assert failing(check_evidence(file)) == {"signature"}
 
 
 def test_signed_anew_by_another_it_is_another_signer(file: Path) -> None:
     change(file, OTHER, executor="slurm/rival")
-    assert failing(check(file, public_hex(KEY))) == {"signer"}
-    # Without the yard's key nobody can tell, and that is said.
-    verdict = check(file)
-    assert verdict.sound and {line.name: line.ok for line in verdict.about_file}["signer"] is None
-    assert "give the yard's key" in verdict.about_file[1].reason
+    assert failing(check_evidence(file, public_hex(KEY))) == {"signer"}
+    # Without the instance's key nobody can tell, and that is said.
+    verdict = check_evidence(file)
+    assert (
+        verdict.sound
+        and {line.name: line.ok for line in verdict.about_file}["signer"] is None
+    )
+    assert "give the instance's key" in verdict.about_file[1].reason
 
 
 @pytest.mark.parametrize(
@@ -143,35 +214,56 @@ def test_signed_anew_by_another_it_is_another_signer(file: Path) -> None:
         ({"series": [*SERIES, SERIES[0]]}, "series"),
     ],
 )
-def test_a_yard_that_signs_what_does_not_follow_is_found_out(file: Path, fields: dict[str, Any], name: str) -> None:
+def test_a_instance_that_signs_what_does_not_follow_is_found_out(
+    file: Path, fields: dict[str, Any], name: str
+) -> None:
     change(file, KEY, **fields)
-    verdict = check(file, public_hex(KEY))
-    assert not verdict.sound and name in failing(verdict) and "signature" not in failing(verdict)
+    verdict = check_evidence(file, public_hex(KEY))
+    assert (
+        not verdict.sound
+        and name in failing(verdict)
+        and "signature" not in failing(verdict)
+    )
 
 
-def test_what_was_signed_as_a_receipt_is_no_evidence(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_signed_as_a_receipt_is_no_evidence(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_CONTEXT", vars(receipts)["_CONTEXT"])
     change(file, KEY)
     monkeypatch.undo()
-    assert failing(check(file)) == {"signature"}
+    assert failing(check_evidence(file)) == {"signature"}
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        b"", b"\x00" * 100, b"PK\x03\x04" + b"\x00" * 100, b"{}", b"[]", b"5", b"\xff\xfe", b"[" * 10**6,
-        b'{"a":' * 10**5, b'{"format": "gpuyard evidence", "version": 1}',
-        b'{"format":"gpuyard evidence","version":1,"key":"","signature":"","body":' + b"[" * 10**6 + b"}",
+        b"",
+        b"\x00" * 100,
+        b"PK\x03\x04" + b"\x00" * 100,
+        b"{}",
+        b"[]",
+        b"5",
+        b"\xff\xfe",
+        b"[" * 10**6,
+        b'{"a":' * 10**5,
+        b'{"format": "gpuyard evidence", "version": 1}',
+        b'{"format":"gpuyard evidence","version":1,"key":"","signature":"","body":'
+        + b"[" * 10**6
+        + b"}",
         b'{"format":"gpuyard evidence","version":1,"key":"","signature":"","body":{}}',
     ],
-)  # fmt: skip
-def test_a_file_that_is_no_evidence_gets_one_error(tmp_path: Path, content: bytes) -> None:
+)
+def test_a_file_that_is_no_evidence_gets_one_error(
+    tmp_path: Path, content: bytes
+) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(content)
     with pytest.raises(
-        InvalidInputError, match=r"x\.json: is no .* \(give a file that `gpuyard verify evidence` wrote"
+        InvalidInputError,
+        match=r"x\.json: is no .* \(give a file that `gpuyard verify evidence` wrote",
     ):
-        check(path)
+        check_evidence(path)
 
 
 def test_every_cut_is_noticed(file: Path) -> None:
@@ -179,64 +271,88 @@ def test_every_cut_is_noticed(file: Path) -> None:
     for length in range(0, len(content) - 1, 37):
         file.write_bytes(content[:length])
         with pytest.raises(InvalidInputError, match=r"evidence\.json: is no"):
-            check(file)
+            check_evidence(file)
 
 
 @pytest.mark.parametrize(
     ("fields", "words"),
-    [({"seed": "x"}, r"Expected `int`, got `str` - at `\$.evidence.seed`"), ({"more": 1}, "unknown field `more`"),
-     ({"outcome": "great"}, "Invalid enum value 'great'"), ({"answers": "?"}, "Invalid base64"),
-     ({"series": [1]}, r"Expected `str`, got `int` - at `\$.evidence.series")],
-)  # fmt: skip
-def test_a_field_that_is_wrong_is_named(file: Path, fields: dict[str, Any], words: str) -> None:
+    [
+        ({"seed": "x"}, r"Expected `int`, got `str` - at `\$.evidence.seed`"),
+        ({"more": 1}, "unknown field `more`"),
+        ({"outcome": "great"}, "Invalid enum value 'great'"),
+        ({"answers": "?"}, "Invalid base64"),
+        ({"series": [1]}, r"Expected `str`, got `int` - at `\$.evidence.series"),
+    ],
+)
+def test_a_field_that_is_wrong_is_named(
+    file: Path, fields: dict[str, Any], words: str
+) -> None:
     change(file, KEY, **fields)
     with pytest.raises(InvalidInputError, match=words):
-        check(file)
+        check_evidence(file)
 
 
 def test_another_version_is_told(file: Path) -> None:
     file.write_bytes(file.read_bytes().replace(b'"version":1', b'"version":2', 1))
-    with pytest.raises(InvalidInputError, match="is 'gpuyard evidence' of version 2, not 'gpuyard evidence' of 1"):
-        check(file)
+    with pytest.raises(
+        InvalidInputError,
+        match="is 'gpuyard evidence' of version 2, not 'gpuyard evidence' of 1",
+    ):
+        check_evidence(file)
 
 
 def test_what_is_no_file_holds_nobody_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "nothing", tmp_path / "pipe", Path("/dev/zero")):
         with pytest.raises(InvalidInputError, match="is no file that can be read"):
-            check(path)
+            check_evidence(path)
 
 
 def test_a_key_that_is_none_is_refused(file: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"key: is 'abc', which is no public"):
-        check(file, "abc")
+        check_evidence(file, "abc")
 
 
 def test_a_file_of_any_size_costs_bounded_memory(tmp_path: Path) -> None:
-    """One that is too large is not read, and one that is made to be costly stays within bounds."""
-    large, costly = tmp_path / "large", tmp_path / "costly"
+    """One that is too large is not read, and one that is made to be costly stays within
+    bounds.
+    """
+    large = tmp_path / "large"
+    costly = tmp_path / "costly"
     with large.open("wb") as file:
         file.truncate(2**40)  # a hole: it takes no room
-    write(costly, evidence(claims={"x": "MARK"}), KEY)
+    write_evidence(costly, evidence(claims={"x": "MARK"}), KEY)
     room = LARGEST - costly.stat().st_size - 100
-    costly.write_bytes(costly.read_bytes().replace(b'"MARK"', b"[" + b"{}," * (room // 3) + b"{}]"))
+    costly.write_bytes(
+        costly.read_bytes().replace(b'"MARK"', b"[" + b"{}," * (room // 3) + b"{}]")
+    )
     program = (
-        "import sys; from pathlib import Path; from gpuyard.verification.evidence import check\n"
+        "import sys; from pathlib import Path; from gpuyard.verification.evidence"
+        " import check_evidence\n"
         "from gpuyard.domain.errors import InvalidInputError\n"
-        "try: check(Path(sys.argv[1])); print('read')\n"
+        "try: check_evidence(Path(sys.argv[1])); print('read')\n"
         "except InvalidInputError as error: print(error)\n"
         # `ru_maxrss` would begin with what the process that started it has.
-        "print(int(Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0]) // 1024)"
+        "print(int(Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0])"
+        " // 1024)"
     )
-    for path, said, most_mb in ((large, "larger than evidence ever is", 200), (costly, "read", 900)):
-        done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True)
+    for path, said, most_mb in (
+        (large, "larger than evidence ever is", 200),
+        (costly, "read", 900),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", program, path],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         told, megabytes = done.stdout.splitlines()
         assert said in told and int(megabytes) < most_mb
 
 
 def test_what_would_be_too_large_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"answers: make \d+ bytes of evidence"):
-        write(tmp_path / "a", evidence(**answered({"x": "y" * LARGEST})), KEY)
+        write_evidence(tmp_path / "a", evidence(**answered({"x": "y" * LARGEST})), KEY)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -246,7 +362,7 @@ def test_a_disk_that_is_full_leaves_what_was_there(file: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
     try:
         with pytest.raises(OSError, match="File too large"):
-            write(file, evidence(), KEY)
+            write_evidence(file, evidence(), KEY)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert file.read_bytes() == before and list(file.parent.iterdir()) == [file]
@@ -255,8 +371,17 @@ def test_a_disk_that_is_full_leaves_what_was_there(file: Path) -> None:
 def test_no_secret_of_an_order_goes_into_it() -> None:
     order: dict[str, Any] = {
         "settings": {"temperature": 0.5, "max_tokens": 256},
-        "engine": {"kind": "openai", "model": "llama", "url": "http://user:word@host", "api_key": "s3cret"},
-        "stream": {"key": "-----BEGIN PRIVATE KEY-----"}, "seed": 7,
-    }  # fmt: skip
-    assert public_order(order) == ({"temperature": 0.5, "max_tokens": 256}, {"kind": "openai", "model": "llama"})
+        "engine": {
+            "kind": "openai",
+            "model": "llama",
+            "url": "http://user:word@host",
+            "api_key": "s3cret",
+        },
+        "stream": {"key": "-----BEGIN PRIVATE KEY-----"},
+        "seed": 7,
+    }
+    assert public_order(order) == (
+        {"temperature": 0.5, "max_tokens": 256},
+        {"kind": "openai", "model": "llama"},
+    )
     assert answer_file({"b": "é", "a": ""}) == '{"a":"","b":"é"}'.encode()

@@ -7,17 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.verification.files import split_file
 from gpuyard.verification.prompts import (
     MAX_PROMPT_BYTES,
     chosen_prompts,
     parse_prompts,
     problem_of,
     read_prompt_file,
+    split_file,
     to_file,
 )
 
-SOUND = st.text(st.characters(codec="utf-8"), min_size=1).filter(lambda text: problem_of(text) is None)
+SOUND = st.text(st.characters(codec="utf-8"), min_size=1).filter(
+    lambda text: problem_of(text) is None
+)
 
 
 @given(st.lists(SOUND, unique=True, max_size=8))
@@ -28,7 +30,14 @@ def test_sound_prompts_come_back(prompts: list[str]):
         assert split_file(data) == tuple(prompts)
 
 
-@given(st.lists(st.text() | st.none() | st.integers() | st.sampled_from(["one", "two\n", "a\nb", " three "])))
+@given(
+    st.lists(
+        st.text()
+        | st.none()
+        | st.integers()
+        | st.sampled_from(["one", "two\n", "a\nb", " three "])
+    )
+)
 def test_what_a_generator_made_is_used_as_far_as_it_is_sound(made: list[object]):
     try:
         chosen = chosen_prompts(made, 2)
@@ -55,12 +64,20 @@ def test_of_too_many_prompts_the_first_are_chosen():
         (b"one\n\nthree\n", "holds a prompt in line 2 that is empty"),
         (b"one\nt\xe9o\nthree\n", "is not UTF-8 at byte 5 (0xe9)"),
         ("one\ntwo\nthree\n".encode("utf-16"), "is not UTF-8 at byte 0 (0xff)"),
-        (b"one\ntw\x00o\nthree\n", "holds a prompt in line 2 that has a control character"),
-        (b"one\ntwo\n" + b"x" * (MAX_PROMPT_BYTES + 1), "has 8,193 bytes, and at most 8,192"),
+        (
+            b"one\ntw\x00o\nthree\n",
+            "holds a prompt in line 2 that has a control character",
+        ),
+        (
+            b"one\ntwo\n" + b"x" * (MAX_PROMPT_BYTES + 1),
+            "has 8,193 bytes, and at most 8,192",
+        ),
         (b"x" * 10 * MAX_PROMPT_BYTES, "has more than 24,582 bytes"),
     ],
 )
-def test_a_file_that_is_wrong_gets_one_clear_error(tmp_path: Path, data: bytes, words: str):
+def test_a_file_that_is_wrong_gets_one_clear_error(
+    tmp_path: Path, data: bytes, words: str
+):
     path = tmp_path / "prompts.txt"
     path.write_bytes(data)
     with pytest.raises(InvalidInputError) as caught:

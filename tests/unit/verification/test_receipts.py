@@ -1,4 +1,6 @@
-"""Receipts: they excuse the one executor at the one time that they were signed for, once."""
+"""Receipts: they excuse the one executor at the one time that they were signed for,
+once.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,20 +16,40 @@ from gpuyard.verification import receipts
 from gpuyard.verification.receipts import Receipt, ReceiptError, excuse, read, sign
 
 NOW = 1_790_000_000.0
-KEY, OTHER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
-KEYS = {"yard": KEY.public_key()}
-RECEIPT = Receipt("rcp_1", "slurm/a100", "job_1", "a100-80gb", NOW - 60, 600, "yard")
+KEY = Ed25519PrivateKey.generate()
+OTHER = Ed25519PrivateKey.generate()
+KEYS = {"instance": KEY.public_key()}
+RECEIPT = Receipt(
+    "rcp_1", "slurm/a100", "job_1", "a100-80gb", NOW - 60, 600, "instance"
+)
 SIGNED = sign(RECEIPT, KEY)
 
 
-def reading(receipt: object, now: float = NOW, used: tuple[str, ...] = (), **changed: Any) -> Receipt:
-    return read(receipt, KEYS, changed.get("executor", "slurm/a100"), now, used,
-                gpu_class=changed.get("gpu_class", "a100-80gb"))  # fmt: skip
+def reading(
+    receipt: object, now: float = NOW, used: tuple[str, ...] = (), **changed: Any
+) -> Receipt:
+    return read(
+        receipt,
+        KEYS,
+        changed.get("executor", "slurm/a100"),
+        now,
+        used,
+        gpu_class=changed.get("gpu_class", "a100-80gb"),
+    )
 
 
 def test_a_receipt_is_read_as_it_was_signed() -> None:
     assert reading(SIGNED) == RECEIPT
-    assert set(SIGNED) == {"id", "executor", "job", "class", "started_at", "valid_s", "issuer", "signature"}
+    assert set(SIGNED) == {
+        "id",
+        "executor",
+        "job",
+        "class",
+        "started_at",
+        "valid_s",
+        "issuer",
+        "signature",
+    }
 
 
 def test_the_order_of_fields_and_the_kind_of_a_number_are_no_part_of_it() -> None:
@@ -35,13 +57,23 @@ def test_the_order_of_fields_and_the_kind_of_a_number_are_no_part_of_it() -> Non
     assert reading(dict(reversed(whole.items()))) == RECEIPT
 
 
-@pytest.mark.parametrize("field", ["id", "executor", "job", "class", "started_at", "valid_s"])
+@pytest.mark.parametrize(
+    "field", ["id", "executor", "job", "class", "started_at", "valid_s"]
+)
 def test_a_changed_field_is_a_forgery(field: str) -> None:
-    """As the executor would change it: to be read for itself, for this class, for now, and as if it were new."""
+    """As the executor would change it: to be read for itself, for this class, for now,
+    and as if it were new.
+    """
     value = SIGNED[field]
-    changed = {**SIGNED, field: value + 1 if isinstance(value, float | int) else f"{value}x"}
-    read_as: dict[str, Any] = {"executor": changed["executor"], "gpu_class": changed["class"]}
-    with pytest.raises(ReceiptError, match="is not signed by 'yard'"):
+    changed = {
+        **SIGNED,
+        field: value + 1 if isinstance(value, float | int) else f"{value}x",
+    }
+    read_as: dict[str, Any] = {
+        "executor": changed["executor"],
+        "gpu_class": changed["class"],
+    }
+    with pytest.raises(ReceiptError, match="is not signed by 'instance'"):
         reading(changed, **read_as)
 
 
@@ -58,11 +90,13 @@ def test_values_that_change_places_are_a_forgery() -> None:
 def test_a_key_that_is_not_known_and_a_known_name_with_another_key() -> None:
     with pytest.raises(ReceiptError, match="by 'mine', whose key is not known"):
         reading(sign(replace(RECEIPT, issuer="mine"), OTHER))
-    with pytest.raises(ReceiptError, match="is not signed by 'yard'"):
+    with pytest.raises(ReceiptError, match="is not signed by 'instance'"):
         reading(sign(RECEIPT, OTHER))
 
 
-def test_what_the_key_signs_for_other_uses_is_no_receipt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_key_signs_for_other_uses_is_no_receipt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     context = vars(evidence_module)["_CONTEXT"]
     monkeypatch.setattr(receipts, "_CONTEXT", context)
     as_evidence = sign(RECEIPT, KEY)
@@ -82,7 +116,9 @@ def test_what_the_key_signs_for_other_uses_is_no_receipt(monkeypatch: pytest.Mon
         ({"used": ("rcp_1",)}, "has excused before"),
     ],
 )
-def test_it_excuses_nobody_else_at_no_other_time_and_once(change: dict[str, Any], words: str) -> None:
+def test_it_excuses_nobody_else_at_no_other_time_and_once(
+    change: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ReceiptError, match=words):
         reading(SIGNED, **change)
 
@@ -93,7 +129,9 @@ def test_it_counts_to_its_limits_and_clocks_may_differ_a_little(now: float) -> N
 
 
 @pytest.mark.parametrize("valid_s", [0, -1, 24 * 3600 + 1, 1e300])
-def test_one_that_excuses_for_ever_is_refused_though_it_is_signed(valid_s: float) -> None:
+def test_one_that_excuses_for_ever_is_refused_though_it_is_signed(
+    valid_s: float,
+) -> None:
     with pytest.raises(ReceiptError, match=r"is valid for|not a number of seconds"):
         reading(sign(replace(RECEIPT, valid_s=valid_s), KEY))
 
@@ -122,19 +160,37 @@ def test_what_is_no_receipt(change: dict[str, Any], words: str) -> None:
         reading({**SIGNED, **change})
 
 
-@given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda inner: st.lists(inner)
-                    | st.dictionaries(st.sampled_from(sorted(SIGNED)), inner)))  # fmt: skip
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(),
+        lambda inner: (
+            st.lists(inner) | st.dictionaries(st.sampled_from(sorted(SIGNED)), inner)
+        ),
+    )
+)
 def test_anything_at_all_is_refused_in_the_same_way(anything: object) -> None:
     with pytest.raises(ReceiptError):
         reading(anything)
 
 
 def excused(*given_receipts: object, slots: int = 1) -> int:
-    return len(excuse(given_receipts, KEYS, "slurm/a100", NOW, (), gpu_class="a100-80gb", slots=slots))
+    return len(
+        excuse(
+            given_receipts,
+            KEYS,
+            "slurm/a100",
+            NOW,
+            (),
+            gpu_class="a100-80gb",
+            slots=slots,
+        )
+    )
 
 
 def another(number: int, **changes: Any) -> dict[str, Any]:
-    return sign(replace(RECEIPT, id=f"rcp_{number}", job=f"job_{number}", **changes), KEY)
+    return sign(
+        replace(RECEIPT, id=f"rcp_{number}", job=f"job_{number}", **changes), KEY
+    )
 
 
 def test_all_slots_are_to_be_shown_at_work() -> None:
@@ -146,14 +202,28 @@ def test_all_slots_are_to_be_shown_at_work() -> None:
     ("make", "slots", "words"),
     [
         (lambda: (), 1, "0 for now, and all 1 of its slots"),
-        (lambda: (SIGNED,), 2, "1 for now, and all 2"),  # the other one could have done the check
-        (lambda: (SIGNED, another(2)), 1, "2 for now, and all 1"),  # one GPU does not do both at once
+        (
+            lambda: (SIGNED,),
+            2,
+            "1 for now, and all 2",
+        ),  # the other one could have done the check
+        (
+            lambda: (SIGNED, another(2)),
+            1,
+            "2 for now, and all 1",
+        ),  # one GPU does not do both at once
         (lambda: (SIGNED, SIGNED), 2, "of one id came twice"),
-        (lambda: (SIGNED, sign(replace(RECEIPT, id="rcp_2"), KEY)), 2, "of one job came twice"),
+        (
+            lambda: (SIGNED, sign(replace(RECEIPT, id="rcp_2"), KEY)),
+            2,
+            "of one job came twice",
+        ),
         (lambda: (SIGNED, another(2, started_at=NOW + 60)), 2, "in the future"),
         (lambda: (SIGNED,) * 65, 65, "come 65 at once"),
     ],
 )
-def test_an_excuse_that_is_none(make: Callable[[], tuple[object, ...]], slots: int, words: str) -> None:
+def test_an_excuse_that_is_none(
+    make: Callable[[], tuple[object, ...]], slots: int, words: str
+) -> None:
     with pytest.raises(ReceiptError, match=words):
         excused(*make(), slots=slots)

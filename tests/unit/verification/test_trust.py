@@ -1,87 +1,108 @@
-"""Trust, quarantine, and the chance of catching a cheater, held against simulations and against common sense."""
+"""Trust, quarantine, and the chance of catching a cheater, held against simulations and
+against common sense.
+"""
 
 import math
-import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuyard.verification.trust import (
-    HALF_LIFE_S,
-    Outcome,
-    Trust,
-    batches_for,
-    catches,
-    chance,
-    expected_batches,
-    expected_s,
-    quarantine_s,
+from gpuyard.verification.trust import HALF_LIFE_S, TrustEstimate, quarantine_s
+from gpuyard.verification.verdict import CheckOutcome
+
+HOUR = 3600.0
+DAY = 86400.0
+PARTS = st.floats(0, 1)
+RECORDS = st.lists(
+    st.sampled_from([CheckOutcome.PASSED, CheckOutcome.FAILED]), max_size=200
 )
 
-HOUR, DAY = 3600.0, 86400.0
-PARTS = st.floats(0, 1)
-RECORDS = st.lists(st.sampled_from([Outcome.PASSED, Outcome.FAILED]), max_size=200)
 
-
-def after(*outcomes: Outcome, every_s: float = HOUR) -> Trust:
-    trust = Trust()
+def after(*outcomes: CheckOutcome, every_s: float = HOUR) -> TrustEstimate:
+    trust = TrustEstimate()
     for number, outcome in enumerate(outcomes):
         trust = trust.after(outcome, number * every_s)
     return trust
 
 
 def test_an_unknown_executor_starts_low_and_earns_more_with_each_check() -> None:
-    scores = [after(*[Outcome.PASSED] * count).score for count in range(30)]
+    scores = [after(*[CheckOutcome.PASSED] * count).score for count in range(30)]
     assert scores[0] == 0.25
     assert scores == sorted(set(scores)) and scores[-1] > 0.85
 
 
 def test_one_failure_costs_more_than_several_passes_bring() -> None:
-    good = after(*[Outcome.PASSED] * 20)
-    failed = good.after(Outcome.FAILED, good.at)
-    assert failed.score < after(*[Outcome.PASSED] * 15).score
+    good = after(*[CheckOutcome.PASSED] * 20)
+    failed = good.after(CheckOutcome.FAILED, good.at)
+    assert failed.score < after(*[CheckOutcome.PASSED] * 15).score
 
 
 def test_nobody_saves_up_for_a_fraud() -> None:
-    """Ten times the passes hardly soften a failure, and a few failures end what any record has earned."""
-    long, short = after(*[Outcome.PASSED] * 1000), after(*[Outcome.PASSED] * 100)
+    """Ten times the passes hardly soften a failure, and a few failures end what any
+    record has earned.
+    """
+    long = after(*[CheckOutcome.PASSED] * 1000)
+    short = after(*[CheckOutcome.PASSED] * 100)
     assert long.score - short.score < 0.02
-    assert long.after(Outcome.FAILED, long.at).score - short.after(Outcome.FAILED, short.at).score < 0.02
+    assert (
+        long.after(CheckOutcome.FAILED, long.at).score
+        - short.after(CheckOutcome.FAILED, short.at).score
+        < 0.02
+    )
     fallen = long
     for _ in range(12):
-        fallen = fallen.after(Outcome.FAILED, fallen.at)
-    assert fallen.score < Trust().score + 0.1
+        fallen = fallen.after(CheckOutcome.FAILED, fallen.at)
+    assert fallen.score < TrustEstimate().score + 0.1
 
 
 def test_a_new_name_gains_little_and_after_any_good_record_loses() -> None:
-    assert Trust().score - after(Outcome.FAILED).score < 0.2
-    assert after(*[Outcome.PASSED] * 10, Outcome.FAILED).score > Trust().score
+    assert TrustEstimate().score - after(CheckOutcome.FAILED).score < 0.2
+    assert (
+        after(*[CheckOutcome.PASSED] * 10, CheckOutcome.FAILED).score
+        > TrustEstimate().score
+    )
 
 
 def test_evidence_fades_towards_the_prior_from_both_sides() -> None:
-    good, bad = after(*[Outcome.PASSED] * 20), after(*[Outcome.FAILED] * 3)
+    good = after(*[CheckOutcome.PASSED] * 20)
+    bad = after(*[CheckOutcome.FAILED] * 3)
     later = 10 * HALF_LIFE_S
-    assert abs(good.faded(later).score - 0.25) < 0.01 and abs(bad.faded(later).score - 0.25) < 0.01
+    assert (
+        abs(good.faded(later).score - 0.25) < 0.01
+        and abs(bad.faded(later).score - 0.25) < 0.01
+    )
     half = good.faded(good.at + HALF_LIFE_S)
-    assert math.isclose(half.alpha - 1, (good.alpha - 1) / 2) and math.isclose(half.beta, 3)
+    assert math.isclose(half.alpha - 1, (good.alpha - 1) / 2) and math.isclose(
+        half.beta, 3
+    )
 
 
 def test_excuses_and_what_is_nobodys_fault_say_nothing() -> None:
-    trust = after(*[Outcome.PASSED] * 5)
-    assert trust.after(Outcome.EXCUSED, trust.at) == trust == trust.after(Outcome.BLAMELESS, trust.at)
+    trust = after(*[CheckOutcome.PASSED] * 5)
+    assert (
+        trust.after(CheckOutcome.EXCUSED, trust.at)
+        == trust
+        == trust.after(CheckOutcome.BLAMELESS, trust.at)
+    )
 
 
 def test_a_clock_that_is_set_back_changes_nothing() -> None:
-    trust = after(Outcome.PASSED, Outcome.PASSED, every_s=DAY)
+    trust = after(CheckOutcome.PASSED, CheckOutcome.PASSED, every_s=DAY)
     assert trust.faded(0.0) == trust
 
 
 @given(RECORDS, st.floats(0, 30 * DAY))
-def test_a_score_is_a_chance_and_a_pass_never_lowers_it(record: list[Outcome], every_s: float) -> None:
+def test_a_score_is_a_chance_and_a_pass_never_lowers_it(
+    record: list[CheckOutcome], every_s: float
+) -> None:
     trust = after(*record, every_s=every_s)
     assert 0 < trust.score < 1 and trust.alpha + trust.beta <= 64.001
-    assert trust.after(Outcome.PASSED, trust.at).score > trust.score > trust.after(Outcome.FAILED, trust.at).score
+    assert (
+        trust.after(CheckOutcome.PASSED, trust.at).score
+        > trust.score
+        > trust.after(CheckOutcome.FAILED, trust.at).score
+    )
 
 
 def test_quarantine_grows_with_each_failure_to_a_limit() -> None:
@@ -89,88 +110,3 @@ def test_quarantine_grows_with_each_failure_to_a_limit() -> None:
     assert quarantine_s(50) == quarantine_s(10**6) == 30 * DAY
     with pytest.raises(ValueError, match="repeats is -1; it counts"):
         quarantine_s(-1)
-
-
-def simulated(wrong: int, prompts: int, batches: int, seed: int) -> int:
-    """In how many batches the hidden prompt is one of those that the cheater answers wrongly."""
-    dice = random.Random(seed)
-    found = 0
-    for _ in range(batches):
-        spoiled = set(dice.sample(range(prompts), wrong))
-        found += dice.randrange(prompts) in spoiled
-    return found
-
-
-@pytest.mark.parametrize("wrong", [1, 3, 6, 11])
-def test_a_simulated_cheater_is_caught_as_often_as_the_theory_says(wrong: int) -> None:
-    low, high = catches(wrong / 12, 600)
-    assert low <= simulated(wrong, 12, 600, seed=wrong) <= high
-
-
-def test_the_interval_tells_a_cheater_from_one_of_another_strength() -> None:
-    low, high = catches(3 / 12, 600)
-    assert not low <= simulated(5, 12, 600, seed=1) <= high
-    assert not low <= simulated(1, 12, 600, seed=1) <= high
-
-
-@pytest.mark.parametrize(("strength", "batches"), [(0.25, 8), (1 / 12, 20), (0.5, 3), (0.02, 60)])
-def test_the_chance_is_that_of_simulated_series_of_batches(strength: float, batches: int) -> None:
-    dice = random.Random(batches)
-    tries = 4000
-    caught = sum(any(dice.random() < strength for _ in range(batches)) for _ in range(tries))
-    low, high = catches(chance(strength, batches), tries)
-    assert low <= caught <= high
-
-
-def test_the_expected_batch_of_detection_is_that_of_simulations() -> None:
-    dice = random.Random(7)
-    tries, strength = 4000, 0.2
-    total = 0
-    for _ in range(tries):
-        total += 1
-        while dice.random() >= strength:
-            total += 1
-    # The waits' variance is (1 − p)/p²; 3.29 deviations of the mean are 99.9 %.
-    slack = 3.29 * math.sqrt((1 - strength) / strength**2 / tries)
-    assert abs(total / tries - expected_batches(strength)) < slack
-    assert expected_s(strength, 1800) == 5 * 1800
-
-
-def test_the_interval_holds_what_it_says_and_no_more() -> None:
-    for strength, batches in ((0.25, 600), (1 / 12, 600), (0.5, 10), (0.9, 40)):
-        low, high = catches(strength, batches)
-        chances = [math.comb(batches, k) * strength**k * (1 - strength) ** (batches - k) for k in range(batches + 1)]
-        assert sum(chances[low : high + 1]) >= 0.999
-        assert sum(chances[:low]) <= 0.0005 < sum(chances[: low + 1])
-        assert sum(chances[high + 1 :]) <= 0.0005 < sum(chances[high:])
-
-
-def test_the_ends_of_the_scale() -> None:
-    assert chance(0, 1000) == 0 and chance(1, 1) == 1 and chance(1, 0) == chance(0.5, 0) == 0
-    assert expected_batches(0) == math.inf and expected_batches(1) == 1
-    assert catches(0, 600) == (0, 0) and catches(1, 600) == (600, 600)
-    assert chance(1e-9, 10**9) == pytest.approx(1 - math.exp(-1))
-
-
-@given(PARTS, st.integers(0, 1000), PARTS)
-def test_luck_is_weakness(strength: float, batches: int, lucky: float) -> None:
-    assert chance(strength, batches, lucky) == chance(strength * (1 - lucky), batches) <= chance(strength, batches)
-
-
-@given(st.floats(0, 0.9999), st.floats(0.001, 1))
-def test_so_many_batches_are_enough_and_one_less_is_not(certainty: float, strength: float) -> None:
-    batches = batches_for(certainty, strength)
-    assert chance(strength, batches) >= certainty - 1e-9
-    assert batches == 0 or chance(strength, batches - 1) < certainty + 1e-9
-
-
-@pytest.mark.parametrize("bad", [-0.1, 1.1, math.nan])
-def test_what_is_no_part_is_refused_by_name(bad: float) -> None:
-    with pytest.raises(ValueError, match=r"strength is .*a part from 0 to 1"):
-        chance(bad, 1)
-    with pytest.raises(ValueError, match=r"lucky is .*a part from 0 to 1"):
-        expected_batches(0.5, bad)
-    with pytest.raises(ValueError, match="batches is -1"):
-        chance(0.5, -1)
-    with pytest.raises(ValueError, match="no number of batches"):
-        batches_for(0.9, 0)

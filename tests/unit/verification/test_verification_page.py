@@ -3,8 +3,9 @@
 import re
 from pathlib import Path
 
-from gpuyard.verification import calibration, evidence, receipts, trust, vram
+from gpuyard.verification import calibration, evidence, receipts, trust
 from gpuyard.verification.solver import probe_gpu
+from tests.support import detection
 
 PAGE = (Path(__file__).parents[3] / "docs/verification.md").read_text()
 TEXT = " ".join(PAGE.split())
@@ -12,8 +13,16 @@ BATCHES = (1, 10, 48, 336)
 
 
 def percent(chance: float, strength: float) -> str:
-    """Only who answers nothing rightly is sure to be caught; else a chance of 1 is one that a float has rounded."""
-    return "100 %" if strength == 1 else "> 99.9 %" if chance >= 0.9995 else f"{100 * chance:.1f} %"
+    """Only who answers nothing rightly is sure to be caught; else a chance of 1 is one
+    that a float has rounded.
+    """
+    return (
+        "100 %"
+        if strength == 1
+        else "> 99.9 %"
+        if chance >= 0.9995
+        else f"{100 * chance:.1f} %"
+    )
 
 
 def test_the_table_of_chances_is_what_the_formula_gives() -> None:
@@ -22,24 +31,36 @@ def test_the_table_of_chances_is_what_the_formula_gives() -> None:
     for strength, cells in rows:
         over, _, under = strength.partition("/")
         part = float(over) / float(under or 1)
-        numbers = [f"{trust.expected_batches(part):g}", str(trust.batches_for(0.99, part))]
-        assert cells.split(" | ") == [*(percent(trust.chance(part, batches), part) for batches in BATCHES), *numbers], (
-            strength
-        )
+        numbers = [
+            f"{detection.expected_batches(part):g}",
+            str(detection.batches_for(0.99, part)),
+        ]
+        assert cells.split(" | ") == [
+            *(percent(detection.chance(part, batches), part) for batches in BATCHES),
+            *numbers,
+        ], strength
 
 
 def test_other_numbers_of_the_page() -> None:
     for words in (
-        f"{trust.PRIOR[0]:g}, {trust.PRIOR[1]:g}), a score of {trust.Trust().score:g}",
+        f"{trust.PRIOR[0]:g}, {trust.PRIOR[1]:g}), a score of {trust.TrustEstimate().score:g}",
         f"a failure {trust.FAILURE:g} to the other",
-        f"halved every {trust.HALF_LIFE_S / 86400:g} days and bounded by {trust.MOST_EVIDENCE:g}",
-        f"quarantine of {trust.quarantine_s(0) / 3600:g} hours, doubled for each repeat up to "
-        f"{trust.LONGEST_QUARANTINE_S / 86400:g} days",
+        (
+            f"halved every {trust.HALF_LIFE_S / 86400:g} days and bounded by"
+            f" {trust.MOST_EVIDENCE:g}"
+        ),
+        (
+            f"quarantine of {trust.quarantine_s(0) / 3600:g} hours, doubled for each"
+            f" repeat up to {trust.LONGEST_QUARANTINE_S / 86400:g} days"
+        ),
         f"at least {calibration.FEWEST_RUNS} solve times × {calibration.LEEWAY}",
         f"a margin of {100 * calibration.MARGIN:g} %",
-        f"at most {receipts.LONGEST_S / 3600:g} hours; clocks may differ by {receipts.CLOCKS_S:g} s",
+        (
+            f"at most {receipts.LONGEST_S / 3600:g} hours; clocks may differ by"
+            f" {receipts.CLOCKS_S:g} s"
+        ),
         f"{evidence.LARGEST >> 20} MiB at most",
-        f"rows of {vram.WORDS * 8 >> 10} KiB",
+        f"rows of {probe_gpu.WORDS * 8 >> 10} KiB",
     ):
         assert words in TEXT, words
     assert (probe_gpu.LAYERS, probe_gpu.SWEEPS) == (16, 8)

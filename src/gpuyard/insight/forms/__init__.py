@@ -1,11 +1,21 @@
-"""The forms of lines that training programs print, one module per family; each reads a line and knows nothing else."""
+"""The forms of lines that training programs print, one module per family. Each module
+reads single lines and keeps no state.
+"""
 
 from collections.abc import Callable
 
-from gpuyard.insight.forms import explicit, huggingface, keras, lightning, nanogpt, pairs, tqdm
+from gpuyard.insight.forms import (
+    explicit,
+    huggingface,
+    keras,
+    lightning,
+    nanogpt,
+    pairs,
+    tqdm,
+)
 from gpuyard.insight.reading import Reading
 
-# The most particular form first: the first that reads a line is believed.
+# The most specific form first: the first form that can read a line counts.
 FORMS: tuple[Callable[[str], Reading | None], ...] = (
     nanogpt.read,
     huggingface.read,
@@ -15,25 +25,29 @@ FORMS: tuple[Callable[[str], Reading | None], ...] = (
     pairs.read,
 )
 
-MAX_LENGTH = 4096  # characters; nobody prints metrics in a longer line, and reading one would cost
+# Characters. Nobody prints metrics in a longer line, and to read one would cost time.
+MAX_LENGTH = 4096
 
 
 def read(line: str) -> list[Reading]:
-    """What `line` says about a training: nothing if it is only a log line.
+    """The readings of `line`; none if it is only a log line.
 
-    What a program prints while a tqdm bar stands on the terminal's line is glued to the bar; then it is two readings.
+    What a program prints while a tqdm bar is on the terminal's line is appended to the
+    bar; then there are two readings.
     """
     if len(line) > MAX_LENGTH:
         return []
     end = tqdm.end_of_bar(line)
     parts = (line[:end], line[end:]) if 0 < end < len(line) else (line,)
-    return [reading for part in parts if (reading := _read(part)) is not None]
+    readings = [_read(part) for part in parts]
+    return [reading for reading in readings if reading is not None]
 
 
 def _read(line: str) -> Reading | None:
     if explicit.MARK in line:
         return explicit.read(line)
     for form in FORMS:
-        if (reading := form(line)) is not None:
+        reading = form(line)
+        if reading is not None:
             return reading
     return None

@@ -1,26 +1,41 @@
-"""Hugging Face Trainer: a dict per log step, `{'loss': '5.532', 'epoch': '0.125'}`; version 4 did not quote the values.
+"""Hugging Face Trainer: a dict per log step, `{'loss': '5.532', 'epoch': '0.125'}`;
+version 4 did not quote the values.
 
-JSON lines of the same kind are read too. The Trainer's dict has no step: that is the training bar's, drawn beside it.
-tqdm redraws at most every 0.1 s, so with shorter steps the bar, and so the step, can be one drawing behind.
+JSON lines of the same kind are read too. The Trainer's dict has no step: that is the
+training bar's, drawn beside it. tqdm redraws at most every 0.1 s, so with shorter steps
+the bar, and so the step, can be one drawing behind.
 """
 
 import re
 
 from gpuyard.insight.reading import NUMBER, Reading
 
-_ITEM = re.compile(rf"['\"]([^'\"]{{1,64}})['\"]:\s?['\"]?({NUMBER})['\"]?\s{{0,4}}[,}}]")
+_ITEM = re.compile(
+    rf"['\"]([^'\"]{{1,64}})['\"]:\s?['\"]?({NUMBER})['\"]?\s{{0,4}}[,}}]"
+)
 _TIMINGS = ("_runtime", "_per_second")
 
 
 def read(line: str) -> Reading | None:
-    """The numbers of a dict with an epoch, a step or a loss; of the summary at the training's end only the epoch."""
+    """The numbers of a dict with an epoch, a step or a loss; of the summary at the
+    training's end only the epoch.
+    """
     if not line.endswith("}") or "{" not in line:
         return None
-    items = {name: float(value) for name, value in _ITEM.findall(line[line.index("{") :])}
-    if not ("epoch" in items or "step" in items or any("loss" in name for name in items)):
+    items = {
+        name: float(value) for name, value in _ITEM.findall(line[line.index("{") :])
+    }
+    has_loss = any("loss" in name for name in items)
+    if "epoch" not in items and "step" not in items and not has_loss:
         return None
-    step, epoch = items.pop("step", None), items.pop("epoch", None)
-    # The summary's loss is the mean of the whole run, no point of its curve
-    summary = "train_runtime" in items
-    metrics = {} if summary else {name: value for name, value in items.items() if not name.endswith(_TIMINGS)}
-    return Reading(step=None if step is None else int(step), epoch=epoch, metrics=metrics)
+    step = items.pop("step", None)
+    epoch = items.pop("epoch", None)
+    metrics: dict[str, float] = {}
+    # The summary's loss is the mean of the whole run, not a point of the curve.
+    if "train_runtime" not in items:
+        metrics = {
+            name: value for name, value in items.items() if not name.endswith(_TIMINGS)
+        }
+    return Reading(
+        step=None if step is None else int(step), epoch=epoch, metrics=metrics
+    )

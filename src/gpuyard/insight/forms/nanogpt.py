@@ -1,6 +1,8 @@
-"""nanoGPT: `step 20: train loss 4.5142, val loss 4.5194`, `iter 10: loss 4.7847, time 54.74ms, mfu 0.02%`.
+"""nanoGPT: `step 20: train loss 4.5142, val loss 4.5194`, `iter 10: loss 4.7847, time
+54.74ms, mfu 0.02%`.
 
-Neither line gives the number of iterations; the configurator prints it before, `max_iters = 2000`.
+Neither line gives the number of iterations; the configurator prints it before,
+`max_iters = 2000`.
 """
 
 import re
@@ -9,7 +11,9 @@ from gpuyard.insight.reading import COUNT, NUMBER, Reading
 
 _LOSS = rf"{NUMBER}|nan|inf"  # of a training that diverged
 _STEP = re.compile(rf"step ({COUNT}): train loss ({_LOSS}), val loss ({_LOSS})")
-_ITER = re.compile(rf"iter ({COUNT}): loss ({_LOSS}), time ({NUMBER})ms(?:, mfu ({NUMBER})%)?")
+_ITER = re.compile(
+    rf"iter ({COUNT}): loss ({_LOSS}), time ({NUMBER})ms(?:, mfu ({NUMBER})%)?"
+)
 _ITERATIONS = re.compile(rf"(?:Overriding: )?max_iters = ({COUNT})\b")
 
 
@@ -19,7 +23,9 @@ def read(line: str) -> Reading | None:
         return _iteration(line)
     if line.startswith("step ") and (found := _STEP.match(line)):
         step, train, val = found.groups()
-        return Reading(step=int(step), metrics={"train_loss": float(train), "val_loss": float(val)})
+        return Reading(
+            step=int(step), metrics={"train_loss": float(train), "val_loss": float(val)}
+        )
     if "max_iters = " in line and (found := _ITERATIONS.match(line)):
         return Reading(total=int(found[1]), metrics={})
     return None
@@ -35,4 +41,6 @@ def _iteration(line: str) -> Reading | None:
     if mfu is not None and float(mfu) >= 0:
         metrics["mfu"] = float(mfu)
     time_s = float(milliseconds) / 1000
-    return Reading(step=int(step), rate=1 / time_s if time_s > 0 else None, metrics=metrics)
+    return Reading(
+        step=int(step), rate=1 / time_s if time_s > 0 else None, metrics=metrics
+    )

@@ -1,23 +1,33 @@
-"""tqdm, which most programs draw: `Epoch 0:  50%|███  | 2/4 [00:01<00:01, 1.9it/s, loss=0.03]`.
+"""tqdm, which most programs draw.
 
-With no total it draws `12it [00:03, 3.9it/s]`. Bars that count bytes are transfers and only log lines.
+A line: `Epoch 0:  50%|███  | 2/4 [00:01<00:01, 1.9it/s, loss=0.03]`.
+
+With no total it draws `12it [00:03, 3.9it/s]`. Bars that count bytes are transfers and
+only log lines.
 """
 
 import re
 
 from gpuyard.insight.forms.pairs import measures
-from gpuyard.insight.reading import COUNT, NUMBER, Reading, Trust, seconds
+from gpuyard.insight.reading import COUNT, NUMBER, Confidence, Reading, seconds
 
 _SCALED = rf"{COUNT}(?:\.\d{{1,9}})?[kMGTP]?"
 _BAR = re.compile(
-    rf"(?P<label>.*?)(?:\d{{1,3}}%)?\|[^|]*\| *(?P<step>{_SCALED})/(?P<total>{_SCALED}|\?) *\[(?P<state>[^\]]*)\]"
+    r"(?P<label>.*?)(?:\d{1,3}%)?\|[^|]*\|"
+    rf" *(?P<step>{_SCALED})/(?P<total>{_SCALED}|\?) *\[(?P<state>[^\]]*)\]"
 )
-_UNSIZED = re.compile(rf"(?:(?P<label>.*): )?(?P<step>{_SCALED})(?P<unit> ?[^\W\d]+) \[(?P<state>[^\]]*)\]")
-_STATE = re.compile(r"[\d:]+(?:<(?P<left>[\d:?]+))?, *(?P<rate>[^,\s]+)(?:, *(?P<postfix>.*))?")
+_UNSIZED = re.compile(
+    rf"(?:(?P<label>.*): )?(?P<step>{_SCALED})(?P<unit> ?[^\W\d]+)"
+    r" \[(?P<state>[^\]]*)\]"
+)
+_STATE = re.compile(
+    r"[\d:]+(?:<(?P<left>[\d:?]+))?, *(?P<rate>[^,\s]+)(?:, *(?P<postfix>.*))?"
+)
 _RATE = re.compile(rf"({NUMBER})([kMGTP]?)(?:(s)/\S+|\S+/s)")
 _EPOCH = re.compile(rf"\bepoch\W{{0,4}}({COUNT})(?: ?/ ?({COUNT}))?", re.IGNORECASE)
 _METRIC = re.compile(
-    rf"(?:^|[,\s|])\s{{0,8}}([^\W\d][\w./@-]{{0,63}}(?: [^\W\d][\w./@-]{{0,63}})?) ?(?:=|:) ?({NUMBER})%?(?=[\s,|]|$)"
+    r"(?:^|[,\s|])\s{0,8}([^\W\d][\w./@-]{0,63}(?: [^\W\d][\w./@-]{0,63})?)"
+    rf" ?(?:=|:) ?({NUMBER})%?(?=[\s,|]|$)"
 )
 _SCALE = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 
@@ -32,7 +42,10 @@ def read(line: str) -> Reading | None:
     epoch = _EPOCH.search(label)
     total = bar.groupdict().get("total", "?")
     metrics = measures(label)
-    metrics |= {name.replace(" ", "_"): float(value) for name, value in _METRIC.findall(state["postfix"] or "")}
+    metrics |= {
+        name.replace(" ", "_"): float(value)
+        for name, value in _METRIC.findall(state["postfix"] or "")
+    }
     metrics.pop("v_num", None)  # Lightning's number of the run
     return Reading(
         step=_count(bar["step"]),
@@ -42,7 +55,7 @@ def read(line: str) -> Reading | None:
         rate=_rate(state["rate"]),
         eta_s=seconds(state["left"] or "?"),
         metrics=metrics,
-        trust=Trust.BAR,
+        confidence=Confidence.BAR,
         label=label,
         within_epoch=epoch is not None,
     )
@@ -66,7 +79,9 @@ def _count(text: str) -> int:
 
 
 def _rate(text: str) -> float | None:
-    """Steps per second of `1.9it/s` or, below one per second, `1.2s/it`; None for `?it/s`."""
+    """Steps per second of `1.9it/s` or, below one per second, `1.2s/it`; None for
+    `?it/s`.
+    """
     found = _RATE.fullmatch(text)
     if not found:
         return None

@@ -1,17 +1,21 @@
-"""Launches attempts as processes of this host: starts them under their limits, follows them to the end, leaves nothing.
+"""Launches attempts as processes of this host: starts them under their limits, follows
+them to the end, and leaves nothing behind.
 
-An attempt is a session of its own: its first process leads it, and its pid and start time (`Process.pid`,
-`Process.start_ticks`) name it until the next boot. Linux 5.3 or later. The order at an attempt's end matters:
+An attempt is a session of its own. Its first process leads the session, and the pid and
+start time of that (`Process.pid`, `Process.start_ticks`) identify it until the next
+boot. Needs Linux 5.3 or later. The order at an attempt's end matters:
 
-1. `Process.exit()` peeks at how the leader ended and leaves it a zombie, so that its pid cannot be given away;
+1. `Process.exit()` looks at how the leader ended and leaves it a zombie, so that
+   its pid is not reused;
 2. the caller writes that down;
 3. `Process.kill_all()` ends what the leader left behind;
-4. `Process.reap()` lets the zombie go, and `Process.cleanup()` removes the control group.
+4. `Process.reap()` reaps the zombie, and `Process.cleanup()` removes the control
+   group.
 """
 
 from gpuyard.node.launcher.cgroup import Cgroup
-from gpuyard.node.launcher.launch import Launch, LaunchError
-from gpuyard.node.launcher.limits import Limits
+from gpuyard.node.launcher.launch import LaunchError, LaunchRequest
+from gpuyard.node.launcher.limits import ProcessLimits
 from gpuyard.node.launcher.logfile import LogFile
 from gpuyard.node.launcher.process import Exit, Process, Usage, adopt, find_attempt
 from gpuyard.node.launcher.prologue import NEVER_STARTED
@@ -21,11 +25,11 @@ __all__ = [
     "NEVER_STARTED",
     "Cgroup",
     "Exit",
-    "Launch",
     "LaunchError",
-    "Limits",
+    "LaunchRequest",
     "LogFile",
     "Process",
+    "ProcessLimits",
     "Usage",
     "adopt",
     "find_attempt",

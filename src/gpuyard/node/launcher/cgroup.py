@@ -1,9 +1,10 @@
-"""An attempt's control groups, versions 1 and 2: they hold its processes and its limits, and count what it used.
+"""An attempt's control groups, versions 1 and 2: they hold its processes, enforce its
+limits, and count what it uses.
 
-An attempt without limits gets a group as well, the cheapest there is: in it no process gets lost, whatever it forks.
+An attempt without limits gets a group too, the cheapest there is: no process can leave
+it, whatever it forks.
 """
 
-import itertools
 import os
 import signal
 import time
@@ -12,8 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuyard.node.launcher import procfs
-from gpuyard.node.launcher.hierarchy import groups_of, hierarchies, make, read, tree, try_write, write
-from gpuyard.node.launcher.limits import Limits
+from gpuyard.node.launcher.hierarchy import (
+    groups_of,
+    hierarchies,
+    make,
+    read,
+    tree,
+    try_write,
+    write,
+)
+from gpuyard.node.launcher.limits import ProcessLimits
 
 _CONTROLLERS = {"memory": "memory", "cpus": "cpu", "processes": "pids"}
 _PERIOD_US = 100_000  # the kernel's default length of a CPU quota's period
@@ -23,46 +32,62 @@ _PERIOD_US = 100_000  # the kernel's default length of a CPU quota's period
 class Cgroup:
     """An attempt's groups: one in version 2, in version 1 one for each kind of limit.
 
-    `enforced`: by limit's name (`memory`, `cpus`, `processes`), the version that holds it, such as `cgroup v1`.
+    `enforced`: the version that enforces each limit (`memory`, `cpus`, `processes`),
+    such as `cgroup v1`.
     """
 
     paths: tuple[Path, ...]
     enforced: dict[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
-    def create(cls, attempt_id: str, limits: Limits, root: Path | None = None) -> "Cgroup | None":
-        """Make the attempt's groups and set those limits that groups can hold here; None where none can be made.
+    def create(
+        cls, attempt_id: str, limits: ProcessLimits, root: Path | None = None
+    ) -> "Cgroup | None":
+        """Make the attempt's groups and set the limits that groups can enforce here;
+        None if no group can be made.
 
-        `root`: the group to make them in, as a path inside every mounted tree (`/gpuyard`); by default under the
-        agent's own group. Raises ValueError for an id that is no file name.
+        `root`: the group to make them in, as a path inside every mounted tree
+        (`/gpuyard`); by default under the agent's own group. Raises ValueError for an
+        id that is no file name.
         """
         _check_name(attempt_id)
         available = hierarchies(root)
-        if limits.wanted() and not all(
-            hierarchy.root.is_dir() for hierarchy in available
-        ):  # removed since by someone tidying up
+        all_exist = all(hierarchy.root.is_dir() for hierarchy in available)
+        if limits.wanted() and not all_exist:
+            # Somebody has removed the groups since.
             hierarchies.cache_clear()
             available = hierarchies(root)
         paths: list[Path] = []
         enforced: dict[str, str] = {}
         for limit, value in limits.wanted().items():
             for hierarchy in available:
+                if _CONTROLLERS[limit] not in hierarchy.controllers:
+                    continue
                 group = hierarchy.root / attempt_id
-                if _CONTROLLERS[limit] in hierarchy.controllers and _hold(group, hierarchy.version, limit, value):
+                if _enforce(group, hierarchy.version, limit, value):
                     paths.append(group)
                     enforced[limit] = f"cgroup v{hierarchy.version}"
                     break
-        # The first one is the best to keep track in; one that bounds forking can keep track by itself.
-        if "processes" not in enforced and not any((path / "cgroup.kill").exists() for path in paths):
-            groups = (hierarchy.root / attempt_id for hierarchy in available)
-            paths += itertools.islice(filter(make, groups), 1)
+        # A group that limits forking, or can kill all at once, can also keep track of
+        # the processes. Else one more is made; the first hierarchy is the best for it.
+        can_kill = any((path / "cgroup.kill").exists() for path in paths)
+        if "processes" not in enforced and not can_kill:
+            for hierarchy in available:
+                group = hierarchy.root / attempt_id
+                if make(group):
+                    paths.append(group)
+                    break
         return cls(tuple(dict.fromkeys(paths)), enforced) if paths else None
 
     @classmethod
-    def open(cls, attempt_id: str, root: Path | None = None, pid: int | None = None) -> "Cgroup | None":
-        """Find the groups that `create` made in an earlier life of the agent; None where there are none.
+    def open(
+        cls, attempt_id: str, root: Path | None = None, pid: int | None = None
+    ) -> "Cgroup | None":
+        """Find the groups that an earlier agent made with `create`; None if there are
+        none.
 
-        `pid`: a live process of the attempt, by which they are found even if the agent's own group is another now.
+        `pid`: a live process of the attempt, by which they are found even if the
+        agent's own group has changed.
         """
         _check_name(attempt_id)
         places = [hierarchy.root / attempt_id for hierarchy in hierarchies(root)]
@@ -72,31 +97,43 @@ class Cgroup:
         return cls(found) if found else None
 
     def join(self, pid: int) -> None:
-        """Move a process, with all that it forks from now on, into the groups. Raises OSError."""
+        """Move a process, and all that it forks from now on, into the groups.
+
+        Raises OSError.
+        """
         for path in self.paths:
             write(path / "cgroup.procs", str(pid))
 
     def procs(self) -> list[int]:
-        """The pids of all live processes in the groups and in groups made below them."""
-        pids = {int(pid) for path in self.paths for group in tree(path) for pid in read(group, "cgroup.procs")}
-        return sorted(pids - {0})  # 0 stands for a process that this PID namespace cannot see
+        """The pids of all live processes in the groups and in groups below them."""
+        pids: set[int] = set()
+        for path in self.paths:
+            for group in tree(path):
+                pids.update(int(pid) for pid in read(group, "cgroup.procs"))
+        # 0 stands for a process that this PID namespace cannot see.
+        return sorted(pids - {0})
 
     def empty(self) -> bool:
-        """Whether no live process is left in the groups."""
+        """True when no live process is left in the groups."""
         for path in self.paths:
-            if events := read(path, "cgroup.events"):  # version 2: a quarter of the cost of asking for them all
+            # In version 2 this costs a quarter of a list of all processes.
+            events = read(path, "cgroup.events")
+            if events:
                 return events[events.index("populated") + 1] == "0"
         if any(read(path, "cgroup.procs") for path in self.paths):
             return False
         return all(_childless(path) for path in self.paths) or not self.procs()
 
     def kill(self, timeout_s: float = 5.0) -> bool:
-        """Send SIGKILL to all processes until none is left; False if some outlive it by `timeout_s` seconds."""
+        """Send SIGKILL to all processes until none is left; False if some are left
+        after `timeout_s` seconds.
+        """
         deadline = time.monotonic() + timeout_s
         if self.empty():
             return True
         for path in self.paths:
-            try_write(path / "pids.max", "0")  # nothing may fork faster than it is killed
+            # So that nothing can fork faster than it is killed.
+            try_write(path / "pids.max", "0")
             try_write(path / "cgroup.kill", "1")  # version 2, Linux 5.14
         while not self.empty():
             for process in filter(None, map(procfs.stat, self.procs())):
@@ -107,33 +144,50 @@ class Cgroup:
         return True
 
     def oom_kills(self) -> int:
-        """How many of the attempt's processes the kernel has killed for want of memory."""
+        """How many of the attempt's processes the kernel has killed at the memory
+        limit.
+        """
         counts = 0
         for path in self.paths:
-            counts += _number(path, "memory.events", "oom_kill")  # version 2 counts the groups below along
-            counts += sum(_number(group, "memory.oom_control", "oom_kill") for group in tree(path))
+            # Version 2 includes the groups below.
+            counts += _number(path, "memory.events", "oom_kill")
+            counts += sum(
+                _number(group, "memory.oom_control", "oom_kill") for group in tree(path)
+            )
         return counts
 
     def peak_memory_bytes(self) -> int | None:
-        """The most memory the attempt has held at once, file cache included; None where nobody counts it."""
+        """The most memory that the attempt has held at once, file cache included; None
+        if it is not counted.
+        """
         for path in self.paths:
-            if peak := read(path, "memory.peak") or read(path, "memory.max_usage_in_bytes"):
+            peak = read(path, "memory.peak")
+            if not peak:
+                peak = read(path, "memory.max_usage_in_bytes")
+            if peak:
                 return int(peak[0])
         return None
 
     def cpu_s(self) -> float | None:
-        """CPU seconds used since the start, ended processes included; None where nobody counts them (version 1)."""
-        microseconds = max((_number(path, "cpu.stat", "usage_usec") for path in self.paths), default=0)
+        """CPU seconds since the start, including ended processes; None if they are not
+        counted (version 1).
+        """
+        counts = [_number(path, "cpu.stat", "usage_usec") for path in self.paths]
+        microseconds = max(counts, default=0)
         return microseconds / 1e6 if microseconds else None
 
     def remove(self) -> bool:
-        """Remove the groups and those below them; False, with the rest left, if processes are still in one."""
+        """Remove the groups and those below them; False if processes are still in one,
+        which then stays.
+        """
         removed = [_remove(path) for path in self.paths]
         return all(removed)
 
 
 def _childless(group: Path) -> bool:
-    """Whether no group lies below this one: a folder of the control groups has two links and one for each below."""
+    """True when there is no group below this one: a folder of control groups has two
+    links, and one more for each group below.
+    """
     try:
         return os.stat(group).st_nlink == 2  # noqa: PTH116
     except FileNotFoundError:
@@ -151,8 +205,10 @@ def _remove(path: Path) -> bool:
     return True
 
 
-def _hold(group: Path, version: int, limit: str, value: float) -> bool:
-    """Make the group and set one limit in it; False, with no group made, where that does not work."""
+def _enforce(group: Path, version: int, limit: str, value: float) -> bool:
+    """Make the group and set one limit in it; False, with no group made, if that
+    fails.
+    """
     needed, extra = _settings(version, limit, value)
     made = not group.exists() and make(group)
     if not all(try_write(group / name, text) for name, text in needed.items()):
@@ -164,20 +220,32 @@ def _hold(group: Path, version: int, limit: str, value: float) -> bool:
     return True
 
 
-def _settings(version: int, limit: str, value: float) -> tuple[dict[str, str], dict[str, str]]:
-    """The files that set a limit, and those that sharpen it where the kernel has them."""
+def _settings(
+    version: int, limit: str, value: float
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The files that set a limit, and files that make it stricter if the kernel has
+    them.
+    """
     quota_us = str(round(value * _PERIOD_US))
     whole = str(int(value))
     match limit, version:
         case "memory", 2:
-            # Without its workers a training job hangs: all of it goes.
-            return {"memory.max": whole}, {"memory.swap.max": "0", "memory.oom.group": "1"}
+            # Without its workers a training job hangs, so the kernel kills all of it.
+            return {"memory.max": whole}, {
+                "memory.swap.max": "0",
+                "memory.oom.group": "1",
+            }
         case "memory", _:
-            return {"memory.limit_in_bytes": whole}, {"memory.memsw.limit_in_bytes": whole}
+            return {"memory.limit_in_bytes": whole}, {
+                "memory.memsw.limit_in_bytes": whole
+            }
         case "cpus", 2:
             return {"cpu.max": f"{quota_us} {_PERIOD_US}"}, {}
         case "cpus", _:
-            return {"cpu.cfs_period_us": str(_PERIOD_US), "cpu.cfs_quota_us": quota_us}, {}
+            return {
+                "cpu.cfs_period_us": str(_PERIOD_US),
+                "cpu.cfs_quota_us": quota_us,
+            }, {}
         case _:
             return {"pids.max": whole}, {}
 
@@ -188,6 +256,8 @@ def _check_name(attempt_id: str) -> None:
 
 
 def _number(group: Path, name: str, key: str) -> int:
-    """The number after `key` in a group's file of keys and numbers; 0 where there is none."""
+    """The number after `key` in a group's file of keys and numbers; 0 if there is
+    none.
+    """
     words = read(group, name)
     return int(words[words.index(key) + 1]) if key in words else 0

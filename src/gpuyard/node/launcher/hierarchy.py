@@ -1,8 +1,11 @@
-"""The mounted trees of control groups, where in them this process may make groups, and reading and writing those.
+"""The mounted trees of control groups, the places in them where this process may make
+groups, and access to their files.
 
-Attempts' groups lie in a group named `gpuyard` under the agent's own, so that whatever binds the agent binds its jobs
-too. Version 2 lets no group with processes in it hand controllers down; there they lie beside the agent's own group,
-where that is writable (under systemd: `Delegate=yes` with `DelegateSubgroup=`, or a user's service).
+Attempts' groups are in a group named `gpuyard` under the agent's own, so that limits of
+the agent apply to its jobs too. In version 2 a group with processes in it cannot pass
+controllers on to groups below; there they are beside the agent's own group, if that
+place is writable (under systemd: `Delegate=yes` with `DelegateSubgroup=`, or a user's
+service).
 """
 
 import errno
@@ -20,9 +23,10 @@ CONTROLLERS = frozenset({"memory", "cpu", "pids"})
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """One mounted tree of groups. `root`: the group that attempts' groups are made in.
+    """One mounted tree of groups. `root`: the group in which attempts' groups are made.
 
-    `controllers`: those of memory, cpu and pids that work in it; in version 2 there may be none.
+    `controllers`: those of memory, cpu and pids that work in it; in version 2 there may
+    be none.
     """
 
     version: int
@@ -33,9 +37,10 @@ class Hierarchy:
 
 @functools.cache
 def hierarchies(root: Path | None = None) -> tuple[Hierarchy, ...]:
-    """The trees this process may make groups in, the best to keep track in first; `root` as in `Cgroup.create`.
+    """The trees in which this process may make groups; the best one to keep track of
+    processes comes first. `root` as in `Cgroup.create`.
 
-    Makes the group that will hold the attempts' groups in each.
+    Makes the group for the attempts' groups in each.
     """
     own = _names(os.getpid())
     found: list[Hierarchy] = []
@@ -50,24 +55,32 @@ def hierarchies(root: Path | None = None) -> tuple[Hierarchy, ...]:
         else:
             candidates = [group / "gpuyard", group.parent / "gpuyard"]
         found += _usable(version, controllers, mount, candidates)
-    # Version 2 kills a group at one stroke; of version 1, pids can at least stop its forking.
-    return tuple(sorted(found, key=lambda tree: (-tree.version, "pids" not in tree.controllers)))
+    # Version 2 kills a group in one step; in version 1, pids can at least stop its
+    # forking.
+    return tuple(
+        sorted(found, key=lambda tree: (-tree.version, "pids" not in tree.controllers))
+    )
 
 
 def groups_of(pid: int) -> list[Path]:
-    """The folders of the groups that a process is in, one for each mounted tree."""
+    """The folders of the groups of a process, one for each mounted tree."""
     names = _names(pid)
-    places = (_below(mount, top, names.get(next(iter(controllers), ""))) for _, controllers, mount, top in _mounts())
+    places = (
+        _below(mount, top, names.get(next(iter(controllers), "")))
+        for _, controllers, mount, top in _mounts()
+    )
     return [place for place in places if place]
 
 
 def tree(group: Path) -> Iterator[Path]:
-    """The group and all groups below it, parents first; nothing where it is gone."""
+    """The group and all groups below it, parents first; nothing if it does not
+    exist.
+    """
     return (Path(folder) for folder, _, _ in os.walk(group, onerror=_raise_unless_gone))
 
 
 def make(group: Path) -> bool:
-    """Make a group, with those above it; False where that is not allowed."""
+    """Make a group and those above it; False if that is not allowed."""
     try:
         group.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -76,12 +89,12 @@ def make(group: Path) -> bool:
 
 
 def read(group: Path, name: str) -> list[str]:
-    """The words in a group's file; [] where the group is gone or has no such file."""
+    """The words in a group's file; none if the group or the file does not exist."""
     return procfs.read_file(f"{group}/{name}").decode().split()
 
 
 def write(file: Path, text: str) -> None:
-    """Write to a group's file. Raises OSError with the kernel's answer."""
+    """Write to a group's file. Raises OSError with the kernel's error."""
     fd = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode())
@@ -90,7 +103,9 @@ def write(file: Path, text: str) -> None:
 
 
 def try_write(file: Path, text: str) -> bool:
-    """Write to a group's file; False if the kernel refuses or there is no such file."""
+    """Write to a group's file; False if the kernel refuses or the file does not
+    exist.
+    """
     try:
         write(file, text)
     except OSError:
@@ -98,20 +113,32 @@ def try_write(file: Path, text: str) -> bool:
     return True
 
 
-def _usable(version: int, controllers: frozenset[str], mount: Path, candidates: list[Path]) -> list[Hierarchy]:
-    """The candidate in which most controllers work, or [] where no group can be made."""
-    # Version 2 asks for write access to the common ancestor of a process's old group and its new one.
-    writable = [root for root in candidates if make(root) and os.access(root.parent / "cgroup.procs", os.W_OK)]
-    found = [Hierarchy(version, mount, root, controllers or _hand_down(root)) for root in writable]
+def _usable(
+    version: int, controllers: frozenset[str], mount: Path, candidates: list[Path]
+) -> list[Hierarchy]:
+    """The candidate in which most controllers work; none if no group can be made."""
+    # Version 2 needs write access to the common ancestor of a process's old group and
+    # its new one.
+    writable = [
+        root
+        for root in candidates
+        if make(root) and os.access(root.parent / "cgroup.procs", os.W_OK)
+    ]
+    found = [
+        Hierarchy(version, mount, root, controllers or _hand_down(root))
+        for root in writable
+    ]
     found.sort(key=lambda tree: -len(tree.controllers))
     for unused in found[1:]:
-        with suppress(OSError):  # it may hold attempts of an earlier life
+        with suppress(OSError):  # it may hold attempts of an earlier agent
             unused.root.rmdir()
     return found[:1]
 
 
 def _hand_down(root: Path) -> frozenset[str]:
-    """Enable in version 2 what can be enabled for the groups in `root`; the controllers that they have."""
+    """Enable the controllers in version 2 for the groups in `root`; returns those that
+    work.
+    """
     for group in (root.parent, root):
         for controller in sorted(CONTROLLERS):
             try_write(group / "cgroup.subtree_control", f"+{controller}")
@@ -119,7 +146,9 @@ def _hand_down(root: Path) -> frozenset[str]:
 
 
 def _mounts() -> Iterator[tuple[int, frozenset[str], Path, str]]:
-    """Each mounted tree: its version, those of our controllers it is for, where it is, and which group is its top."""
+    """Each mounted tree: its version, its controllers among ours, its folder, and the
+    group at its top.
+    """
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         place, _, filesystem = line.partition(" - ")
         top, mount = place.split()[3:5]
@@ -142,7 +171,9 @@ def _names(pid: int) -> dict[str, str]:
 
 
 def _below(mount: Path, top: str, group: str | None) -> Path | None:
-    """Where a group is found if the tree is mounted from `top` on; None where it is outside of what is mounted."""
+    """The folder of a group if the tree is mounted from `top` on; None if the group is
+    outside of that.
+    """
     if group is None or ".." in group or not Path(group).is_relative_to(top):
         return None
     return mount / Path(group).relative_to(top)

@@ -1,8 +1,10 @@
 """posix_spawn(3) with a working directory, which `os.posix_spawn` lacks.
 
-The directory has to change in the child: `os.chdir` would move every thread of the agent, a shell that does `cd` and
-`exec` costs 0.7 ms (as much as the whole spawn) and changes the environment, and `fork` in a program with threads is
-unsafe. The C library does it as a file action (glibc 2.29, musl 1.1.24), and tells an exec that failed by its errno.
+The directory must change in the child: `os.chdir` would affect every thread of the
+agent. A shell that does `cd` and `exec` costs 0.7 ms (as much as the whole spawn) and
+changes the environment, and `fork` is unsafe in a program with threads. The C library
+does it as a file action (glibc 2.29, musl 1.1.24), and reports a failed exec by its
+errno.
 """
 
 import ctypes
@@ -10,8 +12,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_SETSIGDEF, _SETSIGMASK, _SETSID = 0x04, 0x08, 0x80
-_OPAQUE_BYTES = 1024  # over twice what posix_spawnattr_t, the largest of the opaque types, takes in glibc and in musl
+_SETSIGDEF = 0x04
+_SETSIGMASK = 0x08
+_SETSID = 0x80
+# More than twice the size of posix_spawnattr_t, the largest of the opaque types in
+# glibc and musl.
+_OPAQUE_BYTES = 1024
 _SIGSET_BYTES = 128
 
 _libc = ctypes.CDLL(None)
@@ -19,7 +25,9 @@ _libc = ctypes.CDLL(None)
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """The agent's descriptors that become the child's 0, 1 and 2, and 3 if `control` is given."""
+    """The agent's descriptors that become 0, 1 and 2 in the child, and 3 if `control`
+    is given.
+    """
 
     stdin: int
     output: int
@@ -27,12 +35,18 @@ class Streams:
 
 
 def posix_spawn(
-    path: bytes, argv: Sequence[bytes], environment: Sequence[bytes], directory: bytes, streams: Streams
+    path: bytes,
+    argv: Sequence[bytes],
+    environment: Sequence[bytes],
+    directory: bytes,
+    streams: Streams,
 ) -> int:
-    """Start `path` as the leader of a new session in `directory`, every signal at its default and none blocked.
+    """Start `path` as the leader of a new session in `directory`, with every signal at
+    its default and none blocked.
 
-    `environment` holds `NAME=value` entries. Returns the pid once the exec has happened; raises OSError if it, or the
-    change of directory, failed: then no process is left. No argument may hold a NUL byte.
+    `environment` holds `NAME=value` entries. Returns the pid once the exec has
+    happened. Raises OSError if the exec or the change of directory failed; then no
+    process is left. No argument may hold a NUL byte.
     """
     attributes = ctypes.create_string_buffer(_OPAQUE_BYTES)
     actions = ctypes.create_string_buffer(_OPAQUE_BYTES)
@@ -43,7 +57,14 @@ def posix_spawn(
         _add_actions(actions, directory, streams)
         pid = ctypes.c_int()
         _check(
-            _libc.posix_spawn(ctypes.byref(pid), path, actions, attributes, _strings(argv), _strings(environment)),
+            _libc.posix_spawn(
+                ctypes.byref(pid),
+                path,
+                actions,
+                attributes,
+                _strings(argv),
+                _strings(environment),
+            ),
         )
         return pid.value
     finally:
@@ -52,20 +73,29 @@ def posix_spawn(
 
 
 def _set_attributes(attributes: "ctypes.Array[ctypes.c_char]") -> None:
-    # Bits, not sigfillset(3): that leaves out 32 and 33, which glibc would then leave ignored in the child.
-    every, none = ctypes.create_string_buffer(b"\xff" * _SIGSET_BYTES), ctypes.create_string_buffer(_SIGSET_BYTES)
+    # Set the bits directly: sigfillset(3) leaves out 32 and 33, which glibc would then
+    # leave ignored in the child.
+    every = ctypes.create_string_buffer(b"\xff" * _SIGSET_BYTES)
+    none = ctypes.create_string_buffer(_SIGSET_BYTES)
     _check(_libc.posix_spawnattr_setsigdefault(attributes, every))
     _check(_libc.posix_spawnattr_setsigmask(attributes, none))
-    _check(_libc.posix_spawnattr_setflags(attributes, ctypes.c_short(_SETSID | _SETSIGDEF | _SETSIGMASK)))
+    _check(
+        _libc.posix_spawnattr_setflags(
+            attributes, ctypes.c_short(_SETSID | _SETSIGDEF | _SETSIGMASK)
+        )
+    )
 
 
-def _add_actions(actions: "ctypes.Array[ctypes.c_char]", directory: bytes, streams: Streams) -> None:
+def _add_actions(
+    actions: "ctypes.Array[ctypes.c_char]", directory: bytes, streams: Streams
+) -> None:
     duplicates = [(streams.stdin, 0), (streams.output, 1), (1, 2)]
     if streams.control is not None:
         duplicates.append((streams.control, 3))
     for source, target in duplicates:
         _check(_libc.posix_spawn_file_actions_adddup2(actions, source, target))
-    # GPU libraries open devices without O_CLOEXEC; a child must not inherit the agent's. glibc 2.34 can close them.
+    # GPU libraries open devices without O_CLOEXEC, and a child must not inherit those
+    # of the agent. glibc 2.34 can close them.
     if hasattr(_libc, "posix_spawn_file_actions_addclosefrom_np"):
         _check(_libc.posix_spawn_file_actions_addclosefrom_np(actions, len(duplicates)))
     _check(_libc.posix_spawn_file_actions_addchdir_np(actions, directory))

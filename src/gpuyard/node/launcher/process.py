@@ -1,7 +1,9 @@
-"""An attempt as it runs: is it alive, how did it end, what does it use, and end all of it.
+"""An attempt while it runs: whether it is alive, how it ended, what it uses, and how to
+end all of it.
 
-Whatever an attempt starts is found again by its control group, by its session, or by the variable GPUYARD_ATTEMPT_ID
-that every process inherits. A process is named by its pid and its start time, never by its pid alone.
+Everything that an attempt starts is found by its control group, by its session, or by
+the variable GPUYARD_ATTEMPT_ID, which every process inherits. A process is identified
+by its pid and its start time, never by its pid alone.
 """
 
 import json
@@ -19,15 +21,18 @@ from gpuyard.node.launcher.cgroup import Cgroup
 ATTEMPT_VARIABLE = "GPUYARD_ATTEMPT_ID"
 _MIB = 1 << 20
 _QUIET_ROUNDS = 5
-_LOOKS = 10  # for what forks and ends all the time; whatever stays is found at the first
+# For processes that fork and end all the time; those that stay are found by the first.
+_MAX_SCANS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How an attempt's first process ended: with a `code`, by a `signal`, or unknown (`lost`).
+    """How an attempt's first process ended: with a `code`, by a `signal`, or unknown
+    (`lost`).
 
-    `out_of_memory`: it failed after the kernel had killed a process of the attempt at its memory limit. `lost`: nobody
-    was there to see; while a keeper is running it may still be about to write its record.
+    `out_of_memory`: it failed after the kernel had killed a process of the attempt at
+    its memory limit. `lost`: nobody saw the end; while a keeper is running it may still
+    write its record.
     """
 
     code: int | None = None
@@ -38,11 +43,13 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What an attempt uses: CPU seconds since its start, MiB of memory now and at most.
+    """What an attempt uses: CPU seconds since its start, and MiB of memory now and at
+    most.
 
-    `cpu_s` is the control group's where that counts, else that of the live processes and the children they waited for.
-    `rss_mb` adds up the processes, so that shared pages count more than once. `peak_mb` is the group's, file cache
-    included, or the highest `rss_mb` seen so far.
+    `cpu_s` is that of the control group if that counts it, else that of the live
+    processes and of the children that they waited for. `rss_mb` adds up the processes,
+    so shared pages count more than once. `peak_mb` is the group's, file cache included,
+    or the highest `rss_mb` so far.
     """
 
     cpu_s: float
@@ -51,10 +58,12 @@ class Usage:
 
 
 class Process:
-    """An attempt's process tree, named by its leader's `pid` and `start_ticks` (clock ticks from boot to its start).
+    """An attempt's process tree, identified by its leader's `pid` and `start_ticks`
+    (clock ticks from boot to its start).
 
-    `enforcement`: by limit (`memory`, `cpus`, `processes`), what holds it: `cgroup v1`, `cgroup v2`, `rlimit`,
-    `affinity`, or `none: ` and why. It is empty for an adopted process: only the launch knew.
+    `enforcement`: what enforces each limit (`memory`, `cpus`, `processes`): `cgroup
+    v1`, `cgroup v2`, `rlimit`, `affinity`, or `none: ` and the reason. It is empty for
+    an adopted process, because only the launch knew it.
     """
 
     def __init__(
@@ -70,13 +79,15 @@ class Process:
         exits_dir: Path | None = None,
         reaper: int | None = None,
     ) -> None:
-        """Made by `spawn` and `adopt` alone.
+        """Use `spawn` or `adopt`.
 
-        `pidfd`: None for a process already gone. `contained`: the control group held it before it could fork, so that
-        an empty group means that nothing is left. `exits_dir`: where a keeper writes how it ended; None for a
-        child of this process. `reaper`: see `Launch`.
+        `pidfd`: None for a process that has ended. `contained`: the control group held
+        it before it could fork, so an empty group means that nothing is left.
+        `exits_dir`: where a keeper records how it ended; None for a child of this
+        process. `reaper`: see `LaunchRequest`.
         """
-        if pid <= 1:  # session 0 is the kernel's: killing all of it would be the end of the machine
+        # Session 0 is the kernel's: to kill all of it would stop the machine.
+        if pid <= 1:
             raise ValueError(f"{pid} cannot be the pid of an attempt")
         self.attempt_id = attempt_id
         self.pid = pid
@@ -92,13 +103,18 @@ class Process:
         self._peak_mb = 0.0
 
     def fileno(self) -> int:
-        """A descriptor that is readable once the leader has ended. Raises ProcessLookupError if it is long gone."""
+        """A descriptor that becomes readable when the leader has ended.
+
+        Raises ProcessLookupError if the leader had ended before.
+        """
         if self._pidfd is None:
-            raise ProcessLookupError(f"process {self.pid} of {self.attempt_id} has ended")
+            raise ProcessLookupError(
+                f"process {self.pid} of {self.attempt_id} has ended"
+            )
         return self._pidfd
 
     def alive(self) -> bool:
-        """Whether the leader still runs."""
+        """True while the leader runs."""
         if self._pidfd is None:
             return False
         poll = select.poll()
@@ -106,19 +122,26 @@ class Process:
         return not poll.poll(0)
 
     def exit(self) -> Exit | None:
-        """How the leader ended, None while it runs. Reaps nothing, and once known says the same for ever.
+        """How the leader ended; None while it runs. Reaps nothing. A known end never
+        changes.
 
-        A `lost` answer about an adopted process may be a matter of time: ask again while the keeper lives.
+        For an adopted process `lost` may change: ask again while the keeper lives.
         """
         if self._exit is not None:
             return self._exit
-        found = self._peek() if self._exits_dir is None else self._look_up(self._exits_dir)
+        if self._exits_dir is None:
+            found = self._peek()
+        else:
+            found = self._look_up(self._exits_dir)
         if found is not None and not found.lost:
             self._exit = found
         return found
 
     def reap(self) -> None:
-        """Let the ended leader go, after `exit` has told how it ended. Raises RuntimeError if it still runs."""
+        """Reap the ended leader; call `exit` before.
+
+        Raises RuntimeError if it still runs.
+        """
         if self.exit() is None:
             raise RuntimeError(f"process {self.pid} of {self.attempt_id} still runs")
         if self._exits_dir is None and not self._reaped:
@@ -127,35 +150,44 @@ class Process:
             self._reaped = True
 
     def signal(self, signum: int) -> None:
-        """Send a signal to every process group of the leader's session; nothing happens if none is left."""
+        """Send a signal to every process group of the leader's session, if there are
+        any.
+        """
         for group in {process.group for process in self._session(list(procfs.stats()))}:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signum)
 
     def left_nothing(self) -> bool:
-        """Whether there is a cheap proof that no process of the attempt lives.
+        """True when it is proved at little cost that no process of the attempt lives;
+        False proves nothing.
 
-        Either its group held all it ever started and is empty, or its leader has ended and no orphan has come to the
-        reaper. False proves nothing.
+        Either its group held all that it ever started and is empty, or its leader has
+        ended and no orphan has come to the reaper.
         """
         if self.cgroup and self._contained and self.cgroup.empty():
             return True
-        return self._reaper is not None and not self.alive() and no_orphans(self._reaper)
+        if self._reaper is None or self.alive():
+            return False
+        return no_orphans(self._reaper)
 
     def kill_all(self, timeout_s: float = 5.0) -> list[int]:
-        """SIGKILL everything the attempt started, again until nothing is left: at most for `timeout_s` seconds.
+        """Send SIGKILL to everything that the attempt started until nothing is left,
+        for at most `timeout_s` seconds.
 
-        Returns the pids that are still there: [] but for processes stuck in the kernel or of another user.
+        Returns the pids that are still there: none, except for processes that are stuck
+        in the kernel or belong to another user.
         """
         deadline = time.monotonic() + timeout_s
         found = self.exit()
         if self._exits_dir is None and not self._reaped and not (found and found.lost):
-            # The pid is ours: a live child holds it, or the zombie that it has become.
+            # The pid cannot be another's: a live child has it, or the zombie that it
+            # has become.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
         if self.cgroup:
             self.cgroup.kill(timeout_s)
-        pause_s, newest = 0.001, procfs.newest_pid()
+        pause_s = 0.001
+        newest = procfs.newest_pid()
         while members := self._members():
             for process in members:
                 procfs.send(process, signal.SIGKILL)
@@ -167,31 +199,41 @@ class Process:
         return []
 
     def _chase(self, newest: int) -> int:
-        """Kill those of the attempt's processes that are newer than the pid `newest`; returns the pid it came to.
+        """Kill the attempt's processes that are newer than the pid `newest`; returns
+        the last pid that was checked.
 
-        Reading the newest one by one is quick enough for a relay of short lives, which outruns a look at all.
+        Processes that fork and end quickly are gone before a scan of all is done. To
+        read only the newest ones is fast enough.
         """
-        mark, quiet = os.fsencode(f"{ATTEMPT_VARIABLE}={self.attempt_id}"), 0
+        mark = os.fsencode(f"{ATTEMPT_VARIABLE}={self.attempt_id}")
+        quiet = 0
         while quiet < _QUIET_ROUNDS:
-            last, quiet = procfs.newest_pid(), quiet + 1
+            last = procfs.newest_pid()
+            quiet = quiet + 1
             for pid in range(last, newest, -1):
                 process = procfs.stat(pid)
-                if process and not process.dead and mark in procfs.read_file(f"/proc/{pid}/environ"):
+                if process is None or process.dead:
+                    continue
+                if mark in procfs.read_file(f"/proc/{pid}/environ"):
                     procfs.send(process, signal.SIGKILL)
                     quiet = 0
             newest = last
         return newest
 
     def gather(self) -> None:
-        """Move into the control group what the attempt started before the group held it.
+        """Move the processes that the attempt started before the group held it into the
+        control group.
 
-        Only what left the session, cleared its environment and lost its parent in that time escapes.
+        A process escapes only if in that time it left the session, cleared its
+        environment and lost its parent.
         """
         if self.cgroup is None:
             return
-        for _ in range(_LOOKS):
+        for _ in range(_MAX_SCANS):
             newest = procfs.newest_pid()
-            loose = {member.pid for member in self._look()}.difference(self.cgroup.procs())
+            loose = {member.pid for member in self._scan()}.difference(
+                self.cgroup.procs()
+            )
             if not loose:
                 self._contained = procfs.newest_pid() == newest
                 return
@@ -216,17 +258,25 @@ class Process:
         )
 
     def _cpu_s_of(self, processes: list[procfs.Stat]) -> float:
-        """CPU seconds of these, and of a leader that has ended and is listed no more."""
-        ended = 0.0 if any(process.pid == self.pid for process in processes) else self.leader_cpu_s()
-        return ended + sum(process.cpu_s for process in processes)
+        """CPU seconds of these, and of a leader that has ended and is not among
+        them.
+        """
+        total_s = sum(process.cpu_s for process in processes)
+        if any(process.pid == self.pid for process in processes):
+            return total_s
+        return total_s + self.leader_cpu_s()
 
     def leader_cpu_s(self) -> float:
-        """CPU seconds of the first process and of the children it waited for, until it is reaped; 0 after that."""
+        """CPU seconds of the first process and of the children that it waited for; 0
+        once it is reaped.
+        """
         found = procfs.stat(self.pid)
         return found.cpu_s if found and found.start_ticks == self.start_ticks else 0.0
 
     def cleanup(self) -> bool:
-        """Close the descriptor and remove the control group; False if processes are still in it."""
+        """Close the descriptor and remove the control group; False if processes are
+        still in it.
+        """
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
@@ -246,53 +296,66 @@ class Process:
     def _look_up(self, exits_dir: Path) -> Exit | None:
         if self.alive():
             return None
+        path = exits_dir / f"{self.pid}-{self.start_ticks}.json"
         try:
-            record = json.loads((exits_dir / f"{self.pid}-{self.start_ticks}.json").read_text())
+            record = json.loads(path.read_text())
             return self._ended(code=record["code"], signum=record["signal"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError):  # no record, or a damaged one
+        # There is no record, or a damaged one.
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
             return Exit(lost=True)
 
     def _ended(self, code: int | None = None, signum: int | None = None) -> Exit:
-        killed_for_memory = code != 0 and self.cgroup is not None and self.cgroup.oom_kills() > 0
+        killed_for_memory = (
+            code != 0 and self.cgroup is not None and self.cgroup.oom_kills() > 0
+        )
         return Exit(code=code, signal=signum, out_of_memory=killed_for_memory)
 
     def _session(self, processes: list[procfs.Stat]) -> list[procfs.Stat]:
-        """Those of `processes` in the leader's session; none if the leader's pid has gone to another session."""
+        """Those of `processes` in the leader's session; none if the leader's pid now
+        belongs to another session.
+        """
         found = [process for process in processes if process.session == self.pid]
         leader = next((process for process in found if process.pid == self.pid), None)
         if leader:
             return found if leader.start_ticks == self.start_ticks else []
-        # With no leader left to tell by its start, one that carries the attempt's id proves whose session it is.
-        return found if any(_carries(self.attempt_id, process) for process in found) else []
+        # The leader is gone, so its start time cannot identify the session. A process
+        # with the attempt's id does.
+        if any(_carries(self.attempt_id, process) for process in found):
+            return found
+        return []
 
     def _members(self) -> list[procfs.Stat]:
-        """All live processes of the attempt, wherever they have gone.
+        """All live processes of the attempt, wherever they are.
 
-        Finding none is proof if no process was started meanwhile. On a host where that never happens, several looks
-        have to do.
+        To find none is a proof only if no process was started meanwhile. On a host
+        where processes start all the time, several scans must be enough.
         """
         if self.left_nothing():
             return []
-        for _ in range(_LOOKS):
+        for _ in range(_MAX_SCANS):
             newest = procfs.newest_pid()
-            found = self._look()
+            found = self._scan()
             if found or procfs.newest_pid() == newest:
                 return found
         return []
 
-    def _look(self) -> list[procfs.Stat]:
-        """The live processes of the attempt, but for those that were started while this looked."""
+    def _scan(self) -> list[procfs.Stat]:
+        """The live processes of the attempt, without those that were started during the
+        scan.
+        """
         processes: list[procfs.Stat] = []
         known = set(self.cgroup.procs()) if self.cgroup else set[int]()
         for process in procfs.stats():
             if process.start_ticks < self.start_ticks:
-                continue  # what is older than the leader is none of its descendants
+                continue  # older than the leader, so not a descendant
             processes.append(process)
             if not process.dead and _carries(self.attempt_id, process):
                 known.add(process.pid)
         known.update(process.pid for process in self._session(processes))
+        # Parents first.
+        processes.sort(key=lambda process: (process.start_ticks, process.pid))
         members: list[procfs.Stat] = []
-        for process in sorted(processes, key=lambda process: (process.start_ticks, process.pid)):  # parents first
+        for process in processes:
             if process.pid in known or process.parent in known:
                 known.add(process.pid)
                 if not process.dead and process.pid != os.getpid():
@@ -300,31 +363,55 @@ class Process:
         return members
 
 
-def adopt(attempt_id: str, pid: int, start_ticks: int, exits_dir: Path, cgroup_root: Path | None = None) -> Process:
-    """Take over an attempt that an earlier agent started, alive or dead, as a process that is no child of this one.
+def adopt(
+    attempt_id: str,
+    pid: int,
+    start_ticks: int,
+    exits_dir: Path,
+    cgroup_root: Path | None = None,
+) -> Process:
+    """Take over an attempt that an earlier agent started, alive or dead. It is not a
+    child of this process.
 
-    `exits_dir`: where the keeper records how orphans ended. `cgroup_root`: as it was at the launch.
+    `exits_dir`: where the keeper records how orphans ended. `cgroup_root`: as at the
+    launch.
     """
     pidfd = procfs.open_pidfd(pid, start_ticks)
     cgroup = Cgroup.open(attempt_id, cgroup_root, pid if pidfd is not None else None)
-    return Process(attempt_id, pid, start_ticks, pidfd=pidfd, cgroup=cgroup, exits_dir=exits_dir)
+    return Process(
+        attempt_id, pid, start_ticks, pidfd=pidfd, cgroup=cgroup, exits_dir=exits_dir
+    )
 
 
 def find_attempt(attempt_id: str) -> list[int]:
-    """The pids of all live processes that carry the attempt's id in their environment, its session's leader first.
+    """The pids of all live processes that carry the attempt's id in their environment,
+    its session's leader first.
 
     Only processes whose environment this user may read are found.
     """
-    found = [p for p in procfs.stats() if not p.dead and p.pid != os.getpid() and _carries(attempt_id, p)]
-    found.sort(key=lambda process: (process.session != process.pid, process.start_ticks, process.pid))
+    found: list[procfs.Stat] = []
+    for process in procfs.stats():
+        if process.dead or process.pid == os.getpid():
+            continue
+        if _carries(attempt_id, process):
+            found.append(process)
+
+    def leader_first(process: procfs.Stat) -> tuple[bool, int, int]:
+        is_leader = process.session == process.pid
+        return (not is_leader, process.start_ticks, process.pid)
+
+    found.sort(key=leader_first)
     return [process.pid for process in found]
 
 
 def no_orphans(reaper: int) -> bool:
-    """Whether this process is the only child of its parent `reaper`, the subreaper to which orphans go."""
+    """True when this process is the only child of its parent `reaper`, the subreaper
+    that gets orphans.
+    """
     return os.getppid() == reaper and procfs.children(reaper) == [os.getpid()]
 
 
 def _carries(attempt_id: str, process: procfs.Stat) -> bool:
-    """Whether the process has the attempt's id in its environment."""
-    return os.fsencode(f"{ATTEMPT_VARIABLE}={attempt_id}") in procfs.environment(process.pid)
+    """True when the process has the attempt's id in its environment."""
+    variable = os.fsencode(f"{ATTEMPT_VARIABLE}={attempt_id}")
+    return variable in procfs.environment(process.pid)

@@ -1,4 +1,6 @@
-"""What /proc says of processes: whose they are, when they started, what they use, and how to end exactly one."""
+"""Reads processes from /proc: their owner, start and use; and sends a signal to exactly
+one.
+"""
 
 import errno
 import os
@@ -12,15 +14,23 @@ from pathlib import Path
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _READ_BYTES = 1 << 16
-_GONE = {errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM}
+_GONE = {
+    errno.ENOENT,
+    errno.ESRCH,
+    errno.ENODEV,
+    errno.EOPNOTSUPP,
+    errno.EACCES,
+    errno.EPERM,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """A process as /proc/PID/stat tells it.
+    """A process as in /proc/PID/stat.
 
-    `start_ticks`: clock ticks from boot to its start; with the pid it names one process until the next boot.
-    `cpu_s`: CPU seconds of its own and of the children it has waited for.
+    `start_ticks`: clock ticks from boot to its start; with the pid it identifies a
+    process until the next boot. `cpu_s`: CPU seconds of its own and of the children
+    that it has waited for.
     """
 
     pid: int
@@ -35,14 +45,18 @@ class Stat:
 
     @property
     def dead(self) -> bool:
-        """Ended, if perhaps not yet reaped. A first thread may end (state Z) while the others go on."""
+        """True when it has ended, even if it is not reaped.
+
+        The first thread may end (state Z) while the others go on.
+        """
         return self.state in "ZX" and self.threads <= 1
 
 
 def stat(pid: int) -> Stat | None:
-    """Read one process, zombies included; None where there is none (any more)."""
+    """Read one process, zombies included; None if there is none."""
     text = read_file(f"/proc/{pid}/stat")
-    # The name in parentheses may hold anything, parentheses and spaces too: fields count from the last ")".
+    # The name in parentheses may hold any text, also parentheses and spaces, so fields
+    # count from the last ")".
     fields = text[text.rfind(b")") + 2 :].split()
     if not fields:
         return None
@@ -60,19 +74,23 @@ def stat(pid: int) -> Stat | None:
 
 
 def stats() -> Iterator[Stat]:
-    """Read every process there is; those that end meanwhile are left out.
+    """Read every process; those that end meanwhile are left out.
 
-    The newest come first: of what forks and ends all the time, the least has gone between the listing and the reading.
+    The newest come first: of processes that fork and end quickly, the fewest have then
+    ended between the listing and the reading.
     """
     for name in reversed(os.listdir("/proc")):  # noqa: PTH208  (a Path for each of thousands of entries is slow)
-        if name.isdigit() and (found := stat(int(name))):
+        found = stat(int(name)) if name.isdigit() else None
+        if found:
             yield found
 
 
 def environment(pid: int) -> list[bytes]:
-    """The `NAME=value` entries a process was started with; none where it is gone or may not be read.
+    """The `NAME=value` entries with which a process was started; none if it has ended
+    or cannot be read.
 
-    In the middle of an exec a process has neither environment nor arguments. That is waited out, 20 ms at most.
+    During an exec a process has neither environment nor arguments. This waits for the
+    end of that, at most 20 ms.
     """
     content = b""
     for _ in range(20):
@@ -80,31 +98,41 @@ def environment(pid: int) -> list[bytes]:
         if content or read_file(f"/proc/{pid}/cmdline"):
             break
         process = stat(pid)
-        if process is None or process.dead or not process.rss_bytes:  # the last: a thread of the kernel
+        # Without memory it is a thread of the kernel.
+        if process is None or process.dead or not process.rss_bytes:
             break
         time.sleep(0.001)
     return content.split(b"\0")
 
 
 def children(pid: int) -> list[int]:
-    """The children of a process's first thread, zombies included; none where it is gone."""
+    """The children of a process's first thread, zombies included; none if it has
+    ended.
+    """
     return [int(word) for word in read_file(f"/proc/{pid}/task/{pid}/children").split()]
 
 
 def newest_pid() -> int:
-    """The number given to the newest process or thread of this PID namespace, itself ended or not."""
+    """The pid of the newest process or thread in this PID namespace, even if that has
+    ended.
+    """
     return int(read_file("/proc/loadavg").split()[4])
 
 
 def open_pidfd(pid: int, start_ticks: int) -> int | None:
-    """A pidfd of the process with this pid that started then; None where it is gone, whoever has its pid now."""
+    """A pidfd of the process with this pid and start; None if it has ended, even if
+    another process has its pid now.
+    """
     try:
         pidfd = os.pidfd_open(pid)
     except OSError as error:
-        if error.errno in (errno.ESRCH, errno.EINVAL, errno.ENOENT):  # the last two: the number is a thread's now
+        # With the last two the pid now belongs to a thread.
+        if error.errno in (errno.ESRCH, errno.EINVAL, errno.ENOENT):
             return None
         raise
-    now = stat(pid)  # after the open: from then on the number and the descriptor mean the same process
+    # This check comes after the open: from then on the pid and the descriptor mean the
+    # same process.
+    now = stat(pid)
     if now and now.start_ticks == start_ticks:
         return pidfd
     os.close(pidfd)
@@ -112,9 +140,10 @@ def open_pidfd(pid: int, start_ticks: int) -> int | None:
 
 
 def send(process: Stat, signum: int) -> None:
-    """Send a signal to exactly the process that was read: never to another that has since been given its pid.
+    """Send a signal to exactly the process that was read, never to another one that has
+    its pid now.
 
-    Nothing happens where it has ended or belongs to someone else.
+    Nothing happens if it has ended or belongs to another user.
     """
     pidfd = open_pidfd(process.pid, process.start_ticks)
     if pidfd is None:
@@ -137,10 +166,12 @@ def threads_of_user(uid: int) -> int:
 
 
 def read_file(path: str) -> bytes:
-    """A file of /proc or of a control group; b"" where it is gone or not ours to read.
+    """Read a file of /proc or of a control group; b"" if it does not exist or may not
+    be read.
 
-    Any other error is raised: taken for an empty file, a lack of descriptors would look like a dead process. No Path
-    and no text layer: this runs for every process of the host.
+    Any other error is raised: if there were no free descriptors, an empty file would
+    look like a dead process. There is no Path and no text layer, because this runs for
+    every process of the host.
     """
     fd = -1
     try:

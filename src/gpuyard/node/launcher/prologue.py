@@ -1,13 +1,18 @@
-"""The first steps of a limited attempt, in its own process: it joins its groups, takes on its limits, becomes the job.
+"""The first steps of a limited attempt, in its own process: it joins its groups, sets
+its limits, and becomes the job.
 
-Run as a script of its own (`python -I -S -c …`) with a socket as descriptor 3, from which it reads its orders: a
-marshalled dict of `groups` (files to enter), `rlimits` (pairs of resource and value), `cpus`, `path`, `argv` and
-`environment` (as `os.execve` takes them). It answers `exec` just before the exec, then the errno if that failed; any
-other answer says why there was none. The socket closes on exec. The job's environment comes with the orders, so that it
-cannot disturb this interpreter; and the orders come whole or not at all, so that no job runs unlimited if the agent
-dies meanwhile: then it ends by the signal `NEVER_STARTED`.
+Run as a script of its own (`python -I -S -c …`) with a socket as descriptor 3. From
+that it reads its orders: a marshalled dict of `groups` (files to enter), `rlimits`
+(pairs of resource and value), `cpus`, `path`, `argv` and `environment` (as for
+`os.execve`). It answers `exec` just before the exec, and then the errno if that failed;
+any other answer says why there was no exec. The socket closes on exec.
 
-Not a shell: that loses variables whose names are no identifiers, and cannot say why an exec failed.
+The job's environment is part of the orders, so that it cannot disturb this interpreter.
+The orders arrive whole or not at all, so that no job runs without limits if the agent
+dies meanwhile: then this process ends by the signal `NEVER_STARTED`.
+
+This is not a shell: a shell loses variables whose names are not identifiers, and cannot
+say why an exec failed.
 """
 
 import marshal
@@ -22,7 +27,7 @@ _CONTROL = 3
 
 
 def main() -> int:
-    """Carry out the orders; returns only if they cannot be."""
+    """Carry out the orders; returns only if that fails."""
     os.set_inheritable(_CONTROL, False)
     try:
         orders = marshal.loads(b"".join(iter(lambda: os.read(_CONTROL, 1 << 16), b"")))
@@ -37,7 +42,8 @@ def main() -> int:
         os.write(_CONTROL, b"exec")
     except OSError:
         return give_up()
-    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python's doing; a job is born with every signal at its default
+    # Python ignores these; a job starts with every signal at its default.
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored, signal.SIG_DFL)
     try:
         os.execve(orders["path"], orders["argv"], orders["environment"])
@@ -47,13 +53,21 @@ def main() -> int:
 
 
 def give_up() -> int:
-    """The agent has died, so the job must not run. Says so by a signal of which no program dies by itself."""
+    """End this process because the agent has died, so that the job must not run.
+
+    It ends by a signal of which no program dies by itself.
+    """
     os.kill(os.getpid(), NEVER_STARTED)
     return 1
 
 
-def take_limits(groups: Iterable[str], rlimits: Iterable[tuple[int, int]], cpus: Iterable[int]) -> None:
-    """Enter the groups and set the limits for this process and all its children. Raises OSError or ValueError."""
+def take_limits(
+    groups: Iterable[str], rlimits: Iterable[tuple[int, int]], cpus: Iterable[int]
+) -> None:
+    """Enter the groups and set the limits for this process and all its children.
+
+    Raises OSError or ValueError.
+    """
     for group in groups:
         entry = os.open(group, os.O_WRONLY)
         os.write(entry, b"0")  # the writer itself

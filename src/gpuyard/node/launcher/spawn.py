@@ -1,7 +1,8 @@
-"""Starts an attempt: opens its log and gets a process under its limits into being.
+"""Starts an attempt: opens its log and starts a process under its limits.
 
-Without limits the process is spawned directly and moved into its control group after (0.3 ms); with limits it goes
-through `prologue.py` (10 ms), which is under them before the job's first instruction. `spawn` blocks for that long.
+Without limits the process is spawned directly and then moved into its control group
+(0.3 ms). With limits it goes through `prologue.py` (10 ms), so that they apply before
+the job's first instruction. `spawn` blocks for that time.
 """
 
 import errno
@@ -15,27 +16,40 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from gpuyard.domain.reasons import Reason
 from gpuyard.node.launcher import procfs, prologue
 from gpuyard.node.launcher.cgroup import Cgroup
-from gpuyard.node.launcher.launch import Launch, LaunchError, Program, explain, resolve
+from gpuyard.node.launcher.launch import (
+    LaunchError,
+    LaunchRequest,
+    Program,
+    explain,
+    resolve,
+)
 from gpuyard.node.launcher.limits import fall_back
 from gpuyard.node.launcher.posix_spawn import Streams, posix_spawn
 from gpuyard.node.launcher.process import ATTEMPT_VARIABLE, Process, no_orphans
 
-# Read once: an upgrade of the package must not give a running agent a prologue that it does not understand.
+# Read once, so that after an upgrade of the package a running agent keeps the prologue
+# that it understands.
 _PROLOGUE = Path(prologue.__file__).read_bytes()
 
 
-def spawn(launch: Launch, *, cgroups: bool = True) -> Process:
-    """Start an attempt as the leader of a session of its own and return once it executes its program.
+def spawn(launch: LaunchRequest, *, cgroups: bool = True) -> Process:
+    """Start an attempt as the leader of its own session; returns once it executes its
+    program.
 
-    `cgroups`: False to do without control groups. Safe to call from several threads. Raises LaunchError.
+    `cgroups`: False for no control groups. Safe to call from several threads. Raises
+    LaunchError.
     """
     program = resolve(launch)
-    cgroup = Cgroup.create(launch.attempt_id, launch.limits, launch.cgroup_root) if cgroups else None
+    cgroup = None
+    if cgroups:
+        cgroup = Cgroup.create(launch.attempt_id, launch.limits, launch.cgroup_root)
     held = cgroup.enforced if cgroup else {}
-    # A new process can do no harm by its number before it is in its group; memory and CPU want the prologue's care,
-    # which costs the start of an interpreter.
+    # A limit on processes may start a moment late, because one new process does no
+    # harm. Limits on memory and CPU need the prologue, which costs the start of an
+    # interpreter.
     simple = set(launch.limits.wanted()) <= ({"processes"} & held.keys())
     start = _spawn_directly if simple else _spawn_limited
     try:
@@ -49,18 +63,25 @@ def spawn(launch: Launch, *, cgroups: bool = True) -> Process:
         raise explain(error, launch) from error
 
 
-def _spawn_directly(launch: Launch, program: Program, streams: Streams, cgroup: Cgroup | None) -> Process:
-    pid = posix_spawn(program.path, program.argv, program.entries, program.directory, streams)
+def _spawn_directly(
+    launch: LaunchRequest, program: Program, streams: Streams, cgroup: Cgroup | None
+) -> Process:
+    pid = posix_spawn(
+        program.path, program.argv, program.entries, program.directory, streams
+    )
     contained = False
     if cgroup:
         try:
             cgroup.join(pid)
-            # Then it has not forked: its group holds all it will ever start.
+            # Then it has not forked, and its group holds all that it will ever start.
             contained = procfs.newest_pid() == pid or _childless(pid, launch.reaper)
-        except OSError:  # it has ended already, or may not be moved: its session has to do
+        except OSError:
+            # It has ended already or may not be moved: its session identifies it.
             cgroup.remove()
             cgroup = None
-    held = cgroup.enforced if cgroup else dict.fromkeys(launch.limits.wanted(), "none: it had ended")
+    held = dict.fromkeys(launch.limits.wanted(), "none: it had ended")
+    if cgroup:
+        held = cgroup.enforced
     process = _attach(launch, pid, cgroup, held, contained=contained)
     if not contained:
         process.gather()
@@ -68,16 +89,25 @@ def _spawn_directly(launch: Launch, program: Program, streams: Streams, cgroup: 
 
 
 def _childless(pid: int, reaper: int | None) -> bool:
-    """Whether a process has no descendants: no child, and then none whose parent has ended with the reaper."""
+    """True when the process has no descendants: no child, and no orphan with the
+    reaper.
+    """
     return reaper is not None and not procfs.children(pid) and no_orphans(reaper)
 
 
-def _spawn_limited(launch: Launch, program: Program, streams: Streams, cgroup: Cgroup | None) -> Process:
+def _spawn_limited(
+    launch: LaunchRequest, program: Program, streams: Streams, cgroup: Cgroup | None
+) -> Process:
     held = cgroup.enforced if cgroup else {}
-    rest = {limit: value for limit, value in launch.limits.wanted().items() if limit not in held}
+    rest = {
+        limit: value
+        for limit, value in launch.limits.wanted().items()
+        if limit not in held
+    }
     fallback = fall_back(rest, launch.attempt_id)
+    groups = [str(path / "cgroup.procs") for path in cgroup.paths] if cgroup else []
     orders = {
-        "groups": [str(path / "cgroup.procs") for path in cgroup.paths] if cgroup else [],
+        "groups": groups,
         "rlimits": fallback.rlimits,
         "cpus": fallback.cpus,
         "path": program.path,
@@ -93,15 +123,24 @@ def _spawn_limited(launch: Launch, program: Program, streams: Streams, cgroup: C
             control = Streams(streams.stdin, streams.output, theirs.fileno())
             pid = posix_spawn(interpreter, argv, marker, program.directory, control)
         answer = _converse(ours, marshal.dumps(orders))
-    # One that the kernel killed for want of memory before its exec is no different from one it killed after.
+    # If the kernel killed it at its memory limit before its exec, that counts as an end
+    # after the exec.
     if answer != b"exec" and not (cgroup and cgroup.oom_kills()):
         os.waitpid(pid, 0)
         raise _refused(answer)
-    return _attach(launch, pid, cgroup, {**held, **fallback.enforcement}, contained=cgroup is not None)
+    return _attach(
+        launch,
+        pid,
+        cgroup,
+        {**held, **fallback.enforcement},
+        contained=cgroup is not None,
+    )
 
 
 def _converse(ours: socket.socket, orders: bytes) -> bytes:
-    """Send the orders and read the answer to its end; what is missing in it says that the other side has died."""
+    """Send the orders and read the answer to its end; an incomplete answer means that
+    the process has died.
+    """
     answer = b""
     with suppress(OSError):
         ours.sendall(orders)
@@ -112,18 +151,28 @@ def _converse(ours: socket.socket, orders: bytes) -> bytes:
 
 
 def _refused(answer: bytes) -> OSError | LaunchError:
-    """What the prologue's answer means, if it is not a plain `exec`."""
+    """The error for an answer of the prologue other than a plain `exec`."""
     number = answer.removeprefix(b"exec")
     if number != answer:
         return OSError(int(number), os.strerror(int(number)))
-    why = answer.decode(errors="replace") or "the process died under them before it could run the program"
-    return LaunchError("limits_failed", f"the limits could not be set: {why}")
+    why = (
+        answer.decode(errors="replace")
+        or "the process died under them before it could run the program"
+    )
+    return LaunchError(Reason.LIMITS_FAILED, f"the limits could not be set: {why}")
 
 
 def _attach(
-    launch: Launch, pid: int, cgroup: Cgroup | None, enforcement: dict[str, str], *, contained: bool
+    launch: LaunchRequest,
+    pid: int,
+    cgroup: Cgroup | None,
+    enforcement: dict[str, str],
+    *,
+    contained: bool,
 ) -> Process:
-    """Take hold of the new process, or end it if that fails (for want of a descriptor, say): no one else could."""
+    """The `Process` for the new process. If that fails (for lack of a descriptor, for
+    example), the process is killed, because nobody else could.
+    """
     try:
         found = procfs.stat(pid)
         if found is None:
@@ -133,7 +182,7 @@ def _attach(
         os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         if cgroup:
-            with suppress(OSError):  # without a descriptor it cannot look
+            with suppress(OSError):  # without a free descriptor it cannot read
                 cgroup.kill()
         raise
     return Process(
@@ -149,7 +198,7 @@ def _attach(
 
 
 @contextmanager
-def _open_streams(launch: Launch) -> Generator[Streams]:
+def _open_streams(launch: LaunchRequest) -> Generator[Streams]:
     with _open_log(launch.log) as output, _open_stdin(launch.stdin) as stdin:
         yield Streams(stdin.fileno(), output.fileno())
 
@@ -161,13 +210,16 @@ def _open_log(path: Path) -> BinaryIO:
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise
-        raise LaunchError("log_unwritable", f"cannot write the log {path}: {error.strerror}") from error
+        raise LaunchError(
+            Reason.LOG_UNWRITABLE, f"cannot write the log {path}: {error.strerror}"
+        ) from error
 
 
 def _open_stdin(content: bytes | None) -> BinaryIO:
     if content is None:
         return Path(os.devnull).open("rb")
-    memory = os.fdopen(os.memfd_create("stdin"), "w+b")  # a file without a name; a pipe would need a writer
+    # A file in memory; a pipe would need a writer.
+    memory = os.fdopen(os.memfd_create("stdin"), "w+b")
     memory.write(content)
     memory.seek(0)
     return memory

@@ -1,1 +1,4 @@
-"""The scripts that come with gpuyard, a file each. They run in other people's environments (see `node/items.py`)."""
+"""The scripts that come with gpuyard, a file each.
+
+They run in other people's environments (see `node/items.py`).
+"""

@@ -1,6 +1,8 @@
-"""extract_keyframes: a video's key frames as JPEG files. Needs `gpuyard[video]`, and no GPU.
+"""extract_keyframes: a video's key frames as JPEG files. Needs `gpuyard[video]`, and no
+GPU.
 
-Arguments: `path`; `most` (default 1000) is how many frames at most; `quality` (default 90) is that of the files.
+Arguments: `path`; `most` (default 1000) is how many frames at most; `quality` (default
+90) is that of the files.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,22 +15,38 @@ def load(args: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
     import av
     from av.error import FFmpegError
 
-    def run(args: Mapping[str, Any], folder: Path, progress: Callable[[float], None]) -> dict[str, Any]:
+    def run(
+        args: Mapping[str, Any], folder: Path, progress: Callable[[float], None]
+    ) -> dict[str, Any]:
         try:
             with av.open(str(args["path"])) as media:
                 if not media.streams.video:
                     raise ValueError("it has no video stream")
-                return _extract(media, folder, progress, int(args.get("most", 1000)), int(args.get("quality", 90)))
+                return _extract(
+                    media,
+                    folder,
+                    progress,
+                    int(args.get("most", 1000)),
+                    int(args.get("quality", 90)),
+                )
         except FFmpegError as error:
-            raise ValueError(f"it is no video that can be read: {error.strerror}") from None
+            raise ValueError(
+                f"it is no video that can be read: {error.strerror}"
+            ) from None
 
     return run
 
 
-def _extract(media: Any, folder: Path, progress: Callable[[float], None], most: int, quality: int) -> dict[str, Any]:
+def _extract(
+    media: Any, folder: Path, progress: Callable[[float], None], most: int, quality: int
+) -> dict[str, Any]:
     stream = media.streams.video[0]
     stream.codec_context.skip_frame = "NONKEY"
-    length = float(stream.duration * stream.time_base) if stream.duration else (media.duration or 0) / 1e6
+    length = (
+        float(stream.duration * stream.time_base)
+        if stream.duration
+        else (media.duration or 0) / 1e6
+    )
     frames: list[dict[str, Any]] = []
     for frame in media.decode(stream):
         if len(frames) == most:

@@ -15,57 +15,86 @@ _AWKWARD = {
     "backslash": "C:\\new\\0 %s {x}",
     "option": "--flag=-n",
 }
-_ECHO = "import json, os, sys; print(json.dumps([sys.argv[1:], {k: os.environ.get(k) for k in sys.argv[1:]}]))"
+_ECHO = (
+    "import json, os, sys; print(json.dumps([sys.argv[1:], {k: os.environ.get(k) for k"
+    " in sys.argv[1:]}]))"
+)
 _READ = "import sys; data = sys.stdin.buffer.read(); print(len(data), data.hex())"
 
 
-async def check_arguments(yard: Subject) -> None:
-    """Arguments arrive exactly: quotes, newlines, Unicode, empty, what a shell would change."""
-    got = json.loads(await yard.succeed(yard.job(_ECHO, *_AWKWARD.values())))[0]
+async def check_arguments(subject: Subject) -> None:
+    """Arguments arrive exactly: quotes, newlines, Unicode, empty, what a shell would
+    change.
+    """
+    got = json.loads(await subject.succeed(subject.job(_ECHO, *_AWKWARD.values())))[0]
     assert got == list(_AWKWARD.values()), f"the arguments changed on the way: {got}"
 
 
-async def check_environment(yard: Subject) -> None:
+async def check_environment(subject: Subject) -> None:
     """So does the environment."""
     values = {f"CONFORMANCE_{name.upper()}": value for name, value in _AWKWARD.items()}
-    got = json.loads(await yard.succeed(yard.job(_ECHO, *values, environment=values)))[1]
+    got = json.loads(
+        await subject.succeed(subject.job(_ECHO, *values, environment=values))
+    )[1]
     assert got == values, f"the environment changed on the way: {got}"
 
 
-async def check_stdin(yard: Subject) -> None:
-    """`args_via_stdin` is read on standard input, byte for byte, and then comes its end."""
+async def check_stdin(subject: Subject) -> None:
+    """`args_via_stdin` is read on standard input, byte for byte, and then comes its
+    end.
+    """
     data = bytes(range(256)) * 300
-    log = await yard.succeed(yard.job(_READ, args_via_stdin=data))
-    assert log.strip() == f"{len(data)} {data.hex()}", f"the bytes changed on the way: {log[:200]!r}"
+    log = await subject.succeed(subject.job(_READ, args_via_stdin=data))
+    assert log.strip() == f"{len(data)} {data.hex()}", (
+        f"the bytes changed on the way: {log[:200]!r}"
+    )
 
 
-async def check_no_stdin(yard: Subject) -> None:
+async def check_no_stdin(subject: Subject) -> None:
     """Without it, standard input is at its end at once: no job waits for a person."""
-    log = await yard.succeed(yard.job(_READ))
+    log = await subject.succeed(subject.job(_READ))
     assert log.split() == ["0"], f"standard input should be empty: {log!r}"
 
 
-async def check_unknown_program(yard: Subject) -> None:
+async def check_unknown_program(subject: Subject) -> None:
     """A program that is not there fails visibly, and the explanation names it."""
-    said = await yard.failure(yard.job("").model_copy(update={"command": ("no-such-program-7f3a", "x")}))
-    assert "no-such-program-7f3a" in said, f"the explanation should name the program: {said!r}"
+    said = await subject.failure(
+        subject.job("").model_copy(update={"command": ("no-such-program-7f3a", "x")})
+    )
+    assert "no-such-program-7f3a" in said, (
+        f"the explanation should name the program: {said!r}"
+    )
 
 
-async def check_missing_workdir(yard: Subject) -> None:
-    """A working directory that is not there fails visibly, and the explanation names it."""
-    need(yard.missing_workdir, "jobs have no working directory to name")
-    options = dict(yard.missing_workdir or {})
-    said = await yard.failure(yard.job("pass", options=options))
-    assert any(str(value) in said for value in options.values()), f"the explanation should name the folder: {said!r}"
+async def check_missing_workdir(subject: Subject) -> None:
+    """A working directory that is not there fails visibly, and the explanation names
+    it.
+    """
+    need(subject.missing_workdir, "jobs have no working directory to name")
+    options = dict(subject.missing_workdir or {})
+    said = await subject.failure(subject.job("pass", options=options))
+    assert any(str(value) in said for value in options.values()), (
+        f"the explanation should name the folder: {said!r}"
+    )
 
 
-async def check_impossible_argument(yard: Subject) -> None:
+async def check_impossible_argument(subject: Subject) -> None:
     """An argument that no process can be given (a NUL byte) fails visibly."""
-    said = await yard.failure(yard.job("pass", "nul\0byte"))
+    said = await subject.failure(subject.job("pass", "nul\0byte"))
     assert said, "there should be an explanation"
 
 
 CASES = tuple(
-    map(case, (check_arguments, check_environment, check_stdin, check_no_stdin, check_unknown_program,
-               check_missing_workdir, check_impossible_argument))
-)  # fmt: skip
+    map(
+        case,
+        (
+            check_arguments,
+            check_environment,
+            check_stdin,
+            check_no_stdin,
+            check_unknown_program,
+            check_missing_workdir,
+            check_impossible_argument,
+        ),
+    )
+)

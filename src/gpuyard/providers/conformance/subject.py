@@ -14,8 +14,9 @@ from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobconfig import GpuSpec, JobConfig, JobResult, JobStatus
 from gpuyard.providers.base import GpuProviderInterface
 
-OVER = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED)
-_NO_GPU, _TOO_MUCH = GpuSpec(gpu_count=0), GpuSpec(gpu_count=1024)
+OVER = tuple(status for status in JobStatus if status.is_over)
+_NO_GPU = GpuSpec(gpu_count=0)
+_TOO_MUCH = GpuSpec(gpu_count=1024)
 # Prints a line and stays until it is ended.
 STAY = """
     import time
@@ -29,10 +30,13 @@ STAY = """
 class Subject:
     """A started provider and how jobs run there.
 
-    `python`: the command of a Python 3 interpreter where jobs run. `image`, `gpu_spec`, `options`: those of every job.
-    `too_much`: more than the provider can supply. `missing_workdir`: provider options that name a folder which is not
-    there, None where jobs have no such option. `timeout_minutes`: the shortest that is honoured and long enough for an
-    interpreter to start. `patience_s`: the longest that anything asked for may take. `pause_s`: between two looks.
+    `python`: the command of a Python 3 interpreter where jobs run. `image`, `gpu_spec`,
+    `options`: those of every job.
+    `too_much`: more than the provider can supply. `missing_workdir`: provider options
+    that name a folder which is not there, None where jobs have no such option.
+    `timeout_minutes`: the shortest that is honoured and long enough for an interpreter
+    to start. `patience_s`: the longest that anything asked for may take. `pause_s`:
+    between two looks.
     """
 
     provider: GpuProviderInterface
@@ -48,14 +52,24 @@ class Subject:
     submitted: list[str] = field(default_factory=list[str])
 
     def job(self, code: str, *arguments: str, **fields: Any) -> JobConfig:
-        """A job that runs a Python snippet with these arguments; `fields` are JobConfig's, `options` more options."""
+        """A job that runs a Python snippet with these arguments; `fields` are
+        JobConfig's, `options` more options.
+        """
         options = {**self.options, **fields.pop("options", {})}
         command = (*self.python, "-c", textwrap.dedent(code), *arguments)
         values: dict[str, Any] = {
-            "name": "conformance", "image": self.image, "gpu_spec": self.gpu_spec, "command": command,
+            "name": "conformance",
+            "image": self.image,
+            "gpu_spec": self.gpu_spec,
+            "command": command,
             "attempt_id": new_id("attempt"),
-        }  # fmt: skip
+        }
         return JobConfig(**{**values, **fields}, provider_options=options)
+
+    def has_own(self, call: str) -> bool:
+        """True when the provider has this call itself, not only the base class's."""
+        own = getattr(type(self.provider), call)
+        return own is not getattr(GpuProviderInterface, call)
 
     async def submit(self, config: JobConfig) -> str:
         """Submit; the reference. The case's end cancels it if it still runs."""
@@ -66,11 +80,16 @@ class Subject:
     async def until(self, job_id: str, *wanted: JobStatus) -> JobResult:
         """Wait for one of these states; fails at once when the job ends in another."""
         deadline = time.monotonic() + self.patience_s
-        while (result := await self.provider.get_job_status(job_id)).status not in wanted:
+        while (
+            result := await self.provider.get_job_status(job_id)
+        ).status not in wanted:
             states = " or ".join(wanted)
-            assert result.status not in OVER, f"job {job_id} should be {states}, and is over: {result}"
+            assert not result.status.is_over, (
+                f"job {job_id} should be {states}, and is over: {result}"
+            )
             assert time.monotonic() < deadline, (
-                f"job {job_id} should be {states} within {self.patience_s:g} s: {result}"
+                f"job {job_id} should be {states} within {self.patience_s:g} s:"
+                f" {result}"
             )
             await asyncio.sleep(self.pause_s)
         return result
@@ -88,7 +107,9 @@ class Subject:
     async def succeed(self, config: JobConfig) -> str:
         """The whole log of a job that has to complete."""
         result, log = await self.finish(config)
-        assert result.status is JobStatus.COMPLETED, f"the job should complete: {result}; its log: {log[-500:]!r}"
+        assert result.status is JobStatus.COMPLETED, (
+            f"the job should complete: {result}; its log: {log[-500:]!r}"
+        )
         return log
 
     async def running(self, config: JobConfig) -> str:
@@ -102,18 +123,24 @@ class Subject:
         """Wait until the log holds `text`; the log."""
         deadline = time.monotonic() + self.patience_s
         while text not in (log := await self.provider.get_job_logs(job_id)):
-            assert time.monotonic() < deadline, f"the log of {job_id} should hold {text!r} by now: {log!r}"
+            assert time.monotonic() < deadline, (
+                f"the log of {job_id} should hold {text!r} by now: {log!r}"
+            )
             await asyncio.sleep(self.pause_s)
         return log
 
     async def failure(self, config: JobConfig) -> str:
-        """How a job that cannot run fails, refused at submission or later: the explanation."""
+        """How a job that cannot run fails, refused at submission or later: the
+        explanation.
+        """
         try:
             job_id = await self.submit(config)
         except GpuyardError as error:
             return str(error)
         result = await self.ended(job_id)
-        assert result.status is JobStatus.FAILED, f"a job that cannot run should fail: {result}"
+        assert result.status is JobStatus.FAILED, (
+            f"a job that cannot run should fail: {result}"
+        )
         return result.error_message or ""
 
     async def clean_up(self) -> None:
@@ -132,7 +159,10 @@ Open = Callable[[], AbstractAsyncContextManager[Subject]]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One promise: `shows` says it in words, `check` holds a Subject to it. `str(case)` is its name."""
+    """One promise: `shows` says it in words, `check` holds a Subject to it.
+
+    `str(case)` is its name.
+    """
 
     name: str
     shows: str
@@ -146,11 +176,11 @@ class Case:
         asyncio.run(self._run(open_subject))
 
     async def _run(self, open_subject: Open) -> None:
-        async with open_subject() as yard:
+        async with open_subject() as subject:
             try:
-                await self.check(yard)
+                await self.check(subject)
             finally:
-                await yard.clean_up()
+                await subject.clean_up()
 
 
 def case(check: Check) -> Case:

@@ -8,11 +8,12 @@ from gpuyard.config.settings import StorageSettings
 
 
 class DockerConfig(BaseModel):
-    """What `[providers.docker]` may say. `host`: the daemon's address, by default as the `docker` command finds it.
+    """The settings of `[providers.docker]`.
 
-    `workspace` is a folder of this host that each container sees as `/workspace`, unless its job names a workspace of
-    gpuyard's own. `writable_root` lets jobs change the
-    image's files.
+    - `host`: the daemon's address, by default the one that the `docker` command uses.
+    - `workspace`: a folder of this host that each container sees as `/workspace`,
+      unless its job names a gpuyard workspace.
+    - `writable_root`: whether jobs may change the image's files.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,7 +1,9 @@
-"""The provider `docker`: containers on this host, on the GPUs that the scheduler has booked for them.
+"""The provider `docker`: containers on this host, on the GPUs that the scheduler has
+booked for them.
 
-A container has a name made of its attempt's id, so the daemon itself refuses a second one, and everything else that
-has to outlive gpuyard is in its labels. The daemon keeps it, its output and its exit code until `forget_job`.
+A container's name comes from its attempt's id, so that the daemon refuses a second one.
+Its labels have what must outlive the gpuyard server. The daemon keeps the container,
+its output and its exit code until `forget_job`.
 """
 
 # docker-py has no types.
@@ -9,307 +11,296 @@ has to outlive gpuyard is in its labels. The daemon keeps it, its output and its
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
-import docker
-import requests
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.errors import APIError
 from docker.models.containers import Container
 
-from gpuyard.domain.errors import InsufficientResourcesError, JobNotFoundError, ProviderError
-from gpuyard.domain.ids import new_id
-from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult, JobStatus
+from gpuyard.domain.attempt_order import AttemptOrder
+from gpuyard.domain.errors import (
+    InsufficientResourcesError,
+    JobNotFoundError,
+    ProviderError,
+)
+from gpuyard.domain.jobconfig import JobResult, JobStatus
 from gpuyard.domain.offers import Offer
+from gpuyard.domain.reasons import Reason
 from gpuyard.domain.validation import parse_model
-from gpuyard.providers.base import GpuProviderInterface, SavedFile
+from gpuyard.providers.base import QueueProvider, SavedFile
+from gpuyard.providers.checkpoint_files import CheckpointFinder, ended_by_itself
 from gpuyard.providers.docker.config import DockerConfig
 from gpuyard.providers.docker.container import (
     ATTEMPT,
-    Blueprint,
+    ContainerArguments,
     instant,
     is_live,
     limits_of,
-    reference_of,
     state_of,
 )
+from gpuyard.providers.docker.daemon import DockerDaemon, ImagePulls
 from gpuyard.providers.docker.stream import in_thread
-from gpuyard.providers.saving import Saving, by_itself
 from gpuyard.storage.blobs import BucketError
 from gpuyard.storage.place import in_background, open_store
 
 _TERM_GRACE_S = 10.0
-_SHELL_SAYS = {126: "not_executable", 127: "command_not_found"}
-"""Exit codes of a shell that could not start the program, and said why."""
-_GONE = frozenset({137, 143, 255})
-"""Exit codes of what a daemon that stops takes with it."""
-Result = TypeVar("Result")
+_SHELL_SAYS = {126: Reason.NOT_EXECUTABLE, 127: Reason.COMMAND_NOT_FOUND}
+"""Exit codes of a shell that could not start the program and printed why."""
+_DAEMON_STOPPED = frozenset({137, 143, 255})
+"""Exit codes of containers that end because the daemon stops."""
 
 
 @dataclass(slots=True)
 class _Stop:
-    """A container on its way out: why, and when it gets TERM and KILL (monotonic seconds)."""
+    """Why a container is being stopped, and when it gets TERM and KILL.
+
+    Times are monotonic seconds.
+    """
 
     reason: str
     term_at: float
     kill_at: float
 
 
-class DockerProvider(GpuProviderInterface):
+class DockerProvider(QueueProvider):
     """Containers of this host's Docker. `config`: see `DockerConfig`."""
 
     PROVIDER_NAME: ClassVar[str] = "docker"
     containers: ClassVar[bool] = True
+    containers_on: ClassVar[str] = "local"
     wants_storage: ClassVar[bool] = True
-    max_pending: int = 0  # it has no line of its own
+    max_pending: int = 0  # it has no queue of its own
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         self.settings = parse_model(DockerConfig, dict(config))
-        self.concurrency, self.poll_s = self.settings.concurrency, self.settings.poll_s
+        self.concurrency = self.settings.concurrency
+        self.poll_s = self.settings.poll_s
+        self.currency = self.settings.currency
         self._folder = Path(self.settings.home) / "docker"
         blobs = open_store(Path(self.settings.home), self.settings.storage)
-        self._blueprint = Blueprint(self.settings, self._folder, blobs)
-        self._client: docker.DockerClient | None = None
-        self._saving = Saving()
+        self._arguments = ContainerArguments(self.settings, self._folder, blobs)
+        self._daemon = DockerDaemon(self.settings.host)
+        self._images = ImagePulls(self._daemon)
+        self.doing: Mapping[str, str] = self._images.progress
+        self._checkpoints = CheckpointFinder()
         self._stops: dict[str, _Stop] = {}
-        self._seeing_out: set[asyncio.Task[None]] = set()
-        self._saved_at: dict[str, float] = {}
-        self._pulls: dict[str, asyncio.Task[None]] = {}
-        self._turns: dict[str, asyncio.Lock] = {}
-        self._seen_at, self._was_away = time.time(), False
-        self._pulled: dict[str, str] = {}
-        self.doing: Mapping[str, str] = self._pulled
+        self._ending: set[asyncio.Task[None]] = set()
+        self._signalled_at: dict[str, float] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._polled_at = time.time()
 
-    # --- the daemon ---
-
-    async def _call(self, work: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
-        """A call to the daemon, in a thread; ProviderError when it does not answer."""
-        try:
-            return await asyncio.to_thread(work, *arguments, **named)
-        except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
-            self._client, self._was_away = None, True
-            message = f"Docker's daemon does not answer: {error}"
-            raise ProviderError(message, self.PROVIDER_NAME, "NOT_CONNECTED") from None
-        except (APIError, ImageNotFound):
-            raise
-        except DockerException as error:
-            self._client, self._was_away = None, True
-            message = f"Docker cannot be used: {error}. Is the daemon running, and may you use it?"
-            raise ProviderError(message, self.PROVIDER_NAME, "NOT_CONNECTED") from None
-
-    async def _daemon(self) -> docker.DockerClient:
-        if self._client is None:
-            host = self.settings.host
-            self._client = await self._call(
-                lambda: docker.DockerClient(base_url=host, timeout=60) if host else docker.from_env(timeout=60)
-            )
-        return self._client
-
-    async def _find(self, job_id: str) -> Container:
-        daemon = await self._daemon()
-        try:
-            return await self._call(daemon.containers.get, job_id)
-        except NotFound:
-            raise JobNotFoundError(job_id, self.PROVIDER_NAME) from None
-        except APIError as error:
-            raise _trouble(error) from None
+    async def close(self) -> None:
+        """See GpuProviderInterface."""
+        self._daemon.close()
 
     # --- submitting ---
 
-    async def submit_job(self, job_config: JobConfig) -> str:
-        """Pull what is missing, create, start; an attempt that is there already is not started again."""
-        attempt_id = job_config.attempt_id or new_id("attempt")
-        name = f"gpuyard-{attempt_id}"
-        async with self._turns.setdefault(attempt_id, asyncio.Lock()):
+    async def submit_attempt(self, order: AttemptOrder) -> str:
+        """Pull the image, create and start the container, unless it exists."""
+        name = f"gpuyard-{order.attempt_id}"
+        async with self._locks.setdefault(order.attempt_id, asyncio.Lock()):
             try:
                 with suppress(JobNotFoundError):
-                    return await self._started(await self._find(name))
-                self._refuse_too_much(job_config)
-                await self._have_image(job_config, attempt_id)
-                return await self._started(await self._create(name, attempt_id, job_config))
+                    return await self._started(await self._daemon.find(name))
+                self._refuse_too_much(order)
+                if not order.image:
+                    message = "The job names no image."
+                    raise ProviderError(message, self.PROVIDER_NAME, "NO_IMAGE")
+                await self._images.ensure(order.image, order.attempt_id)
+                return await self._started(await self._create(name, order))
             finally:
-                self._pulled.pop(attempt_id, None)
-                self._turns.pop(attempt_id, None)
+                self._images.progress.pop(order.attempt_id, None)
+                self._locks.pop(order.attempt_id, None)
 
-    def _refuse_too_much(self, config: JobConfig) -> None:
-        """Devices are given by the scheduler: nobody may take any for himself."""
-        given = config.provider_options.get("gpu_uuids") or ()
-        if len(given) < config.gpu_spec.gpu_count:
-            message = f"{config.gpu_spec.gpu_count} GPUs are asked for, and {len(given)} were booked for it."
-            raise InsufficientResourcesError(message, self.PROVIDER_NAME, config.gpu_spec)
+    def _refuse_too_much(self, order: AttemptOrder) -> None:
+        """A job may only use GPUs that the scheduler has booked for it."""
+        asked = order.gpu_spec.gpu_count
+        booked = len(order.gpu_uuids)
+        if booked < asked:
+            message = f"{asked} GPUs are asked for, and {booked} were booked for it."
+            raise InsufficientResourcesError(
+                message, self.PROVIDER_NAME, order.gpu_spec
+            )
 
-    async def _have_image(self, config: JobConfig, attempt_id: str) -> None:
-        image, daemon = _image(config), await self._daemon()
+    async def _create(self, name: str, order: AttemptOrder) -> Container:
+        client = await self._daemon.client()
         try:
-            await self._call(daemon.images.get, image)
-        except ImageNotFound:
-            pull = self._pulls.get(image)
-            if pull is None:
-                pull = self._pulls[image] = asyncio.create_task(self._pull(image, attempt_id))
-                pull.add_done_callback(lambda _: self._pulls.pop(image, None))
-            await asyncio.shield(pull)
+            arguments = await in_background(self._arguments.of, order)
+            return await self._daemon.call(
+                client.containers.create, order.image, name=name, **arguments
+            )
         except APIError as error:
-            raise ProviderError(
-                f"The image {image}: {error.explanation or error}", self.PROVIDER_NAME, "NO_IMAGE"
-            ) from None
-
-    async def _pull(self, image: str, attempt_id: str) -> None:
-        daemon = await self._daemon()
-        self._pulled[attempt_id] = f"the image {image} is being pulled"
-
-        def pull() -> None:
-            sizes: dict[str, tuple[int, int]] = {}
-            for line in daemon.api.pull(*reference_of(image), stream=True, decode=True):
-                if "error" in line:
-                    raise APIError(line["error"])
-                detail = line.get("progressDetail") or {}
-                if detail.get("total"):
-                    sizes[line["id"]] = (detail["current"], detail["total"])
-                    done, total = (sum(part) for part in zip(*sizes.values(), strict=True))
-                    self._pulled[attempt_id] = f"the image {image} is being pulled: {100 * done // total} %"
-
-        try:
-            await self._call(pull)
-        except APIError as error:
-            message = f"The image {image} cannot be pulled: {error.explanation or error}"
-            raise ProviderError(message, self.PROVIDER_NAME, "NO_IMAGE") from None
-
-    async def _create(self, name: str, attempt_id: str, config: JobConfig) -> Container:
-        daemon = await self._daemon()
-        try:
-            values = await in_background(self._blueprint.values, attempt_id, config)
-            return await self._call(daemon.containers.create, _image(config), name=name, **values)
-        except APIError as error:
-            if error.status_code == 409:  # somebody was quicker: a server that was thought dead
-                return await self._find(name)
+            if error.status_code == 409:
+                # Another server, which was taken for dead, has just created it.
+                return await self._daemon.find(name)
             message = f"Docker refused the container: {error.explanation or error}"
             raise ProviderError(message, self.PROVIDER_NAME, "REFUSED") from None
         except BucketError:
             raise
         except OSError as error:
-            raise ProviderError(f"Its files cannot be laid out: {error}", self.PROVIDER_NAME, "REFUSED") from None
+            message = f"Its files cannot be laid out: {error}"
+            raise ProviderError(message, self.PROVIDER_NAME, "REFUSED") from None
 
     async def _started(self, container: Container) -> str:
-        """Start it unless it has been; why it cannot be stays with the container."""
+        """Start a container unless it was started; returns its name.
+
+        If it cannot be started, the container keeps the error.
+        """
         if container.status == "created" and not state_of(container)["Error"]:
             with suppress(APIError):
-                await self._call(container.start)
+                await self._daemon.call(container.start)
         return str(container.name)
 
     async def find_by_attempt(self, attempt_id: str) -> str | None:
-        """Its name tells; one that was created and not started is started by the next submission."""
+        """Find the container by its name, and start it if it was only created."""
         try:
-            container = await self._find(f"gpuyard-{attempt_id}")
+            container = await self._daemon.find(f"gpuyard-{attempt_id}")
         except JobNotFoundError:
             return None
         return await self._started(container)
 
-    # --- asking ---
+    # --- polling ---
 
     async def poll_jobs(self, job_ids: Sequence[str]) -> Mapping[str, JobResult]:
-        """One after another: the daemon is on this host, and its list does not say how a container ended."""
+        """One request for each job: the daemon's list does not say how jobs ended."""
         found: dict[str, JobResult] = {}
         for job_id in job_ids:
             with suppress(JobNotFoundError):
                 found[job_id] = await self.get_job_status(job_id)
-        self._seen_at, self._was_away = time.time(), False
+        self._polled_at = time.time()
+        self._daemon.was_away = False
         return found
 
     async def get_job_status(self, job_id: str) -> JobResult:
         """See GpuProviderInterface."""
-        return await self._look(await self._find(job_id))
-
-    async def _look(self, container: Container) -> JobResult:
-        await self._tend(container)
+        container = await self._daemon.find(job_id)
+        await self._enforce_limits(container)
         result = self._result(container)
-        if result.exit_code in _SHELL_SAYS and not result.reason:
-            said = ""
-            with suppress(APIError):
-                said = (await self._call(lambda: bytes(container.logs(tail=1)))).decode(errors="replace").strip()
-            if said.startswith("sh: "):
-                reason = _SHELL_SAYS[result.exit_code]
-                return replace(result, reason=reason, error_message=said.removeprefix("sh: ").partition(": ")[2])
-        return result
+        reason = _SHELL_SAYS.get(result.exit_code or 0)
+        if reason is None or result.reason:
+            return result
+        shell_error = await self._shell_error(container)
+        if not shell_error:
+            return result
+        return replace(result, reason=reason, error_message=shell_error)
+
+    async def _shell_error(self, container: Container) -> str:
+        """What the shell printed last if it was an error of its own; else empty."""
+        data = b""
+        with suppress(APIError):
+            data = await self._daemon.call(lambda: bytes(container.logs(tail=1)))
+        last_line = data.decode(errors="replace").strip()
+        if not last_line.startswith("sh: "):
+            return ""
+        return last_line.removeprefix("sh: ").partition(": ")[2]
 
     def _result(self, container: Container) -> JobResult:
-        state, name = state_of(container), str(container.name)
-        began, done = instant(state["StartedAt"]), instant(state["FinishedAt"])
-        result = JobResult(name, JobStatus.RUNNING, instant(container.attrs["Created"]), began)
-        if container.status in ("running", "paused", "restarting"):
+        state = state_of(container)
+        started_at = instant(state["StartedAt"])
+        result = JobResult(
+            str(container.name),
+            JobStatus.RUNNING,
+            instant(container.attrs["Created"]),
+            started_at,
+        )
+        if is_live(container):
             return result
         if container.status == "created" and not state["Error"]:
             return replace(result, status=JobStatus.PENDING, started_at=None)
-        code = int(state["ExitCode"])
-        result = replace(result, exit_code=code, completed_at=done or began or time.time())
-        stop = self._stops.get(name)
-        if state["Error"] or not began:
+        ended_at = instant(state["FinishedAt"]) or started_at or time.time()
+        exit_code = int(state["ExitCode"])
+        return self._ended(
+            replace(result, exit_code=exit_code, completed_at=ended_at), state
+        )
+
+    def _ended(self, result: JobResult, state: Mapping[str, Any]) -> JobResult:
+        """Why it ended; `result` has its times and exit code."""
+        failed = replace(result, status=JobStatus.FAILED)
+        if state["Error"] or not result.started_at:
             message = str(state["Error"])
-            reason = "command_not_found" if "not found" in message else "not_started"
-            return replace(result, status=JobStatus.FAILED, reason=reason, error_message=message, started_at=None)
+            reason = Reason.NOT_STARTED
+            if "not found" in message:
+                reason = Reason.COMMAND_NOT_FOUND
+            return replace(
+                failed, reason=reason, error_message=message, started_at=None
+            )
         if state["OOMKilled"]:
             message = "the kernel killed it: it used more memory than it asked for"
-            return replace(result, status=JobStatus.FAILED, reason="out_of_memory", error_message=message)
+            return replace(failed, reason=Reason.OUT_OF_MEMORY, error_message=message)
+        stop = self._stops.get(result.job_id)
         if stop is not None:
-            status = JobStatus.CANCELLED if stop.reason == "cancelled" else JobStatus.FAILED
-            said = "timed out" if stop.reason == "timed_out" else stop.reason
-            return replace(result, status=status, reason=stop.reason, error_message=said)
-        # It ended while nobody could ask: with the daemon, whose end takes its containers along.
-        if code in _GONE and self._was_away and done is not None and done >= self._seen_at:
-            return replace(result, status=JobStatus.FAILED, reason="preempted", error_message="Docker was restarted")
-        return replace(result, status=JobStatus.FAILED if code else JobStatus.COMPLETED,
-                       error_message=f"exit code {code}" if code else None)  # fmt: skip
+            return _stopped(result, stop.reason)
+        if self._ended_with_daemon(result.exit_code, state):
+            message = "Docker was restarted"
+            return replace(failed, reason=Reason.PREEMPTED, error_message=message)
+        if result.exit_code:
+            return replace(failed, error_message=f"exit code {result.exit_code}")
+        return replace(result, status=JobStatus.COMPLETED, error_message=None)
+
+    def _ended_with_daemon(self, code: int | None, state: Mapping[str, Any]) -> bool:
+        """Whether a container ended because the daemon stopped.
+
+        It ended after the last poll, the daemon was away since, and its exit code is
+        one of a killed program.
+        """
+        finished_at = instant(state["FinishedAt"])
+        if finished_at is None or finished_at < self._polled_at:
+            return False
+        return self._daemon.was_away and code in _DAEMON_STOPPED
 
     # --- ending ---
 
-    async def cancel_job(self, job_id: str) -> bool:
-        """TERM, its grace, KILL."""
-        return await self._stop(job_id, "cancelled", kindly=False)
-
     async def stop_job(self, job_id: str, *, checkpoint: bool) -> bool:
-        """See Queues."""
-        return await self._stop(job_id, "preempted" if checkpoint else "cancelled", kindly=checkpoint)
-
-    async def _stop(self, job_id: str, reason: str, *, kindly: bool) -> bool:
-        container = await self._find(job_id)
-        if self._result(container).status not in (JobStatus.PENDING, JobStatus.RUNNING):
+        """See GpuProviderInterface."""
+        container = await self._daemon.find(job_id)
+        if not self._result(container).status.is_live:
             return False
-        await self._begin_stop(container, reason, kindly=kindly)
+        reason = Reason.PREEMPTED if checkpoint else Reason.CANCELLED
+        await self._begin_stop(container, reason, checkpoint=checkpoint)
         return True
 
-    async def _begin_stop(self, container: Container, reason: str, *, kindly: bool) -> None:
-        name, limits = str(container.name), limits_of(container)
-        known = self._stops.get(name)
-        if known is not None:
-            known.reason = reason if reason == "cancelled" else known.reason
+    async def _begin_stop(
+        self, container: Container, reason: str, *, checkpoint: bool
+    ) -> None:
+        """Send TERM, or with `checkpoint` first the checkpoint signal if it has one."""
+        name = str(container.name)
+        limits = limits_of(container)
+        earlier_stop = self._stops.get(name)
+        if earlier_stop is not None:
+            if reason == Reason.CANCELLED:
+                earlier_stop.reason = reason
             return
-        now, grace_s = time.monotonic(), float(limits["grace_s"])
-        asked = kindly and limits["signal"]
-        term_at = now + (grace_s if asked else 0.0)
-        self._stops[name] = _Stop(reason, term_at, term_at + min(grace_s, _TERM_GRACE_S))
-        if asked:
-            await self._signal(container, limits["signal"])
-        await self._tend(container)
-        task = asyncio.create_task(self._see_out(name))
-        self._seeing_out.add(task)
-        task.add_done_callback(self._seeing_out.discard)
+        grace_s = float(limits["grace_s"])
+        signal = limits["signal"] if checkpoint else None
+        term_at = time.monotonic() + (grace_s if signal else 0.0)
+        kill_at = term_at + min(grace_s, _TERM_GRACE_S)
+        self._stops[name] = _Stop(reason, term_at, kill_at)
+        if signal:
+            await self._signal(container, signal)
+        await self._enforce_limits(container)
+        task = asyncio.create_task(self._wait_until_ended(name))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
-    async def _see_out(self, name: str) -> None:
-        """Whoever is on its way out is not left alone until it is gone."""
+    async def _wait_until_ended(self, name: str) -> None:
+        """Send a container that is being stopped its signals until it has ended."""
         with suppress(ProviderError):
-            while is_live(container := await self._find(name)):
-                await self._tend(container)
+            while is_live(container := await self._daemon.find(name)):
+                await self._enforce_limits(container)
                 await asyncio.sleep(0.1)
 
-    async def _tend(self, container: Container) -> None:
-        """What the time calls for: its timeout, a checkpoint, TERM, KILL."""
+    async def _enforce_limits(self, container: Container) -> None:
+        """Send the signal that is due: at the timeout, for a checkpoint, TERM, KILL."""
         if not is_live(container):
             return
-        name, limits, now = str(container.name), limits_of(container), time.monotonic()
+        name = str(container.name)
+        limits = limits_of(container)
+        now = time.monotonic()
         stop = self._stops.get(name)
         if stop is not None:
             if now >= stop.kill_at:
@@ -318,108 +309,111 @@ class DockerProvider(GpuProviderInterface):
                 stop.term_at = stop.kill_at
                 await self._signal(container, "TERM")
             return
-        began = instant(state_of(container)["StartedAt"]) or time.time()
-        if limits["timeout_s"] and time.time() - began >= limits["timeout_s"]:
-            await self._begin_stop(container, "timed_out", kindly=True)
+        started_at = instant(state_of(container)["StartedAt"]) or time.time()
+        if limits["timeout_s"] and time.time() - started_at >= limits["timeout_s"]:
+            await self._begin_stop(container, Reason.TIMED_OUT, checkpoint=True)
         elif limits["signal"] and limits["every_s"]:
-            last = self._saved_at.setdefault(name, now)
+            last = self._signalled_at.setdefault(name, now)
             if now - last >= limits["every_s"]:
-                self._saved_at[name] = now
+                self._signalled_at[name] = now
                 await self._signal(container, limits["signal"])
 
     async def _signal(self, container: Container, name: str) -> None:
         with suppress(APIError):  # it has just ended by itself
-            await self._call(container.kill, f"SIG{name.removeprefix('SIG')}")
+            await self._daemon.call(container.kill, f"SIG{name.removeprefix('SIG')}")
 
     async def forget_job(self, job_id: str) -> None:
         """Remove the container and its folder."""
-        container = await self._find(job_id)
+        container = await self._daemon.find(job_id)
         attempt_id = container.labels[ATTEMPT]
-        await self._call(container.remove, force=True)
-        await asyncio.to_thread(shutil.rmtree, self._folder / attempt_id, ignore_errors=True)
-        self._saving.forget(job_id)
+        await self._daemon.call(container.remove, force=True)
+        await asyncio.to_thread(
+            shutil.rmtree, self._folder / attempt_id, ignore_errors=True
+        )
+        self._checkpoints.forget(job_id)
         self._stops.pop(job_id, None)
-        self._saved_at.pop(job_id, None)
+        self._signalled_at.pop(job_id, None)
 
     async def checkpoints(self, job_id: str) -> Sequence[SavedFile]:
-        """See SavesCheckpoints: what it wrote in its folder, which is on this host."""
-        container = await self._find(job_id)
-        pattern, began = limits_of(container).get("path"), instant(state_of(container)["StartedAt"])
-        if not pattern or began is None:
-            return []
-        inside = container.attrs["Config"]["WorkingDir"]
-        mounts = container.attrs["Mounts"]
-        folder = next((Path(mount["Source"]) for mount in mounts if mount["Destination"] == inside), None)
-        if folder is None:
+        """The checkpoints in its folder, which is on this host."""
+        container = await self._daemon.find(job_id)
+        pattern = limits_of(container).get("path")
+        started_at = instant(state_of(container)["StartedAt"])
+        folder = _work_folder(container)
+        if not pattern or started_at is None or folder is None:
             return []
         result = self._result(container)
-        over = not is_live(container) and by_itself(result.exit_code, result.reason)
-        return await asyncio.to_thread(self._saving.look, job_id, folder, pattern, began, over=over)
+        left_by_itself = ended_by_itself(result.exit_code, result.reason)
+        over = not is_live(container) and left_by_itself
+        return await asyncio.to_thread(
+            self._checkpoints.find, job_id, folder, pattern, started_at, over=over
+        )
 
     # --- output ---
 
     async def get_job_logs(self, job_id: str, lines: int | None = None) -> str:
         """See GpuProviderInterface."""
-        container = await self._find(job_id)
+        container = await self._daemon.find(job_id)
         if lines == 0:
             return ""
-        # Of one that never stops writing, all there is now is everything until now.
+        # Without `until` the log of a job that never stops writing would not end.
         until = time.time() if lines is None and is_live(container) else None
         tail: Any = "all" if lines is None else lines
-        data: bytes = await self._call(container.logs, tail=tail, until=until)
+        data: bytes = await self._daemon.call(container.logs, tail=tail, until=until)
         return data.decode(errors="replace")
 
-    async def stream_logs(self, job_id: str, *, lines: int | None, follow: bool) -> AsyncIterator[bytes]:
-        """See StreamsLogs."""
-        container = await self._find(job_id)
+    async def stream_logs(
+        self, job_id: str, *, lines: int | None, follow: bool
+    ) -> AsyncIterator[bytes]:
+        """See GpuProviderInterface."""
+        container = await self._daemon.find(job_id)
         if not follow:
             yield (await self.get_job_logs(job_id, lines)).encode()
             return
         tail = "all" if lines is None else lines
-        source = await self._call(container.logs, stream=True, follow=True, tail=tail)
+        source = await self._daemon.call(
+            container.logs, stream=True, follow=True, tail=tail
+        )
         async for part in in_thread(source):
             yield part
 
     # --- supply ---
 
     async def offers(self) -> Sequence[Offer]:
-        """None of its own: its containers run on nodes that have an agent, which offer themselves."""
-        daemon = await self._daemon()
-        await self._call(daemon.ping)
+        """None of its own: its containers run on nodes whose agents offer them."""
+        client = await self._daemon.client()
+        await self._daemon.call(client.ping)
         return []
 
-    async def list_available_gpus(self) -> list[GpuSpec]:
-        """The devices are the node's; see `local`."""
-        return []
-
-    async def get_cost_info(self, job_id: str) -> CostInfo:
-        """Seconds at the configured price."""
-        result = await self.get_job_status(job_id)
-        seconds = (result.completed_at or time.time()) - result.started_at if result.started_at else 0.0
-        total = self.settings.price_per_hour * Decimal(str(max(seconds, 0.0))) / 3600
-        return CostInfo(job_id, total, self.settings.currency, {"compute": total})
+    async def price_per_hour(self, job_id: str) -> Decimal:
+        """The configured price."""
+        return self.settings.price_per_hour
 
     async def health_check(self) -> dict[str, Any]:
         """Healthy while the daemon answers."""
         try:
-            daemon = await self._daemon()
-            version = (await self._call(daemon.version))["Version"]
+            client = await self._daemon.client()
+            version = (await self._daemon.call(client.version))["Version"]
         except ProviderError as error:
             return {"status": "unhealthy", "message": str(error)}
         return {"status": "healthy", "version": version}
 
-    async def close(self) -> None:
-        """See GpuProviderInterface."""
-        if self._client is not None:
-            self._client.close()
+
+def _stopped(result: JobResult, reason: str) -> JobResult:
+    """The end of a container that was stopped for this reason."""
+    is_cancelled = reason == Reason.CANCELLED
+    return replace(
+        result,
+        status=JobStatus.CANCELLED if is_cancelled else JobStatus.FAILED,
+        reason=reason,
+        error_message="timed out" if reason == Reason.TIMED_OUT else reason,
+    )
 
 
-def _trouble(error: APIError) -> ProviderError:
-    """The daemon answers, and cannot do it now."""
-    return ProviderError(f"Docker: {error.explanation or error}", "docker", "TIMEOUT")
-
-
-def _image(config: JobConfig) -> str:
-    if not config.image:
-        raise ProviderError("The job names no image.", "docker", "NO_IMAGE")
-    return config.image
+def _work_folder(container: Container) -> Path | None:
+    """The folder of this host that is the container's working directory."""
+    inside = container.attrs["Config"]["WorkingDir"]
+    for mount in container.attrs["Mounts"]:
+        if mount["Destination"] == inside:
+            return Path(mount["Source"])
+    return None

@@ -1,4 +1,4 @@
-"""Output that comes from a blocking client."""
+"""Reads the output of a blocking client without blocking."""
 
 import asyncio
 import threading
@@ -9,28 +9,34 @@ from gpuyard.domain.errors import ProviderError
 
 
 async def in_thread(source: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """A blocking iterator, read in a thread of its own for as long as anybody listens."""
-    loop, parts = asyncio.get_running_loop(), asyncio.Queue[bytes | ProviderError | None](64)
-    left = threading.Event()
+    """The parts of a blocking iterator, which is read in its own thread.
+
+    The thread ends when the consumer closes this generator.
+    """
+    loop = asyncio.get_running_loop()
+    parts = asyncio.Queue[bytes | ProviderError | None](64)
+    is_closed = threading.Event()
 
     def put(part: bytes | ProviderError | None) -> None:
-        done = asyncio.run_coroutine_threadsafe(parts.put(part), loop)
-        while not left.is_set():
+        future = asyncio.run_coroutine_threadsafe(parts.put(part), loop)
+        while not is_closed.is_set():
             with suppress(TimeoutError):
-                done.result(1.0)
+                future.result(1.0)
                 return
-        done.cancel()
+        future.cancel()
 
     def read() -> None:
         end: ProviderError | None = None
         try:
             for part in source:
                 put(part)
-                if left.is_set():
+                if is_closed.is_set():
                     return
-        except Exception as error:  # noqa: BLE001  whatever it is, the listener has to hear of it
-            end = ProviderError(f"The output broke off: {error}", "docker", "NOT_CONNECTED")
-        with suppress(RuntimeError):  # the loop is gone
+        except Exception as error:  # noqa: BLE001  raised again by the consumer
+            end = ProviderError(
+                f"The output broke off: {error}", "docker", "NOT_CONNECTED"
+            )
+        with suppress(RuntimeError):  # the event loop is closed
             put(end)
 
     threading.Thread(target=read, name="docker-log", daemon=True).start()
@@ -40,6 +46,7 @@ async def in_thread(source: Iterator[bytes]) -> AsyncIterator[bytes]:
                 raise part
             yield part
     finally:
-        left.set()
+        is_closed.set()
         with suppress(Exception):
-            getattr(source, "close")()  # noqa: B009  the client's streams have one, and it is not in their type
+            # The client's streams have `close`, but their type does not show it.
+            getattr(source, "close")()  # noqa: B009

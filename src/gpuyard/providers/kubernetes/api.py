@@ -1,7 +1,7 @@
-"""The cluster's API: requests as plain JSON, watches, and errors in our own words.
+"""The cluster's API: requests as plain JSON, watches, and errors as ProviderError.
 
-`kubernetes_asyncio` reads kubeconfigs (certificates, tokens, exec plugins) and carries the requests; its models are
-left out, since they would have to be turned into plain data again.
+`kubernetes_asyncio` reads kubeconfigs (certificates, tokens, exec plugins) and sends
+the requests. Its models are not used, since we need plain data.
 """
 
 # kubernetes_asyncio has no types.
@@ -26,37 +26,61 @@ from kubernetes_asyncio.config.incluster_config import SERVICE_TOKEN_FILENAME
 
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.kubernetes.config import KubernetesConfig
-from gpuyard.providers.kubernetes.fields import Json, at, rows, text
+from gpuyard.providers.kubernetes.fields import Json, objects_at, text_at, value_at
 
-_JSON_BODY, _MERGE = "application/json", "application/merge-patch+json"
+_JSON_BODY = "application/json"
+_MERGE_PATCH = "application/merge-patch+json"
 _SAME_CLOCK_S = 3.0
-# Faults after which the same request may do, whether or not it was carried out.
-_BUSY = {408: "TIMEOUT", 429: "THROTTLED", 500: "NOT_CONNECTED", 502: "NOT_CONNECTED", 503: "NOT_CONNECTED",
-         504: "TIMEOUT"}  # fmt: skip
+# HTTP codes after which the request can be repeated, whether or not it was carried out.
+_TRANSIENT = {
+    408: "TIMEOUT",
+    429: "THROTTLED",
+    500: "NOT_CONNECTED",
+    502: "NOT_CONNECTED",
+    503: "NOT_CONNECTED",
+    504: "TIMEOUT",
+}
 
 
 class ApiError(ProviderError):
-    """What the API server refused: `http` is its HTTP code, `reason` its own word for it (`AlreadyExists`)."""
+    """A request that the API server refused.
 
-    def __init__(self, message: str, provider: str, code: str, status: int, reason: str, retry_after_s: float) -> None:
+    `http` is the HTTP code, `reason` Kubernetes' word (`AlreadyExists`).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        provider: str,
+        code: str,
+        status: int,
+        reason: str,
+        retry_after_s: float,
+    ) -> None:
         super().__init__(message, provider, code)
-        self.http, self.reason, self.retry_after_s = status, reason, retry_after_s
+        self.http = status
+        self.reason = reason
+        self.retry_after_s = retry_after_s
 
 
 class TooOldError(Exception):
-    """A watch is asked for that began too long ago: list anew."""
+    """The version at which a watch should begin is too old: list again."""
 
 
-class Api:
+class KubernetesApi:
     """The API server of one cluster, as the account of the kubeconfig."""
 
     def __init__(self, settings: KubernetesConfig, provider: str) -> None:
-        self._settings, self._provider = settings, provider
+        self._settings = settings
+        self._provider = provider
         self._client: ApiClient | None = None
         self._connecting = asyncio.Lock()
         self._closing: set[asyncio.Task[None]] = set()
         self.ahead_s = 0.0
-        """By how many seconds the cluster's clock is ahead of ours; differences below a few seconds count as none."""
+        """How many seconds the cluster's clock is ahead of ours.
+
+        Differences of up to 3 seconds count as 0.
+        """
 
     @property
     def namespaced(self) -> str:
@@ -74,21 +98,39 @@ class Api:
         return f"{self.namespaced}/pods"
 
     async def call(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: Any
-    ) -> Json:  # fmt: skip
-        """The answer to a request; ApiError when it was refused, ProviderError when none came."""
-        async with self._asked(method, path, body, query, self._settings.timeout_s) as answer:
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        **query: Any,
+    ) -> Json:
+        """The answer to a request.
+
+        ApiError when the server refused it, ProviderError when no answer came.
+        """
+        async with self._request(
+            method, path, body, query, self._settings.timeout_s
+        ) as answer:
             data = await answer.read()
         try:
             found = json.loads(data)
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise self.away("it answers something else than a JSON object; is this a Kubernetes API server?")
+            raise self.unreachable(
+                "it answers something else than a JSON object; is this a Kubernetes API"
+                " server?"
+            )
         return cast("Json", found)
 
-    async def found(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: Any) -> Json | None:
-        """As `call`; None when there is no such object (any more)."""
+    async def call_or_none(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        **query: Any,
+    ) -> Json | None:
+        """Like `call`; None when the object does not exist."""
         try:
             return await self.call(method, path, body, **query)
         except ApiError as error:
@@ -96,38 +138,52 @@ class Api:
                 return None
             raise
 
-    async def content(self, path: str, **query: Any) -> bytes:
-        """An answer that is no JSON, whole."""
-        async with self._asked("GET", path, None, query, self._settings.timeout_s) as answer:
+    async def read(self, path: str, **query: Any) -> bytes:
+        """The body of an answer that is not JSON."""
+        async with self._request(
+            "GET", path, None, query, self._settings.timeout_s
+        ) as answer:
             return await answer.read()
 
     async def stream(self, path: str, **query: Any) -> AsyncIterator[bytes]:
-        """An answer as it comes, for as long as it comes."""
-        async with self._asked("GET", path, None, query, None) as answer:
+        """The parts of an answer as they arrive."""
+        async with self._request("GET", path, None, query, None) as answer:
             async for part in answer.content.iter_any():
                 yield part
 
-    async def items(self, path: str, **query: Any) -> tuple[list[Json], str]:
-        """All objects of a list, page by page, and the list's version, from which a watch may begin."""
+    async def list_objects(self, path: str, **query: Any) -> tuple[list[Json], str]:
+        """All objects of a list, and the list's version, at which a watch can begin."""
         found: list[Json] = []
         while True:
             page = await self.call("GET", path, limit=500, **query)
-            found += rows(page, "items")
-            query["continue"] = text(page, "metadata", "continue")
+            found += objects_at(page, "items")
+            query["continue"] = text_at(page, "metadata", "continue")
             if not query["continue"]:
-                return found, text(page, "metadata", "resourceVersion")
+                return found, text_at(page, "metadata", "resourceVersion")
 
-    async def watch(self, path: str, since: str, seconds: int, **query: Any) -> AsyncIterator[Json]:
-        """What changes after version `since`, for so many seconds at most; TooOldError when that is too long ago."""
-        query |= {"watch": "true", "resourceVersion": since, "allowWatchBookmarks": "true", "timeoutSeconds": seconds}
+    async def watch(
+        self, path: str, since: str, seconds: int, **query: Any
+    ) -> AsyncIterator[Json]:
+        """The changes after version `since`, for at most this many seconds.
+
+        TooOldError when the server no longer has that version.
+        """
+        query |= {
+            "watch": "true",
+            "resourceVersion": since,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": seconds,
+        }
         limit_s = seconds + self._settings.timeout_s
         try:
-            async with self._asked("GET", path, None, query, limit_s) as answer:
+            async with self._request("GET", path, None, query, limit_s) as answer:
                 async for event in _lines(answer):
                     if event.get("type") == "ERROR":
-                        if at(event, "object", "code") == 410:
+                        if value_at(event, "object", "code") == 410:
                             raise TooOldError
-                        raise self.away(f"a watch ended: {text(event, 'object', 'message')}")
+                        raise self.unreachable(
+                            f"a watch ended: {text_at(event, 'object', 'message')}"
+                        )
                     yield event
         except ApiError as error:
             if error.http == 410:
@@ -135,7 +191,7 @@ class Api:
             raise
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         if self._client is not None:
             await self._client.close()
             self._client = None
@@ -143,28 +199,46 @@ class Api:
     # --- the connection ---
 
     @asynccontextmanager
-    async def _asked(
-        self, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, Any], limit_s: float | None
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        query: Mapping[str, Any],
+        limit_s: float | None,
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
         client = await self._connected()
-        headers = {"Accept": "*/*", "Content-Type": _MERGE if method == "PATCH" else _JSON_BODY}
-        timeout = aiohttp.ClientTimeout(total=limit_s, sock_connect=self._settings.timeout_s)
+        headers = {
+            "Accept": "*/*",
+            "Content-Type": _MERGE_PATCH if method == "PATCH" else _JSON_BODY,
+        }
+        timeout = aiohttp.ClientTimeout(
+            total=limit_s, sock_connect=self._settings.timeout_s
+        )
         answer: aiohttp.ClientResponse | None = None
         try:
             answer = await client.call_api(
-                path, method, query_params=list(query.items()), header_params=headers, body=body,
-                auth_settings=["BearerToken"], _preload_content=False, _request_timeout=timeout,
-            )  # fmt: skip
+                path,
+                method,
+                query_params=list(query.items()),
+                header_params=headers,
+                body=body,
+                auth_settings=["BearerToken"],
+                _preload_content=False,
+                _request_timeout=timeout,
+            )
             assert answer is not None
             self._compare_clocks(answer.headers.get("Date", ""))
             if answer.status >= 400:
                 raise self._refused(answer, await answer.read())
             yield answer
         except TimeoutError:
-            raise ProviderError(f"{self._where} does not answer in time.", self._provider, "TIMEOUT") from None
-        # RuntimeError: another request was refused with 401, and the connection is made anew.
+            raise ProviderError(
+                f"{self._where} does not answer in time.", self._provider, "TIMEOUT"
+            ) from None
+        # RuntimeError: another request got a 401, which closed this connection.
         except (aiohttp.ClientError, ConfigException, RuntimeError) as error:
-            raise self.away(str(error) or type(error).__name__) from None
+            raise self.unreachable(str(error) or type(error).__name__) from None
         finally:
             if answer is not None:
                 answer.release()
@@ -184,7 +258,10 @@ class Api:
         return ApiClient(await self._configuration())
 
     async def _configuration(self) -> Configuration:
-        """As the kubeconfig says, or the account of the pod this runs in; ProviderError names the file."""
+        """From the kubeconfig, or the account of the pod this runs in.
+
+        ProviderError names the file.
+        """
         file = self._settings.kubeconfig
         if file is None and Path(SERVICE_TOKEN_FILENAME).exists():
             configuration = Configuration()
@@ -197,12 +274,26 @@ class Api:
         configuration = Configuration()
         try:
             await kube_config.load_kube_config(
-                str(path), self._settings.context, client_configuration=configuration, persist_config=False
+                str(path),
+                self._settings.context,
+                client_configuration=configuration,
+                persist_config=False,
             )
-        except (ConfigException, OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
-            # Whatever is wrong in the file, its words must not repeat a token that stands in it.
-            told = error if isinstance(error, ConfigException | OSError) else type(error).__name__
-            message = f"{named} cannot be used: {told}. Set providers.{self._provider}.kubeconfig."
+        except (
+            ConfigException,
+            OSError,
+            ValueError,
+            TypeError,
+            KeyError,
+            yaml.YAMLError,
+        ) as error:
+            # The text of any other error might repeat a token from the file.
+            is_safe = isinstance(error, ConfigException | OSError)
+            why = error if is_safe else type(error).__name__
+            message = (
+                f"{named} cannot be used: {why}. Set"
+                f" providers.{self._provider}.kubeconfig."
+            )
             raise ProviderError(message, self._provider, "NOT_CONNECTED") from None
         return configuration
 
@@ -211,8 +302,8 @@ class Api:
         host = self._client.configuration.host if self._client else "The cluster"
         return f"Kubernetes at {host}"
 
-    def away(self, why: str) -> ProviderError:
-        """The error that says so, after which everything is tried again."""
+    def unreachable(self, why: str) -> ProviderError:
+        """The error for a server that gives no usable answer; callers try again."""
         return ProviderError(f"{self._where}: {why}", self._provider, "NOT_CONNECTED")
 
     def _refused(self, answer: aiohttp.ClientResponse, data: bytes) -> ProviderError:
@@ -220,21 +311,31 @@ class Api:
             status: Any = json.loads(data)
         except ValueError:
             status = None
-        said, reason = text(status, "message") or str(answer.reason or answer.status), text(status, "reason")
-        code = _BUSY.get(answer.status, "REFUSED")
+        why = text_at(status, "message") or str(answer.reason or answer.status)
+        reason = text_at(status, "reason")
+        code = _TRANSIENT.get(answer.status, "REFUSED")
         if answer.status == 401:
             self._forget_client()
-            # Nothing was done: it waits until somebody has renewed the account.
-            code, said = "NOT_CONNECTED", "the credentials of its kubeconfig were refused (401); renew them"
-        elif answer.status == 404 and "namespaces" in said and "not found" in said:
-            said = f"{said}; create it, or set providers.{self._provider}.namespace"
-        after = answer.headers.get("Retry-After", "")
-        wait_s = float(after) if after.isdigit() else 0.0
-        return ApiError(f"{self._where}: {said}", self._provider, code, answer.status, reason, wait_s)
+            # Nothing was done. Callers try again until somebody renews the account.
+            code = "NOT_CONNECTED"
+            why = "the credentials of its kubeconfig were refused (401); renew them"
+        elif answer.status == 404 and "namespaces" in why and "not found" in why:
+            why = f"{why}; create it, or set providers.{self._provider}.namespace"
+        retry_after = answer.headers.get("Retry-After", "")
+        wait_s = float(retry_after) if retry_after.isdigit() else 0.0
+        return ApiError(
+            f"{self._where}: {why}",
+            self._provider,
+            code,
+            answer.status,
+            reason,
+            wait_s,
+        )
 
     def _forget_client(self) -> None:
-        """The kubeconfig is read anew with the next request: somebody may have renewed it."""
-        client, self._client = self._client, None
+        """Let the next request read the kubeconfig again: it may have been renewed."""
+        client = self._client
+        self._client = None
         if client is not None:
             task = asyncio.get_running_loop().create_task(client.close())
             self._closing.add(task)
@@ -242,10 +343,10 @@ class Api:
 
 
 async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[Json]:
-    """JSON objects, one a line, of any length."""
+    """The answer's lines, of any length, as JSON objects."""
     rest = b""
     async for part in answer.content.iter_any():
-        *whole, rest = (rest + part).split(b"\n")
-        for line in whole:
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
             if line.strip():
                 yield json.loads(line)

@@ -11,7 +11,7 @@ from gpuyard.domain.validation import parse_model
 
 
 class Toleration(BaseModel):
-    """A taint that jobs may run in spite of, in Kubernetes' words."""
+    """A taint that jobs tolerate, as Kubernetes writes it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -22,7 +22,9 @@ class Toleration(BaseModel):
 
 
 class Pool(BaseModel):
-    """Nodes that the cluster's autoscaler makes when they are needed: what each has, and what labels choose them."""
+    """Nodes that the cluster's autoscaler adds when they are needed: the labels that
+    select them, and what each has.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,17 +42,25 @@ class Pool(BaseModel):
 
 
 class KubernetesConfig(BaseModel):
-    """How to reach the cluster, and how jobs look there.
+    """How to reach the cluster, and the settings of its Jobs.
 
-    `kubeconfig`: a file; unset, the pod's own account where gpuyard runs in the cluster, else `~/.kube/config`.
-    `queue`: Kueue's LocalQueue. `priority_classes`: by our priority (1 to 5), the name of a PriorityClass.
-    `volumes`: by folder in the container, `pvc:NAME` or `pvc:NAME/FOLDER`; every job has these. `host_paths`: jobs may
-    mount folders of the nodes. `pools`: what may be had though no node of it is there now. `prices`: an hour of a node,
-    by instance type, or of one GPU, by product label.
-    `spool`: a folder of this host that the claim `spool_claim` (`NAME` or `NAME/FOLDER`) holds, too: jobs get a copy of
-    their folder there, and what they save comes back; so do the workspaces they use.
-    A finished Job is removed by the cluster after `ttl_s` if gpuyard does not come back. A gang of which only a part
-    has been placed after `gang_patience_s` is taken back whole.
+    - `kubeconfig`: a file. Unset: the pod's own account where gpuyard runs in the
+      cluster, else `~/.kube/config`.
+    - `queue`: Kueue's LocalQueue.
+    - `priority_classes`: the PriorityClass for each of our priorities, 1 to 5.
+    - `volumes`: `pvc:NAME` or `pvc:NAME/FOLDER`, by folder in the container. Every job
+      has them.
+    - `host_paths`: whether jobs may mount folders of the nodes.
+    - `pools`: nodes that an autoscaler can add.
+    - `prices`: per hour, of a node by its instance type, or of one GPU by its product
+      label.
+    - `spool`: a folder of this host that is also in the claim `spool_claim` (`NAME` or
+      `NAME/FOLDER`). Jobs get a copy of their folder there, and their checkpoints and
+      changes in workspaces are copied back.
+    - `ttl_s`: the cluster removes a finished Job after this time, in case gpuyard does
+      not come back.
+    - `gang_patience_s`: a job on several nodes is withdrawn when only some of its pods
+      have been placed after this time.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -88,28 +98,36 @@ class KubernetesConfig(BaseModel):
     @field_validator("priority_classes")
     @classmethod
     def _are_priorities(cls, value: dict[str, str]) -> dict[str, str]:
-        strange = sorted(set(value) - set("12345"))
-        if strange:
-            raise ValueError(f"names priority {strange[0]!r}; priorities are 1 to 5")
+        unknown = sorted(set(value) - set("12345"))
+        if unknown:
+            raise ValueError(f"names priority {unknown[0]!r}; priorities are 1 to 5")
         return value
 
     @field_validator("volumes")
     @classmethod
     def _are_claims(cls, value: dict[str, str]) -> dict[str, str]:
         for inside, source in value.items():
-            if not inside.startswith("/") or not source.removeprefix("pvc:") or not source.startswith("pvc:"):
+            is_claim = source.startswith("pvc:") and source != "pvc:"
+            if not inside.startswith("/") or not is_claim:
                 raise ValueError(
-                    f"{inside!r} = {source!r} is no volume; write '/data' = 'pvc:NAME' or 'pvc:NAME/FOLDER'"
+                    f"{inside!r} = {source!r} is no volume; write '/data' = 'pvc:NAME'"
+                    " or 'pvc:NAME/FOLDER'"
                 )
         return value
 
     @model_validator(mode="after")
-    def _spool_is_both(self) -> "KubernetesConfig":
+    def _has_spool_and_claim(self) -> "KubernetesConfig":
         if (self.spool is None) != (self.spool_claim is None):
-            lacking = "spool" if self.spool is None else "spool_claim"
-            raise ValueError(f"@{lacking}@is missing; spool is a folder here, and spool_claim the claim that holds it")
+            missing = "spool" if self.spool is None else "spool_claim"
+            raise ValueError(
+                f"@{missing}@is missing; spool is a folder here, and spool_claim the"
+                " claim that holds it"
+            )
         if self.spool and "/workspace" in self.volumes:
-            raise ValueError("@volumes@has '/workspace', which is where jobs with a workspace find it; choose another")
+            raise ValueError(
+                "@volumes@has '/workspace', which is where jobs with a workspace find"
+                " it; choose another"
+            )
         return self
 
     @classmethod

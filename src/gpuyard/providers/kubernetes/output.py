@@ -5,7 +5,10 @@ from collections.abc import AsyncIterator, Sequence
 
 
 async def merged(sources: Sequence[AsyncIterator[bytes]]) -> AsyncIterator[bytes]:
-    """All that the sources give, as it comes; of several, whole lines. An error of one ends it."""
+    """The output of all sources, as it arrives. Several sources are merged by lines.
+
+    An error of one source is raised here.
+    """
     if len(sources) == 1:
         async for part in sources[0]:
             yield part
@@ -21,18 +24,18 @@ async def merged(sources: Sequence[AsyncIterator[bytes]]) -> AsyncIterator[bytes
                     await queue.put(whole + newline)
             await queue.put(rest)
             await queue.put(None)
-        except Exception as error:  # noqa: BLE001  whatever it is, the reader is told
+        except Exception as error:  # noqa: BLE001  raised again by the consumer
             await queue.put(error)
 
     tasks = [asyncio.create_task(read(source)) for source in sources]
     try:
-        left = len(tasks)
-        while left:
+        open_sources = len(tasks)
+        while open_sources:
             part = await queue.get()
             if isinstance(part, BaseException):
                 raise part
             if part is None:
-                left -= 1
+                open_sources -= 1
             elif part:
                 yield part
     finally:

@@ -1,7 +1,9 @@
-"""The provider `kubernetes`: a Job for each attempt, named after it, so that the cluster itself refuses a second one.
+"""The provider `kubernetes`: each attempt is a Job.
 
-Jobs and pods are watched, not asked for. A job that is to end is told so in an annotation first, then its pods get a
-deadline that has passed: so the cluster ends them as it does at any deadline, and their output stays to be read.
+The Job's name comes from the attempt's id, so that the cluster refuses a second one.
+Jobs and pods are watched, not polled. To stop a Job, gpuyard notes the reason in an
+annotation and gives its pods a deadline in the past: the cluster then ends the pods and
+keeps their output.
 """
 
 import asyncio
@@ -13,30 +15,42 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gpuyard.domain.errors import InsufficientResourcesError, JobNotFoundError, ProviderError
-from gpuyard.domain.ids import new_id
-from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult, JobStatus
+from gpuyard.domain.attempt_order import AttemptOrder
+from gpuyard.domain.errors import (
+    InsufficientResourcesError,
+    JobNotFoundError,
+    ProviderError,
+)
+from gpuyard.domain.jobconfig import CostInfo, JobResult, JobStatus
 from gpuyard.domain.offers import Offer
-from gpuyard.providers.base import TRANSIENT, GpuProviderInterface, SavedFile
-from gpuyard.providers.carrying import Way, Workspaces
-from gpuyard.providers.kubernetes import manifest, reading
-from gpuyard.providers.kubernetes.api import Api, ApiError
+from gpuyard.domain.reasons import Reason
+from gpuyard.providers.base import (
+    TRANSIENT,
+    QueueProvider,
+    SavedFile,
+    cost_of,
+    last_lines,
+)
+from gpuyard.providers.checkpoint_files import CheckpointFinder, ended_by_itself
+from gpuyard.providers.kubernetes import job_state, manifest
+from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi
 from gpuyard.providers.kubernetes.config import KubernetesConfig
-from gpuyard.providers.kubernetes.fields import Json, at, name_of, text
-from gpuyard.providers.kubernetes.jobs import OVER, Jobs
+from gpuyard.providers.kubernetes.fields import Json, name_of, text_at, value_at
+from gpuyard.providers.kubernetes.job_tracker import JobTracker
 from gpuyard.providers.kubernetes.output import merged
-from gpuyard.providers.kubernetes.spool import Spool
+from gpuyard.providers.kubernetes.rights import missing_rights
+from gpuyard.providers.kubernetes.spool import KubernetesSpool
 from gpuyard.providers.kubernetes.supply import Supply, supplies
-from gpuyard.providers.saving import Saving, by_itself
+from gpuyard.providers.rsync import RsyncHost, WorkspaceSync
 from gpuyard.storage.blobs import BlobStore
 from gpuyard.storage.place import in_background, open_store
 
-# Why a pod waits is asked for this often; nobody needs it sooner.
+# Events, which say why a pod waits, are read at most this often.
 _EVENTS_S = 5.0
-_LOOK_S = 0.2
+_CHECK_S = 0.2
 
 
-class KubernetesProvider(GpuProviderInterface):
+class KubernetesProvider(QueueProvider):
     """Jobs on a Kubernetes cluster. `config`: see `KubernetesConfig`."""
 
     PROVIDER_NAME: ClassVar[str] = "kubernetes"
@@ -46,30 +60,32 @@ class KubernetesProvider(GpuProviderInterface):
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         self.settings = self._read(config)
-        self.concurrency, self.poll_s = self.settings.concurrency, self.settings.poll_s
+        self.concurrency = self.settings.concurrency
+        self.poll_s = self.settings.poll_s
         self.max_pending = self.settings.max_pending
-        self.doing: Mapping[str, str] = {}
+        self.currency = self.settings.currency
         self._folder = Path(self.settings.home) / self.PROVIDER_NAME
         self._api = self._connection()
         self._spool = self._make_spool() if self.settings.spool else None
-        self._saving = Saving()
-        self._jobs = Jobs(self._api, self.PROVIDER_NAME)
+        self._checkpoints = CheckpointFinder()
+        self._jobs = JobTracker(self._api, self.PROVIDER_NAME)
         self._supply: dict[str, Supply] = {}
         self._events: dict[str, tuple[float, list[Json]]] = {}
-        self._partial: dict[str, float] = {}
+        self._partly_placed_since: dict[str, float] = {}
 
     def _read(self, config: Mapping[str, Any]) -> KubernetesConfig:
         return KubernetesConfig.read(config)
 
-    def _connection(self) -> Api:
-        return Api(self.settings, self.PROVIDER_NAME)
+    def _connection(self) -> KubernetesApi:
+        return KubernetesApi(self.settings, self.PROVIDER_NAME)
 
-    def _make_spool(self) -> Spool:
+    def _make_spool(self) -> KubernetesSpool:
         snapshots = BlobStore(self._folder / "snapshots")
         root = Path(self.settings.spool or "").expanduser()
         blobs = open_store(Path(self.settings.home), self.settings.storage)
-        workspaces = Workspaces(Way(self.PROVIDER_NAME), self._folder / "workspaces")
-        return Spool(root, snapshots, blobs, workspaces, self.PROVIDER_NAME)
+        this_host = RsyncHost(self.PROVIDER_NAME)
+        workspaces = WorkspaceSync(this_host, self._folder / "workspaces")
+        return KubernetesSpool(root, snapshots, blobs, workspaces, self.PROVIDER_NAME)
 
     async def close(self) -> None:
         """See GpuProviderInterface."""
@@ -78,50 +94,61 @@ class KubernetesProvider(GpuProviderInterface):
 
     # --- submitting ---
 
-    async def submit_job(self, job_config: JobConfig) -> str:
-        """Make the Job and what it refers to; one that is there already is left as it is."""
-        config = job_config.model_copy(update={"attempt_id": job_config.attempt_id or new_id("attempt")})
-        if not config.image:
-            raise ProviderError("The job names no image.", self.PROVIDER_NAME, "NO_IMAGE")
+    async def submit_attempt(self, order: AttemptOrder) -> str:
+        """Make the Job and the objects it refers to, unless they exist."""
+        if not order.image:
+            message = "The job names no image."
+            raise ProviderError(message, self.PROVIDER_NAME, "NO_IMAGE")
         if not self._supply:
             await self.offers()
-        chosen = await self._chosen(config)
-        fitting = self._fitting(config, [chosen] if chosen else list(self._supply.values()))
-        nodes = int(config.provider_options.get("nodes") or 1)
-        price = fitting.offer.hourly(config.gpu_spec.gpu_count, config.gpu_spec.vcpus or 1.0, nodes) or Decimal(0)
-        body = manifest.job_of(config, self.settings, chosen.selector if chosen else {}, price)
+        chosen = await self._chosen(order)
+        candidates = [chosen] if chosen else list(self._supply.values())
+        fitting = self._fitting(order, candidates)
+        need = order.gpu_spec
+        price = fitting.offer.hourly(need.gpu_count, need.vcpus or 1.0, order.nodes)
+        selector = chosen.selector if chosen else dict[str, str]()
+        body = manifest.job_of(order, self.settings, selector, price or Decimal(0))
         try:
             if self._spool:
-                await in_background(self._spool.lay_out, config)
-                await self._spool.send_workspace(config)
-            await self._make(config, body)
+                await in_background(self._spool.stage_in, order)
+                await self._spool.send_workspace(order)
+            await self._create_all(order, body)
         except ProviderError as error:
             if error.error_code not in TRANSIENT:
                 await self.forget_job(name_of(body))
-            raise self._refusal(error, config) from None
+            raise self._refusal(error, order) from None
         return name_of(body)
 
-    async def _chosen(self, config: JobConfig) -> Supply | None:
-        """What it is sent to; None when that is anywhere. InsufficientResourcesError when that is no more."""
-        wanted = str(config.provider_options.get("offer") or "")
+    async def _chosen(self, order: AttemptOrder) -> Supply | None:
+        """The supply of the order's offer; None when the job may run anywhere.
+
+        InsufficientResourcesError when there is no such offer any more.
+        """
+        wanted = order.offer
         if wanted and wanted not in self._supply:
             await self.offers()
         if wanted and wanted not in self._supply:
             message = f"{wanted} is not on offer any more."
-            raise InsufficientResourcesError(message, self.PROVIDER_NAME, config.gpu_spec)
+            raise InsufficientResourcesError(
+                message, self.PROVIDER_NAME, order.gpu_spec
+            )
         return self._supply.get(wanted)
 
-    async def _make(self, config: JobConfig, body: Json) -> None:
-        """The Job, which waits; what it refers to; then it may begin. What is there already is left as it is."""
+    async def _create_all(self, order: AttemptOrder, body: Json) -> None:
+        """Make the Job, suspended, then the objects it refers to; then resume it.
+
+        Objects that exist are not changed.
+        """
         path = f"{self._api.jobs}/{name_of(body)}"
-        job = await self._made(self._api.jobs, body) or await self._api.call("GET", path)
-        for kind, part in manifest.parts_of(config, job).items():
-            await self._made(f"{self._api.namespaced}/{kind}", part)
-        if not self.settings.queue and reading.waits_for_us(job):
+        job = await self._create(self._api.jobs, body)
+        job = job or await self._api.call("GET", path)
+        for kind, part in manifest.parts_of(order, job).items():
+            await self._create(f"{self._api.namespaced}/{kind}", part)
+        if not self.settings.queue and job_state.is_incomplete(job):
             await self._api.call("PATCH", path, {"spec": {"suspend": False}})
 
-    async def _made(self, path: str, body: Json) -> Json | None:
-        """The new object; None when there is one of its name."""
+    async def _create(self, path: str, body: Json) -> Json | None:
+        """The new object; None when one of this name exists."""
         try:
             return await self._api.call("POST", path, body)
         except ApiError as error:
@@ -129,144 +156,184 @@ class KubernetesProvider(GpuProviderInterface):
                 raise
             return None
 
-    def _fitting(self, config: JobConfig, supply: Sequence[Supply]) -> Supply:
-        """The first that can hold it: a pod that no node can ever hold would wait there for ever."""
-        need = config.gpu_spec
-        for one in supply:
-            fits = one.offer.cpus >= (need.vcpus or 0) and one.offer.memory_gb >= (need.ram_gb or 0)
-            if fits and one.offer.gpus >= need.gpu_count:
-                return one
-        wanted = f"{need.gpu_count} GPUs, {need.vcpus or 0:g} cores and {need.ram_gb or 0:g} GB"
-        raise InsufficientResourcesError(f"No node of the cluster has {wanted}.", self.PROVIDER_NAME, need)
+    def _fitting(self, order: AttemptOrder, candidates: Sequence[Supply]) -> Supply:
+        """The first supply that is large enough for the job.
 
-    def _refusal(self, error: ProviderError, config: JobConfig) -> ProviderError:
-        if isinstance(error, ApiError) and error.http == 403 and "exceeded quota" in str(error):
-            return InsufficientResourcesError(str(error), self.PROVIDER_NAME, config.gpu_spec)
+        Refused otherwise: a pod that fits on no node would wait forever.
+        """
+        need = order.gpu_spec
+        cpus = need.vcpus or 0
+        memory_gb = need.ram_gb or 0
+        for supply in candidates:
+            offer = supply.offer
+            fits = offer.cpus >= cpus and offer.memory_gb >= memory_gb
+            if fits and offer.gpus >= need.gpu_count:
+                return supply
+        wanted = f"{need.gpu_count} GPUs, {cpus:g} cores and {memory_gb:g} GB"
+        raise InsufficientResourcesError(
+            f"No node of the cluster has {wanted}.", self.PROVIDER_NAME, need
+        )
+
+    def _refusal(self, error: ProviderError, order: AttemptOrder) -> ProviderError:
+        forbidden = isinstance(error, ApiError) and error.http == 403
+        if forbidden and "exceeded quota" in str(error):
+            return InsufficientResourcesError(
+                str(error), self.PROVIDER_NAME, order.gpu_spec
+            )
         return error
 
     async def find_by_attempt(self, attempt_id: str) -> str | None:
-        """Its name tells. One that still waits for what it refers to has not been submitted whole."""
-        name = manifest.name_of(attempt_id)
-        job = await self._api.found("GET", f"{self._api.jobs}/{name}")
-        return None if job is None or reading.waits_for_us(job) else name
+        """The name of the attempt's Job, if it exists.
 
-    # --- asking ---
+        A Job whose Secret or Service may be missing was not submitted completely.
+        """
+        name = manifest.name_of(attempt_id)
+        job = await self._api.call_or_none("GET", f"{self._api.jobs}/{name}")
+        return None if job is None or job_state.is_incomplete(job) else name
+
+    # --- polling ---
 
     async def poll_jobs(self, job_ids: Sequence[str]) -> Mapping[str, JobResult]:
-        """From what the watches keep: no request at all, but for why a job waits."""
+        """From the watches; only the reason why a job waits takes a request."""
         await self._jobs.ready()
-        self._jobs.tidy(job_ids)
-        found: dict[str, JobResult] = {}
+        self._jobs.forget_others(job_ids)
+        results: dict[str, JobResult] = {}
         for name in job_ids:
             job = self._jobs.watched(name)
-            result = self._jobs.once_gone(name) if job is None else await self._look(name, job)
+            if job is None:
+                result = self._jobs.result_once_gone(name)
+            else:
+                result = await self._update(name, job)
             if result is not None:
-                found[name] = result
-        return found
+                results[name] = result
+        return results
 
     async def get_job_status(self, job_id: str) -> JobResult:
         """See GpuProviderInterface."""
-        job, result = await self._jobs.now(job_id)
-        return result if job is None else await self._look(job_id, job)
+        job, result = await self._jobs.fetch(job_id)
+        return result if job is None else await self._update(job_id, job)
 
-    async def _look(self, name: str, job: Json) -> JobResult:
-        pods = self._jobs.sights(name)
-        result = reading.result_of(job, pods.values(), ())
-        if result.status is JobStatus.PENDING or result.reason == "no_image":
-            result = reading.result_of(job, pods.values(), await self._said(name, list(pods)))
-        if result.reason == "no_image" or reading.is_put_back(job, pods.values()):
+    async def _update(self, name: str, job: Json) -> JobResult:
+        """The state of a Job, after ending it if its time is over."""
+        pods = self._jobs.last_pods(name)
+        result = job_state.result_of(job, pods.values(), ())
+        if result.status is JobStatus.PENDING or result.reason == Reason.NO_IMAGE:
+            events = await self._warnings(name, list(pods))
+            result = job_state.result_of(job, pods.values(), events)
+        is_requeued = job_state.is_requeued(job, pods.values())
+        if is_requeued or result.reason == Reason.NO_IMAGE:
             await self._jobs.drop(job, result.reason)
-        elif result.status not in OVER:
-            await self._tend(name, job, result)
-        shift = self._api.ahead_s
-        times = {key: at - shift for key in ("created_at", "started_at", "completed_at")
-                 if (at := getattr(result, key)) is not None}  # fmt: skip
-        return replace(result, **times)
+        elif not result.status.is_over:
+            await self._enforce_limits(name, job, result)
+        return self._in_our_time(result)
 
-    async def _said(self, name: str, pods: Sequence[str]) -> list[Json]:
-        """The warnings about a Job and its pods, the newest last."""
-        at, known = self._events.get(name, (-_EVENTS_S, []))
-        if time.monotonic() - at < _EVENTS_S:
+    def _in_our_time(self, result: JobResult) -> JobResult:
+        """With the cluster's times shifted to our clock."""
+        shifted: dict[str, float] = {}
+        for field in ("created_at", "started_at", "completed_at"):
+            cluster_time = getattr(result, field)
+            if cluster_time is not None:
+                shifted[field] = cluster_time - self._api.ahead_s
+        return replace(result, **shifted)
+
+    async def _warnings(self, name: str, pods: Sequence[str]) -> list[Json]:
+        """The warning events of a Job and its first pod, the newest last."""
+        read_at, known = self._events.get(name, (-_EVENTS_S, []))
+        if time.monotonic() - read_at < _EVENTS_S:
             return known
         found: list[Json] = []
         with suppress(ApiError):
             for item in (name, *pods[:1]):
-                events, _ = await self._api.items(
-                    f"{self._api.namespaced}/events", fieldSelector=f"involvedObject.name={item},type=Warning"
+                events, _ = await self._api.list_objects(
+                    f"{self._api.namespaced}/events",
+                    fieldSelector=f"involvedObject.name={item},type=Warning",
                 )
                 found += events
-        found.sort(key=lambda event: text(event, "lastTimestamp"))
+        found.sort(key=lambda event: text_at(event, "lastTimestamp"))
         self._events[name] = time.monotonic(), found
         return found
 
-    async def _tend(self, name: str, job: Json, result: JobResult) -> None:
-        """What the time calls for: its timeout, and a gang of which only a part has a place."""
-        if reading.stop_of(job):
-            self._jobs.see_out(name)
+    async def _enforce_limits(self, name: str, job: Json, result: JobResult) -> None:
+        """End a Job at its timeout, or when only some of its pods get a node."""
+        if job_state.stop_of(job):
+            self._jobs.end_in_background(name)
+        elif result.started_at is None:
+            await self._withdraw_if_partly_placed(name, job)
+        else:
+            self._partly_placed_since.pop(name, None)
+            timeout_s = job_state.limits_of(job).timeout_s
+            ran_s = time.time() + self._api.ahead_s - result.started_at
+            if timeout_s and ran_s >= timeout_s:
+                await self._jobs.stop(name, Reason.TIMED_OUT, checkpoint=True)
+
+    async def _withdraw_if_partly_placed(self, name: str, job: Json) -> None:
+        placed = sum(map(job_state.is_placed, self._jobs.last_pods(name).values()))
+        wanted = int(value_at(job, "spec", "parallelism") or 1)
+        if not 0 < placed < wanted:
+            self._partly_placed_since.pop(name, None)
             return
-        limits = reading.limits_of(job)
-        if result.started_at is not None:
-            self._partial.pop(name, None)
-            if limits.timeout_s and time.time() + self._api.ahead_s - result.started_at >= limits.timeout_s:
-                await self._jobs.stop(name, "timed_out", kindly=True)
-            return
-        placed = sum(map(reading.is_placed, self._jobs.sights(name).values()))
-        if not 0 < placed < int(at(job, "spec", "parallelism") or 1):
-            self._partial.pop(name, None)
-        elif time.monotonic() - self._partial.setdefault(name, time.monotonic()) >= self.settings.gang_patience_s:
-            await self._jobs.stop(name, "revoked", kindly=False)
+        now = time.monotonic()
+        since = self._partly_placed_since.setdefault(name, now)
+        if now - since >= self.settings.gang_patience_s:
+            await self._jobs.stop(name, "revoked", checkpoint=False)
 
     # --- ending ---
 
-    async def cancel_job(self, job_id: str) -> bool:
-        """TERM, its grace, KILL."""
-        return await self._jobs.stop(job_id, "cancelled", kindly=False)
-
     async def stop_job(self, job_id: str, *, checkpoint: bool) -> bool:
-        """See Queues."""
-        return await self._jobs.stop(job_id, "preempted" if checkpoint else "cancelled", kindly=checkpoint)
+        """See GpuProviderInterface."""
+        reason = Reason.PREEMPTED if checkpoint else Reason.CANCELLED
+        return await self._jobs.stop(job_id, reason, checkpoint=checkpoint)
 
     async def forget_job(self, job_id: str) -> None:
-        """Remove the Job, with its pods and what it referred to, and its folder."""
-        await self._api.found("DELETE", f"{self._api.jobs}/{job_id}", propagationPolicy="Background")
+        """Remove the Job, its pods, the objects it refers to, and its folder."""
+        await self._api.call_or_none(
+            "DELETE", f"{self._api.jobs}/{job_id}", propagationPolicy="Background"
+        )
         if self._spool:
             await self._spool.forget(job_id)
         self._jobs.forget(job_id)
-        self._saving.forget(job_id)
-        for known in (self._events, self._partial):
-            known.pop(job_id, None)
+        self._checkpoints.forget(job_id)
+        self._events.pop(job_id, None)
+        self._partly_placed_since.pop(job_id, None)
 
     async def checkpoints(self, job_id: str) -> Sequence[SavedFile]:
-        """See SavesCheckpoints: what it wrote in its folder, where that is on a volume that this host shares."""
-        job, result = await self._jobs.now(job_id)
-        limits = reading.limits_of(job) if job else None
-        if self._spool is None or limits is None or not limits.path or result.started_at is None:
+        """The checkpoints in its folder, if this host shares the volume."""
+        job, result = await self._jobs.fetch(job_id)
+        if self._spool is None or job is None or result.started_at is None:
             return []
-        began = result.started_at - self._api.ahead_s
-        over = result.status in OVER and by_itself(result.exit_code, result.reason)
+        pattern = job_state.limits_of(job).path
+        if not pattern:
+            return []
+        since = result.started_at - self._api.ahead_s
+        left_by_itself = ended_by_itself(result.exit_code, result.reason)
+        over = result.status.is_over and left_by_itself
         work = self._spool.work(job_id)
-        return await asyncio.to_thread(self._saving.look, job_id, work, limits.path, began, over=over)
+        return await asyncio.to_thread(
+            self._checkpoints.find, job_id, work, pattern, since, over=over
+        )
 
     async def bring_back(self, job_id: str) -> None:
-        """See BringsBack."""
+        """See GpuProviderInterface."""
         if self._spool:
             await self._spool.fetch_workspace(job_id)
 
     # --- output ---
 
     async def get_job_logs(self, job_id: str, lines: int | None = None) -> str:
-        """See GpuProviderInterface; of a gang, share after share."""
-        pods = await self._shares(job_id)
+        """See GpuProviderInterface; a gang's logs come one after another."""
+        pods = await self._pods_in_order(job_id)
         if lines == 0:
             return ""
         query = {} if lines is None else {"tailLines": lines}
         parts = [await self._log_of(pod, **query) for pod in pods]
         text = b"".join(parts).decode(errors="replace")
-        return text if lines is None or len(parts) < 2 else "".join(text.splitlines(keepends=True)[-lines:])
+        if lines is None or len(parts) < 2:
+            return text
+        return last_lines(text, lines)
 
     async def _log_of(self, pod: str, **query: Any) -> bytes:
         try:
-            return await self._api.content(self._log_path(pod), **query)
+            return await self._api.read(self._log_path(pod), **query)
         except ApiError as error:
             if error.http in (400, 404):  # it has not begun, or is gone
                 return b""
@@ -275,21 +342,29 @@ class KubernetesProvider(GpuProviderInterface):
     def _log_path(self, pod: str) -> str:
         return f"{self._api.pods}/{pod}/log"
 
-    async def _shares(self, job_id: str) -> list[str]:
-        """The names of its pods that are there, the first share first; JobNotFoundError for a job that never was."""
-        await self._jobs.now(job_id)
-        pods = await self._jobs.pods_of(job_id)
-        return sorted(pods, key=lambda name: reading.index_of(pods[name]))
+    async def _pods_in_order(self, job_id: str) -> list[str]:
+        """The names of its existing pods, by their index.
 
-    async def stream_logs(self, job_id: str, *, lines: int | None, follow: bool) -> AsyncIterator[bytes]:
-        """See StreamsLogs; the lines of a gang's shares as they come."""
+        JobNotFoundError for an unknown job.
+        """
+        await self._jobs.fetch(job_id)
+        pods = await self._jobs.pods_of(job_id)
+        return sorted(pods, key=lambda name: job_state.index_of(pods[name]))
+
+    async def stream_logs(
+        self, job_id: str, *, lines: int | None, follow: bool
+    ) -> AsyncIterator[bytes]:
+        """See GpuProviderInterface; the lines of a gang's pods come as they arrive."""
         if not follow:
             yield (await self.get_job_logs(job_id, lines)).encode()
             return
-        while (await self._jobs.now(job_id))[1].status is JobStatus.PENDING:  # noqa: ASYNC110  nobody tells
-            await asyncio.sleep(_LOOK_S)
-        query: dict[str, Any] = {"follow": "true"} | ({} if lines is None else {"tailLines": lines})
-        sources = [self._api.stream(self._log_path(pod), **query) for pod in await self._shares(job_id)]
+        while (await self._jobs.fetch(job_id))[1].status is JobStatus.PENDING:  # noqa: ASYNC110
+            await asyncio.sleep(_CHECK_S)
+        query: dict[str, Any] = {"follow": "true"}
+        if lines is not None:
+            query["tailLines"] = lines
+        pods = await self._pods_in_order(job_id)
+        sources = [self._api.stream(self._log_path(pod), **query) for pod in pods]
         if not sources:
             raise JobNotFoundError(job_id, self.PROVIDER_NAME)
         async for part in merged(sources):
@@ -298,84 +373,64 @@ class KubernetesProvider(GpuProviderInterface):
     # --- supply ---
 
     async def offers(self) -> Sequence[Offer]:
-        """The kinds of nodes, and the configured pools."""
-        await self._know_cluster()
+        """One offer for each kind of node and each configured pool."""
+        await self._check_cluster()
         try:
-            nodes, _ = await self._api.items("/api/v1/nodes")
+            nodes, _ = await self._api.list_objects("/api/v1/nodes")
         except ApiError as error:
             if error.http != 403 or not self.settings.pools:
                 raise
-            nodes = []  # an account that may not see nodes knows what its pools are told to be
-        self._supply = {found.offer.id: found for found in await self._supplies(nodes)}
-        return [found.offer for found in self._supply.values()]
+            # An account that may not list nodes offers only its configured pools.
+            nodes = []
+        found = await self._supplies(nodes)
+        self._supply = {supply.offer.id: supply for supply in found}
+        return [supply.offer for supply in found]
 
     async def _supplies(self, nodes: Sequence[Json]) -> Sequence[Supply]:
         return supplies(nodes, self.settings, self.PROVIDER_NAME)
 
-    async def _know_cluster(self) -> None:
-        """Refuse to go on in another cluster: what was sent to the one before would seem to be lost."""
+    async def _check_cluster(self) -> None:
+        """Refuse another cluster than before: jobs of the old one would seem lost."""
         try:
-            space = await self._api.call("GET", self._api.namespaced)
+            namespace = await self._api.call("GET", self._api.namespaced)
         except ApiError as error:
             if error.http == 403:
-                return  # an account that may not ask is believed
+                return  # the account may not read its namespace, so nothing is known
             raise
-        uid, known = text(space, "metadata", "uid"), self._folder / "cluster"
-        before = known.read_text() if known.exists() else uid
-        if before != uid:
-            message = (f"This is another cluster than before (its namespace {self.settings.namespace} is {uid} and was "
-                       f"{before}). Give providers.{self.PROVIDER_NAME} its old kubeconfig while it has jobs; to go "
-                       f"over to the new one, delete {known}.")  # fmt: skip
+        uid = text_at(namespace, "metadata", "uid")
+        uid_file = self._folder / "cluster"
+        old_uid = uid_file.read_text() if uid_file.exists() else uid
+        if old_uid != uid:
+            message = (
+                "This is another cluster than before (its namespace"
+                f" {self.settings.namespace} is {uid} and was {old_uid}). Give"
+                f" providers.{self.PROVIDER_NAME} its old kubeconfig while it has jobs;"
+                f" to go over to the new one, delete {uid_file}."
+            )
             raise ProviderError(message, self.PROVIDER_NAME, "NOT_CONNECTED")
-        if uid and not known.exists():
+        if uid and not uid_file.exists():
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            known.write_text(uid)
-
-    async def list_available_gpus(self) -> list[GpuSpec]:
-        """See GpuProviderInterface."""
-        return [
-            GpuSpec(gpu_type=offer.gpu or "gpu", gpu_count=offer.gpus, memory_gb=offer.gpu_gb or None,
-                    vcpus=offer.cpus or None, ram_gb=offer.memory_gb or None)
-            for offer in await self.offers() if offer.gpus
-        ]  # fmt: skip
+            uid_file.write_text(uid)
 
     async def get_cost_info(self, job_id: str) -> CostInfo:
-        """Seconds at the price of its offer."""
-        job, result = await self._jobs.now(job_id)
-        now = float(
-            int(time.time() + self._api.ahead_s)
-        )  # Kubernetes counts in whole seconds, and a cost may not shrink at the end
-        seconds = (result.completed_at or now) - result.started_at if result.started_at else 0.0
-        price = reading.price_of(job) if job else Decimal(0)
-        total = price * Decimal(str(max(seconds, 0.0))) / 3600
-        return CostInfo(job_id, total, self.settings.currency, {"compute": total})
+        """The seconds it has run, at the price of its offer."""
+        job, result = await self._jobs.fetch(job_id)
+        price = job_state.price_of(job) if job else Decimal(0)
+        # Kubernetes counts whole seconds, and a cost must not shrink at the end.
+        now = float(int(time.time() + self._api.ahead_s))
+        return cost_of(result, price, self.currency, now)
 
     async def health_check(self) -> dict[str, Any]:
-        """Healthy while the API answers and the account may do what is needed."""
+        """Healthy while the API answers and the account has the rights it needs."""
         try:
             version = (await self._api.call("GET", "/version")).get("gitVersion")
-            missing = [need async for need in self._missing_rights()]
+            missing = await missing_rights(self._api, self.settings.namespace)
         except ProviderError as error:
             return {"status": "unhealthy", "message": str(error)}
         if missing:
-            message = f"its account may not {', '.join(missing)}; see deploy/kubernetes/rbac.yaml"
+            message = (
+                f"its account may not {', '.join(missing)}; see"
+                " deploy/kubernetes/rbac.yaml"
+            )
             return {"status": "degraded", "message": message, "version": version}
         return {"status": "healthy", "version": version}
-
-    async def _missing_rights(self) -> AsyncIterator[str]:
-        for group, resource, verb in _RIGHTS:
-            wish = {"namespace": self.settings.namespace, "group": group, "resource": resource.partition("/")[0],
-                    "subresource": resource.partition("/")[2], "verb": verb}  # fmt: skip
-            review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
-                      "spec": {"resourceAttributes": wish}}  # fmt: skip
-            answer = await self._api.call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
-            if not at(answer, "status", "allowed"):
-                yield f"{verb} {resource}"
-
-
-_RIGHTS = (
-    ("batch", "jobs", "create"), ("batch", "jobs", "watch"), ("batch", "jobs", "patch"), ("batch", "jobs", "delete"),
-    ("batch", "jobs", "get"), ("batch", "jobs", "list"), ("", "pods", "list"),
-    ("", "pods", "watch"), ("", "pods", "patch"), ("", "pods", "delete"), ("", "pods/log", "get"),
-    ("", "secrets", "create"), ("", "services", "create"), ("", "events", "list"),
-)  # fmt: skip

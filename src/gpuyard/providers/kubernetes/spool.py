@@ -1,52 +1,66 @@
-"""Folders of attempts on a volume that the cluster's pods and this host share."""
+"""The folders of attempts on a volume that the cluster's pods and this host share."""
 
 import shutil
 import threading
 from pathlib import Path
 
+from gpuyard.domain.attempt_order import AttemptOrder
 from gpuyard.domain.errors import GpuyardError, ProviderError
-from gpuyard.domain.jobconfig import JobConfig
-from gpuyard.providers.carrying import Workspaces
 from gpuyard.providers.kubernetes.manifest import WORKSPACES, name_of
+from gpuyard.providers.rsync import WorkspaceSync
 from gpuyard.storage.blobs import Blobs, BlobStore, BucketError
 from gpuyard.storage.place import in_background
 from gpuyard.storage.snapshots import take, unpack
 
-# A job that is tried again, or one of many from the same folder, need not be copied twice.
-_KEPT = 4
+# How many snapshots are kept: a retried job, or another job from the same folder, need
+# not be copied again.
+_KEPT_SNAPSHOTS = 4
 
 
-class Spool:
-    """The folders below `root`, one for each attempt: `work`, a copy of the job's own folder, and `resume`, the
-    checkpoint to go on from. Copies are made by way of `snapshots`, where equal folders are kept once."""
+class KubernetesSpool:
+    """A folder below `root` for each attempt.
+
+    It has `work`, a copy of the job's own folder, and `resume`, the checkpoint to
+    continue from. Copies come from `snapshots`, which keeps equal folders once.
+    """
 
     def __init__(
-        self, root: Path, snapshots: BlobStore, blobs: Blobs, workspaces: Workspaces, provider: str
-    ) -> None:  # fmt: skip
-        self._root, self._snapshots, self._blobs, self._provider = root, snapshots, blobs, provider
+        self,
+        root: Path,
+        snapshots: BlobStore,
+        blobs: Blobs,
+        workspaces: WorkspaceSync,
+        provider: str,
+    ) -> None:
+        self._root = root
+        self._snapshots = snapshots
+        self._blobs = blobs
+        self._provider = provider
         self._workspaces = workspaces
-        self._copying = threading.Lock()
+        self._snapshot_lock = threading.Lock()
 
     def work(self, job_id: str) -> Path:
-        """Where a job's program runs, as this host sees it."""
+        """The folder in which a job's program runs, as this host sees it."""
         return self._root / job_id / "work"
 
-    def lay_out(self, config: JobConfig) -> None:
-        """Make the folders, unless they are there; it blocks on the disk. ProviderError says what cannot be copied,
-        BucketError that the checkpoint cannot be fetched for the moment."""
-        name, options = name_of(config.attempt_id or ""), config.provider_options
-        work, resume = self.work(name), self._root / name / "resume"
+    def stage_in(self, order: AttemptOrder) -> None:
+        """Make the attempt's folders, unless they exist; blocks on the disk.
+
+        ProviderError says what cannot be copied. BucketError: the checkpoint cannot be
+        fetched at the moment.
+        """
+        name = name_of(order.attempt_id)
+        work = self.work(name)
+        resume = self._root / name / "resume"
         if work.exists():
-            return  # submitted before: its program may be at work there
+            return  # submitted before: its program may be running there
         try:
             resume.mkdir(parents=True, exist_ok=True)
-            if options.get("resume_sha256"):
-                target = resume / str(options.get("resume_name") or "checkpoint")
-                directory = bool(options.get("resume_directory"))
-                self._blobs.restore(str(options["resume_sha256"]), target, directory=directory)
-            source = Path(str(options.get("workdir") or ""))
-            if options.get("workdir") and source.is_dir():
-                self._copy(source, work)
+            if point := order.resume_from:
+                target = resume / point.name
+                self._blobs.restore(point.sha256, target, directory=point.directory)
+            if order.workdir and Path(order.workdir).is_dir():
+                self._copy(Path(order.workdir), work)
             else:
                 work.mkdir()
         except (GpuyardError, OSError) as error:
@@ -57,24 +71,26 @@ class Spool:
             raise ProviderError(message, self._provider, "BAD_FOLDER") from None
 
     def _copy(self, source: Path, work: Path) -> None:
-        with self._copying:  # so that nobody removes what another is about to unpack
-            unpack(self._snapshots, take(source, self._snapshots).sha256, work)
-            self._snapshots.keep_newest(_KEPT)
+        # Otherwise one submission could remove the snapshot that another unpacks.
+        with self._snapshot_lock:
+            snapshot = take(source, self._snapshots)
+            unpack(self._snapshots, snapshot.sha256, work)
+            self._snapshots.keep_newest(_KEPT_SNAPSHOTS)
 
-    async def send_workspace(self, config: JobConfig) -> None:
-        """Bring the job's workspace to the volume, where it uses one."""
-        options = config.provider_options
-        if options.get("workspace"):
-            there = self._root / WORKSPACES / str(options["workspace"])
-            await in_background(there.mkdir, parents=True, exist_ok=True)
-            await self._workspaces.send(name_of(config.attempt_id or ""), Path(options["workspace_here"]), there)
+    async def send_workspace(self, order: AttemptOrder) -> None:
+        """Copy the job's workspace to the volume, if it uses one."""
+        if order.workspace:
+            remote = self._root / WORKSPACES / order.workspace
+            await in_background(remote.mkdir, parents=True, exist_ok=True)
+            local = Path(order.workspace_folder)
+            await self._workspaces.send(name_of(order.attempt_id), local, remote)
 
     async def fetch_workspace(self, job_id: str) -> None:
-        """Bring back what the job has changed in its workspace."""
+        """Copy the job's changes in its workspace back."""
         await self._workspaces.bring_back(job_id)
 
     async def forget(self, job_id: str) -> None:
-        """Remove what is kept of an attempt, here and there."""
+        """Remove what is kept of an attempt, on this host and on the volume."""
         await self._workspaces.forget(job_id)
         await in_background(self.remove, job_id)
 

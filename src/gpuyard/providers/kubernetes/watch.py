@@ -1,7 +1,8 @@
-"""Watches: what the cluster holds of one kind, kept here and brought up to date as it changes.
+"""Keeps a current copy of the cluster's objects of one kind.
 
-A list says what there is, and a watch from the list's version what changes after it. Where the version is too old by
-now (410), the list is read anew; what went meanwhile is found by its absence.
+A list returns the objects, and a watch that begins at the list's version returns their
+changes. When that version is too old (410), the list is read again. Objects that are
+missing from the new list were deleted meanwhile.
 """
 
 import asyncio
@@ -11,33 +12,48 @@ from contextlib import suppress
 import structlog
 
 from gpuyard.domain.errors import ProviderError
-from gpuyard.providers.kubernetes.api import Api, ApiError, TooOldError
-from gpuyard.providers.kubernetes.fields import Json, name_of, table, text
+from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi, TooOldError
+from gpuyard.providers.kubernetes.fields import Json, name_of, object_at, text_at
 
-# A watch is begun anew so often: a connection that died silently is noticed then.
+# Each watch lasts this long, so that a dead connection is noticed.
 _WATCH_S = 60
 log = structlog.get_logger(__name__)
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
+# Pauses after errors.
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 15.0
 
 
-class Watch:
-    """The objects at `path` that match, by name. `gone(object)` is told of each that went, `seen(object)` of each that
-    comes or changes."""
+class KubernetesWatch:
+    """The objects at `path` with the labels of `selector`, by name.
+
+    `on_change(object)` is called for each new or changed object, `on_delete(object)`
+    for each deleted one.
+    """
 
     def __init__(
-        self, api: Api, path: str, selector: str, gone: Callable[[Json], None],
-        seen: Callable[[Json], None] = lambda _: None,
-    ) -> None:  # fmt: skip
-        self._api, self._path, self._query = api, path, {"labelSelector": selector} if selector else {}
-        self._seen, self._gone = seen, gone
+        self,
+        api: KubernetesApi,
+        path: str,
+        selector: str,
+        on_delete: Callable[[Json], None],
+        on_change: Callable[[Json], None] | None = None,
+    ) -> None:
+        self._api = api
+        self._path = path
+        self._query = {"labelSelector": selector} if selector else {}
+        self._on_change = on_change
+        self._on_delete = on_delete
         self._task: asyncio.Task[None] | None = None
-        self._since = ""
+        self._version = ""
         self._answered = asyncio.Event()
         self.objects: dict[str, Json] = {}
         self.problem: ProviderError | None = None
 
     async def ready(self) -> None:
-        """Wait for the first list; the ProviderError that keeps it from being read, or that has broken the watch."""
+        """Wait for the first list.
+
+        Raises the ProviderError when the last list or watch failed.
+        """
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name=f"watch-{self._path}")
         await self._answered.wait()
@@ -45,7 +61,7 @@ class Watch:
             raise self.problem
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop watching."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -56,43 +72,51 @@ class Watch:
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
-                if not self._since:
+                if not self._version:
                     await self._list()
                 await self._follow()
                 pause_s = _FIRST_PAUSE_S
             except TooOldError:
-                self._since = ""
+                self._version = ""
             except Exception as error:
                 if not isinstance(error, ProviderError):
                     log.exception("a watch failed, will try again", path=self._path)
-                    error = self._api.away(f"its answer makes no sense: {type(error).__name__}")
-                self.problem, self._since = error, ""
+                    error = self._api.unreachable(
+                        f"its answer makes no sense: {type(error).__name__}"
+                    )
+                self.problem = error
+                self._version = ""
                 self._answered.set()
                 wait_s = error.retry_after_s if isinstance(error, ApiError) else 0.0
                 await asyncio.sleep(max(pause_s, wait_s))
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _list(self) -> None:
-        items, self._since = await self._api.items(self._path, **self._query)
-        before, self.objects = self.objects, {}
+        items, self._version = await self._api.list_objects(self._path, **self._query)
+        old_objects = self.objects
+        self.objects = {}
         for item in items:
             self._keep(item)
-        for name, item in before.items():
+        for name, item in old_objects.items():
             if name not in self.objects:
-                self._gone(item)
+                self._on_delete(item)
         self.problem = None
         self._answered.set()
 
     async def _follow(self) -> None:
-        async for event in self._api.watch(self._path, self._since, _WATCH_S, **self._query):
-            item = table(event, "object")
-            self._since = text(item, "metadata", "resourceVersion") or self._since
+        async for event in self._api.watch(
+            self._path, self._version, _WATCH_S, **self._query
+        ):
+            item = object_at(event, "object")
+            version = text_at(item, "metadata", "resourceVersion")
+            self._version = version or self._version
             if event.get("type") in ("ADDED", "MODIFIED"):
                 self._keep(item)
             elif event.get("type") == "DELETED":
                 self.objects.pop(name_of(item), None)
-                self._gone(item)
+                self._on_delete(item)
 
     def _keep(self, item: Json) -> None:
         self.objects[name_of(item)] = item
-        self._seen(item)
+        if self._on_change is not None:
+            self._on_change(item)

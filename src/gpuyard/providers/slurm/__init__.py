@@ -1,1 +1,1 @@
-"""Slurm: jobs are submitted with `sbatch` and asked after with one `squeue` for all of them."""
+"""Slurm: `sbatch` submits jobs, and one `squeue` lists the state of all of them."""

@@ -1,107 +1,149 @@
-"""Slurm asked by its own commands, which every cluster has."""
+"""Talks to Slurm with its commands, which every cluster has."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from gpuyard.domain.errors import ProviderError
-from gpuyard.providers.slurm import text
-from gpuyard.providers.slurm.accounts import MISSING, Accounts
-from gpuyard.providers.slurm.ask import RefusedError, Request
+from gpuyard.providers.slurm import parse_commands
+from gpuyard.providers.slurm.accounting import NO_ACCOUNTING, Accounting
+from gpuyard.providers.slurm.client import SlurmRefusedError, SlurmRequest
 from gpuyard.providers.slurm.config import SlurmConfig
-from gpuyard.providers.slurm.site import Answer, Site
-from gpuyard.providers.slurm.text import Hardware, Row
+from gpuyard.providers.slurm.records import Hardware, SlurmRow
+from gpuyard.providers.slurm.site import CommandOutput, SlurmSite
 
 
-class Commands:
-    """`sbatch`, `squeue` and the like, run where the site says. See `Slurm`."""
+class CommandClient:
+    """`sbatch`, `squeue` and the like, run on the site. See `SlurmClient`."""
 
-    watched = False
+    runner_polls = False
 
-    def __init__(self, site: Site, settings: SlurmConfig) -> None:
+    def __init__(self, site: SlurmSite, settings: SlurmConfig) -> None:
         self._site = site
         self._settings = settings
-        self._accounts = Accounts(self._run)
+        self._accounting = Accounting(self._run)
 
-    async def _run(self, *command: str, stdin: bytes = b"") -> Answer:
+    async def _run(self, *command: str, stdin: bytes = b"") -> CommandOutput:
         answer = await self._site.run(command, stdin)
-        if answer.code and text.lost_way(answer.err):
-            raise ProviderError(f"Slurm does not answer: {answer.err.strip()}", "slurm", "NOT_CONNECTED")
+        if answer.code and parse_commands.is_unreachable(answer.err):
+            message = f"Slurm does not answer: {answer.err.strip()}"
+            raise ProviderError(message, "slurm", "NOT_CONNECTED")
         return answer
 
-    async def _told(self, *command: str) -> str:
+    async def _output(self, *command: str) -> str:
         answer = await self._run(*command)
         if answer.code:
-            raise ProviderError(f"{command[0]}: {answer.err.strip()}", "slurm", "NOT_CONNECTED")
+            message = f"{command[0]}: {answer.err.strip()}"
+            raise ProviderError(message, "slurm", "NOT_CONNECTED")
         return answer.out
 
-    async def submit(self, request: Request, script: str, label: str, output: Path, count: int = 1) -> str:
-        """See Slurm."""
-        words = [f"--comment={label}", f"--output={output}", *options(request), *self._settings.sbatch_options]
-        words += [f"--array=0-{count - 1}"] if count > 1 else []
-        answer = await self._run("sbatch", *words, stdin=script.encode())
-        if answer.code:
-            raise RefusedError(*text.refused(answer.err))
-        return answer.out.strip().split(";")[0]
+    async def submit(
+        self,
+        request: SlurmRequest,
+        script: str,
+        label: str,
+        output: Path,
+        count: int = 1,
+    ) -> str:
+        """See SlurmClient."""
+        words = [
+            f"--comment={label}",
+            f"--output={output}",
+            *options(request),
+            *self._settings.sbatch_options,
+        ]
+        if count > 1:
+            words.append(f"--array=0-{count - 1}")
+        return await self._sbatch(*words, script=script)
 
     async def submit_script(self, script: str, label: str) -> str:
-        """See Slurm."""
-        answer = await self._run("sbatch", "--parsable", f"--comment={label}", stdin=script.encode())
+        """See SlurmClient."""
+        return await self._sbatch("--parsable", f"--comment={label}", script=script)
+
+    async def _sbatch(self, *words: str, script: str) -> str:
+        """The job id: `sbatch --parsable` prints `ID` or `ID;CLUSTER`."""
+        answer = await self._run("sbatch", *words, stdin=script.encode())
         if answer.code:
-            raise RefusedError(*text.refused(answer.err))
+            why, lacks_resources = parse_commands.read_refusal(answer.err)
+            raise SlurmRefusedError(why, lacks_resources)
         return answer.out.strip().split(";")[0]
 
     async def used(self, job_id: str) -> Mapping[str, float] | None:
-        """See Slurm."""
-        return await self._accounts.used(job_id)
+        """See SlurmClient."""
+        return await self._accounting.used(job_id)
 
-    async def queue(self) -> list[Row]:
-        """See Slurm."""
-        return text.read_queue(await self._told("squeue", "-h", "-r", "-t", "all", "--me", "-o", text.QUEUE_FORMAT))
+    async def queue(self) -> list[SlurmRow]:
+        """See SlurmClient."""
+        wanted = ("-t", "all", "--me", "-o", parse_commands.QUEUE_FORMAT)
+        output = await self._output("squeue", "-h", "-r", *wanted)
+        return parse_commands.read_queue(output)
 
-    async def gone(self, job_ids: Sequence[str]) -> list[Row]:
-        """What the accounts, or else the controller, know. See Slurm."""
-        rows = await self._accounts.ended(job_ids)
-        rest = [job_id for job_id in job_ids if job_id not in {row.job_id for row in rows}]
-        for job_id in rest:
+    async def gone(self, job_ids: Sequence[str]) -> list[SlurmRow]:
+        """From accounting, or else from the controller. See SlurmClient."""
+        rows = await self._accounting.ended(job_ids)
+        found = {row.job_id for row in rows}
+        for job_id in job_ids:
+            if job_id in found:
+                continue
             answer = await self._run("scontrol", "show", "job", "-o", job_id)
-            row = None if answer.code else text.read_job(answer.out)
-            rows += [replace(row, job_id=job_id)] if row else []  # it gives one of an array another name
+            row = None if answer.code else parse_commands.read_job(answer.out)
+            if row is not None:
+                # scontrol gives a job of an array another id.
+                rows.append(replace(row, job_id=job_id))
         return rows
 
-    async def cancel(self, job_id: str, *, kindly: bool = False) -> str:
-        """See Slurm."""
-        answer = await self._run("scancel", *(("--signal=USR1", "--batch") if kindly else ()), job_id)
-        return (answer.err.strip() or "it failed") if answer.code else ""
+    async def cancel(self, job_id: str, *, signal_only: bool = False) -> str:
+        """See SlurmClient."""
+        signal_options = ("--signal=USR1", "--batch") if signal_only else ()
+        answer = await self._run("scancel", *signal_options, job_id)
+        if not answer.code:
+            return ""
+        return answer.err.strip() or "it failed"
 
     async def _sinfo(self, *words: str) -> str:
         partition = self._settings.partition
-        return await self._told("sinfo", "-h", *words, *(("-p", partition) if partition else ()))
+        partition_option = ("-p", partition) if partition else ()
+        return await self._output("sinfo", "-h", *words, *partition_option)
 
     async def hardware(self) -> list[Hardware]:
-        """See Slurm."""
-        return text.read_hardware(await self._sinfo("-e", "-o", text.HARDWARE_FORMAT))
+        """See SlurmClient."""
+        output = await self._sinfo("-e", "-o", parse_commands.HARDWARE_FORMAT)
+        return parse_commands.read_hardware(output)
 
-    async def usable(self) -> set[str]:
-        """See Slurm."""
-        return text.read_usable(await self._sinfo("-N", "-o", text.NODES_FORMAT))
+    async def usable_nodes(self) -> set[str]:
+        """See SlurmClient."""
+        output = await self._sinfo("-N", "-o", parse_commands.NODES_FORMAT)
+        return parse_commands.read_usable_nodes(output)
 
     async def missing(self) -> str:
-        """See Slurm."""
-        return "" if await self._accounts.there() else MISSING
+        """See SlurmClient."""
+        return "" if await self._accounting.is_available() else NO_ACCOUNTING
 
     async def close(self) -> None:
-        """The site is the provider's to close. See Slurm."""
+        """The provider closes the site. See SlurmClient."""
 
 
-def options(request: Request) -> list[str]:
+def options(request: SlurmRequest) -> list[str]:
     """The options of `sbatch` for a request."""
     named = {
-        "cpus-per-task": request.cpus, "mem": f"{request.memory_mb}M" if request.memory_mb else None,
-        "time": request.minutes, "gres": request.gres, "partition": request.partition, "account": request.account,
-        "qos": request.qos, "constraint": request.constraint,
+        "cpus-per-task": request.cpus,
+        "mem": f"{request.memory_mb}M" if request.memory_mb else None,
+        "time": request.minutes,
+        "gres": request.gres,
+        "partition": request.partition,
+        "account": request.account,
+        "qos": request.qos,
+        "constraint": request.constraint,
         "signal": f"B:USR1@{request.warning_s}" if request.warning_s else None,
-    }  # fmt: skip
-    return ["--parsable", f"--job-name={request.name}", "--export=PATH,HOME,USER,LANG", "--open-mode=append",
-            "--chdir=/", "--no-kill=off", f"--nodes={request.nodes}", "--ntasks-per-node=1",
-            *(f"--{name}={value}" for name, value in named.items() if value)]  # fmt: skip
+    }
+    return [
+        "--parsable",
+        f"--job-name={request.name}",
+        "--export=PATH,HOME,USER,LANG",
+        "--open-mode=append",
+        "--chdir=/",
+        "--no-kill=off",
+        f"--nodes={request.nodes}",
+        "--ntasks-per-node=1",
+        *(f"--{name}={value}" for name, value in named.items() if value),
+    ]

@@ -4,17 +4,24 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from gpuyard.config.settings import StorageSettings
 from gpuyard.domain.validation import parse_model
 
 VERSIONS = ("v0.0.38", "v0.0.37")
-"""Those of slurmrestd's interface that we speak, newest first."""
+"""The versions of slurmrestd's API that we support, newest first."""
 
 
 class GpuType(BaseModel):
-    """What a type of GPU in this cluster's `gres` is: Slurm knows its name and no more."""
+    """One GPU type of the cluster's `gres`. Slurm knows only its name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -23,12 +30,17 @@ class GpuType(BaseModel):
 
 
 class SlurmConfig(BaseModel):
-    """`spool`: a folder that the nodes share with the host that submits. `host`: a login node to reach over ssh; unset,
-    this host submits. `folders`: whether the nodes see the folders of jobs, and workspaces, as this host does; unset,
-    they do where this host submits. Else jobs get copies, and what is new in a workspace comes back. Over ssh
-    checkpoints of at most `most_checkpoint_gb` come back. `environment` is given to Slurm's commands, `sbatch_options`
-    to each `sbatch`. A command that has not answered after `timeout_s` is given up. `rest`: where a
-    slurmrestd is, to ask in place of the commands.
+    """The settings of `[providers.slurm]`.
+
+    - `spool`: a folder that the nodes share with the host that submits.
+    - `host`: a login node to reach over ssh; unset, this host submits.
+    - `folders`: `shared` when the nodes see the folders and workspaces of jobs under
+      the same paths as this host. `copied`: jobs get copies, and changes in a workspace
+      are copied back. Unset: `shared` where this host submits, else `copied`.
+    - `most_checkpoint_gb`: over ssh, larger checkpoints are not copied back.
+    - `environment` is given to Slurm's commands, `sbatch_options` to each `sbatch`.
+    - `timeout_s`: a command that takes longer is ended.
+    - `rest`: the address of a slurmrestd to use instead of the commands.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -59,16 +71,23 @@ class SlurmConfig(BaseModel):
     timeout_s: float = Field(default=60.0, gt=0)
 
     @model_validator(mode="after")
-    def _names_its_spool(self) -> "SlurmConfig":
+    def _has_absolute_spool(self) -> "SlurmConfig":
         if self.host is not None and not (self.spool or "").startswith("/"):
-            fault = "is missing" if self.spool is None else f"is {self.spool!r}, which begins with no /"
-            raise ValueError(f"@spool@{fault}; over ssh name a folder that the login node and the nodes share")
+            fault = "is missing"
+            if self.spool is not None:
+                fault = f"is {self.spool!r}, which begins with no /"
+            raise ValueError(
+                f"@spool@{fault}; over ssh name a folder that the login node and the"
+                " nodes share"
+            )
         return self
 
     @property
     def copies(self) -> bool:
         """Whether jobs run in copies of their folders."""
-        return (self.folders or ("shared" if self.host is None else "copied")) == "copied"
+        if self.folders is None:
+            return self.host is not None
+        return self.folders == "copied"
 
     @field_validator("rest_version")
     @classmethod
@@ -79,7 +98,9 @@ class SlurmConfig(BaseModel):
 
     @field_validator("sbatch_options")
     @classmethod
-    def _are_for_sbatch(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+    def _are_for_sbatch(
+        cls, value: tuple[str, ...], info: ValidationInfo
+    ) -> tuple[str, ...]:
         if value and info.data.get("rest"):
             raise ValueError("cannot be sent to slurmrestd; leave them out, or `rest`")
         return value
@@ -88,7 +109,10 @@ class SlurmConfig(BaseModel):
     @classmethod
     def _holds_no_token(cls, value: dict[str, str]) -> dict[str, str]:
         if "SLURM_JWT" in value:
-            raise ValueError("SLURM_JWT is a secret, which no file should hold; set it in gpuyard's own environment")
+            raise ValueError(
+                "SLURM_JWT is a secret, which no file should hold; set it in gpuyard's"
+                " own environment"
+            )
         return value
 
     @classmethod

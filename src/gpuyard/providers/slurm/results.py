@@ -1,65 +1,131 @@
-"""How a job is, from what Slurm says of it and what its runner has left in its folder."""
+"""The state of a job, from its row in Slurm and the files of its runner."""
 
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gpuyard.domain.jobconfig import JobResult, JobStatus
-from gpuyard.providers.folder import AttemptFolder, ended, read_json
-from gpuyard.providers.slurm import text
-from gpuyard.providers.slurm.text import Row
+from gpuyard.providers.attempt_folder import AttemptFolder, read_exit, read_json
+from gpuyard.providers.slurm.records import ENDS, SlurmRow, explain_reason, hosts
 
 
-def waits(row: Row | None) -> bool:
-    """True for one that has never run, so that its folder holds nothing new."""
-    return row is not None and row.status is JobStatus.PENDING and row.reason not in ("", "BeginTime")
+def has_never_run(row: SlurmRow | None) -> bool:
+    """True for a job that has never run, so that its folder has no new files."""
+    if row is None or row.status is not JobStatus.PENDING:
+        return False
+    return row.reason not in ("", "BeginTime")
 
 
 def result_of(
-    job_id: str, row: Row | None, folder: AttemptFolder, files: Mapping[Path, bytes]
-) -> JobResult | None:  # fmt: skip
-    """What both say of a job; None when neither knows it."""
+    job_id: str,
+    row: SlurmRow | None,
+    folder: AttemptFolder,
+    files: Mapping[Path, bytes],
+) -> JobResult | None:
+    """The state of a job; None when neither Slurm nor its folder knows it."""
     if folder.exit in files:
-        return ended(job_id, read_json(files[folder.exit]))
-    began, told = read_json(files.get(folder.started)), read_json(files.get(folder.stop))
+        return read_exit(job_id, read_json(files[folder.exit]))
+    start = read_json(files.get(folder.started))
+    stop = read_json(files.get(folder.stop))
+    stop_reason = str(stop.get("reason") or "")
     if row is None:
-        # One of an array that has not begun leaves no trace when it is cancelled, while a job of its own does.
-        ours = not began and "_" in job_id and told.get("reason") == "cancelled"
-        return JobResult(job_id, JobStatus.CANCELLED, reason="cancelled", completed_at=time.time()) if ours else None
-    base = JobResult(job_id, row.status, started_at=began.get("at"), node=text.hosts(row.nodes))
-    again = read_json(files.get(folder.again)).get("job") == job_id
-    if again or (began and row.status is JobStatus.PENDING):
-        message = f"Slurm took it off its node and queued it again ({text.say_reason(row.reason) or row.state})"
-        return replace(base, status=JobStatus.FAILED, reason="preempted", error_message=message,
-                       completed_at=time.time())  # fmt: skip
-    if row.status is JobStatus.PENDING:
-        return replace(base, reason=row.reason, error_message=text.say_reason(row.reason) or None)
+        return None if start else _cancelled_in_array(job_id, stop_reason)
+    base = JobResult(
+        job_id, row.status, started_at=start.get("at"), node=hosts(row.nodes)
+    )
+    second_start = read_json(files.get(folder.again))
+    is_pending = row.status is JobStatus.PENDING
+    if second_start.get("job") == job_id or (start and is_pending):
+        return _requeued(base, row)
+    if is_pending:
+        why = explain_reason(row.reason) or None
+        return replace(base, reason=row.reason, error_message=why)
     if row.status is JobStatus.RUNNING:
-        running = JobStatus.RUNNING if began else JobStatus.PENDING
-        return replace(base, status=running, gpus=tuple(began.get("gpus", ())), node=began.get("host", base.node))
-    said = files.get(folder.messages, b"").decode(errors="replace").strip()
-    return _ended_by_slurm(base, row, str(told.get("reason") or ""), said[-500:])
+        return _running(base, start)
+    output = files.get(folder.messages, b"").decode(errors="replace").strip()
+    return _ended_by_slurm(base, row, stop_reason, output[-500:])
 
 
-def taken_out(job_id: str) -> JobResult:
-    """Of an array, and nobody knows it any more, though it has not begun."""
-    return JobResult(job_id, JobStatus.FAILED, reason="preempted", completed_at=time.time(),
-                     error_message="somebody took it out of its array before it began")  # fmt: skip
+def _cancelled_in_array(job_id: str, stop_reason: str) -> JobResult | None:
+    """The end of an array job that was cancelled before it began.
+
+    Slurm keeps no trace of it, as it does of a job outside an array.
+    """
+    if "_" not in job_id or stop_reason != "cancelled":
+        return None
+    return JobResult(
+        job_id, JobStatus.CANCELLED, reason="cancelled", completed_at=time.time()
+    )
 
 
-def _ended_by_slurm(base: JobResult, row: Row, told: str, said: str) -> JobResult:
-    """Slurm says that it is over, and the runner has left no word: it was never started, or killed itself."""
-    done = row.ended_at or time.time()
+def _requeued(base: JobResult, row: SlurmRow) -> JobResult:
+    why = explain_reason(row.reason) or row.state
+    return replace(
+        base,
+        status=JobStatus.FAILED,
+        reason="preempted",
+        error_message=f"Slurm took it off its node and queued it again ({why})",
+        completed_at=time.time(),
+    )
+
+
+def _running(base: JobResult, start: Mapping[str, Any]) -> JobResult:
+    """It runs once its runner has said so; before that it is still pending."""
+    return replace(
+        base,
+        status=JobStatus.RUNNING if start else JobStatus.PENDING,
+        gpus=tuple(start.get("gpus", ())),
+        node=start.get("host", base.node),
+    )
+
+
+def removed_from_array(job_id: str) -> JobResult:
+    """The end of an array job that never began, and that Slurm no longer lists."""
+    return JobResult(
+        job_id,
+        JobStatus.FAILED,
+        reason="preempted",
+        completed_at=time.time(),
+        error_message="somebody took it out of its array before it began",
+    )
+
+
+def _ended_by_slurm(
+    base: JobResult, row: SlurmRow, stop_reason: str, output: str
+) -> JobResult:
+    """The end of a job whose runner wrote none.
+
+    The runner was never started, or was killed.
+    """
+    ended_at = row.ended_at or time.time()
     if row.status is JobStatus.COMPLETED:
-        return replace(base, status=JobStatus.UNKNOWN, error_message="it ended, and left no exit code")
-    reason = text.ENDS.get(row.state, "")
+        return replace(
+            base,
+            status=JobStatus.UNKNOWN,
+            error_message="it ended, and left no exit code",
+        )
+    reason = ENDS.get(row.state, "")
+    if reason == "cancelled" and stop_reason == "cancelled":
+        return replace(
+            base, status=JobStatus.CANCELLED, reason="cancelled", completed_at=ended_at
+        )
     if reason == "cancelled":
-        if told == "cancelled":
-            return replace(base, status=JobStatus.CANCELLED, reason="cancelled", completed_at=done)
         reason = "preempted"
-    message = "timed out" if reason == "timed_out" else f"Slurm: {row.state}{f': {said}' if said else ''}"
+    message = f"Slurm: {row.state}"
+    if reason == "timed_out":
+        message = "timed out"
+    elif output:
+        message = f"{message}: {output}"
     code = -row.signal if row.signal else row.exit_code
-    # The runner itself leaves with 0: any other end of it says nothing of the job's own.
-    return replace(base, status=JobStatus.FAILED, reason=reason or "exit_status_lost", completed_at=done,
-                   error_message=message, exit_code=None if reason or not code else code)  # fmt: skip
+    # The runner itself exits with 0. Any other code of it is not the job's own.
+    exit_code = code if code and not reason else None
+    return replace(
+        base,
+        status=JobStatus.FAILED,
+        reason=reason or "exit_status_lost",
+        completed_at=ended_at,
+        error_message=message,
+        exit_code=exit_code,
+    )

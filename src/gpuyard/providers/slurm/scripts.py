@@ -1,117 +1,151 @@
-"""Jobs that are a script of their own, with options of its own: it is sent as it is, and no runner watches it.
+"""Jobs that are batch scripts with `#SBATCH` options of their own.
 
-So all there is to know of one is what Slurm knows. It is written down where the runner would have written it: so it is
-read alike, and is there still when Slurm has forgotten.
+A script is sent unchanged, and no runner watches it. So only Slurm knows its start and
+end. Both are written where a runner would have written them: they are read like those
+of other jobs, and they stay when Slurm has forgotten the job.
 """
 
 import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from gpuyard.domain.attempt_order import AttemptOrder
 from gpuyard.domain.errors import ProviderError
-from gpuyard.domain.jobconfig import JobConfig, JobStatus
-from gpuyard.providers.folder import AttemptFolder, read_json
-from gpuyard.providers.slurm import text
-from gpuyard.providers.slurm.ask import Slurm
-from gpuyard.providers.slurm.names import Names
-from gpuyard.providers.slurm.site import Site
-from gpuyard.providers.slurm.text import Row
+from gpuyard.domain.jobconfig import JobStatus
+from gpuyard.providers.attempt_folder import AttemptFolder, read_json
+from gpuyard.providers.slurm.client import SlurmClient
+from gpuyard.providers.slurm.job_index import JobIndex
+from gpuyard.providers.slurm.records import ENDS, SlurmRow, hosts
+from gpuyard.providers.slurm.site import SlurmSite
 from gpuyard.storage.place import in_background
 
-# Accounts lag by seconds; after so long they are not waited for.
-_ACCOUNTS_S = 15.0
+# Accounting is late by seconds; after this long an end is written without it.
+_ACCOUNTING_S = 15.0
 
 
-def script_of(config: JobConfig) -> str | None:
-    """The path of the script that a job is, on this host; None when it is a command."""
-    given: object = config.provider_options.get("slurm")
-    path = given.get("script") if isinstance(given, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return str(path) if path else None  # pyright: ignore[reportUnknownArgumentType]
+def script_of(order: AttemptOrder) -> str | None:
+    """The path of the job's batch script on this host; None when it is a command."""
+    options: object = order.provider_options.get("slurm")
+    if not isinstance(options, Mapping):
+        return None
+    path = cast("Mapping[str, object]", options).get("script")
+    return str(path) if path else None
 
 
-class Scripts:
-    """Sends scripts, and writes down what becomes of them."""
+class SlurmScripts:
+    """Sends scripts, and writes down their starts and ends."""
 
-    def __init__(self, slurm: Slurm, site: Site, names: Names) -> None:
-        self._slurm, self._site, self._names = slurm, site, names
-        self._known: dict[str, bool] = {}
+    def __init__(self, slurm: SlurmClient, site: SlurmSite, jobs: JobIndex) -> None:
+        self._slurm = slurm
+        self._site = site
+        self._jobs = jobs
+        self._is_script: dict[str, bool] = {}
         self._over_at: dict[str, float] = {}
 
     async def submit(self, path: str, folder: AttemptFolder) -> str:
-        """Send one; its job. RefusedError when Slurm will not have it."""
+        """Send a script; returns its job. SlurmRefusedError when Slurm refuses it."""
         try:
             script = await in_background(Path(path).read_text)
         except (OSError, UnicodeDecodeError) as error:
-            raise ProviderError(f"The script {path} cannot be read: {error}", "slurm", "BAD_SCRIPT") from None
+            raise ProviderError(
+                f"The script {path} cannot be read: {error}", "slurm", "BAD_SCRIPT"
+            ) from None
         order = json.dumps({"script": path}).encode()
         await self._site.write({folder.script: script.encode(), folder.order: order})
         job_id = await self._slurm.submit_script(script, folder.attempt_id)
-        await self._names.remember({job_id: folder.attempt_id})
+        await self._jobs.add({job_id: folder.attempt_id})
         return job_id
 
-    async def is_one(self, job_id: str) -> bool:
-        """Is this job a script of its own?"""
-        await self._learn([job_id])
-        return self._known.get(job_id, False)
+    async def is_script(self, job_id: str) -> bool:
+        """Whether this job is such a script."""
+        await self._look_up([job_id])
+        return self._is_script.get(job_id, False)
 
-    async def _learn(self, job_ids: Sequence[str]) -> None:
-        places = {self._folder(job_id).script: job_id for job_id in job_ids if job_id not in self._known}
-        if places:
-            there = await self._site.read_all(list(places))
-            self._known |= {job_id: path in there for path, job_id in places.items()}
+    async def _look_up(self, job_ids: Sequence[str]) -> None:
+        unknown = [job_id for job_id in job_ids if job_id not in self._is_script]
+        paths = {job_id: self._jobs.job_folder(job_id).script for job_id in unknown}
+        if paths:
+            existing = await self._site.read_all(list(paths.values()))
+            for job_id, path in paths.items():
+                self._is_script[job_id] = path in existing
 
-    def _folder(self, job_id: str) -> AttemptFolder:
-        return self._names.folder(self._names.attempts[job_id])
-
-    async def note(self, job_ids: Sequence[str], rows: Mapping[str, Row]) -> None:
-        """Write down what of these jobs Slurm says now: that one has begun, that one is over."""
-        await self._learn(job_ids)
-        mine = [job_id for job_id in job_ids if self._known[job_id] and job_id in rows]
-        folders = [self._folder(job_id) for job_id in mine]
-        paths = [path for folder in folders for path in (folder.started, folder.exit, folder.stop)]
+    async def note(self, job_ids: Sequence[str], rows: Mapping[str, SlurmRow]) -> None:
+        """Write down which of these jobs' scripts have begun or ended, by `rows`."""
+        await self._look_up(job_ids)
+        listed = [job_id for job_id in job_ids if job_id in rows]
+        folders = {
+            job_id: self._jobs.job_folder(job_id)
+            for job_id in listed
+            if self._is_script[job_id]
+        }
+        paths: list[Path] = []
+        for folder in folders.values():
+            paths += [folder.started, folder.exit, folder.stop]
         files = await self._site.read_all(paths) if paths else dict[Path, bytes]()
-        for job_id, folder in zip(mine, folders, strict=True):
+        for job_id, folder in folders.items():
             row = rows[job_id]
             if row.status is JobStatus.PENDING or folder.exit in files:
                 continue
             if folder.started not in files:
-                await self._begins(job_id, row, folder)
+                await self._write_start(job_id, row, folder)
             if row.status is not JobStatus.RUNNING:
-                await self._ends(job_id, row, folder, str(read_json(files.get(folder.stop)).get("reason") or ""))
+                stop = read_json(files.get(folder.stop))
+                stop_reason = str(stop.get("reason") or "")
+                await self._write_end(job_id, row, folder, stop_reason)
 
-    async def _begins(self, job_id: str, row: Row, folder: AttemptFolder) -> None:
-        about = await self._slurm.gone([job_id])
-        output = about[0].output if about else ""
-        began = {"at": row.started_at or time.time(), "host": text.hosts(row.nodes)}
+    async def _write_start(
+        self, job_id: str, row: SlurmRow, folder: AttemptFolder
+    ) -> None:
+        details = await self._slurm.gone([job_id])
+        output = details[0].output if details else ""
+        start = {"at": row.started_at or time.time(), "host": hosts(row.nodes)}
         links = {folder.log: output} if output.startswith("/") else {}
-        await self._site.write({folder.started: json.dumps(began).encode()}, links)
+        await self._site.write({folder.started: json.dumps(start).encode()}, links)
 
-    async def _ends(self, job_id: str, row: Row, folder: AttemptFolder, told: str) -> None:
-        """Its end, once the accounts have it, too, or have had their time."""
+    async def _write_end(
+        self, job_id: str, row: SlurmRow, folder: AttemptFolder, stop_reason: str
+    ) -> None:
+        """Write its end once accounting has it too, or is later than usual."""
         used = await self._slurm.used(job_id)
-        since = self._over_at.setdefault(job_id, time.monotonic())
-        if used is None and time.monotonic() - since < _ACCOUNTS_S:
+        over_at = self._over_at.setdefault(job_id, time.monotonic())
+        if used is None and time.monotonic() - over_at < _ACCOUNTING_S:
             return
-        about = await self._slurm.gone([job_id])
-        end = end_of(about[0] if about else row, told, used or {})
+        details = await self._slurm.gone([job_id])
+        end = end_of(details[0] if details else row, stop_reason, used or {})
         await self._site.write({folder.exit: json.dumps(end).encode()})
 
     def forget(self, job_id: str) -> None:
-        """Nobody asks for this one any more."""
-        self._known.pop(job_id, None)
+        """Drop what is kept of a job."""
+        self._is_script.pop(job_id, None)
         self._over_at.pop(job_id, None)
 
 
-def end_of(row: Row, told: str, used: Mapping[str, float]) -> dict[str, Any]:
-    """The end of a job as a runner writes it; `told` is why we wanted it to end."""
-    done = row.ended_at or time.time()
-    reason = text.ENDS.get(row.state, "exit_status_lost")
-    if reason == "cancelled" and told != "cancelled":
+def end_of(
+    row: SlurmRow, stop_reason: str, used: Mapping[str, float]
+) -> dict[str, Any]:
+    """The end of a job in the runner's form.
+
+    `stop_reason` says why gpuyard stopped the job; empty when it did not.
+    """
+    ended_at = row.ended_at or time.time()
+    reason = ENDS.get(row.state, "exit_status_lost")
+    if reason == "cancelled" and stop_reason != "cancelled":
         reason = "preempted"
-    code = None if reason else -row.signal if row.signal else row.exit_code or 0
-    elapsed = {"elapsed_s": done - row.started_at} if row.started_at else {}
-    return {"exit_code": code, "reason": reason, "message": f"Slurm: {row.state}" if reason or code else None,
-            "started_at": row.started_at, "ended_at": done, "host": text.hosts(row.nodes),
-            "usage": {**elapsed, **used}}  # fmt: skip
+    code = None
+    if not reason:
+        code = -row.signal if row.signal else row.exit_code or 0
+    usage: dict[str, float] = {}
+    if row.started_at:
+        usage["elapsed_s"] = ended_at - row.started_at
+    usage.update(used)
+    return {
+        "exit_code": code,
+        "reason": reason,
+        "message": f"Slurm: {row.state}" if reason or code else None,
+        "started_at": row.started_at,
+        "ended_at": ended_at,
+        "host": hosts(row.nodes),
+        "usage": usage,
+    }

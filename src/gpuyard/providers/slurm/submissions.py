@@ -1,8 +1,10 @@
-"""Submitting to Slurm. Attempts that come together and need the same become one array: one call in place of many.
+"""Submits attempts to Slurm. Equal attempts that arrive together become one job array,
+which takes one call instead of many.
 
-An array has an id of its own, which is its comment, and a folder `arrays/ID` with its attempts in order and a link to
-the folder of each. Every attempt keeps a list of the arrays it was put into. All of that is written before the call,
-so each is found again, whatever becomes of the answer.
+An array has its own id, which is its comment in Slurm, and a folder `arrays/ID` with
+the list of its attempts and a link to the folder of each. Every attempt has a list of
+the arrays it was put into. All of this is written before the call, so that each attempt
+is found even if the reply is lost.
 """
 
 import asyncio
@@ -12,138 +14,210 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from gpuyard.domain.ids import new_id
-from gpuyard.providers.folder import AttemptFolder
-from gpuyard.providers.slurm.ask import RefusedError, Request, Slurm
-from gpuyard.providers.slurm.names import Names
-from gpuyard.providers.slurm.site import Site
-from gpuyard.providers.slurm.text import Row, others
+from gpuyard.providers.attempt_folder import AttemptFolder
+from gpuyard.providers.slurm.client import SlurmClient, SlurmRefusedError, SlurmRequest
+from gpuyard.providers.slurm.job_index import JobIndex
+from gpuyard.providers.slurm.records import SlurmRow, unlisted_jobs
+from gpuyard.providers.slurm.site import SlurmSite
 
-MOST = 100
-"""How many go into one array; sites allow a thousand unless they say otherwise."""
+MAX_ARRAY_SIZE = 100
+"""The most attempts in one array. Slurm's default limit is 1000."""
+_Waiting = deque[tuple[str, asyncio.Future[str]]]
+"""Attempts to submit, each with the future that gets its job id."""
 
 
-class Submissions:
-    """Sends attempts, whose orders are written, to Slurm. `python` runs the runner there."""
+class SlurmSubmissions:
+    """Sends attempts to Slurm; their orders are already written.
 
-    def __init__(self, slurm: Slurm, site: Site, names: Names, spool: Path, python: str) -> None:
+    `python` is the command that runs the runner on the nodes.
+    """
+
+    def __init__(
+        self,
+        slurm: SlurmClient,
+        site: SlurmSite,
+        jobs: JobIndex,
+        spool: Path,
+        python: str,
+    ) -> None:
         self._slurm = slurm
         self._site = site
-        self._names = names
+        self._jobs = jobs
         self._spool = spool
         self._python = python
-        self._lines: dict[Request, deque[tuple[str, asyncio.Future[str]]]] = {}
+        self._waiting: dict[SlurmRequest, _Waiting] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def submit(self, request: Request, attempt_id: str) -> str:
-        """The job of an attempt. While others that need the same are being sent, it waits for the next call.
+    async def submit(self, request: SlurmRequest, attempt_id: str) -> str:
+        """Submit an attempt; returns its job.
 
-        RefusedError when Slurm will not have it.
+        While equal attempts are being sent, it waits for the next call.
+        SlurmRefusedError when Slurm refuses it.
         """
         if request.nodes > 1:
             return await self._send_one(request, attempt_id)
-        done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        line = self._lines.get(request)
-        if line is None:
-            line = self._lines[request] = deque()
-            task = asyncio.create_task(self._empty(request, line))
+        job: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.get(request)
+        if waiting is None:
+            waiting = deque[tuple[str, asyncio.Future[str]]]()
+            self._waiting[request] = waiting
+            task = asyncio.create_task(self._send_waiting(request, waiting))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        line.append((attempt_id, done))
-        return await done
+        waiting.append((attempt_id, job))
+        return await job
 
-    async def _empty(self, request: Request, line: "deque[tuple[str, asyncio.Future[str]]]") -> None:
-        while line:
-            now = [line.popleft() for _ in range(min(len(line), MOST))]
-            results = await self._send(request, [attempt_id for attempt_id, _ in now])
-            for (_, done), result in zip(now, results, strict=True):
-                if done.done():
-                    continue  # nobody waits for it any more
+    async def _send_waiting(self, request: SlurmRequest, waiting: _Waiting) -> None:
+        while waiting:
+            size = min(len(waiting), MAX_ARRAY_SIZE)
+            batch = [waiting.popleft() for _ in range(size)]
+            results = await self._send(request, [attempt_id for attempt_id, _ in batch])
+            for (_, job), result in zip(batch, results, strict=True):
+                if job.done():
+                    continue  # its caller was cancelled
                 if isinstance(result, BaseException):
-                    done.set_exception(result)
+                    job.set_exception(result)
                 else:
-                    done.set_result(result)
-        del self._lines[request]
+                    job.set_result(result)
+        del self._waiting[request]
 
-    async def _send(self, request: Request, attempt_ids: Sequence[str]) -> Sequence[str | BaseException]:
-        """What became of each. A refused array is sent one by one, so that each is refused for itself or not at all."""
+    async def _send(
+        self, request: SlurmRequest, attempt_ids: Sequence[str]
+    ) -> Sequence[str | BaseException]:
+        """The job or the error of each attempt.
+
+        The attempts of a refused array are sent one by one, so that each gets its own
+        answer.
+        """
         if len(attempt_ids) > 1:
-            (answer,) = await asyncio.gather(self._send_array(request, attempt_ids), return_exceptions=True)
+            (answer,) = await asyncio.gather(
+                self._send_array(request, attempt_ids), return_exceptions=True
+            )
             if not isinstance(answer, BaseException):
                 return answer
-            if not isinstance(answer, RefusedError):
+            if not isinstance(answer, SlurmRefusedError):
                 return [answer] * len(attempt_ids)
-        return await asyncio.gather(*(self._send_one(request, i) for i in attempt_ids), return_exceptions=True)
+        calls = [self._send_one(request, attempt_id) for attempt_id in attempt_ids]
+        return await asyncio.gather(*calls, return_exceptions=True)
 
-    async def _send_one(self, request: Request, attempt_id: str) -> str:
-        folder = self._names.folder(attempt_id)
-        script = f"#!/bin/sh\nexec {shlex.join([self._python, str(folder.runner), str(folder.path)])}\n"
+    async def _send_one(self, request: SlurmRequest, attempt_id: str) -> str:
+        folder = self._jobs.folder(attempt_id)
+        command = shlex.join([self._python, str(folder.runner), str(folder.path)])
+        script = f"#!/bin/sh\nexec {command}\n"
         job_id = await self._slurm.submit(request, script, attempt_id, folder.messages)
-        await self._names.remember({job_id: attempt_id})
+        await self._jobs.add({job_id: attempt_id})
         return job_id
 
-    async def _send_array(self, request: Request, attempt_ids: Sequence[str]) -> Sequence[str]:
-        array_id, folders = new_id("array"), [self._names.folder(attempt_id) for attempt_id in attempt_ids]
-        place, runner = self._place(array_id), folders[0].runner
-        before = await self._site.read_all([_arrays(folder) for folder in folders])
-        files = {_arrays(folder): before.get(_arrays(folder), b"") + f"{array_id} {index}\n".encode()
-                 for index, folder in enumerate(folders)}  # fmt: skip
-        links = {place / str(index): f"../../{attempt_id}" for index, attempt_id in enumerate(attempt_ids)}
-        await self._site.write({place / "attempts": "\n".join(attempt_ids).encode(), **files}, links)
-        mine = f'"$(readlink -f {shlex.quote(str(place))}/"$SLURM_ARRAY_TASK_ID")"'
-        script = f"#!/bin/sh\nexec {shlex.join([self._python, str(runner)])} {mine}\n"
-        output = place / "%a" / folders[0].messages.name
-        number = await self._slurm.submit(request, script, array_id, output, len(attempt_ids))
+    async def _send_array(
+        self, request: SlurmRequest, attempt_ids: Sequence[str]
+    ) -> Sequence[str]:
+        array_id = new_id("array")
+        folders = [self._jobs.folder(attempt_id) for attempt_id in attempt_ids]
+        await self._write_array(array_id, folders)
+        array_folder = self._array_folder(array_id)
+        command = shlex.join([self._python, str(folders[0].runner)])
+        links = shlex.quote(str(array_folder))
+        attempt_folder = f'"$(readlink -f {links}/"$SLURM_ARRAY_TASK_ID")"'
+        script = f"#!/bin/sh\nexec {command} {attempt_folder}\n"
+        output = array_folder / "%a" / folders[0].messages.name
+        number = await self._slurm.submit(
+            request, script, array_id, output, len(attempt_ids)
+        )
         job_ids = [f"{number}_{index}" for index in range(len(attempt_ids))]
-        await self._names.remember(dict(zip(job_ids, attempt_ids, strict=True)))
+        await self._jobs.add(dict(zip(job_ids, attempt_ids, strict=True)))
         return job_ids
 
-    def _place(self, array_id: str) -> Path:
+    async def _write_array(
+        self, array_id: str, folders: Sequence[AttemptFolder]
+    ) -> None:
+        """Write the array's folder, and add the array to the list of each attempt."""
+        array_folder = self._array_folder(array_id)
+        old_lists = await self._site.read_all([_arrays_file(item) for item in folders])
+        attempt_ids = "\n".join(folder.attempt_id for folder in folders)
+        files = {array_folder / "attempts": attempt_ids.encode()}
+        links: dict[Path, str] = {}
+        for index, folder in enumerate(folders):
+            path = _arrays_file(folder)
+            files[path] = old_lists.get(path, b"") + f"{array_id} {index}\n".encode()
+            links[array_folder / str(index)] = f"../../{folder.attempt_id}"
+        await self._site.write(files, links)
+
+    def _array_folder(self, array_id: str) -> Path:
         return self._spool / "arrays" / array_id
 
-    async def find(self, attempt_id: str, queue: Callable[[], Awaitable[list[Row]]]) -> str | None:
-        """The job that says it is this attempt; one that came twice runs once, whichever is first."""
-        folder = self._names.folder(attempt_id)
-        there = await self._site.read_all([folder.job, folder.order, _arrays(folder)])
-        if not there:
-            return None  # every submission begins with its folder
-        if folder.job in there:
-            return there[folder.job].decode()
-        rows, places = await queue(), _places(there.get(_arrays(folder)))
-        labels = {(attempt_id, ""), *places}
-        mine = sorted((row for row in rows if (row.attempt_id, row.index) in labels), key=lambda row: row.order)
-        found = [row.job_id for row in mine] or await self._unlisted(rows, dict(places))
-        if not found:
-            return None
-        await self._names.remember({found[0]: attempt_id})
-        for job_id in found[1:]:
-            await self._slurm.cancel(job_id)
-        return found[0]
+    async def find(
+        self, attempt_id: str, queue: Callable[[], Awaitable[list[SlurmRow]]]
+    ) -> str | None:
+        """The job that runs this attempt; None when there is none.
 
-    async def _unlisted(self, rows: Sequence[Row], places: Mapping[str, str]) -> list[str]:
-        """Those at these places of arrays that are there, of which the queue does not tell each."""
-        numbers = {row.job_id.partition("_")[0]: places[row.attempt_id] for row in rows if row.attempt_id in places}
-        job_ids = [f"{number}_{index}" for number, index in numbers.items()]
+        If Slurm has several, all but the first are cancelled.
+        """
+        folder = self._jobs.folder(attempt_id)
+        arrays_file = _arrays_file(folder)
+        files = await self._site.read_all([folder.job, folder.order, arrays_file])
+        if not files:
+            return None  # every submission begins with its folder
+        if folder.job in files:
+            return files[folder.job].decode()
+        rows = await queue()
+        indices = _read_arrays(files.get(arrays_file))
+        labels = {(attempt_id, ""), *indices.items()}
+        own_rows = [row for row in rows if (row.attempt_id, row.index) in labels]
+        own_rows.sort(key=lambda row: row.order)
+        job_ids = [row.job_id for row in own_rows]
+        if not job_ids:
+            job_ids = await self._unlisted(rows, indices)
+        if not job_ids:
+            return None
+        await self._jobs.add({job_ids[0]: attempt_id})
+        for job_id in job_ids[1:]:
+            await self._slurm.cancel(job_id)
+        return job_ids[0]
+
+    async def _unlisted(
+        self, rows: Sequence[SlurmRow], indices: Mapping[str, str]
+    ) -> list[str]:
+        """The existing jobs at these indices of arrays.
+
+        The queue may list an array without listing each of its jobs.
+        """
+        array_indices = {
+            row.job_id.partition("_")[0]: indices[row.attempt_id]
+            for row in rows
+            if row.attempt_id in indices
+        }
+        job_ids = [f"{number}_{index}" for number, index in array_indices.items()]
+        if not job_ids:
+            return []
         listed = {row.job_id for row in rows}
-        known = {row.job_id for row in await self._slurm.gone(job_ids)} if job_ids else set[str]()
-        return [job_id for job_id in job_ids if job_id in known or others(job_id) in listed]
+        gone = {row.job_id for row in await self._slurm.gone(job_ids)}
+        return [
+            job_id
+            for job_id in job_ids
+            if job_id in gone or unlisted_jobs(job_id) in listed
+        ]
 
     async def forget(self, attempt_id: str) -> None:
-        """Remove the folder of an attempt, and those of arrays of which nobody else is left."""
-        folder = self._names.folder(attempt_id)
-        places = _places((await self._site.read_all([_arrays(folder)])).get(_arrays(folder)))
+        """Remove the attempt's folder, and arrays of which no attempt is left."""
+        folder = self._jobs.folder(attempt_id)
+        arrays_file = _arrays_file(folder)
+        files = await self._site.read_all([arrays_file])
         await self._site.remove(folder.path)
-        for array_id, _ in places:
-            names = await self._site.read(self._place(array_id) / "attempts") or b""
-            others = [self._names.folder(name).order for name in names.decode().split()]
-            if not await self._site.read_all(others):
-                await self._site.remove(self._place(array_id))
+        for array_id in _read_arrays(files.get(arrays_file)):
+            array_folder = self._array_folder(array_id)
+            listed = await self._site.read(array_folder / "attempts") or b""
+            orders = [self._jobs.folder(name).order for name in listed.decode().split()]
+            if not await self._site.read_all(orders):
+                await self._site.remove(array_folder)
 
 
-def _arrays(folder: AttemptFolder) -> Path:
-    """The arrays that an attempt was put into, and its index in each."""
+def _arrays_file(folder: AttemptFolder) -> Path:
+    """The list of arrays that an attempt was put into, with its index in each."""
     return folder.path / "arrays"
 
 
-def _places(listed: bytes | None) -> set[tuple[str, str]]:
-    lines = (line.partition(" ") for line in (listed or b"").decode().splitlines())
-    return {(array_id, index) for array_id, _, index in lines}
+def _read_arrays(listed: bytes | None) -> dict[str, str]:
+    """The attempt's index in each array, from its list."""
+    lines = (listed or b"").decode().splitlines()
+    parts = [line.partition(" ") for line in lines]
+    return {array_id: index for array_id, _, index in parts}

@@ -1,15 +1,19 @@
-"""Tencent Kubernetes Engine (TKE): a cluster whose address, account, node pools and prices come from Tencent Cloud."""
+"""Tencent Kubernetes Engine (TKE). The cluster's address, account, node pools and
+prices come from Tencent Cloud's API.
+"""
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpuyard.providers.tencent.provider import TencentProvider as TencentCloudAdapter
+    from gpuyard.providers.tencent.provider import (
+        TencentProvider as TencentCloudAdapter,
+    )
 
 __all__ = ["TencentCloudAdapter"]
 
 
 def __getattr__(name: str) -> Any:
-    """S2's name of the provider, imported once somebody asks for it."""
+    """S2's name of the provider, which is imported on first use."""
     if name == "TencentCloudAdapter":
         from gpuyard.providers.tencent.provider import TencentProvider
 

@@ -1,4 +1,4 @@
-"""The cluster's own API, with a kubeconfig that is on disk only while it is read."""
+"""The cluster's API, with a kubeconfig that is on disk only while it is read."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false
 import base64
@@ -14,22 +14,30 @@ import yaml
 from kubernetes_asyncio.client.api_client import ApiClient
 
 from gpuyard.domain.errors import ProviderError
-from gpuyard.providers.kubernetes.api import Api, ApiError
-from gpuyard.providers.kubernetes.fields import Json, rows
+from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi
+from gpuyard.providers.kubernetes.fields import Json, objects_at
 from gpuyard.providers.tencent.api import TencentApi
-from gpuyard.providers.tencent.config import TencentConfig, kubeconfig_of, parsed_kubeconfig
+from gpuyard.providers.tencent.config import (
+    TencentConfig,
+    kubeconfig_of,
+    parsed_kubeconfig,
+)
 
-# Where a kubeconfig may hold data in place of a file, base64 all of them.
-_DATA = (("clusters", "cluster", "certificate-authority"), ("users", "user", "client-certificate"),
-         ("users", "user", "client-key"))  # fmt: skip
+# The fields of a kubeconfig that can have a file name, or data in base64.
+_FILE_FIELDS = (
+    ("clusters", "cluster", "certificate-authority"),
+    ("users", "user", "client-certificate"),
+    ("users", "user", "client-key"),
+)
 
 
-class TencentCluster(Api):
+class TencentCluster(KubernetesApi):
     """The API server of a TKE cluster."""
 
     def __init__(self, settings: TencentConfig, tencent: TencentApi) -> None:
         super().__init__(settings, settings.provider)
-        self._tencent_settings, self._tencent = settings, tencent
+        self._tencent_settings = settings
+        self._tencent = tencent
 
     async def _open(self) -> ApiClient:
         kubeconfig = await self._kubeconfig()
@@ -38,7 +46,10 @@ class TencentCluster(Api):
             with _on_disk(kubeconfig) as path:
                 return ApiClient(await self._loaded(path, named))
         except (OSError, ValueError) as error:
-            message = f"{named} cannot be used: {type(error).__name__}. Set providers.{self._provider}.kubeconfig."
+            message = (
+                f"{named} cannot be used: {type(error).__name__}. Set"
+                f" providers.{self._provider}.kubeconfig."
+            )
             raise ProviderError(message, self._provider, "NOT_CONNECTED") from None
 
     async def _kubeconfig(self) -> Json:
@@ -48,42 +59,55 @@ class TencentCluster(Api):
         try:
             return kubeconfig_of(await self._tencent.kubeconfig())
         except ValueError as error:
-            message = f"What Tencent gave as the kubeconfig of {self._tencent_settings.cluster_id} {error}."
+            message = (
+                "What Tencent gave as the kubeconfig of"
+                f" {self._tencent_settings.cluster_id} {error}."
+            )
             raise ProviderError(message, self._provider, "NOT_CONNECTED") from None
 
     @asynccontextmanager
-    async def _asked(
-        self, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, Any], limit_s: float | None
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        query: Mapping[str, Any],
+        limit_s: float | None,
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
-        """As ever; but where the cluster refuses the account, Tencent is asked for its kubeconfig anew, once."""
+        """See KubernetesApi. When the cluster refuses the account, the request is
+        repeated once with a new kubeconfig from Tencent.
+        """
         request = (method, path, body, query, limit_s)
         async with AsyncExitStack() as stack:
             try:
-                answer = await stack.enter_async_context(super()._asked(*request))
+                answer = await stack.enter_async_context(super()._request(*request))
             except ApiError as error:
                 if error.http != 401 or self._tencent_settings.kubeconfig is not None:
                     raise
-                answer = await stack.enter_async_context(super()._asked(*request))
+                answer = await stack.enter_async_context(super()._request(*request))
             yield answer
 
 
 @contextmanager
 def _on_disk(kubeconfig: Json) -> Generator[Path]:
-    """A file with it, in a folder that nobody else can look into and that is gone afterwards.
+    """The kubeconfig as a file in a private folder, which is removed at the end.
 
-    What it holds as data becomes files there too: the client would leave them in a common folder until its end.
+    Its data fields become files there too: the client would write them to a common
+    folder and leave them until it exits.
     """
     with TemporaryDirectory(prefix="gpuyard-") as folder:
-        for kind, part, name in _DATA:
-            for number, row in enumerate(rows(kubeconfig, kind)):
-                data = row.get(part, {}).pop(f"{name}-data", None)
+        for kind, part, name in _FILE_FIELDS:
+            for number, item in enumerate(objects_at(kubeconfig, kind)):
+                data = item.get(part, {}).pop(f"{name}-data", None)
                 if data:
-                    path = _written(Path(folder, f"{name}-{number}"), base64.b64decode(data))
-                    row[part][name] = str(path)
+                    path = Path(folder, f"{name}-{number}")
+                    item[part][name] = str(_written(path, base64.b64decode(data)))
         yield _written(Path(folder, "kubeconfig"), yaml.safe_dump(kubeconfig).encode())
 
 
 def _written(path: Path, data: bytes) -> Path:
-    with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+    with os.fdopen(
+        os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb"
+    ) as file:
         file.write(data)
     return path

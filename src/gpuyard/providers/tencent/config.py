@@ -1,4 +1,6 @@
-"""What `[providers.tencent]` may say: what `[providers.kubernetes]` may, and how to find the cluster at Tencent."""
+"""What `[providers.tencent]` may say: the settings of `[providers.kubernetes]`, and how
+to find the cluster at Tencent.
+"""
 
 import base64
 import binascii
@@ -14,17 +16,19 @@ from gpuyard.config.paths import Home
 from gpuyard.domain.errors import Fault, InvalidInputError
 from gpuyard.domain.validation import parse_model
 from gpuyard.providers.kubernetes.config import KubernetesConfig
-from gpuyard.providers.kubernetes.fields import Json, rows, text
+from gpuyard.providers.kubernetes.fields import Json, objects_at, text_at
 
 SECRETS = frozenset({"secret_id", "secret_key", "kubeconfig"})
-# Tencent's own SDKs and command read these.
+# Tencent's own SDKs and command-line tool read these variables.
 _VARIABLES = {
-    "secret_id": "TENCENTCLOUD_SECRET_ID", "secret_key": "TENCENTCLOUD_SECRET_KEY", "region": "TENCENTCLOUD_REGION",
-}  # fmt: skip
+    "secret_id": "TENCENTCLOUD_SECRET_ID",
+    "secret_key": "TENCENTCLOUD_SECRET_KEY",
+    "region": "TENCENTCLOUD_REGION",
+}
 
 
 def _word(value: Any) -> Any:
-    # In our words, since pydantic's would repeat the value.
+    # pydantic's own message would repeat the secret value.
     if not isinstance(value, str | SecretStr):
         raise ValueError("is not text; write it in quotes")
     return value
@@ -51,12 +55,13 @@ Secret = Annotated[SecretStr, BeforeValidator(_word)]
 
 
 class TencentConfig(KubernetesConfig):
-    """How to find the cluster, and how jobs look there (`KubernetesConfig`).
+    """How to find the cluster, and the settings of its Jobs (`KubernetesConfig`).
 
-    `secret_id`, `secret_key`: a key of Tencent's, from the environment where they are not given. `kubeconfig`: base64
-    of one; unset, Tencent is asked for the account's own. `extranet`: reach the cluster by its public address.
-    `endpoint`: the domain of Tencent's API, before which each service's name goes (`internal.tencentcloudapi.com`), or
-    with a scheme the one address of all of it.
+    - `secret_id`, `secret_key`: a Tencent API key; unset, from the environment.
+    - `kubeconfig`: a kubeconfig in base64; unset, the account's own from Tencent.
+    - `extranet`: reach the cluster by its public address.
+    - `endpoint`: the domain of Tencent's API (`internal.tencentcloudapi.com`), to which
+      each service adds its name. With a scheme: the one address of all services.
     """
 
     provider: ClassVar[str] = "tencent"
@@ -66,59 +71,76 @@ class TencentConfig(KubernetesConfig):
     secret_key: Secret
     region: Annotated[str, AfterValidator(_region)]
     cluster_id: Annotated[str, AfterValidator(_cluster)]
-    kubeconfig: Annotated[str, BeforeValidator(_word), AfterValidator(_kubeconfig)] | None = Field(
-        default=None, repr=False
-    )
+    kubeconfig: (
+        Annotated[str, BeforeValidator(_word), AfterValidator(_kubeconfig)] | None
+    ) = Field(default=None, repr=False)
     extranet: bool = False
     endpoint: str = "tencentcloudapi.com"
     currency: str = "CNY"
 
     @model_validator(mode="after")
-    def _is_of_the_cluster(self) -> "TencentConfig":
-        others = clusters_named(parsed_kubeconfig(self.kubeconfig)) if self.kubeconfig else set[str]()
-        if others and self.cluster_id not in others:
+    def _kubeconfig_is_of_cluster(self) -> "TencentConfig":
+        if not self.kubeconfig:
+            return self
+        clusters = clusters_named(parsed_kubeconfig(self.kubeconfig))
+        if clusters and self.cluster_id not in clusters:
             raise ValueError(
-                f"@kubeconfig@is of {', '.join(sorted(others))} and not of {self.cluster_id}; give the cluster's own"
+                f"@kubeconfig@is of {', '.join(sorted(clusters))} and not of"
+                f" {self.cluster_id}; give the cluster's own"
             )
         return self
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> "TencentConfig":
-        """InvalidInputError names the field that is wrong or missing, and never a secret."""
+        """InvalidInputError names a wrong or missing field, and never a secret."""
+        values: dict[str, Any] = {
+            key: os.environ[variable].strip()
+            for key, variable in _VARIABLES.items()
+            if os.environ.get(variable)
+        }
         given = {key: value for key, value in config.items() if value not in (None, "")}
-        found = {key: os.environ[variable].strip() for key, variable in _VARIABLES.items() if os.environ.get(variable)}
-        values = {**found, **given}
+        values.update(given)
+        remedies = {key: f"set {variable}" for key, variable in _VARIABLES.items()}
+        remedies["cluster_id"] = "name the cluster, as cls-…"
         missing = [
-            Fault(key, "is missing", f"set {_VARIABLES[key]}" if key in _VARIABLES else "name the cluster, as cls-…")
-            for key in (*_VARIABLES, "cluster_id") if key not in values
-        ]  # fmt: skip
+            Fault(key, "is missing", remedy)
+            for key, remedy in remedies.items()
+            if key not in values
+        ]
         if missing:
             raise InvalidInputError(missing)
         return parse_model(cls, values)
 
 
 def parsed_kubeconfig(encoded: str) -> Json:
-    """A kubeconfig from base64; ValueError says what is wrong, and nothing of what stands in it."""
+    """A kubeconfig from base64. The text of a ValueError repeats nothing of it."""
     try:
         data = base64.b64decode("".join(encoded.split()), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
-        raise ValueError("is not base64 of text; write the output of `base64 -w0 KUBECONFIG`") from None
+        raise ValueError(
+            "is not base64 of text; write the output of `base64 -w0 KUBECONFIG`"
+        ) from None
     return kubeconfig_of(data)
 
 
 def kubeconfig_of(data: str) -> Json:
-    """A kubeconfig from YAML; ValueError says what is wrong, and nothing of what stands in it."""
+    """A kubeconfig from YAML. The text of a ValueError repeats nothing of it."""
     try:
         found: Any = yaml.safe_load(data)
     except yaml.YAMLError:
         raise ValueError("is not YAML; give a whole kubeconfig") from None
-    if not (rows(found, "clusters") and rows(found, "users") and rows(found, "contexts")):
-        raise ValueError("names no cluster, user and context; give a whole kubeconfig")
+    for section in ("clusters", "users", "contexts"):
+        if not objects_at(found, section):
+            raise ValueError(
+                "names no cluster, user and context; give a whole kubeconfig"
+            )
     return found
 
 
 def clusters_named(kubeconfig: Json) -> set[str]:
-    """The ids of TKE clusters that it mentions; TKE writes them into names and addresses."""
-    words = [text(row, "name") for kind in ("clusters", "contexts") for row in rows(kubeconfig, kind)]
-    words += [text(row, "cluster", "server") for row in rows(kubeconfig, "clusters")]
-    return {found for word in words for found in re.findall(r"\bcls-[a-z0-9]+", word)}
+    """The ids of the TKE clusters in it; TKE writes them into names and addresses."""
+    clusters = objects_at(kubeconfig, "clusters")
+    contexts = objects_at(kubeconfig, "contexts")
+    texts = [text_at(item, "name") for item in (*clusters, *contexts)]
+    texts += [text_at(cluster, "cluster", "server") for cluster in clusters]
+    return set(re.findall(r"\bcls-[a-z0-9]+", "\n".join(texts)))

@@ -1,4 +1,4 @@
-"""What Tencent says of the cluster's supply: its node pools, what their nodes are, and what those cost today."""
+"""The node pools, and the size and price of their nodes, from Tencent's API."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,20 +7,27 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 from gpuyard.domain.errors import ProviderError
-from gpuyard.providers.kubernetes.fields import Json, at, rows, table, text
+from gpuyard.providers.kubernetes.fields import (
+    Json,
+    object_at,
+    objects_at,
+    text_at,
+    value_at,
+)
 from gpuyard.providers.tencent.api import TencentApi
 from gpuyard.providers.tencent.catalogue import INSTANCE_TYPES, InstanceType
 
-# Prices and what is sold out change slowly.
+# Prices and availability are read this often; they change slowly.
 _MARKET_S = 1800.0
 _SPOT = "SPOTPAID"
 
 
 @dataclass(frozen=True, slots=True)
 class NodePool:
-    """Nodes alike that Tencent keeps: `types` it makes them of, in its order, `most` that there can be.
+    """A node pool of Tencent's: at most `max_nodes` nodes of the instance `types`.
 
-    `labels` and `taints` are those of each node, in Kubernetes' form. `scales`: nodes come when pods need them.
+    `types` are in Tencent's order of preference. `labels` and `taints` are those of
+    each node, in Kubernetes' form. `scales`: nodes are added when pods need them.
     """
 
     id: str
@@ -28,124 +35,170 @@ class NodePool:
     types: tuple[str, ...]
     labels: Mapping[str, str]
     taints: tuple[Json, ...]
-    most: int
+    max_nodes: int
     scales: bool
     spot: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
-    """An instance type on the market: what it has (None where nobody says), its price of an hour, `sold_out` where
-    no zone has one left; `source` says who named the price and when."""
+class TencentMachine:
+    """An instance type on the market: its size (None when unknown) and price per hour.
 
-    has: InstanceType | None
+    `sold_out`: no zone has one left. `source` says where the price comes from.
+    """
+
+    size: InstanceType | None
     price: Decimal | None = None
     sold_out: bool = False
     source: str = ""
 
 
 class Survey:
-    """The newest answers. What Tencent does not say this time is as it was; `problem` tells why it does not."""
+    """The newest answers of Tencent's API.
+
+    When a call fails, its last answer is kept, and `problem` says why it failed.
+    """
 
     def __init__(self, api: TencentApi) -> None:
         self._api = api
-        self._market: dict[tuple[str, bool], Machine] = {}
-        self._market_at, self._market_of = 0.0, frozenset[str]()
-        self._launches: dict[str, Json] = {}
+        self._market: dict[tuple[str, bool], TencentMachine] = {}
+        self._market_at = 0.0
+        self._market_types = frozenset[str]()
+        self._launch_configs: dict[str, Json] = {}
         self._problems: dict[str, str] = {}
         self.pools: tuple[NodePool, ...] = ()
 
     @property
     def problem(self) -> str:
-        """Why Tencent did not say all of it; empty when it did."""
+        """Why the last calls failed; empty when all succeeded."""
         return " ".join(dict.fromkeys(self._problems.values()))
 
-    async def look(self, kinds: Iterable[str]) -> None:
-        """Ask for the pools, and for the market in their types and `kinds`."""
+    async def update(self, types: Iterable[str]) -> None:
+        """Read the pools, and the market data of their types and of `types`."""
         try:
             found = await self._api.node_pools()
             self._problems.pop("pools", None)
         except ProviderError as error:
             self._problems["pools"] = str(error)
         else:
-            await self._learn_launches(found)
-            self.pools = tuple(pool for row in found if (pool := _pool(row, self._launches)))
-        wanted = frozenset(kinds).union(*(pool.types for pool in self.pools))
-        if wanted and (wanted - self._market_of or time.monotonic() - self._market_at > _MARKET_S):
-            await self._learn_market(wanted)
+            await self._update_launch_configs(found)
+            pools = [_pool(row, self._launch_configs) for row in found]
+            self.pools = tuple(pool for pool in pools if pool)
+        wanted = frozenset(types).union(*(pool.types for pool in self.pools))
+        is_old = time.monotonic() - self._market_at > _MARKET_S
+        if wanted and (is_old or wanted - self._market_types):
+            await self._update_market(wanted)
 
-    async def _learn_launches(self, pools: Sequence[Json]) -> None:
-        ids = sorted({text(row, "Regular", "LaunchConfigurationId") for row in pools} - {""})
+    async def _update_launch_configs(self, pools: Sequence[Json]) -> None:
+        ids = {text_at(row, "Regular", "LaunchConfigurationId") for row in pools}
         try:
-            found = await self._api.launch_configurations(ids)
+            found = await self._api.launch_configurations(sorted(ids - {""}))
             self._problems.pop("launches", None)
         except ProviderError as error:
             self._problems["launches"] = str(error)
         else:
-            self._launches = {text(row, "LaunchConfigurationId"): row for row in found}
+            self._launch_configs = {
+                text_at(row, "LaunchConfigurationId"): row for row in found
+            }
 
-    async def _learn_market(self, kinds: frozenset[str]) -> None:
+    async def _update_market(self, types: frozenset[str]) -> None:
         try:
-            found = await self._api.instance_types(sorted(kinds))
+            found = await self._api.instance_types(sorted(types))
             self._problems.pop("market", None)
         except ProviderError as error:
             self._problems["market"] = str(error)
             return
         self._market = _market(found)
-        self._market_of, self._market_at = kinds, time.monotonic()
+        self._market_types = types
+        self._market_at = time.monotonic()
 
-    def machine(self, kind: str, spot: bool) -> Machine:
+    def machine(self, type_name: str, spot: bool) -> TencentMachine:
         """What is known of an instance type."""
-        found, other = self._market.get((kind, spot)), self._market.get((kind, not spot))
-        told = found or other
-        return replace(found or Machine(None), has=INSTANCE_TYPES.get(kind) or (told.has if told else None))
+        exact = self._market.get((type_name, spot))
+        any_price = exact or self._market.get((type_name, not spot))
+        size = INSTANCE_TYPES.get(type_name)
+        if size is None and any_price is not None:
+            size = any_price.size
+        return replace(exact or TencentMachine(None), size=size)
 
 
-def _pool(row: Json, launches: Mapping[str, Json]) -> NodePool | None:
-    """None for one that is on its way out, or whose machines are not Tencent's to make."""
-    kind = text(row, "Type")
-    if text(row, "LifeState").lower().startswith("delet") or kind not in ("Native", "Regular"):
+def _pool(row: Json, launch_configs: Mapping[str, Json]) -> NodePool | None:
+    """A pool from Tencent's answer.
+
+    None for one that is being deleted, or whose machines Tencent does not make.
+    """
+    is_deleted = text_at(row, "LifeState").lower().startswith("delet")
+    kind = text_at(row, "Type")
+    if is_deleted or kind not in ("Native", "Regular"):
         return None
     if kind == "Native":
-        native = table(row, "Native")
-        types, charge = native.get("InstanceTypes") or (), native.get("InstanceChargeType")
-        scales, most = bool(native.get("EnableAutoscaling")), at(native, "Scaling", "MaxReplicas")
+        native = object_at(row, "Native")
+        types = native.get("InstanceTypes") or ()
+        charge = native.get("InstanceChargeType")
+        scales = bool(native.get("EnableAutoscaling"))
+        max_nodes = value_at(native, "Scaling", "MaxReplicas")
     else:
-        regular = table(row, "Regular")
-        launch = launches.get(text(regular, "LaunchConfigurationId"), {})
-        types, charge = launch.get("InstanceTypes") or (launch.get("InstanceType"),), launch.get("InstanceChargeType")
-        scales, most = regular.get("AutoscalingGroupStatus") == "enabled", regular.get("MaxNodesNum")
+        regular = object_at(row, "Regular")
+        launch = launch_configs.get(text_at(regular, "LaunchConfigurationId"), {})
+        types = launch.get("InstanceTypes") or (launch.get("InstanceType"),)
+        charge = launch.get("InstanceChargeType")
+        scales = regular.get("AutoscalingGroupStatus") == "enabled"
+        max_nodes = regular.get("MaxNodesNum")
+    labels = objects_at(row, "Labels")
     return NodePool(
-        text(row, "NodePoolId"), text(row, "Name"), tuple(str(name) for name in types if name),
-        {text(label, "Name"): text(label, "Value") for label in rows(row, "Labels")},
-        tuple({key.lower(): text(taint, key) for key in ("Key", "Value", "Effect")} for taint in rows(row, "Taints")),
-        int(most or 0), scales and not row.get("Unschedulable"), charge == _SPOT,
-    )  # fmt: skip
+        text_at(row, "NodePoolId"),
+        text_at(row, "Name"),
+        types=tuple(str(name) for name in types if name),
+        labels={text_at(label, "Name"): text_at(label, "Value") for label in labels},
+        taints=tuple(_taint(taint) for taint in objects_at(row, "Taints")),
+        max_nodes=int(max_nodes or 0),
+        scales=scales and not row.get("Unschedulable"),
+        spot=charge == _SPOT,
+    )
 
 
-def _market(quotas: Sequence[Json]) -> dict[tuple[str, bool], Machine]:
-    """By type and whether it is spot: the cheapest zone that has some left, else the cheapest."""
+def _taint(taint: Json) -> Json:
+    """Tencent's taint in Kubernetes' form."""
+    return {key.lower(): text_at(taint, key) for key in ("Key", "Value", "Effect")}
+
+
+def _market(quotas: Sequence[Json]) -> dict[tuple[str, bool], TencentMachine]:
+    """The best zone's machine, by instance type and whether it is spot.
+
+    The best zone is the cheapest that has some left, or else the cheapest.
+    """
     source = f"Tencent's price of {datetime.now(UTC):%Y-%m-%d}"
-    found: dict[tuple[str, bool], Machine] = {}
+    found: dict[tuple[str, bool], TencentMachine] = {}
     for row in quotas:
-        key = text(row, "InstanceType"), row.get("InstanceChargeType") == _SPOT
-        price = at(row, "Price", "UnitPriceDiscount") or at(row, "Price", "UnitPrice")
-        priced = Decimal(str(price)) if price else None
-        sold_out = row.get("Status") != "SELL"
-        machine = Machine(_has(row), priced, sold_out, source if priced is not None else "")
+        key = text_at(row, "InstanceType"), row.get("InstanceChargeType") == _SPOT
+        prices = object_at(row, "Price")
+        price = prices.get("UnitPriceDiscount") or prices.get("UnitPrice")
+        machine = TencentMachine(
+            _size(row),
+            Decimal(str(price)) if price else None,
+            sold_out=row.get("Status") != "SELL",
+            source=source if price else "",
+        )
         known = found.get(key)
         if known is None or _rank(machine) < _rank(known):
             found[key] = machine
     return found
 
 
-def _rank(machine: Machine) -> tuple[bool, bool, Decimal]:
+def _rank(machine: TencentMachine) -> tuple[bool, bool, Decimal]:
+    """A sort key: available machines first, then priced ones, then cheap ones."""
     return machine.sold_out, machine.price is None, machine.price or Decimal(0)
 
 
-def _has(row: Json) -> InstanceType | None:
-    """None for a part of a GPU."""
+def _size(row: Json) -> InstanceType | None:
+    """The size of an instance type; None when it has a part of a GPU."""
     gpus = float(row.get("GpuCount") or row.get("Gpu") or 0)
     if gpus != int(gpus):
         return None
-    return InstanceType(None, int(gpus), float(row.get("Cpu") or 0), float(row.get("Memory") or 0), "Tencent's CVM API")
+    return InstanceType(
+        None,
+        int(gpus),
+        float(row.get("Cpu") or 0),
+        float(row.get("Memory") or 0),
+        "Tencent's CVM API",
+    )

@@ -1,11 +1,13 @@
-"""`/api/v1/agent`: the door for agents of other homes: a WebSocket that carries the frames of domain/wire.py."""
+"""`/api/v1/agent`: the door for agents of other homes: a WebSocket that carries the
+frames of domain/wire.py.
+"""
 
 import asyncio
 import socket
 
 from fastapi import APIRouter, WebSocket
 
-from gpuyard.server.yard import Yard
+from gpuyard.server.app_state import AppState
 
 router = APIRouter()
 _PART = 1 << 16
@@ -13,16 +15,21 @@ _PART = 1 << 16
 
 @router.websocket("/api/v1/agent")
 async def agent(call: WebSocket) -> None:
-    """One agent's link. Refused without a valid token, and by a server that does not lead."""
-    yard: Yard = call.app.state.yard
+    """One agent's link.
+
+    Refused without a valid token, and by a server that does not lead.
+    """
+    app_state: AppState = call.app.state.app_state
     scheme, _, token = call.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not yard.admits(token) or not yard.leads:
+    if scheme.lower() != "bearer" or not app_state.admits(token) or not app_state.leads:
         await call.close()
         return
     await call.accept()
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_unix_connection(sock=theirs)
-    serving = asyncio.create_task(yard.controller.serve_agent(*await asyncio.open_unix_connection(sock=ours)))
+    serving = asyncio.create_task(
+        app_state.controller.serve_agent(*await asyncio.open_unix_connection(sock=ours))
+    )
     try:
         await _carry(call, reader, writer)
     finally:
@@ -30,7 +37,9 @@ async def agent(call: WebSocket) -> None:
         await serving
 
 
-async def _carry(call: WebSocket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _carry(
+    call: WebSocket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     """Carry bytes both ways until one of them ends."""
 
     async def down() -> None:

@@ -1,4 +1,6 @@
-"""`/api/v1/batches`: one script over many items; `/api/v1/estimate/batch`: how long that would take."""
+"""`/api/v1/batches`: one script over many items; `/api/v1/estimate/batch`: how long
+that would take.
+"""
 
 from typing import Annotated, Any
 
@@ -7,15 +9,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gpuyard.domain.batches import BatchMode, BatchSpec
 from gpuyard.domain.jobspec import Name
-from gpuyard.server.yard import TheYard
+from gpuyard.server.app_state import TheAppState
 
 router = APIRouter(prefix="/batches", tags=["batches"])
 estimates = APIRouter(prefix="/estimate", tags=["batches"])
 
 
 class Done(BaseModel):
-    """How an item went, at which of its attempts: `fault` says why it was not done, `crashed` that the script's process
-    is gone.
+    """How an item went, at which of its attempts: `fault` says why it was not done,
+    `crashed` that the script's process is gone.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -27,7 +29,9 @@ class Done(BaseModel):
 
 
 class Take(BaseModel):
-    """A worker's word: who it is, how its last item went, or why its script cannot be loaded."""
+    """A worker's word: who it is, how its last item went, or why its script cannot be
+    loaded.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -45,44 +49,60 @@ class Again(BaseModel):
 
 
 @router.post("", status_code=201)
-async def submit_batch(yard: TheYard, batch: BatchSpec) -> dict[str, Any]:
+async def submit_batch(app_state: TheAppState, batch: BatchSpec) -> dict[str, Any]:
     """Queue a batch. A repeated idempotency key is the first batch again."""
-    return await yard.controller.batches.submit(batch)
+    return await app_state.manager.batches.submit(batch)
 
 
 @estimates.post("/batch")
-async def estimate_batch(yard: TheYard, batch: BatchSpec) -> dict[str, Any]:
-    """What a batch would take from now on, and which GPU would do what; nothing is queued."""
-    return yard.controller.batches.estimate(batch)
+async def estimate_batch(app_state: TheAppState, batch: BatchSpec) -> dict[str, Any]:
+    """What a batch would take from now on, and which GPU would do what; nothing is
+    queued.
+    """
+    return app_state.manager.batches.estimate(batch)
 
 
 @router.get("")
-async def list_batches(yard: TheYard) -> dict[str, Any]:
+async def list_batches(app_state: TheAppState) -> dict[str, Any]:
     """Every batch, the newest first."""
-    return {"items": yard.controller.batches.listing(), "next": None}
+    return {"items": app_state.manager.batches.listing(), "next": None}
 
 
 @router.get("/{batch_id}")
-async def show_batch(yard: TheYard, batch_id: str, items: bool = True) -> dict[str, Any]:
+async def show_batch(
+    app_state: TheAppState, batch_id: str, items: bool = True
+) -> dict[str, Any]:
     """One batch, with its items or without."""
-    found = yard.controller.batches
-    return found.show(batch_id) if items else found.glance(batch_id)
+    found = app_state.manager.batches
+    return found.show(batch_id) if items else found.summary(batch_id)
 
 
 @router.post("/{batch_id}/take")
-async def take_item(yard: TheYard, batch_id: str, take: Take) -> dict[str, Any]:
-    """For workers: say how the last item went and take the next; none means to leave."""
+async def take_item(
+    app_state: TheAppState, batch_id: str, take: Take
+) -> dict[str, Any]:
+    """For workers: say how the last item went and take the next; none means to
+    leave.
+    """
     done = take.done.model_dump() if take.done else None
-    return {"item": await yard.controller.batches.take(batch_id, take.attempt_id, done, take.fault)}
+    return {
+        "item": await app_state.manager.batches.take(
+            batch_id, take.attempt_id, done, take.fault
+        )
+    }
 
 
 @router.post("/{batch_id}/cancel")
-async def cancel_batch(yard: TheYard, batch_id: str) -> dict[str, Any]:
+async def cancel_batch(app_state: TheAppState, batch_id: str) -> dict[str, Any]:
     """End a batch; models that made room for it come back."""
-    return await yard.controller.batches.cancel(batch_id)
+    return await app_state.manager.batches.cancel(batch_id)
 
 
 @router.post("/{batch_id}/retry")
-async def retry_batch(yard: TheYard, batch_id: str, again: Annotated[Again | None, Body()] = None) -> dict[str, Any]:
+async def retry_batch(
+    app_state: TheAppState, batch_id: str, again: Annotated[Again | None, Body()] = None
+) -> dict[str, Any]:
     """Do the items again that failed or were cancelled."""
-    return await yard.controller.batches.retry(batch_id, again.mode if again else None)
+    return await app_state.manager.batches.retry(
+        batch_id, again.mode if again else None
+    )

@@ -1,4 +1,6 @@
-"""`/api/v1/checkpoints`: one checkpoint and its bytes; a job's list of them is under the job."""
+"""`/api/v1/checkpoints`: one checkpoint and its bytes; a job's list of them is under
+the job.
+"""
 
 from typing import Any
 
@@ -7,29 +9,40 @@ from fastapi.responses import FileResponse
 
 from gpuyard.domain.errors import NotFoundError
 from gpuyard.domain.jobs import Checkpoint
+from gpuyard.server.app_state import AppState, TheAppState
 from gpuyard.server.openapi import text
-from gpuyard.server.parts import blob_response
 from gpuyard.server.present import present_checkpoint
-from gpuyard.server.yard import TheYard, Yard
+from gpuyard.server.range_response import blob_response
 from gpuyard.storage.blobs import BlobStore
 
 router = APIRouter(prefix="/checkpoints", tags=["checkpoints"])
 
 
 @router.get("/{checkpoint_id}")
-async def checkpoint(checkpoint_id: str, yard: TheYard) -> Checkpoint:
+async def checkpoint(checkpoint_id: str, app_state: TheAppState) -> Checkpoint:
     """One checkpoint."""
-    return present_checkpoint(_checkpoint_row(yard, checkpoint_id))
+    return present_checkpoint(_checkpoint_row(app_state, checkpoint_id))
 
 
-@router.get("/{checkpoint_id}/content", response_class=FileResponse, responses=text("application/octet-stream"))
-async def checkpoint_content(checkpoint_id: str, yard: TheYard, request: Request) -> Response:
+@router.get(
+    "/{checkpoint_id}/content",
+    response_class=FileResponse,
+    responses=text("application/octet-stream"),
+)
+async def checkpoint_content(
+    checkpoint_id: str, app_state: TheAppState, request: Request
+) -> Response:
     """Its bytes; a directory comes as a tar. `ETag` is the SHA-256."""
-    row, blobs = _checkpoint_row(yard, checkpoint_id), yard.blobs
-    gone = NotFoundError(f"Checkpoint {checkpoint_id} is no longer kept.", "`gpuyard checkpoints JOB` lists what is.")
+    row = _checkpoint_row(app_state, checkpoint_id)
+    blobs = app_state.blobs
+    gone = NotFoundError(
+        f"Checkpoint {checkpoint_id} is no longer kept.",
+        "`gpuyard checkpoints JOB` lists what is.",
+    )
     if not row["kept"]:
         raise gone
-    sha256, name = row["sha256"], row["path"].rsplit("/", 1)[-1] + (".tar" if row["directory"] else "")
+    sha256 = row["sha256"]
+    name = row["path"].rsplit("/", 1)[-1] + (".tar" if row["directory"] else "")
     if not isinstance(blobs, BlobStore):
         try:
             # Through this server: who asks it need not reach the bucket.
@@ -38,11 +51,16 @@ async def checkpoint_content(checkpoint_id: str, yard: TheYard, request: Request
             raise gone from None
     if not blobs.has(sha256):
         raise gone
-    return FileResponse(blobs.path(sha256), filename=name, headers={"ETag": f'"{sha256}"'})
+    return FileResponse(
+        blobs.path(sha256), filename=name, headers={"ETag": f'"{sha256}"'}
+    )
 
 
-def _checkpoint_row(yard: Yard, checkpoint_id: str) -> dict[str, Any]:
-    row = yard.queries.checkpoint(checkpoint_id)
+def _checkpoint_row(app_state: AppState, checkpoint_id: str) -> dict[str, Any]:
+    row = app_state.queries.checkpoint(checkpoint_id)
     if row is None:
-        raise NotFoundError(f"There is no checkpoint {checkpoint_id!r}.", "`gpuyard checkpoints JOB` lists them.")
+        raise NotFoundError(
+            f"There is no checkpoint {checkpoint_id!r}.",
+            "`gpuyard checkpoints JOB` lists them.",
+        )
     return row

@@ -1,4 +1,6 @@
-"""`/api/v1/estimate`: where a job could run, how long that takes and what it costs, without submitting it."""
+"""`/api/v1/estimate`: where a job could run, how long that takes and what it costs,
+without submitting it.
+"""
 
 from dataclasses import asdict
 from typing import Any
@@ -7,25 +9,31 @@ from fastapi import APIRouter, Request
 
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.offers import Strategy
+from gpuyard.server.app_state import TheAppState
 from gpuyard.server.body import read_bodies
 from gpuyard.server.openapi import json_body
-from gpuyard.server.yard import TheYard
 
 router = APIRouter(prefix="/estimate", tags=["estimate"])
 
 
 @router.post("", openapi_extra=json_body("JobSpec", "JobConfig"))
-async def estimate(request: Request, yard: TheYard, strategy: Strategy | None = None) -> dict[str, Any]:
-    """The places that suit a JobSpec (or S2's JobConfig), best first, then the others with what they lack.
+async def estimate(
+    request: Request, app_state: TheAppState, strategy: Strategy | None = None
+) -> dict[str, Any]:
+    """The places that suit a JobSpec (or S2's JobConfig), best first, then the others
+    with what they lack.
 
-    `strategy` instead of the yard's own; a job that names one keeps its own.
+    `strategy` instead of the instance's own; a job that names one keeps its own.
     """
     bodies, many = await read_bodies(request)
     if many:
         raise InvalidInputError.of("(body)", "is a list", "send one job")
-    found = await yard.controller.requests.estimate(bodies[0], strategy)
+    found = await app_state.controller.requests.estimate(bodies[0], strategy)
     return {
-        "strategy": found.strategy, "run_s": found.run_s, "basis": found.basis,
-        "currency": yard.controller.core.settings.billing.currency,
-        "items": [asdict(place) for place in found.places], "next": None,
-    }  # fmt: skip
+        "strategy": found.strategy,
+        "run_s": found.run_s,
+        "basis": found.basis,
+        "currency": app_state.controller.core.settings.billing.currency,
+        "items": [asdict(place) for place in found.places],
+        "next": None,
+    }

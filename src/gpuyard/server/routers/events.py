@@ -8,9 +8,9 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 
 from gpuyard.domain.errors import InvalidInputError, quoted
+from gpuyard.server.app_state import TheAppState
 from gpuyard.server.openapi import text
 from gpuyard.server.stream import message_of
-from gpuyard.server.yard import TheYard
 
 router = APIRouter(tags=["events"])
 _LAST = 2**63 - 1  # the largest number the journal can give
@@ -19,31 +19,40 @@ _LAST = 2**63 - 1  # the largest number the journal can give
 @router.get("/events", response_model=None, responses=text("text/event-stream"))
 async def events(
     request: Request,
-    yard: TheYard,
+    app_state: TheAppState,
     job: str | None = None,
     after: Annotated[int | None, Query(ge=0, le=_LAST)] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> dict[str, Any] | StreamingResponse:
-    """With `Accept: text/event-stream` a stream from `Last-Event-ID` (or `after`, or now) on; else a page."""
-    job_id = yard.controller.requests.find(job) if job else None
+    """With `Accept: text/event-stream` a stream from `Last-Event-ID` (or `after`, or
+    now) on; else a page.
+    """
+    job_id = app_state.controller.requests.find(job) if job else None
     if "text/event-stream" not in request.headers.get("Accept", ""):
-        rows = yard.queries.events_after(after or 0, limit, job_id)
+        rows = app_state.queries.events_after(after or 0, limit, job_id)
         items = [message_of(row).to_json() for row in rows]
-        return {"items": items, "next": items[-1]["seq"] if len(items) == limit else None}
+        return {
+            "items": items,
+            "next": items[-1]["seq"] if len(items) == limit else None,
+        }
     start = _cursor(last_event_id) if last_event_id else after
 
     async def body() -> AsyncIterator[bytes]:
         yield b": gpuyard\n\n"
-        async for batch in yard.stream.listen(start, job_id):
+        async for batch in app_state.stream.listen(start, job_id):
             yield b"".join(message.to_sse() for message in batch) or b": still here\n\n"
 
-    return StreamingResponse(body(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    return StreamingResponse(
+        body(), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+    )
 
 
 def _cursor(last_event_id: str) -> int:
     if not re.fullmatch("[0-9]{1,18}", last_event_id):
         raise InvalidInputError.of(
-            "Last-Event-ID", f"is {quoted(last_event_id)}", "send the stream's last id, a number"
+            "Last-Event-ID",
+            f"is {quoted(last_event_id)}",
+            "send the stream's last id, a number",
         )
     return int(last_event_id)

@@ -1,4 +1,6 @@
-"""`/api/v1/jobs`: submit, list, show, cancel, resume, why, logs, metrics, checkpoints."""
+"""`/api/v1/jobs`: submit, list, show, cancel, resume, why, logs, metrics,
+checkpoints.
+"""
 
 import asyncio
 import re
@@ -10,17 +12,17 @@ from fastapi import APIRouter, Body, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel
 
-from gpuyard.controller.intake import Prepared
-from gpuyard.controller.memory import MANY, settle_memory_soon
+from gpuyard.controller.intake import PreparedJob
+from gpuyard.controller.malloc_trim import MANY_JOBS, trim_memory_soon
 from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.domain.jobs import Job
 from gpuyard.domain.states import JobState
 from gpuyard.domain.tasks import task_of
 from gpuyard.insight.series import downsample
+from gpuyard.server.app_state import AppState, TheAppState
 from gpuyard.server.body import read_bodies
 from gpuyard.server.openapi import json_body, one_of, text
 from gpuyard.server.present import present_checkpoint, present_jobs, present_queued
-from gpuyard.server.yard import TheYard, Yard
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 # A page's cursor is the id of its last job.
@@ -38,47 +40,65 @@ class JobPage(BaseModel):
 
 
 class ResumeRequest(BaseModel):
-    """From which checkpoint: its id, path, file name or step; the newest when not given."""
+    """From which checkpoint: its id, path, file name or step; the newest when not
+    given.
+    """
 
     checkpoint: str | None = None
 
 
 @router.post(
-    "", status_code=201, openapi_extra=json_body("JobSpec", "JobConfig"), responses={201: one_of("Job", "JobPage")}
+    "",
+    status_code=201,
+    openapi_extra=json_body("JobSpec", "JobConfig"),
+    responses={201: one_of("Job", "JobPage")},
 )
-async def submit(request: Request, yard: TheYard) -> Response:
+async def submit(request: Request, app_state: TheAppState) -> Response:
     """Submit a JobSpec (or S2's JobConfig), or a list of them: all are queued, or none.
 
     Answers after the commit, with the jobs as they were queued.
     """
     bodies, many = await read_bodies(request)
-    jobs = await yard.controller.requests.accept(bodies)
+    jobs = await app_state.controller.requests.accept(bodies)
     if not many:
-        return Response(_accepted(yard, jobs)[0], 201, media_type=_JSON)
-    return StreamingResponse(_page_of(yard, jobs), 201, media_type=_JSON)
+        return Response(_accepted(app_state, jobs)[0], 201, media_type=_JSON)
+    return StreamingResponse(_page_of(app_state, jobs), 201, media_type=_JSON)
 
 
-async def _page_of(yard: Yard, jobs: Sequence[Prepared]) -> AsyncIterator[bytes]:
-    """A JobPage as JSON, made in pieces: others have their turn in between, and it never stands in memory whole."""
+async def _page_of(
+    app_state: AppState, jobs: Sequence[PreparedJob]
+) -> AsyncIterator[bytes]:
+    """A JobPage as JSON, made in pieces: others have their turn in between, and it
+    never stands in memory whole.
+    """
     yield b'{"items":['
     for start in range(0, len(jobs), _PIECE):
-        yield (b"," if start else b"") + b",".join(_accepted(yard, jobs[start : start + _PIECE]))
+        yield (b"," if start else b"") + b",".join(
+            _accepted(app_state, jobs[start : start + _PIECE])
+        )
     yield b'],"next":null}'
-    if len(jobs) >= MANY:
-        settle_memory_soon()
+    if len(jobs) >= MANY_JOBS:
+        trim_memory_soon()
 
 
-def _accepted(yard: Yard, jobs: Sequence[Prepared]) -> list[bytes]:
+def _accepted(app_state: AppState, jobs: Sequence[PreparedJob]) -> list[bytes]:
     """Each job as JSON; one that an earlier request made as it is now."""
     before = [job.id for job in jobs if job.queued_at is None]
-    rows = list(yard.queries.jobs_by_id(before).values()) if before else []
-    known = {job.id: job.model_dump_json().encode() for job in present_jobs(yard, rows)} if rows else {}
+    rows = list(app_state.queries.jobs_by_id(before).values()) if before else []
+    known = (
+        {
+            job.id: job.model_dump_json().encode()
+            for job in present_jobs(app_state, rows)
+        }
+        if rows
+        else {}
+    )
     return [known.get(job.id) or present_queued(job) for job in jobs]
 
 
 @router.get("", response_model=JobPage)
 async def list_jobs(
-    yard: TheYard,
+    app_state: TheAppState,
     state: Annotated[list[JobState] | None, Query()] = None,
     name: str | None = None,
     project: str | None = None,
@@ -87,104 +107,161 @@ async def list_jobs(
 ) -> Response:
     """Jobs, newest first."""
     if cursor is not None and not _CURSOR.fullmatch(cursor):
-        raise InvalidInputError.of("cursor", f"is {quoted(cursor)}", "send the `next` of the page before")
+        raise InvalidInputError.of(
+            "cursor", f"is {quoted(cursor)}", "send the `next` of the page before"
+        )
     filters: dict[str, list[str]] = {"state": [s.value for s in state]} if state else {}
     filters |= {"name": [name]} if name else {}
     filters |= {"project": [project]} if project else {}
-    rows = yard.queries.jobs_page(limit=limit + 1, before=cursor, filters=filters)
+    rows = app_state.queries.jobs_page(limit=limit + 1, before=cursor, filters=filters)
     more = len(rows) > limit
-    page = JobPage(items=present_jobs(yard, rows[:limit]), next=rows[limit - 1]["id"] if more else None)
-    return Response(page.model_dump_json(), media_type=_JSON)  # so that FastAPI does not validate it again
+    page = JobPage(
+        items=present_jobs(app_state, rows[:limit]),
+        next=rows[limit - 1]["id"] if more else None,
+    )
+    # So that FastAPI does not validate it again.
+    return Response(page.model_dump_json(), media_type=_JSON)
 
 
-def _one(yard: Yard, job_id: str, *, spec: bool = False) -> Job:
-    row = yard.queries.job(job_id)
+def _one(app_state: AppState, job_id: str, *, spec: bool = False) -> Job:
+    row = app_state.queries.job(job_id)
     assert row is not None
-    (job,) = present_jobs(yard, [row])
-    return job.model_copy(update={"spec": yard.queries.specs([job_id])[job_id]}) if spec else job
+    (job,) = present_jobs(app_state, [row])
+    return (
+        job.model_copy(update={"spec": app_state.queries.specs([job_id])[job_id]})
+        if spec
+        else job
+    )
 
 
 @router.get("/{reference}")
-async def show(reference: str, yard: TheYard) -> Job:
-    """A job by id, by a unique ending of its id, or the newest of a name; with its spec."""
-    return _one(yard, yard.controller.requests.find(reference), spec=True)
+async def show(reference: str, app_state: TheAppState) -> Job:
+    """A job by id, by a unique ending of its id, or the newest of a name; with its
+    spec.
+    """
+    return _one(app_state, app_state.controller.requests.find(reference), spec=True)
 
 
 @router.get("/{reference}/task")
-async def show_task(reference: str, yard: TheYard) -> dict[str, Any]:
+async def show_task(reference: str, app_state: TheAppState) -> dict[str, Any]:
     """A job in the form of the seed document's task, schema v2."""
-    return task_of(_one(yard, yard.controller.requests.find(reference), spec=True))
+    return task_of(
+        _one(app_state, app_state.controller.requests.find(reference), spec=True)
+    )
 
 
 @router.post("/{reference}/cancel")
-async def cancel(reference: str, yard: TheYard) -> Job:
+async def cancel(reference: str, app_state: TheAppState) -> Job:
     """End a job. Idempotent; a job that is over stays as it is."""
-    job_id = yard.controller.requests.find(reference)
-    await yard.controller.requests.cancel(job_id)
-    return _one(yard, job_id)
+    job_id = app_state.controller.requests.find(reference)
+    await app_state.controller.requests.cancel(job_id)
+    return _one(app_state, job_id)
 
 
 @router.post("/{reference}/resume")
-async def resume(reference: str, yard: TheYard, body: Annotated[ResumeRequest | None, Body()] = None) -> Job:
+async def resume(
+    reference: str,
+    app_state: TheAppState,
+    body: Annotated[ResumeRequest | None, Body()] = None,
+) -> Job:
     """Start a new attempt of an ended job from a checkpoint."""
-    job_id = yard.controller.requests.find(reference)
-    await yard.controller.requests.resume(job_id, body.checkpoint if body else None)
-    return _one(yard, job_id)
+    job_id = app_state.controller.requests.find(reference)
+    await app_state.controller.requests.resume(
+        job_id, body.checkpoint if body else None
+    )
+    return _one(app_state, job_id)
 
 
 @router.get("/{reference}/why")
-async def why(reference: str, yard: TheYard) -> dict[str, Any]:
-    """Why a pending job is not running: constraint, candidates and their rejections, what would help, an estimate."""
-    job_id = yard.controller.requests.find(reference)
-    answer = yard.controller.requests.why(job_id)
+async def why(reference: str, app_state: TheAppState) -> dict[str, Any]:
+    """Why a pending job is not running: constraint, candidates and their rejections,
+    what would help, an estimate.
+    """
+    job_id = app_state.controller.requests.find(reference)
+    answer = app_state.controller.requests.why(job_id)
     if answer is not None:
         return {"job_id": job_id, "pending": True, **asdict(answer)}
-    job = _one(yard, job_id)
-    summary = f"The job is not waiting: it is {job.state}" + (f" ({job.reason})." if job.reason else ".")
-    return {"job_id": job_id, "pending": False, "summary": summary, "state": job.state, "reason": job.reason}
+    job = _one(app_state, job_id)
+    summary = f"The job is not waiting: it is {job.state}" + (
+        f" ({job.reason})." if job.reason else "."
+    )
+    return {
+        "job_id": job_id,
+        "pending": False,
+        "summary": summary,
+        "state": job.state,
+        "reason": job.reason,
+    }
 
 
-@router.get("/{reference}/logs", response_class=StreamingResponse, responses=text("text/plain"))
+@router.get(
+    "/{reference}/logs", response_class=StreamingResponse, responses=text("text/plain")
+)
 async def logs(
     reference: str,
-    yard: TheYard,
+    app_state: TheAppState,
     lines: Annotated[int | None, Query(ge=0)] = None,
     follow: bool = False,
     attempt: Annotated[int | None, Query(ge=1)] = None,
 ) -> StreamingResponse:
-    """Output as plain text: of the last attempt, or of `attempt`; with `follow`, until the job is over."""
-    job_id = yard.controller.requests.find(reference)
-    parts = yard.controller.logs.read(job_id, lines=lines, follow=follow, number=attempt)
-    first = await anext(parts, b"")  # so that an error is still an error and not half an answer
+    """Output as plain text: of the last attempt, or of `attempt`; with `follow`, until
+    the job is over.
+    """
+    job_id = app_state.controller.requests.find(reference)
+    parts = app_state.controller.logs.read(
+        job_id, lines=lines, follow=follow, number=attempt
+    )
+    # So that an error is still an error and not half an answer.
+    first = await anext(parts, b"")
 
     async def body() -> AsyncIterator[bytes]:
         yield first
         async for part in parts:
             yield part
 
-    return StreamingResponse(body(), media_type="text/plain; charset=utf-8", headers={"X-Accel-Buffering": "no"})
+    return StreamingResponse(
+        body(),
+        media_type="text/plain; charset=utf-8",
+        headers={"X-Accel-Buffering": "no"},
+    )
 
 
 @router.get("/{reference}/metrics")
 async def metrics(
     reference: str,
-    yard: TheYard,
+    app_state: TheAppState,
     name: Annotated[list[str] | None, Query()] = None,
     points: Annotated[int, Query(ge=4, le=100_000)] = 1000,
 ) -> dict[str, Any]:
-    """Metric series over all attempts; each at most `points` long, its extremes kept."""
-    job_id = yard.controller.requests.find(reference)
-    # A long training has hundreds of thousands of points: reading them must not hold up anyone else.
-    found = await asyncio.to_thread(yard.queries.series, job_id, name or ())
+    """Metric series over all attempts; each at most `points` long, its extremes
+    kept.
+    """
+    job_id = app_state.controller.requests.find(reference)
+    # A long training has hundreds of thousands of points: reading them must not hold up
+    # anyone else.
+    found = await asyncio.to_thread(app_state.queries.series, job_id, name or ())
     items: list[dict[str, Any]] = []
     for series, rows in sorted(found.items()):
-        kept = downsample([(float(i), row["value"]) for i, row in enumerate(rows)], points)
-        items.append({"name": series, "count": len(rows), "points": [rows[int(i)] for i, _ in kept]})
+        kept = downsample(
+            [(float(i), row["value"]) for i, row in enumerate(rows)], points
+        )
+        items.append(
+            {
+                "name": series,
+                "count": len(rows),
+                "points": [rows[int(i)] for i, _ in kept],
+            }
+        )
     return {"items": items, "next": None}
 
 
 @router.get("/{reference}/checkpoints")
-async def checkpoints(reference: str, yard: TheYard) -> dict[str, Any]:
+async def checkpoints(reference: str, app_state: TheAppState) -> dict[str, Any]:
     """The job's checkpoints, oldest first."""
-    rows = yard.queries.checkpoints_of(yard.controller.requests.find(reference))
-    return {"items": [present_checkpoint(row) for row in rows if row["kept"]], "next": None}
+    rows = app_state.queries.checkpoints_of(
+        app_state.controller.requests.find(reference)
+    )
+    return {
+        "items": [present_checkpoint(row) for row in rows if row["kept"]],
+        "next": None,
+    }

@@ -12,28 +12,39 @@ from starlette.background import BackgroundTask
 
 from gpuyard.ledger.replay import check
 from gpuyard.ledger.transfer import backup
+from gpuyard.server.app_state import TheAppState
 from gpuyard.server.openapi import text
-from gpuyard.server.yard import TheYard
 
 router = APIRouter(prefix="/ledger", tags=["ledger"])
 
 
 @router.get("/check")
-async def check_ledger(yard: TheYard) -> dict[str, Any]:
-    """Fold the journal anew and compare: `ok`, how much was looked at, and every difference (at most a hundred)."""
-    report = await asyncio.to_thread(check, yard.controller.core.ledger.engine)
+async def check_ledger(app_state: TheAppState) -> dict[str, Any]:
+    """Fold the journal anew and compare: `ok`, how much was looked at, and every
+    difference (at most a hundred).
+    """
+    report = await asyncio.to_thread(check, app_state.controller.core.ledger.engine)
     return {"ok": report.ok, **asdict(report)}
 
 
-@router.post("/backup", response_class=FileResponse, responses=text("application/vnd.sqlite3"))
-async def back_up(yard: TheYard) -> FileResponse:
-    """The ledger as it is now, as a SQLite file, whichever database it is in. Commits go on meanwhile."""
-    folder = tempfile.TemporaryDirectory(prefix="backup-", dir=yard.home.root)
+@router.post(
+    "/backup", response_class=FileResponse, responses=text("application/vnd.sqlite3")
+)
+async def back_up(app_state: TheAppState) -> FileResponse:
+    """The ledger as it is now, as a SQLite file, whichever database it is in.
+
+    Commits go on meanwhile.
+    """
+    folder = tempfile.TemporaryDirectory(prefix="backup-", dir=app_state.home.root)
     file = Path(folder.name) / "ledger.db"
     try:
-        await asyncio.to_thread(backup, yard.controller.core.ledger.engine, file)
+        await asyncio.to_thread(backup, app_state.controller.core.ledger.engine, file)
     except BaseException:
         folder.cleanup()
         raise
-    return FileResponse(file, media_type="application/vnd.sqlite3", filename="ledger.db",
-                        background=BackgroundTask(folder.cleanup))  # fmt: skip
+    return FileResponse(
+        file,
+        media_type="application/vnd.sqlite3",
+        filename="ledger.db",
+        background=BackgroundTask(folder.cleanup),
+    )

@@ -1,4 +1,6 @@
-"""`/api/v1/gpus`, `/nodes`, `/queues`, `/providers`, `/offers`: what there is to run on."""
+"""`/api/v1/gpus`, `/nodes`, `/queues`, `/providers`, `/offers`: what there is to run
+on.
+"""
 
 from typing import Any
 
@@ -8,102 +10,157 @@ from gpuyard.controller.core import Core
 from gpuyard.domain.gpus import classify
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.shape import Shape
-from gpuyard.server.yard import TheYard
+from gpuyard.server.app_state import TheAppState
 
 router = APIRouter(tags=["machines"])
 
 
 @router.get("/gpus")
-async def list_gpus(yard: TheYard) -> dict[str, Any]:
+async def list_gpus(app_state: TheAppState) -> dict[str, Any]:
     """Every GPU: its class, its state, and the model or script on it."""
-    names = {row["id"]: row["name"] for row in yard.queries.nodes()}
-    figures, work = yard.controller.gpus.figures(), yard.controller.gpu_work.all()
-    view = yard.controller.core.view
-    quarantines = {uuid: yard.controller.gpu_work.quarantine(device) for uuid, device in view.devices.items()}
+    names = {row["id"]: row["name"] for row in app_state.queries.nodes()}
+    figures = app_state.controller.gpus.figures()
+    work = app_state.manager.gpu_work.all()
+    view = app_state.controller.core.view
+    quarantines = {
+        uuid: app_state.manager.gpu_work.quarantine(device)
+        for uuid, device in view.devices.items()
+    }
     items: list[dict[str, Any]] = []
-    for row in yard.queries.gpus():
-        seen, at = figures.get(row["uuid"]), work.get(row["uuid"], {"job_id": None})
-        items.append({
-            **row, "node": names.get(row["node_id"]), "gpu_class": classify(row["name"], row["memory_mb"]),
-            "draining": bool(row["draining"]), "free_mb": seen and seen.free_mb,
-            "temperature_c": seen and seen.temperature_c, "utilization": seen and seen.utilization,
-            "quarantine": quarantines.get(row["uuid"]) or None, **at,
-        })  # fmt: skip
+    for row in app_state.queries.gpus():
+        seen = figures.get(row["uuid"])
+        at = work.get(row["uuid"], {"job_id": None})
+        items.append(
+            {
+                **row,
+                "node": names.get(row["node_id"]),
+                "gpu_class": classify(row["name"], row["memory_mb"]),
+                "draining": bool(row["draining"]),
+                "free_mb": seen and seen.free_mb,
+                "temperature_c": seen and seen.temperature_c,
+                "utilization": seen and seen.utilization,
+                "quarantine": quarantines.get(row["uuid"]) or None,
+                **at,
+            }
+        )
     return {"items": items, "next": None}
 
 
 @router.post("/gpus/{gpu}/drain")
-async def drain_gpu(yard: TheYard, gpu: str) -> dict[str, Any]:
-    """Give this GPU (UUID, its beginning, or index) nothing new; what runs on it runs on."""
-    return {"uuid": await yard.controller.gpus.drain(gpu, draining=True)}
+async def drain_gpu(app_state: TheAppState, gpu: str) -> dict[str, Any]:
+    """Give this GPU (UUID, its beginning, or index) nothing new; what runs on it runs
+    on.
+    """
+    return {"uuid": await app_state.controller.gpus.drain(gpu, draining=True)}
 
 
 @router.post("/gpus/{gpu}/undrain")
-async def undrain_gpu(yard: TheYard, gpu: str) -> dict[str, Any]:
+async def undrain_gpu(app_state: TheAppState, gpu: str) -> dict[str, Any]:
     """Use this GPU again."""
-    return {"uuid": await yard.controller.gpus.drain(gpu, draining=False)}
+    return {"uuid": await app_state.controller.gpus.drain(gpu, draining=False)}
 
 
 @router.post("/gpus/{gpu}/release")
-async def release_gpu(yard: TheYard, gpu: str) -> dict[str, Any]:
+async def release_gpu(app_state: TheAppState, gpu: str) -> dict[str, Any]:
     """Let this GPU out of quarantine."""
-    return {"uuid": await yard.controller.gpus.release(gpu)}
+    return {"uuid": await app_state.controller.gpus.release(gpu)}
 
 
 @router.get("/nodes")
-async def list_nodes(yard: TheYard) -> dict[str, Any]:
+async def list_nodes(app_state: TheAppState) -> dict[str, Any]:
     """Every node: capacity, what is booked, whether its agent is connected."""
     items: list[dict[str, Any]] = []
-    for row in yard.queries.nodes():
-        places = [place for attempt in yard.controller.core.view.attempts_on(row["id"]) for place in attempt.placements
-                  if place.node_id == row["id"]]  # fmt: skip
+    for row in app_state.queries.nodes():
+        places = [
+            place
+            for attempt in app_state.controller.core.view.attempts_on(row["id"])
+            for place in attempt.placements
+            if place.node_id == row["id"]
+        ]
         booked = {
             "cpus": sum(place.cpus for place in places),
             "memory_gb": sum(place.memory_gb for place in places),
             "gpus": sum(len(place.gpu_uuids) for place in places),
         }
-        gpus = sum(gpu["node_id"] == row["id"] for gpu in yard.queries.gpus())
-        barred = yard.controller.core.view.node(row["id"]).barred.get(row["provider"])
+        gpus = sum(gpu["node_id"] == row["id"] for gpu in app_state.queries.gpus())
+        barred = app_state.controller.core.view.node(row["id"]).barred.get(
+            row["provider"]
+        )
         items.append({**row, "gpus": gpus, "booked": booked, "quarantine": barred})
     return {"items": items, "next": None}
 
 
 @router.get("/queues")
-async def list_queues(yard: TheYard) -> dict[str, Any]:
+async def list_queues(app_state: TheAppState) -> dict[str, Any]:
     """How many prompts wait for a model, and how many scripts for a GPU."""
-    lines = yard.controller.residents.lines.lines.values()
-    waiting = {"llm": sum(len(line.waiting) for line in lines), "script": yard.controller.batches.waiting()}
-    return {"items": [{"name": name, "waiting": count} for name, count in waiting.items()], "next": None}
+    queues = app_state.manager.residents.request_queues.by_model.values()
+    waiting = {
+        "llm": sum(len(queue.waiting) for queue in queues),
+        "script": app_state.manager.batches.waiting(),
+    }
+    return {
+        "items": [{"name": name, "waiting": count} for name, count in waiting.items()],
+        "next": None,
+    }
 
 
 @router.get("/providers")
-async def list_providers(yard: TheYard) -> dict[str, Any]:
-    """The configured providers, their health, and how many attempts wait and run there."""
-    return {"items": await yard.controller.engines.listing(), "next": None}
+async def list_providers(app_state: TheAppState) -> dict[str, Any]:
+    """The configured providers, their health, and how many attempts wait and run
+    there.
+    """
+    return {"items": await app_state.controller.external_queues.listing(), "next": None}
 
 
 @router.get("/offers")
-async def list_offers(yard: TheYard) -> dict[str, Any]:
-    """What engines offer, the best first: GPUs, sizes, prices, and why one cannot be had at the moment.
+async def list_offers(app_state: TheAppState) -> dict[str, Any]:
+    """What engines offer, the best first: GPUs, sizes, prices, and why one cannot be
+    had at the moment.
 
-    `wait_s` is what a job waits there: as seen here, else as the provider says. `failed` and `interrupted` are the
-    parts of attempts that went so, as far as is known; `trust` is what whoever checks it says, null where nobody does.
+    `wait_s` is what a job waits there: as seen here, else as the provider says.
+    `failed` and `interrupted` are the parts of attempts that went so, as far as is
+    known; `trust` is what whoever checks it says, null where nobody does.
     """
-    core = yard.controller.core
-    return {"items": [_offer(core, offer) for offer in core.view.engines.listing(core.policy.strategy)], "next": None}
+    core = app_state.controller.core
+    return {
+        "items": [
+            _offer(core, offer)
+            for offer in core.view.external_queues.listing(core.policy.strategy)
+        ],
+        "next": None,
+    }
 
 
 def _offer(core: Core, offer: Offer) -> dict[str, Any]:
-    engines = core.view.engines
+    engines = core.view.external_queues
     risk = engines.history.risk(offer.id, spot=offer.spot)
     return {
         **{name: getattr(offer, name) for name in _SHOWN},
-        "price_per_hour": offer.price_per_hour and str(offer.price_per_hour), "gpu_memory_gb": offer.gpu_gb,
-        "problem": engines.obstacle_of(offer, Shape(), core.clock()) or None, "trust": engines.trust.score(offer),
+        "price_per_hour": offer.price_per_hour and str(offer.price_per_hour),
+        "gpu_memory_gb": offer.gpu_gb,
+        "problem": engines.obstacle(offer, Shape(), core.clock()) or None,
+        "trust": engines.trust.score(offer),
         "wait_s": offer.wait_s if risk.wait_s is None else risk.wait_s,
-        "failed": round(risk.failed, 4), "interrupted": round(risk.interrupted, 4),
-    }  # fmt: skip
+        "failed": round(risk.failed, 4),
+        "interrupted": round(risk.interrupted, 4),
+    }
 
 
-_SHOWN = ("id", "provider", "gpu", "gpus", "gpu_capability", "cpus", "memory_gb", "nodes", "region", "spot",
-          "containers", "processes", "currency", "price_source", "billed", "divisible")  # fmt: skip
+_SHOWN = (
+    "id",
+    "provider",
+    "gpu",
+    "gpus",
+    "gpu_capability",
+    "cpus",
+    "memory_gb",
+    "nodes",
+    "region",
+    "spot",
+    "containers",
+    "processes",
+    "currency",
+    "price_source",
+    "billed",
+    "divisible",
+)

@@ -2,31 +2,23 @@
 
 import os
 import time
-from enum import StrEnum
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Response
 
 from gpuyard import __version__
 from gpuyard.domain.errors import RefusedError
+from gpuyard.domain.stopping import RunningJobs
+from gpuyard.server.app_state import AppState, TheAppState
 from gpuyard.server.auth import require_token
 from gpuyard.server.openapi import text
 from gpuyard.server.prometheus import render_metrics
-from gpuyard.server.yard import TheYard, Yard
 from gpuyard.storage.place import problem_of
 
 # The longest a cancelled job may take: its grace of ten seconds, and room for KILL.
 _CANCEL_S = 30.0
 open_router = APIRouter(tags=["server"])
 router = APIRouter(prefix="/server", tags=["server"])
-
-
-class Running(StrEnum):
-    """What to do with running jobs when the server stops."""
-
-    REFUSE = "refuse"
-    LEAVE = "leave"
-    CANCEL = "cancel"
 
 
 @open_router.get("/healthz")
@@ -36,52 +28,76 @@ async def healthz() -> dict[str, Any]:
 
 
 @open_router.get(
-    "/metrics", dependencies=[Depends(require_token)], response_class=Response, responses=text("text/plain")
+    "/metrics",
+    dependencies=[Depends(require_token)],
+    response_class=Response,
+    responses=text("text/plain"),
 )
-async def metrics(yard: TheYard) -> Response:
+async def metrics(app_state: TheAppState) -> Response:
     """Prometheus metrics."""
-    body, media_type = render_metrics(yard)
+    body, media_type = render_metrics(app_state)
     return Response(body, media_type=media_type)
 
 
 @router.get("")
-async def about(yard: TheYard) -> dict[str, Any]:
+async def about(app_state: TheAppState) -> dict[str, Any]:
     """Where this server keeps its things and how many jobs it has."""
-    core = yard.controller.core
-    leader = yard.election.leader if yard.election else None
-    return {"version": __version__, "pid": os.getpid(), "home": str(yard.home.root), "epoch": core.epoch,
-            "leads": yard.leads, "leader": leader.url if leader else yard.url,
-            "jobs": yard.queries.job_counts()}  # fmt: skip
+    core = app_state.controller.core
+    leader = app_state.election.leader if app_state.election else None
+    return {
+        "version": __version__,
+        "pid": os.getpid(),
+        "home": str(app_state.home.root),
+        "epoch": core.epoch,
+        "leads": app_state.leads,
+        "leader": leader.url if leader else app_state.url,
+        "jobs": app_state.queries.job_counts(),
+    }
 
 
 @router.get("/storage")
-async def storage(yard: TheYard) -> dict[str, Any]:
-    """Where this server keeps checkpoints, and why it cannot just now (null: it can)."""
-    return {"place": yard.blobs.name, "problem": await problem_of(yard.blobs)}
+async def storage(app_state: TheAppState) -> dict[str, Any]:
+    """Where this server keeps checkpoints, and why it cannot just now (null: it
+    can).
+    """
+    return {"place": app_state.blobs.name, "problem": await problem_of(app_state.blobs)}
 
 
-async def _until_ended(yard: Yard) -> None:
-    """Agents leave with the server, so whoever ignores TERM is waited for until KILL has come."""
+async def _until_ended(app_state: AppState) -> None:
+    """Agents leave with the server, so whoever ignores TERM is waited for until KILL
+    has come.
+    """
     deadline = time.monotonic() + _CANCEL_S
-    while yard.controller.core.view.attempts and time.monotonic() < deadline:
-        await yard.stream.changed(1.0)
+    while app_state.controller.core.view.attempts and time.monotonic() < deadline:
+        await app_state.stream.changed(1.0)
 
 
 @router.post("/stop", status_code=202)
-async def stop(yard: TheYard, running: Annotated[Running, Body(embed=True)] = Running.REFUSE) -> dict[str, Any]:
-    """Stop the server and its agents. Running jobs make it refuse, unless told to leave them running or cancel them."""
-    view = yard.controller.core.view
-    live = {attempt.job_id for attempt in view.attempts.values()} - yard.controller.residents.live.keys()
-    if live and running is Running.REFUSE:
+async def stop(
+    app_state: TheAppState,
+    running: Annotated[RunningJobs, Body(embed=True)] = RunningJobs.REFUSE,
+) -> dict[str, Any]:
+    """Stop the server and its agents.
+
+    Running jobs make it refuse, unless told to leave them running or cancel them.
+    """
+    view = app_state.controller.core.view
+    live = {
+        attempt.job_id for attempt in view.attempts.values()
+    } - app_state.manager.residents.servers.live.keys()
+    if live and running is RunningJobs.REFUSE:
         raise RefusedError(
             f"{len(live)} {'job is' if len(live) == 1 else 'jobs are'} running.",
             "Choose: leave them running (the next start adopts them) or cancel them.",
         )
-    if running is Running.CANCEL:
-        yard.controller.batches.abandon()
-        await yard.controller.requests.cancel_all()
-        await _until_ended(yard)
-    if running is not Running.LEAVE:
-        await yard.controller.residents.leave()
-    yard.stopping.set()
-    return {"stopping": True, "left_running": sorted(live) if running is Running.LEAVE else []}
+    if running is RunningJobs.CANCEL:
+        app_state.manager.batches.abandon()
+        await app_state.controller.requests.cancel_all()
+        await _until_ended(app_state)
+    if running is not RunningJobs.LEAVE:
+        await app_state.manager.residents.leave()
+    app_state.stopping.set()
+    return {
+        "stopping": True,
+        "left_running": sorted(live) if running is RunningJobs.LEAVE else [],
+    }

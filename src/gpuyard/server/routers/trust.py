@@ -1,4 +1,5 @@
-"""`/api/v1/trust`: how far places where jobs run are trusted, and which are in quarantine.
+"""`/api/v1/trust`: how far places where jobs run are trusted, and which are in
+quarantine.
 
 A place is a provider (`slurm`), an offer (`slurm/gpu`), `node:NAME` or `gpu:UUID`.
 """
@@ -7,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from gpuyard.domain.trust import Trust, TrustFinding
-from gpuyard.server.yard import TheYard
+from gpuyard.server.app_state import TheAppState
 
 router = APIRouter(prefix="/trust", tags=["trust"])
 
@@ -20,28 +21,33 @@ class TrustPage(BaseModel):
 
 
 @router.get("")
-async def list_trust(yard: TheYard) -> TrustPage:
+async def list_trust(app_state: TheAppState) -> TrustPage:
     """Every place about which something is recorded, by name."""
-    return TrustPage(items=yard.controller.trust.listing())
+    return TrustPage(items=app_state.controller.trust.listing())
 
 
 @router.get("/{place:path}")
-async def show_trust(yard: TheYard, place: str) -> Trust:
+async def show_trust(app_state: TheAppState, place: str) -> Trust:
     """What is recorded about a place."""
-    return yard.controller.trust.find(place)
+    return app_state.controller.trust.find(place)
 
 
 @router.put("/{place:path}")
-async def record_trust(yard: TheYard, place: str, finding: TrustFinding) -> Trust:
-    """Record this about a place, instead of what was recorded; the place need not exist now.
+async def record_trust(
+    app_state: TheAppState, place: str, finding: TrustFinding
+) -> Trust:
+    """Record this about a place, instead of what was recorded; the place need not exist
+    now.
 
-    Until `quarantined_until` (UTC seconds) it gets no new jobs but those with `allowed.quarantined`; what runs there,
-    runs on.
+    Until `quarantined_until` (UTC seconds) it gets no new jobs but those with
+    `allowed.quarantined`; what runs there, runs on.
     """
-    return await yard.controller.trust.record(place, finding)
+    return await app_state.controller.trust.record(place, finding)
 
 
 @router.delete("/{place:path}")
-async def forget_trust(yard: TheYard, place: str) -> Trust:
-    """Forget what is recorded about a place, a quarantine too; answers with what it was."""
-    return await yard.controller.trust.forget(place)
+async def forget_trust(app_state: TheAppState, place: str) -> Trust:
+    """Forget what is recorded about a place, a quarantine too; answers with what it
+    was.
+    """
+    return await app_state.controller.trust.forget(place)

@@ -5,7 +5,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from gpuyard.server.yard import TheYard
+from gpuyard.server.app_state import TheAppState
 from gpuyard.storage.place import in_background
 from gpuyard.storage.workspaces import listing
 
@@ -13,7 +13,12 @@ router = APIRouter(tags=["workspaces"])
 
 
 @router.get("/workspaces")
-async def list_workspaces(yard: TheYard) -> dict[str, Any]:
+async def list_workspaces(app_state: TheAppState) -> dict[str, Any]:
     """Every workspace with its size, counted anew."""
-    found = await in_background(listing, yard.settings.workspaces.root(yard.home))
-    return {"items": [{**asdict(one), "path": str(one.path)} for one in found], "next": None}
+    found = await in_background(
+        listing, app_state.settings.workspaces.root(app_state.home)
+    )
+    return {
+        "items": [{**asdict(one), "path": str(one.path)} for one in found],
+        "next": None,
+    }

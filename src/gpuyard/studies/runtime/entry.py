@@ -1,5 +1,5 @@
 # pyright: basic
-"""From the command line to an exit code: nothing a rank meets ends without a word."""
+"""Run one rank from the command line; every failure is reported."""
 
 import os
 import socket
@@ -14,20 +14,25 @@ from .outputs import RankReport, finalize_rank
 
 
 def main(config: Path) -> int:
-    """Run the rank that the environment names; 0 when it did its share."""
+    """Run the rank that the environment names; return 0 when it succeeded."""
     return _leave(1 if attempt(config).error else 0)
 
 
 def attempt(config: Path) -> RankReport:
-    """Run it, and say how it went. The metrics are written whatever happens, if it is known where to."""
+    """Run the rank and return its report.
+
+    The metrics are written whatever happens, if their path is known.
+    """
     experiment: Experiment | None = None
     report = RankReport(0, socket.gethostname())
     try:
         launch = read_launch(os.environ)
-        report.rank, report.host = launch.rank, launch.host
+        report.rank = launch.rank
+        report.host = launch.host
         experiment = read_experiment(config)
         report.engine = experiment.engine
-        # Late, so that what is wrong with the configuration is told where torch is missing too.
+        # Late, so that what is wrong with the configuration is told where torch is
+        # missing too.
         from .rank import run_rank
 
         run_rank(experiment, launch, report)
@@ -44,9 +49,11 @@ def attempt(config: Path) -> RankReport:
 
 
 def _leave(code: int) -> int:
-    """Part from the other ranks; rank 0 holds the store through which they meet, and stays until all are done.
+    """Disconnect from the other ranks.
 
-    Where somebody failed there may be nobody to part from: then the process just ends."""
+    Rank 0 holds the store through which they meet, so it waits until all are done.
+    After a failure the other ranks may be gone, so the process just ends.
+    """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_initialized():
         return code

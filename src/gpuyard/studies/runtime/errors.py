@@ -1,5 +1,5 @@
-"""What ends a run with a sentence instead of a traceback."""
+"""The error that ends a run with a message instead of a traceback."""
 
 
 class RunError(Exception):
-    """The run cannot go on; its text tells a person what is wrong and where."""
+    """The run cannot go on; the message says what is wrong and where."""

@@ -1,4 +1,4 @@
-"""One strategy as the study wrote it down: `exp_config.json`, read and checked."""
+"""Read and check `exp_config.json`, the description of one strategy."""
 
 import json
 from dataclasses import dataclass
@@ -14,8 +14,11 @@ DEVICES = ("auto", "cpu", "cuda")
 
 @dataclass(frozen=True)
 class Experiment:
-    """What to run and how. `temperature` 0 means greedy, `top_k` 0 and `top_p` 1 mean no cut; `limit` counts prompts of
-    each variant; `timeout_s` bounds the wait for another process."""
+    """What to run and how.
+
+    `temperature` 0 means greedy, `top_k` 0 and `top_p` 1 keep all tokens. `limit`
+    counts prompts of each variant. `timeout_s` limits the wait for another process.
+    """
 
     strategy_id: str
     model_path: Path
@@ -47,39 +50,45 @@ class Experiment:
 
     @property
     def world_size(self) -> int:
-        """Processes of the layout."""
+        """The number of processes of the layout."""
         return self.tp_size * self.pp_size * self.dp_size
 
     @property
     def layout(self) -> str:
-        """For people: tp2·pp1·dp1."""
+        """The layout for people: tp2·pp1·dp1."""
         return f"tp{self.tp_size}·pp{self.pp_size}·dp{self.dp_size}"
 
     def shard_path(self, rank: int) -> Path:
-        """Where a rank's rows go."""
-        return self.output_root / "outputs" / self.output_shard_pattern.format(rank=rank)
+        """Return the file of a rank's rows."""
+        return (
+            self.output_root / "outputs" / self.output_shard_pattern.format(rank=rank)
+        )
 
     def metrics_path(self, rank: int) -> Path:
-        """Where a rank's metrics go: the footer of its shard."""
+        """Return the file of a rank's metrics, the footer of its shard."""
         return self.output_root / "metrics" / self.metrics_file.format(rank=rank)
 
 
 def read_experiment(path: Path) -> Experiment:
-    """Read `exp_config.json`. Raises `RunError` naming the key that is missing or wrong."""
+    """Read `exp_config.json`.
+
+    Raises `RunError` naming the key that is missing or wrong.
+    """
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RunError(f"{path} cannot be read: {error}") from error
     if not isinstance(raw, dict):
         raise RunError(f"{path} holds no JSON object")
-    return _Reader(path, raw).experiment()  # pyright: ignore[reportUnknownArgumentType]
+    return _ConfigReader(path, raw).experiment()  # pyright: ignore[reportUnknownArgumentType]
 
 
-class _Reader:
+class _ConfigReader:
     """The keys of one file, each by its type."""
 
     def __init__(self, path: Path, raw: dict[str, Any]) -> None:
-        self._path, self._raw = path, raw
+        self._path = path
+        self._raw = raw
 
     def experiment(self) -> Experiment:
         root = self._folder("output_root")
@@ -109,22 +118,31 @@ class _Reader:
             profiling_enabled=bool(self._raw.get("profiling_enabled")),
             profiler=self._text("profiler", "torch"),
             timeout_s=self._number("timeout_s", 600.0),
-            output_shard_pattern=self._text("output_shard_pattern", "shard_{rank}.jsonl"),
+            output_shard_pattern=self._text(
+                "output_shard_pattern", "shard_{rank}.jsonl"
+            ),
             metrics_file=self._text("metrics_file", "metrics_rank_{rank}.json"),
         )
         stated = self._count("world_size", found.world_size)
         if stated != found.world_size:
-            raise self._fault("world_size", f"is {stated}, but {found.layout} has {found.world_size} processes")
+            raise self._fault(
+                "world_size",
+                f"is {stated}, but {found.layout} has {found.world_size} processes",
+            )
         return found
 
     def _fault(self, key: str, fault: str) -> RunError:
         return RunError(f"{self._path}: {key} {fault}")
 
-    def _text(self, key: str, default: str | None, choices: tuple[str, ...] = ()) -> str:
+    def _text(
+        self, key: str, default: str | None, choices: tuple[str, ...] = ()
+    ) -> str:
         value = self._raw.get(key)
         value = default if value is None else value
         if not isinstance(value, str) or not value:
-            raise self._fault(key, "is missing" if value is None else f"is {value!r}, not a text")
+            raise self._fault(
+                key, "is missing" if value is None else f"is {value!r}, not a text"
+            )
         if choices and value not in choices:
             raise self._fault(key, f"is {value!r}, not one of {', '.join(choices)}")
         return value

@@ -1,4 +1,4 @@
-"""What a rank leaves: the rows of its shard, and its metrics, which are the shard's footer."""
+"""Write what a rank leaves: the rows of its shard, and its metrics as footer."""
 
 import json
 import os
@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from .experiment import Experiment
-from .generation import BatchDone
-from .launch import Launch
+from .generation_loop import BatchDone
+from .launch import LaunchedProcess
 
 
 @dataclass
 class RankReport:
-    """All that is said about one rank, in the words of the metrics file. Sizes are bytes, times seconds; what nobody
-    measured is None."""
+    """The metrics of one rank, with the names of the metrics file.
+
+    Sizes are bytes, times are seconds. Values that were not measured are None.
+    """
 
     rank: int
     host: str
@@ -47,43 +49,65 @@ class RankReport:
     error: str | None = None
 
     def spent(self, generate_s: float, communication_s: float | None) -> None:
-        """Put down where the time went; None where nobody knows how much of it went into communication."""
-        self.generate_s, self.communication_s, self.compute_s = generate_s, None, None
+        """Record the generation time and how much was communication, if known."""
+        self.generate_s = generate_s
+        self.communication_s = None
+        self.compute_s = None
         if communication_s is not None:
             self.communication_s = min(communication_s, generate_s)
             self.compute_s = generate_s - self.communication_s
         self.tokens_per_s = self.tokens_generated / generate_s if generate_s else 0.0
 
 
-class Shard:
-    """The rows of one rank: written batch by batch, so that what a killed run had done is there."""
+class ShardWriter:
+    """Writes the rows of one rank batch by batch.
 
-    def __init__(self, experiment: Experiment, launch: Launch) -> None:
+    What was done before a run is killed is therefore on the disk.
+    """
+
+    def __init__(self, experiment: Experiment, launch: LaunchedProcess) -> None:
         self._path = experiment.shard_path(launch.rank)
         self._latencies: list[float] = []
         self._path.parent.mkdir(parents=True, exist_ok=True)
         experiment.metrics_path(launch.rank).unlink(missing_ok=True)
         self._path.write_bytes(b"")
 
-    def persist_rank_outputs(self, done: BatchDone, report: RankReport, *, is_output: bool) -> None:
-        """Append the rows of a batch, where this rank is the one that carries them, and count them."""
+    def persist_rank_outputs(
+        self, done: BatchDone, report: RankReport, *, is_output: bool
+    ) -> None:
+        """Count a batch, and append its rows if this rank writes the output."""
         report.prompts += done.size
         rows = done.rows if is_output else []
-        report.batches.append(BatchDone(rows, done.variant, done.size, done.prompt_tokens, done.seconds).to_json())
+        report.batches.append(
+            BatchDone(
+                rows, done.variant, done.size, done.prompt_tokens, done.seconds
+            ).to_json()
+        )
         if not rows:
             return
         with self._path.open("ab") as file:
-            file.write(b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows))
+            file.write(
+                b"".join(
+                    json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows
+                )
+            )
             file.flush()
             os.fsync(file.fileno())
-        self._latencies += [row["latency_ms"] for row in rows if row["latency_ms"] is not None]
+        self._latencies += [
+            row["latency_ms"] for row in rows if row["latency_ms"] is not None
+        ]
         report.rows += len(rows)
         report.tokens_generated += sum(row["tokens_generated"] for row in rows)
-        report.avg_latency_ms = sum(self._latencies) / len(self._latencies) if self._latencies else None
+        report.avg_latency_ms = (
+            sum(self._latencies) / len(self._latencies) if self._latencies else None
+        )
 
 
 def finalize_rank(path: Path, report: RankReport) -> None:
-    """Write the metrics, whole or not at all. They come last: a shard without them is not complete."""
+    """Write the metrics atomically.
+
+    They come last: a shard without them is not complete.
+    """
     report.ended_at = time.time()
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")

@@ -1,5 +1,8 @@
 # pyright: basic, reportMissingImports=false
-"""torch.profiler over a rank's first batch; whole runs would make traces that nothing can open."""
+"""Profile a rank's first batch with torch.profiler.
+
+The trace of a whole run would be too large to open.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -8,8 +11,13 @@ from .experiment import Experiment
 
 
 @contextlib.contextmanager
-def profiling(experiment: Experiment, rank: int, *, cuda: bool) -> Iterator[Callable[[], None]]:
-    """Gives what to call after each batch; the first call writes `trace_rank_<rank>.json`, for Perfetto."""
+def profiling(
+    experiment: Experiment, rank: int, *, cuda: bool
+) -> Iterator[Callable[[], None]]:
+    """Yield a function to call after each batch.
+
+    Its first call writes `trace_rank_<rank>.json`, for Perfetto.
+    """
     if not (experiment.profiling_enabled and experiment.profiler == "torch"):
         yield lambda: None
         return
@@ -24,7 +32,9 @@ def profiling(experiment: Experiment, rank: int, *, cuda: bool) -> Iterator[Call
             profiler = running.pop()
             profiler.stop()
             experiment.profiling_dir.mkdir(parents=True, exist_ok=True)
-            profiler.export_chrome_trace(str(experiment.profiling_dir / f"trace_rank_{rank}.json"))
+            profiler.export_chrome_trace(
+                str(experiment.profiling_dir / f"trace_rank_{rank}.json")
+            )
 
     try:
         yield after_batch

@@ -1,4 +1,4 @@
-"""Prompts: read, split over replicas, turned into tokens, put into batches."""
+"""Read prompts, split them over replicas, tokenize them and form batches."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -20,26 +20,43 @@ class Prompt:
     token_ids: tuple[int, ...]
 
 
-def prepare_prompt_shard(experiment: Experiment, mesh: Mesh, encode: Callable[[str], list[int]]) -> list[Prompt]:
-    """The prompts of this replica: of each variant every `dp_size`-th, in the order of the file.
+def prepare_prompt_shard(
+    experiment: Experiment, mesh: Mesh, encode: Callable[[str], list[int]]
+) -> list[Prompt]:
+    """Return the prompts of this replica: every `dp_size`-th prompt of each variant.
 
-    Raises `RunError` when the file has none, or one without tokens."""
+    Raises `RunError` when a variant has no prompts, or a prompt has no tokens.
+    """
     chosen: list[dict[str, Any]] = []
     rows = read_rows(experiment.prompt_df_path)
-    for variant in experiment.variants or tuple(dict.fromkeys(row["variant"] for row in rows)):
-        matching = [row for row in rows if row["variant"] == variant][: experiment.limit]
+    for variant in experiment.variants or tuple(
+        dict.fromkeys(row["variant"] for row in rows)
+    ):
+        matching = [row for row in rows if row["variant"] == variant][
+            : experiment.limit
+        ]
         if not matching:
-            raise RunError(f"{experiment.prompt_df_path} has no prompt of the variant {variant!r}")
+            raise RunError(
+                f"{experiment.prompt_df_path} has no prompt of the variant {variant!r}"
+            )
         chosen += matching[mesh.dp_rank :: mesh.dp_size]
-    prompts = [Prompt(row["prompt_id"], row["variant"], tuple(encode(row["prompt"]))) for row in chosen]
+    prompts = [
+        Prompt(row["prompt_id"], row["variant"], tuple(encode(row["prompt"])))
+        for row in chosen
+    ]
     for prompt in prompts:
         if not prompt.token_ids:
-            raise RunError(f"prompt {prompt.prompt_id} ({prompt.variant}) has no tokens")
+            raise RunError(
+                f"prompt {prompt.prompt_id} ({prompt.variant}) has no tokens"
+            )
     return prompts
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Rows with `prompt_id`, `variant` and `prompt`, of the JSON lines beside the table, else of the table itself."""
+    """Read the prompts from the JSON lines beside the table, or else from the table.
+
+    Each row has `prompt_id`, `variant` and `prompt`.
+    """
     lines = path.with_suffix(".jsonl")
     try:
         rows = _of_lines(lines) if lines.exists() else _of_table(path)
@@ -59,10 +76,14 @@ def _of_lines(path: Path) -> list[dict[str, Any]]:
 
 def _of_table(path: Path) -> list[dict[str, Any]]:
     try:
-        from pyarrow import parquet  # pyright: ignore  # it may be missing where this runs
+        from pyarrow import (
+            parquet,
+        )  # pyright: ignore  # it may be missing where this runs
     except ImportError as error:
         lines = path.with_suffix(".jsonl").name
-        raise RunError(f"{path} needs pyarrow, or the same rows beside it in {lines}") from error
+        raise RunError(
+            f"{path} needs pyarrow, or the same rows beside it in {lines}"
+        ) from error
     return parquet.read_table(path).to_pylist()  # pyright: ignore
 
 

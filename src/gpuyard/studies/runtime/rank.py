@@ -1,5 +1,5 @@
 # pyright: basic, reportMissingImports=false
-"""The life of one rank: join the others, load, answer, leave rows and metrics."""
+"""Run one rank: join the others, load the model, answer, write rows and metrics."""
 
 import os
 import resource
@@ -12,80 +12,118 @@ from typing import Any
 
 import torch
 
-from .answers import row_of
+from .communicator import Communicator, agree, initialize_distributed_environment
 from .deepspeed_engine import DeepSpeedEngine
 from .errors import RunError
 from .experiment import Experiment
-from .generation import BatchDone, Engine, run_generation_loop
-from .launch import Launch, Mesh, configure_parallel_groups
-from .links import Links, agree, initialize_distributed_environment
-from .outputs import RankReport, Shard, finalize_rank
+from .generated_answer import row_of
+from .generation_loop import BatchDone, InferenceEngine, run_generation_loop
+from .launch import LaunchedProcess, Mesh, configure_parallel_groups
+from .outputs import RankReport, ShardWriter, finalize_rank
 from .profiling import profiling
 from .prompts import Prompt, batches_of, prepare_prompt_shard
-from .tokenizer import Tokenizer
+from .tokenizer import ModelTokenizer
 from .torch_engine import TorchEngine
-from .vllm_engine import VllmEngine
+from .vllm_engine import OfflineVllmEngine
 
 
-def run_rank(experiment: Experiment, launch: Launch, report: RankReport) -> None:
-    """Do this rank's share of an experiment. Raises `RunError`, the same on every rank, when it cannot be done."""
+def run_rank(
+    experiment: Experiment, launch: LaunchedProcess, report: RankReport
+) -> None:
+    """Do this rank's share of an experiment.
+
+    Raises `RunError`, the same on every rank, when it cannot be done.
+    """
     mesh = configure_parallel_groups(experiment, launch)
-    report.dp_rank, report.pp_rank, report.tp_rank = mesh.dp_rank, mesh.pp_rank, mesh.tp_rank
-    shard = Shard(experiment, launch)
+    report.dp_rank = mesh.dp_rank
+    report.pp_rank = mesh.pp_rank
+    report.tp_rank = mesh.tp_rank
+    shard = ShardWriter(experiment, launch)
     if experiment.engine == "vllm":
-        # It starts its own workers from rank 0; what else the launcher started has nothing to do.
+        # It starts its own workers from rank 0; what else the launcher started has
+        # nothing to do.
         if launch.rank == 0:
             mesh = Mesh(0, 0, 0, 1, 1, 1)
             report.device = "cuda" if experiment.device == "auto" else experiment.device
-            _answer_all(experiment, mesh, VllmEngine(experiment), shard, report)
+            _answer_all(experiment, mesh, OfflineVllmEngine(experiment), shard, report)
         if launch.world_size == 1:
             _report_workers(experiment, launch, report)
     else:
         device = initialize_distributed_environment(experiment, launch)
         _describe(report, device)
-        links = Links(mesh, device)
+        communicator = Communicator(mesh, device)
         kind = TorchEngine if experiment.engine == "torch" else DeepSpeedEngine
-        _answer_all(experiment, mesh, kind(experiment, links), shard, report)
+        _answer_all(experiment, mesh, kind(experiment, communicator), shard, report)
     report.peak_memory_bytes = _peak_memory(report.device)
     report.complete = True
 
 
-def _answer_all(experiment: Experiment, mesh: Mesh, engine: Engine, shard: Shard, report: RankReport) -> None:
-    """Load, and answer the prompts of this replica."""
+def _answer_all(
+    experiment: Experiment,
+    mesh: Mesh,
+    engine: InferenceEngine,
+    shard: ShardWriter,
+    report: RankReport,
+) -> None:
+    """Load the model and answer the prompts of this replica."""
     began = time.perf_counter()
     tokenizer, prompts = together(lambda: _prepare(experiment, mesh, engine))
     report.load_s = time.perf_counter() - began
-    report.engine, report.engine_version = engine.name, engine.version
-    report.bytes_read, report.bytes_share = engine.bytes_read, engine.bytes_share
+    report.engine = engine.name
+    report.engine_version = engine.version
+    report.bytes_read = engine.bytes_read
+    report.bytes_share = engine.bytes_share
     engine.warm_up()
     before = engine.communication_s() or 0.0
-    make_row = partial(row_of, rank=report.rank, strategy_id=experiment.strategy_id, decode=tokenizer.decode)
-    with profiling(experiment, report.rank, cuda=report.device.startswith("cuda")) as after_batch:
+    make_row = partial(
+        row_of,
+        rank=report.rank,
+        strategy_id=experiment.strategy_id,
+        decode=tokenizer.decode,
+    )
+    with profiling(
+        experiment, report.rank, cuda=report.device.startswith("cuda")
+    ) as after_batch:
 
         def keep(done: BatchDone) -> None:
             after_batch()
             shard.persist_rank_outputs(done, report, is_output=mesh.is_output)
 
-        seconds = run_generation_loop(engine, batches_of(prompts, experiment.batch_size), make_row, keep)
+        seconds = run_generation_loop(
+            engine, batches_of(prompts, experiment.batch_size), make_row, keep
+        )
     communicated_s = engine.communication_s()
     report.spent(seconds, None if communicated_s is None else communicated_s - before)
 
 
-def _report_workers(experiment: Experiment, launch: Launch, report: RankReport) -> None:
-    """vLLM's own workers leave no files. Each gets an empty shard and the driver's times, so that none is missing."""
+def _report_workers(
+    experiment: Experiment, launch: LaunchedProcess, report: RankReport
+) -> None:
+    """Write an empty shard and metrics for each of vLLM's workers.
+
+    The workers write no files. The metrics have the times of the driver.
+    """
     batches = [{**batch, "tokens": 0, "ttft_ms": None} for batch in report.batches]
     for rank in range(1, experiment.world_size):
-        Shard(experiment, replace(launch, rank=rank))
+        ShardWriter(experiment, replace(launch, rank=rank))
         worker = replace(
-            report, rank=rank, rows=0, tokens_generated=0, tokens_per_s=0.0, avg_latency_ms=None, batches=batches,
-            peak_memory_bytes=None, complete=True,
-        )  # fmt: skip
+            report,
+            rank=rank,
+            rows=0,
+            tokens_generated=0,
+            tokens_per_s=0.0,
+            avg_latency_ms=None,
+            batches=batches,
+            peak_memory_bytes=None,
+            complete=True,
+        )
         finalize_rank(experiment.metrics_path(rank), worker)
 
 
 def together(work: Callable[[], Any]) -> Any:
-    """Do what may fail on one rank only; then all of them fail, with the same `RunError`."""
-    result, fault = None, None
+    """Call `work`, and raise the same `RunError` on all ranks if one fails."""
+    result = None
+    fault = None
     try:
         result = work()
     except RunError as error:
@@ -96,24 +134,34 @@ def together(work: Callable[[], Any]) -> Any:
     return result
 
 
-def _prepare(experiment: Experiment, mesh: Mesh, engine: Engine) -> tuple[Tokenizer, list[Prompt]]:
+def _prepare(
+    experiment: Experiment, mesh: Mesh, engine: InferenceEngine
+) -> tuple[ModelTokenizer, list[Prompt]]:
     engine.load()
-    tokenizer = Tokenizer(experiment.model_path)
+    tokenizer = ModelTokenizer(experiment.model_path)
     return tokenizer, prepare_prompt_shard(experiment, mesh, tokenizer.encode)
 
 
 def _describe(report: RankReport, device: torch.device) -> None:
-    """What this rank computes on. `gpu_id` is the device as the host names it, where the launcher says so."""
-    report.device, report.torch_version = str(device), torch.__version__
+    """Record the device of this rank.
+
+    `gpu_id` is the host's name of the device, if the launcher names it.
+    """
+    report.device = str(device)
+    report.torch_version = torch.__version__
     if device.type == "cuda":
-        visible = [part for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part]
+        visible = [
+            part
+            for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+            if part
+        ]
         index = device.index or 0
         report.gpu_id = visible[index] if index < len(visible) else str(index)
         report.gpu_name = torch.cuda.get_device_name(device)
 
 
 def _peak_memory(device: str) -> int:
-    """Bytes: of the device where there is one, else of this process."""
+    """Return the peak memory in bytes of the GPU, or else of this process."""
     if device.startswith("cuda:"):
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

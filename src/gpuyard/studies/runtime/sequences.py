@@ -1,5 +1,5 @@
 # pyright: basic, reportMissingImports=false
-"""Sequences that go through the model together: their tokens, what is cached of them, and who has ended."""
+"""Sequences that pass the model together: their tokens, their cache, their ends."""
 
 import itertools
 import time
@@ -9,54 +9,72 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .answers import Answer
+from .decoder_shape import DecoderShape
+from .generated_answer import GeneratedAnswer
 from .prompts import Prompt
 from .rope import Rotation
-from .shape import Shape
 
 
 @dataclass(frozen=True)
-class Room:
-    """What a sequence needs of one rank: a cache for its `layers` and `kv_heads`, of the kind of tensor `like`."""
+class CacheLayout:
+    """The size of the cache on one rank: its `layers` and `kv_heads`.
 
-    shape: Shape
+    `like` has the device and type of the cache.
+    """
+
+    shape: DecoderShape
     layers: int
     kv_heads: int
     like: Tensor
 
 
 class Sequences:
-    """Prompts padded on the left to the longest, `[batch, length]`, with a cache of `length + limit` places.
+    """Prompts padded on the left to the longest, with a cache for prompts and answers.
 
-    Keys and values of each layer lie as `[batch, kv_heads, places, head_size]`."""
+    Token ids are `[batch, length]`. The cache has `length + limit` places; the keys and
+    values of each layer are `[batch, kv_heads, places, head_size]`.
+    """
 
     def __init__(
-        self, prompts: Sequence[Prompt], limit: int, eos_ids: frozenset[int], room: Room, began: float
+        self,
+        prompts: Sequence[Prompt],
+        limit: int,
+        eos_ids: frozenset[int],
+        cache_layout: CacheLayout,
+        began: float,
     ) -> None:
-        shape, like = room.shape, room.like
-        self.answers = [Answer(prompt) for prompt in prompts]
+        shape = cache_layout.shape
+        like = cache_layout.like
+        self.answers = [GeneratedAnswer(prompt) for prompt in prompts]
         self.length = max(len(prompt.token_ids) for prompt in prompts)
         self.pads = [self.length - len(prompt.token_ids) for prompt in prompts]
-        self.limit, self.step = limit, 0
-        self._eos_ids, self._began = eos_ids, began
-        padded = [[0] * pad + list(prompt.token_ids) for pad, prompt in zip(self.pads, prompts, strict=True)]
+        self.limit = limit
+        self.step = 0
+        self._eos_ids = eos_ids
+        self._began = began
+        padded = [
+            [0] * pad + list(prompt.token_ids)
+            for pad, prompt in zip(self.pads, prompts, strict=True)
+        ]
         places = self.length + limit
         self.ids = torch.tensor(padded, device=like.device)
         self.rotation = Rotation(shape.rope, shape.head_size, places, like)
-        size = (len(prompts), room.kv_heads, places, shape.head_size)
-        self.keys = [like.new_empty(size) for _ in range(room.layers)]
-        self.values = [like.new_empty(size) for _ in range(room.layers)]
+        size = (len(prompts), cache_layout.kv_heads, places, shape.head_size)
+        self.keys = [like.new_empty(size) for _ in range(cache_layout.layers)]
+        self.values = [like.new_empty(size) for _ in range(cache_layout.layers)]
         self._pads = torch.tensor(self.pads, device=like.device)
         self.mask = self._mask(places, like) if any(self.pads) else None
 
     def _mask(self, places: int, like: Tensor) -> Tensor:
-        """`[batch, 1, 1, places]`: 0 where a sequence has a token, -inf where it is padded."""
+        """Return the mask `[batch, 1, 1, places]`: 0 for tokens, -inf for padding."""
         padded = torch.arange(places, device=like.device) < self._pads[:, None]
-        return like.new_zeros(padded.shape).masked_fill_(padded, float("-inf"))[:, None, None]
+        return like.new_zeros(padded.shape).masked_fill_(padded, float("-inf"))[
+            :, None, None
+        ]
 
     @property
     def tokens(self) -> int:
-        """How many tokens each sequence brings to the coming step: its prompt at first, then one."""
+        """The number of tokens per sequence in the next step: the prompt, later one."""
         return self.ids.shape[1]
 
     @property
@@ -70,8 +88,10 @@ class Sequences:
         return self.step == self.limit or all(answer.done for answer in self.answers)
 
     def rotations(self) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of the coming tokens' positions, which do not count the padding."""
-        places = torch.arange(self.start, self.start + self.tokens, device=self.ids.device)
+        """Return cosines and sines of the next positions, not counting the padding."""
+        places = torch.arange(
+            self.start, self.start + self.tokens, device=self.ids.device
+        )
         return self.rotation.at((places[None] - self._pads[:, None]).clamp_(min=0))
 
     def accept(self, tokens: Tensor) -> None:

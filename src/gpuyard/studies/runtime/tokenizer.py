@@ -7,21 +7,26 @@ from typing import Any
 from .errors import RunError
 
 
-class Tokenizer:
-    """Text to ids and back: by `tokenizer.json` as it stands, else by what transformers makes of the folder.
+class ModelTokenizer:
+    """Converts text to ids and back, by `tokenizer.json` or else by transformers.
 
-    The file comes first because it is what the study counts tokens with, and because transformers 5 picks a class by
-    the model's type and may set the file's own rules aside."""
+    The file is preferred because the study counts tokens with it, and because
+    transformers 5 chooses a class by the model's type and may ignore rules of the file.
+    """
 
     def __init__(self, folder: Path) -> None:
         path = folder / "tokenizer.json"
         try:
-            self._encode, self._decode = _from_file(path) if path.exists() else _from_transformers(folder)
+            self._encode, self._decode = (
+                _from_file(path) if path.exists() else _from_transformers(folder)
+            )
         except Exception as error:
-            raise RunError(f"the tokenizer of {folder} cannot be read: {error}") from error
+            raise RunError(
+                f"the tokenizer of {folder} cannot be read: {error}"
+            ) from error
 
     def encode(self, text: str) -> list[int]:
-        """Ids, with the special tokens the model expects in front."""
+        """Return ids, with the special tokens that the model expects in front."""
         return list(self._encode(text))
 
     def decode(self, ids: list[int]) -> str:
@@ -30,9 +35,9 @@ class Tokenizer:
 
 
 def _from_file(path: Path) -> tuple[Any, Any]:
-    from tokenizers import Tokenizer as Fast
+    from tokenizers import Tokenizer as FastTokenizer
 
-    fast = Fast.from_file(str(path))
+    fast = FastTokenizer.from_file(str(path))
     fast.no_truncation()
     fast.no_padding()
 

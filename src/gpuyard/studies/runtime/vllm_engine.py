@@ -1,5 +1,5 @@
 # pyright: basic, reportMissingImports=false
-"""The engine `vllm`: one process drives it, and it starts its own workers for tensor and pipeline parallelism."""
+"""The engine `vllm`: one process drives vLLM, which starts its own workers."""
 
 import hashlib
 import os
@@ -7,19 +7,31 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from .answers import Answer
+from .decoder_shape import read_eos_ids
 from .errors import RunError
 from .experiment import Experiment
+from .generated_answer import GeneratedAnswer
 from .prompts import Prompt
-from .shape import read_eos_ids
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-# What a launcher says about its processes; vllm's workers are others, and would believe it.
-LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+# What a launcher says about its processes; vllm's workers are others, and would believe
+# it.
+LAUNCHER = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
 
 
-class VllmEngine:
-    """vLLM's offline `LLM`. It counts neither bytes nor communication; its memory is its workers'."""
+class OfflineVllmEngine:
+    """vLLM's offline class `LLM`.
+
+    It counts neither bytes nor communication; the memory is that of its workers.
+    """
 
     name = "vllm"
     version = ""
@@ -29,68 +41,100 @@ class VllmEngine:
         self._experiment = experiment
 
     def load(self) -> None:
-        """Start it. Raises `RunError` when it is not installed or has no such layout."""
+        """Start vLLM.
+
+        Raises `RunError` when it is not installed or does not support the layout.
+        """
         experiment = self._experiment
         if experiment.dp_size > 1:
-            raise RunError(f"the engine vllm runs one replica, but dp_size is {experiment.dp_size}")
+            raise RunError(
+                f"the engine vllm runs one replica, but dp_size is {experiment.dp_size}"
+            )
         try:
             import vllm
         except ImportError as error:
             raise RunError(f"the engine vllm is not installed here: {error}") from error
         for name in LAUNCHER:
             os.environ.pop(name, None)
-        self._vllm, self.version = vllm, vllm.__version__
+        self._vllm = vllm
+        self.version = vllm.__version__
         self._eos_ids = sorted(read_eos_ids(experiment.model_path))
         self._llm = vllm.LLM(
-            model=str(experiment.model_path), dtype=DTYPES[experiment.precision], seed=experiment.seed,
-            tensor_parallel_size=experiment.tp_size, pipeline_parallel_size=experiment.pp_size,
-            max_num_seqs=experiment.batch_size, disable_log_stats=False, enable_prefix_caching=False,
+            model=str(experiment.model_path),
+            dtype=DTYPES[experiment.precision],
+            seed=experiment.seed,
+            tensor_parallel_size=experiment.tp_size,
+            pipeline_parallel_size=experiment.pp_size,
+            max_num_seqs=experiment.batch_size,
+            disable_log_stats=False,
+            enable_prefix_caching=False,
             distributed_executor_backend=_executor(experiment),
-        )  # fmt: skip
+        )
 
     def warm_up(self) -> None:
-        """Two tokens."""
-        self._llm.generate([{"prompt_token_ids": [0, 0]}], [self._vllm.SamplingParams(max_tokens=2)], use_tqdm=False)
+        """Generate two tokens."""
+        self._llm.generate(
+            [{"prompt_token_ids": [0, 0]}],
+            [self._vllm.SamplingParams(max_tokens=2)],
+            use_tqdm=False,
+        )
 
-    def generate(self, batch: Sequence[Prompt]) -> list[Answer]:
-        """Answers to a batch."""
+    def generate(self, batch: Sequence[Prompt]) -> list[GeneratedAnswer]:
+        """Return the answers to a batch."""
         began = time.perf_counter()
         asked = [{"prompt_token_ids": list(prompt.token_ids)} for prompt in batch]
-        said = self._llm.generate(asked, [self._sampling(prompt) for prompt in batch], use_tqdm=False)
+        said = self._llm.generate(
+            asked, [self._sampling(prompt) for prompt in batch], use_tqdm=False
+        )
         seconds = time.perf_counter() - began
-        return [_answer(prompt, output, seconds) for prompt, output in zip(batch, said, strict=True)]
+        return [
+            _answer(prompt, output, seconds)
+            for prompt, output in zip(batch, said, strict=True)
+        ]
 
     def communication_s(self) -> float | None:
-        """Its workers do not tell."""
+        """Return None, because vLLM's workers do not report this."""
         return None
 
     def _sampling(self, prompt: Prompt) -> Any:
         experiment = self._experiment
         stops = {} if experiment.ignore_eos else {"stop_token_ids": self._eos_ids}
         return self._vllm.SamplingParams(
-            temperature=experiment.temperature, top_p=experiment.top_p, top_k=experiment.top_k or -1,
-            max_tokens=experiment.max_new_tokens, ignore_eos=experiment.ignore_eos, detokenize=False,
-            seed=_seed(experiment.seed, prompt.prompt_id), **stops,
-        )  # fmt: skip
+            temperature=experiment.temperature,
+            top_p=experiment.top_p,
+            top_k=experiment.top_k or -1,
+            max_tokens=experiment.max_new_tokens,
+            ignore_eos=experiment.ignore_eos,
+            detokenize=False,
+            seed=_seed(experiment.seed, prompt.prompt_id),
+            **stops,
+        )
 
 
 def _executor(experiment: Experiment) -> str | None:
-    """Ray reaches other hosts, processes do on one."""
+    """Return how vLLM runs its workers: by Ray on several hosts, else as processes."""
     if experiment.world_size == 1:
         return None
     return "ray" if experiment.num_nodes > 1 else "mp"
 
 
 def _seed(seed: int, prompt_id: str) -> int:
-    """A prompt's own, so that it does not matter what else is in its batch."""
-    return int.from_bytes(hashlib.blake2b(f"{seed}/{prompt_id}".encode(), digest_size=4).digest(), "big")
+    """Return the seed of a prompt, which does not depend on the rest of the batch."""
+    return int.from_bytes(
+        hashlib.blake2b(f"{seed}/{prompt_id}".encode(), digest_size=4).digest(), "big"
+    )
 
 
-def _answer(prompt: Prompt, output: Any, seconds: float) -> Answer:
-    """Of its times vLLM tells the first token's and the last's, under names that changed; the others are put evenly in
-    between. Where it tells none, only the batch's time is known."""
+def _answer(prompt: Prompt, output: Any, seconds: float) -> GeneratedAnswer:
+    """Convert vLLM's output.
+
+    vLLM reports the times of the first and the last token; the others are spaced evenly
+    between them. Without these times, only the batch's time is known.
+    """
     text = output.outputs[0]
-    answer = Answer(prompt, list(text.token_ids), [], seconds, text.finish_reason or "length")
+    answer = GeneratedAnswer(
+        prompt, list(text.token_ids), [], seconds, text.finish_reason or "length"
+    )
     first, last = _span(getattr(output, "metrics", None))
     count = len(answer.token_ids)
     if first is None or last is None or not count:
@@ -102,10 +146,15 @@ def _answer(prompt: Prompt, output: Any, seconds: float) -> Answer:
 
 
 def _span(metrics: Any) -> tuple[float | None, float | None]:
-    """Seconds from a request's arrival to its first and its last token."""
+    """Return the seconds from a request's arrival to its first and its last token."""
     if getattr(metrics, "first_token_latency", 0):
         first = metrics.first_token_latency
         return first, first + metrics.last_token_ts - metrics.first_token_ts
-    if getattr(metrics, "first_token_time", None) and getattr(metrics, "finished_time", None):
-        return metrics.first_token_time - metrics.arrival_time, metrics.finished_time - metrics.arrival_time
+    if getattr(metrics, "first_token_time", None) and getattr(
+        metrics, "finished_time", None
+    ):
+        return (
+            metrics.first_token_time - metrics.arrival_time,
+            metrics.finished_time - metrics.arrival_time,
+        )
     return None, None

@@ -5,9 +5,13 @@ from torch import Tensor
 
 
 class Batches:
-    """Blocks of `block_size` tokens that start anywhere in `tokens` (a vector of ids, longer than a block)."""
+    """Blocks of `block_size` tokens that start anywhere in `tokens` (a vector of ids,
+    longer than a block).
+    """
 
-    def __init__(self, tokens: Tensor, block_size: int, batch_size: int, seed: int) -> None:
+    def __init__(
+        self, tokens: Tensor, block_size: int, batch_size: int, seed: int
+    ) -> None:
         self._tokens = tokens
         self._shape = batch_size, block_size
         self._offsets = torch.arange(block_size + 1, device=tokens.device)
@@ -15,9 +19,13 @@ class Batches:
         self._generator = torch.Generator().manual_seed(seed)
 
     def draw(self) -> tuple[Tensor, Tensor]:
-        """Inputs and targets, both (batch_size, block_size); a target is the token after its input."""
+        """Inputs and targets, both (batch_size, block_size); a target is the token
+        after its input.
+        """
         batch_size, block_size = self._shape
-        starts = torch.randint(len(self._tokens) - block_size, (batch_size, 1), generator=self._generator)
+        starts = torch.randint(
+            len(self._tokens) - block_size, (batch_size, 1), generator=self._generator
+        )
         blocks = self._tokens[starts.to(self._tokens.device) + self._offsets]
         return blocks[:, :-1], blocks[:, 1:]
 

@@ -1,4 +1,5 @@
-"""What a model reads: a text, found by name or by path, and the tokenizers that turn it into numbers and back.
+"""What a model reads: a text, found by name or by path, and the tokenizers that turn it
+into numbers and back.
 
 Pure Python, so that text can be prepared where torch is not installed.
 """
@@ -22,20 +23,24 @@ DOWNLOAD_TIMEOUT_S = 5.0
 STDLIB_CHARACTERS = 1_100_000  # about the length of the Shakespeare text
 
 BPE_VOCAB_SIZE = 1024
-# A word with the space before it, a run of punctuation likewise, or white space: no character falls between them.
+# A word with the space before it, a run of punctuation likewise, or white space: no
+# character falls between them.
 PIECE = re.compile(r" ?\w+| ?[^\w\s]+|\s+")
 
 
 def cache_folder() -> Path:
-    """Where things are kept for the next run: `$GPUYARD_CACHE`, by default `~/.cache/gpuyard`."""
+    """Where things are kept for the next run: `$GPUYARD_CACHE`, by default
+    `~/.cache/gpuyard`.
+    """
     return Path(os.environ.get("GPUYARD_CACHE") or Path.home() / ".cache" / "gpuyard")
 
 
 def load_text(name: str, folder: Path) -> tuple[str, str]:
     """The text called `name` and a line saying where it came from.
 
-    `name` is `shakespeare` (kept in `folder` once downloaded; where that fails, a line says why and the standard
-    library is read instead), `stdlib`, or the path of a UTF-8 file. ValueError where there is no such text.
+    `name` is `shakespeare` (kept in `folder` once downloaded; where that fails, a line
+    says why and the standard library is read instead), `stdlib`, or the path of a UTF-8
+    file. ValueError where there is no such text.
     """
     if name == "stdlib":
         return _stdlib_text(), "the Python standard library"
@@ -43,27 +48,39 @@ def load_text(name: str, folder: Path) -> tuple[str, str]:
         try:
             return _shakespeare(folder), "tiny Shakespeare"
         except (OSError, http.client.HTTPException, ValueError) as error:
-            print(f"cannot fetch tiny Shakespeare ({error}): taking the Python standard library instead", flush=True)
+            print(
+                f"cannot fetch tiny Shakespeare ({error}): taking the Python standard"
+                " library instead",
+                flush=True,
+            )
             return _stdlib_text(), "the Python standard library"
     try:
         return Path(name).read_text(encoding="utf-8"), name
     except OSError as error:
         raise ValueError(
-            f"{name} is neither shakespeare, nor stdlib, nor a readable file ({error.strerror})"
+            f"{name} is neither shakespeare, nor stdlib, nor a readable file"
+            f" ({error.strerror})"
         ) from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{name} is not a UTF-8 text (byte {error.start})") from error
 
 
 def _shakespeare(folder: Path) -> str:
-    """Tiny Shakespeare from `folder` or the network; OSError or ValueError where neither has the right bytes."""
+    """Tiny Shakespeare from `folder` or the network; OSError or ValueError where
+    neither has the right bytes.
+    """
     kept = folder / "tinyshakespeare.txt"
     if kept.is_file() and _sha256(content := kept.read_bytes()) == SHAKESPEARE_SHA256:
         return content.decode()
-    with urllib.request.urlopen(SHAKESPEARE_URL, timeout=DOWNLOAD_TIMEOUT_S) as response:
+    with urllib.request.urlopen(
+        SHAKESPEARE_URL, timeout=DOWNLOAD_TIMEOUT_S
+    ) as response:
         content = response.read()
     if _sha256(content) != SHAKESPEARE_SHA256:
-        raise ValueError(f"{SHAKESPEARE_URL} gave other bytes: sha256 {_sha256(content)}, not {SHAKESPEARE_SHA256}")
+        raise ValueError(
+            f"{SHAKESPEARE_URL} gave other bytes: sha256 {_sha256(content)}, not"
+            f" {SHAKESPEARE_SHA256}"
+        )
     try:
         _write_whole(kept, content)
     except OSError as error:
@@ -91,8 +108,9 @@ def _write_whole(path: Path, content: bytes) -> None:
 def _stdlib_text() -> str:
     """The first 1.1 million characters of the standard library's top modules, by name.
 
-    Modules with anything but printable ASCII are passed over, so that every Python gives the same 96 characters and a
-    checkpoint can be resumed on a machine with another one.
+    Modules with anything but printable ASCII are passed over, so that every Python
+    gives the same 96 characters and a checkpoint can be resumed on a machine with
+    another one.
     """
     text = ""
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
@@ -102,12 +120,16 @@ def _stdlib_text() -> str:
         if len(text) >= STDLIB_CHARACTERS:
             break
     if not text:
-        raise ValueError("this Python keeps no source of its standard library: pass --data FILE")
+        raise ValueError(
+            "this Python keeps no source of its standard library: pass --data FILE"
+        )
     return text[:STDLIB_CHARACTERS]
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back; `state` holds plain values, from which `restore_tokenizer` makes it again."""
+    """Text to token ids and back; `state` holds plain values, from which
+    `restore_tokenizer` makes it again.
+    """
 
     @property
     def vocab_size(self) -> int: ...
@@ -136,7 +158,10 @@ class CharTokenizer:
         try:
             return [self._ids[character] for character in text]
         except KeyError as error:
-            raise ValueError(f"the text has the character {error}, which this tokenizer does not know") from error
+            raise ValueError(
+                f"the text has the character {error}, which this tokenizer does not"
+                " know"
+            ) from error
 
     def decode(self, ids: list[int]) -> str:
         return "".join(self.characters[i] for i in ids)
@@ -146,9 +171,11 @@ class CharTokenizer:
 
 
 class BpeTokenizer:
-    """Byte-level byte-pair encoding: 256 bytes, then one token per merge, in the order they were learned.
+    """Byte-level byte-pair encoding: 256 bytes, then one token per merge, in the order
+    they were learned.
 
-    Any text can be encoded, since any text is bytes. Merges stay within the pieces that `PIECE` cuts.
+    Any text can be encoded, since any text is bytes. Merges stay within the pieces that
+    `PIECE` cuts.
     """
 
     def __init__(self, merges: list[tuple[int, int]]) -> None:
@@ -161,7 +188,9 @@ class BpeTokenizer:
 
     @classmethod
     def train(cls, text: str, vocab_size: int = BPE_VOCAB_SIZE) -> Self:
-        """Merge the commonest pair of neighbours again and again, until `vocab_size` or until none comes twice."""
+        """Merge the commonest pair of neighbours again and again, until `vocab_size` or
+        until none comes twice.
+        """
         counted = Counter(PIECE.findall(text))
         words = [list(piece.encode()) for piece in counted]
         times = list(counted.values())
@@ -194,13 +223,17 @@ class BpeTokenizer:
         return [i for piece in PIECE.findall(text) for i in self._encode_piece(piece)]
 
     def _encode_piece(self, piece: str) -> list[int]:
-        """The earliest learned merge first, as in training; remembered, since a text repeats its words."""
+        """The earliest learned merge first, as in training; remembered, since a text
+        repeats its words.
+        """
         known = self._pieces.get(piece)
         if known is not None:
             return known
         ids = list(piece.encode())
         while len(ids) > 1:
-            best = min(pairwise(ids), key=lambda pair: self._ids.get(pair, self.vocab_size))
+            best = min(
+                pairwise(ids), key=lambda pair: self._ids.get(pair, self.vocab_size)
+            )
             if best not in self._ids:
                 break
             ids = _merge(ids, best, self._ids[best])
@@ -208,7 +241,9 @@ class BpeTokenizer:
         return ids
 
     def decode(self, ids: list[int]) -> str:
-        """The text; bytes that are no UTF-8, as a model may make them up, become U+FFFD."""
+        """The text; bytes that are no UTF-8, as a model may make them up, become
+        U+FFFD.
+        """
         return b"".join(self._bytes[i] for i in ids).decode(errors="replace")
 
     def state(self) -> dict[str, Any]:
@@ -216,10 +251,14 @@ class BpeTokenizer:
 
 
 class Gpt2Tokenizer:
-    """GPT-2's own byte-pair encoding, 50257 tokens, from tiktoken, which downloads the table once."""
+    """GPT-2's own byte-pair encoding, 50257 tokens, from tiktoken, which downloads the
+    table once.
+    """
 
     def __init__(self) -> None:
-        """ImportError without tiktoken, OSError where its table cannot be downloaded."""
+        """ImportError without tiktoken, OSError where its table cannot be
+        downloaded.
+        """
         import tiktoken
 
         self._encoding = tiktoken.get_encoding("gpt2")
@@ -239,19 +278,27 @@ class Gpt2Tokenizer:
 
 
 def make_tokenizer(kind: str, text: str) -> Tokenizer:
-    """A `char` or `bpe` tokenizer for `text`; `bpe` is GPT-2's where tiktoken has it, else learned from the text."""
+    """A `char` or `bpe` tokenizer for `text`; `bpe` is GPT-2's where tiktoken has it,
+    else learned from the text.
+    """
     if kind == "char":
         return CharTokenizer.train(text)
     if find_spec("tiktoken"):
         try:
             return Gpt2Tokenizer()
         except OSError as error:
-            print(f"tiktoken cannot download GPT-2's tokens ({error}): learning tokens from the text", flush=True)
+            print(
+                f"tiktoken cannot download GPT-2's tokens ({error}): learning tokens"
+                " from the text",
+                flush=True,
+            )
     return BpeTokenizer.train(text)
 
 
 def restore_tokenizer(state: dict[str, Any]) -> Tokenizer:
-    """The tokenizer that gave `state`; ImportError or OSError where it is GPT-2's and tiktoken has not got it."""
+    """The tokenizer that gave `state`; ImportError or OSError where it is GPT-2's and
+    tiktoken has not got it.
+    """
     match state["kind"]:
         case "char":
             return CharTokenizer(state["characters"])

@@ -1,7 +1,9 @@
-"""Run `train.py` where PyTorch is: in this Python if it has it, else in a virtual environment made once and kept.
+"""Run `train.py` where PyTorch is: in this Python if it has it, else in a virtual
+environment made once and kept.
 
-`python3 launch.py ARGUMENTS OF train.py` needs nothing but the standard library. Environments are kept in
-`$GPUYARD_CACHE/envs`, by default under `~/.cache/gpuyard`; delete them as you like.
+`python3 launch.py ARGUMENTS OF train.py` needs nothing but the standard library.
+Environments are kept in `$GPUYARD_CACHE/envs`, by default under `~/.cache/gpuyard`;
+delete them as you like.
 """
 
 import fcntl
@@ -34,16 +36,20 @@ class PreparationError(Exception):
 
 
 def environment_python() -> Path:
-    """A Python that has what `requirements.txt` asks for, made now if there is none; PreparationError if that fails."""
+    """A Python that has what `requirements.txt` asks for, made now if there is none;
+    PreparationError if that fails.
+    """
     requirements = (FOLDER / "requirements.txt").read_text()
     if _satisfied(requirements):
         return Path(sys.executable)
     envs = cache_folder() / "envs"
     folder = envs / f"nanogpt-{_key(requirements)}"
-    python, complete = folder / "bin" / "python", folder / ".complete"
+    python = folder / "bin" / "python"
+    complete = folder / ".complete"
     envs.mkdir(parents=True, exist_ok=True)
     with _locked(envs / f".{folder.name}.lock") as lock:
-        # The Python that it was made with may be gone since, and its link in the environment then leads nowhere.
+        # The Python that it was made with may be gone since, and its link in the
+        # environment then leads nowhere.
         if not (complete.exists() and python.exists()):
             _build(folder, requirements, lock)
             complete.touch()
@@ -51,7 +57,9 @@ def environment_python() -> Path:
 
 
 def _satisfied(requirements: str) -> bool:
-    """Whether this Python has every `name==version` of `requirements`; of a version like 2.13.0+cpu, 2.13.0 counts."""
+    """Whether this Python has every `name==version` of `requirements`; of a version
+    like 2.13.0+cpu, 2.13.0 counts.
+    """
     for line in requirements.split():
         name, _, version = line.partition("==")
         try:
@@ -64,17 +72,26 @@ def _satisfied(requirements: str) -> bool:
 
 def _key(requirements: str) -> str:
     """Environments with the same key can stand for each other."""
-    parts = requirements, platform.python_version(), sysconfig.get_platform(), str(_has_gpu())
+    parts = (
+        requirements,
+        platform.python_version(),
+        sysconfig.get_platform(),
+        str(_has_gpu()),
+    )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:KEY_CHARACTERS]
 
 
 def _has_gpu() -> bool:
-    return Path("/proc/driver/nvidia").exists() or shutil.which("nvidia-smi") is not None
+    return (
+        Path("/proc/driver/nvidia").exists() or shutil.which("nvidia-smi") is not None
+    )
 
 
 @contextmanager
 def _locked(path: Path) -> Generator[int]:
-    """Hold the lock on the file `path`, after a line if that takes waiting; its descriptor."""
+    """Hold the lock on the file `path`, after a line if that takes waiting; its
+    descriptor.
+    """
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -85,36 +102,63 @@ def _locked(path: Path) -> Generator[int]:
 
 
 def _build(folder: Path, requirements: str, lock: int) -> None:
-    """Make the environment in `folder`, in place since environments cannot be moved; PreparationError if that fails."""
+    """Make the environment in `folder`, in place since environments cannot be moved;
+    PreparationError if that fails.
+    """
     if not (find_spec("venv") and find_spec("ensurepip")):
         raise PreparationError(
-            f"{sys.executable} cannot make virtual environments: install python3-venv (apt install python3-venv), "
-            f"or give this Python {' '.join(requirements.split())}"
+            f"{sys.executable} cannot make virtual environments: install python3-venv"
+            " (apt install python3-venv), or give this Python"
+            f" {' '.join(requirements.split())}"
         )
-    _say(f"preparing the environment (once): {' '.join(requirements.split()).replace('==', ' ')} …")
+    _say(
+        "preparing the environment (once):"
+        f" {' '.join(requirements.split()).replace('==', ' ')} …"
+    )
     started = time.monotonic()
     if folder.exists():
         shutil.rmtree(folder)
     _run([sys.executable, "-m", "venv", str(folder)], lock)
     pip = [str(folder / "bin" / "python"), "-m", "pip"]
-    # PyPI's PyTorch for Linux brings gigabytes of CUDA, which only a GPU needs; but who has named an index means it.
+    # PyPI's PyTorch for Linux brings gigabytes of CUDA, which only a GPU needs; but who
+    # has named an index means it.
     index = [] if _has_gpu() or _own_index(pip) else ["--extra-index-url", CPU_INDEX]
-    _run([*pip, "install", "-qq", "--no-input", *index, "-r", str(FOLDER / "requirements.txt")], lock)
+    _run(
+        [
+            *pip,
+            "install",
+            "-qq",
+            "--no-input",
+            *index,
+            "-r",
+            str(FOLDER / "requirements.txt"),
+        ],
+        lock,
+    )
     _say(f"environment ready in {time.monotonic() - started:.0f} s")
 
 
 def _own_index(pip: list[str]) -> bool:
     """Whether pip's configuration or its variables say where packages come from."""
-    lines = subprocess.run([*pip, "config", "list"], capture_output=True, text=True, check=False).stdout.splitlines()
+    lines = subprocess.run(
+        [*pip, "config", "list"], capture_output=True, text=True, check=False
+    ).stdout.splitlines()
     names = {line.partition("=")[0].rpartition(".")[2] for line in lines}
-    return not names.isdisjoint({"index-url", "extra-index-url", "find-links", "no-index"})
+    return not names.isdisjoint(
+        {"index-url", "extra-index-url", "find-links", "no-index"}
+    )
 
 
 def _run(command: list[str], lock: int) -> None:
-    """Run `command` to its end; it inherits the lock, so that if we are killed no other run builds beside it."""
+    """Run `command` to its end; it inherits the lock, so that if we are killed no other
+    run builds beside it.
+    """
     code = subprocess.run(command, pass_fds=[lock], check=False).returncode
     if code:
-        raise PreparationError(f"the environment could not be prepared: {' '.join(command)} failed with code {code}")
+        raise PreparationError(
+            f"the environment could not be prepared: {' '.join(command)} failed with"
+            f" code {code}"
+        )
 
 
 def _say(line: str) -> None:
@@ -123,14 +167,16 @@ def _say(line: str) -> None:
 
 def main() -> NoReturn:
     """Become `train.py`, with the arguments given."""
-    # Asked for a checkpoint before there is anything to save; train.py, which inherits this, listens from its start.
+    # Asked for a checkpoint before there is anything to save; train.py, which inherits
+    # this, listens from its start.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     parse()  # a wrong argument is better told before a long download than after
     try:
         python = environment_python()
     except (PreparationError, OSError) as error:
         sys.exit(f"launch.py: error: {error}")
-    # The environment goes without NumPy, which training does not need and PyTorch misses aloud.
+    # The environment goes without NumPy, which training does not need and PyTorch
+    # misses aloud.
     os.environ.setdefault("PYTHONWARNINGS", "ignore:Failed to initialize NumPy")
     os.execv(python, [str(python), str(FOLDER / "train.py"), *sys.argv[1:]])
 

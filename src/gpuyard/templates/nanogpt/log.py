@@ -1,4 +1,6 @@
-"""What training tells: lines for people, TensorBoard's curves where it is installed, and metrics for a job's owner."""
+"""What training tells: lines for people, TensorBoard's curves where it is installed,
+and metrics for a job's owner.
+"""
 
 import json
 import os
@@ -11,7 +13,8 @@ def say(line: str) -> None:
 
 
 class Log:
-    """Reports on a run of `total` steps, at the first one here and then `every` so many.
+    """Reports on a run of `total` steps, at the first one here and then `every` so
+    many.
 
     TensorBoard's files go to `folder`/tensorboard.
     """
@@ -19,33 +22,56 @@ class Log:
     def __init__(self, folder: Path, total: int, every: int, done: int) -> None:
         self._total = total
         self._every = every
-        self._steps, self._tokens, self._seconds = 0, 0, 0.0  # since the last line
+        self._steps = 0
+        self._tokens = 0
+        self._seconds = 0.0  # since the last line
         self._first = done + 1
-        # Whoever runs this as a job reads its progress from these lines; alone they would only be noise.
+        # Whoever runs this as a job reads its progress from these lines; alone they
+        # would only be noise.
         self._metrics = bool(os.environ.get("GPUYARD_JOB_ID"))
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             self._board = None
         else:
-            # Steps that were logged after the checkpoint and are now done again are taken out of the curves.
+            # Steps that were logged after the checkpoint and are now done again are
+            # taken out of the curves.
             self._board = SummaryWriter(folder / "tensorboard", purge_step=self._first)
 
-    def step(self, step: int, loss: float, lr: float, tokens: int, seconds: float) -> None:
-        """Note a step of `tokens` tokens and its loss in nats; every so often, a line on the steps since the last."""
-        self._steps, self._tokens, self._seconds = self._steps + 1, self._tokens + tokens, self._seconds + seconds
+    def step(
+        self, step: int, loss: float, lr: float, tokens: int, seconds: float
+    ) -> None:
+        """Note a step of `tokens` tokens and its loss in nats; every so often, a line
+        on the steps since the last.
+        """
+        self._steps = self._steps + 1
+        self._tokens = self._tokens + tokens
+        self._seconds = self._seconds + seconds
         if step % self._every and step not in (self._first, self._total):
             return
         tokens_per_s = self._tokens / self._seconds
-        say(f"iter {step}: loss {loss:.4f}, time {self._seconds / self._steps * 1000:.2f}ms, lr {lr:.1e}")
+        say(
+            f"iter {step}: loss {loss:.4f}, time"
+            f" {self._seconds / self._steps * 1000:.2f}ms, lr {lr:.1e}"
+        )
         if self._metrics:
-            metrics = {"step": step, "total": self._total, "loss": loss, "lr": lr, "tokens_per_s": round(tokens_per_s)}
+            metrics = {
+                "step": step,
+                "total": self._total,
+                "loss": loss,
+                "lr": lr,
+                "tokens_per_s": round(tokens_per_s),
+            }
             say(f"GPUYARD_METRIC {json.dumps(metrics)}")
         self._plot(step, {"loss/batch": loss, "lr": lr, "tokens_per_s": tokens_per_s})
-        self._steps, self._tokens, self._seconds = 0, 0, 0.0
+        self._steps = 0
+        self._tokens = 0
+        self._seconds = 0.0
 
     def evaluation(self, step: int, train_loss: float, val_loss: float) -> None:
-        """One line on an evaluation: mean losses in nats on text that is trained on and on text that is not."""
+        """One line on an evaluation: mean losses in nats on text that is trained on and
+        on text that is not.
+        """
         say(f"step {step}: train loss {train_loss:.4f}, val loss {val_loss:.4f}")
         self._plot(step, {"loss/train": train_loss, "loss/val": val_loss})
 

@@ -1,4 +1,6 @@
-"""A GPT: a decoder-only transformer with pre-norm blocks, learned positions and one embedding for input and output."""
+"""A GPT: a decoder-only transformer with pre-norm blocks, learned positions and one
+embedding for input and output.
+"""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +12,9 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """The shape of a model; the defaults are those of GPT-2 small (124.4 million parameters)."""
+    """The shape of a model; the defaults are those of GPT-2 small (124.4 million
+    parameters).
+    """
 
     vocab_size: int = 50257
     block_size: int = 1024
@@ -21,7 +25,10 @@ class GPTConfig:
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
-            raise ValueError(f"width must be a multiple of heads, and {self.width} is not one of {self.heads}")
+            raise ValueError(
+                f"width must be a multiple of heads, and {self.width} is not one of"
+                f" {self.heads}"
+            )
 
 
 class CausalSelfAttention(nn.Module):
@@ -38,14 +45,20 @@ class CausalSelfAttention(nn.Module):
         """(batch, time, width) -> (batch, time, width)."""
         batch, time, width = x.shape
         # (batch, time, 3 * width) -> three of (batch, heads, time, width / heads)
-        q, k, v = self.qkv(x).view(batch, time, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.qkv(x)
+            .view(batch, time, 3, self.heads, width // self.heads)
+            .permute(2, 0, 3, 1, 4)
+        )
         dropout = self.dropout if self.training else 0.0
         y = scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
         return self.out(y.transpose(1, 2).reshape(batch, time, width))
 
 
 class Block(nn.Module):
-    """Attention, then a two-layer perceptron, each normalised on the way in and added to what came."""
+    """Attention, then a two-layer perceptron, each normalised on the way in and added
+    to what came.
+    """
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -81,8 +94,11 @@ class GPT(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        """Draw the weights as GPT-2 does: N(0, 0.02), the layers that write into the residual stream scaled down."""
-        # Each block adds to the stream twice; without this its variance would grow with depth.
+        """Draw the weights as GPT-2 does: N(0, 0.02), the layers that write into the
+        residual stream scaled down.
+        """
+        # Each block adds to the stream twice; without this its variance would grow with
+        # depth.
         residual_std = 0.02 / math.sqrt(2 * self.config.layers)
         for name, parameter in self.named_parameters():
             if parameter.dim() >= 2:
@@ -95,13 +111,20 @@ class GPT(nn.Module):
         """How many numbers are trained; the shared embedding counts once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
-    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Logits (batch, time, vocab_size) for `tokens` (batch, time <= block_size), and with `targets` (batch, time)
-        their mean cross-entropy in nats."""
+    def forward(
+        self, tokens: Tensor, targets: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Logits (batch, time, vocab_size) for `tokens` (batch, time <= block_size),
+        and with `targets` (batch, time) their mean cross-entropy in nats.
+        """
         time = tokens.shape[1]
         if time > self.config.block_size:
-            raise ValueError(f"{time} tokens are more than the block of {self.config.block_size}")
-        x = self.tokens(tokens) + self.positions(torch.arange(time, device=tokens.device))
+            raise ValueError(
+                f"{time} tokens are more than the block of {self.config.block_size}"
+            )
+        x = self.tokens(tokens) + self.positions(
+            torch.arange(time, device=tokens.device)
+        )
         x = self.dropout(x)
         for block in self.blocks:
             x = block(x)
@@ -111,8 +134,12 @@ class GPT(nn.Module):
         return logits, cross_entropy(logits.flatten(0, 1), targets.flatten())
 
     @torch.no_grad()
-    def generate(self, tokens: Tensor, count: int, temperature: float = 1.0, top_k: int = 50) -> Tensor:
-        """`tokens` (batch, time) continued by `count` tokens drawn one by one from the `top_k` likeliest."""
+    def generate(
+        self, tokens: Tensor, count: int, temperature: float = 1.0, top_k: int = 50
+    ) -> Tensor:
+        """`tokens` (batch, time) continued by `count` tokens drawn one by one from the
+        `top_k` likeliest.
+        """
         for _ in range(count):
             logits, _ = self(tokens[:, -self.config.block_size :])
             logits = logits[:, -1] / temperature

@@ -27,8 +27,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "eval_every": 100,
         "save_every": 50,
     },
-    # GPT-2 small for a 16 GB T4: 4 batches make a step, since one of 8 x 1024 tokens takes about 10 GB in half
-    # precision (reckoned: 2 for weights and optimiser, 4.4 kept for the gradients, 3.3 for those of the logits).
+    # GPT-2 small for a 16 GB T4: 4 batches make a step, since one of 8 x 1024 tokens
+    # takes about 10 GB in half precision (reckoned: 2 for weights and optimiser, 4.4
+    # kept for the gradients, 3.3 for those of the logits).
     "gpt2": {
         "tokenizer": "bpe",
         "steps": 3000,
@@ -69,15 +70,21 @@ class Options(argparse.Namespace):
     keep: int
 
     def learning_rate(self, step: int) -> float:
-        """The rate for the step after `step` steps: up in a line over `warmup`, then half a cosine down to `min_lr`."""
+        """The rate for the step after `step` steps: up in a line over `warmup`, then
+        half a cosine down to `min_lr`.
+        """
         if step < self.warmup:
             return self.lr * (step + 1) / self.warmup
         done = (step - self.warmup) / max(1, self.steps - self.warmup)
-        return self.min_lr + (self.lr - self.min_lr) * (1 + math.cos(math.pi * done)) / 2
+        return (
+            self.min_lr + (self.lr - self.min_lr) * (1 + math.cos(math.pi * done)) / 2
+        )
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser whose complaint is one line, without the usage of all options above it."""
+    """An argument parser whose complaint is one line, without the usage of all options
+    above it.
+    """
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}\n")
@@ -92,7 +99,10 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     parser.set_defaults(**DEFAULTS.get(chosen.size, {}))
     options = parser.parse_args(arguments, Options())
     if options.min_lr > options.lr:
-        parser.error(f"argument --min-lr: must be at most --lr ({options.lr:g}), not {options.min_lr:g}")
+        parser.error(
+            f"argument --min-lr: must be at most --lr ({options.lr:g}), not"
+            f" {options.min_lr:g}"
+        )
     return options
 
 
@@ -104,13 +114,37 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--size", choices=sorted(SHAPES), default="baby", help="the model and the defaults of all that follows")
-    add("--data", default="shakespeare", help="shakespeare, stdlib (Python's own source) or the path of a text file")
+    add(
+        "--size",
+        choices=sorted(SHAPES),
+        default="baby",
+        help="the model and the defaults of all that follows",
+    )
+    add(
+        "--data",
+        default="shakespeare",
+        help="shakespeare, stdlib (Python's own source) or the path of a text file",
+    )
     add("--tokenizer", choices=["char", "bpe"], help="characters, or byte pairs")
-    add("--out", type=Path, default=Path("out"), help="folder of the checkpoints and of TensorBoard's logs")
+    add(
+        "--out",
+        type=Path,
+        default=Path("out"),
+        help="folder of the checkpoints and of TensorBoard's logs",
+    )
     resume = os.environ.get("GPUYARD_RESUME_FROM") or None
-    add("--resume", type=Path, default=resume, help="checkpoint to go on from, or a folder: then its newest")
-    add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto: a GPU if there is one")
+    add(
+        "--resume",
+        type=Path,
+        default=resume,
+        help="checkpoint to go on from, or a folder: then its newest",
+    )
+    add(
+        "--device",
+        choices=["auto", "cpu", "cuda"],
+        default="auto",
+        help="auto: a GPU if there is one",
+    )
     add("--seed", type=_whole(0), default=1337, help="of weights and batches")
     add("--steps", type=_whole(1), help="steps in all, with those before --resume")
     add("--batch-size", type=_whole(1), help="blocks in a batch")
@@ -121,7 +155,11 @@ def _parser() -> argparse.ArgumentParser:
         type=_number(float, lambda x: 0 <= x < 1, "a number from 0 up to 1"),
         help="share of activations left out",
     )
-    add("--lr", type=_number(float, lambda x: 0 < x < math.inf, "a number above 0"), help="highest learning rate")
+    add(
+        "--lr",
+        type=_number(float, lambda x: 0 < x < math.inf, "a number above 0"),
+        help="highest learning rate",
+    )
     add(
         "--min-lr",
         type=_number(float, lambda x: 0 <= x < math.inf, "a number of 0 or more"),
@@ -131,16 +169,25 @@ def _parser() -> argparse.ArgumentParser:
     add("--log-every", type=_whole(1), default=10, help="steps between two lines")
     add("--eval-every", type=_whole(1), help="steps between two evaluations")
     add("--save-every", type=_whole(1), help="steps between two checkpoints")
-    add("--keep", type=_whole(1), default=3, help="checkpoints to keep; older ones are deleted")
+    add(
+        "--keep",
+        type=_whole(1),
+        default=3,
+        help="checkpoints to keep; older ones are deleted",
+    )
     return parser
 
 
 def _whole(least: int) -> Callable[[str], float]:
     """A reader of whole numbers, of 64 bits since PyTorch's are."""
-    return _number(int, lambda n: least <= n < 2**63, f"a whole number from {least} to 2**63 - 1")
+    return _number(
+        int, lambda n: least <= n < 2**63, f"a whole number from {least} to 2**63 - 1"
+    )
 
 
-def _number(kind: type[float], fits: Callable[[float], bool], words: str) -> Callable[[str], float]:
+def _number(
+    kind: type[float], fits: Callable[[float], bool], words: str
+) -> Callable[[str], float]:
     """A reader of numbers that fit; `words` say which do."""
 
     def read(text: str) -> float:

@@ -1,4 +1,4 @@
-"""Batches of checks: what runs at once, behind one barrier."""
+"""Batches, and their checks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -7,95 +7,132 @@ from typing import Any
 import sqlalchemy as sa
 
 from gpuyard.domain.ids import new_id
-from gpuyard.verification.records.base import Records
+from gpuyard.verification.records.base import RecordsBase
 from gpuyard.verification.records.executors import ExecutorRecord
 from gpuyard.verification.tables import batches, checks, executors, workloads
 
 Row = Mapping[str, Any]
-Standing = Callable[[ExecutorRecord | None, Row], ExecutorRecord]
+RecordAfter = Callable[[ExecutorRecord | None, Row], ExecutorRecord]
 
 
-class BatchRecords(Records):
-    """Batches and their checks. A row has the columns of its table."""
+class BatchRecords(RecordsBase):
+    """Batches and their checks, as rows with the columns of their tables."""
 
     def new_batch(self, holder: str) -> str:
-        """Begin a batch of the process `holder`; its id."""
+        """Create a batch of the process `holder`; returns its id."""
         batch_id = new_id("batch")
         with self.database.writing() as tx:
-            tx.execute(batches.insert().values(id=batch_id, holder=holder, created_at=self._now()))
+            tx.execute(
+                batches.insert().values(
+                    id=batch_id, holder=holder, created_at=self._now()
+                )
+            )
         return batch_id
 
     def release_batch(self, batch_id: str) -> None:
-        """Do this before the first seed goes out: what the batch's workloads have left is never used."""
+        """Mark a batch as released, before the first seed is sent.
+
+        From now on the unused samples of its workloads are never used.
+        """
         with self.database.writing() as tx:
             _release(tx, batch_id, self._now())
 
     def end_batch(self, batch_id: str, outcome: str) -> None:
-        """End it, released or not; once it is over it keeps its outcome."""
+        """Close a batch, released or not. A closed batch keeps its outcome."""
         now = self._now()
         with self.database.writing() as tx:
             _release(tx, batch_id, now)
-            over = batches.update().where(batches.c.id == batch_id, batches.c.ended_at.is_(None))
+            over = batches.update().where(
+                batches.c.id == batch_id, batches.c.ended_at.is_(None)
+            )
             tx.execute(over.values(ended_at=now, outcome=outcome))
 
-    def open_batches(self, holder: str | None = None) -> list[Row]:
-        """Those that are not over, of one process or of all, oldest first."""
-        wanted = sa.select(batches).where(batches.c.ended_at.is_(None)).order_by(batches.c.created_at, batches.c.id)
-        return self._rows(wanted if holder is None else wanted.where(batches.c.holder == holder))
+    def open_batches(self) -> list[Row]:
+        """The batches that are not closed, oldest first."""
+        wanted = (
+            sa.select(batches)
+            .where(batches.c.ended_at.is_(None))
+            .order_by(batches.c.created_at, batches.c.id)
+        )
+        return self._rows(wanted)
 
     def batch(self, batch_id: str) -> Row | None:
         """One batch."""
-        return next(iter(self._rows(sa.select(batches).where(batches.c.id == batch_id))), None)
+        return next(
+            iter(self._rows(sa.select(batches).where(batches.c.id == batch_id))), None
+        )
 
     def add_checks(self, rows: Sequence[Row]) -> None:
-        """Add checks, each with its `id`, as its sample has it, `batch_id`, `executor`, `gpu_class`, `sample_id` and
-        `state`, and whatever else is known; `created_at` is now."""
+        """Add checks, created now.
+
+        Each row needs `id` (that of its sample), `batch_id`, `executor`, `gpu_class`,
+        `sample_id` and `state`.
+        """
         now = self._now()
         if rows:
             with self.database.writing() as tx:
                 for row in rows:
-                    tx.execute(checks.insert().values({"created_at": now, "scored": False, **row}))
+                    tx.execute(
+                        checks.insert().values(
+                            {"created_at": now, "scored": False, **row}
+                        )
+                    )
 
-    def close_checks(self, rows: Sequence[Row], standing: Standing) -> None:
-        """Write down how checks ended, and what that makes of their executors, all in one go.
+    def close_checks(self, rows: Sequence[Row], record_after: RecordAfter) -> None:
+        """Store how checks ended and update their executors, in one transaction.
 
-        `standing` gives an executor's record after a check, from the one before (None: there is none) and the check's
-        row. A check that was closed before changes nothing.
+        `record_after` returns an executor's new record from the old one (None: there is
+        none) and the check's row. A check that was closed before changes nothing.
         """
         with self.database.writing(lock="executors") as tx:
             for row in rows:
-                first = checks.update().where(checks.c.id == row["id"], checks.c.scored.is_(False))
-                if tx.execute(first.values(scored=True, **row)).rowcount:
-                    _stand(tx, row, standing)
+                unscored = checks.update().where(
+                    checks.c.id == row["id"], checks.c.scored.is_(False)
+                )
+                if tx.execute(unscored.values(scored=True, **row)).rowcount:
+                    _update_executor(tx, row, record_after)
 
     def check(self, check_id: str) -> Row | None:
         """One check."""
-        return next(iter(self._rows(sa.select(checks).where(checks.c.id == check_id))), None)
+        return next(
+            iter(self._rows(sa.select(checks).where(checks.c.id == check_id))), None
+        )
 
     def checks_of(self, batch_id: str) -> list[Row]:
         """The checks of a batch."""
-        return self._rows(sa.select(checks).where(checks.c.batch_id == batch_id).order_by(checks.c.id))
+        return self._rows(
+            sa.select(checks).where(checks.c.batch_id == batch_id).order_by(checks.c.id)
+        )
 
     def checks_by(self, executor: str, limit: int = 100) -> list[Row]:
         """An executor's checks, newest first."""
         newest = (checks.c.created_at.desc(), checks.c.id.desc())
-        return self._rows(sa.select(checks).where(checks.c.executor == executor).order_by(*newest).limit(limit))
+        return self._rows(
+            sa.select(checks)
+            .where(checks.c.executor == executor)
+            .order_by(*newest)
+            .limit(limit)
+        )
 
     def _rows(self, statement: sa.Select[Any]) -> list[Row]:
         with self.database.reading() as tx:
             return [dict(row) for row in tx.execute(statement).mappings()]
 
 
-def _stand(tx: sa.Connection, row: Row, standing: Standing) -> None:
+def _update_executor(tx: sa.Connection, row: Row, record_after: RecordAfter) -> None:
     mine = executors.c.name == row["executor"]
     known = tx.execute(sa.select(executors).where(mine)).mappings().first()
-    record = standing(ExecutorRecord(**known) if known else None, row)
+    record = record_after(ExecutorRecord(**known) if known else None, row)
     tx.execute(executors.delete().where(mine))
     tx.execute(executors.insert().values(**asdict(record)))
 
 
 def _release(tx: sa.Connection, batch_id: str, now: float) -> None:
-    held = batches.update().where(batches.c.id == batch_id, batches.c.released_at.is_(None))
+    held = batches.update().where(
+        batches.c.id == batch_id, batches.c.released_at.is_(None)
+    )
     tx.execute(held.values(released_at=now))
-    bound = workloads.update().where(workloads.c.batch_id == batch_id, workloads.c.retired_at.is_(None))
+    bound = workloads.update().where(
+        workloads.c.batch_id == batch_id, workloads.c.retired_at.is_(None)
+    )
     tx.execute(bound.values(retired_at=now))

@@ -1,4 +1,4 @@
-"""Events: what the pipelines did and what they lacked, every one with its class."""
+"""Events: what the pipelines did and what they lacked, each with its class."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from gpuyard.verification.classes import Class
-from gpuyard.verification.records.base import Records
+from gpuyard.verification.records.base import RecordsBase
 from gpuyard.verification.tables import events
 
 DAY_S = 86400.0
 
 
-class Kind(StrEnum):
+class EventKind(StrEnum):
     """What an event is about."""
 
     GENERATION = "LLM_PROMPT_GENERATION"
@@ -24,7 +24,7 @@ class Kind(StrEnum):
     BATCH = "VERIFICATION_BATCH"
 
 
-class Subtype(StrEnum):
+class EventSubtype(StrEnum):
     """What happened."""
 
     STARTED = "STARTED"
@@ -40,13 +40,15 @@ class Subtype(StrEnum):
     TRUSTED_NOT_CONFIGURED = "TRUSTED_NOT_CONFIGURED"
 
 
-# They would be true at every turn, so a class says each of them once a day.
-_ONCE_A_DAY = frozenset({Subtype.INSUFFICIENT_PROMPTS, Subtype.TRUSTED_NOT_CONFIGURED})
+# These would be recorded at every turn, so each class records them once a day.
+_ONCE_A_DAY = frozenset(
+    {EventSubtype.INSUFFICIENT_PROMPTS, EventSubtype.TRUSTED_NOT_CONFIGURED}
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """An event. `gpu_class` is a class's name."""
+class PipelineEvent:
+    """An event. `gpu_class` is the name of its class."""
 
     seq: int
     at: float
@@ -58,7 +60,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class EventCount:
-    """How many events of one sort of a class are kept, and when the last one was."""
+    """How many events of one kind a class has, and when the last one was."""
 
     kind: str
     subtype: str
@@ -66,37 +68,74 @@ class EventCount:
     last_at: float
 
 
-class EventRecords(Records):
-    """Events of each class."""
+class EventRecords(RecordsBase):
+    """The events of each class."""
 
-    def event(self, kind: Kind, subtype: Subtype, cls: Class, **data: Any) -> bool:
-        """Record an event; False when it is one of those told once a day, and was told within one."""
-        now, once = self._now(), subtype in _ONCE_A_DAY
-        row = {"at": now, "kind": kind.value, "subtype": subtype.value, "gpu_class": cls.value, "data": data}
+    def event(
+        self, kind: EventKind, subtype: EventSubtype, cls: Class, **data: Any
+    ) -> bool:
+        """Record an event; returns whether it was recorded.
+
+        Some kinds are recorded at most once a day.
+        """
+        now = self._now()
+        once = subtype in _ONCE_A_DAY
+        row = {
+            "at": now,
+            "kind": kind.value,
+            "subtype": subtype.value,
+            "gpu_class": cls.value,
+            "data": data,
+        }
         told = sa.exists().where(
-            events.c.subtype == subtype.value, events.c.gpu_class == cls.value, events.c.at > now - DAY_S
+            events.c.subtype == subtype.value,
+            events.c.gpu_class == cls.value,
+            events.c.at > now - DAY_S,
         )
-        with self.database.writing(lock=f"events {subtype} {cls}" if once else None) as tx:
+        with self.database.writing(
+            lock=f"events {subtype} {cls}" if once else None
+        ) as tx:
             if once and tx.scalar(sa.select(told)):
                 return False
             tx.execute(events.insert().values(row))
             return True
 
-    def events(self, cls: Class | None = None, after: int = 0, limit: int = 1000) -> list[Event]:
-        """Events after number `after`, oldest first, of one class or of all."""
-        wanted = sa.select(events).where(events.c.seq > after).order_by(events.c.seq).limit(limit)
+    def events(
+        self, cls: Class | None = None, after: int = 0, limit: int = 1000
+    ) -> list[PipelineEvent]:
+        """The events after number `after`, oldest first, of one class or of all."""
+        wanted = (
+            sa.select(events)
+            .where(events.c.seq > after)
+            .order_by(events.c.seq)
+            .limit(limit)
+        )
         if cls is not None:
             wanted = wanted.where(events.c.gpu_class == cls.value)
         with self.database.reading() as tx:
-            return [Event(**row) for row in tx.execute(wanted).mappings()]
+            return [PipelineEvent(**row) for row in tx.execute(wanted).mappings()]
 
     def event_counts(self, cls: Class) -> list[EventCount]:
-        """The class's events by sort."""
+        """How many events of each kind a class has."""
         wanted = (
-            sa.select(events.c.kind, events.c.subtype, sa.func.count(), sa.func.max(events.c.at))
+            sa.select(
+                events.c.kind,
+                events.c.subtype,
+                sa.func.count(),
+                sa.func.max(events.c.at),
+            )
             .where(events.c.gpu_class == cls.value)
             .group_by(events.c.kind, events.c.subtype)
             .order_by(events.c.kind, events.c.subtype)
         )
         with self.database.reading() as tx:
             return [EventCount(*row) for row in tx.execute(wanted)]
+
+    def remove_events(self, cls: Class, before: float) -> None:
+        """Remove the class's events from before then."""
+        with self.database.writing() as tx:
+            tx.execute(
+                events.delete().where(
+                    events.c.gpu_class == cls.value, events.c.at < before
+                )
+            )

@@ -1,4 +1,4 @@
-"""Series: files of prompts that only we know. Each may serve many workloads, until it is retired."""
+"""Series: secret files of prompts, each used in many workloads until it is retired."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,63 +7,91 @@ import sqlalchemy as sa
 
 from gpuyard.domain.ids import new_id
 from gpuyard.verification.classes import Class
-from gpuyard.verification.records.base import Records
+from gpuyard.verification.records.base import RecordsBase
 from gpuyard.verification.tables import series, uploads
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A series, and the SHA-256 of its file."""
+    """A series. `blob`: the SHA-256 of its file."""
 
     id: str
     blob: str
 
 
-class SeriesRecords(Records):
-    """Series of each class."""
+class SeriesRecords(RecordsBase):
+    """The series of each class."""
 
     def series_count(self, cls: Class) -> int:
-        """How many there are that are not retired."""
+        """How many series are not retired."""
         with self.database.reading() as tx:
             return _count(tx, cls)
 
     def series(self, cls: Class) -> list[Series]:
-        """Those that may be sampled, oldest first."""
-        wanted = sa.select(series.c.id, series.c.blob).where(*_live(cls)).order_by(series.c.created_at, series.c.id)
+        """The series that may be sampled, oldest first."""
+        wanted = (
+            sa.select(series.c.id, series.c.blob)
+            .where(*_live(cls))
+            .order_by(series.c.created_at, series.c.id)
+        )
         with self.database.reading() as tx:
             return [Series(*row) for row in tx.execute(wanted)]
 
     def series_room(self, cls: Class, most: int) -> int:
-        """How many can be added: up to `most` of them, and in place of those that were used."""
+        """How many series can be added.
+
+        There can be `most` of them, and used ones can be replaced.
+        """
         with self.database.reading() as tx:
-            used = tx.scalar(sa.select(sa.func.count()).select_from(series).where(*_live(cls), _USED)) or 0
+            used = (
+                tx.scalar(
+                    sa.select(sa.func.count())
+                    .select_from(series)
+                    .where(*_live(cls), _USED)
+                )
+                or 0
+            )
             return max(most - _count(tx, cls) + used, 0)
 
-    def add_series(self, cls: Class, blobs: Sequence[str], generator_version: int, most: int) -> int:
-        """Add series whose files are `blobs`, but for those that there are; there are never more than `most`: the
-        oldest used ones are retired for them, and what has no room is left out. Returns how many were added."""
+    def add_series(
+        self, cls: Class, blobs: Sequence[str], generator_version: int, most: int
+    ) -> int:
+        """Add series with these files; returns how many were added.
+
+        Files that exist already are skipped. There are never more than `most` series:
+        the oldest used ones are retired for new ones, and what has no room is left out.
+        """
         now = self._now()
         with self.database.writing(lock=f"series {cls}") as tx:
-            known = set(tx.execute(sa.select(series.c.blob).where(series.c.blob.in_(blobs))).scalars())
+            known = set(
+                tx.execute(
+                    sa.select(series.c.blob).where(series.c.blob.in_(blobs))
+                ).scalars()
+            )
             blobs = [blob for blob in dict.fromkeys(blobs) if blob not in known]
             excess = _count(tx, cls) + len(blobs) - most
             retired = _retire_oldest(tx, cls, excess, now) if excess > 0 else 0
             added = blobs[: max(len(blobs) - max(excess - retired, 0), 0)]
-            rows = [{"id": new_id("series"), "gpu_class": cls.value, "blob": blob, "created_at": now,
-                     "generator_version": generator_version} for blob in added]  # fmt: skip
+            rows = [
+                {
+                    "id": new_id("series"),
+                    "gpu_class": cls.value,
+                    "blob": blob,
+                    "created_at": now,
+                    "generator_version": generator_version,
+                }
+                for blob in added
+            ]
             if rows:
                 tx.execute(series.insert(), rows)
                 tx.execute(uploads.delete().where(uploads.c.blob.in_(added)))
         return len(rows)
 
-    def retire_oldest(self, cls: Class, count: int) -> int:
-        """Retire so many of the oldest series that were used; returns how many there were."""
-        with self.database.writing(lock=f"series {cls}") as tx:
-            return _retire_oldest(tx, cls, count, self._now())
-
     def retire_series(self, series_id: str) -> None:
-        """Sample a series no more: its file is gone, or spoiled."""
-        one = series.update().where(series.c.id == series_id, series.c.retired_at.is_(None))
+        """Stop sampling a series, because its file is gone or damaged."""
+        one = series.update().where(
+            series.c.id == series_id, series.c.retired_at.is_(None)
+        )
         with self.database.writing() as tx:
             tx.execute(one.values(retired_at=self._now()))
 
@@ -76,9 +104,19 @@ def _live(cls: Class) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def _count(tx: sa.Connection, cls: Class) -> int:
-    return tx.scalar(sa.select(sa.func.count()).select_from(series).where(*_live(cls))) or 0
+    return (
+        tx.scalar(sa.select(sa.func.count()).select_from(series).where(*_live(cls)))
+        or 0
+    )
 
 
 def _retire_oldest(tx: sa.Connection, cls: Class, count: int, now: float) -> int:
-    oldest = sa.select(series.c.id).where(*_live(cls), _USED).order_by(series.c.created_at, series.c.id).limit(count)
-    return tx.execute(series.update().where(series.c.id.in_(oldest)).values(retired_at=now)).rowcount
+    oldest = (
+        sa.select(series.c.id)
+        .where(*_live(cls), _USED)
+        .order_by(series.c.created_at, series.c.id)
+        .limit(count)
+    )
+    return tx.execute(
+        series.update().where(series.c.id.in_(oldest)).values(retired_at=now)
+    ).rowcount

@@ -1,1 +1,1 @@
-"""What runs on an executor's machine: Python's standard library, and nothing of ours."""
+"""The solver: runs on the executor, with the standard library and nothing of ours."""

@@ -1,4 +1,4 @@
-"""How messages are written: JSON objects, one a line; files as canonical JSON, zipped and cut into pieces."""
+"""How messages are written: JSON objects, one a line; files are zipped and split."""
 
 import base64
 import gzip
@@ -10,21 +10,23 @@ Message = dict[str, Any]
 
 
 def line(message: Message) -> bytes:
-    """A message with its end of line."""
+    """A message with its line end."""
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
 def canonical(document: Any) -> bytes:
-    """The one way to write a document as JSON: keys sorted, no spaces, UTF-8.
+    """Write a document as canonical JSON: sorted keys, no spaces, UTF-8.
 
-    Half a surrogate pair, which no UTF-8 can hold, becomes a question mark.
+    Half a surrogate pair, which UTF-8 cannot represent, becomes a question mark.
     """
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(
+        document, sort_keys=True, separators=(",", ":"), ensure_ascii=False
+    )
     return text.encode("utf-8", errors="replace")
 
 
 def pieces(kind: str, data: bytes, size: int) -> Iterator[Message]:
-    """A file as messages of `kind`, each with at most `size` bytes of the zipped file."""
+    """Split a zipped file into messages of at most `size` bytes each."""
     zipped = gzip.compress(data, 6, mtime=0)
     cuts = range(0, len(zipped), size)
     for part, start in enumerate(cuts):

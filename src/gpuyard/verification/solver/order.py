@@ -1,4 +1,4 @@
-"""The order: one JSON document on standard input that says what to solve, with what, and whom to tell."""
+"""The order: a JSON document that says what to solve, how, and where to send it."""
 
 import json
 from dataclasses import dataclass
@@ -6,17 +6,21 @@ from typing import Any, Optional, cast
 
 VERSION = 1
 TASKS = ("solve", "generate", "probe")
-# Sampling that every executor of a class must share; an order may say otherwise.
+# The default sampling. All executors of a class need the same.
 SETTINGS = {"temperature": 0.5, "top_p": 0.8, "max_tokens": 256}
 
 
 class OrderError(Exception):
-    """The order cannot be carried out as it is written; the text names the field."""
+    """The order is invalid; the text names the field."""
 
 
 @dataclass(frozen=True)
-class Order:
-    """What is asked. `seed` is None where it comes over the stream; without `stream` messages go to standard output."""
+class SolverOrder:
+    """What the solver is asked to do.
+
+    `seed` is None when the hub sends it. Without `stream`, messages go to standard
+    output.
+    """
 
     check: str
     task: str
@@ -29,8 +33,8 @@ class Order:
     generate: dict[str, Any]
 
 
-def read_order(text: str) -> Order:
-    """Raises `OrderError`."""
+def read_order(text: str) -> SolverOrder:
+    """Parse an order; OrderError."""
     try:
         document: Any = json.loads(text)
     except ValueError as error:
@@ -39,9 +43,14 @@ def read_order(text: str) -> Order:
         raise OrderError("the order must be a JSON object")
     said = cast("dict[str, Any]", document)
     if said.get("version") != VERSION:
-        reads = f"version: this solver reads {VERSION}, the order has {said.get('version')!r}"
-        raise OrderError(f"{reads}; take the solver that comes with the gpuyard that asks")
-    order = Order(
+        reads = (
+            f"version: this solver reads {VERSION}, the order has"
+            f" {said.get('version')!r}"
+        )
+        raise OrderError(
+            f"{reads}; take the solver that comes with the gpuyard that asks"
+        )
+    order = SolverOrder(
         check=_of(said, "check", str, ""),
         task=_of(said, "task", str, ""),
         prompts=_of(said, "prompts", list, []),
@@ -61,17 +70,23 @@ def _of(said: dict[str, Any], field: str, kind: type, default: Any) -> Any:
     if value is None:
         return default
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise OrderError(f"{field}: must be of type {kind.__name__}, not {type(value).__name__}")
+        raise OrderError(
+            f"{field}: must be of type {kind.__name__}, not {type(value).__name__}"
+        )
     return value
 
 
-def _check(order: Order) -> None:
+def _check(order: SolverOrder) -> None:
     if order.task not in TASKS:
         raise OrderError(f"task: {order.task!r} is none of {', '.join(TASKS)}")
     if order.task == "solve":
         prompts: list[Any] = order.prompts
-        if not prompts or not all(isinstance(prompt, str) and prompt for prompt in prompts):
-            raise OrderError("prompts: must be a list of texts, at least one and none empty")
+        if not prompts or not all(
+            isinstance(prompt, str) and prompt for prompt in prompts
+        ):
+            raise OrderError(
+                "prompts: must be a list of texts, at least one and none empty"
+            )
         if len(set(order.prompts)) < len(order.prompts):
             raise OrderError("prompts: one comes twice")
         if order.seed is None and order.stream is None:

@@ -1,4 +1,4 @@
-"""What an executor claims of its GPUs: which there are, and proof of their memory and speed where it is asked for."""
+"""Claims about the GPUs: an inventory, and proof of memory and speed if asked for."""
 
 import ctypes
 import hashlib
@@ -10,7 +10,7 @@ _TEXT = 96
 
 
 class NvmlError(Exception):
-    """NVML answers a call with an error."""
+    """NVML reported an error."""
 
 
 def asked(claims: dict[str, Any]) -> bool:
@@ -19,12 +19,15 @@ def asked(claims: dict[str, Any]) -> bool:
 
 
 def nonce_of(check: str, seed: int) -> str:
-    """What a check's proofs start from, known to nobody before the seed is."""
+    """The nonce of a check's proofs. It is unknown until the seed is sent."""
     return hashlib.sha256(f"{check}/{seed}".encode()).hexdigest()
 
 
 def claims(wanted: dict[str, Any]) -> dict[str, Any]:
-    """`{"inventory", "vram", "speed"}`, as far as the order asks for them; what fails says `{"failed": why}`."""
+    """Make the claims that the order asks for: `{"inventory", "vram", "speed"}`.
+
+    A claim that fails is `{"failed": why}`.
+    """
     found: dict[str, Any] = {}
     nonce = str(wanted.get("nonce", ""))
     if wanted.get("inventory"):
@@ -41,12 +44,15 @@ def _tried(probe: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
         from . import probe_gpu  # pyright: ignore
 
         return probe(probe_gpu)
-    except Exception as error:  # noqa: BLE001  # drivers and libraries raise all kinds of things
+    except Exception as error:  # noqa: BLE001  # drivers can raise anything
         return {"failed": f"{type(error).__name__}: {error}"[:500]}
 
 
 def inventory() -> list[dict[str, Any]]:
-    """The GPUs that this job may use: name, memory_mb, uuid, driver, compute_capability ("8.6"). None is no error."""
+    """The GPUs of this job; an empty list without any.
+
+    Each has name, memory_mb, uuid, driver and compute_capability ("8.6").
+    """
     try:
         nvml = ctypes.CDLL(_LIBRARY)
         _call(nvml, "nvmlInit_v2")
@@ -57,13 +63,16 @@ def inventory() -> list[dict[str, Any]]:
         try:
             found.append(_gpu(nvml, place))
         except NvmlError:
-            continue  # A GPU that does not answer can prove nothing.
+            continue  # a GPU that does not answer proves nothing
     nvml.nvmlShutdown()
     return found
 
 
 def _places(nvml: ctypes.CDLL) -> list[str]:
-    """Indices or UUIDs of what CUDA would show: another job's GPU on the same host is not this executor's."""
+    """Indices or UUIDs of the GPUs that CUDA shows to this job.
+
+    Other GPUs of the host are not this executor's.
+    """
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return [name.strip() for name in named.split(",") if name.strip()]
@@ -77,9 +86,15 @@ class _Memory(ctypes.Structure):
 
 
 def _gpu(nvml: ctypes.CDLL, place: str) -> dict[str, Any]:
-    handle, memory = ctypes.c_void_p(), _Memory()
+    handle = ctypes.c_void_p()
+    memory = _Memory()
     if place.isdigit():
-        _call(nvml, "nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(int(place)), ctypes.byref(handle))
+        _call(
+            nvml,
+            "nvmlDeviceGetHandleByIndex_v2",
+            ctypes.c_uint(int(place)),
+            ctypes.byref(handle),
+        )
     else:
         _call(nvml, "nvmlDeviceGetHandleByUUID", place.encode(), ctypes.byref(handle))
     _call(nvml, "nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
@@ -93,10 +108,17 @@ def _gpu(nvml: ctypes.CDLL, place: str) -> dict[str, Any]:
 
 
 def _capability(nvml: ctypes.CDLL, handle: ctypes.c_void_p) -> str:
-    """Empty where the driver does not tell, as of a slice of a GPU."""
-    major, minor = ctypes.c_int(), ctypes.c_int()
+    """Empty when the driver does not report it, as for a slice of a GPU."""
+    major = ctypes.c_int()
+    minor = ctypes.c_int()
     try:
-        _call(nvml, "nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor))
+        _call(
+            nvml,
+            "nvmlDeviceGetCudaComputeCapability",
+            handle,
+            ctypes.byref(major),
+            ctypes.byref(minor),
+        )
     except NvmlError:
         return ""
     return f"{major.value}.{minor.value}"

@@ -1,13 +1,16 @@
-"""What a GPU can do, shown by doing it: memory that is there all at once, and how fast it computes and reads.
+"""Proofs of a GPU's memory and speed, by using them.
 
-Runs where the executor's PyTorch is: Python 3.9 or newer, the standard library, and torch imported late. Without a GPU
-it works on the processor, small. gpuyard's `verification/vram.py` computes the same digest in plain Python.
+This runs with the executor's own PyTorch, on Python 3.9 or newer; torch is imported
+late. Without a GPU it runs on the processor, with small sizes. The tests have a second
+version of the memory proof in plain Python.
 
-The memory proof. Memory is seen as rows of words of 64 bits and filled from the nonce. Then, layer after layer, all
-rows are paired at random and each of a pair is mixed with the other, shifted: after the last layer a word depends on
-tens of thousands of rows, in states that have long been overwritten. So what is not held cannot be computed again one
-by one: it takes the whole fill, for which that memory is missing. Reading back is cheap beside it and happens several
-times, each with weights that depend on every row of the time before: nothing can be summed up and dropped.
+The memory proof: memory consists of rows of 64-bit words and is filled from the nonce.
+Then, layer by layer, all rows are paired at random, and each row is mixed with its
+partner, shifted. After the last layer a word depends on tens of thousands of rows, in
+states that were overwritten long ago. So a missing row cannot be computed by itself:
+that takes the whole fill, which needs all of the memory. Reading back is cheap beside
+that. It is done several times, each time with weights that depend on all rows of the
+time before, so that sums cannot replace the rows.
 """
 
 from __future__ import annotations
@@ -22,18 +25,20 @@ from typing import Any
 WORDS = 32768  # of 8 bytes: a row is 256 KiB
 LAYERS = 16
 SWEEPS = 8
-# Odd numbers with many bits, so that multiplying is reversible and spreads them; read as signed 64 bits.
+# Odd numbers, so that multiplying is reversible, with many bits; as signed 64 bits.
 STEP = 0x9E3779B97F4A7C15 - (1 << 64)
 FACTOR = 0xBF58476D1CE4E5B9 - (1 << 64)
 _LOW_33_BITS = (1 << 33) - 1
-_ROWS_AT_ONCE = 256  # 64 MiB, of which a handful are needed beside the memory that is proven
+# 64 MiB; a few such blocks are needed beside the proven memory.
+_ROWS_AT_ONCE = 256
 
 
 def vram(nonce_hex: str, gigabytes: float) -> dict[str, Any]:
-    """Fill `gigabytes` × 2³⁰ bytes (rounded down to pairs of rows) under the nonce, and read them back.
+    """Fill `gigabytes` × 2³⁰ bytes (rounded down to pairs of rows), and read them back.
 
-    `{"gigabytes": held, "digest": hex, "fill_s": …, "read_s": …, "device": name}`. The digest is the same on every
-    device. RuntimeError where there is less memory, ValueError for a nonce that is not hexadecimal.
+    Returns `{"gigabytes": held, "digest": hex, "fill_s": …, "read_s": …, "device":
+    name}`. The digest is the same on every device. Raises RuntimeError when there is
+    less memory, and ValueError for a nonce that is not hexadecimal.
     """
     nonce = bytes.fromhex(nonce_hex)
     torch, device = _torch()
@@ -46,29 +51,47 @@ def vram(nonce_hex: str, gigabytes: float) -> dict[str, Any]:
     digest = _read(torch, memory, nonce)
     ended = time.perf_counter()
     return {
-        "gigabytes": rows * WORDS * 8 / 2**30, "digest": digest, "device": _name(torch, device),
-        "fill_s": filled - started, "read_s": ended - filled,
-    }  # fmt: skip
+        "gigabytes": rows * WORDS * 8 / 2**30,
+        "digest": digest,
+        "device": _name(torch, device),
+        "fill_s": filled - started,
+        "read_s": ended - filled,
+    }
 
 
 def speed(nonce_hex: str, rounds: int = 5) -> dict[str, Any]:
-    """The medians of a few rounds: `{"tflops": of matrix products, "bandwidth_gbs": of copies, "device": name}`.
+    """Measure matrix products and copies; returns the medians of a few rounds.
 
-    Products are in half precision on a GPU, in single precision on a processor. `bandwidth_gbs` counts 10⁹ bytes read
-    and written per second. The nonce makes the numbers, because a GPU multiplies zeros faster.
+    `{"tflops": …, "bandwidth_gbs": …, "device": name}`. Products are in half precision
+    on a GPU, in single precision on a processor. `bandwidth_gbs` counts 10⁹ bytes read
+    and written per second. The numbers come from the nonce, because a GPU multiplies
+    zeros faster.
     """
     torch, device = _torch()
     on_gpu = device != "cpu"
     size, times, copied = (8192, 20, 2**30) if on_gpu else (256, 2, 2**22)
-    source = torch.Generator(device=device).manual_seed(_word(bytes.fromhex(nonce_hex), b"speed") >> 1)
+    source = torch.Generator(device=device).manual_seed(
+        _word(bytes.fromhex(nonce_hex), b"speed") >> 1
+    )
     kind = torch.float16 if on_gpu else torch.float32
-    one, other = (torch.randn((size, size), generator=source, device=device).to(kind) for _ in range(2))
+    one, other = (
+        torch.randn((size, size), generator=source, device=device).to(kind)
+        for _ in range(2)
+    )
     product = torch.empty_like(one)
-    here = torch.randint(-128, 127, (copied,), generator=source, device=device, dtype=torch.int8)
+    here = torch.randint(
+        -128, 127, (copied,), generator=source, device=device, dtype=torch.int8
+    )
     there = torch.empty_like(here)
-    multiplied = [_timed(torch, device, times, lambda: torch.mm(one, other, out=product)) for _ in range(rounds + 1)]
-    moved = [_timed(torch, device, times, lambda: there.copy_(here)) for _ in range(rounds + 1)]
-    # The first round of each starts libraries and clocks.
+    multiplied = [
+        _timed(torch, device, times, lambda: torch.mm(one, other, out=product))
+        for _ in range(rounds + 1)
+    ]
+    moved = [
+        _timed(torch, device, times, lambda: there.copy_(here))
+        for _ in range(rounds + 1)
+    ]
+    # The first round only warms up libraries and clocks.
     return {
         "tflops": 2 * size**3 / statistics.median(multiplied[1:]) / 1e12,
         "bandwidth_gbs": 2 * copied / statistics.median(moved[1:]) / 1e9,
@@ -84,15 +107,20 @@ def _fill(torch: Any, memory: Any, nonce: bytes) -> None:
         torch.arange(first * WORDS, first * WORDS + some.numel(), out=some)
         _mix(some.mul_(STEP).add_(base))
     for layer in range(LAYERS):
-        order = torch.argsort(_stream(torch, _word(nonce, b"layer %d" % layer), rows, memory.device))
+        order = torch.argsort(
+            _stream(torch, _word(nonce, b"layer %d" % layer), rows, memory.device)
+        )
         shift = 1 << layer % (WORDS.bit_length() - 1)
         for first in range(0, rows // 2, _ROWS_AT_ONCE):
             last = min(first + _ROWS_AT_ONCE, rows // 2)
-            one, other = order[first:last], order[rows // 2 + first : rows // 2 + last]
-            ones, others = memory[one], memory[other]
+            one = order[first:last]
+            other = order[rows // 2 + first : rows // 2 + last]
+            ones = memory[one]
+            others = memory[other]
             _mix(ones.add_(torch.roll(others, shift, 1)))
             _mix(others.add_(torch.roll(ones, shift, 1)))
-            memory[one], memory[other] = ones, others
+            memory[one] = ones
+            memory[other] = others
 
 
 def _read(torch: Any, memory: Any, nonce: bytes) -> str:
@@ -106,17 +134,21 @@ def _read(torch: Any, memory: Any, nonce: bytes) -> str:
 
 
 def _stream(torch: Any, start: int, count: int, device: Any) -> Any:
-    """As many words as asked for, no two alike: multiplying by odd numbers and mixing are reversible."""
-    return _mix(_mix(torch.arange(count, dtype=torch.int64, device=device).mul_(STEP).add_(start)))
+    """Different words, as many as asked for, since each step is reversible."""
+    return _mix(
+        _mix(
+            torch.arange(count, dtype=torch.int64, device=device).mul_(STEP).add_(start)
+        )
+    )
 
 
 def _mix(words: Any) -> Any:
-    """In place. The shift is one of unsigned words, hence the mask."""
+    """Mix in place. The mask makes the signed shift an unsigned one."""
     return words.bitwise_xor_((words >> 31).bitwise_and_(_LOW_33_BITS)).mul_(FACTOR)
 
 
 def _word(key: bytes, use: bytes) -> int:
-    """A signed word that is another for each use."""
+    """A signed word, different for each use."""
     return int.from_bytes(hashlib.sha256(key + use).digest()[:8], "little", signed=True)
 
 
@@ -136,7 +168,7 @@ def _torch() -> tuple[Any, str]:
 
 
 def _wait(torch: Any, device: str) -> None:
-    """A GPU is asked and works on; its clock is ours only after it is done."""
+    """Wait until the GPU is done, since its work runs in the background."""
     if device != "cpu":
         torch.cuda.synchronize()
 

@@ -1,7 +1,10 @@
-"""`reference.py FOLDER SEED COUNT`: tiny random models under FOLDER, each with prompts and what transformers says.
+"""`reference.py FOLDER SEED COUNT`: tiny random models under FOLDER, each with prompts
+and what transformers says.
 
-Each model's folder gets `prompts.jsonl` and `expected.json`, the ids that `generate` makes greedily of each prompt.
-Sizes are such that 1, 2, 3 and 4 divide them. The models are the named ones of `NAMED`, and COUNT drawn from SEED."""
+Each model's folder gets `prompts.jsonl` and `expected.json`, the ids that `generate`
+makes greedily of each prompt. Sizes are such that 1, 2, 3 and 4 divide them. The models
+are the named ones of `NAMED`, and COUNT drawn from SEED.
+"""
 
 import json
 import random
@@ -10,39 +13,76 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedTokenizerFast, Qwen2Config
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+)
 
 CONFIGS = {"llama": LlamaConfig, "qwen2": Qwen2Config, "mistral": MistralConfig}
-VOCABULARY, NEW_TOKENS = 96, 8
-LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
-          "high_freq_factor": 4.0, "original_max_position_embeddings": 16}  # fmt: skip
+VOCABULARY = 96
+NEW_TOKENS = 5
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
 NAMED = {
     "llama": ("llama", {"rope_parameters": LLAMA3, "eos_token_id": [2, 3]}),
-    "llama-biased": ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 16,
-                               "rope_parameters": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0}}),
+    "llama-biased": (
+        "llama",
+        {
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": True,
+            "head_dim": 16,
+            "rope_parameters": {
+                "rope_type": "linear",
+                "rope_theta": 5000.0,
+                "factor": 2.0,
+            },
+        },
+    ),
     "qwen": ("qwen2", {"tie_word_embeddings": True, "num_key_value_heads": 24}),
-    "qwen-sliding": ("qwen2", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 2}),
+    "qwen-sliding": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 2},
+    ),
     "mistral": ("mistral", {"sliding_window": 7, "eos_token_id": 5}),
-}  # fmt: skip
+}
 
 
 def drawn(draws: random.Random) -> tuple[str, dict]:
     """A random configuration."""
     family = draws.choice(sorted(CONFIGS))
     options = {
-        "tie_word_embeddings": draws.random() < 0.5, "head_dim": draws.choice([4, 8, 16]),
-        "num_key_value_heads": draws.choice([12, 24]), "num_hidden_layers": draws.randint(4, 7),
-        "intermediate_size": 12 * draws.randint(2, 12), "hidden_size": draws.choice([48, 96, 144]),
+        "tie_word_embeddings": draws.random() < 0.5,
+        "head_dim": draws.choice([4, 8, 16]),
+        "num_key_value_heads": draws.choice([12, 24]),
+        "num_hidden_layers": draws.randint(4, 7),
+        "intermediate_size": 12 * draws.randint(2, 12),
+        "hidden_size": draws.choice([48, 96, 144]),
         "eos_token_id": draws.sample(range(4, VOCABULARY), draws.randint(1, 4)),
-    }  # fmt: skip
+    }
     if family == "qwen2":
-        options |= {"use_sliding_window": draws.random() < 0.5, "sliding_window": draws.randint(2, 20),
-                    "max_window_layers": draws.randint(0, 4)}  # fmt: skip
+        options |= {
+            "use_sliding_window": draws.random() < 0.5,
+            "sliding_window": draws.randint(2, 20),
+            "max_window_layers": draws.randint(0, 4),
+        }
         options["hidden_size"] = 24 * options.pop("head_dim")
     elif family == "mistral":
         options |= {"sliding_window": draws.choice([None, 2, 5, 11, 40])}
     else:
-        options |= {"attention_bias": draws.random() < 0.5, "mlp_bias": draws.random() < 0.5}
+        options |= {
+            "attention_bias": draws.random() < 0.5,
+            "mlp_bias": draws.random() < 0.5,
+        }
         options |= {"rope_parameters": LLAMA3} if draws.random() < 0.5 else {}
     return family, options
 
@@ -52,38 +92,71 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     words = {f"w{number}": number for number in range(VOCABULARY)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="w0", unk_token="w0")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="w0", unk_token="w0"
+    )
 
 
 def make(folder: Path, family: str, options: dict, draws: random.Random) -> None:
     """Make a model, prompts and the reference."""
     torch.manual_seed(draws.randrange(2**32))
-    sizes = {"vocab_size": VOCABULARY, "hidden_size": 192, "intermediate_size": 120, "num_hidden_layers": 5,
-             "num_attention_heads": 24, "num_key_value_heads": 12, "initializer_range": 0.3, "bos_token_id": 1,
-             "eos_token_id": 2, "pad_token_id": 0, "max_position_embeddings": 128}  # fmt: skip
-    model = AutoModelForCausalLM.from_config(CONFIGS[family](**(sizes | options)), dtype=torch.float32).eval()
+    sizes = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 192,
+        "intermediate_size": 120,
+        "num_hidden_layers": 5,
+        "num_attention_heads": 24,
+        "num_key_value_heads": 12,
+        "initializer_range": 0.3,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+        "max_position_embeddings": 128,
+    }
+    model = AutoModelForCausalLM.from_config(
+        CONFIGS[family](**(sizes | options)), dtype=torch.float32
+    ).eval()
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.3)
     model.save_pretrained(folder, max_shard_size=draws.choice(["10GB", "300KB"]))
     make_tokenizer().save_pretrained(folder)
     lengths = [draws.randint(1, 24) for _ in range(draws.randint(8, 11))]
-    prompts = [[draws.randrange(1, VOCABULARY) for _ in range(length)] for length in lengths]
-    rows = [{"prompt_id": f"p{number + 1:02}", "variant": "2k", "prompt": " ".join(f"w{token}" for token in tokens)}
-            for number, tokens in enumerate(prompts)]  # fmt: skip
-    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "expected.json").write_text(json.dumps({f"p{i + 1:02}": greedy(model, p) for i, p in enumerate(prompts)}))
+    prompts = [
+        [draws.randrange(1, VOCABULARY) for _ in range(length)] for length in lengths
+    ]
+    rows = [
+        {
+            "prompt_id": f"p{number + 1:02}",
+            "variant": "2k",
+            "prompt": " ".join(f"w{token}" for token in tokens),
+        }
+        for number, tokens in enumerate(prompts)
+    ]
+    (folder / "prompts.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows)
+    )
+    (folder / "expected.json").write_text(
+        json.dumps({f"p{i + 1:02}": greedy(model, p) for i, p in enumerate(prompts)})
+    )
 
 
 def greedy(model: torch.nn.Module, prompt: list[int]) -> list[int]:
     """What transformers answers."""
     ids = torch.tensor([prompt])
-    answer = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW_TOKENS, do_sample=False)
+    answer = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=NEW_TOKENS,
+        do_sample=False,
+    )
     return answer[0, len(prompt) :].tolist()
 
 
 def main() -> None:
-    folder, seed, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    folder = Path(sys.argv[1])
+    seed = int(sys.argv[2])
+    count = int(sys.argv[3])
     torch.set_num_threads(1)
     draws = random.Random(seed)
     chosen = NAMED | {f"random-{number}": drawn(draws) for number in range(count)}

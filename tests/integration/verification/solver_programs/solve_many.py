@@ -1,6 +1,8 @@
-"""`solve_many.py SOLVER < ORDERS`: the answers to many orders, one after another in one process; a list of maps.
+"""`solve_many.py SOLVER < ORDERS`: the answers to many orders, one after another in one
+process; a list of maps.
 
-What an engine imports takes seconds, and is imported once."""
+What an engine imports takes seconds, and is imported once.
+"""
 
 import importlib
 import json
@@ -16,6 +18,14 @@ if __name__ == "__main__":
     found: list[dict[str, str]] = []
     for order in json.load(sys.stdin):
         engine = engines.load(order["engine"], order["settings"], len(order["prompts"]))
-        found.append(dict(zip(order["prompts"], engine.answer(order["prompts"], order["seed"]), strict=True)))
+        found.append(
+            dict(
+                zip(
+                    order["prompts"],
+                    engine.answer(order["prompts"], order["seed"]),
+                    strict=True,
+                )
+            )
+        )
         engine.close()
     os.write(1, json.dumps(found).encode())

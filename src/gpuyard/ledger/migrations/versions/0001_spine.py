@@ -7,7 +7,8 @@ revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
-# SQLite counts a key up only when it is declared INTEGER; PostgreSQL's is too small. Text sorts by its bytes in both.
+# SQLite counts a key up only when it is declared INTEGER; PostgreSQL's is too small.
+# Text sorts by its bytes in both.
 INTEGER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 TEXT = sa.String().with_variant(sa.Text(collation="C"), "postgresql")
 
@@ -57,8 +58,12 @@ def upgrade() -> None:
         sa.Column("created_at", sa.Float(), nullable=True),
         sa.PrimaryKeyConstraint("id"),
     )
-    op.create_index(op.f("ix_checkpoints_job_id"), "checkpoints", ["job_id"], unique=False)
-    op.create_index(op.f("ix_checkpoints_sha256"), "checkpoints", ["sha256"], unique=False)
+    op.create_index(
+        op.f("ix_checkpoints_job_id"), "checkpoints", ["job_id"], unique=False
+    )
+    op.create_index(
+        op.f("ix_checkpoints_sha256"), "checkpoints", ["sha256"], unique=False
+    )
     op.create_table(
         "counters",
         sa.Column("name", TEXT, nullable=False),

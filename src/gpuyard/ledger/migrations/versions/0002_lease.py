@@ -1,4 +1,6 @@
-"""The lease, which takes over the epoch's counter; the roll of servers; indexes for lists and endings of ids."""
+"""The lease, which takes over the epoch's counter; the roll of servers; indexes for
+lists and endings of ids.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -33,7 +35,9 @@ def upgrade() -> None:
     )
     op.drop_table("counters")
     op.create_index("jobs_by_project", "jobs", ["project", "id"], unique=False)
-    op.create_index("jobs_by_tail", "jobs", [sa.text("(substr(id, length(id) - 3))")], unique=False)
+    op.create_index(
+        "jobs_by_tail", "jobs", [sa.text("(substr(id, length(id) - 3))")], unique=False
+    )
 
 
 def downgrade() -> None:

@@ -1,4 +1,7 @@
-"""A GPU can be drained: it keeps what it has and gets nothing new. A model can be pinned."""
+"""A GPU can be drained: it keeps what it has and gets nothing new.
+
+A model can be pinned.
+"""
 
 import sqlalchemy as sa
 from alembic import op

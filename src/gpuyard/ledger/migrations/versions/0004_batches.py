@@ -15,14 +15,23 @@ def upgrade() -> None:
     op.create_table(
         "batches",
         sa.Column("id", TEXT, nullable=False),
-        *(sa.Column(name, TEXT, nullable=True) for name in ("state", "script", "mode", "source", "results")),
+        *(
+            sa.Column(name, TEXT, nullable=True)
+            for name in ("state", "script", "mode", "source", "results")
+        ),
         sa.Column("args", sa.JSON(), nullable=True),
         sa.Column("environment", sa.JSON(), nullable=True),
         sa.Column("priority", INTEGER, nullable=True),
         sa.Column("total", INTEGER, nullable=True),
         sa.Column("reload", sa.JSON(), nullable=True),
-        *(sa.Column(name, TEXT, nullable=True) for name in ("problem", "digest", "idempotency_key")),
-        *(sa.Column(name, sa.Float(), nullable=True) for name in ("created_at", "began_at", "ended_at")),
+        *(
+            sa.Column(name, TEXT, nullable=True)
+            for name in ("problem", "digest", "idempotency_key")
+        ),
+        *(
+            sa.Column(name, sa.Float(), nullable=True)
+            for name in ("created_at", "began_at", "ended_at")
+        ),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("idempotency_key"),
     )
@@ -36,7 +45,10 @@ def upgrade() -> None:
         sa.Column("seconds", sa.Float(), nullable=True),
         sa.Column("args", sa.JSON(), nullable=True),
         sa.Column("attempts", INTEGER, nullable=True),
-        *(sa.Column(name, TEXT, nullable=True) for name in ("job_id", "attempt_id", "gpu")),
+        *(
+            sa.Column(name, TEXT, nullable=True)
+            for name in ("job_id", "attempt_id", "gpu")
+        ),
         sa.Column("started_at", sa.Float(), nullable=True),
         sa.Column("ended_at", sa.Float(), nullable=True),
         sa.Column("reason", TEXT, nullable=True),

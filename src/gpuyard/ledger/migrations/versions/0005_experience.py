@@ -1,4 +1,6 @@
-"""What was learned of models: how long they take to move, and when they are asked for."""
+"""What was learned of models: how long they take to move, and when they are asked
+for.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -15,7 +17,10 @@ def upgrade() -> None:
     op.create_table(
         "timings",
         sa.Column("id", TEXT, nullable=False),
-        *(sa.Column(name, TEXT, nullable=True) for name in ("name", "move", "gpu_class")),
+        *(
+            sa.Column(name, TEXT, nullable=True)
+            for name in ("name", "move", "gpu_class")
+        ),
         *(sa.Column(name, sa.Float(), nullable=True) for name in ("seconds", "at")),
         sa.PrimaryKeyConstraint("id"),
     )

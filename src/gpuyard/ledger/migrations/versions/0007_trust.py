@@ -14,7 +14,10 @@ def upgrade() -> None:
     op.create_table(
         "trust",
         sa.Column("place", TEXT, nullable=False),
-        *(sa.Column(name, sa.Float(), nullable=True) for name in ("score", "quarantined_until", "updated_at")),
+        *(
+            sa.Column(name, sa.Float(), nullable=True)
+            for name in ("score", "quarantined_until", "updated_at")
+        ),
         sa.Column("reason", TEXT, nullable=True),
         sa.PrimaryKeyConstraint("place"),
     )

@@ -1,6 +1,8 @@
-"""The faults of the guide's table, one by one. REPLACE: `fail` and `fault`, by how your fake cloud is made to fail.
+"""The faults of the guide's table, one by one. REPLACE: `fail` and `fault`, by how your
+fake cloud is made to fail.
 
-A provider lives in one event loop: each test runs one, and `make` gives a new provider on the same cloud.
+A provider lives in one event loop: each test runs one, and `make` gives a new provider
+on the same cloud.
 """
 
 import asyncio
@@ -14,7 +16,11 @@ from typing import Any
 
 import pytest
 
-from gpuyard.domain.errors import InsufficientResourcesError, InvalidInputError, ProviderError
+from gpuyard.domain.errors import (
+    InsufficientResourcesError,
+    InvalidInputError,
+    ProviderError,
+)
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobconfig import JobConfig, JobStatus
 from gpuyard.domain.jobspec import CheckpointSpec
@@ -24,11 +30,15 @@ Make = Callable[..., Any]
 
 
 def job(*command: str) -> JobConfig:
-    return JobConfig(name="fault", command=command or ("sleep", "60"), attempt_id=new_id("attempt"))
+    return JobConfig(
+        name="fault", command=command or ("sleep", "60"), attempt_id=new_id("attempt")
+    )
 
 
 def fail(provider: Any, call: str, error: Exception, *, after: bool = False) -> None:
-    """From now on this call of the cloud's fails; with `after` it is carried out, and only the reply is lost."""
+    """From now on this call of the cloud's fails; with `after` it is carried out, and
+    only the reply is lost.
+    """
     real = getattr(provider.cloud, call)
 
     def broken(*words: Any) -> None:
@@ -54,7 +64,9 @@ async def code_of(call: Awaitable[Any]) -> str:
 async def until(provider: Any, job_id: str, *wanted: JobStatus) -> Any:
     deadline = time.monotonic() + 60
     while (result := await provider.get_job_status(job_id)).status not in wanted:
-        assert time.monotonic() < deadline, f"{job_id} should be {wanted} by now: {result}"
+        assert time.monotonic() < deadline, (
+            f"{job_id} should be {wanted} by now: {result}"
+        )
         await asyncio.sleep(0.05)
     return result
 
@@ -68,7 +80,8 @@ def test_timeout_on_submit(make: Make) -> None:
     """Nothing arrived: it may be sent again."""
 
     async def run() -> None:
-        provider, config = make(), job("true")
+        provider = make()
+        config = job("true")
         fail(provider, "create_machine", TimeoutError())
         assert await code_of(provider.submit_job(config)) == "TIMEOUT"
         assert await make().find_by_attempt(config.attempt_id) is None
@@ -77,10 +90,13 @@ def test_timeout_on_submit(make: Make) -> None:
 
 
 def test_lost_reply(make: Make) -> None:
-    """It arrived and nobody was told: it is found, and sent again it is still one machine."""
+    """It arrived and nobody was told: it is found, and sent again it is still one
+    machine.
+    """
 
     async def run() -> None:
-        provider, config = make(), job()
+        provider = make()
+        config = job()
         fail(provider, "create_machine", TimeoutError(), after=True)
         assert await code_of(provider.submit_job(config)) in TRANSIENT
         other = make()
@@ -97,8 +113,12 @@ def test_duplicate(make: Make) -> None:
     """Two servers, one of which was thought dead, submit the same attempt."""
 
     async def run() -> None:
-        one, two, config = make(), make(), job()
-        tasks = [asyncio.create_task(server.submit_job(config)) for server in (one, two)]
+        one = make()
+        two = make()
+        config = job()
+        tasks = [
+            asyncio.create_task(server.submit_job(config)) for server in (one, two)
+        ]
         references = [await task for task in tasks]
         assert references[0] == references[1]
         assert (await one.health_check())["message"] == "1 machines"
@@ -108,8 +128,11 @@ def test_duplicate(make: Make) -> None:
 
 
 def test_kill_between_intent_and_reply(make: Make) -> None:
-    """`kill -9` of the server in the moment when the cloud has done it: the next server finds the machine."""
-    config, server = job(), os.fork()
+    """`kill -9` of the server in the moment when the cloud has done it: the next server
+    finds the machine.
+    """
+    config = job()
+    server = os.fork()
     if server == 0:
         try:
             provider = make()
@@ -143,7 +166,10 @@ def test_node_lost(make: Make, tmp_path: Path) -> None:
         job_id = await provider.submit_job(job("sleep", "10"))
         await until(provider, job_id, JobStatus.RUNNING)
         # REPLACE: pull the plug of a machine.
-        os.kill(int((tmp_path / "mycloud/cloud/machines" / job_id / "pid").read_text()), signal.SIGKILL)
+        os.kill(
+            int((tmp_path / "mycloud/cloud/machines" / job_id / "pid").read_text()),
+            signal.SIGKILL,
+        )
         result = await until(provider, job_id, JobStatus.FAILED)
         assert (result.reason, result.exit_code) == ("node_lost", None)
         assert await make().get_job_status(job_id) == result
@@ -152,10 +178,17 @@ def test_node_lost(make: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "code"), [("AuthFailure", "NOT_CONNECTED"), ("Throttled", "THROTTLED"), ("Unavailable", "NOT_CONNECTED")]
+    ("word", "code"),
+    [
+        ("AuthFailure", "NOT_CONNECTED"),
+        ("Throttled", "THROTTLED"),
+        ("Unavailable", "NOT_CONNECTED"),
+    ],
 )
 def test_credential_expired_throttled_away(make: Make, word: str, code: str) -> None:
-    """A cloud that cannot be asked says nothing of jobs, neither "failed" nor "no such job": every call raises."""
+    """A cloud that cannot be asked says nothing of jobs, neither "failed" nor "no such
+    job": every call raises.
+    """
 
     async def run() -> None:
         provider = make()
@@ -163,8 +196,13 @@ def test_credential_expired_throttled_away(make: Make, word: str, code: str) -> 
         await until(provider, job_id, JobStatus.COMPLETED)
         fail(provider, "list_machines", fault(provider, word))
         fail(provider, "create_machine", fault(provider, word))
-        for call in (provider.poll_jobs([job_id]), provider.get_job_status(job_id), provider.submit_job(job()),
-                     provider.find_by_attempt("attempt_1"), provider.cancel_job(job_id)):  # fmt: skip
+        for call in (
+            provider.poll_jobs([job_id]),
+            provider.get_job_status(job_id),
+            provider.submit_job(job()),
+            provider.find_by_attempt("attempt_1"),
+            provider.cancel_job(job_id),
+        ):
             assert await code_of(call) == code
         assert code in TRANSIENT
         health = await provider.health_check()
@@ -175,7 +213,9 @@ def test_credential_expired_throttled_away(make: Make, word: str, code: str) -> 
 
 
 def test_what_waiting_does_not_mend(make: Make) -> None:
-    """A permission that is missing ends the attempt; a type that is sold out sends the job elsewhere."""
+    """A permission that is missing ends the attempt; a type that is sold out sends the
+    job elsewhere.
+    """
 
     async def run() -> None:
         provider = make()
@@ -191,12 +231,16 @@ def test_what_waiting_does_not_mend(make: Make) -> None:
 
 
 def test_taken_back_it_saves_first(make: Make) -> None:
-    """gpuyard wants its place for another job: the signal to save comes before TERM, and the end says why."""
+    """gpuyard wants its place for another job: the signal to save comes before TERM,
+    and the end says why.
+    """
     program = "trap 'echo saved; exit 0' USR1; echo here; while :; do sleep 0.05; done"
 
     async def run() -> None:
         provider = make()
-        config = job("sh", "-c", program).model_copy(update={"checkpoint": CheckpointSpec(signal="USR1", grace_s=30)})
+        config = job("sh", "-c", program).model_copy(
+            update={"checkpoint": CheckpointSpec(signal="USR1", grace_s=30)}
+        )
         job_id = await provider.submit_job(config)
         stream = provider.stream_logs(job_id, lines=None, follow=True)
         assert await anext(stream) == b"here\n"
@@ -216,7 +260,9 @@ def test_offers_are_named_after_the_provider(make: Make) -> None:
         for offer in offers:
             assert offer.id.startswith(f"{provider.PROVIDER_NAME}/")
             assert offer.provider == provider.PROVIDER_NAME
-            assert not offer.gpus or offer.classes, f"{offer.gpu} is no row of the catalogue"
+            assert not offer.gpus or offer.classes, (
+                f"{offer.gpu} is no row of the catalogue"
+            )
 
     asyncio.run(run())
 

@@ -1,4 +1,7 @@
-"""Engines: what answers prompts. Each is imported when an order names it, with the packages it needs."""
+"""The engines that answer prompts.
+
+Each is imported, with the packages it needs, when an order names it.
+"""
 
 import hashlib
 import importlib
@@ -8,23 +11,23 @@ KINDS = ("mock", "openai", "transformers", "vllm")
 
 
 class EngineError(Exception):
-    """The engine cannot be had here, or does not answer."""
+    """The engine cannot be loaded, or does not answer."""
 
 
-class Engine(Protocol):
-    """Something that answers, loaded and ready."""
+class SolverEngine(Protocol):
+    """A loaded engine."""
 
     def answer(self, prompts: list[str], seed: int) -> list[str]:
-        """The answers in the order of the prompts. Raises `EngineError`."""
+        """The answers in the order of the prompts; EngineError."""
         ...
 
     def close(self) -> None:
-        """Give back what it holds; it answers no more."""
+        """Release what it holds. Afterwards it cannot answer."""
         ...
 
 
-def load(engine: dict[str, Any], settings: dict[str, Any], count: int) -> Engine:
-    """The engine of an order, ready to answer `count` prompts at once. Raises `EngineError`."""
+def load(engine: dict[str, Any], settings: dict[str, Any], count: int) -> SolverEngine:
+    """Load the engine of an order for `count` prompts at once; EngineError."""
     kind = engine.get("kind")
     if kind not in KINDS:
         raise EngineError(f"engine.kind: {kind!r} is none of {', '.join(KINDS)}")
@@ -33,14 +36,37 @@ def load(engine: dict[str, Any], settings: dict[str, Any], count: int) -> Engine
 
 
 def request_seed(seed: int, prompt: str) -> int:
-    """A prompt's own, below 2**31, so that it does not matter what else is in its batch."""
-    digest = hashlib.blake2b(f"{seed}/{prompt}".encode("utf-8", "replace"), digest_size=4).digest()
+    """The seed of one prompt, below 2**31.
+
+    So it does not matter what else is in the batch.
+    """
+    digest = hashlib.blake2b(
+        f"{seed}/{prompt}".encode("utf-8", "replace"), digest_size=4
+    ).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
 def required(engine: dict[str, Any], field: str) -> str:
-    """A text that the engine cannot do without. Raises `EngineError`."""
+    """A setting that the engine needs; EngineError."""
     value = engine.get(field)
     if not isinstance(value, str) or not value:
-        raise EngineError(f"engine.{field}: must be given for the engine {engine.get('kind')}")
+        raise EngineError(
+            f"engine.{field}: must be given for the engine {engine.get('kind')}"
+        )
     return value
+
+
+def token_ids(tokenizer: Any, prompt: str) -> list[int]:
+    """The tokens of a prompt.
+
+    It is the only message of a chat when the model has a chat template, else plain
+    text.
+    """
+    if getattr(tokenizer, "chat_template", None):
+        chat = [{"role": "user", "content": prompt}]
+        text = tokenizer.apply_chat_template(
+            chat, tokenize=False, add_generation_prompt=True
+        )
+        # The template adds its own special tokens.
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return list(tokenizer(prompt)["input_ids"])

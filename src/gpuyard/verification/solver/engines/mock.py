@@ -1,4 +1,4 @@
-"""The engine `mock`: a text that follows from (seed, prompt, settings) and from nothing else; needs no GPU."""
+"""The engine `mock`: text that depends only on seed, prompt and settings."""
 
 import hashlib
 import json
@@ -7,14 +7,41 @@ import time
 from typing import Any
 
 _WORDS = (
-    "amber", "basin", "cedar", "delta", "ember", "fjord", "grove", "heath", "inlet", "jetty", "knoll", "larch",
-    "marsh", "north", "ocean", "plain", "quarry", "ridge", "shore", "tarn", "upland", "vale", "willow", "yew",
-)  # fmt: skip
-_SHORTEST, _LONGEST = 8, 24
+    "amber",
+    "basin",
+    "cedar",
+    "delta",
+    "ember",
+    "fjord",
+    "grove",
+    "heath",
+    "inlet",
+    "jetty",
+    "knoll",
+    "larch",
+    "marsh",
+    "north",
+    "ocean",
+    "plain",
+    "quarry",
+    "ridge",
+    "shore",
+    "tarn",
+    "upland",
+    "vale",
+    "willow",
+    "yew",
+)
+_SHORTEST = 8
+_LONGEST = 24
 
 
-class MockEngine:
-    """`delay_s` and `delay_per_prompt_s` of the order's engine are how long it takes, to try deadlines."""
+class MockSolverEngine:
+    """Answers with random words.
+
+    `delay_s` and `delay_per_prompt_s` of the order's engine slow it down, to try
+    deadlines.
+    """
 
     def __init__(self, engine: dict[str, Any], settings: dict[str, Any]) -> None:
         self._delay_s = float(engine.get("delay_s", 0))
@@ -23,7 +50,7 @@ class MockEngine:
         self._most_words = max(1, min(int(settings["max_tokens"]), _LONGEST))
 
     def answer(self, prompts: list[str], seed: int) -> list[str]:
-        """Some words for each."""
+        """Some words for each prompt."""
         time.sleep(self._delay_s + self._delay_per_prompt_s * len(prompts))
         return [self._one(prompt, seed) for prompt in prompts]
 
@@ -37,6 +64,8 @@ class MockEngine:
         return " ".join(chance.choice(_WORDS) for _ in range(count))
 
 
-def load(engine: dict[str, Any], settings: dict[str, Any], count: int) -> MockEngine:
-    """It is always ready."""
-    return MockEngine(engine, settings)
+def load(
+    engine: dict[str, Any], settings: dict[str, Any], count: int
+) -> MockSolverEngine:
+    """Create the engine; it is always ready."""
+    return MockSolverEngine(engine, settings)

@@ -1,6 +1,7 @@
-"""The engine `openai`: any endpoint that speaks OpenAI's chat completions, asked all prompts at once.
+"""The engine `openai`: an endpoint for OpenAI's chat completions, asked all at once.
 
-`url` is its base (with `/v1`), `key_variable` names the environment variable of the executor that holds its key.
+`url` is its base (with `/v1`). `key_variable` names the executor's environment variable
+that has its key.
 """
 
 import json
@@ -17,23 +18,27 @@ _TRIES = 4
 _FIRST_PAUSE_S = 0.2
 _WAIT_STEP_S = 10.0
 _LONGEST_BODY = 1 << 24
-# Worth another try: too many at once, or a server that is not up yet.
+# These are retried: too many requests, or a server that is not ready yet.
 _PASSING = {408, 409, 425, 429, 500, 502, 503, 504}
 
 
-class OpenAIEngine:
+class OpenAISolverEngine:
     """One model at one endpoint."""
 
-    def __init__(self, engine: dict[str, Any], settings: dict[str, Any], count: int) -> None:
+    def __init__(
+        self, engine: dict[str, Any], settings: dict[str, Any], count: int
+    ) -> None:
         self._url = required(engine, "url").rstrip("/")
         self._model = required(engine, "model")
         self._timeout_s = float(engine.get("timeout_s", 150))
         self._at_once = int(engine.get("at_once", count))
         self._key = os.environ.get(engine.get("key_variable") or "OPENAI_API_KEY", "")
-        self._sampling = {name: settings[name] for name in ("temperature", "top_p", "max_tokens")}
+        self._sampling = {
+            name: settings[name] for name in ("temperature", "top_p", "max_tokens")
+        }
 
     def wait(self, within_s: float) -> None:
-        """Until the endpoint is there: it may be a server that is still loading its model."""
+        """Wait for the endpoint; its server may still be loading the model."""
         deadline = time.monotonic() + within_s
         while True:
             try:
@@ -50,7 +55,7 @@ class OpenAIEngine:
             time.sleep(_FIRST_PAUSE_S)
 
     def answer(self, prompts: list[str], seed: int) -> list[str]:
-        """All at once: a batch of one size is what makes sampling repeatable."""
+        """Ask all prompts at once: sampling is repeatable only in one batch size."""
         with ThreadPoolExecutor(max_workers=max(1, self._at_once)) as threads:
             return list(threads.map(self._one, prompts, [seed] * len(prompts)))
 
@@ -59,19 +64,26 @@ class OpenAIEngine:
 
     def _one(self, prompt: str, seed: int) -> str:
         body = {
-            "model": self._model, "messages": [{"role": "user", "content": prompt}],
-            "seed": request_seed(seed, prompt), "n": 1, **self._sampling,
-        }  # fmt: skip
+            "model": self._model,
+            "messages": [{"role": "user", "content": prompt}],
+            "seed": request_seed(seed, prompt),
+            "n": 1,
+            **self._sampling,
+        }
         for attempt in range(_TRIES):
             last = attempt == _TRIES - 1
             try:
                 return _text(self._ask("/chat/completions", body, self._timeout_s))
             except urllib.error.HTTPError as error:
                 if last or error.code not in _PASSING:
-                    raise EngineError(f"the endpoint answers {error.code}: {_shown(error)}") from error
+                    raise EngineError(
+                        f"the endpoint answers {error.code}: {_shown(error)}"
+                    ) from error
             except (OSError, ValueError) as error:
                 if last:
-                    raise EngineError(f"the endpoint gives no answer: {error}") from error
+                    raise EngineError(
+                        f"the endpoint gives no answer: {error}"
+                    ) from error
             time.sleep(_FIRST_PAUSE_S * 2**attempt)
         raise AssertionError("the last try returns or raises")
 
@@ -86,11 +98,13 @@ class OpenAIEngine:
 
 
 def _text(reply: Any) -> str:
-    """The answer in a completion; no content is an empty answer."""
+    """The answer in a completion; empty without content."""
     try:
         content = reply["choices"][0]["message"]["content"]
     except (KeyError, IndexError, TypeError) as error:
-        raise EngineError("the endpoint does not answer as OpenAI's chat completions do") from error
+        raise EngineError(
+            "the endpoint does not answer as OpenAI's chat completions do"
+        ) from error
     return "" if content is None else str(content)
 
 
@@ -98,8 +112,10 @@ def _shown(error: urllib.error.HTTPError) -> str:
     return error.read(300).decode("utf-8", "replace")
 
 
-def load(engine: dict[str, Any], settings: dict[str, Any], count: int) -> OpenAIEngine:
+def load(
+    engine: dict[str, Any], settings: dict[str, Any], count: int
+) -> OpenAISolverEngine:
     """Waits `wait_s` (300) for the endpoint. Raises `EngineError`."""
-    found = OpenAIEngine(engine, settings, count)
+    found = OpenAISolverEngine(engine, settings, count)
     found.wait(float(engine.get("wait_s", 300)))
     return found

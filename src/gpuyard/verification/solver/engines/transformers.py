@@ -1,9 +1,11 @@
 # pyright: basic, reportMissingImports=false
-"""The engine `transformers`, in this process: batches of one size and shape, each prompt with its own draws.
+"""The engine `transformers`, in this process.
 
-A prompt's answer follows from the model, the seed and the prompt. What else is in the batch can only touch the last
-digits of its logits, and as shapes are fixed (rows are padded on the left to a multiple of 128) hardly does that.
-Of the order's engine it reads `model`, `dtype` (the model's own), `device` and `batch_size` (all prompts at once).
+A prompt's answer follows from the model, the seed and the prompt: each prompt has its
+own random numbers. The rest of the batch can only change the last digits of its logits,
+and hardly does, since all shapes are fixed (rows are padded on the left to a multiple
+of 128). Settings of the order's engine: `model`, `dtype` (the model's own), `device`
+and `batch_size` (all prompts at once).
 """
 
 import gc
@@ -11,40 +13,51 @@ import inspect
 import os
 from typing import Any
 
-from . import EngineError, request_seed, required
-from .tokens import token_ids
+from . import EngineError, request_seed, required, token_ids
 
 _WIDTH = 128
 # Less likely tokens than these are never drawn: a nucleus of 0.8 has fewer.
 _CANDIDATES = 1024
 
 
-class TransformersEngine:
+class TransformersSolverEngine:
     """One causal language model."""
 
     def __init__(self, engine: dict[str, Any], settings: dict[str, Any]) -> None:
-        # cuBLAS gives the same result twice only with a workspace of fixed size; it is read before CUDA starts.
+        # cuBLAS gives the same result twice only with a workspace of fixed size; it is
+        # read before CUDA starts.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         try:
             import torch
             import transformers
         except ImportError as error:
-            raise EngineError(f"transformers and PyTorch are not installed here: {error}") from error
-        self._torch, self._settings = torch, settings
+            raise EngineError(
+                f"transformers and PyTorch are not installed here: {error}"
+            ) from error
+        self._torch = torch
+        self._settings = settings
         self._batch_size = int(engine.get("batch_size") or 0)
-        self._device = engine.get("device") or ("cuda" if torch.cuda.is_available() else "cpu")
+        self._device = engine.get("device") or (
+            "cuda" if torch.cuda.is_available() else "cpu"
+        )
         self._new_cache = transformers.DynamicCache
         _be_repeatable(torch)
         path = required(engine, "model")
         try:
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(path)
-            model = transformers.AutoModelForCausalLM.from_pretrained(path, torch_dtype=engine.get("dtype", "auto"))
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                path, torch_dtype=engine.get("dtype", "auto")
+            )
         except (OSError, ValueError) as error:
-            raise EngineError(f"engine.model: {path} cannot be loaded: {error}") from error
+            raise EngineError(
+                f"engine.model: {path} cannot be loaded: {error}"
+            ) from error
         self._model: Any = model.to(self._device).eval()
         self._ends = _end_ids(self._model, self._tokenizer)
         # The logits of the whole prompt would be by far the largest tensor.
-        last_only = "logits_to_keep" in inspect.signature(self._model.forward).parameters
+        last_only = (
+            "logits_to_keep" in inspect.signature(self._model.forward).parameters
+        )
         self._options: dict[str, Any] = {"logits_to_keep": 1} if last_only else {}
 
     def answer(self, prompts: list[str], seed: int) -> list[str]:
@@ -66,18 +79,27 @@ class TransformersEngine:
             self._torch.cuda.empty_cache()
 
     def _batch(self, prompts: list[str], seed: int) -> list[str]:
-        torch, limit = self._torch, int(self._settings["max_tokens"])
-        draws = torch.stack([self._draws(request_seed(seed, prompt), limit) for prompt in prompts])
-        tokens, mask = self._padded([token_ids(self._tokenizer, prompt) for prompt in prompts])
+        torch = self._torch
+        limit = int(self._settings["max_tokens"])
+        draws = torch.stack(
+            [self._draws(request_seed(seed, prompt), limit) for prompt in prompts]
+        )
+        tokens, mask = self._padded(
+            [token_ids(self._tokenizer, prompt) for prompt in prompts]
+        )
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         cache = self._new_cache()
         said: list[list[int]] = [[] for _ in prompts]
         live = set(range(len(prompts)))
         for step in range(limit):
             logits = self._model(
-                input_ids=tokens.to(self._device), attention_mask=mask.to(self._device),
-                position_ids=positions.to(self._device), past_key_values=cache, use_cache=True, **self._options,
-            ).logits[:, -1]  # fmt: skip
+                input_ids=tokens.to(self._device),
+                attention_mask=mask.to(self._device),
+                position_ids=positions.to(self._device),
+                past_key_values=cache,
+                use_cache=True,
+                **self._options,
+            ).logits[:, -1]
             chosen = self._choose(logits, draws[:, step])
             for row in sorted(live):
                 token = int(chosen[row])
@@ -87,7 +109,8 @@ class TransformersEngine:
                     said[row].append(token)
             if not live:
                 break
-            tokens, positions = chosen[:, None], positions[:, -1:] + 1
+            tokens = chosen[:, None]
+            positions = positions[:, -1:] + 1
             mask = torch.cat([mask, torch.ones_like(tokens)], 1)
         return [self._tokenizer.decode(one, skip_special_tokens=True) for one in said]
 
@@ -112,15 +135,20 @@ class TransformersEngine:
     def _choose(self, logits: Any, draws: Any) -> Any:
         """One token a row, from the smallest set of the likeliest that holds `top_p`.
 
-        On the CPU in double precision, where sums are the same twice; a tie goes to the lower token.
+        On the CPU in double precision, where sums are the same twice; a tie goes to the
+        lower token.
         """
-        torch, temperature = self._torch, float(self._settings["temperature"])
+        torch = self._torch
+        temperature = float(self._settings["temperature"])
         logits = logits.float() / (temperature or 1.0)
         total = logits.logsumexp(-1, keepdim=True)
         values, ids = logits.topk(min(_CANDIDATES, logits.shape[-1]))
-        shares, ids = (values - total).double().exp().cpu(), ids.cpu()
+        shares = (values - total).double().exp().cpu()
+        ids = ids.cpu()
         ids, order = ids.sort(dim=-1)
-        shares, order = shares.gather(-1, order).sort(dim=-1, descending=True, stable=True)
+        shares, order = shares.gather(-1, order).sort(
+            dim=-1, descending=True, stable=True
+        )
         ids = ids.gather(-1, order)
         if temperature == 0:
             return ids[:, 0]
@@ -148,6 +176,8 @@ def _end_ids(model: Any, tokenizer: Any) -> set[int]:
     return set(said) if isinstance(said, (list, tuple)) else {int(said)}
 
 
-def load(engine: dict[str, Any], settings: dict[str, Any], count: int) -> TransformersEngine:
+def load(
+    engine: dict[str, Any], settings: dict[str, Any], count: int
+) -> TransformersSolverEngine:
     """Raises `EngineError` where the packages or the model are missing."""
-    return TransformersEngine(engine, settings)
+    return TransformersSolverEngine(engine, settings)

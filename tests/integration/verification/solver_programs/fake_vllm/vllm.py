@@ -1,6 +1,9 @@
-"""A vllm that answers with a text that follows from what it was asked. It takes no option that vllm has not.
+"""A vllm that answers with a text that follows from what it was asked. It takes no
+option that vllm has not.
 
-It writes what it was told into the file FAKE_VLLM. A prompt's ids are its bytes, and it has no form for chats."""
+It writes what it was told into the file FAKE_VLLM. A prompt's ids are its bytes, and it
+has no form for chats.
+"""
 
 import hashlib
 import json
@@ -28,11 +31,15 @@ class SamplingParams:
 class _Tokenizer:
     chat_template = os.environ.get("FAKE_VLLM_CHAT")
 
-    def apply_chat_template(self, chat: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool) -> str:
+    def apply_chat_template(
+        self, chat: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool
+    ) -> str:
         assert (tokenize, add_generation_prompt) == (False, True)
         return "".join(f"<{message['role']}>{message['content']}" for message in chat)
 
-    def __call__(self, text: str, *, add_special_tokens: bool = True) -> dict[str, list[int]]:
+    def __call__(
+        self, text: str, *, add_special_tokens: bool = True
+    ) -> dict[str, list[int]]:
         return {"input_ids": [0] * add_special_tokens + list(text.encode())}
 
 
@@ -40,20 +47,36 @@ class LLM:
     """The engine."""
 
     def __init__(
-        self, model: str, *, dtype: str = "auto", seed: int = 0, max_num_seqs: int = 256,
-        enable_prefix_caching: bool = True, gpu_memory_utilization: float = 0.9,
-    ) -> None:  # fmt: skip
-        self._told: dict[str, Any] = {name: value for name, value in locals().items() if name != "self"}
+        self,
+        model: str,
+        *,
+        dtype: str = "auto",
+        seed: int = 0,
+        max_num_seqs: int = 256,
+        enable_prefix_caching: bool = True,
+        gpu_memory_utilization: float = 0.9,
+    ) -> None:
+        self._told: dict[str, Any] = {
+            name: value for name, value in locals().items() if name != "self"
+        }
         self._told["environment"] = {
             "VLLM_BATCH_INVARIANT": _INVARIANT,
-            "VLLM_ENABLE_V1_MULTIPROCESSING": os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING"),
+            "VLLM_ENABLE_V1_MULTIPROCESSING": os.environ.get(
+                "VLLM_ENABLE_V1_MULTIPROCESSING"
+            ),
         }
 
     def get_tokenizer(self) -> _Tokenizer:
         """The model's."""
         return _Tokenizer()
 
-    def generate(self, prompts: list[dict[str, Any]], params: list[SamplingParams], *, use_tqdm: bool) -> list[Any]:
+    def generate(
+        self,
+        prompts: list[dict[str, Any]],
+        params: list[SamplingParams],
+        *,
+        use_tqdm: bool,
+    ) -> list[Any]:
         """Answers in the order of the prompts."""
         self._told |= {
             "sampling": [asdict(one) for one in params],
@@ -62,9 +85,14 @@ class LLM:
         Path(os.environ["FAKE_VLLM"]).write_text(json.dumps(self._told))
         # As its workers do.
         os.write(1, b"Processed prompts: 100%")
-        return [_answer(prompt["prompt_token_ids"], one) for prompt, one in zip(prompts, params, strict=True)]
+        return [
+            _answer(prompt["prompt_token_ids"], one)
+            for prompt, one in zip(prompts, params, strict=True)
+        ]
 
 
 def _answer(ids: list[int], params: SamplingParams) -> Any:
     text = hashlib.sha256(repr((ids, params)).encode()).hexdigest()[: params.max_tokens]
-    return SimpleNamespace(outputs=[SimpleNamespace(text=text, token_ids=(), finish_reason="length")])
+    return SimpleNamespace(
+        outputs=[SimpleNamespace(text=text, token_ids=(), finish_reason="length")]
+    )

@@ -1,11 +1,14 @@
-"""The provider `mycloud`: each attempt is a machine of its own, which runs one file of gpuyard's and is gone after it.
+"""The provider `mycloud`: each attempt is a machine of its own, which runs one file of
+gpuyard's and is gone after it.
 
-It works as it stands, on a toy cloud (`toycloud.py`). Where it says REPLACE, put what your cloud has instead; what
-stands without that word should do for most. The numbers are the steps of README.md.
+It works as it stands, on a toy cloud (`toycloud.py`). Where it says REPLACE, put what
+your cloud has instead; what stands without that word should do for most. The numbers
+are the steps of README.md.
 
-A provider keeps no truth: gpuyard's ledger does. It may be killed at any line, and two of it may live for a moment.
-So everything that it has to know again lies at the cloud: the attempt's id as the machine's name and tag, and the
-attempt's folder in storage that both reach.
+A provider keeps no truth: gpuyard's ledger does. It may be killed at any line, and two
+of it may live for a moment. So everything that it has to know again lies at the cloud:
+the attempt's id as the machine's name and tag, and the attempt's folder in storage that
+both reach.
 """
 
 import asyncio
@@ -23,32 +26,44 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gpuyard.domain.errors import InsufficientResourcesError, JobNotFoundError, ProviderError
+from gpuyard.domain.attempt_order import AttemptOrder
+from gpuyard.domain.errors import (
+    InsufficientResourcesError,
+    JobNotFoundError,
+    ProviderError,
+)
 from gpuyard.domain.gpus import GPU_CLASSES, GPUClass, resolve_gpu_class
-from gpuyard.domain.ids import new_id
-from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult, JobStatus
+from gpuyard.domain.jobconfig import GpuSpec, JobResult, JobStatus
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.validation import parse_model
-from gpuyard.providers.base import GpuProviderInterface
-from gpuyard.providers.folder import AttemptFolder, Laid, ended, order_of, read_json
-from gpuyard.providers.together import Together
+from gpuyard.providers.attempt_folder import (
+    AttemptFolder,
+    StagedInput,
+    read_exit,
+    read_json,
+    runner_order,
+)
+from gpuyard.providers.base import QueueProvider
+from gpuyard.providers.shared_call import SharedCall
 
 from .toycloud import CloudError, Machine, ToyCloud
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 
-# What marks a machine as ours, and says whose it is. Nothing without it is ever touched.
+# What marks a machine as ours, and says whose it is. Nothing without it is ever
+# touched.
 TAG = "gpuyard-attempt"
 FOLLOW_S = 0.3
-LIVE = frozenset({JobStatus.PENDING, JobStatus.RUNNING, JobStatus.UNKNOWN})
 
 
 class MyCloudConfig(BaseModel):
-    """What `[providers.mycloud]` may say. A field without a default has to be given: its error names it.
+    """What `[providers.mycloud]` may say. A field without a default has to be given:
+    its error names it.
 
-    REPLACE: `folder`, by what your cloud needs (region, project, image). Of a secret take the name of a file or of a
-    variable, never the secret itself: configuration is read by many.
+    REPLACE: `folder`, by what your cloud needs (region, project, image). Of a secret
+    take the name of a file or of a variable, never the secret itself: configuration is
+    read by many.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -68,7 +83,10 @@ class MyCloudConfig(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class MachineType:
-    """What one machine of a type has, in the words of gpuyard's catalogue. Memory in GB; the price is of an hour."""
+    """What one machine of a type has, in the words of gpuyard's catalogue.
+
+    Memory in GB; the price is of an hour.
+    """
 
     gpu_class: GPUClass | None
     gpus: int
@@ -77,7 +95,8 @@ class MachineType:
     price_per_hour: Decimal
 
 
-# REPLACE: the vendor's types, from its price list of PRICES_AS_OF, or from its API if that tells.
+# REPLACE: the vendor's types, from its price list of PRICES_AS_OF, or from its API if
+# that tells.
 PRICES_AS_OF = "2026-01-15"
 CURRENCY = "USD"
 MACHINE_TYPES: Mapping[str, MachineType] = {
@@ -88,13 +107,18 @@ MACHINE_TYPES: Mapping[str, MachineType] = {
 
 # --- 5. states and faults ---
 
-# REPLACE: the vendor's states. One that is not here is UNKNOWN, and gpuyard waits for a better word. What `stopped`
-# means is in what the job has left: an exit code is read, and never guessed.
-STATES: Mapping[str, JobStatus] = {"waiting": JobStatus.PENDING, "running": JobStatus.RUNNING}
+# REPLACE: the vendor's states. One that is not here is UNKNOWN, and gpuyard waits for a
+# better word. What `stopped` means is in what the job has left: an exit code is read,
+# and never guessed.
+STATES: Mapping[str, JobStatus] = {
+    "waiting": JobStatus.PENDING,
+    "running": JobStatus.RUNNING,
+}
 
-# REPLACE: the vendor's error codes. The first three of ours mean: it may have been done or not, ask again
-# (`gpuyard.providers.base.TRANSIENT`); the job waits. Any other ends the attempt at submission, with the message.
-# So an expired credential is NOT_CONNECTED (somebody renews it), and a missing permission is not.
+# REPLACE: the vendor's error codes. The first three of ours mean: it may have been done
+# or not, ask again (`gpuyard.providers.base.TRANSIENT`); the job waits. Any other ends
+# the attempt at submission, with the message. So an expired credential is NOT_CONNECTED
+# (somebody renews it), and a missing permission is not.
 ERRORS: Mapping[str, str] = {
     "Throttled": "THROTTLED",
     "Timeout": "TIMEOUT",
@@ -106,43 +130,66 @@ ERRORS: Mapping[str, str] = {
 }
 
 
-class MyCloudProvider(GpuProviderInterface):
+class MyCloudProvider(QueueProvider):
     """Machines of mycloud. `config`: see `MyCloudConfig`."""
 
     PROVIDER_NAME: ClassVar[str] = "mycloud"
+    currency = CURRENCY
 
     # --- 2. interface ---
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Connects to nothing yet: a cloud that is away must not keep gpuyard from starting."""
+        """Connects to nothing yet: a cloud that is away must not keep gpuyard from
+        starting.
+        """
         super().__init__(config)
         self.settings = parse_model(MyCloudConfig, dict(config))
-        self.concurrency, self.poll_s = self.settings.concurrency, self.settings.poll_s
+        self.concurrency = self.settings.concurrency
+        self.poll_s = self.settings.poll_s
         self.max_pending = self.settings.max_pending
-        self.doing: Mapping[str, str] = {}
-        root = Path(self.settings.folder or Path(self.settings.home) / "mycloud").expanduser()
-        # REPLACE: the SDK's client, and the storage that both sides reach (a shared folder, a bucket).
+        root = Path(
+            self.settings.folder or Path(self.settings.home) / "mycloud"
+        ).expanduser()
+        # REPLACE: the SDK's client, and the storage that both sides reach (a shared
+        # folder, a bucket).
         self.cloud = ToyCloud(root / "cloud")
         self._storage = root / "storage"
-        # Those who ask at the same time share one question: fifty jobs cost the cloud one call.
-        self._machines = Together(self._list)
+        # Those who ask at the same time share one question: fifty jobs cost the cloud
+        # one call.
+        self._machines = SharedCall(self._list)
 
-    async def _call(self, work: Callable[Given, Answer], *args: Given.args, **kwargs: Given.kwargs) -> Answer:
-        """A call of the SDK in a thread, and its faults in gpuyard's words. Nothing else speaks to the cloud."""
+    async def _call(
+        self, work: Callable[Given, Answer], *args: Given.args, **kwargs: Given.kwargs
+    ) -> Answer:
+        """A call of the SDK in a thread, and its faults in gpuyard's words.
+
+        Nothing else speaks to the cloud.
+        """
         try:
             async with asyncio.timeout(self.settings.timeout_s):
                 return await asyncio.to_thread(work, *args, **kwargs)
         except TimeoutError:
-            raise ProviderError("mycloud does not answer in time.", self.PROVIDER_NAME, "TIMEOUT") from None
+            raise ProviderError(
+                "mycloud does not answer in time.", self.PROVIDER_NAME, "TIMEOUT"
+            ) from None
         except OSError as error:
-            raise ProviderError(f"mycloud cannot be reached: {error}", self.PROVIDER_NAME, "NOT_CONNECTED") from None
+            raise ProviderError(
+                f"mycloud cannot be reached: {error}",
+                self.PROVIDER_NAME,
+                "NOT_CONNECTED",
+            ) from None
         except CloudError as error:
             code = ERRORS.get(error.code, "REFUSED")
             advice = " Renew its credentials." if error.code == "AuthFailure" else ""
-            raise ProviderError(f"mycloud: {error}.{advice}", self.PROVIDER_NAME, code) from None
+            raise ProviderError(
+                f"mycloud: {error}.{advice}", self.PROVIDER_NAME, code
+            ) from None
 
     async def _list(self) -> Mapping[str, Machine]:
-        return {machine.name: machine for machine in await self._call(self.cloud.list_machines, TAG)}
+        return {
+            machine.name: machine
+            for machine in await self._call(self.cloud.list_machines, TAG)
+        }
 
     async def _find(self, job_id: str) -> Machine:
         machine = (await self._machines()).get(job_id)
@@ -154,72 +201,86 @@ class MyCloudProvider(GpuProviderInterface):
         return AttemptFolder(self._storage, machine.tags[TAG])
 
     async def health_check(self) -> dict[str, Any]:
-        """Healthy while the cloud answers; the message is for people, in `gpuyard providers`."""
+        """Healthy while the cloud answers; the message is for people, in `gpuyard
+        providers`.
+        """
         try:
             count = len(await self._machines())
         except ProviderError as error:
             return {"status": "unhealthy", "message": str(error)}
         return {"status": "healthy", "message": f"{count} machines"}
 
-    async def list_available_gpus(self) -> list[GpuSpec]:
-        """One for each type that has any."""
-        return [
-            GpuSpec(gpu_type=str(kind.gpu_class), gpu_count=kind.gpus, memory_gb=GPU_CLASSES[kind.gpu_class].memory_gb,
-                    vcpus=kind.cpus, ram_gb=kind.memory_gb)
-            for kind in MACHINE_TYPES.values() if kind.gpu_class
-        ]  # fmt: skip
-
     async def offers(self) -> Sequence[Offer]:
-        """What gpuyard chooses from, looked at once a minute. `gpu` is a row of the catalogue: its memory is known.
+        """What gpuyard chooses from, looked at once a minute. `gpu` is a row of the
+        catalogue: its memory is known.
 
-        REPLACE: say in `problem` what is sold out; name a `spot` offer apart; tell `wait_s` if the cloud does.
+        REPLACE: say in `problem` what is sold out; name a `spot` offer apart; tell
+        `wait_s` if the cloud does.
         """
         return [
-            Offer(f"{self.PROVIDER_NAME}/{name}", self.PROVIDER_NAME, kind.gpu_class or "", kind.gpus,
-                  cpus=kind.cpus, memory_gb=kind.memory_gb, region=self.settings.region, currency=CURRENCY,
-                  price_per_hour=kind.price_per_hour, price_source=f"price list of {PRICES_AS_OF}")
+            Offer(
+                f"{self.PROVIDER_NAME}/{name}",
+                self.PROVIDER_NAME,
+                kind.gpu_class or "",
+                kind.gpus,
+                cpus=kind.cpus,
+                memory_gb=kind.memory_gb,
+                region=self.settings.region,
+                currency=CURRENCY,
+                price_per_hour=kind.price_per_hour,
+                price_source=f"price list of {PRICES_AS_OF}",
+            )
             for name, kind in MACHINE_TYPES.items()
-        ]  # fmt: skip
+        ]
 
     # --- 4. submission ---
 
-    async def submit_job(self, job_config: JobConfig) -> str:
-        """Lay the order down, then make the machine; an attempt that is there already is left as it is.
+    async def submit_attempt(self, order: AttemptOrder) -> str:
+        """Write the attempt's folder, then make the machine, unless it exists.
 
-        REPLACE: `create_machine`. The machine's name comes from the attempt and names are unique, so the cloud itself
-        keeps a second one away, whoever asks. Use your cloud's client token or unique name for that. One that has
-        neither: hold an `asyncio.Lock` for the attempt, look with `find_by_attempt`, then create with the tag; and
-        in `find_by_attempt` keep the oldest of two and delete the other.
+        REPLACE: `create_machine`. The machine's name comes from the attempt, and names
+        are unique. So the cloud itself refuses a second machine, whoever asks. Use your
+        cloud's client token or unique name for that. If it has neither: hold an
+        `asyncio.Lock` for the attempt, look with `find_by_attempt`, then create with
+        the tag; and in `find_by_attempt` keep the oldest of two and delete the other.
         """
-        config = job_config.model_copy(update={"attempt_id": job_config.attempt_id or new_id("attempt")})
-        name, kind = _name(str(config.attempt_id)), self._choose(config)
-        folder = AttemptFolder(self._storage, str(config.attempt_id))
-        order = order_of(config, Laid(config.provider_options.get("workdir")))
-        files = folder.files(order, config.args_via_stdin)
-        await self._call(_write, files)
-        # gpuyard's runner starts the command, keeps its time, passes on signals and writes down how it ended. Words
-        # stay words: nothing is pasted into a shell. REPLACE: in a boot script, use shlex.join.
+        name = _name(order.attempt_id)
+        kind = self._choose(order)
+        folder = AttemptFolder(self._storage, order.attempt_id)
+        to_run = runner_order(order, StagedInput(order.workdir))
+        await self._call(_write, folder.files(to_run, order.stdin))
+        # gpuyard's runner starts the command, ends it at its timeout, passes on signals
+        # and writes down how it ended. Arguments stay separate words: nothing is pasted
+        # into a shell. REPLACE: in a boot script, use shlex.join.
         command = [sys.executable, str(folder.runner), str(folder.path)]
+        tags = {TAG: order.attempt_id}
         try:
-            await self._call(self.cloud.create_machine, name, kind, {TAG: str(config.attempt_id)}, command)
+            await self._call(self.cloud.create_machine, name, kind, tags, command)
         except ProviderError as error:
             if error.error_code == "OUT_OF_STOCK":
-                raise InsufficientResourcesError(str(error), self.PROVIDER_NAME, config.gpu_spec) from None
+                raise InsufficientResourcesError(
+                    str(error), self.PROVIDER_NAME, order.gpu_spec
+                ) from None
             if error.error_code != "ALREADY_EXISTS":
                 raise
         return name
 
-    def _choose(self, config: JobConfig) -> str:
-        """The type of the offer that gpuyard has chosen; without one, the cheapest that will do."""
-        offered = str(config.provider_options.get("offer") or "").removeprefix(f"{self.PROVIDER_NAME}/")
+    def _choose(self, order: AttemptOrder) -> str:
+        """The type of the chosen offer; without one, the cheapest that will do."""
+        offered = order.offer.removeprefix(f"{self.PROVIDER_NAME}/")
         if offered in MACHINE_TYPES:
             return offered
-        able = [name for name, kind in MACHINE_TYPES.items() if _suits(kind, config.gpu_spec)]
+        able = [
+            name for name, kind in MACHINE_TYPES.items() if _suits(kind, order.gpu_spec)
+        ]
         if not able:
             message = (
-                f"{self.PROVIDER_NAME} has no type of machine for {config.gpu_spec.model_dump(exclude_none=True)}."
+                f"{self.PROVIDER_NAME} has no type of machine for"
+                f" {order.gpu_spec.model_dump(exclude_none=True)}."
             )
-            raise InsufficientResourcesError(message, self.PROVIDER_NAME, config.gpu_spec)
+            raise InsufficientResourcesError(
+                message, self.PROVIDER_NAME, order.gpu_spec
+            )
         return min(able, key=lambda name: MACHINE_TYPES[name].price_per_hour)
 
     async def find_by_attempt(self, attempt_id: str) -> str | None:
@@ -230,13 +291,17 @@ class MyCloudProvider(GpuProviderInterface):
     # --- 5. status ---
 
     async def poll_jobs(self, job_ids: Sequence[str]) -> Mapping[str, JobResult]:
-        """One question for all. What is not known is left out; when the cloud cannot be asked, this raises.
+        """One question for all. What is not known is left out; when the cloud cannot be
+        asked, this raises.
 
-        The machines are listed before their folders are read: what one that has stopped left is then all there.
+        The machines are listed before their folders are read: what one that has stopped
+        left is then all there.
         """
         machines = await self._machines()
         known = [machines[job_id] for job_id in job_ids if job_id in machines]
-        return await self._call(lambda: {machine.name: self._result(machine) for machine in known})
+        return await self._call(
+            lambda: {machine.name: self._result(machine) for machine in known}
+        )
 
     async def get_job_status(self, job_id: str) -> JobResult:
         """See GpuProviderInterface."""
@@ -246,18 +311,26 @@ class MyCloudProvider(GpuProviderInterface):
     def _result(self, machine: Machine) -> JobResult:
         """What the cloud and the attempt's folder say together."""
         folder = self._folder(machine)
-        end, began = read_json(_read(folder.exit)), read_json(_read(folder.started))
+        end = read_json(_read(folder.exit))
+        began = read_json(_read(folder.started))
         if end:
-            return replace(ended(machine.name, end), created_at=machine.created_at)
+            return replace(read_exit(machine.name, end), created_at=machine.created_at)
         status = STATES.get(machine.state, JobStatus.UNKNOWN)
         if machine.state == "stopped":
             return self._gone(machine, began.get("at"))
         if status is JobStatus.RUNNING and not began:
             status = JobStatus.PENDING  # it boots: the program does not run yet
-        return JobResult(machine.name, status, machine.created_at, began.get("at"), node=str(began.get("host") or ""))
+        return JobResult(
+            machine.name,
+            status,
+            machine.created_at,
+            began.get("at"),
+            node=str(began.get("host") or ""),
+        )
 
     def _gone(self, machine: Machine, began: float | None) -> JobResult:
-        """It has stopped, and the runner has left no word: it was called off before it began, or the machine is lost.
+        """It has stopped, and the runner has left no word: it was called off before it
+        began, or the machine is lost.
 
         Whoever sees a loss first writes it down, so that the answer stays the same.
         """
@@ -267,29 +340,37 @@ class MyCloudProvider(GpuProviderInterface):
             why = {"reason": "node_lost", "at": time.time()}
             _write({folder.stop: json.dumps(why).encode()})
         reason = str(why["reason"])
-        message = "the machine is gone, and nobody saw how the job ended" if reason == "node_lost" else reason
+        message = (
+            "the machine is gone, and nobody saw how the job ended"
+            if reason == "node_lost"
+            else reason
+        )
         status = JobStatus.CANCELLED if reason == "cancelled" else JobStatus.FAILED
-        return JobResult(machine.name, status, machine.created_at, began, why["at"], reason=reason,
-                         error_message=message)  # fmt: skip
-
-    async def cancel_job(self, job_id: str) -> bool:
-        """TERM, its grace, KILL."""
-        return await self._stop(job_id, "cancelled", checkpoint=False)
+        return JobResult(
+            machine.name,
+            status,
+            machine.created_at,
+            began,
+            why["at"],
+            reason=reason,
+            error_message=message,
+        )
 
     async def stop_job(self, job_id: str, *, checkpoint: bool) -> bool:
-        """See Queues: with `checkpoint` gpuyard wants its place for another, and it goes on later."""
-        return await self._stop(job_id, "preempted" if checkpoint else "cancelled", checkpoint=checkpoint)
+        """Write down why, then shut down: the runner reads the reason at TERM.
 
-    async def _stop(self, job_id: str, reason: str, *, checkpoint: bool) -> bool:
-        """Write down why, then tell: the runner reads it when TERM comes."""
+        With `checkpoint` gpuyard needs the place for another job; this one is resumed
+        later.
+        """
         machine = await self._find(job_id)
-        if (await self._call(self._result, machine)).status not in LIVE:
+        if (await self._call(self._result, machine)).status.is_over:
             return False
+        reason = "preempted" if checkpoint else "cancelled"
         folder = self._folder(machine)
         told = read_json(await self._call(_read, folder.stop)).get("reason")
         if told is None or (told != "cancelled" and reason == "cancelled"):
-            order = {"reason": reason, "checkpoint": checkpoint, "at": time.time()}
-            await self._call(_write, {folder.stop: json.dumps(order).encode()})
+            stop = {"reason": reason, "checkpoint": checkpoint, "at": time.time()}
+            await self._call(_write, {folder.stop: json.dumps(stop).encode()})
         await self._call(self.cloud.shut_down, job_id)
         return True
 
@@ -297,21 +378,25 @@ class MyCloudProvider(GpuProviderInterface):
         """REPLACE: delete the machine and its disk. What is not deleted is paid for."""
         machine = (await self._machines()).get(job_id)
         if machine is not None:
-            await self._call(shutil.rmtree, self._folder(machine).path, ignore_errors=True)
+            await self._call(
+                shutil.rmtree, self._folder(machine).path, ignore_errors=True
+            )
             await self._call(self.cloud.delete_machine, job_id)
 
     # --- 5. output ---
 
-    async def get_job_logs(self, job_id: str, lines: int | None = None) -> str:
-        """See GpuProviderInterface."""
-        parts = [part async for part in self.stream_logs(job_id, lines=lines, follow=False)]
-        return b"".join(parts).decode(errors="replace")
+    async def stream_logs(
+        self, job_id: str, *, lines: int | None, follow: bool
+    ) -> AsyncIterator[bytes]:
+        """See StreamsLogs.
 
-    async def stream_logs(self, job_id: str, *, lines: int | None, follow: bool) -> AsyncIterator[bytes]:
-        """See StreamsLogs. REPLACE: how the log is read, in parts if logs are large, and FOLLOW_S if reading costs."""
+        REPLACE: how the log is read, in parts if logs are large, and FOLLOW_S if
+        reading costs.
+        """
         log = self._folder(await self._find(job_id)).log
         data = await self._call(_read, log)
-        offset, over = len(data), False
+        offset = len(data)
+        over = False
         if lines is not None:
             data = b"".join(data.splitlines(keepends=True)[-lines:]) if lines else b""
         if data:
@@ -326,38 +411,47 @@ class MyCloudProvider(GpuProviderInterface):
             else:
                 await asyncio.sleep(FOLLOW_S)
                 # Asked before the last look, so that its last line is not missed.
-                over = (await self.get_job_status(job_id)).status not in LIVE
+                over = (await self.get_job_status(job_id)).status.is_over
 
     # --- 6. cost ---
 
-    async def get_cost_info(self, job_id: str) -> CostInfo:
-        """Seconds at the price of its type. REPLACE: what the cloud has metered, if it tells; else from when to when
-        it bills (most do from the machine's creation to its deletion)."""
+    async def price_per_hour(self, job_id: str) -> Decimal:
+        """The price of its type; the base class multiplies it by the seconds it ran.
+
+        REPLACE: override `get_cost_info` if the cloud tells what it has metered, or if
+        it bills from the machine's creation to its deletion, as most do.
+        """
         machine = await self._find(job_id)
-        result = await self._call(self._result, machine)
-        until = time.time() if result.status in LIVE else result.completed_at or 0.0
-        seconds = max(until - result.started_at, 0.0) if result.started_at else 0.0
-        total = MACHINE_TYPES[machine.type].price_per_hour * Decimal(str(seconds)) / 3600
-        return CostInfo(job_id, total, CURRENCY, {"machine": total})
+        return MACHINE_TYPES[machine.type].price_per_hour
 
 
 def _name(attempt_id: str) -> str:
-    """The machine of an attempt. REPLACE: mind which characters the cloud takes, and how many."""
+    """The machine of an attempt.
+
+    REPLACE: mind which characters the cloud takes, and how many.
+    """
     return f"gpuyard-{attempt_id}"
 
 
 def _suits(kind: MachineType, spec: GpuSpec) -> bool:
     """True when a machine of the type has all that is asked for."""
-    if (spec.vcpus or 0) > kind.cpus or (spec.ram_gb or 0) > kind.memory_gb or spec.gpu_count > kind.gpus:
+    if (
+        (spec.vcpus or 0) > kind.cpus
+        or (spec.ram_gb or 0) > kind.memory_gb
+        or spec.gpu_count > kind.gpus
+    ):
         return False
     if spec.gpu_count == 0:
         return True
     wanted = resolve_gpu_class(spec.gpu_type) if spec.gpu_type else None
     memory_gb = GPU_CLASSES[kind.gpu_class].memory_gb if kind.gpu_class else 0
-    return (wanted is None or kind.gpu_class in wanted) and (spec.memory_gb or 0) <= memory_gb
+    return (wanted is None or kind.gpu_class in wanted) and (
+        spec.memory_gb or 0
+    ) <= memory_gb
 
 
-# --- the attempt's folder. REPLACE: by the storage that you have; a bucket's objects are whole or not there at all ---
+# --- the attempt's folder. REPLACE: by the storage that you have; a bucket's objects
+# are whole or not there at all ---
 
 
 def _write(files: Mapping[Path, bytes]) -> None:
@@ -370,7 +464,10 @@ def _write(files: Mapping[Path, bytes]) -> None:
 
 
 def _read(path: Path, offset: int = 0) -> bytes:
-    """What it holds at this moment: one that grows all the while is not chased. Empty when it is not there."""
+    """What it holds at this moment: one that grows all the while is not chased.
+
+    Empty when it is not there.
+    """
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size

@@ -1,7 +1,9 @@
-"""REPLACE: the vendor's SDK. This toy stands for it until then: a "cloud" that is a folder and processes of this host.
+"""REPLACE: the vendor's SDK. This toy stands for it until then: a "cloud" that is a
+folder and processes of this host.
 
-A machine is a folder under `machines/`, and a process that waits until one of its type is free and then becomes the
-command it was made with. It holds a lock for as long as it lives, so that the kernel tells who is dead.
+A machine is a folder under `machines/`, and a process that waits until one of its type
+is free and then becomes the command it was made with. It holds a lock for as long as it
+lives, so that the kernel tells who is dead.
 """
 
 import fcntl
@@ -18,13 +20,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-# How many machines there are of each type, and the GPUs of one; who comes when all are taken waits.
-STOCK: Mapping[str, tuple[int, int]] = {"toy.cpu": (8, 0), "toy.t4": (2, 1), "toy.a100x2": (1, 2)}
+# How many machines there are of each type, and the GPUs of one; who comes when all are
+# taken waits.
+STOCK: Mapping[str, tuple[int, int]] = {
+    "toy.cpu": (8, 0),
+    "toy.t4": (2, 1),
+    "toy.a100x2": (1, 2),
+}
 _TURN_S = 0.05
 
 
 class CloudError(Exception):
-    """What the cloud refused. `code` is its word for it: `AlreadyExists`, `NotFound`, `Throttled`, `AuthFailure`, …"""
+    """What the cloud refused.
+
+    `code` is its word for it: `AlreadyExists`, `NotFound`, `Throttled`, `AuthFailure`,
+    …
+    """
 
     def __init__(self, code: str, message: str = "") -> None:
         super().__init__(message or code)
@@ -46,15 +57,26 @@ class ToyCloud:
     """The calls of the SDK. They block, as most SDKs' do."""
 
     def __init__(self, root: Path) -> None:
-        self._machines, self._slots = root / "machines", root / "slots"
+        self._machines = root / "machines"
+        self._slots = root / "slots"
         self._started: list[subprocess.Popen[bytes]] = []
 
-    def create_machine(self, name: str, kind: str, tags: Mapping[str, str], command: Sequence[str]) -> None:
-        """Start or queue a machine that runs `command` once. `AlreadyExists` for a name that is taken."""
+    def create_machine(
+        self, name: str, kind: str, tags: Mapping[str, str], command: Sequence[str]
+    ) -> None:
+        """Start or queue a machine that runs `command` once.
+
+        `AlreadyExists` for a name that is taken.
+        """
         for folder in (self._machines, self._slots):
             folder.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=".", dir=self._machines))
-        about = {"type": kind, "tags": dict(tags), "created_at": time.time(), "command": list(command)}
+        about = {
+            "type": kind,
+            "tags": dict(tags),
+            "created_at": time.time(),
+            "command": list(command),
+        }
         (draft / "machine.json").write_text(json.dumps(about))
         with (draft / "alive").open("w") as alive:
             fcntl.flock(alive, fcntl.LOCK_EX)
@@ -62,13 +84,27 @@ class ToyCloud:
                 draft.rename(self._machines / name)
             except OSError:
                 shutil.rmtree(draft)
-                raise CloudError("AlreadyExists", f"there is a machine {name}") from None
+                raise CloudError(
+                    "AlreadyExists", f"there is a machine {name}"
+                ) from None
             boot = [sys.executable, "-I", __file__, str(self._machines / name)]
-            clean = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
-            process = subprocess.Popen(boot, env=clean, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                       stderr=subprocess.DEVNULL, start_new_session=True,
-                                       pass_fds=[alive.fileno()])  # fmt: skip
-        self._started = [child for child in [*self._started, process] if child.poll() is None]
+            clean = {
+                key: os.environ[key]
+                for key in ("PATH", "HOME", "LANG")
+                if key in os.environ
+            }
+            process = subprocess.Popen(
+                boot,
+                env=clean,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                pass_fds=[alive.fileno()],
+            )
+        self._started = [
+            child for child in [*self._started, process] if child.poll() is None
+        ]
 
     def list_machines(self, tag: str) -> list[Machine]:
         """Every machine that bears the tag."""
@@ -76,7 +112,9 @@ class ToyCloud:
         return [machine for machine in found if machine and tag in machine.tags]
 
     def shut_down(self, name: str) -> None:
-        """Send TERM to what runs there; a machine that waits is called off, one that has stopped stays as it is."""
+        """Send TERM to what runs there; a machine that waits is called off, one that
+        has stopped stays as it is.
+        """
         folder = self._machines / name
         if not folder.exists():
             raise CloudError("NotFound", f"there is no machine {name}")
@@ -92,11 +130,19 @@ class ToyCloud:
 
     def _look(self, folder: Path) -> Machine | None:
         try:
-            state = "stopped" if not _alive(folder) else "running" if (folder / "running").exists() else "waiting"
+            state = (
+                "stopped"
+                if not _alive(folder)
+                else "running"
+                if (folder / "running").exists()
+                else "waiting"
+            )
             about = json.loads((folder / "machine.json").read_text())
         except FileNotFoundError:  # removed in this moment
             return None
-        return Machine(folder.name, about["type"], about["tags"], about["created_at"], state)
+        return Machine(
+            folder.name, about["type"], about["tags"], about["created_at"], state
+        )
 
 
 def _alive(folder: Path) -> bool:
@@ -109,7 +155,9 @@ def _alive(folder: Path) -> bool:
 
 
 def _boot(folder: Path) -> None:
-    """The machine's own process: wait for a free slot, then become the command, which inherits both locks."""
+    """The machine's own process: wait for a free slot, then become the command, which
+    inherits both locks.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     (folder / "pid").write_text(str(os.getpid()))
     about = json.loads((folder / "machine.json").read_text())
@@ -118,7 +166,9 @@ def _boot(folder: Path) -> None:
             return
     (folder / "running").touch()
     gpus = STOCK[about["type"]][1]
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(slot * gpus + number) for number in range(gpus))
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(
+        str(slot * gpus + number) for number in range(gpus)
+    )
     os.execvp(about["command"][0], about["command"])
 
 

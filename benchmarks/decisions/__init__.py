@@ -1,0 +1,1 @@
+"""Measurements behind docs/decisions.md; run each with `python -m`."""

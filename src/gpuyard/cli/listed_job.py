@@ -1,0 +1,71 @@
+"""The part of a job resource that `gpuyard jobs` shows, without Pydantic."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCost:
+    """What the job has cost so far."""
+
+    amount: Decimal
+    currency: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedAttempt:
+    """When an attempt ran; UTC seconds."""
+
+    started_at: float | None
+    ended_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedProgress:
+    """How far the job is."""
+
+    step: int | None
+    total: int | None
+    epoch: float | None
+    epochs: int | None
+    eta_s: float | None
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedJob:
+    """One row; the names are those of the job resource."""
+
+    id: str
+    name: str
+    state: str
+    priority: int
+    created_at: float
+    reason: str | None
+    cost: ListedCost
+    progress: ListedProgress
+    attempts: Sequence[ListedAttempt]
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> "ListedJob":
+        """Read one job resource."""
+        cost = document["cost"]
+        progress = document["progress"]
+        return cls(
+            id=document["id"],
+            name=document["name"],
+            state=document["state"],
+            priority=document["priority"],
+            created_at=document["created_at"],
+            reason=document["reason"],
+            cost=ListedCost(Decimal(cost["amount"]), cost["currency"]),
+            progress=ListedProgress(
+                **{name: progress[name] for name in ListedProgress.__slots__}
+            ),
+            attempts=[
+                ListedAttempt(a["started_at"], a["ended_at"])
+                for a in document["attempts"]
+            ],
+        )

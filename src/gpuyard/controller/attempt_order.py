@@ -1,0 +1,107 @@
+"""Makes the order for a provider from the spec of a job and its placement."""
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from gpuyard.domain.attempt_order import AttemptOrder, ResumePoint
+from gpuyard.domain.jobconfig import GpuSpec
+from gpuyard.domain.jobspec import JobKind, JobSpec
+from gpuyard.domain.shape import Shape
+from gpuyard.domain.wire import ASK, SCRIPT
+from gpuyard.scheduler.view import LiveAttempt
+
+
+def order_for(
+    spec: JobSpec,
+    shape: Shape,
+    attempt: LiveAttempt,
+    checkpoint: Mapping[str, Any] | None,
+    workspaces: Path,
+) -> AttemptOrder:
+    """The order for one attempt.
+
+    `checkpoint` is the ledger row to resume from, if any. `workspaces` is the folder of
+    this host that holds the workspaces.
+    """
+    placement = attempt.placements[0]
+    gpus = spec.resources.gpus
+    command, stdin = _program(spec)
+    gpu_uuids = placement.gpu_uuids
+    if spec.kind is JobKind.MODEL:
+        # A model that shares its GPU may have booked none itself.
+        gpu_uuids = gpus_of_model(spec.provider_options)
+    workspace_folder = str(workspaces / shape.workspace) if shape.workspace else ""
+    return AttemptOrder(
+        attempt_id=attempt.id,
+        job_id=attempt.job_id,
+        name=spec.name,
+        token=attempt.token,
+        priority=spec.priority,
+        image=spec.image,
+        command=command,
+        stdin=stdin,
+        environment=spec.environment,
+        volumes=spec.volumes,
+        workdir=spec.workdir,
+        workspace=shape.workspace or "",
+        workspace_folder=workspace_folder,
+        gpu_spec=GpuSpec(
+            gpu_type=gpus.gpu_class,
+            gpu_count=gpus.count,
+            memory_gb=gpus.memory_gb,
+            vcpus=spec.resources.cpus,
+            ram_gb=spec.resources.memory_gb,
+        ),
+        spot=spec.spot,
+        nodes=shape.nodes,
+        offer=placement.offer,
+        node_id=placement.node_id,
+        gpu_uuids=gpu_uuids,
+        shares_gpus=spec.kind is JobKind.MODEL,
+        prefetch_group=_prefetch_group(shape),
+        prefetched=placement.prefetched,
+        timeout_s=spec.timeout_s,
+        max_silence_s=spec.max_silence_s,
+        grace_s=spec.checkpoint.grace_s,
+        checkpoint=spec.checkpoint,
+        resume_from=_resume_point(checkpoint) if checkpoint else None,
+        labels=spec.labels,
+        provider_options=spec.provider_options,
+    )
+
+
+def _program(spec: JobSpec) -> tuple[tuple[str, ...], bytes | None]:
+    """The command and its standard input."""
+    match spec.kind:
+        case JobKind.LLM:
+            prompt = spec.prompt or ""
+            return (ASK, str(spec.model)), prompt.encode()
+        case JobKind.SCRIPT | JobKind.WORKER:
+            options = spec.provider_options.get("script", {})
+            script = {**options, "script": spec.script, "args": spec.args}
+            return (SCRIPT,), json.dumps(script).encode()
+        case _:
+            stdin = None if spec.stdin is None else spec.stdin.encode()
+            return spec.command, stdin
+
+
+def _resume_point(checkpoint: Mapping[str, Any]) -> ResumePoint:
+    name = checkpoint["path"].rsplit("/", 1)[-1]
+    return ResumePoint(checkpoint["sha256"], name, bool(checkpoint["directory"]))
+
+
+@lru_cache(maxsize=4096)
+def _prefetch_group(shape: Shape) -> str:
+    """Equal for attempts that can take each other's place on a node."""
+    return json.dumps(shape.to_row())
+
+
+def gpus_of_model(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The GPUs in the `provider_options` of a model's job.
+
+    Jobs of older versions have the single key `gpu`.
+    """
+    return tuple(options.get("gpus") or [options["gpu"]])

@@ -1,0 +1,78 @@
+"""How an attempt ended, and what follows for its job: pure functions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuyard.domain.reasons import Reason, RetryRule
+from gpuyard.domain.states import JobState
+from gpuyard.scheduler.jobs import LiveJob
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptOutcome:
+    """How an attempt ended. Times are UTC seconds.
+
+    `stopped`: why gpuyard ended it, empty if it did not: `timed_out`, `cancelled`,
+    `preempted`, or `revoked` for an attempt that was withdrawn before it began.
+    """
+
+    at: float
+    started_at: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+    stopped: str = ""
+    message: str = ""
+    usage: Mapping[str, float] = field(default_factory=dict[str, float])
+    limits: Mapping[str, str] = field(default_factory=dict[str, str])
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Whether the job gets another attempt: not before `not_before`; None for no retry.
+
+    `not_before` is in UTC seconds of the server's clock, because the clock of the node
+    that reports the failure may be hours off.
+    """
+
+    not_before: float | None
+
+
+def final_state(job: LiveJob, outcome: AttemptOutcome) -> tuple[JobState, str | None]:
+    """The state of the job if no retry follows, and the reason.
+
+    A job whose program exited cleanly before a cancel reached it has completed.
+    """
+    stopped = outcome.stopped
+    if stopped == Reason.TIMED_OUT:
+        return JobState.TIMED_OUT, Reason.TIMED_OUT
+    if stopped == Reason.CANCELLED or (stopped and job.cancel_requested):
+        return JobState.CANCELLED, Reason.CANCELLED
+    if stopped == Reason.PREEMPTED:
+        # Even after a clean exit: the program was asked to save its work and leave.
+        return JobState.FAILED, Reason.PREEMPTED
+    if outcome.exit_code == 0 and not outcome.reason:
+        return JobState.COMPLETED, None
+    if job.cancel_requested:
+        return JobState.CANCELLED, Reason.CANCELLED
+    return JobState.FAILED, _failure_reason(outcome)
+
+
+def _failure_reason(outcome: AttemptOutcome) -> str:
+    if outcome.stopped:
+        return outcome.stopped
+    if outcome.reason:
+        return outcome.reason
+    return Reason.KILLED_BY_SIGNAL if outcome.signal else Reason.EXIT_CODE
+
+
+def wants_retry(job: LiveJob, outcome: AttemptOutcome) -> bool:
+    """Whether the job gets another attempt after this outcome."""
+    state, reason = final_state(job, outcome)
+    if state is not JobState.FAILED:
+        return False
+    rule = Reason.of(reason).retry
+    if rule is RetryRule.COUNTED:
+        return job.failures < job.retry_count
+    return rule is RetryRule.FREE

@@ -1,0 +1,458 @@
+"""External queues: providers that place jobs themselves, such as Slurm and Kubernetes.
+
+Their nodes have no agent, so each provider is polled; its answers become the same
+transitions as the reports of an agent. While a provider does not answer, its attempts
+stay as they are, nothing new is sent there, and it is polled again later.
+"""
+
+import asyncio
+import math
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from gpuyard.controller import transitions
+from gpuyard.controller.attempt_outcome import AttemptOutcome
+from gpuyard.controller.core import Core
+from gpuyard.controller.health import ProviderHealth
+from gpuyard.controller.launching import Launching
+from gpuyard.controller.log_mirror import LogMirror
+from gpuyard.controller.requests import Requests
+from gpuyard.domain.errors import LedgerError, ProviderError
+from gpuyard.domain.jobconfig import JobResult, JobStatus
+from gpuyard.domain.reasons import Reason
+from gpuyard.domain.states import AttemptState
+from gpuyard.providers.base import GpuProviderInterface
+from gpuyard.providers.configured import Providers
+from gpuyard.scheduler.external_queues import ExternalQueue
+from gpuyard.scheduler.observe import note_ended_attempt
+from gpuyard.scheduler.view import LiveAttempt
+
+_OFFERS_EVERY_S = 60.0
+_HEALTH_TIMEOUT_S = 15.0
+_WITHOUT_PROVIDER_EVERY_S = 2.0
+_HISTORY = 500
+"""When a server starts, it learns from this many of a provider's newest attempts."""
+_FORGOTTEN = 32
+"""How many of those the provider is asked to forget."""
+_STOP_AGAIN_S = 20.0
+"""An attempt that should end and still runs is stopped again after this time, because
+the first call may have been lost.
+"""
+_MAX_SLOWDOWN = 32
+"""A provider that fails is polled at most this many times less often."""
+_LOST_AFTER_S = 30.0
+"""An attempt that its queue has not known for this long is lost.
+
+A queue may not know a job for a moment after it came or went.
+"""
+_OUR_REASONS = frozenset(
+    {Reason.TIMED_OUT, Reason.CANCELLED, Reason.PREEMPTED, Reason.REVOKED}
+)
+log = structlog.get_logger(__name__)
+
+
+class ExternalQueues:
+    """Polls the external queues, and records what becomes of their attempts."""
+
+    def __init__(
+        self,
+        core: Core,
+        launching: Launching,
+        requests: Requests,
+        providers: Providers,
+        log_mirror: LogMirror,
+        health: ProviderHealth,
+    ) -> None:
+        self._core = core
+        self._launching = launching
+        self._requests = requests
+        self._providers = providers
+        self._log_mirror = log_mirror
+        self._health = health
+        # Times in these three are monotonic seconds.
+        self._stopped_at: dict[str, float] = {}
+        self._unknown_since: dict[str, float] = {}
+        self._offers_read_at: dict[str, float] = {}
+        # Attempts whose end is being recorded.
+        self._finishing: set[str] = set()
+        # Providers whose past attempts were read from the ledger.
+        self._history_read: set[str] = set()
+
+    def start(self) -> None:
+        """Begin to poll. Nothing is sent to a provider before it has answered."""
+        if self._without_provider():
+            self._core.spawn(self._end_without_provider(), "attempts-without-provider")
+        for name, provider in self._providers.external_queues.items():
+            queue = ExternalQueue(
+                name, provider.max_pending, problem="has not answered yet"
+            )
+            self._core.view.add_external_queues({name: queue})
+            self._core.spawn(
+                self._poll_repeatedly(name, provider), f"external-queue-{name}"
+            )
+
+    def _without_provider(self) -> list[LiveAttempt]:
+        """Attempts of providers that are no longer in the settings."""
+        return [
+            attempt
+            for attempt in self._core.view.attempts.values()
+            if attempt.provider not in self._providers
+        ]
+
+    async def _end_without_provider(self) -> None:
+        """Set the reason that `why` shows, and end those that are cancelled."""
+        while attempts := self._without_provider():
+            for attempt in attempts:
+                message = f"provider {attempt.provider} is not configured any more"
+                self._core.view.external_queues.reasons[attempt.id] = message
+                if attempt.state is AttemptState.ENDING:
+                    outcome = AttemptOutcome(
+                        self._core.clock(),
+                        attempt.started_at,
+                        reason=Reason.ATTEMPT_LOST,
+                        lost=True,
+                        stopped=self._requests.why_ending(attempt),
+                        message=message,
+                    )
+                    self._launching.record_end(attempt, outcome)
+                    self._core.schedule()
+            await asyncio.sleep(_WITHOUT_PROVIDER_EVERY_S)
+
+    # --- polling ---
+
+    async def _poll_repeatedly(self, name: str, provider: GpuProviderInterface) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._poll(name, provider)
+                self._health.checked(name)
+                failures = 0
+            except (ProviderError, OSError, TimeoutError) as error:
+                failures += 1
+                self._mark_unreachable(name, str(error) or type(error).__name__)
+            except LedgerError:
+                pass  # memory was read again; the next poll finds the same
+            except Exception as error:
+                failures += 1
+                log.exception(
+                    "polling a provider's jobs failed, will try again", provider=name
+                )
+                self._mark_unreachable(name, f"{type(error).__name__}: {error}")
+            slowdown = min(1 << failures, _MAX_SLOWDOWN)
+            await asyncio.sleep(provider.poll_s * slowdown)
+
+    async def listing(self) -> list[dict[str, Any]]:
+        """Every provider, its health, and how many attempts wait and run there."""
+        healths = await asyncio.gather(*map(_check_health, self._providers.values()))
+        view = self._core.view
+        # Also holds jobs whose start is tentative, which have no attempt yet.
+        waiting = Counter(
+            view.attempts[key].provider
+            for key in view.external_queues.waiting
+            if key in view.attempts
+        )
+        live = Counter(attempt.provider for attempt in view.attempts.values())
+        return [
+            {
+                "name": name,
+                **health,
+                "waiting": waiting[name],
+                "running": live[name] - waiting[name],
+                "quarantine": view.external_queues.trust.quarantined.get(name),
+                **self._health.rates(name),
+            }
+            for name, health in zip(self._providers, healths, strict=True)
+        ]
+
+    def _mark_unreachable(self, name: str, why: str) -> None:
+        self._health.checked(name, why)
+        queue = self._core.view.external_queues.by_name[name]
+        is_news = not queue.problem
+        queue.problem = f"does not answer: {why}"
+        self._note_containers(name, available=False)
+        if is_news:
+            log.warning("a provider does not answer", provider=name, error=why)
+            self._core.schedule()
+
+    def _note_containers(self, name: str, *, available: bool) -> None:
+        """Note whether the provider can run containers on our nodes now."""
+        view = self._core.view
+        view.revision += 1
+        nodes = self._providers[name].containers_on
+        if nodes and (nodes in view.external_queues.containers) != available:
+            view.set_container_provider(nodes, name if available else "")
+
+    async def _poll(self, name: str, provider: GpuProviderInterface) -> None:
+        """Poll all attempts of one provider, and its offers from time to time."""
+        view = self._core.view
+        offers_read_at = self._offers_read_at.get(name, -math.inf)
+        offers_are_due = time.monotonic() - offers_read_at >= _OFFERS_EVERY_S
+        if offers_are_due or view.external_queues.by_name[name].problem:
+            await self._refresh_offers(name, provider)
+        attempts = [
+            attempt for attempt in view.attempts.values() if attempt.provider == name
+        ]
+        for attempt in attempts:
+            if attempt.id in self._launching.under_way:
+                doing = provider.doing.get(attempt.id, "it is being submitted")
+                view.external_queues.reasons[attempt.id] = doing
+            elif attempt.provider_ref is None:
+                await self._find_or_submit(attempt)
+        to_poll = {
+            attempt.provider_ref: attempt
+            for attempt in attempts
+            if attempt.provider_ref and attempt.id not in self._finishing
+        }
+        if not to_poll:
+            return
+        results = await provider.poll_jobs(list(to_poll))
+        changed = False
+        for reference, attempt in to_poll.items():
+            current = self._core.view.attempts.get(attempt.id)
+            if current is not None:
+                changed |= self._apply_answer(current, results.get(reference))
+        if changed:
+            self._core.schedule()
+
+    async def _refresh_offers(self, name: str, provider: GpuProviderInterface) -> None:
+        found = await provider.offers()
+        self._offers_read_at[name] = time.monotonic()
+        queue = self._core.view.external_queues.by_name[name]
+        billing = self._core.settings.billing
+        offers = {
+            offer.id: replace(offer, rate=billing.rate(offer.currency))
+            for offer in found
+        }
+        if queue.problem or queue.offers != offers:
+            queue.problem = ""
+            queue.offers = offers
+            self._read_history(name)
+            self._note_containers(name, available=True)
+            self._requests.capacity_known.set()
+            self._core.schedule()
+
+    def _read_history(self, name: str) -> None:
+        """Learn from past attempts there, once its offers are known."""
+        if name in self._history_read:
+            return
+        self._history_read.add(name)
+        view = self._core.view
+        rows = self._core.queries.newest_ended(_HISTORY, name)
+        for row in reversed(rows):
+            job_type = view.learning.type_of(row["name"] or "", row["labels"] or {})
+            note_ended_attempt(view, job_type, row)
+        references = [row["provider_ref"] for row in rows[:_FORGOTTEN]]
+        self._core.spawn(self._forget_ended(name, references), "forget-ended")
+
+    async def _forget_ended(self, name: str, references: list[str | None]) -> None:
+        """Let the provider forget ended jobs: a killed server may not have done so."""
+        provider = self._providers[name]
+        for reference in references:
+            if reference:
+                with suppress(ProviderError, OSError, TimeoutError):
+                    await provider.forget_job(reference)
+
+    # --- submissions whose reply was lost ---
+
+    async def _find_or_submit(self, attempt: LiveAttempt) -> None:
+        """Look for the attempt at the provider; submit it again if it is not there."""
+        provider = self._providers[attempt.provider]
+        found = await provider.find_by_attempt(attempt.id)
+        current = self._core.view.attempts.get(attempt.id)
+        if current is None:
+            return  # it has ended
+        if current.provider_ref is not None or attempt.id in self._launching.under_way:
+            return  # it was submitted in the meantime
+        if found is not None:
+            self._core.emit([transitions.found(current, found, self._core.clock())])
+        elif current.state is AttemptState.ENDING:
+            outcome = AttemptOutcome(
+                self._core.clock(), stopped=self._requests.why_ending(current)
+            )
+            self._launching.record_end(current, outcome)
+            self._core.schedule()
+        else:
+            await self._launching.launch([current.id])
+
+    # --- answers ---
+
+    def _apply_answer(self, attempt: LiveAttempt, result: JobResult | None) -> bool:
+        """Apply one answer; returns True if a decision is needed."""
+        if result is None or result.status is JobStatus.UNKNOWN:
+            self._attempt_unknown(attempt, result)
+            return False
+        self._unknown_since.pop(attempt.id, None)
+        if result.status not in (JobStatus.PENDING, JobStatus.RUNNING):
+            self._finish_soon(attempt, result)
+            return False
+        if attempt.state is AttemptState.ENDING:
+            self._stop_repeatedly(attempt)
+        if result.status is JobStatus.RUNNING:
+            return self._attempt_running(attempt, result)
+        self._attempt_pending(attempt, result)
+        return False
+
+    def _attempt_pending(self, attempt: LiveAttempt, result: JobResult) -> None:
+        reason = result.error_message or result.reason
+        self._core.view.external_queues.reasons[attempt.id] = reason
+        if attempt.state is AttemptState.SENT:
+            pending = transitions.pending(attempt, self._core.clock())
+            self._core.emit([pending], can_wait=True)
+
+    def _attempt_running(self, attempt: LiveAttempt, result: JobResult) -> bool:
+        """Follow a running attempt; returns True if its start was not known."""
+        is_news = attempt.started_at is None
+        if is_news:
+            self._record_start(attempt, result)
+        self._log_mirror.follow(attempt)
+        return is_news
+
+    def _record_start(self, attempt: LiveAttempt, result: JobResult) -> None:
+        """Record the start, and the node and the GPUs that the queue chose."""
+        core = self._core
+        placements = None
+        if attempt.offer:
+            placements = tuple(
+                replace(placement, node_id=result.node, gpu_uuids=result.gpus)
+                for placement in attempt.placements
+            )
+        at = result.started_at or core.clock()
+        job = core.view.jobs[attempt.job_id]
+        started = transitions.started(job, attempt, at, {}, placements)
+        core.emit([started], can_wait=True)
+
+    def _attempt_unknown(self, attempt: LiveAttempt, result: JobResult | None) -> None:
+        """The queue does not know the attempt; after a while the attempt is lost."""
+        now = time.monotonic()
+        since = self._unknown_since.setdefault(attempt.id, now)
+        if now - since < _LOST_AFTER_S:
+            return
+        del self._unknown_since[attempt.id]
+        message = result.error_message if result else None
+        if not message:
+            reference = attempt.provider_ref
+            message = f"{attempt.provider} no longer knows this attempt ({reference})"
+        lost = JobResult(
+            attempt.provider_ref or "",
+            JobStatus.FAILED,
+            reason=Reason.ATTEMPT_LOST,
+            error_message=message,
+        )
+        self._finish_soon(attempt, lost)
+
+    # --- ends ---
+
+    def _finish_soon(self, attempt: LiveAttempt, result: JobResult) -> None:
+        self._finishing.add(attempt.id)
+        self._core.spawn(self._finish(attempt, result), "finish")
+
+    async def _finish(self, attempt: LiveAttempt, result: JobResult) -> None:
+        """Fetch what the attempt left, record its end, let the provider forget it."""
+        core = self._core
+        try:
+            kept, problem = await self._log_mirror.finish(attempt)
+            message = result.error_message or problem or None
+            self._record_end(attempt.id, replace(result, error_message=message))
+            await core.committed()
+            provider = self._providers[attempt.provider]
+            if kept and attempt.provider_ref:
+                with suppress(ProviderError, OSError, TimeoutError):
+                    await provider.forget_job(attempt.provider_ref)
+        except LedgerError:
+            return  # memory was read again; the next poll finds the same
+        finally:
+            self._finishing.discard(attempt.id)
+            self._stopped_at.pop(attempt.id, None)
+
+    def _record_end(self, attempt_id: str, result: JobResult) -> None:
+        core = self._core
+        attempt = core.view.attempts.get(attempt_id)
+        if attempt is None:
+            return
+        if attempt.started_at is None and result.started_at is not None:
+            # It started and ended between two polls.
+            self._record_start(attempt, result)
+            attempt = core.view.attempts[attempt_id]
+        is_ending = attempt.state is AttemptState.ENDING
+        if result.reason == Reason.REVOKED and not is_ending:
+            # The provider found no place for it and gave up.
+            core.view.external_queues.note_no_capacity(attempt.offer, core.clock())
+        self._launching.record_end(attempt, self._outcome(attempt, result))
+        core.schedule()
+
+    def _outcome(self, attempt: LiveAttempt, result: JobResult) -> AttemptOutcome:
+        """A provider's answer in the form of an agent's report."""
+        completed = result.status is JobStatus.COMPLETED
+        stopped = self._why_stopped(attempt, result)
+        reason = "" if stopped or completed else result.reason
+        started_at = result.started_at or attempt.started_at
+        ended_at = max(result.completed_at or self._core.clock(), started_at or 0.0)
+        exit_code = result.exit_code
+        signal = None
+        if exit_code is not None and exit_code < 0:
+            signal = -exit_code
+            exit_code = None
+        return AttemptOutcome(
+            ended_at,
+            started_at=started_at,
+            exit_code=exit_code,
+            signal=signal,
+            reason=reason,
+            stopped=stopped,
+            message=result.error_message or "",
+            usage=result.usage,
+            lost=Reason.of(reason).lost,
+        )
+
+    def _why_stopped(self, attempt: LiveAttempt, result: JobResult) -> str:
+        """Why gpuyard or a person ended the attempt; empty if it ended by itself.
+
+        This decides whether the job is retried.
+        """
+        is_ending = attempt.state is AttemptState.ENDING
+        if result.status is JobStatus.CANCELLED:
+            # If not by us, it was removed from the external queue: queue the job again.
+            if is_ending:
+                return self._requests.why_ending(attempt)
+            return Reason.PREEMPTED
+        if result.reason in _OUR_REASONS:
+            return result.reason
+        # An attempt that completed before the stop reached it counts as completed.
+        if is_ending and result.status is not JobStatus.COMPLETED:
+            return self._requests.why_ending(attempt)
+        return ""
+
+    def _stop_repeatedly(self, attempt: LiveAttempt) -> None:
+        """Stop an attempt that should end, again and again while it does not."""
+        now = time.monotonic()
+        if now - self._stopped_at.get(attempt.id, -math.inf) >= _STOP_AGAIN_S:
+            self._stopped_at[attempt.id] = now
+            self._core.spawn(self._stop_again(attempt), "stop")
+
+    async def _stop_again(self, attempt: LiveAttempt) -> None:
+        # The server may have been killed before the first call.
+        try:
+            await self._requests.stop(attempt, self._requests.why_ending(attempt))
+        except ProviderError as error:
+            log.warning(
+                "a provider could not end an attempt, will try again",
+                attempt=attempt.id,
+                error=str(error),
+            )
+            self._stopped_at.pop(attempt.id, None)
+
+
+async def _check_health(provider: GpuProviderInterface) -> dict[str, Any]:
+    """The health of the provider, with a timeout so that it cannot delay the others."""
+    try:
+        return await asyncio.wait_for(provider.health_check(), _HEALTH_TIMEOUT_S)
+    except TimeoutError:
+        return {
+            "status": "unhealthy",
+            "message": f"it did not answer within {_HEALTH_TIMEOUT_S:g} s",
+        }

@@ -1,0 +1,222 @@
+"""Copies the output of attempts in external queues to this host while they run.
+
+An external queue forgets a job and its output soon after its end. The copy is also read
+for progress, and checkpoints are fetched at the same time.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO
+
+import structlog
+
+from gpuyard.controller.core import Core
+from gpuyard.controller.reports import Reports
+from gpuyard.domain import wire
+from gpuyard.domain.errors import JobNotFoundError, LedgerError, ProviderError
+from gpuyard.domain.jobconfig import JobStatus
+from gpuyard.insight.progress import MetricPoint, ProgressReader
+from gpuyard.providers.base import TRANSIENT, GpuProviderInterface
+from gpuyard.scheduler.view import LiveAttempt
+from gpuyard.storage.blobs import Blobs
+from gpuyard.storage.place import in_background
+
+_PAUSE_S = 2.0
+_LAST_READ_TIMEOUT_S = 60.0
+_WORKSPACE_TRIES = 3
+_REPORT_EVERY_S = 0.5
+log = structlog.get_logger(__name__)
+
+
+class LogMirror:
+    """Follows the output of attempts in external queues; the copies are in `folder`."""
+
+    def __init__(
+        self,
+        core: Core,
+        reports: Reports,
+        providers: Mapping[str, GpuProviderInterface],
+        blobs: Blobs,
+        folder: Path,
+    ) -> None:
+        self._core = core
+        self._reports = reports
+        self._providers = providers
+        self._blobs = blobs
+        self._folder = folder
+        self._followers: dict[str, asyncio.Task[None]] = {}
+        # Attempts whose output is here to its end.
+        self._complete: set[str] = set()
+        # When the newest fetched checkpoint of an attempt was saved (UTC seconds).
+        self._checkpoint_times: dict[str, float] = {}
+        self._checkpoint_locks: dict[str, asyncio.Lock] = {}
+
+    def path(self, attempt_id: str) -> Path:
+        """The file that holds the output of an attempt."""
+        return self._folder / f"{attempt_id}.log"
+
+    def follow(self, attempt: LiveAttempt) -> None:
+        """Begin to follow the attempt, unless it is followed already."""
+        if attempt.id not in self._followers:
+            self._followers[attempt.id] = self._core.spawn(
+                self._follow(attempt), "follow-log"
+            )
+            self._core.spawn(self._collect_checkpoints(attempt), "collect-checkpoints")
+
+    async def finish(self, attempt: LiveAttempt) -> tuple[bool, str]:
+        """Fetch all that an ended attempt left: output, checkpoints and workspace.
+
+        Returns whether everything is here, and a message for the owner of the job if
+        the workspace is not. While the queue does not answer, this waits for the
+        workspace, because later jobs rely on it.
+        """
+        self.follow(attempt)
+        task = self._followers[attempt.id]
+        await asyncio.wait([task], timeout=_LAST_READ_TIMEOUT_S)
+        task.cancel()
+        self._followers.pop(attempt.id, None)
+        has_checkpoints = await self._fetch_checkpoints(attempt)
+        problem = await self._bring_back_workspace(attempt)
+        self._checkpoint_locks.pop(attempt.id, None)
+        self._checkpoint_times.pop(attempt.id, None)
+        has_output = attempt.id in self._complete
+        self._complete.discard(attempt.id)
+        return has_output and has_checkpoints and not problem, problem
+
+    async def _bring_back_workspace(self, attempt: LiveAttempt) -> str:
+        """Copy its workspace back; returns why that failed, for people."""
+        provider = self._providers[attempt.provider]
+        problem = ""
+        tries = _WORKSPACE_TRIES
+        while tries:
+            try:
+                await provider.bring_back(attempt.provider_ref or "")
+                return ""
+            except JobNotFoundError:
+                return ""
+            except (ProviderError, OSError) as error:
+                if not _is_transient(error):
+                    tries -= 1
+                problem = f"What it changed in its workspace is not here: {error}"
+                log.warning(
+                    "a workspace could not be brought back",
+                    attempt=attempt.id,
+                    error=str(error),
+                )
+                self._core.view.external_queues.reasons[attempt.id] = problem
+                await asyncio.sleep(_PAUSE_S)
+        return problem
+
+    async def _follow(self, attempt: LiveAttempt) -> None:
+        """Copy the rest of the output; start again whenever the stream breaks."""
+        provider = self._providers[attempt.provider]
+        reference = attempt.provider_ref or ""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        reader = _OutputReader(attempt.id, self._reports)
+        while True:
+            try:
+                with self.path(attempt.id).open("ab") as file:
+                    stream = provider.stream_logs(reference, lines=None, follow=True)
+                    await reader.read(stream, file)
+                result = await provider.get_job_status(reference)
+                # If the job still runs, the stream was cut: a daemon has restarted.
+                if result.status not in (JobStatus.PENDING, JobStatus.RUNNING):
+                    self._complete.add(attempt.id)
+                    return
+            except JobNotFoundError:
+                self._complete.add(attempt.id)
+                return
+            except Exception as error:  # noqa: BLE001  the next try may succeed
+                log.warning(
+                    "the output of an attempt cannot be kept, will try again",
+                    attempt=attempt.id,
+                    error=str(error),
+                )
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _collect_checkpoints(self, attempt: LiveAttempt) -> None:
+        while attempt.id in self._followers:
+            await self._fetch_checkpoints(attempt)
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _fetch_checkpoints(self, attempt: LiveAttempt) -> bool:
+        """Copy new checkpoints into the blob store; False if that failed."""
+        provider = self._providers[attempt.provider]
+        async with self._checkpoint_locks.setdefault(attempt.id, asyncio.Lock()):
+            return await self._fetch_new_checkpoints(attempt, provider)
+
+    async def _fetch_new_checkpoints(
+        self, attempt: LiveAttempt, provider: GpuProviderInterface
+    ) -> bool:
+        try:
+            for found in await provider.checkpoints(attempt.provider_ref or ""):
+                if found.at <= self._checkpoint_times.get(attempt.id, 0.0):
+                    continue
+                blob = await in_background(self._blobs.put_path, found.where)
+                saved = wire.CheckpointSaved(
+                    attempt.id,
+                    found.path,
+                    blob.sha256,
+                    blob.size,
+                    found.at,
+                    found.step,
+                    found.directory,
+                )
+                self._reports.checkpoint_saved(attempt, saved)
+                await self._core.committed()
+                self._checkpoint_times[attempt.id] = found.at
+        except (ProviderError, LedgerError, OSError) as error:
+            log.warning(
+                "checkpoints could not be fetched", attempt=attempt.id, error=str(error)
+            )
+            return False
+        return True
+
+
+def _is_transient(error: Exception) -> bool:
+    return isinstance(error, ProviderError) and error.error_code in TRANSIENT
+
+
+class _OutputReader:
+    """Reads the output of one attempt. Each stream begins again at the first byte."""
+
+    def __init__(self, attempt_id: str, reports: Reports) -> None:
+        self._attempt_id = attempt_id
+        self._reports = reports
+        self._progress = ProgressReader()
+        self._bytes_read = 0
+        self._reported_at = 0.0
+
+    async def read(self, stream: AsyncIterator[bytes], file: IO[bytes]) -> None:
+        """Append what `file` does not have yet, and report progress on the way."""
+        bytes_in_file = file.tell()
+        offset = 0
+        loop = asyncio.get_running_loop()
+        points: list[MetricPoint] = []
+        async for part in stream:
+            not_in_file = part[max(bytes_in_file - offset, 0) :]
+            not_read = part[max(self._bytes_read - offset, 0) :]
+            offset += len(part)
+            if not_in_file:
+                file.write(not_in_file)
+                file.flush()
+            if not_read:
+                self._bytes_read = offset
+                points += self._progress.feed(not_read, self._reports.clock())
+            if points and loop.time() - self._reported_at >= _REPORT_EVERY_S:
+                self._report(points)
+                points = []
+                self._reported_at = loop.time()
+        self._report([*points, *self._progress.finish(self._reports.clock())])
+
+    def _report(self, points: list[MetricPoint]) -> None:
+        progress = asdict(self._progress.progress)
+        if points or any(progress.values()):
+            reported = [
+                wire.SeriesPoint(point.name, point.n, point.step, point.value, point.at)
+                for point in points
+            ]
+            seen = wire.ProgressSeen(self._attempt_id, progress, reported)
+            self._reports.progressed(seen)

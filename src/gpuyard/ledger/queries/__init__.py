@@ -1,0 +1,27 @@
+"""Reading the ledger: rows as plain dicts, lists with a cursor."""
+
+from gpuyard.ledger.queries.attempts import AttemptQueries
+from gpuyard.ledger.queries.base import Row
+from gpuyard.ledger.queries.batches import BatchQueries
+from gpuyard.ledger.queries.checkpoints import CheckpointQueries
+from gpuyard.ledger.queries.fleet import FleetQueries
+from gpuyard.ledger.queries.jobs import JobQueries, StoredJob
+from gpuyard.ledger.queries.journal import JournalQueries
+from gpuyard.ledger.queries.metrics import MetricQueries
+
+__all__ = ["Queries", "Row", "StoredJob"]
+
+
+class Queries(
+    JobQueries,
+    AttemptQueries,
+    CheckpointQueries,
+    MetricQueries,
+    FleetQueries,
+    BatchQueries,
+    JournalQueries,
+):
+    """All reads of one ledger; they never wait for its writer.
+
+    Each is a transaction of its own; LedgerError when the ledger cannot be read.
+    """

@@ -1,0 +1,53 @@
+"""Reading checkpoints."""
+
+from collections.abc import Iterable
+
+import sqlalchemy as sa
+
+from gpuyard.ledger.queries.base import LedgerReader, Row
+from gpuyard.ledger.tables import checkpoints
+
+
+class CheckpointQueries(LedgerReader):
+    """Reads of checkpoints."""
+
+    def checkpoints_of(self, job_id: str) -> list[Row]:
+        """A job's checkpoints, oldest first."""
+        order = checkpoints.c.created_at, checkpoints.c.id
+        return self._rows(
+            sa.select(checkpoints)
+            .where(checkpoints.c.job_id == job_id)
+            .order_by(*order)
+        )
+
+    def checkpoint_counts(self, job_ids: Iterable[str]) -> dict[str, int]:
+        """How many checkpoints of each job are kept."""
+        statement = (
+            sa.select(checkpoints.c.job_id, sa.func.count().label("n"))
+            .where(checkpoints.c.job_id.in_(list(job_ids)), checkpoints.c.kept)
+            .group_by(checkpoints.c.job_id)
+        )
+        return {row["job_id"]: row["n"] for row in self._rows(statement)}
+
+    def checkpoint(self, checkpoint_id: str) -> Row | None:
+        """The checkpoint of this id."""
+        return self._row(
+            sa.select(checkpoints).where(checkpoints.c.id == checkpoint_id)
+        )
+
+    def has_checkpoint(
+        self, attempt_id: str, path: str, sha256: str, created_at: float
+    ) -> bool:
+        """Whether exactly this checkpoint is in the ledger, kept or not."""
+        where = sa.and_(
+            checkpoints.c.sha256 == sha256,
+            checkpoints.c.attempt_id == attempt_id,
+            checkpoints.c.path == path,
+            checkpoints.c.created_at == created_at,
+        )
+        return self._row(sa.select(checkpoints.c.id).where(where)) is not None
+
+    def blob_is_used(self, sha256: str) -> bool:
+        """Whether a kept checkpoint needs this blob."""
+        where = sa.and_(checkpoints.c.sha256 == sha256, checkpoints.c.kept)
+        return self._row(sa.select(checkpoints.c.id).where(where)) is not None

@@ -1,0 +1,42 @@
+"""Reading nodes, GPUs, models and what is known about places."""
+
+import sqlalchemy as sa
+
+from gpuyard.ledger.queries.base import LedgerReader, Row
+from gpuyard.ledger.tables import gpus, habits, models, nodes, timings, trust
+
+
+class FleetQueries(LedgerReader):
+    """Reads of nodes, GPUs, models and what is known about places."""
+
+    def nodes(self) -> list[Row]:
+        """Every node."""
+        return self._rows(sa.select(nodes).order_by(nodes.c.id))
+
+    def gpus(self) -> list[Row]:
+        """Every GPU that is on a node, by node and index."""
+        return self._rows(
+            sa.select(gpus)
+            .where(gpus.c.node_id.is_not(None))
+            .order_by(gpus.c.node_id, gpus.c.index)
+        )
+
+    def models(self) -> list[Row]:
+        """What users requested of models, such as pinning."""
+        return self._rows(sa.select(models))
+
+    def timings(self) -> list[Row]:
+        """How long models took to load, sleep and so on, the oldest first."""
+        return self._rows(sa.select(timings).order_by(timings.c.at))
+
+    def habits(self) -> list[Row]:
+        """At what times of day models are requested."""
+        return self._rows(sa.select(habits))
+
+    def trust(self) -> list[Row]:
+        """What is known about places, ordered by place."""
+        return self._rows(
+            sa.select(trust)
+            .where(trust.c.updated_at.is_not(None))
+            .order_by(trust.c.place)
+        )

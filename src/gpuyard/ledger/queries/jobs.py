@@ -1,0 +1,194 @@
+"""Reading jobs and their specs."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from gpuyard.domain.states import JobState
+from gpuyard.ledger.queries.base import LedgerReader, Row
+from gpuyard.ledger.tables import JOB_TAIL, jobs, specs
+
+# SQLite takes 32,766 variables in one statement unless it was built to take more.
+_MAX_VARIABLES = 30_000
+# The least length of an ending that may stand for an id; the index holds as much.
+_TAIL = 4
+_LIVE_JOBS = tuple(state.value for state in JobState if not state.terminal)
+
+
+class StoredJob(NamedTuple):
+    """The columns of a job that the scheduler needs.
+
+    `labels`, `shape` and `depends_on` are JSON text, not decoded: in a long queue many
+    rows hold the same text. Booleans may be 1 or 0.
+    """
+
+    id: str
+    state: str
+    reason: str | None
+    name: str | None
+    labels: str | None
+    shape: str
+    priority: int
+    project: str | None
+    created_at: float
+    started_at: float | None
+    not_before: float | None
+    timeout_s: float | None
+    estimated_duration_s: float | None
+    preemptible: bool
+    depends_on: str | None
+    retry_count: int
+    failures: int
+    attempts: int
+    attempt_id: str | None
+    cancel_requested: bool
+    resume_from: str | None
+    tier: str | None
+
+
+_STORED = ", ".join(
+    f"CAST({name} AS TEXT)" if isinstance(jobs.c[name].type, sa.JSON) else name
+    for name in StoredJob._fields
+)
+
+
+class JobQueries(LedgerReader):
+    """Reads of jobs and their specs."""
+
+    def job(self, job_id: str) -> Row | None:
+        """The job of this id."""
+        return self._row(sa.select(jobs).where(jobs.c.id == job_id))
+
+    def jobs_by_id(self, ids: Iterable[str]) -> dict[str, Row]:
+        """The jobs of these ids."""
+        wanted = list(ids)
+        parts = [
+            wanted[i : i + _MAX_VARIABLES]
+            for i in range(0, len(wanted), _MAX_VARIABLES)
+        ]
+        found: dict[str, Row] = {}
+        for part in parts:
+            rows = self._rows(sa.select(jobs).where(jobs.c.id.in_(part)))
+            found |= {row["id"]: row for row in rows}
+        return found
+
+    def find_job_ids(self, reference: str, limit: int = 3) -> list[str]:
+        """The ids that `reference` may mean.
+
+        It is an id, else the end of one or several, else the name of a job (its newest
+        job is meant).
+        """
+        if len(reference) >= _TAIL:
+            tail = sa.literal_column(JOB_TAIL) == reference[-_TAIL:]
+            ending = sa.select(jobs.c.id).where(
+                tail, jobs.c.id.like("%" + _escape(reference), escape="\\")
+            )
+            found = [row["id"] for row in self._rows(ending.order_by(jobs.c.id.desc()))]
+            if found:
+                return [reference] if reference in found else found[:limit]
+        named = self._row(
+            sa.select(jobs.c.id)
+            .where(jobs.c.name == reference)
+            .order_by(jobs.c.id.desc())
+        )
+        return [named["id"]] if named else []
+
+    def jobs_page(
+        self,
+        *,
+        limit: int,
+        before: str | None = None,
+        filters: Mapping[str, Sequence[str]],
+    ) -> list[Row]:
+        """Jobs older than the id `before`, newest first.
+
+        `filters` maps a column (state, name, project) to the values it may have.
+        """
+        statement = sa.select(jobs).order_by(jobs.c.id.desc()).limit(limit)
+        if before:
+            statement = statement.where(jobs.c.id < before)
+        for column, values in filters.items():
+            statement = statement.where(jobs.c[column].in_(values))
+        return self._rows(statement)
+
+    def live_jobs(self, most: int = 5000) -> Iterator[list[StoredJob]]:
+        """Pages of the jobs that are not over, by state and order of submission."""
+        # Plain SQL, because a starting server reads all of these before anything else
+        # and SQLAlchemy would spend most of that time on making dicts. One state at a
+        # time, so that the index returns them in order.
+        mark = self._mark
+        sql = (
+            f"SELECT {_STORED} FROM jobs WHERE state = {mark} AND id > {mark} ORDER BY"
+            f" id LIMIT {most}"
+        )
+        for state in _LIVE_JOBS:
+            last = ""
+            while page := self._results(sql, (state, last), _stored_jobs):
+                yield page
+                last = page[-1].id
+
+    def live_of_kind(self, kind: str) -> list[str]:
+        """The ids of the jobs of this kind that are not over."""
+        statement = sa.select(jobs.c.id).where(
+            jobs.c.kind == kind, jobs.c.state.in_(_LIVE_JOBS)
+        )
+        return [row["id"] for row in self._rows(statement)]
+
+    def jobs_by_idempotency_key(self, keys: Sequence[str]) -> dict[str, str]:
+        """The id of the job that was submitted with each of these keys, by key.
+
+        Pass at most a few thousand keys.
+        """
+        statement = sa.select(jobs.c.idempotency_key, jobs.c.id).where(
+            jobs.c.idempotency_key.in_(keys)
+        )
+        return {row["idempotency_key"]: row["id"] for row in self._rows(statement)}
+
+    def newest_completed(self, most: int) -> list[Row]:
+        """The newest completed jobs: `id`, `name`, `labels` and `shape`."""
+        columns = (jobs.c.id, jobs.c.name, jobs.c.labels, jobs.c.shape)
+        completed = jobs.c.state == JobState.COMPLETED.value
+        return self._rows(
+            sa.select(*columns).where(completed).order_by(jobs.c.id.desc()).limit(most)
+        )
+
+    def specs(self, job_ids: Iterable[str]) -> dict[str, Row]:
+        """The specs of these jobs, as submitted."""
+        rows = self._rows(sa.select(specs).where(specs.c.job_id.in_(list(job_ids))))
+        return {row["job_id"]: row["body"] for row in rows}
+
+    def spec_texts(self, job_ids: Iterable[str]) -> dict[str, str]:
+        """The specs of these jobs as JSON text, not decoded.
+
+        Jobs of one batch often have equal texts.
+        """
+        wanted = tuple(job_ids)
+        if not wanted:
+            return {}
+        # Plain SQL, because each start of a job runs this: SQLAlchemy would take ten
+        # times as long as SQLite itself.
+        marks = ", ".join([self._mark] * len(wanted))
+        sql = (
+            "SELECT job_id, CAST(body AS TEXT) AS body FROM specs WHERE job_id IN"
+            f" ({marks})"
+        )
+        return {row["job_id"]: row["body"] for row in self._rows(sql, wanted)}
+
+    def job_counts(self) -> dict[str, int]:
+        """How many jobs are in each state."""
+        count = sa.func.count()
+        return {
+            row["state"]: row["n"]
+            for row in self._rows(
+                sa.select(jobs.c.state, count.label("n")).group_by("state")
+            )
+        }
+
+
+def _stored_jobs(result: sa.CursorResult[Any]) -> list[StoredJob]:
+    return [StoredJob._make(row) for row in result]
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")

@@ -1,0 +1,81 @@
+"""What a restarted agent finds out about an attempt that the previous agent began."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from gpuyard.domain import wire
+from gpuyard.node.journal import AttemptJournal, AttemptRecord, own_keeper
+from gpuyard.node.launcher import find_attempt
+from gpuyard.node.launcher.procfs import stat
+
+
+def find_process(record: AttemptRecord, journal: AttemptJournal, exits: Path) -> bool:
+    """Find the process of an attempt whose agent died before it noted the pid, and note
+    it in the record; False when there is none.
+
+    A live process has the attempt's id in its environment. If it has ended, the keeper
+    read that id before, and wrote it into the exit record in `exits`.
+    """
+    attempt_id = record.start.attempt_id
+    pids = find_attempt(attempt_id)
+    found = stat(pids[0]) if pids else None
+    if found:
+        record.pid, record.start_ticks = found.pid, found.start_ticks
+    else:
+        exit_record = _exit_record_of(attempt_id, exits)
+        if exit_record is None:
+            return False
+        record.pid, record.start_ticks = exit_record["pid"], exit_record["start_ticks"]
+    record.started_at = time.time()
+    record.monotonic = time.monotonic()
+    journal.note(
+        attempt_id,
+        pid=record.pid,
+        start_ticks=record.start_ticks,
+        started_at=record.started_at,
+        monotonic=record.monotonic,
+    )
+    return True
+
+
+def never_ran(record: AttemptRecord, exits: Path) -> bool:
+    """True when an attempt whose process was not found cannot have run.
+
+    If it had run and ended, the keeper would have recorded that, provided that the same
+    keeper was there all the time. The exit record would name this attempt (then
+    `find_process` found it) or no attempt, if the keeper could not tell whose process
+    it was.
+    """
+    for exit_record in _exit_records(exits):
+        if not exit_record["attempt"] and exit_record["at"] >= record.intended_at:
+            return False
+    return record.keeper == own_keeper() != 0
+
+
+def without_lost_successor(ended: wire.Ended, journal: AttemptJournal) -> wire.Ended:
+    """The end without its successor if that was never begun: the previous agent may
+    have died after it noted the end and before it started the next attempt.
+    """
+    if ended.successor and not journal.holds(ended.successor):
+        return replace(ended, successor="")
+    return ended
+
+
+def _exit_record_of(attempt_id: str, exits: Path) -> dict[str, Any] | None:
+    for exit_record in _exit_records(exits):
+        if exit_record["attempt"] == attempt_id:
+            return exit_record
+    return None
+
+
+def _exit_records(exits: Path) -> Iterator[dict[str, Any]]:
+    """What keepers recorded of the orphans that they reaped."""
+    for path in exits.glob("*.json"):
+        with suppress(OSError, ValueError):
+            yield json.loads(path.read_text())

@@ -1,0 +1,169 @@
+"""The agent's link to a server: through the socket of its own home if possible, else to
+another server of the instance.
+
+The home's server lists the others in `peers.json` in the node's folder: `{"urls": […],
+"token": …}`. Either way the link is a stream of frames (domain/wire.py): a WebSocket is
+connected to the agent through a pair of sockets.
+"""
+
+import asyncio
+import contextlib
+import json
+import socket
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuyard.config.paths import Home
+from gpuyard.domain import wire
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+# If a server accepts the connection and sends nothing (it is suspended, or its disk
+# hangs), the next one is tried.
+WELCOME_S = 5.0
+_OPEN_S = 5.0
+_READ_BYTES = 1 << 16
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Where a server is: a Unix socket, or a URL with the token for it."""
+
+    path: Path
+    url: str = ""
+    token: str = ""
+
+
+def server_addresses(home: Home) -> list[ServerAddress]:
+    """The addresses of all servers, this home's own first. They are read again for each
+    round, because servers come and go.
+    """
+    found = [ServerAddress(home.socket)]
+    # An instance with one server has no such file.
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        body = json.loads(home.peers.read_text())
+        token = str(body["token"])
+        found += [ServerAddress(home.socket, str(url), token) for url in body["urls"]]
+    return found
+
+
+@asynccontextmanager
+async def open_link(address: ServerAddress) -> AsyncGenerator[Streams]:
+    """The link to a server, closed at the end; OSError when there is no server."""
+    if not address.url:
+        reader, writer = await asyncio.open_unix_connection(address.path)
+        with contextlib.closing(writer):
+            yield reader, writer
+        return
+    async with _open_websocket(address) as (reader, writer):
+        with contextlib.closing(writer):
+            yield reader, writer
+
+
+@asynccontextmanager
+async def _open_websocket(address: ServerAddress) -> AsyncGenerator[Streams]:
+    from websockets.asyncio.client import connect
+    from websockets.exceptions import WebSocketException
+
+    url = "ws" + address.url.removeprefix("http").rstrip("/") + "/api/v1/agent"
+    headers = {"Authorization": f"Bearer {address.token}"}
+    try:
+        # No pings: the wire's own heartbeats show whether the other end lives. No
+        # proxy: it would see the token of a server on this host.
+        link = await connect(
+            url,
+            additional_headers=headers,
+            max_size=None,
+            compression=None,
+            ping_interval=None,
+            open_timeout=_OPEN_S,
+            close_timeout=1.0,
+            proxy=None,
+        )
+    except (WebSocketException, TimeoutError) as error:
+        raise ConnectionRefusedError(
+            f"{address.url} does not take this agent: {error}"
+        ) from None
+    async with link:
+        ours, theirs = socket.socketpair()
+        reader, writer = await asyncio.open_unix_connection(sock=theirs)
+        copying = asyncio.create_task(_copy_bytes(link, reader, writer))
+        try:
+            yield await asyncio.open_unix_connection(sock=ours)
+        finally:
+            copying.cancel()
+            await asyncio.gather(copying, return_exceptions=True)
+
+
+async def _copy_bytes(
+    link: "ClientConnection", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Copy bytes in both directions; when one direction ends, so does the other."""
+
+    async def send() -> None:
+        while part := await reader.read(_READ_BYTES):
+            await link.send(part)
+
+    async def receive() -> None:
+        async for part in link:
+            writer.write(part if isinstance(part, bytes) else part.encode())
+            await writer.drain()
+
+    tasks = [asyncio.create_task(send()), asyncio.create_task(receive())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        writer.close()
+
+
+class Heartbeat:
+    """Sends a Beat on a link every `every_s` seconds (0: the server wants none), and
+    knows when the last message was received.
+    """
+
+    def __init__(self, writer: asyncio.StreamWriter, every_s: float) -> None:
+        self._writer = writer
+        self._every_s = every_s
+        self._missed = 0
+        self._last_received_at = time.monotonic()
+
+    @property
+    def last_received_at(self) -> float:
+        """When the last message was received, in seconds of the monotonic clock. A link
+        without heartbeats always counts as alive.
+        """
+        return self._last_received_at if self._every_s else time.monotonic()
+
+    def received(self) -> None:
+        """Note that a message was received; ConnectionError when that is too late.
+
+        A message may have waited here while this process was suspended, and its sender
+        may have been replaced since. What it wants must then come again on a new link.
+        """
+        now = time.monotonic()
+        silent_s = now - self.last_received_at
+        if silent_s > wire.SILENT_BEATS * self._every_s:
+            raise ConnectionError(f"nothing was read for {silent_s:.0f} s")
+        self._last_received_at = now
+        self._missed = 0
+
+    async def beat(self) -> None:
+        """Send heartbeats; end the link when the other end has been silent for too
+        long.
+        """
+        while self._missed <= wire.SILENT_BEATS:
+            # Counted, not timed: if this process was suspended, the other end is not at
+            # fault.
+            self._writer.write(wire.encode(wire.Beat()))
+            await asyncio.sleep(self._every_s)
+            self._missed += 1
+        self._writer.transport.abort()

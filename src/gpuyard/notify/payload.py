@@ -1,0 +1,132 @@
+"""What a webhook receives about an event: a body, and headers with its signature."""
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from gpuyard import __version__
+from gpuyard.domain.events import EventKind
+from gpuyard.domain.reasons import Reason
+from gpuyard.domain.webhooks import WebhookFormat
+
+Row = Mapping[str, Any]
+_VERBS: Mapping[EventKind, str] = {
+    EventKind.JOB_SUBMITTED: "was submitted",
+    EventKind.JOB_REQUEUED: "is queued again",
+    EventKind.JOB_RESUMED: "is resumed",
+    EventKind.JOB_CANCEL_REQUESTED: "is to be cancelled",
+    EventKind.JOB_COMPLETED: "completed",
+    EventKind.JOB_FAILED: "failed",
+    EventKind.JOB_CANCELLED: "was cancelled",
+    EventKind.JOB_TIMED_OUT: "timed out",
+    EventKind.JOB_UNKNOWN: "cannot be asked just now",
+    EventKind.ATTEMPT_STARTED: "is running",
+    EventKind.CHECKPOINT_SAVED: "saved a checkpoint",
+    EventKind.PROVIDER_DOWN: "is down",
+    EventKind.PROVIDER_UP: "is up again",
+}
+# Reasons that repeat the verb.
+_REDUNDANT_REASONS = frozenset({Reason.CANCELLED, Reason.TIMED_OUT})
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """One event in one webhook's format.
+
+    `id` is the event's own, the same each time it is sent.
+    """
+
+    id: str
+    kind: str
+    body: bytes
+
+
+def make_payload(event: Row, job: Row | None, form: WebhookFormat) -> Payload:
+    """The payload of a row of the journal; `job` is the row of its job."""
+    seq = event["seq"]
+    at = event["at"]
+    kind = event["kind"]
+    job_id = event["job_id"]
+    text = sentence(event, job)
+    # Two instances that notify one receiver number their events alike, so the id
+    # covers more than the number.
+    digest = hashlib.sha256(f"{seq} {at!r} {kind} {job_id}".encode()).hexdigest()
+    body: dict[str, Any] = {
+        "id": f"event_{digest[:32]}",
+        "seq": seq,
+        "at": at,
+        "kind": kind,
+        "job_id": job_id,
+        "data": event["info"],
+        "text": text,
+    }
+    sent = body if form is WebhookFormat.JSON else {"text": _for_slack(text)}
+    return Payload(body["id"], kind, msgspec.json.encode(sent))
+
+
+def sentence(event: Row, job: Row | None) -> str:
+    """The event in words for people."""
+    kind = EventKind(event["kind"])
+    data = event["info"]
+    name = (job or {}).get("name")
+    if event["job_id"]:
+        subject = (
+            f"Job {name} ({event['job_id']})" if name else f"Job {event['job_id']}"
+        )
+    elif "provider" in data:
+        subject = f"Provider {data['provider']}"
+    else:
+        subject = ""
+    why = data.get("problem") or _reason(data)
+    head = _head(kind, subject)
+    return f"{head}: {why}." if why else f"{head}."
+
+
+def _head(kind: EventKind, subject: str) -> str:
+    if not subject:
+        return kind.value
+    verb = _VERBS.get(kind)
+    return f"{subject} {verb}" if verb else f"{subject}: {kind}"
+
+
+def _reason(data: Row) -> str:
+    reason = data.get("reason")
+    code = data.get("exit_code")
+    if reason == Reason.EXIT_CODE and code is not None:
+        return f"exit code {code}"
+    if not reason or reason in _REDUNDANT_REASONS:
+        return ""
+    return str(reason).replace("_", " ")
+
+
+def _for_slack(text: str) -> str:
+    """Escape a text: a job's name must not mention everyone in the channel."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def headers(payload: Payload, secret: bytes, now: float) -> dict[str, str]:
+    """The headers of a payload sent at `now` (UTC seconds)."""
+    timestamp = str(int(now))
+    found = {
+        "Content-Type": "application/json",
+        "User-Agent": f"gpuyard/{__version__}",
+        "X-Gpuyard-Event": payload.kind,
+        "X-Gpuyard-Delivery": payload.id,
+        "X-Gpuyard-Timestamp": timestamp,
+    }
+    if secret:
+        found["X-Gpuyard-Signature"] = signature(secret, timestamp, payload.body)
+    return found
+
+
+def signature(secret: bytes, timestamp: str, body: bytes) -> str:
+    """`sha256=` and the HMAC of the timestamp, a full stop and the body.
+
+    It covers the timestamp, so an old payload cannot be sent again with a new one.
+    """
+    signed = f"{timestamp}.".encode() + body
+    return f"sha256={hmac.new(secret, signed, hashlib.sha256).hexdigest()}"

@@ -1,0 +1,189 @@
+"""The folder of an attempt that `node/runner.py` runs: its files, and their formats."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import gpuyard
+from gpuyard.domain.attempt_order import AttemptOrder
+from gpuyard.domain.jobconfig import JobResult, JobStatus
+
+_RUNNER = Path(gpuyard.__file__).parent / "node" / "runner.py"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedInput:
+    """The job's folder, checkpoint and workspace, as the host that runs it sees them.
+
+    Without a `workdir` the job runs in a new folder. `resume_from` is the checkpoint to
+    continue from.
+    """
+
+    workdir: str | None = None
+    resume_from: Path | None = None
+    workspace: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFolder:
+    """The paths of one attempt's files, under the provider's `spool`."""
+
+    spool: Path
+    attempt_id: str
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.spool / self.attempt_id
+
+    @property
+    def order(self) -> Path:
+        """What the runner has to do."""
+        return self.path / "order.json"
+
+    @property
+    def job(self) -> Path:
+        """The provider's reference; written once it is known."""
+        return self.path / "job"
+
+    @property
+    def log(self) -> Path:
+        """The job's output."""
+        return self.path / "log"
+
+    @property
+    def exit(self) -> Path:
+        """How it ended; written last."""
+        return self.path / "exit.json"
+
+    @property
+    def started(self) -> Path:
+        """When and where it started."""
+        return self.path / "started.json"
+
+    @property
+    def stop(self) -> Path:
+        """Why it is being stopped; written before the stop signal is sent."""
+        return self.path / "stop.json"
+
+    @property
+    def messages(self) -> Path:
+        """The output of Slurm and of the runner itself; usually empty."""
+        return self.path / "slurm.out"
+
+    @property
+    def again(self) -> Path:
+        """Exists when Slurm has started the job a second time."""
+        return self.path / "again.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The list of saved checkpoints."""
+        return self.path / "checkpoints.json"
+
+    @property
+    def resume(self) -> Path:
+        """The folder of the checkpoint to continue from."""
+        return self.path / "resume"
+
+    @property
+    def script(self) -> Path:
+        """The batch script of a job that has one instead of a command."""
+        return self.path / "script"
+
+    @property
+    def work(self) -> Path:
+        """The copy of the job's folder, until the runner has unpacked it."""
+        return self.path / "work.tar"
+
+    @property
+    def runner(self) -> Path:
+        """The runner's program: one file for all attempts of this version."""
+        version = hashlib.sha256(_RUNNER.read_bytes()).hexdigest()[:12]
+        return self.spool / f"runner-{version}.py"
+
+    def files(self, order: Mapping[str, Any], stdin: bytes | None) -> dict[Path, bytes]:
+        """The files that must exist before the attempt is submitted."""
+        files = {
+            self.runner: _RUNNER.read_bytes(),
+            self.order: json.dumps(order).encode(),
+        }
+        if stdin is not None:
+            files[self.path / "stdin"] = stdin
+        return files
+
+
+def runner_order(
+    order: AttemptOrder, staged: StagedInput, launcher: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The contents of `order.json`: what `runner.py` has to do.
+
+    `launcher` is the command that starts the program on each node of a job on several
+    nodes.
+    """
+    command = list(order.command)
+    ids = {
+        "GPUYARD_JOB_ID": order.job_id,
+        "GPUYARD_ATTEMPT_ID": order.attempt_id,
+        "GPUYARD_ATTEMPT": str(order.token),
+    }
+    if staged.resume_from:
+        command += order.resume_args(str(staged.resume_from))
+        ids["GPUYARD_RESUME_FROM"] = str(staged.resume_from)
+    if staged.workspace:
+        ids["GPUYARD_WORKSPACE"] = str(staged.workspace)
+    checkpoint = {
+        "path": order.checkpoint.path,
+        "signal": order.checkpoint.signal,
+        "every_s": order.checkpoint.every_s,
+    }
+    return {
+        "command": list(launcher) or command,
+        "share": command,
+        "workdir": staged.workdir,
+        "environment": dict(order.environment),
+        "gpus": order.gpu_spec.gpu_count > 0,
+        "stdin": order.stdin is not None,
+        "timeout_s": order.timeout_s,
+        "grace_s": order.grace_s,
+        "checkpoint": checkpoint,
+        "ids": ids,
+    }
+
+
+def read_json(data: bytes | None) -> dict[str, Any]:
+    """A file that the runner wrote; empty when it is missing or incomplete."""
+    try:
+        found = json.loads(data or b"{}")
+    except ValueError:
+        return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def read_exit(job_id: str, end: Mapping[str, Any]) -> JobResult:
+    """How the job ended, from the contents of `exit.json`."""
+    code = end.get("exit_code")
+    reason = str(end.get("reason") or "")
+    if reason == "cancelled":
+        status = JobStatus.CANCELLED
+    elif code == 0 and not reason:
+        status = JobStatus.COMPLETED
+    else:
+        status = JobStatus.FAILED
+    usual_message = "timed out" if reason == "timed_out" else reason
+    message = end.get("message") or usual_message or None
+    return JobResult(
+        job_id,
+        status,
+        started_at=end.get("started_at"),
+        completed_at=end.get("ended_at"),
+        exit_code=code,
+        error_message=message,
+        reason=reason,
+        node=str(end.get("host") or ""),
+        gpus=tuple(end.get("gpus") or ()),
+        usage=end.get("usage") or {},
+    )

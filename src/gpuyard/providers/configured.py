@@ -1,0 +1,88 @@
+"""The providers of one gpuyard server: this host, and those in the settings."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpuyard.config.paths import Home
+from gpuyard.config.settings import Settings, StorageSettings
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.providers import local, registry
+from gpuyard.providers.base import GpuProviderInterface, NodeProvider
+
+MakeProviders = Callable[[int], Mapping[str, GpuProviderInterface]]
+"""Makes the providers, by name, for the epoch of a server's lease."""
+
+
+class Providers(dict[str, GpuProviderInterface]):
+    """Providers by name. Each one is a NodeProvider or an external queue."""
+
+    def node_provider(self, name: str) -> NodeProvider | None:
+        """The provider of this name, if its nodes have agents."""
+        provider = self.get(name)
+        return provider if isinstance(provider, NodeProvider) else None
+
+    @property
+    def node_providers(self) -> dict[str, NodeProvider]:
+        """Those whose nodes have agents."""
+        return {
+            name: provider
+            for name, provider in self.items()
+            if isinstance(provider, NodeProvider)
+        }
+
+    @property
+    def external_queues(self) -> dict[str, GpuProviderInterface]:
+        """Those that place jobs themselves and are polled."""
+        return {
+            name: provider
+            for name, provider in self.items()
+            if not isinstance(provider, NodeProvider)
+        }
+
+
+def configured_providers(home: Path, settings: Settings) -> MakeProviders:
+    """Makes the provider of this host and those that the settings name.
+
+    InvalidInputError names the setting that is wrong.
+    """
+    others = {
+        name: _load(name, {"home": str(home), **section}, settings.storage)
+        for name, section in settings.providers.items()
+        if section.get("enabled", True)
+    }
+
+    def make(epoch: int) -> Mapping[str, GpuProviderInterface]:
+        config: dict[str, Any] = {
+            "home": str(home),
+            "epoch": epoch,
+            "heartbeat_s": settings.node.heartbeat_s,
+        }
+        if settings.billing.local_price_per_hour is not None:
+            config["price_per_hour"] = settings.billing.local_price_per_hour
+        return {"local": registry.load("local", config), **others}
+
+    return make
+
+
+def _load(
+    name: str, config: Mapping[str, Any], storage: StorageSettings
+) -> GpuProviderInterface:
+    try:
+        return registry.load(name, config, storage)
+    except InvalidInputError as error:
+        faults = [
+            replace(fault, field=_setting(name, fault.field)) for fault in error.faults
+        ]
+        raise InvalidInputError(faults) from None
+
+
+def _setting(provider: str, field: str) -> str:
+    """The path in the settings of a provider's field."""
+    return "providers" if field == "provider" else f"providers.{provider}.{field}"
+
+
+async def keep_host_agent(home: Home) -> None:
+    """Keep the agent of this host alive until cancelled; it finds the leader itself."""
+    await local.keep_keeper(home)

@@ -1,0 +1,387 @@
+"""The state of a Job as a JobResult, from the Job, its pods and its events."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+
+from gpuyard.domain.jobconfig import JobResult, JobStatus
+from gpuyard.domain.reasons import Reason
+from gpuyard.providers.kubernetes.fields import (
+    Json,
+    name_of,
+    object_at,
+    objects_at,
+    text_at,
+    value_at,
+)
+from gpuyard.providers.kubernetes.manifest import LIMITS, PRICE, STOP
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+# Our reason, by the reason of a pod's DisruptionTarget condition.
+_DISRUPTIONS = {
+    "DeletionByTaintManager": Reason.NODE_LOST,
+    "DeletionByPodGC": Reason.NODE_LOST,
+}
+# Reasons in a pod's status that mean that the cluster ended it.
+_EVICTIONS = ("Evicted", "NodeLost", "NodeShutdown", "Preempting")
+_BAD_IMAGE = (
+    "not found",
+    "manifest unknown",
+    "does not exist",
+    "denied",
+    "unauthorized",
+    "invalid reference",
+)
+_IMAGE_TROUBLE = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
+)
+# By exit code, the messages of the container runtime, or of the shell that starts the
+# program, when the program cannot be started.
+_NO_PROGRAM = ("executable file not found", "no such file or directory")
+_NOT_STARTED = {
+    126: ("ermission denied",),
+    127: (": not found", *_NO_PROGRAM),
+    128: _NO_PROGRAM,
+}
+
+
+# --- what gpuyard wrote in the Job's annotations ---
+
+
+@dataclass(frozen=True, slots=True)
+class JobLimits:
+    """A job's timeout and grace in seconds, its checkpoint signal and checkpoint path.
+
+    They are kept with the Job, so that they outlive the gpuyard server.
+    """
+
+    timeout_s: float | None
+    grace_s: float
+    signal: str | None
+    path: str | None
+
+
+def limits_of(job: Json) -> JobLimits:
+    """The limits noted with the Job."""
+    found = json.loads(text_at(_annotations(job), LIMITS) or "{}")
+    return JobLimits(
+        value_at(found, "timeout_s"),
+        float(value_at(found, "grace_s") or 0.0),
+        value_at(found, "signal"),
+        value_at(found, "path"),
+    )
+
+
+def stop_of(job: Json) -> str:
+    """Why gpuyard stopped the Job; empty when it did not."""
+    return text_at(_annotations(job), STOP)
+
+
+def price_of(job: Json) -> Decimal:
+    """The Job's price per hour; 0 when it is unknown."""
+    return Decimal(text_at(_annotations(job), PRICE) or 0)
+
+
+def _annotations(item: Json) -> Json:
+    return object_at(item, "metadata", "annotations")
+
+
+# --- the Job ---
+
+
+def result_of(job: Json, pods: Iterable[Json], events: Sequence[Json]) -> JobResult:
+    """The state of a Job.
+
+    `pods`: its pods, and the last known state of those that are gone. `events`: its
+    warnings, the newest last.
+    """
+    shares = sorted(pods, key=index_of)
+    result = JobResult(
+        name_of(job),
+        JobStatus.PENDING,
+        instant(text_at(job, "metadata", "creationTimestamp")),
+    )
+    started = [_started_at(pod) for pod in shares]
+    begun = [at for at in started if at is not None]
+    wanted = int(value_at(job, "spec", "parallelism") or 1)
+    if begun and (len(begun) >= wanted or _is_finished(job)):
+        nodes = [text_at(pod, "spec", "nodeName") for pod in shares]
+        result = replace(
+            result,
+            status=JobStatus.RUNNING,
+            started_at=max(begun),
+            node=next((node for node in nodes if node), ""),
+        )
+    if is_requeued(job, shares):
+        return replace(
+            result,
+            status=JobStatus.FAILED,
+            reason=Reason.PREEMPTED,
+            error_message="its queue has put it back",
+        )
+    # A finished Job may have a pod that has not ended yet.
+    if _is_finished(job) and not any(map(is_live, shares)):
+        return _ended(result, job, shares)
+    if result.status is JobStatus.PENDING:
+        return _waiting(result, job, shares, events)
+    return result
+
+
+def is_incomplete(job: Json) -> bool:
+    """Whether gpuyard has made the Job but not yet let it begin."""
+    is_suspended = bool(value_at(job, "spec", "suspend"))
+    has_started = bool(text_at(job, "status", "startTime"))
+    return is_suspended and not has_started and not _is_finished(job)
+
+
+def is_requeued(job: Json, pods: Iterable[Json]) -> bool:
+    """Whether Kueue has removed the pods of a Job that had begun.
+
+    Kueue would admit the Job again later, and it would run a second time.
+    """
+    is_suspended = bool(value_at(job, "spec", "suspend"))
+    if not is_suspended or _is_finished(job) or stop_of(job):
+        return False
+    return any(map(has_begun, pods))
+
+
+def _is_finished(job: Json) -> bool:
+    """Whether the cluster has marked the Job complete or failed."""
+    is_complete = _condition(job, "Complete") is not None
+    return is_complete or _condition(job, "Failed") is not None
+
+
+def _condition(item: Json, kind: str) -> Json | None:
+    """The object's condition of this kind, if it is true."""
+    for condition in objects_at(item, "status", "conditions"):
+        if condition.get("type") == kind and condition.get("status") == "True":
+            return condition
+    return None
+
+
+# --- a Job that waits ---
+
+
+def _waiting(
+    result: JobResult, job: Json, pods: Sequence[Json], events: Sequence[Json]
+) -> JobResult:
+    """Add why it has not begun, in the cluster's words."""
+    messages = [text_at(event, "message") for event in events]
+    for pod in pods:
+        waiting = _waiting_container(result, pod, messages)
+        if waiting is not None:
+            return waiting
+    for pod in pods:
+        unplaced = _unplaced_condition(pod)
+        if unplaced is not None:
+            reason = text_at(unplaced, "reason")
+            message = f"{reason}: {text_at(unplaced, 'message')}"
+            return replace(result, reason=reason, error_message=message)
+    if value_at(job, "spec", "suspend"):
+        message = ": ".join(["Suspended", *messages[-1:]])
+        return replace(result, reason="Suspended", error_message=message)
+    reason = "ContainerCreating" if pods else "NoPod"
+    usual = "its container is being made" if pods else "it has no pod yet"
+    message = messages[-1] if messages else usual
+    return replace(result, reason=reason, error_message=message)
+
+
+def _waiting_container(
+    result: JobResult, pod: Json, messages: Sequence[str]
+) -> JobResult | None:
+    """Why the pod's container has not begun; None when it gives no reason.
+
+    The job fails when its image does not exist.
+    """
+    waiting = object_at(_container(pod), "state", "waiting")
+    reason = text_at(waiting, "reason")
+    message = text_at(waiting, "message")
+    lines = (message, *messages)
+    image_errors = [line for line in lines if _has_any(line, _BAD_IMAGE)]
+    has_bad_image = reason in _IMAGE_TROUBLE and bool(image_errors)
+    if has_bad_image or reason == "InvalidImageName":
+        why = image_errors[-1] if image_errors else message
+        return replace(
+            result, status=JobStatus.FAILED, reason=Reason.NO_IMAGE, error_message=why
+        )
+    if reason and reason != "ContainerCreating":
+        why = f"{reason}: {message}" if message else reason
+        return replace(result, reason=reason, error_message=why)
+    return None
+
+
+def _has_any(message: str, phrases: Iterable[str]) -> bool:
+    return any(phrase in message for phrase in phrases)
+
+
+def _unplaced_condition(pod: Json) -> Json | None:
+    """The condition that says why the pod has no node; None when it has none."""
+    for condition in objects_at(pod, "status", "conditions"):
+        is_placement = condition.get("type") == "PodScheduled"
+        if is_placement and condition.get("status") == "False":
+            return condition
+    return None
+
+
+# --- a Job that has ended ---
+
+
+def _ended(result: JobResult, job: Json, pods: Sequence[Json]) -> JobResult:
+    complete = _condition(job, "Complete")
+    condition = complete or _condition(job, "Failed") or {}
+    last_end = max(map(_ended_at, pods), default=0.0)
+    condition_at = instant(text_at(condition, "lastTransitionTime"))
+    result = replace(result, completed_at=last_end or condition_at)
+    if complete:
+        return replace(result, status=JobStatus.COMPLETED, exit_code=0)
+    result = replace(result, status=JobStatus.FAILED)
+    failed = [pod for pod in pods if _has_failed(pod)]
+    if not failed:
+        return _failed_without_pods(result, condition, stop_of(job))
+    return _failed_by(result, min(failed, key=_failure_order), stop_of(job))
+
+
+def _failed_without_pods(result: JobResult, condition: Json, stop: str) -> JobResult:
+    """How a Job failed whose pods are gone: only its condition tells."""
+    message = text_at(condition, "message")
+    reason = text_at(condition, "reason")
+    if stop:
+        return _stopped(result, stop)
+    if reason == "PodFailurePolicy" and "DisruptionTarget" in message:
+        return replace(result, reason=Reason.PREEMPTED, error_message=message)
+    message = f"its pods are gone ({reason or 'no reason given'}: {message})"
+    return replace(result, reason=Reason.EXIT_STATUS_LOST, error_message=message)
+
+
+def _failed_by(result: JobResult, pod: Json, stop: str) -> JobResult:
+    """How a Job failed because of this pod."""
+    ended = _terminated(pod)
+    code = ended.get("exitCode")
+    result = replace(result, exit_code=code)
+    pod_reason = text_at(pod, "status", "reason")
+    if stop:
+        return _stopped(result, stop)
+    if ended.get("reason") == "OOMKilled":
+        message = "it used more memory than it asked for"
+        return replace(result, reason=Reason.OUT_OF_MEMORY, error_message=message)
+    if pod_reason in _EVICTIONS or _condition(pod, "DisruptionTarget"):
+        return _disrupted(result, pod)
+    if pod_reason == "DeadlineExceeded":
+        return replace(result, reason=Reason.TIMED_OUT, error_message="timed out")
+    if value_at(pod, "metadata", "deletionTimestamp"):
+        message = "somebody deleted its pod"
+        return replace(result, status=JobStatus.CANCELLED, error_message=message)
+    message = text_at(ended, "message") or text_at(pod, "status", "message")
+    if code in _NOT_STARTED and _has_any(message, _NOT_STARTED[code]):
+        reason = Reason.NOT_EXECUTABLE if code == 126 else Reason.COMMAND_NOT_FOUND
+        return replace(result, reason=reason, error_message=message)
+    if not ended:
+        why = message or pod_reason
+        return replace(result, reason=Reason.EXIT_STATUS_LOST, error_message=why)
+    return replace(result, error_message=f"exit code {code}")
+
+
+def _disrupted(result: JobResult, pod: Json) -> JobResult:
+    """The cluster ended the pod."""
+    status = object_at(pod, "status")
+    disruption = _condition(pod, "DisruptionTarget")
+    why = text_at(disruption, "reason") or text_at(status, "reason")
+    message = text_at(disruption, "message") or text_at(status, "message")
+    reason = _DISRUPTIONS.get(why, Reason.PREEMPTED)
+    if status.get("reason") == "NodeLost":
+        reason = Reason.NODE_LOST
+    return replace(
+        result, exit_code=None, reason=reason, error_message=f"{why}: {message}"
+    )
+
+
+def _stopped(result: JobResult, stop: str) -> JobResult:
+    status = JobStatus.CANCELLED if stop == Reason.CANCELLED else JobStatus.FAILED
+    message = "timed out" if stop == Reason.TIMED_OUT else stop
+    return replace(result, status=status, reason=stop, error_message=message)
+
+
+def _has_failed(pod: Json) -> bool:
+    phase = text_at(pod, "status", "phase")
+    if phase == "Succeeded":
+        return False
+    is_deleted = bool(value_at(pod, "metadata", "deletionTimestamp"))
+    is_disrupted = _condition(pod, "DisruptionTarget") is not None
+    has_ended = phase == "Failed" or bool(_ended_at(pod))
+    return is_deleted or is_disrupted or has_ended
+
+
+def _failure_order(pod: Json) -> tuple[bool, float]:
+    """A sort key: the pod that failed first comes first.
+
+    The cluster deletes the other pods of a gang because of it; they come last.
+    """
+    is_deleted = bool(value_at(pod, "metadata", "deletionTimestamp"))
+    is_disrupted = _condition(pod, "DisruptionTarget") is not None
+    return is_deleted and not is_disrupted, _ended_at(pod)
+
+
+# --- pods ---
+
+
+def _container(pod: Json) -> Json:
+    statuses = objects_at(pod, "status", "containerStatuses")
+    return statuses[0] if statuses else {}
+
+
+def _terminated(pod: Json) -> Json:
+    return object_at(_container(pod), "state", "terminated")
+
+
+def _started_at(pod: Json) -> float | None:
+    """When its program began; None when it has not, or could not be started."""
+    ended = _terminated(pod)
+    if ended.get("reason") in ("StartError", "ContainerCannotRun"):
+        return None
+    running_since = text_at(_container(pod), "state", "running", "startedAt")
+    return instant(running_since or text_at(ended, "startedAt"))
+
+
+def _ended_at(pod: Json) -> float:
+    return instant(text_at(_terminated(pod), "finishedAt")) or 0.0
+
+
+def index_of(pod: Json) -> int:
+    """The pod's index in its gang; 0 for a job of one pod."""
+    return int(value_at(_annotations(pod), INDEX) or 0)
+
+
+def is_live(pod: Json) -> bool:
+    """False once nothing of the pod runs any more."""
+    if text_at(pod, "status", "phase") in ("Pending", "Running", "Unknown"):
+        return True
+    # At its deadline a pod can be marked failed before its program has exited.
+    is_late = text_at(pod, "status", "reason") == "DeadlineExceeded"
+    return is_late and value_at(_container(pod), "state", "running") is not None
+
+
+def gone(pod: Json) -> Json:
+    """The last known state of a pod that is gone, marked failed if it was live."""
+    if not is_live(pod):
+        return pod
+    status = {**object_at(pod, "status"), "phase": "Failed"}
+    return {**pod, "status": status}
+
+
+def has_begun(pod: Json) -> bool:
+    """Whether its program has been started."""
+    return _started_at(pod) is not None
+
+
+def is_placed(pod: Json) -> bool:
+    """Whether it has a node."""
+    return bool(text_at(pod, "spec", "nodeName"))
+
+
+def instant(stamp: str) -> float | None:
+    """A Kubernetes timestamp in UTC seconds; None for an empty one."""
+    if not stamp:
+        return None
+    return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()

@@ -1,0 +1,475 @@
+"""Residency policies: which models are loaded where, and when they make room.
+
+A policy is asked for its next action until it returns none. It remembers no more than
+its hysteresis needs. The policies differ in when they load and unload models. Which
+resident is unloaded is the same for all: one that is idle and not pinned, first the one
+that loads again fastest, then the one that was idle longest.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from typing import Protocol
+
+from gpuyard.residency.fleet import Fleet, FleetGpu, FleetResident, Phase
+
+# Before anything is measured: the figures of the seed document for a short answer and a
+# ten-minute video.
+ANSWER_S = 15.0
+SCRIPT_S = 45.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadModel:
+    """Boot the model on the GPUs, or wake it if it sleeps there.
+
+    A gang boots when all its GPUs are free.
+    """
+
+    model: str
+    gpus: tuple[str, ...]
+
+    @classmethod
+    def on(cls, model: str, gpus: Iterable[FleetGpu]) -> "LoadModel":
+        """Load the model on these GPUs."""
+        return cls(model, tuple(gpu.id for gpu in gpus))
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadModel:
+    """Unload the model from the GPU; if it can sleep, it sleeps there."""
+
+    model: str
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunScript:
+    """Run the first waiting script on the GPU."""
+
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrainResident:
+    """Give the model no more requests on this GPU, so that it can be unloaded."""
+
+    model: str
+    gpu: str
+
+
+Action = LoadModel | UnloadModel | RunScript | DrainResident
+
+
+class ResidencyPolicy(Protocol):
+    """A policy. `wake_at`: when to ask it again even if nothing happens; infinity for
+    never.
+    """
+
+    wake_at: float
+
+    def act(self, fleet: Fleet, now: float) -> Action | None:
+        """The next action at `now`; None if there is none."""
+        ...
+
+
+# `threshold` unloads an idle model for a task that has waited as long as so many of its
+# reloads take.
+_LATE = 10.0
+GANG_WAIT_S = 120.0
+"""A gang displaces busy models and scripts after this wait at the latest: well before
+its requests time out.
+"""
+
+
+# --- shared by all policies ---
+
+
+def place_model(fleet: Fleet, model: str) -> tuple[FleetGpu, ...]:
+    """The GPUs on which the model loads fastest, of equal ones the fullest; empty if
+    there is no room.
+    """
+    found: list[FleetGpu] = []
+    for gpu in fleet.gpus_with_room(model):
+        resident = gpu.resident(model)
+        if resident is None or not resident.holds_memory:
+            found.append(gpu)
+    found.sort(key=lambda gpu: (fleet.load_s(model, gpu), fleet.free_gb(gpu)))
+    return next(_gpus_by_node(fleet, model, found), ())
+
+
+def _gpus_by_node(
+    fleet: Fleet, model: str, gpus: Iterable[FleetGpu]
+) -> Iterator[tuple[FleetGpu, ...]]:
+    """For each node with enough of these GPUs, the first ones that the model needs."""
+    need = fleet.gang_sizes.get(model, 1)
+    by_node = dict[str, list[FleetGpu]]()
+    for gpu in gpus:
+        by_node.setdefault(gpu.node, []).append(gpu)
+    for on_node in by_node.values():
+        if len(on_node) >= need:
+            yield tuple(on_node[:need])
+
+
+def place_script(fleet: Fleet) -> FleetGpu | None:
+    """The GPU for the first waiting script, if possible one without sleeping models,
+    which would want it back; None if there is no room.
+    """
+    if not fleet.scripts:
+        return None
+    return min(
+        fleet.gpus_with_room(fleet.scripts[0].name),
+        key=lambda gpu: (len(gpu.residents), fleet.free_gb(gpu)),
+        default=None,
+    )
+
+
+def makes_room(fleet: Fleet, resident: FleetResident, name: str) -> bool:
+    """True if the model or script would fit on a GPU of the resident after unloading
+    it, and it may be unloaded.
+    """
+    if resident.model == name or name in fleet.gang_sizes:
+        return False
+    if not may_leave(fleet, resident):
+        return False
+    return any(_has_room_without(fleet, resident, gpu, name) for gpu in resident.gpus)
+
+
+def may_leave(fleet: Fleet, resident: FleetResident) -> bool:
+    """True if the resident may be unloaded."""
+    return not any(gpu.id in fleet.pinned_gpus or gpu.reserved for gpu in resident.gpus)
+
+
+def _has_room_without(
+    fleet: Fleet, resident: FleetResident, gpu: FleetGpu, name: str
+) -> bool:
+    is_script = name not in fleet.demand
+    if not fleet.may_use(gpu, name) or (gpu.worker and is_script):
+        return False
+    need_gb = fleet.memory_gb[name]
+    if fleet.exclusive_scripts:
+        others = [other for other in fleet.holders(gpu) if other is not resident]
+        if all(_can_also_leave(other, name) for other in others):
+            return gpu.memory_gb >= need_gb
+        if is_script:
+            return False
+    return fleet.free_gb(gpu) + fleet.memory_gb[resident.model] >= need_gb
+
+
+def _can_also_leave(other: FleetResident, name: str) -> bool:
+    """True if another resident of the GPU can be unloaded, too, one after the other."""
+    if other.model == name:
+        return False
+    return other.phase in (Phase.READY, Phase.UNLOADING) or other.draining
+
+
+def victim(fleet: Fleet, room_for: str) -> FleetResident | None:
+    """The idle resident to unload to make room for a model or script; None if none
+    would make room.
+    """
+    is_script = room_for not in fleet.demand
+
+    def loss_s(resident: FleetResident) -> float:
+        """How long it takes to load again what must leave."""
+        leaving = [resident]
+        if fleet.exclusive_scripts and is_script and not resident.other_gpus:
+            leaving = fleet.holders(resident.gpu)
+        return sum(fleet.reload_s(other.model) for other in leaving)
+
+    found = [
+        resident for resident in fleet.ready() if makes_room(fleet, resident, room_for)
+    ]
+    return min(
+        found,
+        key=lambda resident: (
+            not resident.draining,
+            loss_s(resident),
+            resident.used_at,
+        ),
+        default=None,
+    )
+
+
+def unserved_models(fleet: Fleet) -> list[str]:
+    """The models with waiting requests and no idle resident, the one whose request
+    waits longest first. None while an exclusive batch runs.
+    """
+    if fleet.closed_for_batch:
+        return []
+    ready = {resident.model for resident in fleet.ready() if not resident.draining}
+    waiting = [
+        (demand.waiting[0].arrived_at, model)
+        for model, demand in fleet.demand.items()
+        if demand.waiting and model not in ready
+    ]
+    return [model for _, model in sorted(waiting)]
+
+
+def count_booting(fleet: Fleet, model: str) -> int:
+    """How many residents of the model are booting."""
+    return sum(
+        1 for resident in fleet.residents(model) if resident.phase is Phase.BOOTING
+    )
+
+
+def make_room_for_model(
+    fleet: Fleet, patience: float, now: float
+) -> tuple[Action | None, float]:
+    """The next step to load a requested model that is not loaded, and when it is due.
+    The action is None before that time.
+
+    A request waits for `patience` reloads of the model that is unloaded for it.
+    """
+    for model in unserved_models(fleet):
+        if fleet.serving(model):
+            continue
+        step, loss_s = next_step_for(fleet, model)
+        if step is None:
+            continue
+        wait_s = patience * loss_s
+        if model in fleet.gang_sizes:
+            wait_s = min(wait_s, GANG_WAIT_S)
+        due = fleet.demand[model].waiting[0].arrived_at + wait_s
+        return (step if now >= due else None), due
+    return None, math.inf
+
+
+def next_step_for(fleet: Fleet, model: str) -> tuple[Action | None, float]:
+    """The next step to make room for the model, None if there is none; and how long it
+    takes to load again what leaves.
+    """
+    if model in fleet.gang_sizes:
+        gpus = choose_gang_gpus(fleet, model)
+        reloads = [
+            fleet.reload_s(holder.model)
+            for gpu in gpus
+            for holder in fleet.holders(gpu)
+        ]
+        loss_s = max(reloads, default=fleet.reload_s(model))
+        return clear_for_gang(fleet, model, gpus), loss_s
+    gone = None if fleet.count_leaving() else victim(fleet, model)
+    if gone is None:
+        return None, 0.0
+    return UnloadModel(gone.model, gone.gpu.id), fleet.reload_s(gone.model)
+
+
+# --- gangs: models on several GPUs ---
+
+
+def choose_gang_gpus(fleet: Fleet, model: str) -> tuple[FleetGpu, ...]:
+    """The GPUs of one node that can be cleared for the model with the least loss; empty
+    if there are none.
+    """
+
+    def loss(gpu: FleetGpu) -> tuple[bool, float]:
+        """Whether the GPU is busy, and how long it takes to load its models again."""
+        staying = [
+            holder
+            for holder in fleet.holders(gpu)
+            if holder.phase is not Phase.UNLOADING and not holder.draining
+        ]
+        has_busy_model = any(holder.phase is Phase.BUSY for holder in staying)
+        is_busy = gpu.worker is not None or has_busy_model
+        return is_busy, sum(fleet.reload_s(holder.model) for holder in staying)
+
+    def losses(gpus: tuple[FleetGpu, ...]) -> list[tuple[bool, float]]:
+        return sorted(map(loss, gpus), reverse=True)
+
+    clearable = [gpu for gpu in fleet.gpus.values() if _may_clear(fleet, gpu, model)]
+    clearable.sort(key=loss)
+    return min(_gpus_by_node(fleet, model, clearable), key=losses, default=())
+
+
+def _may_clear(fleet: Fleet, gpu: FleetGpu, model: str) -> bool:
+    """True if the GPU can be cleared for a gang of this model."""
+    if gpu.id in fleet.pinned_gpus or gpu.reserved:
+        return False
+    if fleet.memory_gb[model] > gpu.memory_gb:
+        return False
+    return all(
+        holder.model != model
+        and holder.phase is not Phase.BOOTING
+        and may_leave(fleet, holder)
+        for holder in fleet.holders(gpu)
+    )
+
+
+def clear_for_gang(fleet: Fleet, model: str, gpus: Sequence[FleetGpu]) -> Action | None:
+    """The next step to load the model on all of these GPUs: unload or drain what is
+    there, then load the model.
+    """
+    for gpu in gpus:
+        for resident in fleet.holders(gpu):
+            if resident.phase is Phase.READY:
+                return UnloadModel(resident.model, resident.gpu.id)
+            if resident.phase is Phase.BUSY and not resident.draining:
+                return DrainResident(resident.model, resident.gpu.id)
+    return LoadModel.on(model, gpus) if gpus else None
+
+
+def finish_leaving(fleet: Fleet) -> UnloadModel | DrainResident | None:
+    """Unload a resident that has drained, and unload or drain one on a GPU for which a
+    gang waits; None if there is none.
+    """
+    for resident in fleet.residents():
+        blocks_gang = bool(fleet.gang_sizes) and _blocks_gang(fleet, resident)
+        if resident.phase is Phase.READY and (resident.draining or blocks_gang):
+            return UnloadModel(resident.model, resident.gpu.id)
+        is_working = resident.phase is Phase.BUSY and not resident.draining
+        if is_working and blocks_gang:
+            return DrainResident(resident.model, resident.gpu.id)
+    return None
+
+
+def _blocks_gang(fleet: Fleet, resident: FleetResident) -> bool:
+    """True if a gang waits for a GPU of the resident."""
+    for gpu in resident.gpus:
+        for other in fleet.holders(gpu):
+            is_waiting = (
+                other.phase is Phase.BOOTING and other.model in fleet.gang_sizes
+            )
+            if is_waiting and other is not resident:
+                return True
+    return False
+
+
+def load_requested(fleet: Fleet) -> LoadModel | None:
+    """Load a model for a request that no booting resident will serve, if there is
+    room.
+    """
+    for model in unserved_models(fleet):
+        gpus = place_model(fleet, model)
+        if gpus and count_booting(fleet, model) < len(fleet.demand[model].waiting):
+            return LoadModel.on(model, gpus)
+    return None
+
+
+# --- the policies ---
+
+
+@dataclass(slots=True)
+class ThresholdPolicy:
+    """The rules of the seed document: a request loads a model on an idle GPU, and many
+    waiting scripts unload models.
+
+    Few waiting scripts must not wait for ever. So a script that has waited for ten
+    reloads of the victim also unloads it, and so does a request for a model that is not
+    loaded.
+    """
+
+    min_scripts: int = 5
+    wake_at: float = math.inf
+
+    def act(self, fleet: Fleet, now: float) -> Action | None:
+        """Requests first, then scripts."""
+        self.wake_at = math.inf
+        if action := finish_leaving(fleet) or load_requested(fleet):
+            return action
+        if gpu := place_script(fleet):
+            return RunScript(gpu.id)
+        queued = len(fleet.scripts) - fleet.count_leaving()
+        gone = victim(fleet, fleet.scripts[0].name) if queued > 0 else None
+        if gone and self._must_leave(fleet, gone, queued, now):
+            return UnloadModel(gone.model, gone.gpu.id)
+        step, due = make_room_for_model(fleet, _LATE, now)
+        if step is None:
+            self.wake_at = min(self.wake_at, due)
+        return step
+
+    def _must_leave(
+        self, fleet: Fleet, gone: FleetResident, queued: int, now: float
+    ) -> bool:
+        """True if the victim must make room for `queued` scripts. Otherwise `wake_at`
+        is when it must.
+        """
+        idle = [
+            resident
+            for resident in fleet.ready()
+            if resident.gpu.id not in fleet.pinned_gpus
+        ]
+        has_requests = any(demand.waiting for demand in fleet.demand.values())
+        if queued > self.min_scripts or (queued > 20 and not has_requests):
+            return True
+        if queued * SCRIPT_S / len(idle) > 120:
+            return True
+        if fleet.count_leaving():
+            return False
+        due = fleet.scripts[0].arrived_at + _LATE * fleet.reload_s(gone.model)
+        self.wake_at = due
+        return now >= due
+
+
+@dataclass(slots=True)
+class LruPolicy:
+    """Load and unload at once: the model that was idle longest makes room for whatever
+    waits.
+    """
+
+    wake_at: float = math.inf
+
+    def act(self, fleet: Fleet, now: float) -> Action | None:
+        """Requests first, then scripts."""
+        if action := finish_leaving(fleet) or load_requested(fleet):
+            return action
+        if gpu := place_script(fleet):
+            return RunScript(gpu.id)
+        if len(fleet.scripts) > fleet.count_leaving():
+            gone = victim(fleet, fleet.scripts[0].name)
+            if gone:
+                return UnloadModel(gone.model, gone.gpu.id)
+        return make_room_for_model(fleet, 0.0, now)[0]
+
+
+@dataclass(slots=True)
+class StaticPolicy:
+    """Half of the GPUs, rounded up, are for models, in turn; the others for scripts.
+
+    No model is ever moved.
+    """
+
+    wake_at: float = math.inf
+
+    def act(self, fleet: Fleet, now: float) -> Action | None:
+        """Load requested models on their GPUs, and run scripts on the others."""
+        if step := finish_leaving(fleet):
+            return step
+        gpus = list(fleet.gpus.values())
+        half = math.ceil(len(gpus) / 2) if fleet.demand else 0
+        for model, own_gpus in _dealt(fleet, gpus[:half]):
+            is_free = not any(gpu.residents for gpu in own_gpus) and all(
+                fleet.has_room(gpu, model) for gpu in own_gpus
+            )
+            is_wanted = fleet.demand[model].waiting and not fleet.closed_for_batch
+            if is_wanted and is_free:
+                return LoadModel.on(model, own_gpus)
+        return _run_script_on(fleet, gpus[half:]) if fleet.scripts else None
+
+
+def _run_script_on(fleet: Fleet, gpus: Iterable[FleetGpu]) -> Action | None:
+    """Run the first script on one of these GPUs. Models that were loaded there before
+    are unloaded.
+    """
+    for gpu in gpus:
+        if fleet.has_room(gpu, fleet.scripts[0].name):
+            return RunScript(gpu.id)
+        for resident in gpu.residents.values():
+            if resident.phase is Phase.READY and gpu.id not in fleet.pinned_gpus:
+                return UnloadModel(resident.model, gpu.id)
+    return None
+
+
+def _dealt(
+    fleet: Fleet, gpus: Iterable[FleetGpu]
+) -> Iterator[tuple[str, tuple[FleetGpu, ...]]]:
+    """Deal the GPUs to the models in turn, to each as many as it needs. GPUs on
+    different nodes are no gang and stay unused.
+    """
+    left = iter(gpus)
+    for model in cycle(sorted(fleet.demand)):
+        need = fleet.gang_sizes.get(model, 1)
+        own_gpus = tuple(islice(left, need))
+        if len(own_gpus) < need:
+            return
+        if len({gpu.node for gpu in own_gpus}) == 1:
+            yield model, own_gpus

@@ -1,0 +1,107 @@
+"""On which GPUs the workers of a batch may run."""
+
+from gpuyard.controller.core import Core
+from gpuyard.domain.scripts import ScriptSpec
+from gpuyard.domain.shape import Shape
+from gpuyard.domain.states import AttemptState
+from gpuyard.domain.units import format_gb
+from gpuyard.resource_manager.batch import Batch
+from gpuyard.resource_manager.residents import Residents
+from gpuyard.scheduler.fitting import suitable_devices
+from gpuyard.scheduler.nodes import Device
+
+
+class BatchGpus:
+    """Reads from the view and the residents which GPUs batches may use."""
+
+    def __init__(self, core: Core, residents: Residents) -> None:
+        self._core = core
+        self._residents = residents
+
+    def suitable_for(self, script: ScriptSpec) -> list[Device]:
+        """The usable GPUs that have enough memory for the script."""
+        shape = Shape(gpus=1, gpu_memory_gb=script.memory_gb or 0.0)
+        return suitable_devices(self._core.view.usable_devices(), shape)
+
+    def exclusive(self, batch: Batch) -> list[Device]:
+        """The GPUs that an exclusive batch gets: all suitable ones but those whose
+        models never make room, which are brain GPUs and those of pinned models.
+        """
+        manager = self._core.settings.resource_manager
+        kept = {
+            device.uuid
+            for device in self._core.view.devices.values()
+            if manager.is_brain(device.index, device.uuid)
+        }
+        for resident in self._residents.servers.live.values():
+            is_pinned = resident.model in self._residents.pinned
+            if is_pinned or not kept.isdisjoint(resident.gpus):
+                # A model on several GPUs stays on all of them.
+                kept.update(resident.gpus)
+        suitable_gpus = self.suitable_for(batch.script)
+        return [device for device in suitable_gpus if device.uuid not in kept]
+
+    def of(self, batch: Batch) -> list[Device]:
+        """The GPUs on which the workers of the batch may run."""
+        if batch.exclusive:
+            return self.exclusive(batch)
+        return self.suitable_for(batch.script)
+
+    def max_workers(self, batch: Batch) -> int:
+        """How many workers of the batch could work at once."""
+        if batch.script.gpus:
+            return len(self.suitable_for(batch.script))
+        nodes = self._core.view.nodes.values()
+        cpus = sum(node.cpus for node in nodes if node.online)
+        return max(int(cpus), 1)
+
+    def why_not(self, batch: Batch) -> str | None:
+        """Why nothing of the batch can run now, for people; None if something may."""
+        if batch.all_items_ended or not batch.script.gpus:
+            return None
+        if not self.suitable_for(batch.script):
+            memory_gb = batch.script.memory_gb
+            need = f" with {format_gb(memory_gb)}" if memory_gb else ""
+            return f"no GPU{need} is there for it; see `gpuyard gpus`"
+        if batch.exclusive and not self.exclusive(batch):
+            return (
+                "every GPU is a brain's, or has a pinned model; unpin one, or submit it"
+                " with --shared"
+            )
+        return None
+
+    def node_is_missing(self) -> bool:
+        """Whether a node with models on it is not connected, because this server or its
+        agent has just started.
+        """
+        view = self._core.view
+        for resident in self._residents.servers.live.values():
+            for gpu in resident.gpus:
+                node_id = view.devices[gpu].node_id if gpu in view.devices else None
+                if node_id and not view.node(node_id).online:
+                    return True
+        return False
+
+    def may_stay(self, batch: Batch, attempt_id: str) -> bool:
+        """Whether a worker may take another item.
+
+        Not if it is being ended, if its GPU is out of use or in quarantine, or if a
+        model is needed more there.
+        """
+        view = self._core.view
+        attempt = view.attempts.get(attempt_id)
+        if attempt is None or attempt.state is AttemptState.ENDING:
+            return False
+        node = view.node(attempt.node_id)
+        if node.provider in node.barred:
+            return False
+        gpus = attempt.placements[0].gpu_uuids if attempt.placements else ()
+        if not gpus:
+            return True
+        device = view.devices.get(gpus[0])
+        if device is None or not device.usable or device.quarantine:
+            return False
+        if batch.exclusive:
+            return True
+        residents = self._residents
+        return not (residents.closed_for_batch or residents.would_load_on(gpus[0]))

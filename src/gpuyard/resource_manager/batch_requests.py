@@ -1,0 +1,437 @@
+"""Requests about batches. People submit, estimate, cancel, retry and show them; workers
+take their items.
+"""
+
+import asyncio
+import hashlib
+import re
+from datetime import UTC, datetime
+from pathlib import PurePath
+from typing import Any
+
+from gpuyard.controller.core import Core
+from gpuyard.controller.requests import Requests
+from gpuyard.domain.batches import BatchMode, BatchSpec, BatchState, ItemState, record
+from gpuyard.domain.errors import NotFoundError, RefusedError
+from gpuyard.domain.events import Event
+from gpuyard.residency.item_assignment import BatchGpu, GpuPlan, plan_batch
+from gpuyard.resource_manager.batch import Batch, Item, counts, submitted
+from gpuyard.resource_manager.batches import Batches
+from gpuyard.resource_manager.residents import Residents
+from gpuyard.scheduler.view import LiveAttempt
+
+# To plan more items than this for a mere look takes too long.
+_MAX_PLANNED = 1000
+_LEARNED_FROM = 20
+_LONGEST_STEM = 80
+# Columns of a batch and of an item that are shown as they are.
+_BATCH_FIELDS = (
+    "script",
+    "source",
+    "results",
+    "state",
+    "problem",
+    "created_at",
+    "began_at",
+    "ended_at",
+)
+_ITEM_FIELDS = (
+    "number",
+    "state",
+    "attempts",
+    "gpu",
+    "seconds",
+    "started_at",
+    "ended_at",
+    "reason",
+)
+
+
+class BatchRequests:
+    """Carries out requests about batches."""
+
+    def __init__(
+        self, core: Core, requests: Requests, residents: Residents, batches: Batches
+    ) -> None:
+        self._core = core
+        self._requests = requests
+        self._residents = residents
+        self._batches = batches
+        self._submit_lock = asyncio.Lock()
+
+    # --- submit ---
+
+    async def submit(self, spec: BatchSpec) -> dict[str, Any]:
+        """Queue a batch.
+
+        A repeated idempotency key gives the first batch with that key; RefusedError if
+        that was another batch.
+        """
+        script = self._core.scripts.named(spec.script)
+        digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()
+        # Under the lock, no two batches get the same name or key.
+        async with self._submit_lock:
+            return await self._submit(spec, script, digest)
+
+    async def _submit(
+        self, spec: BatchSpec, script: str, digest: str
+    ) -> dict[str, Any]:
+        earlier_id = self._earlier_batch(spec.idempotency_key, digest)
+        if earlier_id:
+            return self.show(earlier_id)
+        batch_id = self._name(script, spec.source)
+        core = self._core
+        mode = self._mode(spec.mode, script, len(spec.items))
+        events = submitted(batch_id, spec, script, mode, digest, core.clock())
+        core.writer.add_events(events)
+        await core.committed()
+        row = core.queries.batch(batch_id)
+        assert row is not None
+        self._batches.live[batch_id] = self._batches.batch_of(row)
+        core.schedule()
+        return self.show(batch_id)
+
+    def _earlier_batch(self, key: str | None, digest: str) -> str | None:
+        """The id of the batch that was submitted with this idempotency key."""
+        row = self._core.queries.batch_by_key(key) if key else None
+        if row is None:
+            return None
+        if row["digest"] != digest:
+            raise RefusedError(
+                f"idempotency_key {key!r} was used for another batch ({row['id']}).",
+                "Use a new key.",
+            )
+        return row["id"]
+
+    def _mode(self, wanted: BatchMode | None, script: str, count: int) -> BatchMode:
+        if wanted:
+            return wanted
+        batch_settings = self._core.settings.resource_manager.batch_settings
+        is_large = count >= batch_settings.auto_exclusive_threshold
+        needs_gpus = self._core.scripts[script].gpus > 0
+        return BatchMode.EXCLUSIVE if is_large and needs_gpus else BatchMode.SHARED
+
+    def _name(self, script: str, source: str) -> str:
+        """A name in the form of the seed document: script, source, day.
+
+        If the name is taken, it gets a number.
+        """
+        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", PurePath(source).stem).strip("-")
+        stem = (stem or "items")[:_LONGEST_STEM]
+        day = datetime.fromtimestamp(self._core.clock(), UTC).date()
+        first_name = f"{script.split('_')[0]}-{stem}-{day}"
+        taken = set(self._core.queries.batch_ids(first_name))
+        name = first_name
+        number = 1
+        while name in taken:
+            number += 1
+            name = f"{first_name}-{number}"
+        return name
+
+    # --- estimate ---
+
+    def estimate(self, spec: BatchSpec) -> dict[str, Any]:
+        """How long a batch would take if it were submitted now, in seconds."""
+        name = self._core.scripts.named(spec.script)
+        mode = self._mode(spec.mode, name, len(spec.items))
+        row: dict[str, Any] = {
+            "id": "",
+            "state": "running",
+            "mode": mode.value,
+            "reload": None,
+            "problem": None,
+            "args": {},
+        }
+        items = [
+            Item("", number, item.path, item.entry, item.seconds, item.args)
+            for number, item in enumerate(spec.items, 1)
+        ]
+        script = self._core.scripts[name]
+        batch = Batch(row, script, items, pace_ratios=self._learned_pace(name))
+        unload_s = 0.0
+        if batch.exclusive:
+            reload = row["reload"] = dict[str, list[str]]()
+            for resident in self._residents.servers.live.values():
+                unload_s = max(unload_s, self._residents.unload_s(resident.model))
+                for gpu in resident.gpus:
+                    reload.setdefault(gpu, []).append(resident.model)
+        plans = self._forecast(batch, unload_s)
+        return {
+            "script": name,
+            "mode": mode.value,
+            "items": len(items),
+            "pace_known": bool(batch.pace_ratios),
+            "work_s": sum(map(batch.expected_s, items)),
+            **self._plan(plans, unload_s, batch),
+        }
+
+    def _learned_pace(self, script: str) -> list[float]:
+        """The pace ratios of the newest items of a script (see `Batch`)."""
+        rows = self._core.queries.newest_items(script, _LEARNED_FROM)
+        items = [Item.of_row(row) for row in rows]
+        return Batch({}, self._core.scripts[script], items).pace_ratios
+
+    def _forecast(self, batch: Batch, unload_s: float = 0.0) -> list[GpuPlan]:
+        """What each GPU of the batch will do, if all are free `unload_s` later."""
+        if batch.script.gpus:
+            places = self._batches.items.places(batch)
+        else:
+            places = [BatchGpu("", 0.0)] * self._batches.gpus.max_workers(batch)
+        delayed = [
+            BatchGpu(place.gpu, place.free_at + unload_s, place.load_s)
+            for place in places
+        ]
+        durations = [batch.expected_s(item) for item in batch.queued.values()]
+        return plan_batch(durations, delayed, batch.script.exit_s)
+
+    def _eta_s(self, batch: Batch) -> float | None:
+        """In how many seconds the last model is loaded again.
+
+        For a batch with many queued items: roughly, in how many seconds the last item
+        is completed.
+        """
+        if len(batch.queued) <= _MAX_PLANNED:
+            return max(
+                (plan.model_back_at for plan in self._forecast(batch)), default=None
+            )
+        if batch.script.gpus:
+            workers = len(self._batches.items.places(batch))
+        else:
+            workers = self._batches.gpus.max_workers(batch)
+        if not workers:
+            return None
+        return sum(map(batch.expected_s, batch.queued.values())) / workers
+
+    def _plan(
+        self, plans: list[GpuPlan], unload_s: float, batch: Batch
+    ) -> dict[str, Any]:
+        used = [plan for plan in plans if plan.items]
+        index = {uuid: device.index for uuid, device in self._core.view.devices.items()}
+        return {
+            "total_s": max((plan.model_back_at for plan in used), default=None),
+            "unload_s": unload_s,
+            "boot_s": batch.script.boot_s,
+            "dry_s": max((plan.items_done_at for plan in used), default=None),
+            "plan": [
+                {
+                    "gpu": index.get(plan.gpu),
+                    "uuid": plan.gpu or None,
+                    "items": plan.items,
+                    "begins_s": plan.starts_at,
+                    "dry_s": plan.items_done_at,
+                    "over_s": plan.model_back_at,
+                    "reload": batch.reload.get(plan.gpu, []),
+                }
+                for plan in used
+            ],
+        }
+
+    # --- workers ---
+
+    async def take(
+        self, batch_id: str, attempt_id: str, done: Any, fault: str | None
+    ) -> dict[str, Any] | None:
+        """Record how the last item of a worker ended (`done`) and give it the next one;
+        None if the worker must end. Safe to repeat.
+
+        `fault`: why the worker cannot work at all.
+        """
+        core = self._core
+        batch = self._batches.live.get(batch_id)
+        if batch is None:
+            self._row(batch_id)
+            return None  # the batch has ended
+        attempt = core.view.attempts.get(attempt_id)
+        if attempt is None or attempt.job_id not in batch.workers:
+            raise RefusedError(
+                f"Attempt {attempt_id} is no worker of {batch_id}.",
+                "Its items are others' by now.",
+            )
+        if fault:
+            core.emit([batch.changed(core.clock(), problem=fault)])
+            await core.committed()
+            return None
+        item = batch.item_of(attempt_id)
+        if item and done and _is_same_try(item, done):
+            # Emitted now, because the rest may fail.
+            core.emit([_item_ended(batch, item, done, core.clock())])
+            batch.workers[attempt.job_id].completed += 1
+            batch.failed_workers = 0
+            item = None
+        if item is None and self._batches.gpus.may_stay(batch, attempt_id):
+            item = self._start_next(batch, attempt)
+        if item is None or batch.all_items_ended:
+            core.schedule()
+        await core.committed()
+        return item.order() if item else None
+
+    def _start_next(self, batch: Batch, attempt: LiveAttempt) -> Item | None:
+        """Give the worker an item; None, and its GPU is released, if there is none."""
+        gpus = attempt.placements[0].gpu_uuids if attempt.placements else ()
+        gpu = gpus[0] if gpus else None
+        item = self._batches.items.choose(batch, gpu)
+        if item:
+            now = self._core.clock()
+            self._core.emit([batch.started(item, attempt.job_id, attempt.id, gpu, now)])
+        elif gpu:
+            batch.released.add(gpu)
+        return item
+
+    # --- cancel and retry ---
+
+    def _live(self, batch_id: str) -> Batch:
+        batch = self._batches.live.get(batch_id)
+        if batch is None:
+            self._row(batch_id)
+            raise RefusedError(
+                f"The batch {batch_id} is over.",
+                "`gpuyard batch retry` does its failed items again.",
+            )
+        return batch
+
+    def _row(self, batch_id: str) -> dict[str, Any]:
+        row = self._core.queries.batch(batch_id)
+        if row is None:
+            raise NotFoundError(
+                f"There is no batch {batch_id!r}.", "`gpuyard batch list` shows them."
+            )
+        return row
+
+    async def cancel(self, batch_id: str) -> dict[str, Any]:
+        """End all items and workers of the batch. Models that made room are loaded
+        again.
+        """
+        batch = self._live(batch_id)
+        self._core.emit(self._cancel_items(batch))
+        for job_id in list(batch.workers):
+            await self._requests.cancel(job_id)
+        self._core.schedule()
+        await self._core.committed()
+        return self.show(batch_id)
+
+    def abandon(self) -> None:
+        """End every batch and load no models again, because the server stops and its
+        jobs are cancelled.
+        """
+        for batch in list(self._batches.live.values()):
+            events = self._cancel_items(batch)
+            events.append(batch.ended(self._core.clock()))
+            self._core.emit(events)
+            del self._batches.live[batch.id]
+
+    def _cancel_items(self, batch: Batch) -> list[Event]:
+        """Cancel all items that wait or run; returns the events."""
+        now = self._core.clock()
+        items = [*batch.queued.values(), *batch.running.values()]
+        return [batch.cancelled(item, now) for item in items]
+
+    async def retry(self, batch_id: str, mode: BatchMode | None) -> dict[str, Any]:
+        """Queue the items again that failed or were cancelled.
+
+        `mode` counts only if the batch has ended. Raises RefusedError if there is no
+        such item.
+        """
+        row = self._row(batch_id)
+        now = self._core.clock()
+        batch = self._batches.live.get(batch_id) or self._batches.batch_of(row)
+        retried = (ItemState.FAILED, ItemState.CANCELLED)
+        failed = [item for item in batch.items if item.state in retried]
+        if not failed:
+            raise RefusedError(
+                f"No item of {batch_id} has failed.", "There is nothing to do again."
+            )
+        values: dict[str, Any] = {"state": BatchState.RUNNING.value, "problem": None}
+        if batch.state.terminal:
+            mode = self._mode(mode, row["script"], len(failed))
+            values |= {
+                "mode": mode.value,
+                "reload": None,
+                "began_at": None,
+                "ended_at": None,
+            }
+        events = [batch.changed(now, **values)]
+        events += [batch.retried(item, now) for item in failed]
+        batch.failed_workers = 0
+        self._core.emit(events)
+        self._batches.live[batch_id] = batch
+        self._core.schedule()
+        await self._core.committed()
+        return self.show(batch_id)
+
+    # --- show ---
+
+    def waiting(self) -> int:
+        """How many scripts wait: the queued jobs, but of batches their queued items
+        instead of their workers.
+        """
+        queue = self._core.view.queue
+        count = len(queue)
+        for batch in self._batches.live.values():
+            count += len(batch.queued)
+            count -= sum(job_id in queue for job_id in batch.workers)
+        return count
+
+    def listing(self) -> list[dict[str, Any]]:
+        """All batches without their items, the newest first."""
+        states = self._core.queries.item_counts()
+        return [
+            self._summary_of(row, states.get(row["id"], {}))
+            for row in self._core.queries.batches()
+        ]
+
+    def summary(self, batch_id: str) -> dict[str, Any]:
+        """One batch without its items."""
+        states = self._core.queries.item_counts(batch_id)
+        return self._summary_of(self._row(batch_id), states.get(batch_id, {}))
+
+    def show(self, batch_id: str) -> dict[str, Any]:
+        """One batch with its items: the record of the seed document, with more
+        fields.
+        """
+        row = self._row(batch_id)
+        items = self._core.queries.items_of(batch_id)
+        states = counts([item["state"] for item in items])
+        shown = {**self._summary_of(row, states), **record(row, items)}
+        for shown_item, item in zip(shown["items"], items, strict=True):
+            shown_item |= {name: item[name] for name in _ITEM_FIELDS}
+        return shown
+
+    def _summary_of(
+        self, row: dict[str, Any], states: dict[str, int]
+    ) -> dict[str, Any]:
+        """`states`: how many items are in each state."""
+        batch = self._batches.live.get(row["id"])
+        shown = {name: row[name] for name in _BATCH_FIELDS}
+        workers = 0
+        eta_s = None
+        if batch:
+            workers = sum(not worker.ended for worker in batch.workers.values())
+            eta_s = self._eta_s(batch)
+            if not shown["problem"]:
+                shown["problem"] = self._batches.gpus.why_not(batch)
+        return {
+            "batch_id": row["id"],
+            "gpu_mode": row["mode"],
+            "total_items": row["total"],
+            **shown,
+            "completed": states.get("completed", 0),
+            "failed": states.get("failed", 0),
+            "counts": {state.value: states.get(state.value, 0) for state in ItemState},
+            "workers": workers,
+            "eta_s": eta_s,
+        }
+
+
+def _is_same_try(item: Item, done: dict[str, Any]) -> bool:
+    return item.number == done["number"] and item.attempts == done["attempts"]
+
+
+def _item_ended(batch: Batch, item: Item, done: dict[str, Any], now: float) -> Event:
+    """The event of an item that has ended. If its script crashed, the item is tried
+    once more; if the script refused the item, it has failed.
+    """
+    if not done.get("fault"):
+        return batch.completed(item, now)
+    if done.get("crashed") and item.attempts < 2:
+        return batch.lost(item, done["fault"], now)
+    return batch.failed(item, done["fault"], now)

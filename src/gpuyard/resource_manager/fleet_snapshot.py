@@ -1,0 +1,249 @@
+"""The fleet as a residency policy sees it, made from the view.
+
+Times are monotonic seconds of this server.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+
+from gpuyard.controller.core import Core
+from gpuyard.domain.models import ModelSpec
+from gpuyard.domain.shape import Shape
+from gpuyard.gateway.request_queue import RequestQueues
+from gpuyard.residency.fleet import Demand, Fleet, FleetGpu, FleetResident, Phase, Task
+from gpuyard.resource_manager.learned_timings import LearnedTimings
+from gpuyard.resource_manager.resident import Resident
+from gpuyard.scheduler.fitting import allowed, suitable_devices
+
+# A policy needs to know of no more waiting scripts than this.
+_MAX_SCRIPTS = 2000
+_SCRIPT = "script"
+
+
+class FleetSnapshot:
+    """Makes the fleet for the policies, and learns how long scripts keep a GPU.
+
+    `free_memory_gb()` gives the free memory of each GPU, where a reading exists.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        specs: Mapping[str, ModelSpec],
+        request_queues: RequestQueues,
+        timings: LearnedTimings,
+        free_memory_gb: Callable[[], Mapping[str, float]],
+    ) -> None:
+        self._core = core
+        self._free_memory_gb = free_memory_gb
+        self._specs = specs
+        self._request_queues = request_queues
+        self._timings = timings
+        self._sleepers = frozenset(
+            model for model, spec in specs.items() if spec.sleeps
+        )
+        self._gangs = {
+            model: spec.gpus for model, spec in specs.items() if spec.gpus > 1
+        }
+        # By GPU: the attempt or job whose script is on it, and since when.
+        self._scripts: dict[str, tuple[str, float]] = {}
+        self._last_script_ended_at = 0.0
+        self._scripts_ended = 0
+        self._scripts_run_s = 0.0
+
+    def fleet(
+        self,
+        residents: Iterable[Resident],
+        pinned: set[str],
+        failing: set[str],
+        items_waiting_for: Callable[[str], int],
+        now: float,
+    ) -> Fleet:
+        """All usable GPUs, and what is on them.
+
+        Models in `failing` failed a moment ago and count as not requested.
+        `items_waiting_for(job_id)`: how many scripts wait for a waiting job.
+        """
+        residents = list(residents)
+        gpus = self._gpus()
+        in_use = {gpu for each in residents if each.is_awake for gpu in each.gpus}
+        self._track_scripts(gpus, in_use, now)
+        for resident in residents:
+            _add_resident(gpus, resident)
+        memory_gb = {_SCRIPT: 0.0}
+        memory_gb.update((model, spec.memory_gb) for model, spec in self._specs.items())
+        expected = {
+            model: times
+            for model, times in self._timings.expected().items()
+            if model not in failing
+        }
+        demand = {model: self._demand(model, model in failing) for model in self._specs}
+        fleet = Fleet(
+            gpus,
+            memory_gb,
+            self._timings.switch_times,
+            warm_nodes=self._timings.warm,
+            expected_demand=expected,
+            can_sleep=self._sleepers,
+            gang_sizes=self._gangs,
+            pinned_gpus=self._pinned_gpus(residents, pinned),
+            demand=demand,
+            last_script_ended_at=self._last_script_ended_at,
+            scripts_ended=self._scripts_ended,
+            scripts_run_s=self._scripts_run_s,
+            exclusive_scripts=True,
+        )
+        model_jobs = {resident.job_id for resident in residents}
+        self._add_scripts(fleet, model_jobs, items_waiting_for, now)
+        return fleet
+
+    def _gpus(self) -> dict[str, FleetGpu]:
+        free_memory_gb = self._free_memory_gb()
+        return {
+            device.uuid: FleetGpu(
+                device.uuid,
+                device.memory_gb,
+                measured_gb=free_memory_gb.get(device.uuid),
+                node=device.node_id or "",
+                gpu_class=self._timings.kind(device.uuid),
+            )
+            for device in self._core.view.usable_devices()
+        }
+
+    def _pinned_gpus(
+        self, residents: Iterable[Resident], pinned: set[str]
+    ) -> frozenset[str]:
+        """The GPUs whose models never leave: pinned models, and all on a brain GPU."""
+        return frozenset(
+            gpu
+            for resident in residents
+            for gpu in resident.gpus
+            if resident.model in pinned or self._is_brain(gpu)
+        )
+
+    def _is_brain(self, uuid: str) -> bool:
+        device = self._core.view.devices.get(uuid)
+        if device is None:
+            return False
+        return self._core.settings.resource_manager.is_brain(device.index, uuid)
+
+    def _track_scripts(
+        self, gpus: Mapping[str, FleetGpu], model_gpus: set[str], now: float
+    ) -> None:
+        """Note which GPUs run scripts, and which scripts have ended since the last
+        call. A booked GPU without an awake model runs a script.
+        """
+        scripts: dict[str, tuple[str, float]] = {}
+        for node in self._core.view.nodes.values():
+            for holder, booking in node.bookings.items():
+                for uuid in booking.gpu_uuids:
+                    if uuid not in gpus or uuid in model_gpus:
+                        continue
+                    gpus[uuid].worker = _SCRIPT
+                    script = self._scripts.get(uuid)
+                    if script is None or script[0] != holder:
+                        script = (holder, now)
+                    scripts[uuid] = script
+        for uuid, (holder, since) in self._scripts.items():
+            current = scripts.get(uuid)
+            if current is None or current[0] != holder:
+                self._last_script_ended_at = now
+                self._scripts_ended += 1
+                self._scripts_run_s += now - since
+        self._scripts = scripts
+
+    def _add_scripts(
+        self,
+        fleet: Fleet,
+        model_jobs: set[str],
+        items_waiting_for: Callable[[str], int],
+        now: float,
+    ) -> None:
+        """Put the jobs that wait for GPUs into the fleet's queue of scripts, once for
+        each GPU that they need.
+
+        The first job that needs several GPUs reserves the free ones, as in the queue of
+        the scheduler. Otherwise the policy would take them for free, and would free no
+        more.
+        """
+        view = self._core.view
+        utc = self._core.clock()
+        gpus_are_reserved = False
+        waiting = [
+            job
+            for job in islice(view.queue, _MAX_SCRIPTS)
+            if job.shape.gpus and job.id not in model_jobs
+        ]
+        names: dict[Shape, str] = {}
+        for job in sorted(waiting, key=lambda job: (-job.priority, job.created_at)):
+            name = names.get(job.shape)
+            if name is None:
+                name = f"{_SCRIPT} {len(names)}"
+                names[job.shape] = name
+                self._add_script_kind(fleet, name, job.shape)
+            if not fleet.allowed_gpus[name] - fleet.pinned_gpus:
+                continue  # no model may make room for it
+            waited_s = max(utc - job.created_at, 0.0)
+            task = Task(0, name, now - waited_s)
+            need = job.shape.gpus * job.shape.nodes
+            if need > 1 and not gpus_are_reserved:
+                free = fleet.gpus_with_room(name)
+                if len(free) < need:
+                    gpus_are_reserved = True
+                    need -= len(free)
+                    for gpu in free:
+                        gpu.reserved = True
+            count = need if need > 1 else min(items_waiting_for(job.id), _MAX_SCRIPTS)
+            fleet.scripts.extend([task] * count)
+
+    def _add_script_kind(self, fleet: Fleet, name: str, shape: Shape) -> None:
+        """Tell the fleet the memory and the GPUs of the scripts of this shape."""
+        view = self._core.view
+        devices = [view.devices[uuid] for uuid in fleet.gpus]
+        suitable = frozenset(
+            device.uuid
+            for device in suitable_devices(devices, shape)
+            if allowed(view.node(device.node_id or ""), shape)
+        )
+        fleet.memory_gb = {**fleet.memory_gb, name: shape.gpu_memory_gb}
+        fleet.allowed_gpus = {**fleet.allowed_gpus, name: suitable}
+
+    def _demand(self, model: str, is_failing: bool) -> Demand:
+        queue = self._request_queues.by_model[model]
+        waiting = deque[Task]()
+        if not is_failing:
+            waiting.extend(Task(0, model, request.since) for request in queue.waiting)
+        return Demand(waiting, queue.arrivals, queue.answered, queue.answering_s)
+
+
+def _add_resident(gpus: Mapping[str, FleetGpu], resident: Resident) -> None:
+    """Put the resident on its usable GPUs."""
+    own_gpus = [gpus[gpu] for gpu in resident.gpus if gpu in gpus]
+    if not own_gpus:
+        return
+    known = own_gpus[0].resident(resident.model)
+    fleet_resident = known or _fleet_resident(resident, own_gpus)
+    for gpu in own_gpus:
+        gpu.residents[resident.model] = fleet_resident
+
+
+def _fleet_resident(resident: Resident, gpus: Sequence[FleetGpu]) -> FleetResident:
+    phase = resident.phase
+    draining = False
+    used_at = resident.since
+    if resident.replica:
+        used_at = resident.replica.used_at
+        if phase is Phase.READY:
+            draining = resident.replica.draining
+            if resident.replica.busy:
+                phase = Phase.BUSY
+    return FleetResident(
+        resident.model,
+        gpus[0],
+        phase,
+        resident.since,
+        used_at,
+        other_gpus=tuple(gpus[1:]),
+        draining=draining,
+    )

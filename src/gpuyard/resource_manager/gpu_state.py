@@ -1,0 +1,110 @@
+"""Writes `gpu_state.json`: what each GPU does, in the form of the seed document. The
+file is always complete.
+
+The keys are the indices of the GPUs, with the name of the node before them if several
+nodes have GPUs. Each entry has the `uuid`.
+"""
+
+import asyncio
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from gpuyard.controller.core import Core
+from gpuyard.domain.errors import LedgerError
+from gpuyard.domain.states import GpuState
+from gpuyard.domain.units import iso_time
+from gpuyard.residency.switching import Switch
+from gpuyard.resource_manager.gpu_work import GpuWork, Work
+from gpuyard.resource_manager.residents import Residents
+from gpuyard.scheduler.nodes import Device
+
+_EVERY_S = 1.0
+log = structlog.get_logger(__name__)
+
+
+class GpuStateFile:
+    """Writes the file whenever its content has changed."""
+
+    def __init__(
+        self, core: Core, residents: Residents, work: GpuWork, path: Path
+    ) -> None:
+        self._core = core
+        self._residents = residents
+        self._work = work
+        self._path = path
+        self._written: str | None = None
+
+    async def run(self) -> None:
+        """Keep the file up to date for ever, if the instance has GPUs."""
+        while True:
+            if self._core.view.devices:
+                # While the database is away, the old file stays.
+                with suppress(LedgerError):
+                    self.write()
+            await asyncio.sleep(_EVERY_S)
+
+    def write(self) -> None:
+        """Write the file if its content has changed; on a full disk the old one
+        stays.
+        """
+        text = json.dumps(self.document(), indent=1)
+        if text == self._written:
+            return
+        draft = self._path.with_suffix(".new")
+        try:
+            draft.write_text(text)
+            draft.replace(self._path)
+            self._written = text
+        except OSError as error:
+            log.warning("gpu_state.json cannot be written", error=str(error))
+
+    def document(self) -> dict[str, Any]:
+        """The content of the file now."""
+        view = self._core.view
+        devices = [device for device in view.devices.values() if device.node_id]
+        devices.sort(key=lambda device: (device.node_id, device.index, device.uuid))
+        has_several_nodes = len({device.node_id for device in devices}) > 1
+        work = self._work.all()
+        gpus: dict[str, dict[str, Any]] = {}
+        for device in devices:
+            key = str(device.index)
+            if has_several_nodes:
+                key = f"{view.node(device.node_id or '').title}:{key}"
+            gpus[key] = _entry(device, work[device.uuid])
+        times = self._residents.switch_times
+        boot_times = {
+            model: round(times.seconds(model, Switch.BOOT), 1)
+            for model in self._residents.specs
+        }
+        return {"gpus": gpus, "boot_times": boot_times}
+
+
+def _entry(device: Device, work: Work) -> dict[str, Any]:
+    """The entry of a GPU, with the keys of the seed document."""
+    entry: dict[str, Any] = {"state": work["state"], "uuid": device.uuid}
+    if device.problem:
+        entry["reason"] = device.problem
+    if "model" in work:
+        entry |= {"model": work["model"], "pid": work["pid"], "port": work["port"]}
+        if "expected_at" in work:
+            entry["started_boot"] = _whole_seconds(work["since"])
+            entry["expected_ready"] = _whole_seconds(work["expected_at"])
+        else:
+            entry["since"] = _whole_seconds(work["since"])
+            entry["tasks_completed"] = work["tasks_completed"]
+    elif work["state"] == GpuState.SCRIPT_BUSY:
+        for name in ("script", "pid", "task_id", "progress"):
+            entry[name] = work.get(name)
+        entry["since"] = _whole_seconds(work["since"])
+    return entry
+
+
+def _whole_seconds(at: float) -> str:
+    """The time in ISO 8601. Fractions would change, and the file be written, without
+    any news.
+    """
+    return iso_time(round(at))

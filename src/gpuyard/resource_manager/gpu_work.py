@@ -1,0 +1,163 @@
+"""What each GPU does, for `gpu_state.json`, `gpuyard gpus` and `gpuyard top`.
+
+Times are UTC seconds.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from gpuyard.controller.core import Core
+from gpuyard.domain.jobspec import JobKind
+from gpuyard.domain.states import GpuState, gpu_state
+from gpuyard.residency.fleet import Phase
+from gpuyard.residency.switching import Switch
+from gpuyard.resource_manager.batch import Batch
+from gpuyard.resource_manager.batches import Batches
+from gpuyard.resource_manager.models import GPU_STATES, PHASES_BY_ACTIVITY
+from gpuyard.resource_manager.resident import Resident
+from gpuyard.resource_manager.residents import Residents
+from gpuyard.scheduler.nodes import Device
+from gpuyard.scheduler.view import LiveAttempt
+
+Work = dict[str, Any]
+
+
+class GpuWork:
+    """Collects from the view, the residents and the batches what each GPU does."""
+
+    def __init__(self, core: Core, residents: Residents, batches: Batches) -> None:
+        self._core = core
+        self._residents = residents
+        self._batches = batches
+        # The titles of jobs, by id.
+        self._titles: dict[str, str] = {}
+
+    def all(self) -> dict[str, Work]:
+        """By UUID: the `state` of each GPU, and what runs on it."""
+        view = self._core.view
+        holders: dict[str, LiveAttempt] = {}
+        for attempt in view.attempts.values():
+            for placement in attempt.placements:
+                holders.update(dict.fromkeys(placement.gpu_uuids, attempt))
+        residents: dict[str, list[Resident]] = {}
+        for resident in self._residents_by_activity():
+            for gpu in resident.gpus:
+                residents.setdefault(gpu, []).append(resident)
+        self._read_titles({attempt.job_id for attempt in holders.values()})
+        return {
+            uuid: self._work_of(device, residents.get(uuid, []), holders.get(uuid))
+            for uuid, device in view.devices.items()
+            if device.node_id
+        }
+
+    def _residents_by_activity(self) -> list[Resident]:
+        return sorted(
+            self._residents.servers.live.values(),
+            key=lambda resident: PHASES_BY_ACTIVITY.index(resident.current_phase),
+        )
+
+    def quarantine(self, device: Device) -> str:
+        """Why the GPU or its node gets only jobs that allow a quarantine; empty if it
+        is in none.
+        """
+        node = self._core.view.node(device.node_id or "")
+        return device.quarantine or node.barred.get(node.provider, "")
+
+    def _read_titles(self, job_ids: set[str]) -> None:
+        """Read the titles of these jobs, each once; forget all others."""
+        self._titles = {
+            job_id: title for job_id, title in self._titles.items() if job_id in job_ids
+        }
+        new = job_ids - set(self._titles)
+        if not new:
+            return
+        for job_id, spec in self._core.queries.specs(new).items():
+            title = spec.get("script") or spec.get("name") or spec.get("kind")
+            self._titles[job_id] = str(title or JobKind.COMMAND)
+
+    def _work_of(
+        self, device: Device, residents: list[Resident], holder: LiveAttempt | None
+    ) -> Work:
+        """What the GPU does; `residents` are the models there, the most active first.
+
+        A sleeping model is shown only if nothing else is on the GPU.
+        """
+        if holder:
+            # A model on several GPUs still waits while another job has this one.
+            residents = [each for each in residents if not self._is_queued(each)]
+        shown = [each for each in residents if each.is_awake]
+        if not shown and not holder:
+            shown = residents
+        resident = shown[0] if shown else None
+        state = gpu_state(
+            GpuState(device.state),
+            GPU_STATES[resident.current_phase] if resident else None,
+            busy=holder is not None,
+            draining=device.draining,
+        )
+        if state is GpuState.IDLE and self.quarantine(device):
+            state = GpuState.QUARANTINED
+        owner = resident or holder
+        job_id = owner.job_id if owner else None
+        pid = self._core.pids.get(job_id or "")
+        work: Work = {"state": state, "job_id": job_id, "pid": pid}
+        if resident:
+            work |= self._resident_work(resident)
+            work["models"] = [each.model for each in residents]
+            work["paired_with"] = [
+                self._core.view.devices[gpu].index
+                for gpu in resident.gpus
+                if gpu != device.uuid
+            ]
+        elif holder:
+            work |= self._script_work(holder, device.uuid)
+        return work
+
+    def _is_queued(self, resident: Resident) -> bool:
+        job = self._core.view.jobs.get(resident.job_id)
+        return job is not None and job.attempt_id is None
+
+    def _resident_work(self, resident: Resident) -> Work:
+        now = self._core.clock()
+        monotonic = time.monotonic()
+        since = now - (monotonic - resident.since)
+        replica = resident.replica
+        idle_s = monotonic - replica.used_at if replica and not replica.busy else None
+        work: Work = {
+            "model": resident.model,
+            "port": resident.port,
+            "since": since,
+            "idle_s": idle_s,
+            "tasks_completed": replica.answered if replica else 0,
+        }
+        if resident.phase is Phase.BOOTING:
+            times = self._residents.switch_times
+            work["expected_at"] = since + times.seconds(resident.model, Switch.BOOT)
+        return work
+
+    def _script_work(self, holder: LiveAttempt, uuid: str) -> Work:
+        progress: Mapping[str, Any] = self._core.progress.get(holder.job_id, {})
+        step = progress.get("step")
+        total = progress.get("total")
+        work: Work = {
+            "script": self._titles.get(holder.job_id),
+            "task_id": holder.job_id,
+            "eta_s": progress.get("eta_s"),
+            "since": holder.started_at or holder.created_at,
+            "progress": round(step / total, 4) if step is not None and total else None,
+        }
+        for batch in self._batches.live.values():
+            if holder.job_id in batch.workers:
+                work |= self._batch_work(batch, holder.id, uuid)
+                break
+        return work
+
+    def _batch_work(self, batch: Batch, attempt_id: str, uuid: str) -> Work:
+        work: Work = {"batch_id": batch.id, "tasks_completed": batch.completed_on[uuid]}
+        item = batch.item_of(attempt_id)
+        if item:
+            work["task_id"] = item.id
+            work["since"] = item.started_at
+            work["eta_s"] = batch.remaining_s(item, self._core.clock())
+        return work

@@ -1,0 +1,75 @@
+"""The resource manager: model servers and batches, as an extension of the controller.
+
+The controller knows only jobs. Model servers and the workers of batches are jobs too,
+so everything here goes through the core of the controller and its requests.
+"""
+
+from pathlib import Path
+
+from gpuyard.controller.controller import Controller
+from gpuyard.resource_manager.batch_requests import BatchRequests
+from gpuyard.resource_manager.batches import Batches
+from gpuyard.resource_manager.gpu_state import GpuStateFile
+from gpuyard.resource_manager.gpu_work import GpuWork
+from gpuyard.resource_manager.models import Models
+from gpuyard.resource_manager.residents import Residents
+from gpuyard.resource_manager.spool import Spool
+
+
+class ResourceManager:
+    """Keeps models loaded, runs batches and takes tasks from the spool."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._core = controller.core
+        requests = controller.requests
+        self.residents = Residents(self._core, requests)
+        self.models = Models(self._core, self.residents)
+        self._batches = Batches(self._core, requests, self.residents)
+        self.gpu_work = GpuWork(self._core, self.residents, self._batches)
+        self.batches = BatchRequests(
+            self._core, requests, self.residents, self._batches
+        )
+        controller.extensions.append(self)
+
+    def start(self) -> None:
+        """Find residents and batches in the ledger, and watch the spool."""
+        self.residents.start()
+        self._batches.start()
+        root = self._core.settings.spool.path
+        if root:
+            spool = Spool(
+                root.expanduser(),
+                self._core,
+                self._controller.requests,
+                self._controller.logs,
+            )
+            self._core.spawn(spool.run(), "spool")
+
+    def before_deciding(self) -> None:
+        """Move models before jobs are placed.
+
+        Batches come first, because they ask models to leave.
+        """
+        self._batches.advance()
+        self.residents.act()
+
+    def reload(self) -> None:
+        """Find residents and batches again, after memory was read again."""
+        self.residents.servers.find()
+        self._batches.start()
+
+    @property
+    def idle(self) -> bool:
+        """True when no batch is under way."""
+        return not self._batches.live
+
+    async def close(self) -> None:
+        """Stop deciding; model servers and workers run on."""
+        self._batches.close()
+        await self.residents.close()
+
+    def keep_gpu_state(self, path: Path) -> None:
+        """Keep the file `gpu_state.json` at `path` up to date from now on."""
+        state = GpuStateFile(self._core, self.residents, self.gpu_work, path)
+        self._core.spawn(state.run(), "gpu-state")

@@ -1,0 +1,193 @@
+"""Requests about models: list, load, unload, pin."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from gpuyard.controller.core import Core
+from gpuyard.domain.errors import NotFoundError, RefusedError
+from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.domain.states import GpuState
+from gpuyard.domain.units import format_gb
+from gpuyard.residency.fleet import Fleet, Phase
+from gpuyard.residency.policies import choose_gang_gpus, place_model
+from gpuyard.residency.switching import Switch
+from gpuyard.resource_manager.resident import Failure, Resident
+from gpuyard.resource_manager.residents import Residents
+
+GPU_STATES = {
+    Phase.BOOTING: GpuState.BOOTING_LLM,
+    Phase.READY: GpuState.LLM_READY,
+    Phase.BUSY: GpuState.LLM_BUSY,
+    Phase.UNLOADING: GpuState.UNLOADING,
+    Phase.ASLEEP: GpuState.ASLEEP,
+}
+PHASES_BY_ACTIVITY = (
+    Phase.BUSY,
+    Phase.READY,
+    Phase.BOOTING,
+    Phase.UNLOADING,
+    Phase.ASLEEP,
+)
+"""The most active server of a model, or on a GPU, gives the state that is shown."""
+
+
+class Models:
+    """Carries out requests about the models of the settings."""
+
+    def __init__(self, core: Core, residents: Residents) -> None:
+        self._core = core
+        self._residents = residents
+
+    def why_not(self, model: str) -> str | None:
+        """Why a request for the model is refused at once; None if it may wait."""
+        failure = self._residents.servers.failures[model]
+        if failure.refuses_requests and failure.until > time.monotonic():
+            return f"{model} cannot be loaded: {failure.reason}"
+        if not any(node.online for node in self._core.view.nodes.values()):
+            return None
+        devices = [
+            device for device in self._core.view.devices.values() if device.node_id
+        ]
+        spec = self._residents.specs[model]
+        memory = format_gb(spec.memory_gb)
+        if not devices:
+            return f"{model} needs a GPU with {memory}; there is none here"
+        largest_gb = max(device.memory_gb for device in devices)
+        if spec.memory_gb > largest_gb:
+            largest = format_gb(largest_gb)
+            return f"{model} needs a GPU with {memory}; the largest here has {largest}"
+        large_gpus_by_node = Counter(
+            device.node_id for device in devices if device.memory_gb >= spec.memory_gb
+        )
+        most = max(large_gpus_by_node.values())
+        if spec.gpus > most:
+            return (
+                f"{model} needs {spec.gpus} GPUs with {memory} on one machine; the most"
+                f" is {most}"
+            )
+        return None
+
+    def _check(self, model: str) -> None:
+        if model not in self._residents.specs:
+            names = ", ".join(self._residents.specs)
+            known = names or "none; add [models.NAME] to gpuyard.toml"
+            raise NotFoundError(
+                f"There is no model {model!r}.", f"Configured are: {known}."
+            )
+
+    async def load(self, model: str) -> None:
+        """Load the model now on free GPUs.
+
+        Raises RefusedError if there are none; its text names idle models to unload.
+        """
+        self._check(model)
+        reason = self.why_not(model)
+        if reason:
+            raise RefusedError(
+                f"{reason}.", "Look at `gpuyard gpus` and `gpuyard models`."
+            )
+        fleet = self._residents.fleet(time.monotonic())
+        if not fleet.serving(model):
+            gpus = place_model(fleet, model)
+            if not gpus:
+                raise RefusedError(
+                    f"No place is free for {model}.", _how_to_get_room(fleet, model)
+                )
+            self._residents.servers.load(model, tuple(gpu.id for gpu in gpus))
+        self._core.schedule()
+        await self._core.committed()
+
+    async def unload(self, model: str) -> None:
+        """Unload every replica of the model once its requests are answered; also unpin
+        the model.
+        """
+        self._check(model)
+        await self.pin(model, pinned=False)
+        self._residents.timings.dismiss(model)
+        for resident in self._residents.servers.live.values():
+            if resident.model == model:
+                resident.leave(must_unload=True)
+        self._core.schedule()
+        await self._core.committed()
+
+    async def pin(self, model: str, *, pinned: bool) -> None:
+        """Keep the model always loaded, or (`pinned` false) let the policy decide
+        again.
+        """
+        self._check(model)
+        core = self._core
+        pinned_models = self._residents.pinned
+        if pinned != (model in pinned_models):
+            change = Change(Table.MODELS, model, {"pinned": pinned})
+            info = {"model": model, "pinned": pinned}
+            kind = EventKind.MODEL_CHANGED
+            core.emit([Event(kind, core.clock(), (change,), None, info)])
+            if pinned:
+                pinned_models.add(model)
+            else:
+                pinned_models.discard(model)
+            core.schedule()
+        await core.committed()
+
+    def listing(self) -> list[dict[str, Any]]:
+        """Every model with its replicas, for people and programs."""
+        return [self._listed(model) for model in sorted(self._residents.specs)]
+
+    def _listed(self, model: str) -> dict[str, Any]:
+        residents = self._residents
+        spec = residents.specs[model]
+        queue = residents.request_queues.by_model[model]
+        failure = residents.servers.failures[model]
+        live = residents.servers.live.values()
+        replicas = [resident for resident in live if resident.model == model]
+        times = residents.switch_times
+        return {
+            "name": model,
+            "engine": spec.engine.value,
+            "memory_gb": spec.memory_gb,
+            "gpus": spec.gpus,
+            "state": _state_of_model(replicas, failure),
+            "pinned": model in residents.pinned,
+            "waiting": len(queue.waiting),
+            "answered": queue.answered,
+            "boot_s": times.seconds(model, Switch.BOOT),
+            "boot_p90_s": times.seconds(model, Switch.BOOT, quantile=0.9),
+            "replicas": [_listed_replica(resident) for resident in replicas],
+            "problem": failure.reason or self.why_not(model),
+        }
+
+
+def _how_to_get_room(fleet: Fleet, model: str) -> str:
+    idle: set[str] = set()
+    for gpu in choose_gang_gpus(fleet, model):
+        for resident in fleet.holders(gpu):
+            if resident.phase is Phase.READY:
+                idle.add(f"{resident.model} is idle on GPU {resident.gpu.id}")
+    if not idle:
+        return "Requests for it stand in line until one is."
+    return f"{' and '.join(sorted(idle))}: unload that first."
+
+
+def _state_of_model(replicas: Sequence[Resident], failure: Failure) -> str:
+    phases = {resident.current_phase for resident in replicas}
+    for phase in PHASES_BY_ACTIVITY:
+        if phase in phases:
+            return phase.value
+    return "failing" if failure.until > time.monotonic() else "absent"
+
+
+def _listed_replica(resident: Resident) -> dict[str, Any]:
+    now = time.monotonic()
+    replica = resident.replica
+    return {
+        "gpu": resident.gpu,
+        "gpus": list(resident.gpus),
+        "job_id": resident.job_id,
+        "state": resident.current_phase.value,
+        "port": resident.port,
+        "for_s": now - resident.since,
+        "answered": replica.answered if replica else 0,
+        "idle_s": now - replica.used_at if replica and not replica.busy else None,
+    }

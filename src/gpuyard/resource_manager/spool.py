@@ -1,0 +1,203 @@
+"""The spool: tasks as files, for programs that write a JSON file into a folder and look
+for its result there.
+
+    ROOT/{llm_queue,script_queue}/priority_{1..5}/NAME.json
+        new tasks, submitted in the order of their names
+    ROOT/processing/NAME.json
+        tasks whose jobs are in the ledger
+    ROOT/complete/NAME.json, ROOT/failed/NAME.json
+        tasks that have ended, each with NAME.result.json
+    ROOT/failed/NAME.json and NAME.reason.txt
+        files that were refused, and why
+
+The id of a task is the idempotency key of its job: a server that is killed between the
+submission and the move of the file finds the same job again. Files are moved, never
+copied, so each is in only one folder.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from gpuyard.controller.core import Core
+from gpuyard.controller.logs import Logs
+from gpuyard.controller.requests import Requests
+from gpuyard.domain.errors import GpuyardError, InvalidInputError, LedgerError
+from gpuyard.domain.states import JobState
+from gpuyard.domain.tasks import STATUS, TaskClass
+
+_EVERY_S = 0.5
+# A younger file that is not JSON may still be being written.
+_WRITTEN_AFTER_S = 2.0
+_QUEUES = {"llm_queue": TaskClass.LLM, "script_queue": TaskClass.SCRIPT}
+_PRIORITIES = (5, 4, 3, 2, 1)
+_MAX_OUTPUT_BYTES = 10_000_000
+log = structlog.get_logger(__name__)
+
+
+class Spool:
+    """Watches one root folder."""
+
+    def __init__(self, root: Path, core: Core, requests: Requests, logs: Logs) -> None:
+        self._root = root
+        self._core = core
+        self._requests = requests
+        self._logs = logs
+
+    async def run(self) -> None:
+        """Submit tasks and write results, for ever. After an error of the disk it is
+        tried again.
+        """
+        while True:
+            try:
+                self._make_folders()
+                for path, task_class, priority in self._waiting():
+                    await self._submit(path, task_class, priority)
+                await self._write_results()
+            except (OSError, LedgerError) as error:
+                log.warning("the spool cannot be worked on just now", error=str(error))
+            await asyncio.sleep(_EVERY_S)
+
+    def _make_folders(self) -> None:
+        for queue in _QUEUES:
+            for priority in _PRIORITIES:
+                (self._root / queue / f"priority_{priority}").mkdir(
+                    parents=True, exist_ok=True
+                )
+        for name in ("processing", "complete", "failed"):
+            (self._root / name).mkdir(exist_ok=True)
+
+    def _waiting(self) -> Iterator[tuple[Path, TaskClass, int]]:
+        for priority in _PRIORITIES:
+            for queue, task_class in _QUEUES.items():
+                folder = self._root / queue / f"priority_{priority}"
+                for path in sorted(folder.glob("*.json")):
+                    yield path, task_class, priority
+
+    # --- tasks ---
+
+    async def _submit(self, path: Path, task_class: TaskClass, priority: int) -> None:
+        """Submit the task of a file. The priority of its folder counts if the task has
+        none.
+        """
+        try:
+            task = self._read(path, task_class, priority)
+            if task is None:
+                return
+            await self._requests.submit([task])
+        except LedgerError:
+            raise
+        except GpuyardError as error:
+            self._refuse(path, str(error))
+            return
+        path.rename(self._root / "processing" / path.name)
+
+    def _read(
+        self, path: Path, task_class: TaskClass, priority: int
+    ) -> dict[str, Any] | None:
+        """The task of a file; None if the file may still be being written.
+
+        Raises InvalidInputError.
+        """
+        try:
+            task = json.loads(path.read_bytes())
+        except ValueError as error:
+            if time.time() - path.stat().st_mtime < _WRITTEN_AFTER_S:
+                return None
+            raise InvalidInputError.of(
+                path.name, f"is not JSON: {error}", "write one task as a JSON object"
+            ) from None
+        if not isinstance(task, dict) or "task_id" not in task:
+            raise InvalidInputError.of(
+                path.name, "is no task", "write one task (schema v2) as a JSON object"
+            )
+        given: dict[str, Any] = {"priority": priority, **task}
+        if given.get("task_class") != task_class:
+            found = given.get("task_class")
+            raise InvalidInputError.of(
+                "task_class",
+                f"is {found!r} in the folder of {task_class} tasks",
+                "put it into the other queue",
+            )
+        if (self._root / "processing" / path.name).exists():
+            raise InvalidInputError.of(
+                path.name,
+                "is the name of a task under way",
+                "give each file a name of its own",
+            )
+        return given
+
+    def _refuse(self, path: Path, reason: str) -> None:
+        """Move the file to `failed/`, and write the reason next to it."""
+        target = self._root / "failed" / path.name
+        target.with_suffix(".reason.txt").write_text(reason + "\n")
+        path.rename(target)
+
+    # --- results ---
+
+    async def _write_results(self) -> None:
+        """Write the results of tasks that have ended, and move their files out of
+        `processing/`.
+        """
+        paths = sorted((self._root / "processing").glob("*.json"))
+        if not paths:
+            return
+        task_ids = {path: self._task_id(path) for path in paths}
+        keys = sorted(set(task_ids.values()))
+        jobs = self._core.queries.jobs_by_idempotency_key(keys)
+        rows = self._core.queries.jobs_by_id(jobs.values())
+        for path, task_id in task_ids.items():
+            row = rows.get(jobs.get(task_id, ""))
+            if row is None:
+                self._refuse(
+                    path,
+                    f"there is no job of task {task_id!r}; its ledger was replaced:"
+                    " submit it anew",
+                )
+            elif JobState(row["state"]).terminal:
+                await self._write_result(path, dict(row))
+
+    def _task_id(self, path: Path) -> str:
+        try:
+            return str(json.loads(path.read_bytes())["task_id"])
+        except (ValueError, KeyError, TypeError):
+            return ""  # the file was changed; no job has this id, so it is refused
+
+    async def _write_result(self, path: Path, row: dict[str, Any]) -> None:
+        status = STATUS[JobState(row["state"])]
+        folder = "complete" if status == "complete" else "failed"
+        target = self._root / folder / path.name
+        started_at = row["started_at"]
+        ended_at = row["ended_at"]
+        duration = 0.0
+        if started_at and ended_at:
+            duration = round(ended_at - started_at, 3)
+        result: dict[str, Any] = {
+            "task_id": self._task_id(path),
+            "output": await self._output(row["id"]),
+            "duration": duration,
+        }
+        if status == "failed":
+            result["reason"] = row["reason"]
+        target.with_suffix(".result.json").write_text(json.dumps(result))
+        task = json.loads(path.read_bytes())
+        task["status"] = status
+        path.write_text(json.dumps(task))
+        path.rename(target)
+
+    async def _output(self, job_id: str) -> str:
+        """The output of the job; of a long one, its end."""
+        output = b""
+        try:
+            async for part in self._logs.read(
+                job_id, lines=None, follow=False, number=None
+            ):
+                output = (output + part)[-_MAX_OUTPUT_BYTES:]
+        except GpuyardError as error:
+            log.info("a task has no output", job=job_id, cause=str(error))
+        return output.decode(errors="replace")

@@ -1,0 +1,84 @@
+"""Prefetching: sends short jobs to a node before a place is free, so that the node need
+not wait for a commit between two of them.
+
+A prefetched attempt books nothing: it takes over the place of an attempt of its shape
+that ends on the node. A node gets as many as can end there while one decision travels.
+An attempt that waits much longer than that is withdrawn.
+"""
+
+import math
+from collections.abc import Iterator, Set
+
+from gpuyard.domain.shape import Shape
+from gpuyard.scheduler.fitting import may_use, provider_for
+from gpuyard.scheduler.jobs import LiveJob
+from gpuyard.scheduler.nodes import Node
+from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.ranking import Ranking
+from gpuyard.scheduler.view import View
+
+# From the end of a job to the start of the next one through the server: two commits and
+# two messages, on a slow disk.
+_TURNAROUND_S = 0.05
+# For longer jobs the gap between two does not matter, but a wrong choice does.
+_SHORT_JOB_S = 0.25
+_MOST_PER_NODE = 64
+
+
+def plan_prefetches(
+    view: View, now: float, policy: Policy, providers: Set[str]
+) -> Iterator[tuple[LiveJob, str]]:
+    """Jobs to prefetch, each with its node, in the order that the last decision left.
+    The caller takes each job out of the queue before it asks for the next.
+
+    `providers`: those whose nodes accept prefetched attempts.
+    """
+    short_shapes = set(view.prefetch_sites.short_shapes(_SHORT_JOB_S))
+    queue = view.queue
+    if not short_shapes or queue.has_unranked:
+        return
+    ranking = Ranking(policy, view.learning)
+    while queue.ranked:
+        _, bucket = queue.ranked[0]
+        job = queue.head(bucket)
+        if job is not None:
+            if job.shape not in short_shapes or job.shape.nodes != 1:
+                return  # no later job may overtake this one
+            node_id = _node_with_room(view, job.shape, providers)
+            if node_id is None:
+                return
+            yield job, node_id
+        queue.rerank(bucket, ranking, now)
+
+
+def _node_with_room(view: View, shape: Shape, providers: Set[str]) -> str | None:
+    """The node that can take the most further prefetched attempts of this shape."""
+    seconds = view.prefetch_sites.mean_duration_s(shape) or 0.0
+    best = None
+    most = 0
+    for node_id, site in view.prefetch_sites.by_node(shape).items():
+        node = view.nodes[node_id]
+        if provider_for(node, shape) in providers and may_prefetch(node, shape):
+            room = _limit(len(site.running), seconds) - len(site.waiting)
+            if room > most:
+                best = node_id
+                most = room
+    return best
+
+
+def may_prefetch(node: Node, shape: Shape) -> bool:
+    """True if a prefetched attempt may take over any place on the node.
+
+    The node chooses the place, so none of its GPUs may be in quarantine.
+    """
+    if not node.online or not may_use(node, shape):
+        return False
+    if not shape.gpus or shape.quarantined:
+        return True
+    return not any(device.quarantine for device in node.devices.values())
+
+
+def _limit(running: int, seconds: float) -> int:
+    """How many may wait on a node where so many run for so long each."""
+    ends_during_turnaround = running * _TURNAROUND_S / max(seconds, 1e-4)
+    return min(_MOST_PER_NODE, math.ceil(2 * ends_during_turnaround))

@@ -1,0 +1,189 @@
+"""The interface of blob stores, and the code that they share.
+
+A blob is copied and hashed in one pass into a temporary file, which is then moved to
+its final name: it is there whole or not at all. Stores are used from threads.
+"""
+
+import io
+import re
+import secrets
+import shutil
+import tarfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import IO, Protocol
+
+from gpuyard.domain.errors import GpuyardError
+from gpuyard.storage.archive import beside, pack, replace, unpack
+from gpuyard.storage.streams import CHUNK, Blob, HashedFile
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class BucketError(GpuyardError, OSError):
+    """The bucket cannot be used: it does not exist, refuses the credentials, or does
+    not answer.
+
+    It is an OSError too, like a full disk, so that callers need not know which kind of
+    store they use. It says nothing about a blob: that may exist when the bucket works
+    again.
+    """
+
+    code = "bucket_error"
+    status = 502
+    exit_code = 4
+
+
+class Blobs(Protocol):
+    """A place for blobs. Failures are OSErrors; a name that is not a SHA-256 in hex is
+    a ValueError.
+
+    `name` is the place for people, without secrets. `variables` are the prefixes of the
+    environment variables that give access to it: jobs must not see them.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def variables(self) -> tuple[str, ...]: ...
+
+    def has(self, sha256: str) -> bool:
+        """True when the blob exists."""
+        ...
+
+    def put(self, source: IO[bytes]) -> Blob:
+        """Store the content of `source`; an OSError leaves nothing behind."""
+        ...
+
+    def put_directory(self, directory: Path) -> Blob:
+        """Store a directory as an uncompressed tar with sorted names, and without
+        owners or times.
+        """
+        ...
+
+    def put_path(self, path: Path) -> Blob:
+        """Store a file, or a directory as `put_directory` does."""
+        ...
+
+    def open(self, sha256: str, part: tuple[int, int] | None = None) -> IO[bytes]:
+        """The blob's bytes, not verified; FileNotFoundError when it does not exist.
+
+        With `part`, only the bytes from its first position up to, and without, its
+        second; both must lie in the blob.
+        """
+        ...
+
+    def read(self, sha256: str, most: int) -> bytes:
+        """The first `most` bytes of the blob at once; errors as in `open`."""
+        ...
+
+    def restore(self, sha256: str, target: Path, *, directory: bool) -> None:
+        """Write the blob to `target`, as a file or a directory, and replace what is
+        there.
+
+        After an OSError `target` is as it was. Causes: the blob does not exist
+        (FileNotFoundError) or is damaged (its hash is not its name), the disk is full,
+        or a link in the directory leads out of it.
+        """
+        ...
+
+    def delete(self, sha256: str) -> None:
+        """Remove a blob, if it exists."""
+        ...
+
+    def sweep(self) -> None:
+        """Remove incomplete files of killed processes.
+
+        Call it while nothing is being stored.
+        """
+        ...
+
+    def check(self) -> None:
+        """Store, read and delete a small blob; OSError when that fails."""
+        ...
+
+
+class BaseBlobStore(ABC):
+    """The code that all stores share; subclasses store the bytes."""
+
+    @abstractmethod
+    def open(self, sha256: str, part: tuple[int, int] | None = None) -> IO[bytes]: ...
+
+    @abstractmethod
+    def delete(self, sha256: str) -> None: ...
+
+    @abstractmethod
+    def _incoming(self) -> AbstractContextManager[IO[bytes]]:
+        """An empty temporary file, removed at the end unless it was kept."""
+
+    @abstractmethod
+    def _keep(self, file: IO[bytes], blob: Blob) -> None:
+        """Store the content of `file` as `blob`, in one step."""
+
+    def read(self, sha256: str, most: int) -> bytes:
+        with self.open(sha256) as file:
+            return file.read(most)
+
+    def put(self, source: IO[bytes]) -> Blob:
+        return self._save(lambda file: shutil.copyfileobj(source, file, CHUNK))
+
+    def put_directory(self, directory: Path) -> Blob:
+        return self._save(lambda file: pack(directory, file))
+
+    def put_path(self, path: Path) -> Blob:
+        if path.is_dir():
+            return self.put_directory(path)
+        with path.open("rb") as file:
+            return self.put(file)
+
+    def restore(self, sha256: str, target: Path, *, directory: bool) -> None:
+        with self.open(sha256) as source, beside(target) as fresh:
+            _write_out(source, fresh, sha256, directory)
+            replace(fresh, target)
+
+    def check(self) -> None:
+        # Random bytes, so that two checks at once do not delete each other's blob.
+        blob = self.put(io.BytesIO(b"gpuyard was here: " + secrets.token_bytes(16)))
+        with self.open(blob.sha256) as file:
+            file.read()
+        self.delete(blob.sha256)
+
+    def _save(self, fill: Callable[[IO[bytes]], None]) -> Blob:
+        with self._incoming() as file:
+            hashed = HashedFile(file)
+            fill(hashed)  # type: ignore[arg-type]
+            file.flush()
+            self._keep(file, hashed.blob)
+        return hashed.blob
+
+
+def blob_key(sha256: str) -> str:
+    """The key of a blob, `ab/cdef…`; ValueError when `sha256` is not a SHA-256."""
+    if not _SHA256.fullmatch(sha256):
+        raise ValueError(f"{sha256!r} is not a SHA-256 in hex")
+    return f"{sha256[:2]}/{sha256[2:]}"
+
+
+def _write_out(source: IO[bytes], fresh: Path, sha256: str, directory: bool) -> None:
+    hashed = HashedFile(source)
+    fault = None
+    try:
+        if directory:
+            fresh.mkdir()
+            unpack(hashed, fresh)  # type: ignore[arg-type]
+        else:
+            with fresh.open("wb") as file:
+                shutil.copyfileobj(hashed, file, CHUNK)
+    except tarfile.TarError as error:
+        fault = error
+    hashed.drain()  # an archive may end before its blob does
+    if hashed.blob.sha256 != sha256:
+        raise OSError(
+            f"blob {sha256} is damaged: its {hashed.blob.size} bytes hash to"
+            f" {hashed.blob.sha256}"
+        )
+    if fault:
+        raise OSError(f"blob {sha256} cannot be unpacked: {fault}") from fault

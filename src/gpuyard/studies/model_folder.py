@@ -1,0 +1,221 @@
+"""Read a model's folder in Hugging Face's format, and check that it is complete."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from gpuyard.domain.errors import Fault, InvalidInputError, quoted
+
+FAMILIES = ("llama", "mistral", "qwen2")
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+TOKENIZER = "tokenizer.json"
+_FIELD = "model.path"
+_SIZES = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "vocab_size",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """The sizes that decide how a model can be split and what it weighs.
+
+    `max_length` is tokens, None when unstated.
+    """
+
+    family: str
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocabulary: int
+    tied: bool
+    attention_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    max_length: int | None = None
+
+    @property
+    def layer_parameters(self) -> int:
+        """The parameters of one layer: attention, MLP and two norms."""
+        query = self.heads * self.head_dim
+        key = self.kv_heads * self.head_dim
+        attention = self.hidden * (2 * query + 2 * key) + self.attention_bias * (
+            query + 2 * key
+        )
+        mlp = 3 * self.hidden * self.intermediate + self.mlp_bias * (
+            2 * self.intermediate + self.hidden
+        )
+        return attention + self.output_bias * self.hidden + mlp + 2 * self.hidden
+
+    @property
+    def embedding_parameters(self) -> int:
+        """The parameters of the embedding; an untied head has as many."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All parameters."""
+        embeddings = self.embedding_parameters * (1 if self.tied else 2)
+        return self.layers * self.layer_parameters + embeddings + self.hidden
+
+
+def read_shape(folder: Path) -> ModelShape:
+    """Read a model's sizes from its config.json.
+
+    InvalidInputError when the file is missing or broken, or the model family is
+    unknown.
+    """
+    config = _read_json(folder, "config.json")
+    family = config.get("model_type")
+    if family not in FAMILIES:
+        fault = (
+            f"{folder / 'config.json'} is of the family {quoted(family)}, which studies"
+            " cannot split"
+        )
+        raise InvalidInputError.of(
+            _FIELD, fault, f"choose a model of {', '.join(FAMILIES)}"
+        )
+    sizes = {name: _size(folder, config, name) for name in _SIZES}
+    heads = sizes["num_attention_heads"]
+    hidden = sizes["hidden_size"]
+    biased = bool(config.get("attention_bias"))
+    return ModelShape(
+        family=family,
+        hidden=hidden,
+        layers=sizes["num_hidden_layers"],
+        heads=heads,
+        kv_heads=_size(folder, config, "num_key_value_heads", heads),
+        head_dim=_size(folder, config, "head_dim", max(hidden // heads, 1)),
+        intermediate=sizes["intermediate_size"],
+        vocabulary=sizes["vocab_size"],
+        tied=bool(config.get("tie_word_embeddings", False)),
+        attention_bias=biased or family == "qwen2",
+        output_bias=biased and family != "qwen2",
+        mlp_bias=bool(config.get("mlp_bias")),
+        max_length=_size(folder, config, "max_position_embeddings", 0) or None,
+    )
+
+
+def _size(
+    folder: Path, config: dict[str, Any], name: str, default: int | None = None
+) -> int:
+    """A positive whole number of the config; `default` where it states none."""
+    value = config.get(name)
+    if value is None and default is not None:
+        return default
+    if type(value) is not int or value < 1:
+        fault = (
+            f"{folder / 'config.json'} states {quoted(value)} as {name}"
+            if name in config
+            else f"states no {name}"
+        )
+        raise InvalidInputError.of(_FIELD, fault, "fetch the model's config.json again")
+    return value
+
+
+def _read_json(folder: Path, name: str) -> dict[str, Any]:
+    try:
+        document: Any = json.loads((folder / name).read_bytes())
+    except FileNotFoundError:
+        what = f"there is no folder {folder}"
+        if folder.is_dir():
+            what = f"{folder} has no {name}"
+        remedy = (
+            f"put the model's folder there, with {name} and its safetensors, or correct"
+            " the path"
+        )
+        raise InvalidInputError.of(_FIELD, what, remedy) from None
+    except (OSError, ValueError, RecursionError) as error:
+        fault = (
+            f"{folder / name} cannot be read:"
+            f" {getattr(error, 'strerror', None) or error}"
+        )
+        raise InvalidInputError.of(_FIELD, fault, "fetch it again") from None
+    if not isinstance(document, dict):
+        raise InvalidInputError.of(
+            _FIELD, f"{folder / name} holds no JSON object", "fetch it again"
+        )
+    return cast(dict[str, Any], document)
+
+
+def weight_faults(folder: Path) -> list[Fault]:
+    """Describe faults of the weights: no index, a missing or a truncated file."""
+    if not (folder / INDEX).exists():
+        if not (folder / SINGLE).exists():
+            remedy = "fetch the weights as safetensors; other forms are not read"
+            return [Fault(_FIELD, f"{folder} has neither {INDEX} nor {SINGLE}", remedy)]
+        shards = [SINGLE]
+    else:
+        try:
+            shards = _indexed(folder)
+        except InvalidInputError as error:
+            return list(error.faults)
+    missing = [name for name in shards if not (folder / name).is_file()]
+    if missing:
+        shown = ", ".join(missing[:3])
+        if len(missing) > 3:
+            shown += f" and {len(missing) - 3} more"
+        return [
+            Fault(
+                _FIELD,
+                f"{folder} lacks {shown}, which its index names",
+                "fetch the missing files",
+            )
+        ]
+    return [fault for name in shards for fault in _shard_faults(folder / name)]
+
+
+def _indexed(folder: Path) -> list[str]:
+    weights = _read_json(folder, INDEX).get("weight_map")
+    if not isinstance(weights, dict) or not weights:
+        raise InvalidInputError.of(
+            _FIELD, f"{folder / INDEX} names no weights", "fetch it again"
+        )
+    return sorted({str(name) for name in cast(dict[str, object], weights).values()})
+
+
+def _shard_faults(path: Path) -> list[Fault]:
+    try:
+        whole = _whole(path)
+    except OSError as error:
+        return [
+            Fault(
+                _FIELD,
+                f"{path} cannot be read: {error.strerror}",
+                "make it a file you may read",
+            )
+        ]
+    if whole:
+        return []
+    fault = f"{path} is cut off or no safetensors file"
+    return [Fault(_FIELD, fault, "fetch it again")]
+
+
+def _whole(path: Path) -> bool:
+    """Return whether a safetensors file is as long as its header says.
+
+    Only the header is read.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= size - 8:
+            return False
+        try:
+            header = json.loads(file.read(length))
+            ends = [
+                int(entry["data_offsets"][1])
+                for name, entry in header.items()
+                if name != "__metadata__"
+            ]
+        except (ValueError, TypeError, AttributeError, LookupError):
+            return False
+    return size == 8 + length + max(ends, default=0)

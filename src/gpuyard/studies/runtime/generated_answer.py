@@ -1,0 +1,68 @@
+"""The tokens that the model generated for a prompt, and their row in the shard."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .prompts import Prompt
+
+
+@dataclass
+class GeneratedAnswer:
+    """The answer to a prompt.
+
+    `times` are seconds from the start of the batch to each token, if the engine
+    measures them. `finished_s` is the time of the last token.
+    """
+
+    prompt: Prompt
+    token_ids: list[int] = field(default_factory=list[int])
+    times: list[float] = field(default_factory=list[float])
+    finished_s: float = 0.0
+    finish_reason: str = "length"
+
+    def add(self, token: int, now: float, eos_ids: frozenset[int]) -> None:
+        """Add a token; after one of `eos_ids`, further tokens are ignored."""
+        if self.done:
+            return
+        self.token_ids.append(token)
+        self.times.append(now)
+        self.finished_s = now
+        if token in eos_ids:
+            self.finish_reason = "stop"
+
+    @property
+    def done(self) -> bool:
+        """Whether the model ended the answer."""
+        return self.finish_reason == "stop"
+
+
+def row_of(
+    answer: GeneratedAnswer,
+    batch: int,
+    *,
+    rank: int,
+    strategy_id: str,
+    decode: Callable[[list[int]], str],
+) -> dict[str, Any]:
+    """Return the row of an answer in the shard.
+
+    `token_ms` are the times between tokens: the first is `ttft_ms`, their sum is
+    `latency_ms`.
+    """
+    steps = [end - start for start, end in zip([0.0, *answer.times], answer.times)]  # noqa: B905
+    return {
+        "prompt_id": answer.prompt.prompt_id,
+        "variant": answer.prompt.variant,
+        "strategy_id": strategy_id,
+        "completion": decode(answer.token_ids),
+        "latency_ms": answer.finished_s * 1000,
+        "tokens_generated": len(answer.token_ids),
+        "ttft_ms": steps[0] * 1000 if steps else None,
+        "token_ms": [step * 1000 for step in steps],
+        "token_ids": answer.token_ids,
+        "prompt_tokens": len(answer.prompt.token_ids),
+        "finish_reason": answer.finish_reason,
+        "batch": batch,
+        "rank": rank,
+    }

@@ -1,0 +1,109 @@
+"""Ask the trusted executor again before an executor is blamed.
+
+An executor is not blamed for a result that the trusted one does not repeat.
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+from gpuyard.verification.check import Check
+from gpuyard.verification.classes import TRAITS
+from gpuyard.verification.context import (
+    Context,
+    LeaseBusy,
+    LeaseLost,
+    call,
+    when_trusted_is_free,
+)
+from gpuyard.verification.prompts import read_file
+from gpuyard.verification.solver.probe import nonce_of
+from gpuyard.verification.trusted_executor import ExecutorFault, TrustedExecutor
+
+
+async def ask_again(context: Context, suspects: Sequence[Check]) -> None:
+    """Add the trusted executor's answer of now to each suspect check.
+
+    A check is not blamed when the trusted executor cannot be asked.
+    """
+    by_workload = sorted(suspects, key=_workload)
+    for workload_id, group in groupby(by_workload, key=_workload):
+        checks = list(group)
+        trusted = context.trusted(checks[0].executor.gpu_class)
+        try:
+            answers = await _answers(context, trusted, workload_id, checks[0])
+        except (ExecutorFault, LeaseBusy, LeaseLost, OSError) as error:
+            for check in checks:
+                check.fault = (
+                    "its answer differs, and the trusted executor could not be asked"
+                    f" again: {error}"
+                )
+            continue
+        for check in checks:
+            check.again = answers.get(check.taken.hidden, "")
+
+
+async def ask_for_digest(context: Context, checks: Sequence[Check]) -> None:
+    """Have the trusted executor repeat one memory proof of each class.
+
+    The check is drawn at random. Each has its own nonce, and a proof takes a whole GPU,
+    so only one is repeated; that deters, because no executor knows which. If the digest
+    differs, it is computed once more: a trusted executor that contradicts itself blames
+    no executor.
+    """
+    proven = [check for check in checks if check.claims and check.expected.vram_gb]
+    for cls in sorted({check.executor.gpu_class for check in proven}):
+        check = secrets.choice([one for one in proven if one.executor.gpu_class is cls])
+        trusted = context.trusted(cls)
+        if trusted is None:
+            continue
+        # When the trusted executor cannot do it, the digest is not judged.
+        with suppress(ExecutorFault, LeaseBusy, LeaseLost):
+            digest = await _trusted_digest(context, trusted, check)
+            if digest is not None:
+                check.expected = replace(check.expected, vram_digest=digest)
+                check.lines = ()
+
+
+async def _trusted_digest(
+    context: Context, trusted: TrustedExecutor, check: Check
+) -> str | None:
+    """The right digest for a check; None when the trusted one contradicts itself."""
+    nonce = nonce_of(check.id, check.taken.seed)
+    cls = check.executor.gpu_class
+    prove = partial(trusted.prove_memory, cls, nonce, check.expected.vram_gb)
+    digest = await when_trusted_is_free(context, trusted, prove)
+    if digest == _digest(check):
+        return digest
+    again = await when_trusted_is_free(context, trusted, prove)
+    return digest if digest == again else None
+
+
+def _digest(check: Check) -> object:
+    """The digest that the executor sent."""
+    proof: Mapping[str, Any] = (check.claims or {}).get("vram") or {}
+    return proof.get("digest")
+
+
+async def _answers(
+    context: Context, trusted: TrustedExecutor | None, workload_id: str, check: Check
+) -> dict[str, str]:
+    """Have the whole workload answered again, because the size of a batch matters."""
+    workload = await call(context.records.workload, workload_id)
+    cls = check.executor.gpu_class
+    if trusted is None or workload is None:
+        raise ExecutorFault(
+            f"there is none of the class {cls}" if workload else "the workload is gone"
+        )
+    prompts = await read_file(context, workload.blob, TRAITS[cls].prompts)
+    return await when_trusted_is_free(
+        context, trusted, lambda: trusted.solve(cls, prompts, check.taken.seed)
+    )
+
+
+def _workload(check: Check) -> str:
+    return check.taken.workload_id

@@ -1,0 +1,250 @@
+"""What follows the verdicts of a batch: evidence, and reports to the instance.
+
+This is also done for batches whose process died.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from gpuyard.client import calls
+from gpuyard.domain.errors import GpuyardError, InvalidInputError
+from gpuyard.domain.trust import Trust as InstanceTrust
+from gpuyard.verification import evidence
+from gpuyard.verification.check import Check
+from gpuyard.verification.context import Context, LeaseBusy, LeaseLost, call, leased
+from gpuyard.verification.executors import place_of
+from gpuyard.verification.protocol import one_line
+from gpuyard.verification.records.executors import ExecutorRecord
+from gpuyard.verification.trust import (
+    TrustEstimate,
+    record_after,
+    score,
+)
+from gpuyard.verification.verdict import CheckOutcome
+
+if TYPE_CHECKING:
+    from gpuyard.client.aio import AsyncClient
+    from gpuyard.verification.session import VerificationStore
+
+_DIED = "fault: not the executor's: the process that verified it died"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The result of a check, for the instance. `reason` is empty when it passed."""
+
+    executor: str
+    place: str
+    outcome: CheckOutcome
+    reason: str
+
+
+class Settlement:
+    """Settles batches.
+
+    `faults`: in words, which evidence was not kept and what was not reported.
+    """
+
+    def __init__(
+        self, client: "AsyncClient", store: "VerificationStore", context: Context
+    ) -> None:
+        self.faults: list[str] = []
+        self._client = client
+        self._store = store
+        self._context = context
+
+    async def keep(self, checks: Sequence[Check]) -> None:
+        """Write evidence of each check. This happens before the verdicts count."""
+        self.faults += await asyncio.to_thread(
+            keep_evidence, self._store.evidence, self._store.key(), checks
+        )
+
+    async def tell(self, checks: Sequence[Check]) -> bool:
+        """Report the checks to the instance; returns whether all were accepted."""
+        return await self._tell(
+            [
+                CheckResult(
+                    check.executor.name,
+                    check.executor.place,
+                    check.outcome,
+                    check.reason,
+                )
+                for check in checks
+            ]
+        )
+
+    async def settle(self) -> None:
+        """Close the batches of processes that died.
+
+        Checks that already count are reported, as their process would have done. The
+        others are blameless.
+        """
+        for batch in await call(self._context.records.open_batches):
+            # It runs, or another process settles it.
+            with suppress(LeaseBusy, LeaseLost):
+                await leased(
+                    self._context,
+                    lock_of(batch["holder"]),
+                    partial(self._settle, batch["id"]),
+                )
+
+    async def _settle(self, batch_id: str) -> None:
+        records = self._context.records
+        rows = await call(records.checks_of, batch_id)
+        if rows and all(row["scored"] for row in rows):
+            if await self._tell([self._result(row) for row in rows]):
+                await call(records.end_batch, batch_id, "done")
+            return
+        await call(
+            records.close_checks, [_abandoned(row) for row in rows], record_after
+        )
+        await call(records.end_batch, batch_id, "abandoned")
+        for row in rows:  # its verdict does not count
+            with suppress(OSError):  # there is none, or the folder is read-only
+                await asyncio.to_thread(
+                    (self._store.evidence / f"{row['id']}.json").unlink
+                )
+
+    async def _tell(self, results: Sequence[CheckResult]) -> bool:
+        known = await call(self._context.records.executors)
+        faults = await tell_instance(self._client, results, known, self._places())
+        self.faults += faults
+        return not faults
+
+    def _result(self, row: Mapping[str, Any]) -> CheckResult:
+        # An executor that is not in the settings is named by its place.
+        name: str = row["executor"]
+        return CheckResult(
+            name,
+            self._places().get(name) or name,
+            CheckOutcome(row["outcome"]),
+            row["reason"] or "",
+        )
+
+    def _places(self) -> dict[str, str]:
+        return {
+            name: place_of(settings)
+            for name, settings in self._store.settings.executors.items()
+        }
+
+
+def lock_of(holder: str) -> str:
+    """The name of the lock that the holder of a batch keeps while it runs."""
+    return f"batch of {holder}"
+
+
+def _abandoned(row: Mapping[str, Any]) -> dict[str, Any]:
+    left = {name: value for name, value in row.items() if name != "scored"}
+    return {
+        **left,
+        "state": "over",
+        "outcome": CheckOutcome.BLAMELESS.value,
+        "reason": _DIED,
+    }
+
+
+def keep_evidence(
+    folder: Path, key: Ed25519PrivateKey, checks: Sequence[Check]
+) -> list[str]:
+    """Write a signed file for each check; returns why some could not be written.
+
+    Their verdicts are valid all the same.
+    """
+    lost = list[str]()
+    for check in checks:
+        try:
+            folder.mkdir(exist_ok=True, mode=0o700)
+            evidence.write_evidence(folder / f"{check.id}.json", check.evidence(), key)
+        except (OSError, InvalidInputError) as error:
+            lost.append(f"The evidence of {check.id} is not kept: {error}")
+    return lost
+
+
+def forget_evidence(folder: Path, before: float) -> None:
+    """Remove files that were written before then (UTC seconds)."""
+    for path in folder.glob("*.json"):
+        with suppress(FileNotFoundError):  # another server removed it
+            if path.stat().st_mtime < before:
+                path.unlink()
+
+
+_LONGEST_REASON = 400
+
+
+async def tell_instance(
+    client: "AsyncClient",
+    results: Sequence[CheckResult],
+    records: Iterable[ExecutorRecord],
+    places: Mapping[str, str],
+) -> list[str]:
+    """Record the trust of all checked places in the instance; returns what failed.
+
+    `places`: the place of each known executor. A place with several executors gets the
+    values of the worst one, because a job there may run on just that one. Only a failed
+    check changes a quarantine, and never shortens it: a quarantine that a person
+    started or ended stays as it is when a check is passed.
+    """
+    now = time.time()
+    known = {record.name: record for record in records}
+    faults = list[str]()
+    checked = {result.executor: result.place for result in results}
+    names = {**{name: name for name in known}, **places, **checked}
+    for place in dict.fromkeys(result.place for result in results):
+        here = [result for result in results if result.place == place]
+        found = [
+            known[name] for name, at in names.items() if at == place and name in known
+        ]
+        try:
+            before = await _recorded(client, place)
+            await client.call(
+                calls.record_trust(place, _place_trust(here, found, before, now))
+            )
+        except GpuyardError as error:
+            faults.append(f"The instance was not told about {place}: {error}")
+    return faults
+
+
+def _weight(record: ExecutorRecord, now: float) -> float:
+    """The score as the instance weighs it, from 0 to 1.
+
+    In the instance an unchecked place has full weight. So an executor with the score of
+    a newcomer, or a higher one, has full weight too.
+    """
+    return min(1.0, score(record, now) / TrustEstimate().score)
+
+
+async def _recorded(client: "AsyncClient", place: str) -> InstanceTrust:
+    recorded = {one.place: one for one in await client.call(calls.trust())}
+    return recorded.get(place) or InstanceTrust(place=place, updated_at=0.0)
+
+
+def _place_trust(
+    results: Sequence[CheckResult],
+    records: Sequence[ExecutorRecord],
+    before: InstanceTrust,
+    now: float,
+) -> dict[str, Any]:
+    """What to record about a place, instead of `before`."""
+    until = before.quarantined_until or 0.0
+    reason = "verification of " + "; ".join(
+        f"{result.executor}: {result.reason or 'passed'}" for result in results
+    )
+    if any(result.outcome is CheckOutcome.FAILED for result in results):
+        until = max([until, *(record.quarantined_until or 0.0 for record in records)])
+    elif until > now:
+        reason = before.reason  # the quarantine continues, with its reason
+    return {
+        "score": round(
+            min((_weight(record, now) for record in records), default=0.0), 4
+        ),
+        "quarantined_until": until if until > now else None,
+        "reason": one_line(reason)[:_LONGEST_REASON],
+    }

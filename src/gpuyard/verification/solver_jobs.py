@@ -1,0 +1,190 @@
+"""Runs solvers as jobs of the instance."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from gpuyard.domain.errors import GpuyardError, UnreachableError
+from gpuyard.domain.jobs import Job
+from gpuyard.verification.executors import Executor
+from gpuyard.verification.protocol import LONGEST_LINE, WORD, OrderDocument, one_line
+
+if TYPE_CHECKING:
+    from gpuyard.client.aio import AsyncClient, AsyncJobHandle
+
+
+class NotStartedError(GpuyardError):
+    """The solver's job did not start in time.
+
+    It was still queued, which is not the executor's fault.
+    """
+
+    code = "verification_not_started"
+
+
+_PAUSE_S = (0.1, 2.0)
+# How long a released solver may take to exit.
+_FAREWELL_S = 10.0
+_LONGEST = LONGEST_LINE + len(WORD)
+_LONGEST_WORDS = 300
+SOLVER = Path(__file__).parent / "solver"
+
+
+def copy_solver(folder: Path) -> Path:
+    """Copy the solver's files into a folder of their own, for jobs to take along.
+
+    The folder's name contains a digest of the files, so each version has its own.
+    """
+    files = sorted(path for path in SOLVER.rglob("*.py"))
+    digest = sha256(
+        b"\0".join(path.name.encode() + b"\0" + path.read_bytes() for path in files)
+    ).hexdigest()[:16]
+    target = folder / f"solver-{digest}"
+    if not target.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        fresh = folder / f"{target.name}.{id(files):x}"
+        shutil.copytree(SOLVER, fresh, ignore=shutil.ignore_patterns("__pycache__"))
+        with suppress(OSError):  # another process was faster
+            fresh.rename(target)
+        shutil.rmtree(fresh, ignore_errors=True)
+    return target
+
+
+class SolverJobs:
+    """Submits solvers and watches their jobs. `folder` holds the solver's files."""
+
+    def __init__(self, client: "AsyncClient", folder: Path) -> None:
+        self._client = client
+        self._folder = folder
+
+    async def submit(
+        self, executor: Executor, check_id: str, order: OrderDocument, limit_s: float
+    ) -> "AsyncJobHandle":
+        """Submit the job once: after a crash, the same check finds the same job."""
+        return await self._client.run(
+            {
+                **executor.job(
+                    f"verify {executor.name}"[:200],
+                    json.dumps(order),
+                    str(self._folder),
+                ),
+                "timeout_s": limit_s,
+                "labels": {"verification": check_id},
+                "idempotency_key": check_id,
+            }
+        )
+
+    async def wait_until_started(self, job: "AsyncJobHandle", within_s: float) -> Job:
+        """Wait until the job runs or has ended; NotStartedError after `within_s`."""
+        pause = _PAUSE_S[0]
+        try:
+            async with asyncio.timeout(within_s):
+                while not _has_begun(await job.refresh()):
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 1.5, _PAUSE_S[1])
+        except TimeoutError:
+            waits = f"job {job.id} has not begun within {within_s:g} s"
+            raise NotStartedError(
+                f"{waits}.", f"`gpuyard why {job.id}` says what it waited for."
+            ) from None
+        return job.info
+
+    async def wait_until_over(self, job: "AsyncJobHandle") -> Job:
+        """Wait until the job has ended."""
+        pause = _PAUSE_S[0]
+        while not (await job.refresh()).state.terminal:
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _PAUSE_S[1])
+        return job.info
+
+    async def lines(self, job: "AsyncJobHandle") -> AsyncGenerator[bytes]:
+        """Yield the lines of the job's output until it has ended.
+
+        Lines too long for a message are cut off. A broken connection is resumed where
+        it was.
+        """
+        told = 0
+        while True:
+            number = 0
+            try:
+                async with aclosing(
+                    _lines_of(self._client.log_bytes(job.id, follow=True))
+                ) as lines:
+                    async for line in lines:
+                        number += 1
+                        if number > told:
+                            told = number
+                            yield line
+                return
+            except UnreachableError:
+                await asyncio.sleep(_PAUSE_S[1])
+                await job.refresh()  # raises when the instance is gone
+
+    async def why_over(self, job: "AsyncJobHandle") -> str:
+        """Why a job ended, in words; for a failed one with its last line of output."""
+        reason = _why_over(job.info)
+        if job.info.exit_code:
+            with suppress(GpuyardError):
+                async with aclosing(
+                    _lines_of(self._client.log_bytes(job.id, lines=1))
+                ) as lines:
+                    async for line in lines:
+                        said = line[:_LONGEST_WORDS].decode(errors="replace").strip()
+                        return f"{reason}, and said last: {one_line(said)}"
+        return reason
+
+    async def end(self, job: "AsyncJobHandle") -> None:
+        """Wait for the job to end by itself, or cancel it after a while.
+
+        Errors of the instance are ignored.
+        """
+        with suppress(GpuyardError):
+            try:
+                async with asyncio.timeout(_FAREWELL_S):
+                    await self.wait_until_over(job)
+            except TimeoutError:
+                await job.cancel()
+
+
+def _has_begun(job: Job) -> bool:
+    return job.state.terminal or any(
+        attempt.started_at is not None for attempt in job.attempts
+    )
+
+
+def _why_over(job: Job) -> str:
+    """Why a job ended, in words."""
+    last = job.attempts[-1] if job.attempts else None
+    words = [job.reason or "", (last.message if last else None) or ""]
+    code = f"exit code {job.exit_code}" if job.exit_code else ""
+    return f"job {job.id} is {job.state.value}" + "".join(
+        f": {word}" for word in dict.fromkeys((*words, code)) if word
+    )
+
+
+async def _lines_of(parts: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+    """Yield the lines of a stream of parts.
+
+    Of a line that is too long only its beginning is returned, which the parser refuses.
+    """
+    held = b""
+    cut = False
+    async with aclosing(cast("AsyncGenerator[bytes]", parts)) as stream:
+        async for part in stream:
+            *whole, held = (held + part).split(b"\n")
+            for line in whole:
+                if not cut:
+                    yield line
+                cut = False
+            if len(held) > _LONGEST:
+                if not cut:
+                    yield held
+                held = b""
+                cut = True
+    if held and not cut:
+        yield held

@@ -1,0 +1,215 @@
+"""Trusted executors: machines whose answers are taken as correct.
+
+The answers of other executors are compared with theirs. They are reached as all
+executors are: by jobs on the instance.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from gpuyard.domain.errors import GpuyardError
+from gpuyard.domain.ids import new_id
+from gpuyard.verification.answers import (
+    MOST_BYTES,
+    AnswersError,
+    IncomingFile,
+    answers_of,
+    most_bytes,
+    read_series,
+)
+from gpuyard.verification.channels import AFTER_S, OutputChannel
+from gpuyard.verification.classes import TRAITS, Class
+from gpuyard.verification.clock import steady_now
+from gpuyard.verification.executors import Executor
+from gpuyard.verification.protocol import (
+    SAMPLING,
+    AnswersPiece,
+    Claims,
+    Declined,
+    Failed,
+    Hash,
+    OrderDocument,
+    ProtocolError,
+    Ready,
+    SeriesPiece,
+    SolverTask,
+)
+from gpuyard.verification.solver_jobs import SolverJobs
+
+
+class ExecutorFault(Exception):  # noqa: N818  (a fault of an executor)
+    """A trusted executor is gone, failed, or did not answer in time."""
+
+
+class TrustedExecutor(Protocol):
+    """The trusted executor of a class.
+
+    It is given one task at a time; callers hold a lock by its `name` (see `context`).
+    """
+
+    @property
+    def name(self) -> str:
+        """The executor's name."""
+        ...
+
+    async def generate(self, cls: Class, count: int, series: int) -> list[list[str]]:
+        """Make `series` lists of `count` new prompts each, which may hold duplicates.
+
+        Raises ExecutorFault.
+        """
+        ...
+
+    async def solve(
+        self, cls: Class, prompts: Sequence[str], seed: int
+    ) -> dict[str, str]:
+        """Answer all prompts in one batch under `seed`; returns the answers by prompt.
+
+        Some answers may be missing. Raises ExecutorFault.
+        """
+        ...
+
+    async def prove_memory(self, cls: Class, nonce: str, gigabytes: float) -> str:
+        """Return the digest (hex) of the memory proof for a nonce; ExecutorFault."""
+        ...
+
+
+class TrustedRun:
+    """What the solver on a trusted executor sent in one run.
+
+    `solve_s` is the time from ready to the hash, `claims_s` from there to the claims.
+    Its output arrives in chunks, so several messages may arrive at the same moment:
+    where the solver's own figures are longer, they are used.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.parcel = IncomingFile(limit)
+        self.sha256 = ""
+        self.solve_s = 0.0
+        self.claims: Mapping[str, Any] = {}
+        self.claims_s = 0.0
+
+
+class JobTrustedExecutor:
+    """A trusted executor that is used by submitting jobs to the instance."""
+
+    def __init__(
+        self, executor: Executor, jobs: SolverJobs, patience_s: Callable[[], float]
+    ) -> None:
+        """`patience_s` returns how long solving one series may take."""
+        self._executor = executor
+        self._jobs = jobs
+        self._patience_s = patience_s
+
+    @property
+    def gpu_class(self) -> Class:
+        """The class it answers for."""
+        return self._executor.gpu_class
+
+    @property
+    def name(self) -> str:
+        """The executor's name."""
+        return self._executor.name
+
+    async def generate(self, cls: Class, count: int, series: int) -> list[list[str]]:
+        """See `TrustedExecutor.generate`."""
+        wanted = {"series": series, "prompts": count, "seed": secrets.randbits(63)}
+        run = await self._run(
+            {"task": "generate", "generate": wanted}, SolverTask.GENERATE, MOST_BYTES
+        )
+        try:
+            return read_series(run.parcel, series, count)
+        except AnswersError as error:
+            raise ExecutorFault(f"{self.name} made no series: {error}") from error
+        finally:
+            run.parcel.close()
+
+    async def solve(
+        self, cls: Class, prompts: Sequence[str], seed: int
+    ) -> dict[str, str]:
+        """See `TrustedExecutor.solve`."""
+        return (await self.solve_timed(prompts, seed))[0]
+
+    async def solve_timed(
+        self, prompts: Sequence[str], seed: int, claims: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, str], TrustedRun]:
+        """Solve, and also return the times and the claims of the run."""
+        order = {
+            "task": "solve",
+            "prompts": list(prompts),
+            "seed": seed,
+            "claims": dict(claims or {}),
+        }
+        run = await self._run(
+            order, SolverTask.SOLVE, most_bytes(prompts, SAMPLING["max_tokens"])
+        )
+        try:
+            return answers_of(run.parcel, run.sha256, prompts), run
+        except AnswersError as error:
+            raise ExecutorFault(f"{self.name} sent no answers: {error}") from error
+        finally:
+            run.parcel.close()
+
+    async def prove_memory(self, cls: Class, nonce: str, gigabytes: float) -> str:
+        """See `TrustedExecutor.prove_memory`."""
+        order = {"task": "probe", "claims": {"nonce": nonce, "vram_gb": gigabytes}}
+        run = await self._run(order, SolverTask.PROBE, MOST_BYTES)
+        proof: Mapping[str, Any] = run.claims.get("vram") or {}
+        if not isinstance(proof.get("digest"), str):
+            raise ExecutorFault(
+                f"{self.name} cannot prove its own memory:"
+                f" {proof.get('failed', 'it says nothing')}"
+            )
+        return proof["digest"]
+
+    async def _run(
+        self, work: OrderDocument, task: SolverTask, limit: int
+    ) -> TrustedRun:
+        traits = TRAITS[self._executor.gpu_class]
+        check_id = new_id("trusted")
+        order: OrderDocument = {
+            "version": 1,
+            "check": check_id,
+            "settings": dict(SAMPLING),
+            "engine": self._executor.engine,
+            "seed": None,
+            **work,
+        }
+        limit_s = traits.prepare_s + self._patience_s() + AFTER_S
+        channel = OutputChannel(
+            self._jobs, self._executor, check_id, order, limit_s, task
+        )
+        run = TrustedRun(limit)
+        try:
+            async with asyncio.timeout(traits.spin_up_s + limit_s):
+                await channel.start(order)
+                await self._collect(channel, run, task)
+            return run
+        except (TimeoutError, ProtocolError, AnswersError, GpuyardError) as error:
+            run.parcel.close()
+            raise ExecutorFault(
+                f"{self.name}: {str(error) or 'it took too long'}"
+            ) from error
+        finally:
+            await channel.close()
+
+    async def _collect(
+        self, channel: OutputChannel, run: TrustedRun, task: SolverTask
+    ) -> None:
+        ready_at = hashed_at = steady_now()
+        while not (run.claims if task is SolverTask.PROBE else run.parcel.complete):
+            match await channel.receive():
+                case Ready():
+                    ready_at = steady_now()
+                case Hash() as said:
+                    hashed_at = steady_now()
+                    run.sha256 = said.sha256
+                    run.solve_s = max(said.solve_s, hashed_at - ready_at)
+                case Claims() as said:
+                    run.claims = said.model_dump(exclude={"type", "took_s"})
+                    run.claims_s = max(said.took_s, steady_now() - hashed_at)
+                case AnswersPiece() | SeriesPiece() as piece:
+                    run.parcel.add(piece)
+                case Declined() | Failed() as said:
+                    raise ExecutorFault(f"{self.name}: {said.reason}")

@@ -1,0 +1,279 @@
+"""Verify executors once, or again and again; and make the samples for it."""
+
+import asyncio
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from gpuyard.client import calls
+from gpuyard.client.connection import find_server
+from gpuyard.domain.errors import (
+    GpuyardError,
+    InvalidInputError,
+    UnreachableError,
+    quoted,
+)
+from gpuyard.domain.trust import check_place
+from gpuyard.verification.check import Check
+from gpuyard.verification.claims import Claim
+from gpuyard.verification.classes import TRAITS, Class
+from gpuyard.verification.context import (
+    LeaseLost,
+    call,
+    leased,
+)
+from gpuyard.verification.database import DatabaseError
+from gpuyard.verification.executors import Executor
+from gpuyard.verification.pipelines.dispatcher import PIPELINES, Dispatcher
+from gpuyard.verification.pipelines.step import StepOutcome
+from gpuyard.verification.records.events import EventKind
+from gpuyard.verification.records.executors import ExecutorRecord
+from gpuyard.verification.session import Session, with_policy
+from gpuyard.verification.settlement import Settlement, forget_evidence, lock_of
+
+Say = Callable[[str], None]
+# A turn makes at most 25 series, then workloads, then answers. Other processes may use
+# the samples up, or hold the locks.
+_TURNS = 40
+_IDLE_TURNS = 3
+_PAUSE_S = 0.5
+
+
+class NotPreparedError(GpuyardError):
+    """A class does not have enough samples, and no more can be made."""
+
+    code = "verification_not_prepared"
+    exit_code = 4
+
+
+class BatchLostError(GpuyardError):
+    """The database was away so long that the lock of the batch may be lost."""
+
+    code = "verification_interrupted"
+    exit_code = 4
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationReport:
+    """The result of a run.
+
+    `standing`: the records of all executors. `left_out`: executors for which there was
+    no sample. `faults`: in words, which evidence was not kept and what was not reported
+    to the instance.
+    """
+
+    checks: list[Check]
+    standing: dict[str, ExecutorRecord]
+    left_out: list[str]
+    faults: list[str]
+
+
+async def verify(
+    session: Session,
+    executors: Sequence[Executor],
+    *,
+    claims: frozenset[Claim],
+    say: Say,
+) -> VerificationReport:
+    """Verify each executor once, after making samples where they are missing.
+
+    Raises InvalidInputError.
+    """
+    await check_places(session, executors)
+    ending = Settlement(session.client, session.store, session.context)
+    await ending.settle()
+    checks = list[Check]()
+    left = list(executors)
+    for _ in range(_TURNS):
+        for cls, count in Counter(executor.gpu_class for executor in left).items():
+            await prepare(session, cls, count, say)
+        say(
+            f"{len(left)} executors begin together"
+            if len(left) > 1
+            else f"{left[0].name} begins"
+        )
+        fresh = await _run_batch(session, left, claims=claims, ending=ending)
+        checks += fresh
+        # Another process may have taken the samples that were ready.
+        done = {check.executor.name for check in fresh}
+        left = [executor for executor in left if executor.name not in done]
+        if not left:
+            break
+    records = await call(session.context.records.executors)
+    return VerificationReport(
+        checks,
+        {record.name: record for record in records},
+        [one.name for one in left],
+        ending.faults,
+    )
+
+
+async def _run_batch(
+    session: Session,
+    executors: Sequence[Executor],
+    *,
+    claims: frozenset[Claim],
+    ending: Settlement,
+) -> list[Check]:
+    store = session.store
+    with TemporaryDirectory(prefix="answers-", dir=store.folder) as folder:
+        batch = session.batch(executors, Path(folder), claims=claims, ending=ending)
+        try:
+            checks = await leased(
+                session.context, lock_of(batch.holder), partial(batch.run, executors)
+            )
+        except LeaseLost as error:
+            raise BatchLostError(f"The batch was given up: {error}.") from error
+    await asyncio.to_thread(
+        forget_evidence, store.evidence, time.time() - store.settings.keep_events_s
+    )
+    return checks
+
+
+async def check_places(session: Session, executors: Sequence[Executor]) -> None:
+    """Raise InvalidInputError when the instance has no such provider or place."""
+    configured = {
+        one["name"] for one in await session.client.call(calls.listing("providers"))
+    }
+    for executor in executors:
+        provider = executor.settings.provider
+        if provider not in configured:
+            known = f"configured are: {', '.join(sorted(configured))}"
+            raise InvalidInputError.of(
+                "EXECUTOR",
+                f"{executor.name} is on {quoted(provider)}, no provider here",
+                known,
+            )
+        try:
+            check_place(executor.place, configured)
+        except InvalidInputError as error:
+            field = f"verification.executors.{executor.name}.place"
+            raise InvalidInputError(
+                [replace(fault, field=field) for fault in error.faults]
+            ) from None
+
+
+async def prepare(session: Session, cls: Class, count: int, say: Say) -> None:
+    """Make samples until a class has `count` of them; NotPreparedError."""
+    records = session.context.records
+    size = TRAITS[cls].prompts
+    target = -(-count // size) * size
+    # Make as few series as possible; the pipelines of `watch` make many more.
+    small = with_policy(
+        session,
+        target=target,
+        max_series=max(size, await call(records.series_count, cls)),
+    )
+    dispatcher = Dispatcher(small.context, [cls])
+    steps = [
+        pipeline for pipeline in PIPELINES if pipeline.kind is not EventKind.EVICTION
+    ]
+    turns = 0
+    idle = 0
+    told = -1
+    while turns < _TURNS and idle < _IDLE_TURNS:
+        ready = await call(records.samples_ready, cls)
+        if ready >= count:
+            return
+        if ready != told:  # report only changes
+            say(f"class {cls}: {ready} of {count} samples are ready")
+        told = ready
+        outcomes = [await dispatcher.turn(step, cls) for step in steps]
+        if StepOutcome.DONE in outcomes:
+            turns += 1
+            idle = 0
+            continue
+        if StepOutcome.BUSY not in outcomes:
+            idle += 1
+        await session.context.clock.sleep(_PAUSE_S)
+    raise await _not_prepared(session, cls, count, len(steps))
+
+
+async def _not_prepared(
+    session: Session, cls: Class, count: int, steps: int
+) -> NotPreparedError:
+    """The error that says why there are no more samples, from the newest events."""
+    records = session.context.records
+    newest = (await call(records.events, cls))[-steps:]
+    reasons = [str(event.data["reason"]) for event in newest if "reason" in event.data]
+    ready = await call(records.samples_ready, cls)
+    return NotPreparedError(
+        f"class {cls} has {ready} of {count} samples, and no more come:"
+        f" {'; '.join(dict.fromkeys(reasons))}.",
+        "`gpuyard verify status` shows what the pipelines did; a class needs an"
+        " executor that is trusted.",
+    )
+
+
+# `watch` waits while one of these lasts, with growing pauses.
+_AWAY = (DatabaseError, UnreachableError, BatchLostError)
+_PAUSES_S = (1.0, 60.0)
+
+
+async def watch(
+    session: Session,
+    executors: Sequence[Executor],
+    every_s: float,
+    *,
+    claims: frozenset[Claim],
+    say: Say,
+    tell: Callable[[VerificationReport], None],
+) -> None:
+    """Verify all executors every `every_s` until cancelled.
+
+    Meanwhile the pipelines of their classes make samples.
+    """
+    await check_places(session, executors)
+    classes = sorted({executor.gpu_class for executor in executors})
+    pipelines = asyncio.create_task(Dispatcher(session.context, classes).run())
+    try:
+        while True:
+            began = time.monotonic()
+            try:
+                tell(await _outlasting(session, executors, claims=claims, say=say))
+            except GpuyardError as error:  # the next run may succeed
+                _complain(f"{error}")
+            await asyncio.sleep(max(0.0, began + every_s - time.monotonic()))
+    finally:
+        pipelines.cancel()
+        await asyncio.gather(pipelines, return_exceptions=True)
+
+
+async def _outlasting(
+    session: Session,
+    executors: Sequence[Executor],
+    *,
+    claims: frozenset[Claim],
+    say: Say,
+) -> VerificationReport:
+    """Verify once, and repeat it while the database or the server is away.
+
+    Each kind of trouble is reported once.
+    """
+    told = set[str]()
+    pause, longest = _PAUSES_S
+    while True:
+        try:
+            # The embedded server stops when it is idle; this starts it again.
+            await asyncio.to_thread(find_server)
+            report = await verify(session, executors, claims=claims, say=say)
+        except _AWAY as error:
+            if error.code not in told:
+                _complain(f"{error} It is tried again until it works.")
+            told.add(error.code)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, longest)
+        else:
+            if told:
+                _complain("it works again")
+            return report
+
+
+def _complain(words: str) -> None:
+    """Print trouble to standard error, since it is not part of the result."""
+    sys.stderr.write(f"gpuyard: {words}\n")

@@ -1,0 +1,122 @@
+"""A controller with the resource manager, on a fake host with GPUs. Model servers are
+small HTTP servers in this process; a test plays the workers.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuyard.controller.controller import Controller
+from gpuyard.domain.attempt_order import AttemptOrder
+from gpuyard.resource_manager.manager import ResourceManager
+from tests.support.controlled import Controlled
+from tests.support.fake_provider import FakeHost
+
+MODEL = {
+    "command": ["serve", "{port}"],
+    "memory_gb": 12,
+    "sleep": "/sleep",
+    "wake": "/wake",
+    "asleep": "/asleep",
+}
+SETTINGS: dict[str, Any] = {
+    "models": {
+        "chat": MODEL,
+        "big": {"command": ["serve", "{port}"], "memory_gb": 12, "gpus": 2},
+    },
+    "scripts": {"count": {"memory_gb": 4}},
+}
+
+
+class ModelServer:
+    """Answers as a model server that can sleep."""
+
+    def __init__(self) -> None:
+        self.asleep = False
+        self.server: asyncio.Server | None = None
+
+    async def start(self, port: int) -> None:
+        self.server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        path = head.split(" ", 2)[1]
+        if path in ("/sleep", "/wake"):
+            self.asleep = path == "/sleep"
+        answer = json.dumps({"is_sleeping": self.asleep, "choices": []})
+        writer.write(
+            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(answer)}\r\nConnection: close\r\n\r\n"
+            f"{answer}".encode()
+        )
+        await writer.drain()
+        writer.close()
+
+
+class Managed(Controlled):
+    """`servers`: the model servers that run, by attempt."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, **SETTINGS)
+        self.hosts["node_1"] = FakeHost(gpu_count=2)
+        self.servers: dict[str, ModelServer] = {}
+
+    def extend(self, controller: Controller) -> None:
+        self.manager = ResourceManager(controller)
+
+    async def stop(self) -> None:
+        await self.manager.close()
+        await super().stop()
+
+    @property
+    def loaded(self) -> list[tuple[str, str]]:
+        """The models that are loaded, each with its phase."""
+        residents = self.manager.residents.servers.live.values()
+        return sorted((each.model, each.phase.value) for each in residents)
+
+    async def run_servers(self) -> None:
+        """Run a server for each attempt of a model on the host."""
+        while True:
+            for attempt_id, attempt in list(self.host.attempts.items()):
+                server = self.servers.get(attempt_id)
+                if attempt.live and server is None and _is_model(attempt.order):
+                    self.servers[attempt_id] = server = ModelServer()
+                    await server.start(int(attempt.order.command[-1]))
+                if not attempt.live and server and server.server:
+                    server.server.close()
+                    server.server = None
+            await asyncio.sleep(0.01)
+
+    def workers(self, batch_id: str) -> dict[str, str]:
+        """The live attempts of the batch's workers on the host, with their jobs."""
+        return {
+            attempt_id: attempt.order.job_id
+            for attempt_id, attempt in self.host.attempts.items()
+            if attempt.live and attempt.order.labels.get("batch") == batch_id
+        }
+
+
+def _is_model(order: AttemptOrder) -> bool:
+    return order.command[:1] == ("serve",)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def instance(tmp_path: Path) -> AsyncIterator[Managed]:
+    made = Managed(tmp_path)
+    await made.start()
+    servers = asyncio.create_task(made.run_servers())
+    yield made
+    servers.cancel()
+    made.check()
+    await made.stop()

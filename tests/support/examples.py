@@ -1,0 +1,33 @@
+"""How many examples Hypothesis generates: few every day, all in `make soak`.
+
+`make soak` asks for the profile `soak`. The other one, `everyday`, generates the same
+examples in each run.
+"""
+
+from hypothesis import settings
+
+_SHARE = 5
+_FEWEST = 5
+_DEFAULT = 100
+
+
+def register_profiles() -> None:
+    """Make both profiles known, and use the everyday one unless told otherwise.
+
+    Neither has a deadline: a busy machine must not fail a test.
+    """
+    settings.register_profile("soak", max_examples=_DEFAULT, deadline=None)
+    settings.register_profile(
+        "everyday",
+        max_examples=_DEFAULT // _SHARE,
+        derandomize=True,
+        deadline=None,
+    )
+    settings.load_profile("everyday")
+
+
+def examples(number: int) -> int:
+    """`number` in the profile `soak`, a fifth of it every day."""
+    if settings.get_current_profile_name() == "soak":
+        return number
+    return max(_FEWEST, number // _SHARE)

@@ -1,0 +1,387 @@
+"""The fork server: `server.py SETTINGS`, until its standard input closes.
+
+It runs in any environment, on the standard library alone.
+
+Each launcher sends its open files. What else its process needs is read from /proc:
+arguments, environment, folder and umask. The answer is `F`, and later the wait status
+of the process, or `R`: the launcher is to become the real interpreter. From then on the
+launcher sends the numbers of signals, and a launcher that is gone takes its process
+with it.
+"""
+
+import array
+import atexit
+import fcntl
+import gc
+import importlib
+import io
+import json
+import os
+import runpy
+import select
+import shutil
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+import traceback
+import types
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+# An interpreter or a C library reads these once, at its start.
+_READ_AT_START = (
+    "LD_PRELOAD",
+    "PYTHON",
+    "MALLOC_",
+    "GLIBC_",
+    "LC_",
+    "LANG",
+    "TESTS_REAL_",
+)
+# What a process inherits and a forked one would not have from its launcher.
+_INHERITED = (
+    "Uid",
+    "Gid",
+    "Groups",
+    "CapInh",
+    "CapPrm",
+    "CapEff",
+    "CapBnd",
+    "CapAmb",
+    "NoNewPrivs",
+    "Seccomp",
+    "SigBlk",
+)
+# Python ignores these from its start on.
+_IGNORED_BY_PYTHON = (1 << signal.SIGPIPE - 1) | (1 << signal.SIGXFSZ - 1)
+_FIRST_FREE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is imported, and which commands are forked.
+
+    `modules` are those that `-m` may name. `programs`: scripts and `-c` are forked,
+    too.
+    """
+
+    socket: str
+    launcher: str
+    imports: list[str]
+    modules: list[str]
+    programs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A process to be: `files` are (its number there, our number)."""
+
+    pid: int
+    arguments: list[str]
+    environment: dict[bytes, bytes]
+    umask: int
+    files: list[tuple[int, int]]
+
+
+def main() -> None:
+    """Import, then serve."""
+    settings = Settings(**json.loads(sys.argv[1]))
+    for name in settings.imports:
+        importlib.import_module(name)
+    tasks = len(list(Path("/proc/self/task").iterdir()))
+    assert tasks == 1, "an import started a thread, and threads do not survive a fork"
+    sys.executable = settings.launcher
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"{settings.socket}.new")
+    listener.listen(100)
+    Path(f"{settings.socket}.new").rename(settings.socket)
+    gc.collect()
+    gc.freeze()
+    Server(listener, settings).run()
+
+
+class Server:
+    """Forks, and tells each launcher how its process ended.
+
+    Files are plain numbers: an object would close its number once more in a child.
+    """
+
+    def __init__(self, listener: socket.socket, settings: Settings) -> None:
+        self._listener = listener
+        self._settings = settings
+        self._poll = select.poll()
+        self._poll.register(0, select.POLLIN)
+        self._poll.register(listener, select.POLLIN)
+        self._pid_of: dict[int, int] = {}  # by the launcher's connection
+        self._ended: dict[int, tuple[int, int]] = {}  # by pidfd: pid and connection
+        self._mine = _description(os.getpid())
+
+    def run(self) -> None:
+        while True:
+            for file, _ in self._poll.poll():
+                if file == 0:
+                    self._end()
+                    return
+                if file == self._listener.fileno():
+                    self._accept()
+                elif file in self._ended:
+                    self._report(file)
+                elif file in self._pid_of:
+                    self._forward(file)
+
+    def _end(self) -> None:
+        for pid, _ in self._ended.values():
+            os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(Path(self._settings.socket).parent, ignore_errors=True)
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        size = array.array("i").itemsize
+        message, files, _, _ = socket.recv_fds(connection, 300 * size, 300)
+        try:
+            request = _request(connection, message, files)
+            self._answer(connection, request)
+        except (OSError, ValueError):
+            traceback.print_exc()
+        finally:
+            for file in files:
+                os.close(file)
+            connection.close()
+
+    def _answer(self, connection: socket.socket, request: Request) -> None:
+        if not self._wanted(request.arguments) or not self._like_mine(request):
+            connection.send(b"R")
+            return
+        # The launcher may be killed from now on; the child is to exist by then.
+        pid = os.fork()
+        if pid == 0:
+            _become(request)
+        kept = os.dup(connection.fileno())
+        pidfd = os.pidfd_open(pid)
+        self._pid_of[kept] = pid
+        self._ended[pidfd] = (pid, kept)
+        self._poll.register(kept, select.POLLIN)
+        self._poll.register(pidfd, select.POLLIN)
+        with suppress(OSError):
+            connection.send(b"F")
+
+    def _wanted(self, arguments: list[str]) -> bool:
+        if arguments[1] == "-m":
+            # A server that starts over keeps its pid.
+            again = "--inherited" in arguments
+            return arguments[2] in self._settings.modules and not again
+        is_program = arguments[1] == "-c" or arguments[1].endswith(".py")
+        return is_program and self._settings.programs
+
+    def _like_mine(self, request: Request) -> bool:
+        theirs = {
+            name: value
+            for name, value in request.environment.items()
+            if name.decode().startswith(_READ_AT_START)
+        }
+        mine = {
+            name: value
+            for name, value in os.environb.items()
+            if name.decode().startswith(_READ_AT_START)
+        }
+        return theirs == mine and _description(request.pid) == self._mine
+
+    def _report(self, pidfd: int) -> None:
+        pid, connection = self._ended.pop(pidfd)
+        self._poll.unregister(pidfd)
+        os.close(pidfd)
+        _, status = os.waitpid(pid, 0)
+        if self._pid_of.pop(connection, None):
+            self._poll.unregister(connection)
+        with suppress(OSError):
+            os.write(connection, struct.pack("i", status))
+        os.close(connection)
+
+    def _forward(self, connection: int) -> None:
+        pid = self._pid_of[connection]
+        try:
+            numbers = os.read(connection, 100)
+        except OSError:
+            numbers = b""
+        if not numbers:  # the launcher was killed
+            del self._pid_of[connection]
+            self._poll.unregister(connection)
+            os.kill(pid, signal.SIGKILL)
+        for number in numbers:
+            os.kill(pid, number)
+
+
+def _request(connection: socket.socket, message: bytes, files: list[int]) -> Request:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    pid, _, _ = struct.unpack("3i", credentials)
+    process = Path(f"/proc/{pid}")
+    arguments = (process / "cmdline").read_bytes().removesuffix(b"\0").split(b"\0")
+    lines = (process / "environ").read_bytes().split(b"\0")
+    pairs = [line.split(b"=", 1) for line in lines if b"=" in line]
+    numbers = list(array.array("i", message)) if files else []
+    return Request(
+        pid,
+        [os.fsdecode(argument) for argument in arguments],
+        dict(pairs),
+        int(_status(pid)["Umask"], 8),
+        list(zip(numbers, files, strict=True)),
+    )
+
+
+def _status(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    pairs = [line.split(":", 1) for line in lines]
+    return {name: value.strip() for name, value in pairs}
+
+
+def _description(pid: int) -> list[str]:
+    """All that a process inherits and that a forked one has from the fork server."""
+    process = Path(f"/proc/{pid}")
+    status = _status(pid)
+    ignored = int(status["SigIgn"], 16) | _IGNORED_BY_PYTHON
+    spaces = sorted((process / "ns").iterdir())
+    return [
+        *[status.get(name, "") for name in _INHERITED],
+        str(ignored),
+        *[str(space.readlink()) for space in spaces],
+        str((process / "root").readlink()),
+        (process / "limits").read_text(),
+        (process / "cgroup").read_text(),
+        (process / "oom_score_adj").read_text(),
+    ]
+
+
+def _become(request: Request) -> None:
+    """In the child: run what the launcher was asked to run, and never return."""
+    code = 1
+    try:
+        _take_over(request)
+        code = _run(request.arguments)
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _take_over(request: Request) -> None:
+    os.setsid()
+    os.chdir(f"/proc/{request.pid}/cwd")
+    os.umask(request.umask)
+    priority = os.getpriority(os.PRIO_PROCESS, request.pid)
+    os.setpriority(os.PRIO_PROCESS, 0, priority)
+    _take_files(request.files)
+    os.environb.clear()
+    os.environb.update(request.environment)
+    time.tzset()
+    sys.orig_argv = request.arguments
+    _open_standard_files()
+
+
+def _take_files(files: list[tuple[int, int]]) -> None:
+    copies = [
+        (number, fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE))
+        for number, file in files
+    ]
+    os.closerange(0, _FIRST_FREE)
+    for number, copy in copies:
+        os.dup2(copy, number)
+        os.close(copy)
+
+
+def _open_standard_files() -> None:
+    for number, name, mode in (
+        (0, "stdin", "r"),
+        (1, "stdout", "w"),
+        (2, "stderr", "w"),
+    ):
+        old = getattr(sys, name)
+        try:
+            buffering = 0 if mode == "w" and old.write_through else -1
+            raw = open(number, f"{mode}b", buffering, closefd=False)  # noqa: SIM115
+        except OSError:
+            made = None
+        else:
+            made = io.TextIOWrapper(
+                raw,
+                old.encoding,
+                old.errors,
+                line_buffering=mode == "w" and (number == 2 or raw.isatty()),
+                write_through=old.write_through,
+            )
+        setattr(sys, name, made)
+        setattr(sys, f"__{name}__", made)
+
+
+def _run(arguments: list[str]) -> int:
+    """The exit code, as the interpreter would make it."""
+    code = 0
+    try:
+        _execute(arguments)
+    except SystemExit as error:
+        code = _exit_code(error)
+    except BaseException as error:  # noqa: BLE001
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+        if isinstance(error, KeyboardInterrupt):
+            _flush()
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    return code if _flush() else 120
+
+
+def _execute(arguments: list[str]) -> None:
+    if arguments[1] == "-m":
+        module = arguments[2]
+        # It runs anew: as `__main__`, whatever was imported before.
+        sys.modules.pop(f"{module}.__main__", None)
+        if not hasattr(sys.modules.get(module), "__path__"):
+            sys.modules.pop(module, None)
+        sys.argv = ["-m", *arguments[3:]]
+        sys.path[0] = str(Path.cwd())
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    elif arguments[1] == "-c":
+        sys.argv = ["-c", *arguments[3:]]
+        sys.path[0] = ""
+        main_module = types.ModuleType("__main__")
+        sys.modules["__main__"] = main_module
+        exec(compile(arguments[2], "<string>", "exec"), main_module.__dict__)
+    else:
+        script = arguments[1]
+        sys.argv = arguments[1:]
+        sys.path[0] = str(Path(script).resolve().parent)
+        main_module = types.ModuleType("__main__")
+        main_module.__file__ = script
+        sys.modules["__main__"] = main_module
+        code = compile(Path(script).read_bytes(), script, "exec")
+        exec(code, main_module.__dict__)
+
+
+def _exit_code(error: SystemExit) -> int:
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    sys.stderr.write(f"{error.code}\n")
+    return 1
+
+
+def _flush() -> bool:
+    """False where standard output could not be written."""
+    done = True
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except (OSError, ValueError):
+            done = False
+    return done
+
+
+if __name__ == "__main__":
+    main()

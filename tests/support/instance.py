@@ -1,0 +1,194 @@
+"""An instance of a test's own: a home under a short temporary path, the real command,
+and nothing left behind.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from gpuyard.client.connection import Address, running_server
+from gpuyard.client.sync import Client
+from gpuyard.config.paths import Home
+from tests.support.forkserver import fast_python
+from tests.support.wait import wait_until
+
+# For a terminal of its own, and whatever else is about processes.
+REAL_GPUYARD = [sys.executable, "-m", "gpuyard.cli.entry"]
+
+
+def gpuyard() -> list[str]:
+    """The first words of the command."""
+    return [fast_python(), "-m", "gpuyard.cli.entry"]
+
+
+class TestInstance:
+    """`run` is the command `gpuyard`; `client` the SDK; `pid` and `kill` reach the
+    instance's own processes.
+    """
+
+    __test__ = False
+
+    def __init__(self, root: Path, environment: Mapping[str, str]) -> None:
+        self.home = Home(root / "home")
+        self.work = root / "work"
+        self.work.mkdir(parents=True)
+        self.environment = {
+            **os.environ,
+            "GPUYARD_HOME": str(self.home.root),
+            "NO_COLOR": "1",
+            **environment,
+        }
+        self.environment.pop("GPUYARD_URL", None)
+
+    def run(
+        self, *words: str, timeout: float = 90, **more: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """`gpuyard WORDS`, in the work folder; output as text."""
+        return subprocess.run(
+            [*gpuyard(), *words],
+            cwd=more.pop("cwd", self.work),
+            env=self.environment | more.pop("env", {}),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            **more,
+        )
+
+    def ok(self, *words: str, **more: Any) -> str:
+        """Standard output of a command that must succeed."""
+        done = self.run(*words, **more)
+        assert done.returncode == 0, (
+            f"gpuyard {' '.join(words)} left with {done.returncode}: {done.stderr}"
+        )
+        return done.stdout
+
+    def json(self, *words: str) -> Any:
+        """The one JSON document that a command prints."""
+        return json.loads(self.ok(*words, "--json"))
+
+    def popen(self, *words: str, **more: Any) -> subprocess.Popen[str]:
+        """`gpuyard WORDS` in the background."""
+        return subprocess.Popen(
+            [*gpuyard(), *words],
+            cwd=self.work,
+            env=self.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **more,
+        )
+
+    def address(self) -> Address:
+        """Where the server is; it must run."""
+        found = running_server(self.home)
+        assert found, "no server runs"
+        return found
+
+    def client(self) -> Client:
+        """The SDK on this instance; the server is started when none runs."""
+        if running_server(self.home) is None:
+            self.ok("up")
+        return Client(self.address())
+
+    def submit(self, command: list[str], **fields: Any) -> str:
+        """Queue a command through the SDK; returns its id."""
+        with self.client() as instance:
+            return instance.run(
+                {"command": command, "workdir": str(self.work), **fields}
+            ).id
+
+    def job(self, job_id: str) -> Any:
+        """The job's resource."""
+        with self.client() as instance:
+            return instance.job(job_id).info
+
+    def wait(self, job_id: str, *states: str, timeout: float = 60) -> Any:
+        """Wait until the job is in one of `states` (default: over)."""
+        wanted = states or ("completed", "failed", "cancelled", "timed_out")
+
+        def there() -> Any:
+            with suppress(Exception):
+                job = self.job(job_id)
+                return job if job.state in wanted else None
+            return None
+
+        return wait_until(there, timeout, f"job {job_id} to be {' or '.join(wanted)}")
+
+    # --- the instance's own processes ---
+
+    def pid(self, which: str) -> int | None:
+        """The pid of `server`, `agent` or `keeper`, as it wrote it into its lock
+        file.
+        """
+        path = {
+            "server": self.home.lock,
+            "agent": self.home.node / "agent.lock",
+            "keeper": self.home.node / "keeper.lock",
+        }[which]
+        try:
+            pid = int(path.read_text().strip())
+            return pid if psutil.pid_exists(pid) else None
+        except (OSError, ValueError):
+            return None
+
+    def kill(self, *which: str) -> None:
+        """`kill -9`, all found first and then killed at once."""
+        pids = [pid for name in which if (pid := self.pid(name))]
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in pids:
+            wait_until(lambda pid=pid: _gone(pid), what=f"process {pid} to be gone")
+        if "server" in which:
+            # Its last threads let go of the lock a moment after the process has become
+            # a zombie.
+            wait_until(
+                lambda: running_server(self.home) is None,
+                what="the server's lock to be free",
+            )
+
+    def close(self) -> None:
+        """End the jobs, the server, the agent and the keeper, however the test left
+        them.
+        """
+        with suppress(subprocess.TimeoutExpired, OSError):
+            self.run("down", "--running", "cancel", timeout=30)
+        for name in ("keeper", "agent", "server"):
+            self.kill(name)
+        marker = str(self.home.root)
+        for process in psutil.process_iter(["cmdline"]):
+            if any(marker in word for word in process.info["cmdline"] or ()):
+                with suppress(psutil.Error):
+                    process.kill()
+
+
+def _gone(pid: int) -> bool:
+    """Ended, and its locks with it; a zombie that nobody has reaped counts."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@contextmanager
+def make_instance(**environment: str) -> Iterator[TestInstance]:
+    """An instance under a short path (unix sockets want one), ended and removed
+    afterwards.
+    """
+    root = Path(tempfile.mkdtemp(prefix="gy-", dir="/tmp"))
+    instance = TestInstance(root, environment)
+    try:
+        yield instance
+    finally:
+        instance.close()
+        shutil.rmtree(root, ignore_errors=True)

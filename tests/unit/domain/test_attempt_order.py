@@ -1,0 +1,63 @@
+"""The order for a provider, and S2's form of it."""
+
+from dataclasses import replace
+
+from gpuyard.domain.attempt_order import (
+    AttemptOrder,
+    ResumePoint,
+    config_from_order,
+    order_from_config,
+)
+from gpuyard.domain.jobconfig import GpuSpec, JobConfig
+from gpuyard.domain.jobspec import CheckpointSpec
+
+FULL = AttemptOrder(
+    attempt_id="attempt_1",
+    name="train",
+    command=("python3", "train.py"),
+    job_id="job_1",
+    token=3,
+    priority=4,
+    image="pytorch:24.02",
+    stdin=b"input",
+    environment={"A": "b"},
+    volumes={"/data": "/mnt/data"},
+    workdir="/work",
+    workspace="default/corpus",
+    workspace_folder="/workspaces/default/corpus",
+    gpu_spec=GpuSpec(gpu_type="A100", gpu_count=2, vcpus=4, ram_gb=16),
+    spot=True,
+    nodes=2,
+    offer="cloud/a100",
+    node_id="node_1",
+    gpu_uuids=("GPU-a", "GPU-b"),
+    shares_gpus=True,
+    prefetch_group="shape",
+    prefetched=True,
+    timeout_s=90.0,
+    max_silence_s=30.0,
+    grace_s=5.0,
+    checkpoint=CheckpointSpec(path="out/*.pt"),
+    resume_from=ResumePoint("f" * 64, "step-10", True),
+    labels={"team": "vision"},
+)
+
+
+def test_s2s_form_of_an_order_means_the_same_order():
+    config = config_from_order(FULL)
+    assert config.timeout_minutes == 1.5
+    back = order_from_config(config)
+    assert replace(back, provider_options={}) == FULL
+
+
+def test_a_bare_job_config_gets_an_attempt_id_and_runs_on_one_node():
+    order = order_from_config(JobConfig(name="j", command=("true",)))
+    assert order.attempt_id.startswith("attempt_")
+    assert (order.nodes, order.offer, order.node_id, order.gpu_uuids) == (1, "", "", ())
+    assert (order.timeout_s, order.resume_from) == (None, None)
+
+
+def test_options_of_the_owner_are_kept():
+    order = replace(FULL, provider_options={"partition": "gpu"})
+    options = order_from_config(config_from_order(order)).provider_options
+    assert options["partition"] == "gpu"

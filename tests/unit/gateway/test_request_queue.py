@@ -1,0 +1,148 @@
+"""Request queues: whose turn it is, and that no slot is lost or given out twice."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuyard.gateway.request_queue import ModelUnavailableError, Replica, RequestQueues
+
+
+def replica(name: str = "r1", model: str = "a", slots: int = 1) -> Replica:
+    return Replica(name, model, "http://127.0.0.1:1", model, slots)
+
+
+@pytest.fixture
+def queues() -> RequestQueues:
+    return RequestQueues(["a", "b"])
+
+
+pytestmark = pytest.mark.anyio
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_who_comes_first_is_served_first_and_each_slot_once(queues):
+    asking = [asyncio.create_task(queues.acquire("a", 10)) for _ in range(3)]
+    await settle()
+    one = replica(slots=2)
+    queues.put(one)
+    await settle()
+    assert [task.done() for task in asking] == [True, True, False]
+    queues.release(one, 1.5)
+    await settle()
+    assert asking[2].done()
+    assert (one.busy, one.answered, queues.by_model["a"].answering_s) == (2, 1, 1.5)
+
+
+async def test_a_request_that_waits_too_long_is_told_and_leaves_the_queue(queues):
+    with pytest.raises(ModelUnavailableError, match="a was not free within 0"):
+        await queues.acquire("a", 0.0)
+    assert not queues.by_model["a"].waiting
+
+
+async def test_a_client_that_leaves_as_its_turn_comes_gives_the_slot_back(queues):
+    asking = asyncio.create_task(queues.acquire("a", 10))
+    await settle()
+    one = replica()
+    queues.put(one)
+    assert one.busy == 1
+    asking.cancel()
+    await settle()
+    assert asking.cancelled()
+    assert one.busy == 0
+
+
+async def test_all_who_wait_hear_why_a_model_cannot_be(queues):
+    asking = [asyncio.create_task(queues.acquire("a", 10)) for _ in range(2)]
+    await settle()
+    queues.refuse("a", "its server crashes")
+    for task in asking:
+        with pytest.raises(ModelUnavailableError, match="its server crashes"):
+            await task
+
+
+async def test_a_replica_that_drains_gets_nothing_more(queues):
+    one = replica("r1")
+    two = replica("r2")
+    queues.put(one)
+    queues.put(two)
+    one.draining = True
+    assert await queues.acquire("a", 10) is two
+    queues.drop(two)
+    with pytest.raises(ModelUnavailableError):
+        await queues.acquire("a", 0.0)
+
+
+async def test_somebody_hears_of_every_change_that_calls_for_a_decision():
+    heard: list[int] = []
+    queues = RequestQueues(["a"], lambda: heard.append(1))
+    asking = asyncio.create_task(queues.acquire("a", 10))
+    await settle()
+    assert len(heard) == 1  # somebody waits
+    one = replica()
+    queues.put(one)
+    await asking
+    queues.release(one, 0.1)
+    assert len(heard) == 2  # a replica has nothing to do
+
+
+@given(st.lists(st.sampled_from(["ask", "leave", "end", "drop", "put"]), max_size=60))
+def test_no_slot_is_lost_or_given_out_twice(steps):
+    asyncio.run(_play(steps))
+
+
+async def _play(steps: list[str]) -> None:
+    queues = RequestQueues(["a"])
+    number = 0
+    there: list[Replica] = []
+    asking: list[asyncio.Task[Replica]] = []
+    held: list[Replica] = []
+
+    def collect() -> None:
+        for task in [task for task in asking if task.done()]:
+            asking.remove(task)
+            if not task.cancelled():
+                held.append(task.result())
+
+    acts: dict[str, Callable[[], None]] = {
+        "ask": lambda: asking.append(asyncio.create_task(queues.acquire("a", 60))),
+        "leave": lambda: asking.pop(0).cancel() and None if asking else None,
+        "end": lambda: queues.release(held.pop(0), 0.1) if held else None,
+        "drop": lambda: queues.drop(there.pop(0)) if there else None,
+    }
+    for step in steps:
+        if step == "put":
+            number += 1
+            there.append(replica(f"r{number}", slots=1 + number % 3))
+            queues.put(there[-1])
+        else:
+            acts[step]()
+        await settle()
+        collect()
+        for one in there:
+            assert one.busy == held.count(one) <= one.slots
+        if asking:
+            assert not any(one.free for one in there)
+    for task in asking:
+        task.cancel()
+    await settle()
+
+
+async def test_a_replica_that_could_not_be_reached_gets_nothing_until_it_is_well(
+    queues,
+):
+    one = replica()
+    queues.put(one)
+    assert await queues.acquire("a", 10) is one
+    one.suspended = True
+    queues.release(one, None)
+    with pytest.raises(ModelUnavailableError):
+        await queues.acquire("a", 0.0)
+    queues.put(one)
+    assert await queues.acquire("a", 10) is one

@@ -1,0 +1,95 @@
+"""`make style` counts what it says it counts."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scripts import style
+
+SOURCE = '''"""A docstring counts as one token."""
+
+a, b = 1, 2  # a comment counts as none
+c = (  # fmt: skip
+    a,
+)
+
+
+class Thing:
+    @property
+    def double(self):
+        return 2 * self.value
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for package in ("one", "two"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "things.py").write_text(SOURCE)
+    return tmp_path
+
+
+def test_one_file_is_counted(folder: Path) -> None:
+    module = style.count_module(folder / "one" / "things.py")
+    assert module.lines == 12
+    assert module.code_lines == 9
+    # docstring 1, `a, b = 1, 2` 7, `c = (` 3, `a,` 2, `)` 1, `class Thing:` 3,
+    # `@property` 2, `def double(self):` 6, `return 2 * self.value` 6
+    assert module.tokens == 1 + 7 + 3 + 2 + 1 + 3 + 2 + 6 + 6
+    assert module.packed_assignments == 1
+    assert module.fmt_skips == 1
+    assert module.function_lengths == (2,)
+    assert module.class_names == ("Thing",)
+
+
+def test_figures_are_summed_by_package(folder: Path) -> None:
+    modules = style.count_folder(folder)
+    packages = style.by_package(folder, modules)
+    assert list(packages) == ["one", "two"]
+    assert packages["one"] == packages["two"]
+    assert packages["one"].code_lines == 9
+    assert packages["one"].tokens_per_line == round(31 / 9, 2)
+    assert packages["one"].packed_per_1000_lines == round(1000 / 9, 1)
+    assert style.summarise(modules).code_lines == 18
+    assert style.duplicate_class_names(folder, modules) == {
+        "Thing": ["one/things.py", "two/things.py"]
+    }
+
+
+def test_missed_aims_are_named(folder: Path) -> None:
+    figures = style.summarise(style.count_folder(folder))
+    strict = style.Aims(
+        tokens_per_line=3,
+        tokens_per_line_of_a_package=3,
+        function_median=1,
+        function_p90=1,
+    )
+    assert style.missed_aims({"one": figures}, figures, {}, style.Aims()) == []
+    missed = style.missed_aims(
+        {"one": figures}, figures, {"one/things.py": 501}, strict
+    )
+    assert len(missed) == 5
+    assert missed[-1] == "one/things.py has 501 lines (aim: 500)"
+
+
+def test_the_report_is_json_and_a_table(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(style, "SOURCE", folder)
+    assert style.main(["--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["packages"]["one"]["code_lines"] == 9
+    assert len(report["peers"]) == 6
+    (folder / "one" / "long.py").write_text("x = 1\n" * 501)
+    assert style.main([]) == 1
+    printed = capsys.readouterr().out
+    assert "aim, at most" in printed
+    assert "one/long.py has 501 lines (aim: 500)" in printed
+
+
+def test_a_folder_is_counted_alone(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert style.main(["--count", str(folder)]) == 0
+    assert json.loads(capsys.readouterr().out)["code_lines"] == 18
