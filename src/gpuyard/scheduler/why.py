@@ -131,7 +131,7 @@ def _making_room(view: View, promise: Promise) -> Why:
 def _backoff(job: LiveJob, now: float) -> Why:
     rest_s = (job.not_before or now) - now
     return Why(
-        f"It waits before its next attempt, for {format_duration(rest_s)} more.",
+        f"It waits for its next attempt, which may start in {format_duration(rest_s)}.",
         "backoff",
         "it may start then at the earliest; what is in the queue by then is not known",
     )
