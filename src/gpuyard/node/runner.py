@@ -74,9 +74,11 @@ class RunningProgram:
         self._began = time.monotonic()
         self._saved_at = self._began
         self._look_at = self._began
+        self._folder = Path()
 
     def start(self, folder: Path) -> None:
         """Start it; OSError when that fails."""
+        self._folder = folder
         stdin: Any = subprocess.DEVNULL
         if self.order.get("stdin"):
             stdin = (folder / "stdin").open("rb")
@@ -118,6 +120,22 @@ class RunningProgram:
             self.send(_signal_number(name))
             self._term_at += self._grace_s
 
+    def _shares_listen(self) -> bool:
+        """False while one of its shares is so new that a signal would end it."""
+        if self.order["share"] == self.order["command"]:
+            return True  # there are no shares
+        shares = int(os.environ.get("SLURM_NNODES", "1"))
+        return len(list(self._folder.glob("listens-*"))) >= shares
+
+    def ask_to_save(self, number: int) -> None:
+        """Send a signal to each of its processes that it would not end."""
+        assert self._process is not None
+        pid = self._process.pid
+        for each in [pid, *_descendants(pid)]:
+            if _outlives(each, number):
+                with suppress(OSError):
+                    os.kill(each, number)
+
     def tick(self) -> None:
         """Do what is due: end it at its timeout, ask it to save, send TERM or KILL."""
         now = time.monotonic()
@@ -127,9 +145,10 @@ class RunningProgram:
         if timeout_s and now - self._began >= timeout_s:
             self.stop("timed_out")
         save_due = every_s and now - self._saved_at >= every_s
-        if name and save_due and not self.stop_reason:
+        may_be_asked = not self.stop_reason and self._shares_listen()
+        if name and save_due and may_be_asked:
             self._saved_at = now
-            self.send(_signal_number(name))
+            self.ask_to_save(_signal_number(name))
         if self._term_at is not None and now >= self._term_at:
             self.send(signal.SIGTERM)
             self._term_at = None
@@ -278,6 +297,7 @@ def share(folder: Path) -> int:
     save_signal = order["checkpoint"].get("signal")
     passed_on: Set[int] = {_signal_number(save_signal)} if save_signal else set()
     signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
+    (folder / "listens-{NODE_RANK}".format(**order["environment"])).touch()
     job = RunningProgram(order, None)
     try:
         job.start(folder)
@@ -309,7 +329,7 @@ def follow(
         elif passed_on is None:
             job.stop(*_stop_reason(folder, job))
         elif received.si_signo in passed_on:
-            job.send(received.si_signo)
+            job.ask_to_save(received.si_signo)
         elif received.si_signo != signal.SIGUSR1:
             job.stop("passed on", may_save=False)
     # A signal to the whole job may end the program before it arrives here.
@@ -455,6 +475,16 @@ def _remove(path: Path) -> None:
 
 def _signal_number(name: str) -> int:
     return int(getattr(signal, name if name.startswith("SIG") else "SIG" + name))
+
+
+def _outlives(pid: int, number: int) -> bool:
+    """True if the process catches, blocks or ignores the signal."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    masks = re.findall(r"Sig(?:Blk|Ign|Cgt):\s*([0-9a-f]+)", status)
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
 
 
 def _descendants(root: int) -> List[int]:

@@ -4,6 +4,7 @@ there.
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -112,12 +113,26 @@ def test_one_that_takes_too_long_is_asked_to_save_then_ended(tmp_path: Path) -> 
             sys.executable,
             "-c",
             code,
-            timeout_s=1,
+            timeout_s=3,
             checkpoint={"signal": "USR1"},
         )
     )
     assert (end["exit_code"], end["reason"]) == (-signal.SIGKILL, "timed_out")
     assert (tmp_path / "log").read_text() == "saving\n"
+
+
+def test_a_program_is_asked_to_save_only_once_it_can_hear_it(tmp_path: Path) -> None:
+    code = (
+        "import signal, sys, time\n"
+        "time.sleep(0.5)\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(print('saved')))\n"
+        "while True: time.sleep(0.05)"
+    )
+    checkpoint = {"signal": "USR1", "every_s": 0.05}
+    wrapped = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)}; echo after"
+    end = end_of(lay(tmp_path, "sh", "-c", wrapped, checkpoint=checkpoint))
+    assert (end["exit_code"], end["reason"]) == (0, "")
+    assert (tmp_path / "log").read_text() == "saved\nafter\n"
 
 
 @pytest.mark.parametrize("word", [None, {"reason": "cancelled", "checkpoint": False}])
@@ -221,6 +236,6 @@ def test_where_no_signal_comes_it_looks_for_a_word_and_minds_its_limit(
     assert json.loads((told / "exit.json").read_text())["reason"] == "cancelled"
     assert (told / "log").read_text() == "here\n"
     (tmp_path / "near").mkdir()
-    near = lay(tmp_path / "near", sys.executable, "-c", code, **order, limit_s=81)
+    near = lay(tmp_path / "near", sys.executable, "-c", code, **order, limit_s=83)
     assert end_of(near)["reason"] == "preempted", "it can go on from what it saves"
     assert (near / "log").read_text() == "here\nsaved\n"

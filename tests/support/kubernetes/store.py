@@ -176,20 +176,20 @@ class Store:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._pulse.wait(), within_s)
 
-    @contextmanager
-    def listen(self, plural: str, since: int) -> Iterator[asyncio.Queue[Change | None]]:
+    def listen(self, plural: str, since: int) -> asyncio.Queue[Change | None]:
         """All changes after a version, of every kind from now on; None: the server ends
-        the watch.
+        the watch. `stop_listening` ends it.
         """
         queue: asyncio.Queue[Change | None] = asyncio.Queue()
         for change in self._history:
             if change.version > since and change.plural == plural:
                 queue.put_nowait(change)
         self._listeners.add(queue)
-        try:
-            yield queue
-        finally:
-            self._listeners.discard(queue)
+        return queue
+
+    def stop_listening(self, queue: asyncio.Queue[Change | None]) -> None:
+        """Put no more changes into a queue of `listen`."""
+        self._listeners.discard(queue)
 
     def end_watches(self) -> None:
         for queue in self._listeners:

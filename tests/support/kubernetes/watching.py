@@ -115,40 +115,66 @@ class Reader:
             if self.options.gone_as_http:
                 raise refusal
             return _refused(refusal)
-        return self._stream(kind, target.space, test, since, query)
+        # At once: what changes before the answer begins belongs to the watch, too.
+        begin = since or self.store.version
+        queue = self.store.listen(kind.plural, begin)
+        present = () if since else self.store.all(kind.plural, target.space)
+        first = [_line("ADDED", obj) for obj in present if test(obj)]
+        selected = Selected(kind, target.space, test)
+        return self._stream(selected, queue, begin, first, query)
 
     async def _stream(
-        self, kind: Kind, space: str | None, test: Test, since: int, query: Query
+        self,
+        selected: "Selected",
+        queue: asyncio.Queue[Change | None],
+        version: int,
+        first: list[bytes],
+        query: Query,
     ) -> AsyncIterator[bytes]:
         limit = float(query.get("timeoutSeconds") or 0) or 1800.0
         end = time.monotonic() + limit
         bookmarks = query.get("allowWatchBookmarks") in ("true", "True", "1")
-        version = since or self.store.version
-        with self.store.listen(kind.plural, version) as queue:
-            for obj in self.store.all(kind.plural, space) if not since else ():
-                if test(obj):
-                    yield _line("ADDED", obj)
+        kind = selected.kind
+        try:
+            for line in first:
+                yield line
             while (left := end - time.monotonic()) > 0:
                 try:
                     change = await asyncio.wait_for(
                         queue.get(), min(left, self.options.bookmark_s)
                     )
                 except TimeoutError:
-                    version = self.store.version
-                    if bookmarks:
+                    if bookmarks and queue.empty():
+                        version = self.store.version
                         yield _bookmark(kind, version)
                     continue
                 if change is None:
                     return
                 version = max(version, change.version)
-                if change.plural == kind.plural and (
-                    space is None or namespace(change.obj) == space
-                ):
-                    line = _shown(change, test)
-                    if line:
-                        yield line
+                line = selected.line_of(change)
+                if line:
+                    yield line
             if bookmarks:
                 yield _bookmark(kind, version)
+        finally:
+            self.store.stop_listening(queue)
+
+
+@dataclass(frozen=True)
+class Selected:
+    """Which objects a watch shows."""
+
+    kind: Kind
+    space: str | None
+    test: Test
+
+    def line_of(self, change: Change) -> bytes:
+        """The line about a change; empty when it shows none of these objects."""
+        if change.plural != self.kind.plural:
+            return b""
+        if self.space is not None and namespace(change.obj) != self.space:
+            return b""
+        return _shown(change, self.test)
 
 
 def _test(kind: Kind, query: Query) -> Test:
