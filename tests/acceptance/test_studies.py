@@ -141,6 +141,20 @@ def write_settings(folder: Path, python: Path, count: int, baseline: str = "") -
     )
 
 
+def hold(folder: Path, python: Path, strategy: str) -> Path:
+    """Let one strategy's processes wait until the returned file is there."""
+    go = folder / "go"
+    held = folder / "held-python"
+    held.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in *{strategy}*) until [ -e "{go}" ]; do sleep 0.1; done ;; esac\n'
+        f'exec "{python}" "$@"\n'
+    )
+    held.chmod(0o755)
+    write_settings(folder, held, 4)
+    return go
+
+
 def tables(folder: Path) -> dict[str, dict[str, list[int]]]:
     """The token ids of each prompt, by strategy, as the results' table has them."""
     import pyarrow.parquet as pq
@@ -348,6 +362,7 @@ def test_a_strategy_that_fails_stops_no_other_and_resume_completes_it(
     instance: TestInstance, slurm: SlurmCluster, fast_trainer_python: Path
 ) -> None:
     folder = make_study(instance, fast_trainer_python, count=4)
+    go = hold(folder, fast_trainer_python, "tiny_pp4_tp1")
     study = instance.popen("study", "run", str(folder))
     wait_until(
         lambda: newest(folder, "tiny_pp4_tp1").get("state") == "running",
@@ -366,6 +381,7 @@ def test_a_strategy_that_fails_stops_no_other_and_resume_completes_it(
         assert second[-1]["reason"]
     finally:
         slurm.start_node("node3")
+        go.touch()
     others = {
         entry["strategy_id"]: entry["status"] for entry in entries(instance, folder)
     }
@@ -380,13 +396,7 @@ def test_one_run_at_a_time_and_ctrl_c_leaves_its_job_to_slurm(
     instance: TestInstance, fast_trainer_python: Path
 ) -> None:
     folder = make_study(instance, fast_trainer_python, count=4)
-    waits = folder / "waits.sh"
-    waits.write_text(
-        f'#!/bin/sh\nuntil [ -e "{folder}/go" ]; do sleep 0.1; done\n'
-        f'exec "{fast_trainer_python}" "$@"\n'
-    )
-    waits.chmod(0o755)
-    write_settings(folder, waits, 4)
+    go = hold(folder, fast_trainer_python, STRATEGIES[0])
     study = instance.popen("study", "run", str(folder))
     wait_until(
         lambda: newest(folder, STRATEGIES[0]).get("status") == "SUBMITTED",
@@ -401,6 +411,6 @@ def test_one_run_at_a_time_and_ctrl_c_leaves_its_job_to_slurm(
     study.send_signal(signal.SIGINT)
     said, _ = study.communicate(timeout=60)
     assert (study.returncode, "`gpuyard study resume` goes on" in said) == (130, True)
-    (folder / "go").touch()
+    go.touch()
     (job,) = instance.json("jobs")["items"]
     assert instance.wait(job["id"]).state == "completed"

@@ -17,7 +17,7 @@ _LOW_DISK_GB = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class CheckResult:
+class CheckupResult:
     """One check: what was looked at, whether it is in order, what was found, what to
     do.
     """
@@ -32,10 +32,10 @@ class CheckResult:
         return asdict(self)
 
 
-def examine() -> list[CheckResult]:
+def examine() -> list[CheckupResult]:
     """Every check, in the order in which they depend on each other."""
     home = Home.find()
-    checks: tuple[Callable[[Home], CheckResult], ...] = (
+    checks: tuple[Callable[[Home], CheckupResult], ...] = (
         _python,
         _settings,
         _home,
@@ -49,9 +49,9 @@ def examine() -> list[CheckResult]:
     return [check(home) for check in checks]
 
 
-def _python(_home: Home) -> CheckResult:
+def _python(_home: Home) -> CheckupResult:
     ok = sys.version_info >= (3, 11) and sys.platform == "linux"
-    return CheckResult(
+    return CheckupResult(
         "python",
         ok,
         f"{platform.python_version()} on {sys.platform}",
@@ -59,19 +59,19 @@ def _python(_home: Home) -> CheckResult:
     )
 
 
-def _settings(home: Home) -> CheckResult:
+def _settings(home: Home) -> CheckupResult:
     from gpuyard.config.settings import load_settings
 
     try:
         load_settings(home)
     except GpuyardError as error:
-        return CheckResult("settings", False, str(error), "correct the setting")
-    return CheckResult(
+        return CheckupResult("settings", False, str(error), "correct the setting")
+    return CheckupResult(
         "settings", True, str(home.settings) if home.settings.exists() else "defaults"
     )
 
 
-def _home(home: Home) -> CheckResult:
+def _home(home: Home) -> CheckupResult:
     folder = next(path for path in (home.root, *home.root.parents) if path.exists())
     fault = (
         "is not a folder"
@@ -80,7 +80,7 @@ def _home(home: Home) -> CheckResult:
         if os.access(folder, os.W_OK)
         else "is not writable"
     )
-    return CheckResult(
+    return CheckupResult(
         "home",
         not fault,
         str(home.root),
@@ -88,17 +88,17 @@ def _home(home: Home) -> CheckResult:
     )
 
 
-def _filesystem(home: Home) -> CheckResult:
+def _filesystem(home: Home) -> CheckupResult:
     from gpuyard.config.netfs import network_filesystem
 
     kind = network_filesystem(home.ledger)
     remedy = (
         "SQLite can lose data there: set GPUYARD_HOME to a local disk" if kind else ""
     )
-    return CheckResult("file system", kind is None, kind or "local", remedy)
+    return CheckupResult("file system", kind is None, kind or "local", remedy)
 
 
-def _disk(home: Home) -> CheckResult:
+def _disk(home: Home) -> CheckupResult:
     folder = next(path for path in (home.root, *home.root.parents) if path.exists())
     free_gb = shutil.disk_usage(folder).free / 1e9
     kept = {
@@ -108,7 +108,7 @@ def _disk(home: Home) -> CheckResult:
     found = f"{free_gb:.1f} GB free; kept: " + ", ".join(
         f"{name} {gb:.2f} GB" for name, gb in kept.items()
     )
-    return CheckResult(
+    return CheckupResult(
         "disk",
         free_gb > _LOW_DISK_GB,
         found,
@@ -123,7 +123,7 @@ def _folder_gb(folder: Any) -> float:
     )
 
 
-def _gpus(_home: Home) -> CheckResult:
+def _gpus(_home: Home) -> CheckupResult:
     from gpuyard.devices.discovery import discover
 
     found = discover()
@@ -133,7 +133,7 @@ def _gpus(_home: Home) -> CheckResult:
     )
     lost = "; ".join(gpu.reason for gpu in found.lost)
     ok = found.problem is None and not found.lost
-    return CheckResult(
+    return CheckupResult(
         "GPUs",
         ok,
         f"{names} by {found.source}" if found.gpus else names,
@@ -141,18 +141,18 @@ def _gpus(_home: Home) -> CheckResult:
     )
 
 
-def _server(home: Home) -> CheckResult:
+def _server(home: Home) -> CheckupResult:
     from gpuyard.client.connection import running_server
 
     address = running_server(home)
-    return CheckResult(
+    return CheckupResult(
         "server",
         True,
         address.url if address else "not running; the first command starts it",
     )
 
 
-def _storage(home: Home) -> CheckResult:
+def _storage(home: Home) -> CheckupResult:
     """Only the server is asked: the credentials of a bucket are in its environment and
     need not be in ours.
     """
@@ -161,12 +161,12 @@ def _storage(home: Home) -> CheckResult:
     from gpuyard.client.connection import running_server
 
     if running_server(home) is None:
-        return CheckResult("storage", True, "not looked at: the server does that")
+        return CheckupResult("storage", True, "not looked at: the server does that")
     try:
         with connect(start=False) as client:
             found = client.call(calls.storage())
     except GpuyardError as error:
-        return CheckResult(
+        return CheckupResult(
             "storage", False, str(error), f"see {home.logs / 'server.log'}"
         )
     if found["problem"]:
@@ -174,26 +174,26 @@ def _storage(home: Home) -> CheckResult:
             "checkpoints cannot be kept: see [storage] in the settings, and the"
             " server's environment"
         )
-        return CheckResult("storage", False, str(found["problem"]), remedy)
-    return CheckResult("storage", True, str(found["place"]))
+        return CheckupResult("storage", False, str(found["problem"]), remedy)
+    return CheckupResult("storage", True, str(found["place"]))
 
 
-def _agent(home: Home) -> CheckResult:
+def _agent(home: Home) -> CheckupResult:
     from gpuyard.cli.session import connect
     from gpuyard.client import calls
     from gpuyard.client.connection import running_server
 
     if running_server(home) is None:
-        return CheckResult("agent", True, "not running; starts with the server")
+        return CheckupResult("agent", True, "not running; starts with the server")
     try:
         with connect(start=False) as client:
             found = client.call(calls.listing("providers"))
     except GpuyardError as error:
-        return CheckResult(
+        return CheckupResult(
             "agent", False, str(error), f"see {home.logs / 'server.log'}"
         )
     health = next(item for item in found if item["name"] == "local")
     ok = health["status"] == "healthy"
-    return CheckResult(
+    return CheckupResult(
         "agent", ok, health["status"], "" if ok else f"see {home.logs / 'node.log'}"
     )

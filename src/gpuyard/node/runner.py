@@ -44,6 +44,9 @@ _SCAN_S = 1.0
 _FOLDER_QUIET_S = 2.0
 _KEPT = 3
 _STEP = re.compile(r"(?i)(?:step|iter|ckpt|checkpoint|epoch)[-_=]?(\d{1,15})(?!\d)")
+# The first runner writes this file when the shares shall save: a signal by srun would
+# also reach processes that it ends.
+_SAVE = "save.json"
 _UNFINISHED = (".tmp", ".partial", ".incomplete")
 # An external queue ends a job with one of these: USR1 leaves time to save, TERM has a
 # deadline of its own.
@@ -74,6 +77,7 @@ class RunningProgram:
         self._began = time.monotonic()
         self._saved_at = self._began
         self._look_at = self._began
+        self._asked_at: Optional[Tuple[float, int]] = None
         self._folder = Path()
 
     def start(self, folder: Path) -> None:
@@ -120,21 +124,32 @@ class RunningProgram:
             self.send(_signal_number(name))
             self._term_at += self._grace_s
 
-    def _shares_listen(self) -> bool:
-        """False while one of its shares is so new that a signal would end it."""
-        if self.order["share"] == self.order["command"]:
-            return True  # there are no shares
-        shares = int(os.environ.get("SLURM_NNODES", "1"))
-        return len(list(self._folder.glob("listens-*"))) >= shares
-
-    def ask_to_save(self, number: int) -> None:
-        """Send a signal to each of its processes that it would not end."""
+    def ask_to_save(self) -> None:
+        """Ask each share, or else each process that the signal would not end."""
+        if self._leads_shares():
+            _write(self._folder / _SAVE, {"at": time.time()})
+            return
         assert self._process is not None
+        number = _signal_number(self.checkpoint["signal"])
         pid = self._process.pid
         for each in [pid, *_descendants(pid)]:
             if _outlives(each, number):
                 with suppress(OSError):
                     os.kill(each, number)
+
+    def _leads_shares(self) -> bool:
+        return bool(self.order["share"] != self.order["command"])
+
+    def must_save(self) -> bool:
+        """In a share: True once after each time that the first runner asks."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + _SCAN_S
+        asked_at = _look(self._folder / _SAVE)
+        is_new = asked_at is not None and asked_at != self._asked_at
+        self._asked_at = asked_at
+        return is_new
 
     def tick(self) -> None:
         """Do what is due: end it at its timeout, ask it to save, send TERM or KILL."""
@@ -145,10 +160,9 @@ class RunningProgram:
         if timeout_s and now - self._began >= timeout_s:
             self.stop("timed_out")
         save_due = every_s and now - self._saved_at >= every_s
-        may_be_asked = not self.stop_reason and self._shares_listen()
-        if name and save_due and may_be_asked:
+        if name and save_due and not self.stop_reason:
             self._saved_at = now
-            self.ask_to_save(_signal_number(name))
+            self.ask_to_save()
         if self._term_at is not None and now >= self._term_at:
             self.send(signal.SIGTERM)
             self._term_at = None
@@ -297,7 +311,6 @@ def share(folder: Path) -> int:
     save_signal = order["checkpoint"].get("signal")
     passed_on: Set[int] = {_signal_number(save_signal)} if save_signal else set()
     signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
-    (folder / "listens-{NODE_RANK}".format(**order["environment"])).touch()
     job = RunningProgram(order, None)
     try:
         job.start(folder)
@@ -324,12 +337,14 @@ def follow(
             checkpoints.scan()
         received = signal.sigtimedwait(awaited, 0.05 if job.stop_reason else 0.2)
         if received is None or received.si_signo == signal.SIGCHLD:
+            if passed_on and job.must_save():
+                job.ask_to_save()
             if job.must_stop(folder):
                 job.stop(*_stop_reason(folder, job))
         elif passed_on is None:
             job.stop(*_stop_reason(folder, job))
         elif received.si_signo in passed_on:
-            job.ask_to_save(received.si_signo)
+            job.ask_to_save()
         elif received.si_signo != signal.SIGUSR1:
             job.stop("passed on", may_save=False)
     # A signal to the whole job may end the program before it arrives here.

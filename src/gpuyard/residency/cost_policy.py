@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gpuyard.residency.fleet import Demand, Fleet, FleetResident, Phase, Task
+from gpuyard.residency.fleet import Demand, Fleet, FleetResident, Phase, WaitingTask
 from gpuyard.residency.policies import (
     ANSWER_S,
     GANG_WAIT_S,
@@ -176,7 +176,7 @@ class CostPolicy:
         late_s = max((_late_s(fleet, model) for model in fleet.demand), default=0.0)
         return now >= _stuck_since(fleet, fleet.scripts[0]) + late_s
 
-    def _make_room(self, fleet: Fleet, task: Task, now: float) -> Action | None:
+    def _make_room(self, fleet: Fleet, task: WaitingTask, now: float) -> Action | None:
         """Unload a model for a stuck task that has waited long enough: an idle one, or
         later a busy one.
         """
@@ -209,7 +209,7 @@ class CostPolicy:
         return DrainResident(gone.model, gone.gpu.id)
 
     def _make_room_for_gang(
-        self, fleet: Fleet, task: Task, now: float
+        self, fleet: Fleet, task: WaitingTask, now: float
     ) -> Action | None:
         """Clear GPUs for a gang. Idle models leave as for any model; busy ones when the
         gang is late.
@@ -302,7 +302,7 @@ class CostPolicy:
         return gone if is_silent or load <= serving - 1 else None
 
 
-def _stuck_tasks(fleet: Fleet, no_room: Sequence[str]) -> list[Task]:
+def _stuck_tasks(fleet: Fleet, no_room: Sequence[str]) -> list[WaitingTask]:
     """The first request of each model that found no room and has no resident, and the
     first script if none runs.
     """
@@ -322,7 +322,7 @@ def _waiting_since(demand: Demand) -> float:
     return demand.waiting[0].arrived_at if demand.waiting else math.inf
 
 
-def _stuck_since(fleet: Fleet, task: Task) -> float:
+def _stuck_since(fleet: Fleet, task: WaitingTask) -> float:
     """Since when the task has waited while no other of its kind was served."""
     if task.name in fleet.demand:
         return task.arrived_at

@@ -103,7 +103,7 @@ class FleetGpu:
 
 
 @dataclass(slots=True)
-class Task:
+class WaitingTask:
     """A request or script that waits since `arrived_at`. `name`: the model or the
     script.
     """
@@ -119,12 +119,12 @@ class Demand:
     arrived; how many were answered, and how many seconds that took.
     """
 
-    waiting: deque[Task] = field(default_factory=deque[Task])
+    waiting: deque[WaitingTask] = field(default_factory=deque[WaitingTask])
     arrivals: deque[float] = field(default_factory=deque[float])
     answered: int = 0
     answering_s: float = 0.0
 
-    def add(self, task: Task, keep_s: float) -> None:
+    def add(self, task: WaitingTask, keep_s: float) -> None:
         """Add a request. Arrivals older than `keep_s` seconds are forgotten."""
         self.waiting.append(task)
         self.arrivals.append(task.arrived_at)
@@ -181,7 +181,7 @@ class Fleet:
     pinned_gpus: frozenset[str] = frozenset()
 
     demand: dict[str, Demand] = field(default_factory=dict[str, Demand])
-    scripts: deque[Task] = field(default_factory=deque[Task])
+    scripts: deque[WaitingTask] = field(default_factory=deque[WaitingTask])
     last_script_ended_at: float = 0.0
 
     scripts_ended: int = 0

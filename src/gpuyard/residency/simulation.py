@@ -13,7 +13,14 @@ from typing import Any
 
 from gpuyard.residency.cost_policy import CostPolicy
 from gpuyard.residency.demand_forecast import DemandForecast
-from gpuyard.residency.fleet import Demand, Fleet, FleetGpu, FleetResident, Phase, Task
+from gpuyard.residency.fleet import (
+    Demand,
+    Fleet,
+    FleetGpu,
+    FleetResident,
+    Phase,
+    WaitingTask,
+)
 from gpuyard.residency.item_assignment import longest_first, round_robin, serial_tails
 from gpuyard.residency.policies import (
     Action,
@@ -193,7 +200,7 @@ class _Simulator:
 
     def _arrive(self, arrival: Arrival) -> None:
         self._unfinished += 1
-        task = Task(self._number, arrival.name, self._now)
+        task = WaitingTask(self._number, arrival.name, self._now)
         self._number += 1
         self._durations[task.id] = arrival.duration_s
         if arrival.name in self._workload.models:
@@ -215,7 +222,7 @@ class _Simulator:
                 answered_at = self._now + self._durations[task.id]
                 self._at(answered_at, self._answered, resident, task)
 
-    def _answered(self, resident: FleetResident, task: Task) -> None:
+    def _answered(self, resident: FleetResident, task: WaitingTask) -> None:
         self._is_ready(resident)
         self._fleet.demand[task.name].note_answer(self._durations.pop(task.id))
         self._result.llm.append(self._now - task.arrived_at)
@@ -226,14 +233,14 @@ class _Simulator:
         resident.since = self._now
         resident.used_at = self._now
 
-    def _run_script(self, gpu: FleetGpu, task: Task) -> None:
+    def _run_script(self, gpu: FleetGpu, task: WaitingTask) -> None:
         gpu.worker = task.name
         self._switch(task.name, Switch.BOOT, self._worker_booted, gpu, task)
 
-    def _worker_booted(self, gpu: FleetGpu, task: Task) -> None:
+    def _worker_booted(self, gpu: FleetGpu, task: WaitingTask) -> None:
         self._at(self._now + self._durations[task.id], self._script_ended, gpu, task)
 
-    def _script_ended(self, gpu: FleetGpu, task: Task) -> None:
+    def _script_ended(self, gpu: FleetGpu, task: WaitingTask) -> None:
         self._fleet.scripts_ended += 1
         self._fleet.last_script_ended_at = self._now
         self._fleet.scripts_run_s += self._durations.pop(task.id)

@@ -11,7 +11,14 @@ from gpuyard.controller.core import Core
 from gpuyard.domain.models import ModelSpec
 from gpuyard.domain.shape import Shape
 from gpuyard.gateway.request_queue import RequestQueues
-from gpuyard.residency.fleet import Demand, Fleet, FleetGpu, FleetResident, Phase, Task
+from gpuyard.residency.fleet import (
+    Demand,
+    Fleet,
+    FleetGpu,
+    FleetResident,
+    Phase,
+    WaitingTask,
+)
 from gpuyard.resource_manager.learned_timings import LearnedTimings
 from gpuyard.resource_manager.resident import Resident
 from gpuyard.scheduler.fitting import allowed, suitable_devices
@@ -185,7 +192,7 @@ class FleetSnapshot:
             if not fleet.allowed_gpus[name] - fleet.pinned_gpus:
                 continue  # no model may make room for it
             waited_s = max(utc - job.created_at, 0.0)
-            task = Task(0, name, now - waited_s)
+            task = WaitingTask(0, name, now - waited_s)
             need = job.shape.gpus * job.shape.nodes
             if need > 1 and not gpus_are_reserved:
                 free = fleet.gpus_with_room(name)
@@ -211,9 +218,11 @@ class FleetSnapshot:
 
     def _demand(self, model: str, is_failing: bool) -> Demand:
         queue = self._request_queues.by_model[model]
-        waiting = deque[Task]()
+        waiting = deque[WaitingTask]()
         if not is_failing:
-            waiting.extend(Task(0, model, request.since) for request in queue.waiting)
+            waiting.extend(
+                WaitingTask(0, model, request.since) for request in queue.waiting
+            )
         return Demand(waiting, queue.arrivals, queue.answered, queue.answering_s)
 
 

@@ -9,7 +9,7 @@ from gpuyard.storage.place import in_background, problem_of
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import Context, call
 from gpuyard.verification.prompts import LOST, read_blob, split_file
-from gpuyard.verification.records.events import EventKind, EventSubtype
+from gpuyard.verification.records.events import EventSubtype, PipelineEventKind
 from gpuyard.verification.records.samples import TakenSample
 
 Files = Mapping[str, tuple[str, ...] | OSError]
@@ -56,7 +56,7 @@ async def take_samples(
         # A sample that is taken but cannot be read is lost, so take none.
         await call(
             context.records.event,
-            EventKind.BATCH,
+            PipelineEventKind.BATCH,
             EventSubtype.ERROR_DOWNLOADING,
             cls,
             batch=batch_id,
@@ -68,7 +68,7 @@ async def take_samples(
         short = {"batch": batch_id, "wanted": count, "ready": len(rows)}
         await call(
             context.records.event,
-            EventKind.BATCH,
+            PipelineEventKind.BATCH,
             EventSubtype.INSUFFICIENT_PROMPTS,
             cls,
             **short,
@@ -88,7 +88,7 @@ async def take_samples(
             }
             await call(
                 context.records.event,
-                EventKind.BATCH,
+                PipelineEventKind.BATCH,
                 EventSubtype.ERROR_DOWNLOADING,
                 cls,
                 **faulty,

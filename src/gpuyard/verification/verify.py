@@ -31,7 +31,7 @@ from gpuyard.verification.database import DatabaseError
 from gpuyard.verification.executors import Executor
 from gpuyard.verification.pipelines.dispatcher import PIPELINES, Dispatcher
 from gpuyard.verification.pipelines.step import StepOutcome
-from gpuyard.verification.records.events import EventKind
+from gpuyard.verification.records.events import PipelineEventKind
 from gpuyard.verification.records.executors import ExecutorRecord
 from gpuyard.verification.session import Session, with_policy
 from gpuyard.verification.settlement import Settlement, forget_evidence, lock_of
@@ -171,7 +171,9 @@ async def prepare(session: Session, cls: Class, count: int, say: Say) -> None:
     )
     dispatcher = Dispatcher(small.context, [cls])
     steps = [
-        pipeline for pipeline in PIPELINES if pipeline.kind is not EventKind.EVICTION
+        pipeline
+        for pipeline in PIPELINES
+        if pipeline.kind is not PipelineEventKind.EVICTION
     ]
     turns = 0
     idle = 0

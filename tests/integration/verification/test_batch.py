@@ -33,7 +33,7 @@ from gpuyard.verification.protocol import (
     parse,
 )
 from gpuyard.verification.records import Records
-from gpuyard.verification.records.events import EventKind, EventSubtype
+from gpuyard.verification.records.events import EventSubtype, PipelineEventKind
 from gpuyard.verification.settlement import keep_evidence
 from gpuyard.verification.solver.messages import pieces
 from gpuyard.verification.solver.probe import nonce_of
@@ -99,7 +99,9 @@ async def test_a_class_that_is_short_of_samples_is_left_out_alone(
         check.executor.name for check in checks if check.executor.gpu_class is B
     ] == ["b"]
     assert len(checks) == 37, "three workloads of twelve, and b's"
-    (event,) = [one for one in context.records.events() if one.kind == EventKind.BATCH]
+    (event,) = [
+        one for one in context.records.events() if one.kind == PipelineEventKind.BATCH
+    ]
     assert (event.subtype, event.gpu_class) == (EventSubtype.INSUFFICIENT_PROMPTS, A)
 
 

@@ -16,7 +16,7 @@ from gpuyard.verification.pipelines.eviction import evict
 from gpuyard.verification.pipelines.step import StepOutcome
 from gpuyard.verification.prompts import keep_files
 from gpuyard.verification.records import Records
-from gpuyard.verification.records.events import DAY_S, EventKind, EventSubtype
+from gpuyard.verification.records.events import DAY_S, EventSubtype, PipelineEventKind
 from tests.support.verification import (
     SMALL,
     A,
@@ -69,10 +69,10 @@ async def test_each_step_has_its_own_schedule(
 def test_the_schedules_and_limits_are_the_policys():
     every_s = {pipeline.kind: pipeline.every_s(SMALL) for pipeline in PIPELINES}
     assert every_s == {
-        EventKind.GENERATION: 300,
-        EventKind.SAMPLING: 1800,
-        EventKind.ANSWERING: 300,
-        EventKind.EVICTION: 3600,
+        PipelineEventKind.GENERATION: 300,
+        PipelineEventKind.SAMPLING: 1800,
+        PipelineEventKind.ANSWERING: 300,
+        PipelineEventKind.EVICTION: 3600,
     }
     assert ANSWERING.limit_s(SMALL, B) == 300
     for cls, traits in TRAITS.items():
@@ -100,7 +100,8 @@ async def test_a_step_that_hangs_is_stopped_and_tried_again(
         )
         clock.advance(15)
         assert (
-            not records.lease(f"{EventKind.GENERATION} {B}", "other", 1) or turn.done()
+            not records.lease(f"{PipelineEventKind.GENERATION} {B}", "other", 1)
+            or turn.done()
         )
     assert await asyncio.wait_for(turn, 10) is StepOutcome.FAILED
     assert records.events(B)[-1].data["reason"] == "took longer than 1800 s"
@@ -141,7 +142,7 @@ async def test_a_database_that_is_gone_ends_a_turn_and_not_the_dispatcher(
     records.database._engine = None  # type: ignore[assignment]
     assert set((await dispatcher.once(B)).values()) == {StepOutcome.FAILED}
     (records.database._engine,) = hidden
-    assert (await dispatcher.once(B))[EventKind.GENERATION] is StepOutcome.DONE
+    assert (await dispatcher.once(B))[PipelineEventKind.GENERATION] is StepOutcome.DONE
 
 
 async def test_what_is_old_is_removed_with_its_files(
@@ -224,8 +225,8 @@ async def test_rows_stay_until_their_files_are_gone(
 async def test_old_events_are_removed(
     context: Context, records: Records, clock: HandClock
 ):
-    records.event(EventKind.SAMPLING, EventSubtype.SKIPPED, B)
-    records.event(EventKind.SAMPLING, EventSubtype.SKIPPED, A)
+    records.event(PipelineEventKind.SAMPLING, EventSubtype.SKIPPED, B)
+    records.event(PipelineEventKind.SAMPLING, EventSubtype.SKIPPED, A)
     clock.advance(30 * DAY_S + 1)
     assert await evict(context, B) is StepOutcome.DONE
     assert [event.gpu_class for event in records.events()] == [

@@ -15,7 +15,7 @@ from gpuyard.verification.database import Database
 from gpuyard.verification.metrics import ClassFigures, figures
 from gpuyard.verification.pipelines.dispatcher import PIPELINES, Dispatcher
 from gpuyard.verification.records import Records
-from gpuyard.verification.records.events import EventKind, EventSubtype
+from gpuyard.verification.records.events import EventSubtype, PipelineEventKind
 from tests.support.verification import A, B, BrokenStore, LocalTrusted, make_context
 from tests.support.wait import eventually
 
@@ -145,7 +145,9 @@ async def test_sound_classes_of_different_size_fill_side_by_side(
     dispatcher = Dispatcher(context, [A, B])
     for _ in range(4):
         outcomes = await asyncio.gather(dispatcher.once(A), dispatcher.once(B))
-    assert [set(one) for one in outcomes] == [set(EventKind) - {EventKind.BATCH}] * 2
+    assert [set(one) for one in outcomes] == [
+        set(PipelineEventKind) - {PipelineEventKind.BATCH}
+    ] * 2
     taken = await take_samples_by_class(
         context, {A: 12, B: 12}, records.new_batch("me")
     )

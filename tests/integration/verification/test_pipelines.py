@@ -22,7 +22,7 @@ from gpuyard.verification.pipelines.generation import generate
 from gpuyard.verification.pipelines.sampling import sample
 from gpuyard.verification.pipelines.step import StepOutcome
 from gpuyard.verification.records import Records
-from gpuyard.verification.records.events import EventKind, PipelineEvent
+from gpuyard.verification.records.events import PipelineEvent, PipelineEventKind
 from gpuyard.verification.tables import prompts, samples, series
 from gpuyard.verification.trusted_executor import TrustedExecutor
 from tests.support.verification import (
@@ -54,7 +54,9 @@ def context(
     return make_context(records, blobs, trusted, clock=clock)
 
 
-def told(records: Records, kind: EventKind, cls: Class = B) -> list[tuple[str, Any]]:
+def told(
+    records: Records, kind: PipelineEventKind, cls: Class = B
+) -> list[tuple[str, Any]]:
     """What a pipeline of a class told, as (subtype, data)."""
     return [
         (event.subtype, event.data)
@@ -85,12 +87,12 @@ async def test_from_nothing_to_samples_that_are_ready(
     assert (records.counts(B).ready, records.counts(B).waiting) == (0, 12)
     assert await answer(context, B) is StepOutcome.DONE
     assert (records.counts(B).ready, records.counts(B).waiting) == (12, 0)
-    assert told(records, EventKind.SAMPLING)[1:] == [
+    assert told(records, PipelineEventKind.SAMPLING)[1:] == [
         ("STARTED", {"workloads": 2}),
         ("NEW_WORKLOADS_CREATED", {"workloads": 2, "samples": 12}),
         ("SUCCESS", {"workloads": 2, "wanted": 2}),
     ]
-    assert told(records, EventKind.ANSWERING) == [
+    assert told(records, PipelineEventKind.ANSWERING) == [
         ("STARTED", {"workloads": 2}),
         ("SUCCESS", {"answered": 2, "waiting": 0}),
     ]
@@ -245,7 +247,7 @@ async def test_the_gate_of_sampling(
     await generate(context, B)
     for _ in range(2):
         assert await sample(context, B) is StepOutcome.SKIPPED
-    assert told(records, EventKind.SAMPLING) == [
+    assert told(records, PipelineEventKind.SAMPLING) == [
         (
             "INSUFFICIENT_PROMPTS",
             {
@@ -328,7 +330,7 @@ async def test_series_that_cannot_be_read_are_skipped_and_those_that_are_lost_ar
     assert records.samples_unused(B) == 24
     (fault,) = [
         data
-        for subtype, data in told(records, EventKind.SAMPLING)
+        for subtype, data in told(records, PipelineEventKind.SAMPLING)
         if subtype == "ERROR_DOWNLOADING"
     ]
     assert (fault["series"], fault["retired"]) == (2, 2)
@@ -382,7 +384,9 @@ async def test_a_workload_that_cannot_be_stored_is_dropped(
     context = replace(context, blobs=FailsOnce(blobs.root, lambda content: False))
     assert await sample(context, B) is StepOutcome.DONE
     assert records.samples_unused(B) == 6
-    assert [subtype for subtype, _ in told(records, EventKind.SAMPLING)][-3:] == [
+    assert [subtype for subtype, _ in told(records, PipelineEventKind.SAMPLING)][
+        -3:
+    ] == [
         "ERROR_UPLOADING",
         "NEW_WORKLOADS_CREATED",
         "SUCCESS",
@@ -412,7 +416,7 @@ async def test_missing_answers_leave_a_workload_for_its_next_turn(
     assert [one.id for one in records.unfinished(B)] == [first.id]
     (missing,) = [
         data
-        for subtype, data in told(records, EventKind.ANSWERING)
+        for subtype, data in told(records, PipelineEventKind.ANSWERING)
         if subtype == "ANSWERS_MISSING"
     ]
     assert missing == {"workload": first.id, "missing": 1, "of": 6}
@@ -481,7 +485,7 @@ async def test_a_workload_whose_file_is_gone_does_not_hold_up_its_class(
     assert await answer(context, B) is StepOutcome.DONE
     (fault,) = [
         data
-        for subtype, data in told(records, EventKind.ANSWERING)
+        for subtype, data in told(records, PipelineEventKind.ANSWERING)
         if subtype == "ERROR_DOWNLOADING"
     ]
     assert (fault["workload"], fault["retired"]) == (first.id, True)
@@ -506,7 +510,7 @@ async def test_a_workload_whose_answers_no_database_keeps_does_not_hold_up_its_c
     assert records.unfinished(B) == [], "it would be answered in the same way again"
     (missing,) = [
         data
-        for subtype, data in told(records, EventKind.ANSWERING)
+        for subtype, data in told(records, PipelineEventKind.ANSWERING)
         if subtype == "ANSWERS_MISSING"
     ]
     assert (missing["missing"], missing["retired"]) == (6, True)

@@ -17,7 +17,7 @@ from gpuyard.verification.context import Context
 from gpuyard.verification.database import Database, DatabaseError
 from gpuyard.verification.metrics import figures, render_metrics
 from gpuyard.verification.records import Records
-from gpuyard.verification.records.events import DAY_S, EventKind, EventSubtype
+from gpuyard.verification.records.events import DAY_S, EventSubtype, PipelineEventKind
 from gpuyard.verification.records.executors import ExecutorRecord
 from gpuyard.verification.records.samples import SampleCounts
 from gpuyard.verification.tables import versions
@@ -140,7 +140,7 @@ def test_shortages_are_told_once_a_day_for_each_class(
     records: Records, clock: HandClock
 ):
     def tell(cls=A, subtype=EventSubtype.INSUFFICIENT_PROMPTS) -> bool:
-        return records.event(EventKind.SAMPLING, subtype, cls, series=1)
+        return records.event(PipelineEventKind.SAMPLING, subtype, cls, series=1)
 
     assert [tell(), tell(), tell(B), tell(B)] == [True, False, True, False]
     assert [tell(subtype=EventSubtype.TRUSTED_NOT_CONFIGURED) for _ in range(2)] == [
@@ -266,7 +266,7 @@ def test_what_fails_in_a_transaction_is_undone(records: Records):
 
 def test_a_database_is_opened_again_and_a_newer_one_is_not(place: Path | str):
     first = Database.open(place)
-    assert Records(first).event(EventKind.BATCH, EventSubtype.STARTED, A)
+    assert Records(first).event(PipelineEventKind.BATCH, EventSubtype.STARTED, A)
     first.close()
     second = Database.open(place)
     assert len(Records(second).events()) == 1
@@ -324,7 +324,7 @@ def test_figures_for_people_and_for_prometheus(records: Records, blobs: BlobStor
     stock(records, blobs, B, workloads=2)
     records.take(B, 4, records.new_batch("one"))
     put_executor(records, ExecutorRecord("e1", B.value, 1, 1, 0))
-    records.event(EventKind.ANSWERING, EventSubtype.SUCCESS, B)
+    records.event(PipelineEventKind.ANSWERING, EventSubtype.SUCCESS, B)
     (one,) = figures(records)
     assert (
         one.gpu_class,

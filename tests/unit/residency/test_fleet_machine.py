@@ -24,7 +24,7 @@ from gpuyard.residency.fleet import (
     FleetGpu,
     FleetResident,
     Phase,
-    Task,
+    WaitingTask,
 )
 from gpuyard.residency.policies import (
     DrainResident,
@@ -96,14 +96,16 @@ class Instance(RuleBasedStateMachine):
         if model not in self.fleet.demand:
             return
         self.asked += 1
-        self.fleet.demand[model].add(Task(self.asked, model, self.now), 5000)
+        self.fleet.demand[model].add(WaitingTask(self.asked, model, self.now), 5000)
         self.act()
 
     @rule(count=st.integers(1, 12), seconds=st.floats(0, 300))
     def scripts(self, count: int, seconds: float) -> None:
         self.pass_time(seconds)
         self.asked += count
-        self.fleet.scripts.extend(Task(0, SCRIPT, self.now) for _ in range(count))
+        self.fleet.scripts.extend(
+            WaitingTask(0, SCRIPT, self.now) for _ in range(count)
+        )
         self.act()
 
     @precondition(lambda self: self.movable())
@@ -133,7 +135,7 @@ class Instance(RuleBasedStateMachine):
         for resident in list(gpu.residents.values()):
             self.is_gone(resident)
         if gpu.worker:
-            self.fleet.scripts.appendleft(Task(0, SCRIPT, self.now))
+            self.fleet.scripts.appendleft(WaitingTask(0, SCRIPT, self.now))
         self.lost[gpu.id] = self.gpu(int(gpu.id[1:]))
         self.act()
 
@@ -159,7 +161,7 @@ class Instance(RuleBasedStateMachine):
         self.fleet.remove(resident)
         if resident.phase is Phase.BUSY:
             self.fleet.demand[resident.model].waiting.appendleft(
-                Task(0, resident.model, self.now)
+                WaitingTask(0, resident.model, self.now)
             )
 
     def enter(self, resident: FleetResident, phase: Phase) -> None:

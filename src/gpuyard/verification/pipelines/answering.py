@@ -13,7 +13,7 @@ from gpuyard.verification.pipelines.step import (
     run_step,
 )
 from gpuyard.verification.prompts import LOST, read_file
-from gpuyard.verification.records.events import EventKind, EventSubtype
+from gpuyard.verification.records.events import EventSubtype, PipelineEventKind
 from gpuyard.verification.records.workloads import PromptWorkload
 from gpuyard.verification.trusted_executor import ExecutorFault, TrustedExecutor
 
@@ -23,7 +23,7 @@ async def answer(context: Context, cls: Class) -> StepOutcome:
 
     Only complete answers are stored; other workloads wait for the next turn.
     """
-    return await run_step(context, EventKind.ANSWERING, cls, _answer)
+    return await run_step(context, PipelineEventKind.ANSWERING, cls, _answer)
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from gpuyard.verification.pipelines.eviction import evict
 from gpuyard.verification.pipelines.generation import generate
 from gpuyard.verification.pipelines.sampling import sample
 from gpuyard.verification.pipelines.step import StepOutcome
-from gpuyard.verification.records.events import EventKind, EventSubtype
+from gpuyard.verification.records.events import EventSubtype, PipelineEventKind
 
 log = structlog.get_logger(__name__)
 # How soon to retry a busy step: generation and answering share a trusted executor.
@@ -28,7 +28,7 @@ _AGAIN_S = 30.0
 class Pipeline:
     """A step, how often it runs for a class, and after how long it is stopped."""
 
-    kind: EventKind
+    kind: PipelineEventKind
     run: Callable[[Context, Class], Coroutine[Any, Any, StepOutcome]]
     every_s: Callable[[VerificationPolicy], float]
     limit_s: Callable[[VerificationPolicy, Class], float]
@@ -48,22 +48,28 @@ def _answer_limit_s(policy: VerificationPolicy, cls: Class) -> float:
 
 PIPELINES = (
     Pipeline(
-        EventKind.GENERATION,
+        PipelineEventKind.GENERATION,
         generate,
         lambda policy: policy.generate_every_s,
         _step_limit_s,
     ),
     Pipeline(
-        EventKind.SAMPLING, sample, lambda policy: policy.sample_every_s, _step_limit_s
+        PipelineEventKind.SAMPLING,
+        sample,
+        lambda policy: policy.sample_every_s,
+        _step_limit_s,
     ),
     Pipeline(
-        EventKind.ANSWERING,
+        PipelineEventKind.ANSWERING,
         answer,
         lambda policy: policy.answer_every_s,
         _answer_limit_s,
     ),
     Pipeline(
-        EventKind.EVICTION, evict, lambda policy: policy.evict_every_s, _step_limit_s
+        PipelineEventKind.EVICTION,
+        evict,
+        lambda policy: policy.evict_every_s,
+        _step_limit_s,
     ),
 )
 
@@ -99,7 +105,7 @@ class Dispatcher:
         finally:
             await cancelled(*turns)
 
-    async def once(self, cls: Class) -> dict[EventKind, StepOutcome]:
+    async def once(self, cls: Class) -> dict[PipelineEventKind, StepOutcome]:
         """Run each step of a class once, in order."""
         return {
             pipeline.kind: await self.turn(pipeline, cls)

@@ -9,7 +9,7 @@ from gpuyard.verification.classes import Class
 from gpuyard.verification.context import Context, call
 from gpuyard.verification.pipelines.step import Step, StepOutcome, run_step
 from gpuyard.verification.receipts import LONGEST_S
-from gpuyard.verification.records.events import EventKind, EventSubtype
+from gpuyard.verification.records.events import EventSubtype, PipelineEventKind
 
 
 async def evict(context: Context, cls: Class) -> StepOutcome:
@@ -17,7 +17,7 @@ async def evict(context: Context, cls: Class) -> StepOutcome:
 
     What was not answered in that time is retired.
     """
-    return await run_step(context, EventKind.EVICTION, cls, _evict)
+    return await run_step(context, PipelineEventKind.EVICTION, cls, _evict)
 
 
 async def _evict(step: Step) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from gpuyard.verification.pipelines.step import (
     run_step,
 )
 from gpuyard.verification.prompts import chosen_prompts, keep_files
-from gpuyard.verification.records.events import EventKind, EventSubtype
+from gpuyard.verification.records.events import EventSubtype, PipelineEventKind
 
 
 async def generate(context: Context, cls: Class) -> StepOutcome:
@@ -22,7 +22,7 @@ async def generate(context: Context, cls: Class) -> StepOutcome:
     At `max_series` they replace the oldest used ones. It is skipped while a workload of
     the class waits for answers, since that is more urgent for the trusted executor.
     """
-    return await run_step(context, EventKind.GENERATION, cls, _generate)
+    return await run_step(context, PipelineEventKind.GENERATION, cls, _generate)
 
 
 async def _generate(step: Step) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from gpuyard.verification.prompts import (
     read_prompt,
     split_file,
 )
-from gpuyard.verification.records.events import EventKind, EventSubtype
+from gpuyard.verification.records.events import EventSubtype, PipelineEventKind
 from gpuyard.verification.records.series import Series
 from gpuyard.verification.records.workloads import HiddenPrompt, NewWorkload
 
@@ -34,7 +34,7 @@ async def sample(context: Context, cls: Class) -> StepOutcome:
 
     A workload that cannot be filled is not kept.
     """
-    return await run_step(context, EventKind.SAMPLING, cls, _sample)
+    return await run_step(context, PipelineEventKind.SAMPLING, cls, _sample)
 
 
 async def _sample(step: Step) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import structlog
 from gpuyard.domain.errors import GpuyardError
 from gpuyard.verification.classes import Class
 from gpuyard.verification.context import Context, LeaseBusy, LeaseLost, call
-from gpuyard.verification.records.events import EventKind, EventSubtype
+from gpuyard.verification.records.events import EventSubtype, PipelineEventKind
 from gpuyard.verification.trusted_executor import ExecutorFault
 
 log = structlog.get_logger(__name__)
@@ -59,7 +59,7 @@ _EXPECTED = (ExecutorFault, LeaseLost, OSError, GpuyardError)
 class Step:
     """One run of a step for a class, which can record events."""
 
-    def __init__(self, context: Context, kind: EventKind, cls: Class) -> None:
+    def __init__(self, context: Context, kind: PipelineEventKind, cls: Class) -> None:
         self.context = context
         self.kind = kind
         self.cls = cls
@@ -71,7 +71,7 @@ class Step:
 
 async def run_step(
     context: Context,
-    kind: EventKind,
+    kind: PipelineEventKind,
     cls: Class,
     work: Callable[[Step], Awaitable[Mapping[str, Any]]],
 ) -> StepOutcome:

@@ -14,7 +14,7 @@ from gpuyard.verification.tables import events
 DAY_S = 86400.0
 
 
-class EventKind(StrEnum):
+class PipelineEventKind(StrEnum):
     """What an event is about."""
 
     GENERATION = "LLM_PROMPT_GENERATION"
@@ -72,7 +72,7 @@ class EventRecords(RecordsBase):
     """The events of each class."""
 
     def event(
-        self, kind: EventKind, subtype: EventSubtype, cls: Class, **data: Any
+        self, kind: PipelineEventKind, subtype: EventSubtype, cls: Class, **data: Any
     ) -> bool:
         """Record an event; returns whether it was recorded.
 
