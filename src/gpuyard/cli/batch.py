@@ -435,7 +435,9 @@ def retry(
     """Do the items again that failed or were cancelled, and follow them."""
     from gpuyard.client import calls
 
-    mode = None if exclusive is None else "exclusive" if exclusive else "shared"
+    mode = None
+    if exclusive is not None:
+        mode = "exclusive" if exclusive else "shared"
     with connect() as client:
         found = client.call(calls.tend_batch(batch, "retry", {"mode": mode}))
         say(f"{found['counts']['queued']} items of {batch} wait again")

@@ -73,13 +73,11 @@ def _settings(home: Home) -> CheckupResult:
 
 def _home(home: Home) -> CheckupResult:
     folder = next(path for path in (home.root, *home.root.parents) if path.exists())
-    fault = (
-        "is not a folder"
-        if not folder.is_dir()
-        else ""
-        if os.access(folder, os.W_OK)
-        else "is not writable"
-    )
+    fault = ""
+    if not folder.is_dir():
+        fault = "is not a folder"
+    elif not os.access(folder, os.W_OK):
+        fault = "is not writable"
     return CheckupResult(
         "home",
         not fault,

@@ -109,9 +109,9 @@ def _tell(found: dict[str, Any]) -> None:
 
 
 def _time(seconds: float | None) -> str:
-    return (
-        "?" if seconds is None else "none" if not seconds else format_duration(seconds)
-    )
+    if seconds is None:
+        return "?"
+    return format_duration(seconds) if seconds else "none"
 
 
 def _money(amount: float | None, found: dict[str, Any]) -> str:

@@ -90,13 +90,11 @@ def gpus(
 def _figure(value: float | None, unit: str) -> str:
     if value is None:
         return ""
-    return (
-        format_gb(value / 1024)
-        if unit == "GB"
-        else f"{value:.0%}"
-        if unit == "%"
-        else f"{value:g} {unit}"
-    )
+    if unit == "GB":
+        return format_gb(value / 1024)
+    if unit == "%":
+        return f"{value:.0%}"
+    return f"{value:g} {unit}"
 
 
 def _tend(**wishes: list[str]) -> None:

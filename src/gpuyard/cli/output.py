@@ -88,10 +88,8 @@ def print_table(
         return
     widths = [max(map(_width, column)) for column in zip(columns, *cells, strict=True)]
     terminal = sys.stdout.isatty()
-    if (
-        terminal
-        and sum(widths) + 2 * (len(widths) - 1) > shutil.get_terminal_size().columns
-    ):
+    total_width = sum(widths) + 2 * (len(widths) - 1)
+    if terminal and total_width > shutil.get_terminal_size().columns:
         _print_folded(columns, cells)
         return
     coloured = terminal and not os.environ.get("NO_COLOR")
@@ -169,11 +167,7 @@ _CODES = {
 def _cell(value: Any) -> str:
     """A value as one line of printable text."""
     text = "-" if value is None or value == "" else str(value)
-    return (
-        text
-        if text.isprintable()
-        else "".join(c if c.isprintable() else " " for c in text)
-    )
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:

@@ -103,12 +103,9 @@ class AsyncClient:
 
     async def submit_many(self, bodies: Sequence[Work]) -> "list[AsyncJobHandle]":
         """Submit specs together: all are queued, or none."""
-        return [
-            AsyncJobHandle(self, job)
-            for job in await self.call(
-                calls.submit_many([calls.body_of(body, {}) for body in bodies])
-            )
-        ]
+        plain = [calls.body_of(body, {}) for body in bodies]
+        jobs = await self.call(calls.submit_many(plain))
+        return [AsyncJobHandle(self, job) for job in jobs]
 
     async def job(self, reference: str) -> "AsyncJobHandle":
         """A job by id, by the ending of its id, or the newest of a name;

@@ -86,12 +86,9 @@ class Client:
 
     def submit_many(self, bodies: Sequence[Work]) -> "list[JobHandle]":
         """Submit specs together: all are queued, or none."""
-        return [
-            JobHandle(self, job)
-            for job in self.call(
-                calls.submit_many([calls.body_of(body, {}) for body in bodies])
-            )
-        ]
+        plain = [calls.body_of(body, {}) for body in bodies]
+        jobs = self.call(calls.submit_many(plain))
+        return [JobHandle(self, job) for job in jobs]
 
     def job(self, reference: str) -> "JobHandle":
         """A job by id, by the ending of its id, or the newest of a name;

@@ -82,7 +82,8 @@ def ranked(
     found = list(offers)
     if not found:
         return []
-    speeds = {kind: history.speed(kind) for kind in {offer.kind for offer in found}}
+    kinds = {offer.kind for offer in found}
+    speeds = {kind: history.speed(kind) for kind in kinds}
     slowest = min(speeds.values())
     scores = [trust.score(offer) if trust else None for offer in found]
     forecasts = [

@@ -200,7 +200,5 @@ async def excuse(records: Records, issuers: Mapping[str, str], check: Check) -> 
         check.silence = f"{check.silence}; a receipt {error}"
         check.receipts = ()
     else:
-        check.issuers = {
-            name: keys.public_hex(known[name])
-            for name in {receipt.issuer for receipt in found}
-        }
+        issuers = {receipt.issuer for receipt in found}
+        check.issuers = {name: keys.public_hex(known[name]) for name in issuers}

@@ -130,13 +130,11 @@ class ToyCloud:
 
     def _look(self, folder: Path) -> Machine | None:
         try:
-            state = (
-                "stopped"
-                if not _alive(folder)
-                else "running"
-                if (folder / "running").exists()
-                else "waiting"
-            )
+            state = "waiting"
+            if not _alive(folder):
+                state = "stopped"
+            elif (folder / "running").exists():
+                state = "running"
             about = json.loads((folder / "machine.json").read_text())
         except FileNotFoundError:  # removed in this moment
             return None
