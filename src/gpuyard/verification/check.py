@@ -200,5 +200,5 @@ async def excuse(records: Records, issuers: Mapping[str, str], check: Check) -> 
         check.silence = f"{check.silence}; a receipt {error}"
         check.receipts = ()
     else:
-        issuers = {receipt.issuer for receipt in found}
-        check.issuers = {name: keys.public_hex(known[name]) for name in issuers}
+        names = {receipt.issuer for receipt in found}
+        check.issuers = {name: keys.public_hex(known[name]) for name in names}
