@@ -3,8 +3,8 @@
 .PHONY: help setup demo test unit coverage lint style docs bench bench-peers soak seeds images lock clean
 
 PYTHON := .venv/bin/python
-# Many tests wait for other processes, so two cores are busy only with three workers.
-WORKERS ?= 3
+# Many tests wait for other processes, so two cores are busy only with four workers.
+WORKERS ?= 4
 SEEDS ?= 10000
 MINUTES ?= 10
 ROUNDS ?= 0

@@ -202,7 +202,8 @@ def test_a_programs_own_xid_is_told_to_its_owner(
     body = ["sh", "-c", f"while [ ! -e {fault} ]; do sleep 0.05; done; exit 3"]
     job = gpu_instance.submit(body, resources={"gpus": {"count": 1, "uuid": [T]}})
     gpu_instance.wait(job, "running")
-    wait_until(lambda: "listening" in listeners(), 20, "somebody to listen")
+    for gpu in (T, A):
+        wait_until(lambda uuid=gpu: fake_gpus.is_listened_to(uuid), 20, "listeners")
     fake_gpus.xid(T, 31)
     fake_gpus.xid(A, 79)
     wait_until(
@@ -300,18 +301,6 @@ def test_a_gpu_that_is_not_there_or_not_meant_is_named(
 
 def gpus(instance: TestInstance) -> dict[str, dict[str, object]]:
     return {gpu["uuid"]: gpu for gpu in instance.json("gpus")["items"]}
-
-
-def listeners() -> str:
-    """Whether a process that listens for Xid errors has all its threads."""
-    import psutil
-
-    found = [
-        p
-        for p in psutil.process_iter(["cmdline"])
-        if "gpuyard.devices.xids" in (p.info["cmdline"] or [])
-    ]
-    return "listening" if found and found[0].num_threads() >= 4 else ""
 
 
 def test_gpus_can_be_simulated_for_trying_things_out() -> None:

@@ -11,17 +11,22 @@ T = TypeVar("T")
 def wait_until(
     condition: Callable[[], T], timeout: float = 10.0, what: str = "the condition"
 ) -> T:
-    """Poll `condition` every 10 ms until it is truthy and return its value;
-    AssertionError after `timeout` seconds.
+    """Poll `condition` until it is truthy and return its value; AssertionError after
+    `timeout` seconds.
+
+    It pauses as long as the condition took, so that a command that is asked again and
+    again leaves the machine to what it waits for.
     """
     deadline = time.monotonic() + timeout
     while True:
+        asked = time.monotonic()
         value = condition()
         if value:
             return value
-        if time.monotonic() > deadline:
+        answered = time.monotonic()
+        if answered > deadline:
             raise AssertionError(f"waited {timeout:g} s for {what}")
-        time.sleep(0.01)
+        time.sleep(max(0.01, answered - asked))
 
 
 async def eventually(

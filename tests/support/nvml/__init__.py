@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+
 from tests.support.components import require
 
 STATE_VARIABLE = "FAKE_NVML_STATE"
@@ -207,6 +209,13 @@ class FakeGpus:
             ("xid", f"{number}" if instance is None else f"{number} {instance}")
         )
         self._write()
+
+    def is_listened_to(self, uuid: str) -> bool:
+        """Whether a living process hears the Xid errors of this GPU."""
+        path = self._state_file.with_name(f"{self._state_file.name}.listeners")
+        lines = path.read_text().splitlines() if path.exists() else []
+        pids = [int(line.split()[1]) for line in lines if line.split()[0] == uuid]
+        return any(psutil.pid_exists(pid) for pid in pids)
 
     def env(self) -> dict[str, str]:
         """What a process must have in its environment, from its start, to see these

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum {
     SUCCESS = 0,
@@ -378,6 +379,16 @@ int nvmlEventSetFree(EventSet set) {
     return SUCCESS;
 }
 
+/* So that a test can wait for it: one line "UUID PID" in the file beside the state file. */
+static void tell_listener(Device device) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s.listeners", getenv("FAKE_NVML_STATE"));
+    FILE *file = fopen(path, "a");
+    if (!file) return;
+    fprintf(file, "%s %d\n", device->uuid, (int)getpid());
+    fclose(file);
+}
+
 int nvmlDeviceRegisterEvents(Device device, u64 types, EventSet set) {
     const char *at;
     u64 ignored;
@@ -385,6 +396,7 @@ int nvmlDeviceRegisterEvents(Device device, u64 types, EventSet set) {
     int code = enter_device(device, __func__, &at, 0);
     if (code) return code;
     set->device = device, set->heard = xids(at, ~0u, &ignored, &instance);
+    tell_listener(device);
     return types == 8 ? SUCCESS : INVALID_ARGUMENT;
 }
 
