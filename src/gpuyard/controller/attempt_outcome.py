@@ -12,8 +12,9 @@ from gpuyard.scheduler.jobs import LiveJob
 class AttemptOutcome:
     """How an attempt ended. Times are UTC seconds.
 
-    `stopped`: why gpuyard ended it, empty if it did not: `timed_out`, `cancelled`,
-    `preempted`, or `revoked` for an attempt that was withdrawn before it began.
+    `reason`: what was found, such as `out_of_memory`. `stopped`: why gpuyard ended it,
+    such as `timed_out`, `cancelled` or `gpu_failed`; empty if it did not. `stopped`
+    comes first.
     """
 
     at: float
