@@ -3,14 +3,10 @@
 Standard library only.
 """
 
-import hashlib
+import errno
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-
-# A unix socket's path must fit sockaddr_un, 108 bytes on Linux.
-_MAX_SOCKET_PATH = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +25,15 @@ class Home:
         return cls(path.expanduser().absolute())
 
     def create(self) -> None:
-        """Make the home, readable by its owner only: logs and the token are private."""
+        """Make the home, readable by its owner only: logs and the token are private.
+
+        PermissionError when the home belongs to another user.
+        """
         for folder in (self.root, self.node, self.blobs, self.logs):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self.root.stat().st_uid not in (os.getuid(), 0):
+            fault = "belongs to another user, who could read and change everything"
+            raise PermissionError(errno.EPERM, fault, str(self.root))
 
     @property
     def settings(self) -> Path:
@@ -116,12 +118,7 @@ class Home:
 
     @property
     def socket(self) -> Path:
-        """The agents' Unix socket; in a private temporary folder if the home's path is
-        too long for one.
+        """The agents' Unix socket. Its path may be longer than a socket's address
+        (`config/sockets.py`).
         """
-        path = self.root / "agent.sock"
-        if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
-            return path
-        digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
-        folder = Path(tempfile.gettempdir()) / f"gpuyard-{os.getuid()}-{digest}"
-        return folder / "agent.sock"
+        return self.root / "agent.sock"

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     JsonConfigSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
@@ -252,6 +253,11 @@ class LedgerSettings(SettingsSection):
     keep_events: int = Field(default=1_000_000, ge=1000)
 
 
+# A job finds its node's name where the section `node` would stand.
+_JOBS_NODE = "gpuyard_node"
+_IN_A_JOB = "GPUYARD_ATTEMPT_ID"
+
+
 class Settings(BaseSettings):
     """All settings."""
 
@@ -298,6 +304,10 @@ class Settings(BaseSettings):
             file_settings = JsonConfigSettingsSource(settings_cls, _file)
         else:
             file_settings = TomlConfigSettingsSource(settings_cls, _file)
+        if isinstance(env_settings, EnvSettingsSource) and _IN_A_JOB in os.environ:
+            settings = dict(env_settings.env_vars)
+            settings.pop(_JOBS_NODE, None)
+            env_settings.env_vars = settings
         return init_settings, env_settings, file_settings
 
 

@@ -81,7 +81,12 @@ class Requests:
 
         A repeated idempotency key gives the first job with that key.
         """
-        encoded = [msgspec.Raw(msgspec.json.encode(body)) for body in bodies]
+        try:
+            encoded = [msgspec.Raw(msgspec.json.encode(body)) for body in bodies]
+        except UnicodeEncodeError as error:
+            half = ascii(error.object[error.start])
+            fault = f"holds {half}, which is half of a character"
+            raise InvalidInputError.of("job", fault, "write valid Unicode") from None
         jobs = await self.accept(encoded)
         return [job.id for job in jobs]
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuyard.config.paths import Home
+from gpuyard.config.sockets import connected_socket
 from gpuyard.domain import wire
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def server_addresses(home: Home) -> list[ServerAddress]:
 async def open_link(address: ServerAddress) -> AsyncGenerator[Streams]:
     """The link to a server, closed at the end; OSError when there is no server."""
     if not address.url:
-        reader, writer = await asyncio.open_unix_connection(address.path)
+        connected = connected_socket(address.path)
+        reader, writer = await asyncio.open_unix_connection(sock=connected)
         with contextlib.closing(writer):
             yield reader, writer
         return

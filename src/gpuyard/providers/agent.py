@@ -6,9 +6,7 @@ socket.
 """
 
 import asyncio
-import os
 import socket
-import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +16,7 @@ from typing import Any, ClassVar
 import structlog
 from msgspec.structs import replace as replaced
 
+from gpuyard.config.sockets import refuse_other_users
 from gpuyard.domain import wire
 from gpuyard.domain.attempt_order import AttemptOrder
 from gpuyard.domain.errors import (
@@ -416,8 +415,4 @@ def _refuse_other_users(writer: asyncio.StreamWriter) -> None:
     sock = writer.get_extra_info("socket")
     if sock is None or sock.family != socket.AF_UNIX:
         return
-    _pid, uid, _gid = struct.unpack(
-        "3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    )
-    if uid not in (os.getuid(), 0):
-        raise PermissionError(f"user {uid} may not link an agent")
+    refuse_other_users(sock)

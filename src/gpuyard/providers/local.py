@@ -18,6 +18,7 @@ import structlog
 import gpuyard
 from gpuyard.config.locks import is_locked
 from gpuyard.config.paths import Home
+from gpuyard.config.sockets import listening_socket
 from gpuyard.domain import wire
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.providers.agent import AgentProvider
@@ -42,11 +43,8 @@ class LocalProvider(AgentProvider):
         """Open the socket, then keep a keeper running."""
         await super().start(sink)
         self._home.create()
-        path = self._home.socket
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.unlink(missing_ok=True)
-        self._server = await asyncio.start_unix_server(self.serve, path)
-        path.chmod(0o600)
+        bound = listening_socket(self._home.socket)
+        self._server = await asyncio.start_unix_server(self.serve, sock=bound)
         self._guard = asyncio.create_task(keep_keeper(self._home), name="keeper-guard")
 
     async def close(self) -> None:

@@ -30,6 +30,11 @@ from gpuyard.controller.requests import Requests
 from gpuyard.domain.errors import GpuyardError, InvalidInputError, LedgerError
 from gpuyard.domain.states import JobState
 from gpuyard.domain.tasks import STATUS, TaskClass
+from gpuyard.storage.untrusted import (
+    UntrustedFileError,
+    read_json_beneath,
+    write_whole,
+)
 
 _EVERY_S = 0.5
 # A younger file that is not JSON may still be being written.
@@ -37,6 +42,7 @@ _WRITTEN_AFTER_S = 2.0
 _QUEUES = {"llm_queue": TaskClass.LLM, "script_queue": TaskClass.SCRIPT}
 _PRIORITIES = (5, 4, 3, 2, 1)
 _MAX_OUTPUT_BYTES = 10_000_000
+_MAX_TASK_BYTES = 16_000_000
 log = structlog.get_logger(__name__)
 
 
@@ -50,9 +56,7 @@ class Spool:
         self._logs = logs
 
     async def run(self) -> None:
-        """Submit tasks and write results, for ever. After an error of the disk it is
-        tried again.
-        """
+        """Submit tasks and write results, for ever. An error is no end of it."""
         while True:
             try:
                 self._make_folders()
@@ -61,6 +65,8 @@ class Spool:
                 await self._write_results()
             except (OSError, LedgerError) as error:
                 log.warning("the spool cannot be worked on just now", error=str(error))
+            except Exception:
+                log.exception("the spool failed, will try again")
             await asyncio.sleep(_EVERY_S)
 
     def _make_folders(self) -> None:
@@ -95,6 +101,8 @@ class Spool:
         except GpuyardError as error:
             self._refuse(path, str(error))
             return
+        except FileNotFoundError:
+            return  # removed in this moment
         path.rename(self._root / "processing" / path.name)
 
     def _read(
@@ -105,7 +113,11 @@ class Spool:
         Raises InvalidInputError.
         """
         try:
-            task = json.loads(path.read_bytes())
+            task = read_json_beneath(path.parent, path.name, _MAX_TASK_BYTES)
+        except (UntrustedFileError, PermissionError) as error:
+            fault = f"cannot be read: {error}"
+            remedy = "write one task as a JSON object into a file that gpuyard may read"
+            raise InvalidInputError.of(path.name, fault, remedy) from None
         except ValueError as error:
             if time.time() - path.stat().st_mtime < _WRITTEN_AFTER_S:
                 return None
@@ -135,7 +147,11 @@ class Spool:
     def _refuse(self, path: Path, reason: str) -> None:
         """Move the file to `failed/`, and write the reason next to it."""
         target = self._root / "failed" / path.name
-        target.with_suffix(".reason.txt").write_text(reason + "\n")
+        words = reason.encode(errors="backslashreplace") + b"\n"
+        write_whole(target.with_suffix(".reason.txt"), words)
+        # A file replaces the last one of its name, but a folder could not.
+        if path.is_dir() or target.is_dir():
+            target = target.with_name(f"{target.name}-{time.time_ns()}")
         path.rename(target)
 
     # --- results ---
@@ -164,8 +180,9 @@ class Spool:
 
     def _task_id(self, path: Path) -> str:
         try:
-            return str(json.loads(path.read_bytes())["task_id"])
-        except (ValueError, KeyError, TypeError):
+            task = read_json_beneath(path.parent, path.name, _MAX_TASK_BYTES)
+            return str(task["task_id"])
+        except (OSError, ValueError, KeyError, TypeError):
             return ""  # the file was changed; no job has this id, so it is refused
 
     async def _write_result(self, path: Path, row: dict[str, Any]) -> None:
@@ -184,10 +201,10 @@ class Spool:
         }
         if status == "failed":
             result["reason"] = row["reason"]
-        target.with_suffix(".result.json").write_text(json.dumps(result))
-        task = json.loads(path.read_bytes())
+        write_whole(target.with_suffix(".result.json"), json.dumps(result).encode())
+        task = read_json_beneath(path.parent, path.name, _MAX_TASK_BYTES)
         task["status"] = status
-        path.write_text(json.dumps(task))
+        write_whole(path, json.dumps(task).encode())
         path.rename(target)
 
     async def _output(self, job_id: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuyard.config.paths import Home
+from gpuyard.config.sockets import connected_socket, listening_socket
 
 
 def test_the_home_is_the_environments_or_the_users(
@@ -35,10 +36,35 @@ def test_a_home_is_its_owners_alone(tmp_path: Path):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_the_socket_fits_a_unix_address_however_deep_the_home_is(tmp_path: Path):
-    short = Home(Path("/h"))
-    deep = Home(tmp_path / ("d" * 120))
-    assert short.socket == Path("/h/agent.sock")
-    assert len(os.fsencode(deep.socket)) < 108
-    assert deep.socket != Home(tmp_path / ("e" * 120)).socket
-    assert deep.socket == Home(tmp_path / ("d" * 120)).socket
+def test_the_home_of_another_user_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    root = tmp_path / "instance"
+    root.mkdir()
+    if os.getuid() == 0:
+        os.chown(root, 65534, 65534)
+    else:
+        mine = os.getuid()
+        monkeypatch.setattr(os, "getuid", lambda: mine + 1)
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        Home(root).create()
+
+
+def test_a_socket_may_stand_at_a_long_path_and_tells_whose_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    path = tmp_path / ("d" * 120) / "agent.sock"
+    path.parent.mkdir()
+    path.write_text("left over")
+    with listening_socket(path) as server:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        with connected_socket(path) as ours, server.accept()[0] as theirs:
+            theirs.sendall(b"x")
+            ours.setblocking(True)
+            assert ours.recv(1) == b"x"
+        me = os.getuid()
+        monkeypatch.setattr(os, "getuid", lambda: me + 1)
+        if me == 0:
+            return  # root may be at the other end of every socket
+        with pytest.raises(PermissionError, match=f"user {me} is at the other end"):
+            connected_socket(path)

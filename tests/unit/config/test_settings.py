@@ -57,6 +57,15 @@ def test_the_environment_wins_over_the_file(home, monkeypatch):
     assert settings.billing.local_price_per_hour == Decimal(0)
 
 
+def test_a_job_may_use_gpuyard_although_its_node_has_a_name(home, monkeypatch):
+    monkeypatch.setenv("GPUYARD_NODE", "host-1")
+    with pytest.raises(InvalidInputError, match="GPUYARD_NODE"):
+        load_settings(home)
+    monkeypatch.setenv("GPUYARD_ATTEMPT_ID", "att_1")
+    monkeypatch.setenv("GPUYARD_NODE__USAGE_S", "3")
+    assert load_settings(home).node.usage_s == 3
+
+
 def test_another_file_may_be_named(home, tmp_path, monkeypatch):
     other = tmp_path / "other.toml"
     other.write_text("[server]\nport = 1234\n")

@@ -1,0 +1,69 @@
+"""Unix sockets at paths of any length, and who is at their other end.
+
+Standard library only.
+"""
+
+import os
+import socket
+import struct
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+
+
+def listening_socket(path: Path) -> socket.socket:
+    """A socket bound to `path`, which only this user may open.
+
+    What stands at `path` is replaced.
+    """
+    path.unlink(missing_ok=True)
+    bound = socket.socket(socket.AF_UNIX)
+    try:
+        with _short(path) as short:
+            bound.bind(short)
+        path.chmod(0o600)
+        bound.listen(128)
+    except BaseException:
+        bound.close()
+        raise
+    return bound
+
+
+def connected_socket(path: Path) -> socket.socket:
+    """A connection to the process that listens at `path`.
+
+    OSError when none does, or when too many wait for it; PermissionError when it
+    belongs to another user.
+    """
+    connected = socket.socket(socket.AF_UNIX)
+    connected.setblocking(False)
+    try:
+        with _short(path) as short:
+            connected.connect(short)
+        refuse_other_users(connected)
+    except BaseException:
+        connected.close()
+        raise
+    return connected
+
+
+def refuse_other_users(connected: socket.socket) -> None:
+    """PermissionError unless our own user or root is at the other end."""
+    found = connected.getsockopt(
+        socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+    )
+    _pid, uid, _gid = _CREDENTIALS.unpack(found)
+    if uid not in (os.getuid(), 0):
+        raise PermissionError(f"user {uid} is at the other end of the socket")
+
+
+@contextmanager
+def _short(path: Path) -> Generator[str]:
+    """A short name of `path`: an address of a socket has room for 107 bytes only."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
