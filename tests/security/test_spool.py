@@ -1,9 +1,11 @@
 """Files in the spool that were made to stop it, or to read what others may not."""
 
 import os
+import random
 from pathlib import Path
 
 from tests.acceptance.test_spool import ended, llm, put, spool_instance
+from tests.support.examples import examples
 from tests.support.instance import TestInstance
 from tests.support.wait import wait_until
 
@@ -40,3 +42,47 @@ def test_a_bad_file_is_refused_and_stops_nothing(spool_instance: TestInstance) -
     for name, reason in bad.items():
         assert reason in reasons[f"{Path(name).stem}.reason.txt"]
     assert "hidden words" not in "".join(reasons.values())
+
+
+def test_random_tasks_stop_nothing(spool_instance: TestInstance) -> None:
+    tasks = spool_instance.work / "tasks"
+    chance = random.Random(7)
+    names = [f"random-{number:03}.json" for number in range(examples(300))]
+    for name in names:
+        put(spool_instance, "llm_queue/priority_5", name, random_task(chance))
+    put(spool_instance, "llm_queue/priority_1", "good.json", llm("good", "x"))
+    ended(spool_instance, "complete", "good.json")
+    queue = tasks / "llm_queue" / "priority_5"
+    wait_until(lambda: not list(queue.iterdir()), 60, "all random tasks to be taken")
+    folders = ("processing", "complete", "failed")
+    for name in names:
+        assert any((tasks / folder / name).exists() for folder in folders)
+
+
+def random_task(chance: random.Random) -> object:
+    """A task with one or two values that are not what they should be."""
+    task = llm(f"t{chance.random()}", "x")
+    for _ in range(chance.randint(1, 2)):
+        task[chance.choice([*task, "args", "\x00"])] = chance.choice(ODD_VALUES)
+    return task
+
+
+ODD_VALUES: tuple[object, ...] = (
+    None,
+    True,
+    -1,
+    1e308,
+    10**400,
+    "",
+    "\x00",
+    "a\nb",
+    "x" * 100_000,
+    [],
+    {},
+    [[1]],
+    {"a": {"b": None}},
+    float("nan"),
+    float("inf"),
+    "../../etc/passwd",
+    "💥\u202e",
+)

@@ -18,7 +18,8 @@ copied, so each is in only one folder.
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,18 +57,35 @@ class Spool:
         self._logs = logs
 
     async def run(self) -> None:
-        """Submit tasks and write results, for ever. An error is no end of it."""
+        """Submit tasks and write results, for ever. An error is no end of it, and one
+        file holds up no other.
+        """
         while True:
             try:
                 self._make_folders()
                 for path, task_class, priority in self._waiting():
-                    await self._submit(path, task_class, priority)
+                    with self._isolated(path):
+                        await self._submit(path, task_class, priority)
                 await self._write_results()
             except (OSError, LedgerError) as error:
                 log.warning("the spool cannot be worked on just now", error=str(error))
-            except Exception:
-                log.exception("the spool failed, will try again")
             await asyncio.sleep(_EVERY_S)
+
+    @contextmanager
+    def _isolated(self, path: Path) -> Generator[None]:
+        """Log what goes wrong with one file; the ledger's errors concern all files."""
+        try:
+            yield
+        except LedgerError:
+            raise
+        except FileNotFoundError:
+            return  # removed in this moment
+        except OSError as error:
+            log.warning("a file in the spool is stuck", file=path, error=str(error))
+        except Exception:
+            log.exception("gpuyard failed on a file in the spool", file=path)
+            with suppress(OSError):
+                self._refuse(path, "gpuyard failed on it; the server's log says how")
 
     def _make_folders(self) -> None:
         for queue in _QUEUES:
@@ -101,8 +119,6 @@ class Spool:
         except GpuyardError as error:
             self._refuse(path, str(error))
             return
-        except FileNotFoundError:
-            return  # removed in this moment
         path.rename(self._root / "processing" / path.name)
 
     def _read(
@@ -169,14 +185,15 @@ class Spool:
         rows = self._core.queries.jobs_by_id(jobs.values())
         for path, task_id in task_ids.items():
             row = rows.get(jobs.get(task_id, ""))
-            if row is None:
-                self._refuse(
-                    path,
-                    f"there is no job of task {task_id!r}; its ledger was replaced:"
-                    " submit it anew",
-                )
-            elif JobState(row["state"]).terminal:
-                await self._write_result(path, dict(row))
+            with self._isolated(path):
+                if row is None:
+                    self._refuse(
+                        path,
+                        f"there is no job of task {task_id!r}; its ledger was"
+                        " replaced: submit it anew",
+                    )
+                elif JobState(row["state"]).terminal:
+                    await self._write_result(path, dict(row))
 
     def _task_id(self, path: Path) -> str:
         try:

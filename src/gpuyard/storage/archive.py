@@ -12,6 +12,9 @@ from typing import IO
 
 from gpuyard.storage.streams import CHUNK
 
+# What tarfile raises beside its own errors, for example for a link to itself.
+_DAMAGES = (LookupError, ValueError, EOFError, ArithmeticError, RecursionError)
+
 
 def pack(directory: Path, target: IO[bytes]) -> None:
     """Write `directory` to `target` with sorted names, and without owners or times."""
@@ -26,7 +29,10 @@ def unpack(source: IO[bytes], directory: Path) -> None:
     archive or would leave the directory.
     """
     with tarfile.open(fileobj=source, mode="r|", bufsize=CHUNK) as archive:
-        archive.extractall(directory, filter=_without_times)
+        try:
+            archive.extractall(directory, filter=_without_times)
+        except _DAMAGES as error:
+            raise tarfile.ReadError(f"the archive is damaged: {error}") from None
 
 
 @contextmanager

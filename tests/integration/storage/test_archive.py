@@ -1,0 +1,76 @@
+"""Archives from elsewhere: whatever is in them, nothing is written outside."""
+
+import io
+import os
+import tarfile
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuyard.storage.archive import unpack
+from tests.support.examples import examples
+
+NAMES = st.sampled_from(
+    ["a", "a/b", "a/../b", "../out", "/out", "a/b/../../../out", "link", "link/out"]
+)
+KINDS = st.sampled_from(
+    [
+        tarfile.REGTYPE,
+        tarfile.DIRTYPE,
+        tarfile.SYMTYPE,
+        tarfile.LNKTYPE,
+        tarfile.FIFOTYPE,
+        tarfile.CHRTYPE,
+    ]
+)
+MEMBERS = st.lists(st.tuples(NAMES, KINDS, NAMES, st.integers(0, 0o7777)), max_size=6)
+
+
+def archive_of(members: list[tuple[str, bytes, str, int]]) -> bytes:
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w") as archive:
+        for name, kind, target, mode in members:
+            item = tarfile.TarInfo(name)
+            item.type = kind
+            item.linkname = target
+            item.mode = mode
+            item.size = 4 if kind == tarfile.REGTYPE else 0
+            archive.addfile(item, io.BytesIO(b"text"))
+    return written.getvalue()
+
+
+def unpack_in_new_folder(data: bytes) -> None:
+    """Unpack `data`, and check that nothing appeared beside the folder."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "inside" / "folder"
+        folder.mkdir(parents=True)
+        # Refused, or cut short by what it had unpacked itself.
+        with suppress(tarfile.TarError, OSError):
+            unpack(io.BytesIO(data), folder)
+        assert list(Path(name).iterdir()) == [folder.parent]
+        assert list(folder.parent.iterdir()) == [folder]
+        for path in folder.rglob("*"):
+            assert path.is_symlink() or path.is_file() or path.is_dir()
+            assert Path(os.path.realpath(path)).is_relative_to(folder)
+
+
+@settings(max_examples=examples(1000))
+@given(MEMBERS)
+def test_no_archive_leaves_its_folder(
+    members: list[tuple[str, bytes, str, int]],
+) -> None:
+    unpack_in_new_folder(archive_of(members))
+
+
+@settings(max_examples=examples(1000))
+@given(MEMBERS, st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255))))
+def test_no_damage_to_an_archive_is_another_error(
+    members: list[tuple[str, bytes, str, int]], damage: list[tuple[int, int]]
+) -> None:
+    data = bytearray(archive_of(members))
+    for place, value in damage:
+        data[place % len(data)] = value
+    unpack_in_new_folder(bytes(data))
