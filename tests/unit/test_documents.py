@@ -29,6 +29,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
+    ROOT / "SECURITY.md",
     *sorted(DOCS.rglob("*.md")),
 ]
 # `make docs` writes these pages from the code.
