@@ -10,7 +10,7 @@ compile() {
 }
 compile --output-file requirements.lock "$@"
 # The server's image says the same (EXTRAS).
-server=(--extra kubernetes --extra docker --extra s3 --extra verification)
+server=(--extra kubernetes --extra docker --extra postgresql --extra s3 --extra verification)
 compile --output-file requirements-server.lock "${server[@]}" --constraint requirements.lock "$@"
 compile --output-file requirements-dev.lock --extra dev --constraint requirements.lock "$@"
 

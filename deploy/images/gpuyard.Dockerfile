@@ -4,7 +4,7 @@ FROM python:3.11.15-slim-bookworm
 
 ARG VERSION
 ARG LOCK=requirements-server.lock
-ARG EXTRAS="[kubernetes,docker,s3,verification]"
+ARG EXTRAS="[kubernetes,docker,postgresql,s3,verification]"
 LABEL org.opencontainers.image.title="gpuyard" \
       org.opencontainers.image.description="One queue for all GPU work, on every GPU you can reach" \
       org.opencontainers.image.version="${VERSION}" \

@@ -98,7 +98,7 @@ def test_the_servers_image_has_what_its_extras_need() -> None:
         re.MULTILINE,
     )
     extras = words.split(",")
-    assert {"kubernetes", "docker", "s3", "verification"} == set(extras)
+    assert set(extras) == {"kubernetes", "docker", "postgresql", "s3", "verification"}
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
