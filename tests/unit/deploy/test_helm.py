@@ -196,7 +196,7 @@ def test_containers_have_no_rights_and_write_to_volumes_only(values: Values) -> 
                 assert context["readOnlyRootFilesystem"] is True
                 assert context["capabilities"] == {"drop": ["ALL"]}
                 assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
-                assert container["image"].rpartition(":")[2][0].isdigit()
+                assert container["image"].partition(":")[2][0].isdigit()
 
 
 def test_the_server_is_told_where_it_is_and_where_its_ledger_is() -> None:
@@ -304,6 +304,13 @@ def test_what_is_turned_off_is_not_there() -> None:
     )
 
 
+def test_the_servers_image_is_named_by_its_digest_where_one_is_given() -> None:
+    digest = f"sha256:{'0' * 64}"
+    image = pod_of({"image": {"digest": digest}})["containers"][0]["image"]
+    assert image == f"gpuyard/gpuyard:{__version__}@{digest}"
+    assert "@" not in pod_of()["containers"][0]["image"]
+
+
 def test_a_release_named_gpuyard_does_not_stutter() -> None:
     assert named(render(name="gpuyard"), "Deployment", "gpuyard")
 
@@ -316,6 +323,7 @@ def test_a_release_named_gpuyard_does_not_stutter() -> None:
         ({"replicas": 2}, "replicas"),
         ({"existingSecret": ""}, "existingSecret"),
         ({"image": {"tag": "latest"}}, "image/tag"),
+        ({"image": {"digest": "sha256:12"}}, "image/digest"),
         ({"proxy": {"image": "nginx:stable"}}, "proxy/image"),
         ({"spool": {"size": "much"}}, "spool/size"),
         ({"postgresql": {"password": "secret"}}, "password"),
