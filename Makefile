@@ -1,6 +1,6 @@
 # Every target sets up what it needs; with nothing to do it is quiet. ARGS reaches pytest, ruff's fixes stay with you.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit coverage lint style docs bench bench-peers soak seeds images lock clean
+.PHONY: help setup demo test unit coverage lint style docs bench bench-peers soak seeds images lock licences sbom audit clean
 
 PYTHON := .venv/bin/python
 # Many tests wait for other processes, so two cores are busy only with four workers.
@@ -72,6 +72,15 @@ images: setup ## build the container images (ARGS="--registry REG --push" sends 
 
 lock: setup ## resolve pyproject.toml into the lock files (ARGS=--upgrade takes newer versions)
 	@scripts/lock.sh $(ARGS)
+
+licences: setup ## write the tables of docs/licences.md, after a change of a lock file
+	@$(PYTHON) scripts/licences.py
+
+sbom: setup ## write what gpuyard is installed with to build/gpuyard.cdx.json, as CycloneDX
+	@$(PYTHON) scripts/supply.py sbom build/gpuyard.cdx.json
+
+audit: setup ## ask OSV for known faults of the locked packages; needs the network
+	@$(PYTHON) scripts/supply.py audit
 
 clean: ## remove .venv, caches and builds
 	@rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
