@@ -17,7 +17,7 @@ from gpuyard.controller.attempt_outcome import AttemptOutcome, Retry, wants_retr
 from gpuyard.controller.core import Core
 from gpuyard.controller.health import ProviderHealth
 from gpuyard.domain.errors import InsufficientResourcesError, LedgerError, ProviderError
-from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.jobspec import STORED, JobSpec
 from gpuyard.domain.reasons import Reason, RetryRule
 from gpuyard.domain.states import AttemptState
 from gpuyard.providers.base import TRANSIENT, GpuProviderInterface
@@ -338,4 +338,4 @@ def _read_spec(text: str) -> JobSpec:
 
     Jobs of one batch share their spec. One takes 8 kB, so the cache holds few.
     """
-    return JobSpec.model_validate_json(text)
+    return JobSpec.model_validate_json(text, context=STORED)

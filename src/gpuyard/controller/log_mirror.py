@@ -18,10 +18,11 @@ from gpuyard.domain import wire
 from gpuyard.domain.errors import JobNotFoundError, LedgerError, ProviderError
 from gpuyard.domain.jobconfig import JobStatus
 from gpuyard.insight.progress import MetricPoint, ProgressReader
-from gpuyard.providers.base import TRANSIENT, GpuProviderInterface
+from gpuyard.providers.base import TRANSIENT, GpuProviderInterface, SavedFile
 from gpuyard.scheduler.view import LiveAttempt
-from gpuyard.storage.blobs import Blobs
+from gpuyard.storage.blobs import Blob, Blobs
 from gpuyard.storage.place import in_background
+from gpuyard.storage.untrusted import UntrustedFileError
 
 _PAUSE_S = 2.0
 _LAST_READ_TIMEOUT_S = 60.0
@@ -154,7 +155,9 @@ class LogMirror:
             for found in await provider.checkpoints(attempt.provider_ref or ""):
                 if found.at <= self._checkpoint_times.get(attempt.id, 0.0):
                     continue
-                blob = await in_background(self._blobs.put_path, found.where)
+                blob = await self._store(attempt, found)
+                if blob is None:
+                    continue
                 saved = wire.CheckpointSaved(
                     attempt.id,
                     found.path,
@@ -173,6 +176,21 @@ class LogMirror:
             )
             return False
         return True
+
+    async def _store(self, attempt: LiveAttempt, found: SavedFile) -> Blob | None:
+        """Put a checkpoint into the blob store; None when it is not what it should be:
+        a link, for example.
+        """
+        folder = found.beneath or found.where.parent
+        name = found.where.relative_to(folder)
+        try:
+            return await in_background(self._blobs.put_beneath, folder, name)
+        except UntrustedFileError as error:
+            log.warning(
+                "a checkpoint is left out", attempt=attempt.id, error=str(error)
+            )
+            self._checkpoint_times[attempt.id] = found.at
+            return None
 
 
 def _is_transient(error: Exception) -> bool:

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from enum import StrEnum
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Self, cast
 
 from pydantic import (
@@ -16,6 +17,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     StringConstraints,
+    ValidationInfo,
     model_validator,
 )
 
@@ -30,6 +32,8 @@ MAX_SPEC_BYTES = 1_000_000
 # More than anyone writes, and less than every JSON reader and writer involved can
 # process.
 MAX_DEPTH = 64
+STORED = {"stored": True}
+"""The validation context of a spec from the ledger, where it was validated before."""
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -83,6 +87,18 @@ def _signal_name(value: str) -> str:
     return name
 
 
+def _pattern(value: str, info: ValidationInfo) -> str:
+    path = PurePosixPath(value)
+    leads_out = path.is_absolute() or ".." in path.parts
+    # Older versions took any pattern, and their jobs must be readable.
+    if leads_out and info.context != STORED:
+        raise ValueError(
+            f"{quoted(value)} may lead out of the job's folder; write it relative to"
+            " that folder, without '..'"
+        )
+    return value
+
+
 def _gpu_class(value: str) -> str:
     resolve_gpu_class(value)
     return value.strip().lower()
@@ -126,6 +142,12 @@ Name = Annotated[
 Line = Annotated[str, StringConstraints(max_length=500), AfterValidator(_clean_text)]
 Text = Annotated[str, AfterValidator(_no_nul)]
 Input = Annotated[str, AfterValidator(_input)]
+Pattern = Annotated[
+    str,
+    StringConstraints(min_length=1),
+    AfterValidator(_no_nul),
+    AfterValidator(_pattern),
+]
 SignalName = Annotated[str, AfterValidator(_signal_name)]
 Data = Annotated[dict[str, Any], AfterValidator(_not_too_deep)]
 
@@ -178,14 +200,14 @@ class Resources(StrictModel):
 
 
 class CheckpointSpec(StrictModel):
-    """Where checkpoints appear (a glob relative to `workdir`), and how to ask for one.
+    """Where checkpoints appear (a glob in `workdir`), and how to ask for one.
 
     `signal` is sent every `every_s`, and before a timeout ends the job; then `grace_s`
     passes before TERM. `resume_args` are appended to the command on resume; `{path}` in
     them is replaced by the checkpoint's path.
     """
 
-    path: Annotated[Text, StringConstraints(min_length=1)] | None = None
+    path: Pattern | None = None
     every_s: Seconds | None = None
     signal: SignalName | None = None
     grace_s: Annotated[float, BeforeValidator(units.seconds), Field(ge=0, le=86400)] = (

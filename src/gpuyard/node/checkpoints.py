@@ -22,7 +22,8 @@ log = structlog.get_logger(__name__)
 
 
 class CheckpointWatcher:
-    """Watches one attempt.
+    """Watches one attempt. `owner` is the user that its job runs as, if that is not the
+    agent's own: then only files of that user are checkpoints.
 
     `scan` blocks on disk and blobs: call it in a thread, one call at a time.
     """
@@ -34,13 +35,18 @@ class CheckpointWatcher:
         began_at: float,
         blobs: Blobs,
         step: Callable[[], int | None],
+        *,
+        owner: int | None = None,
     ) -> None:
         self._start = start
         self._workdir = workdir
         self._blobs = blobs
         self._step = step
+        self._owner = owner
         # Files from before the attempt are not its work.
-        self._matches = Matches(workdir, start.checkpoint_path, began_at)
+        self._matches = Matches(
+            workdir, start.checkpoint_path, began_at, linked_folders=True, owner=owner
+        )
         self._warned: set[str] = set()
 
     @property
@@ -84,9 +90,9 @@ class CheckpointWatcher:
         return saved
 
     def _take(self, name: str, look: Look) -> wire.CheckpointSaved | None:
-        path = self._workdir / name
+        folder, inner_name = self._matches.place(name)
         try:
-            blob = self._blobs.put_path(path)
+            blob = self._blobs.put_beneath(folder, inner_name, owner=self._owner)
         except FileNotFoundError:
             return None  # the program rotates its checkpoints and has removed this one
         except OSError as error:

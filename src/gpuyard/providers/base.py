@@ -42,7 +42,9 @@ class SavedFile:
     """A checkpoint where the job wrote it.
 
     `path` is relative to the job's folder, `at` is in UTC seconds, `where` is the file
-    or folder that holds it.
+    or folder that holds it. It lies below `beneath`, a folder that the job cannot
+    replace by a link; without that, below its own folder. No link on the way from there
+    is followed.
     """
 
     path: str
@@ -50,6 +52,7 @@ class SavedFile:
     at: float
     where: Path
     directory: bool = False
+    beneath: Path | None = None
 
 
 class Sink(Protocol):

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.jobspec import (
+    STORED,
     CheckpointSpec,
     GpuRequest,
     JobKind,
@@ -213,3 +214,9 @@ def test_every_part_refuses_what_it_does_not_know_and_cannot_be_changed(
 ):
     assert model.model_config["extra"] == "forbid"
     assert model.model_config["frozen"] is True
+
+
+def test_a_stored_spec_may_have_a_pattern_that_is_refused_today() -> None:
+    body = {"command": ["true"], "checkpoint": {"path": "/scratch/*.pt"}}
+    spec = JobSpec.model_validate(body, context=STORED)
+    assert spec.checkpoint.path == "/scratch/*.pt"
