@@ -22,7 +22,12 @@ from gpuyard.client.lines import LineReader
 from gpuyard.client.problems import error_of
 from gpuyard.client.resend import Resend
 from gpuyard.client.sse import EventReader
-from gpuyard.client.transport import STREAM_TIMEOUT, answer_of, content_of, options
+from gpuyard.client.transport import (
+    STREAM_TIMEOUT,
+    answer_of,
+    async_options,
+    content_of,
+)
 from gpuyard.domain.errors import UnreachableError
 from gpuyard.domain.jobs import Checkpoint, Job
 from gpuyard.domain.trust import Trust
@@ -50,9 +55,7 @@ class AsyncClient:
 
     async def __aenter__(self) -> Self:
         self._address = self._address or await asyncio.to_thread(find_server)
-        self._open = httpx.AsyncClient(
-            transport=self._transport, **options(self.address)
-        )
+        self._open = httpx.AsyncClient(**async_options(self.address, self._transport))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -89,9 +92,18 @@ class AsyncClient:
                 pause = resend.pause(self.address, error)
             await asyncio.sleep(pause)
             if self._found:
-                self._address = await asyncio.to_thread(
-                    look_again, self.address, start=call.submits
+                await self._move(
+                    await asyncio.to_thread(
+                        look_again, self.address, start=call.submits
+                    )
                 )
+
+    async def _move(self, address: Address) -> None:
+        """Talk to the server at `address` from now on."""
+        if address.socket != self.address.socket:
+            await self._http.aclose()
+            self._open = httpx.AsyncClient(**async_options(address, self._transport))
+        self._address = address
 
     async def run(self, work: Work, **fields: Any) -> "AsyncJobHandle":
         """Submit `work` (a command as a list, a JobSpec, S2's JobConfig or a mapping)

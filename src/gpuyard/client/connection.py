@@ -25,10 +25,14 @@ _NO_SPACE = 4096  # bytes: what is left on a full disk is less than a page
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A server's URL and the token it wants."""
+    """A server's URL and the token it wants.
+
+    With `socket`, the server is reached through this Unix socket and not at the URL.
+    """
 
     url: str
     token: str
+    socket: Path | None = None
 
 
 def find_server(home: Home | None = None, *, start: bool = True) -> Address:
@@ -76,7 +80,10 @@ def running_server(home: Home) -> Address | None:
         # the announcement of a server that was killed; the one that holds the lock is
         # still starting
         return None
-    return Address(body["url"], os.environ.get("GPUYARD_TOKEN") or _read(home.token))
+    token = os.environ.get("GPUYARD_TOKEN") or _read(home.token)
+    # A server from before the socket names none; its port is then checked.
+    path = home.server_socket if body.get("socket") else None
+    return Address(body["url"], token, path)
 
 
 def start_server(home: Home) -> Address:

@@ -46,7 +46,8 @@ class Client:
         self.address = address or find_server()
         self._found = address is None
         self._answered = False
-        self._http = httpx.Client(transport=transport, **options(self.address))
+        self._transport = transport
+        self._http = httpx.Client(**options(self.address, transport))
 
     def __enter__(self) -> Self:
         return self
@@ -76,7 +77,14 @@ class Client:
                 pause = resend.pause(self.address, error)
             time.sleep(pause)
             if self._found:
-                self.address = look_again(self.address, start=call.submits)
+                self._move(look_again(self.address, start=call.submits))
+
+    def _move(self, address: Address) -> None:
+        """Talk to the server at `address` from now on."""
+        if address.socket != self.address.socket:
+            self._http.close()
+            self._http = httpx.Client(**options(address, self._transport))
+        self.address = address
 
     def run(self, work: Work, **fields: Any) -> "JobHandle":
         """Submit `work` (a command as a list, a JobSpec, S2's JobConfig or a mapping)

@@ -64,8 +64,13 @@ class Home:
 
     @property
     def server(self) -> Path:
-        """`{"url", "pid", "version"}` of the running server."""
+        """`{"url", "pid", "version", "socket"}` of the running server."""
         return self.root / "server.json"
+
+    @property
+    def server_socket(self) -> Path:
+        """The server's Unix socket, for everything on this host that has the token."""
+        return self.root / "server.sock"
 
     @property
     def server_id(self) -> Path:

@@ -51,12 +51,16 @@ class ServerSettings(SettingsSection):
     without work (0: never).
 
     `url` is the address for other servers and agents, if that is not the one where it
-    listens (behind a proxy with TLS).
+    listens (behind a proxy with TLS). `ca_file` holds the certificates by which the
+    servers at HTTPS addresses prove themselves to each other and to agents (unset,
+    those of the system), and `tls_name` the name in these, if it is not the host.
     """
 
     host: str = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)
     url: str | None = None
+    ca_file: Path | None = None
+    tls_name: str | None = None
     idle_exit_s: Seconds = 1800.0
 
 

@@ -297,7 +297,8 @@ lease = sa.Table(
 LEASE = "server"
 
 # The servers that share a PostgreSQL ledger. A token stands here only as a digest, by
-# which the others know it.
+# which the others know it. `loopback` says which host a URL such as http://127.0.0.1
+# means.
 servers = sa.Table(
     "servers",
     metadata,
@@ -305,6 +306,7 @@ servers = sa.Table(
     sa.Column("url", TEXT, nullable=False),
     sa.Column("token_sha256", TEXT, nullable=False),
     sa.Column("seen_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("loopback", TEXT),
 )
 
 STATE_TABLES: Mapping[Table, sa.Table] = {

@@ -11,7 +11,6 @@ if __name__ == "__main__":
 import argparse
 import asyncio
 import gc
-import hashlib
 import json
 import os
 import signal
@@ -29,9 +28,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gpuyard import __version__
 from gpuyard.config.database import find_database
+from gpuyard.config.dialling import loopback_id
 from gpuyard.config.logs import configure_logging
 from gpuyard.config.paths import Home
+from gpuyard.config.proof import digest_of
 from gpuyard.config.settings import Settings, load_settings
+from gpuyard.config.sockets import listening_socket, refuse_other_users
 from gpuyard.controller.controller import Controller, configured_providers
 from gpuyard.domain.errors import (
     GpuyardError,
@@ -56,6 +58,7 @@ from gpuyard.storage.place import open_store
 
 _DATABASE_AGAIN_S = 1.0
 _WRITE_BUFFER = 16 * 1024
+_BACKLOG = 1024
 log = structlog.get_logger(__name__)
 
 
@@ -72,8 +75,8 @@ def main() -> None:
     parser.add_argument(
         "--inherited",
         type=int,
-        nargs=2,
-        metavar=("LOCK", "SOCKET"),
+        nargs=3,
+        metavar=("LOCK", "PORT", "SOCKET"),
         help=argparse.SUPPRESS,
     )
     arguments = parser.parse_args()
@@ -98,23 +101,26 @@ def _run(home: Home, inherited: list[int] | None) -> None:
     blobs = open_store(home.root, settings.storage)
     if inherited:
         lock = os.fdopen(inherited[0], "a+")
-        listener = socket.socket(fileno=inherited[1])
+        listener, own = (socket.socket(fileno=number) for number in inherited[1:])
         ledger = _open_patiently(home, settings)
     else:
         lock = lock_ledger(home.lock)
         listener = _listen(settings)
+        own = listening_socket(home.server_socket, _BACKLOG)
         ledger = Ledger.open(find_database(home, settings.ledger.url))
     app_state = _make_app_state(
         home, settings, ledger, blobs, settings.server.url or _url_of(listener)
     )
+    if app_state.election and not inherited:
+        app_state.election.refuse_loopback()
     if hooks:
         give_up_s = settings.notify.give_up_s
         app_state.notifier = _notifier(hooks, app_state.controller, give_up_s)
     app_state.start_over = lambda why: _start_over(
-        home, lock.fileno(), listener.fileno(), why
+        home, [lock.fileno(), listener.fileno(), own.fileno()], why
     )
     try:
-        uvloop.run(_serve(app_state, listener))
+        uvloop.run(_serve(app_state, listener, own))
     finally:
         ledger.close()
         lock.close()
@@ -135,9 +141,7 @@ def _make_app_state(
     token = ensure_token(home.token)
     election = None
     if ledger.shared:
-        me = Member(
-            _server_id(home.server_id), url, hashlib.sha256(token.encode()).hexdigest()
-        )
+        me = Member(_server_id(home.server_id), url, digest_of(token), loopback_id())
         election = Election(Lease(ledger.engine, me), me)
     manager = ResourceManager(controller)
     return AppState(
@@ -168,15 +172,15 @@ def _open_patiently(home: Home, settings: Settings) -> Ledger:
             time.sleep(_DATABASE_AGAIN_S)
 
 
-def _start_over(home: Home, lock: int, listener: int, why: str) -> None:
-    """Become a new server with the same process, lock and address: nothing this one
+def _start_over(home: Home, inherited: Sequence[int], why: str) -> None:
+    """Become a new server with the same process, lock and addresses: nothing this one
     believed is to be relied on.
     """
     log.warning("this server starts over", why=why)
-    os.set_inheritable(lock, True)
-    os.set_inheritable(listener, True)
+    for number in inherited:
+        os.set_inheritable(number, True)
     command = [sys.executable, "-m", "gpuyard.server", "--home", str(home.root)]
-    execute([*command, "--inherited", str(lock), str(listener)])
+    execute([*command, "--inherited", *map(str, inherited)])
 
 
 def _server_id(path: Path) -> str:
@@ -216,7 +220,7 @@ def _listen(settings: Settings) -> socket.socket:
         raise InvalidInputError.of(
             "server.port", f"{port} cannot be used: {error.strerror}", remedy
         ) from None
-    listener.listen(1024)
+    listener.listen(_BACKLOG)
     return listener
 
 
@@ -226,7 +230,14 @@ class _Connection(HttpToolsProtocol):
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin."""
+        """Begin, unless another user has come to our own socket."""
+        connected = transport.get_extra_info("socket")
+        if connected.family == socket.AF_UNIX:
+            try:
+                refuse_other_users(connected)
+            except PermissionError as error:
+                log.warning("a connection is refused", why=str(error))
+                transport.abort()
         transport.set_write_buffer_limits(high=_WRITE_BUFFER)
         super().connection_made(transport)
 
@@ -249,7 +260,9 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _serve(app_state: AppState, listener: socket.socket) -> None:
+async def _serve(
+    app_state: AppState, listener: socket.socket, own: socket.socket
+) -> None:
     config = uvicorn.Config(
         make_app(app_state),
         log_level="warning",
@@ -264,7 +277,7 @@ async def _serve(app_state: AppState, listener: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, app_state.stopping.set)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    serving = asyncio.create_task(server.serve(sockets=[listener, own]))
     stopping = asyncio.create_task(app_state.stopping.wait())
     await asyncio.wait(
         [serving, asyncio.create_task(server.ready.wait())],
@@ -289,11 +302,17 @@ async def _serve(app_state: AppState, listener: socket.socket) -> None:
     server.should_exit = True
     await serving
     app_state.home.server.unlink(missing_ok=True)
+    app_state.home.server_socket.unlink(missing_ok=True)
 
 
 def _announce(app_state: AppState, listener: socket.socket) -> None:
     """Tell clients where the server is, atomically: they wait for this file."""
-    body = {"url": _url_of(listener), "pid": os.getpid(), "version": __version__}
+    body = {
+        "url": _url_of(listener),
+        "pid": os.getpid(),
+        "version": __version__,
+        "socket": str(app_state.home.server_socket),
+    }
     temporary = app_state.home.server.with_suffix(".tmp")
     temporary.write_text(json.dumps(body))
     temporary.rename(app_state.home.server)

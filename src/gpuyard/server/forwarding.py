@@ -14,11 +14,11 @@ from gpuyard.domain.errors import InvalidInputError, UnreachableError
 from gpuyard.server import problems
 from gpuyard.server.app_state import AppState
 from gpuyard.server.body import MAX_BODY_BYTES
+from gpuyard.server.member_client import member_client
 
 # How long a request waits for a leader: a failover takes up to five seconds.
 _WAIT_FOR_LEADER_S = 15.0
 _POLL_S = 0.1
-_TIMEOUT = httpx.Timeout(5.0, read=None, pool=None)
 _FORWARDED = "x-gpuyard-forwarded"
 _NOT_LEADING = "x-gpuyard-not-leading"
 _ANSWERED_HERE = re.compile(
@@ -45,9 +45,7 @@ class Forwarding:
     def __init__(self, app: ASGIApp, app_state: AppState) -> None:
         self._app = app
         self._app_state = app_state
-        self._client = httpx.AsyncClient(
-            trust_env=False, timeout=_TIMEOUT, limits=httpx.Limits(max_connections=None)
-        )
+        self._clients: dict[str, httpx.AsyncClient] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request here, or forward it."""
@@ -102,6 +100,12 @@ class Forwarding:
             await asyncio.sleep(_POLL_S)
         await _refusal("No server is the leader at the moment.")(scope, receive, send)
 
+    def _client_of(self, url: str) -> httpx.AsyncClient:
+        if url not in self._clients:
+            app_state = self._app_state
+            self._clients[url] = member_client(url, app_state.token, app_state.tls)
+        return self._clients[url]
+
     async def _ask(
         self, url: str, scope: Scope, body: bytes, receive: Receive, send: Send
     ) -> None:
@@ -116,14 +120,17 @@ class Forwarding:
         path = raw_path.decode("latin-1") if raw_path else scope["path"]
         query = scope["query_string"].decode("latin-1")
         target = f"{url}{path}?{query}" if query else f"{url}{path}"
-        request = self._client.build_request(
+        client = self._client_of(url)
+        tls_name = self._app_state.tls.name
+        request = client.build_request(
             scope["method"],
             target,
             headers=[*headers, (_FORWARDED.encode(), b"1")],
             content=body,
+            extensions={"sni_hostname": tls_name} if tls_name else None,
         )
         try:
-            answer = await self._client.send(request, stream=True)
+            answer = await client.send(request, stream=True)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise _RetryError from error
         except httpx.HTTPError as error:

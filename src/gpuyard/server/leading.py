@@ -8,14 +8,13 @@ it believed outlives that.
 """
 
 import asyncio
-import json
-import os
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
 import structlog
 
+from gpuyard.config.peers import Peers, write_peers
 from gpuyard.controller.controller import keep_host_agent
 from gpuyard.domain.errors import LedgerError
 from gpuyard.ledger.listening import Announcer, journal_growth
@@ -119,16 +118,6 @@ class Leading:
         """The roll was read: the agent of this home must know where else to dial."""
         if election.leader and election.leader != election.me:
             self._decided.set()
-        urls = sorted(member.url for member in election.standing.members)
-        body = json.dumps({"urls": urls, "token": self._app_state.token})
-        path = self._app_state.home.peers
-        with suppress(OSError):
-            if path.exists() and path.read_text() == body:
-                return
-            draft = path.with_suffix(".new")
-            draft.unlink(missing_ok=True)
-            with os.fdopen(
-                os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w"
-            ) as file:
-                file.write(body)
-            draft.rename(path)
+        urls = sorted({member.url for member in election.standing.reachable})
+        peers = Peers(tuple(urls), self._app_state.token, self._app_state.tls)
+        write_peers(self._app_state.home, peers)

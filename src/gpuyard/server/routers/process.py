@@ -4,10 +4,11 @@ import os
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Response
+from fastapi import APIRouter, Body, Depends, Query, Response
 
 from gpuyard import __version__
-from gpuyard.domain.errors import RefusedError
+from gpuyard.config.proof import NONCE, PATH
+from gpuyard.domain.errors import NotFoundError, RefusedError
 from gpuyard.domain.stopping import RunningJobs
 from gpuyard.server.app_state import AppState, TheAppState
 from gpuyard.server.auth import require_token
@@ -25,6 +26,26 @@ router = APIRouter(prefix="/server", tags=["server"])
 async def healthz() -> dict[str, Any]:
     """The server answers; needs no token."""
     return {"status": "ok", "version": __version__, "pid": os.getpid()}
+
+
+@open_router.get(PATH)
+async def prove(
+    app_state: TheAppState,
+    nonce: Annotated[str, Query(pattern=f"^{NONCE}$")],
+    key: Annotated[str, Query(max_length=64)],
+) -> dict[str, str]:
+    """Prove that this server knows the token that `key` names, to a caller who will
+    tell it that token only then; needs no token.
+    """
+    found = app_state.proof(key, nonce)
+    if found is None and app_state.election:
+        await app_state.election.read_anew()
+        found = app_state.proof(key, nonce)
+    if found is None:
+        raise NotFoundError(
+            "This server knows no such token.", "Dial a server of this instance."
+        )
+    return {"proof": found}
 
 
 @open_router.get(
