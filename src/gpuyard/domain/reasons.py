@@ -42,6 +42,7 @@ class Reason(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
     TIMED_OUT = "timed_out"
+    BROKEN_FILE = "broken_file"
     # Its owner ended it, or asked for what cannot be.
     CANCELLED = "cancelled"
     DEPENDENCY_FAILED = "dependency_failed"
@@ -150,6 +151,7 @@ _FACTS = {
     Reason.GPU_OUT_OF_MEMORY: _program(
         "the program needed more GPU memory than there was"
     ),
+    Reason.BROKEN_FILE: _program("a file that tells how it goes was changed or broken"),
     Reason.TIMED_OUT: _Facts(
         Blame.PROGRAM, "it ran longer than its time limit", RetryRule.NEVER
     ),

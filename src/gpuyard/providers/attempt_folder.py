@@ -1,15 +1,17 @@
-"""The folder of an attempt that `node/runner.py` runs: its files, and their formats."""
+"""The folder of an attempt that `node/runner.py` runs, and what it has to do."""
 
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import gpuyard
 from gpuyard.domain.attempt_order import AttemptOrder
-from gpuyard.domain.jobconfig import JobResult, JobStatus
+from gpuyard.providers.runner_files import read_exit, read_json
+
+__all__ = ["AttemptFolder", "StagedInput", "read_exit", "read_json", "runner_order"]
 
 _RUNNER = Path(gpuyard.__file__).parent / "node" / "runner.py"
 
@@ -152,38 +154,3 @@ def runner_order(
         "checkpoint": checkpoint,
         "ids": ids,
     }
-
-
-def read_json(data: bytes | None) -> dict[str, Any]:
-    """A file that the runner wrote; empty when it is missing or incomplete."""
-    try:
-        found = json.loads(data or b"{}")
-    except ValueError:
-        return {}
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-
-
-def read_exit(job_id: str, end: Mapping[str, Any]) -> JobResult:
-    """How the job ended, from the contents of `exit.json`."""
-    code = end.get("exit_code")
-    reason = str(end.get("reason") or "")
-    if reason == "cancelled":
-        status = JobStatus.CANCELLED
-    elif code == 0 and not reason:
-        status = JobStatus.COMPLETED
-    else:
-        status = JobStatus.FAILED
-    usual_message = "timed out" if reason == "timed_out" else reason
-    message = end.get("message") or usual_message or None
-    return JobResult(
-        job_id,
-        status,
-        started_at=end.get("started_at"),
-        completed_at=end.get("ended_at"),
-        exit_code=code,
-        error_message=message,
-        reason=reason,
-        node=str(end.get("host") or ""),
-        gpus=tuple(end.get("gpus") or ()),
-        usage=end.get("usage") or {},
-    )

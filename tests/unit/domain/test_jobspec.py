@@ -83,7 +83,7 @@ specs = object_of(
     provider_options=st.dictionaries(printable, json_values, max_size=2),
     labels=st.dictionaries(names, names),
     checkpoint=object_of(
-        path=printable,
+        path=names.map("ckpt-{}".format),
         grace_s=st.floats(0, 1000),
         signal=st.sampled_from(["USR1", "SIGINT", "hup"]),
         resume_args=st.lists(printable, max_size=2),

@@ -15,6 +15,7 @@ from docker.types import DeviceRequest, LogConfig, Mount
 from gpuyard.domain.attempt_order import AttemptOrder, ResumePoint
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.docker.config import DockerConfig
+from gpuyard.providers.runner_files import KeptLimits, read_limits
 from gpuyard.storage.blobs import Blobs, BucketError
 
 ATTEMPT = "gpuyard.attempt"
@@ -158,10 +159,11 @@ def is_live(container: Container) -> bool:
     return container.status in ("running", "paused", "restarting")
 
 
-def limits_of(container: Container) -> dict[str, Any]:
-    """Its timeout, grace and checkpoint signal."""
-    found: dict[str, Any] = json.loads(container.labels[LIMITS])
-    return found
+def limits_of(container: Container) -> KeptLimits:
+    """Its timeout, grace and checkpoint signal; BrokenFileError when it is no container
+    of ours.
+    """
+    return read_limits(container.labels.get(LIMITS) or "", "the container's labels")
 
 
 def instant(text: str) -> float | None:

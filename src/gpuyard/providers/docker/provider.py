@@ -44,10 +44,12 @@ from gpuyard.providers.docker.container import (
 )
 from gpuyard.providers.docker.daemon import DockerDaemon, ImagePulls
 from gpuyard.providers.docker.stream import in_thread
+from gpuyard.providers.runner_files import BrokenFileError
 from gpuyard.storage.blobs import BucketError
 from gpuyard.storage.place import in_background, open_store
 
 _TERM_GRACE_S = 10.0
+_PREFIX = "gpuyard-"
 _SHELL_SAYS = {126: Reason.NOT_EXECUTABLE, 127: Reason.COMMAND_NOT_FOUND}
 """Exit codes of a shell that could not start the program and printed why."""
 _DAEMON_STOPPED = frozenset({137, 143, 255})
@@ -102,7 +104,7 @@ class DockerProvider(QueueProvider):
 
     async def submit_attempt(self, order: AttemptOrder) -> str:
         """Pull the image, create and start the container, unless it exists."""
-        name = f"gpuyard-{order.attempt_id}"
+        name = f"{_PREFIX}{order.attempt_id}"
         async with self._locks.setdefault(order.attempt_id, asyncio.Lock()):
             try:
                 with suppress(JobNotFoundError):
@@ -149,8 +151,12 @@ class DockerProvider(QueueProvider):
     async def _started(self, container: Container) -> str:
         """Start a container unless it was started; returns its name.
 
-        If it cannot be started, the container keeps the error.
+        If it cannot be started, the container keeps the error. ProviderError when it is
+        not ours.
         """
+        if f"{_PREFIX}{container.labels.get(ATTEMPT)}" != container.name:
+            message = f"There is a container {container.name} that is not gpuyard's."
+            raise ProviderError(message, self.PROVIDER_NAME, "REFUSED")
         if container.status == "created" and not state_of(container)["Error"]:
             with suppress(APIError):
                 await self._daemon.call(container.start)
@@ -159,7 +165,7 @@ class DockerProvider(QueueProvider):
     async def find_by_attempt(self, attempt_id: str) -> str | None:
         """Find the container by its name, and start it if it was only created."""
         try:
-            container = await self._daemon.find(f"gpuyard-{attempt_id}")
+            container = await self._daemon.find(f"{_PREFIX}{attempt_id}")
         except JobNotFoundError:
             return None
         return await self._started(container)
@@ -170,8 +176,12 @@ class DockerProvider(QueueProvider):
         """One request for each job: the daemon's list does not say how jobs ended."""
         found: dict[str, JobResult] = {}
         for job_id in job_ids:
-            with suppress(JobNotFoundError):
+            try:
                 found[job_id] = await self.get_job_status(job_id)
+            except JobNotFoundError:
+                continue
+            except BrokenFileError as error:
+                found[job_id] = error.result(job_id)
         self._polled_at = time.time()
         self._daemon.was_away = False
         return found
@@ -275,8 +285,8 @@ class DockerProvider(QueueProvider):
             if reason == Reason.CANCELLED:
                 earlier_stop.reason = reason
             return
-        grace_s = float(limits["grace_s"])
-        signal = limits["signal"] if checkpoint else None
+        grace_s = limits.grace_s or 0.0
+        signal = limits.signal if checkpoint else None
         term_at = time.monotonic() + (grace_s if signal else 0.0)
         kill_at = term_at + min(grace_s, _TERM_GRACE_S)
         self._stops[name] = _Stop(reason, term_at, kill_at)
@@ -310,23 +320,26 @@ class DockerProvider(QueueProvider):
                 await self._signal(container, "TERM")
             return
         started_at = instant(state_of(container)["StartedAt"]) or time.time()
-        if limits["timeout_s"] and time.time() - started_at >= limits["timeout_s"]:
+        if limits.timeout_s and time.time() - started_at >= limits.timeout_s:
             await self._begin_stop(container, Reason.TIMED_OUT, checkpoint=True)
-        elif limits["signal"] and limits["every_s"]:
+        elif limits.signal and limits.every_s:
             last = self._signalled_at.setdefault(name, now)
-            if now - last >= limits["every_s"]:
+            if now - last >= limits.every_s:
                 self._signalled_at[name] = now
-                await self._signal(container, limits["signal"])
+                await self._signal(container, limits.signal)
 
     async def _signal(self, container: Container, name: str) -> None:
         with suppress(APIError):  # it has just ended by itself
             await self._daemon.call(container.kill, f"SIG{name.removeprefix('SIG')}")
 
     async def forget_job(self, job_id: str) -> None:
-        """Remove the container and its folder."""
+        """Remove the container, unless it only has the name of one of ours, and its
+        folder.
+        """
         container = await self._daemon.find(job_id)
-        attempt_id = container.labels[ATTEMPT]
-        await self._daemon.call(container.remove, force=True)
+        attempt_id = job_id.removeprefix(_PREFIX)
+        if container.labels.get(ATTEMPT) == attempt_id:
+            await self._daemon.call(container.remove, force=True)
         await asyncio.to_thread(
             shutil.rmtree, self._folder / attempt_id, ignore_errors=True
         )
@@ -337,7 +350,7 @@ class DockerProvider(QueueProvider):
     async def checkpoints(self, job_id: str) -> Sequence[SavedFile]:
         """The checkpoints in its folder, which is on this host."""
         container = await self._daemon.find(job_id)
-        pattern = limits_of(container).get("path")
+        pattern = limits_of(container).path
         started_at = instant(state_of(container)["StartedAt"])
         folder = _work_folder(container)
         if not pattern or started_at is None or folder is None:

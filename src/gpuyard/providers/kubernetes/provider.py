@@ -42,6 +42,7 @@ from gpuyard.providers.kubernetes.rights import missing_rights
 from gpuyard.providers.kubernetes.spool import KubernetesSpool
 from gpuyard.providers.kubernetes.supply import Supply, supplies
 from gpuyard.providers.rsync import RsyncHost, WorkspaceSync
+from gpuyard.providers.runner_files import BrokenFileError
 from gpuyard.storage.blobs import BlobStore
 from gpuyard.storage.place import in_background, open_store
 
@@ -203,7 +204,7 @@ class KubernetesProvider(QueueProvider):
             if job is None:
                 result = self._jobs.result_once_gone(name)
             else:
-                result = await self._update(name, job)
+                result = await self._updated(name, job)
             if result is not None:
                 results[name] = result
         return results
@@ -212,6 +213,15 @@ class KubernetesProvider(QueueProvider):
         """See GpuProviderInterface."""
         job, result = await self._jobs.fetch(job_id)
         return result if job is None else await self._update(job_id, job)
+
+    async def _updated(self, name: str, job: Json) -> JobResult:
+        """As `_update`; a Job with broken annotations is ended, and has failed."""
+        try:
+            return await self._update(name, job)
+        except BrokenFileError as error:
+            result = error.result(name)
+            await self._jobs.drop(job, result.reason)
+            return result
 
     async def _update(self, name: str, job: Json) -> JobResult:
         """The state of a Job, after ending it if its time is over."""
