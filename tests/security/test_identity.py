@@ -5,10 +5,12 @@ them the token.
 import asyncio
 import json
 import socket
+import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,13 +22,16 @@ from gpuyard.client.aio import AsyncClient
 from gpuyard.client.connection import Address
 from gpuyard.client.light import Reader
 from gpuyard.client.sync import Client
-from gpuyard.config.dialling import SYSTEM_TLS, connect_to_member
+from gpuyard.config.dialling import SYSTEM_TLS, Tls, connect_to_member
 from gpuyard.domain.errors import UnreachableError
 from gpuyard.ledger.lease import Member
 from gpuyard.node.ask import ask
+from gpuyard.node.link import ServerAddress, open_link
 from gpuyard.server import forwarding
+from gpuyard.server.member_client import member_client
 from tests.support.attacker import attacking
 from tests.support.instance import TestInstance, make_instance
+from tests.support.tls import tls_door
 from tests.support.wait import wait_until
 
 # Prints what each connection sends, and answers; with a second port, as the server at
@@ -254,3 +259,48 @@ def test_only_tls_or_a_word_of_the_user_reaches_another_machine() -> None:
         Client(Address("http://gpuyard.example:8400", TOKEN))
     with pytest.raises(Exception, match="GPUYARD_INSECURE=1"):
         asyncio.run(AsyncClient(Address("http://10.0.0.1", TOKEN)).__aenter__())
+
+
+def test_a_server_elsewhere_proves_itself_by_its_certificate(
+    instance: TestInstance, tmp_path: Path
+) -> None:
+    instance.ok("up")
+    real = instance.address()
+    certificate = str(tmp_path / "server.pem")
+    with tls_door(real.url, tmp_path, mutual=False) as door:
+        for right in (Tls(certificate), Tls(str(tmp_path / "authority.pem"))):
+            connect_to_member(door.address, real.token, right).close()
+        wrong = (SYSTEM_TLS, Tls(str(tmp_path / "client.pem")), Tls(certificate, "x"))
+        for tls in wrong:
+            with pytest.raises(ssl.SSLCertVerificationError):
+                connect_to_member(door.address, real.token, tls)
+        assert asyncio.run(statuses(door.address, real.token, Tls(certificate))) == 200
+        with pytest.raises(httpx.ConnectError):
+            asyncio.run(statuses(door.address, real.token, SYSTEM_TLS))
+        environment = {"GPUYARD_URL": door.address, "GPUYARD_CA_FILE": certificate}
+        instance.ok("jobs", env=environment)
+        del environment["GPUYARD_CA_FILE"]
+        assert instance.run("jobs", env=environment).returncode == 5
+        environment["GPUYARD_CA_FILE"] = str(tmp_path / "none.pem")
+        said = instance.run("jobs", env=environment).stderr
+        assert "GPUYARD_CA_FILE: is" in said
+
+
+async def statuses(url: str, token: str, tls: Tls) -> int:
+    """What another server and an agent, in turn, are answered at `url`."""
+    address = ServerAddress(Path(), url, token, tls)
+    async with member_client(url, token, tls) as client:
+        answer = await client.get(f"{url}/healthz")
+        async with open_link(address) as (_, writer):
+            assert not writer.is_closing()
+    return answer.status_code
+
+
+def test_a_server_that_proves_itself_is_asked_on_the_same_connection(
+    instance: TestInstance,
+) -> None:
+    instance.ok("up")
+    real = instance.address()
+    assert asyncio.run(statuses(real.url, real.token, SYSTEM_TLS)) == 200
+    with pytest.raises(httpx.ConnectError, match="does not prove"):
+        asyncio.run(statuses(real.url, "another token", SYSTEM_TLS))

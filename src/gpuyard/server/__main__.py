@@ -112,7 +112,7 @@ def _run(home: Home, inherited: list[int] | None) -> None:
         home, settings, ledger, blobs, settings.server.url or _url_of(listener)
     )
     if app_state.election and not inherited:
-        app_state.election.refuse_loopback()
+        _check_membership(app_state, app_state.election)
     if hooks:
         give_up_s = settings.notify.give_up_s
         app_state.notifier = _notifier(hooks, app_state.controller, give_up_s)
@@ -124,6 +124,17 @@ def _run(home: Home, inherited: list[int] | None) -> None:
     finally:
         ledger.close()
         lock.close()
+
+
+def _check_membership(app_state: AppState, election: Election) -> None:
+    """InvalidInputError when this server could not reach others, or they not it."""
+    try:
+        app_state.tls.context()
+    except OSError as error:
+        fault = f"is {app_state.tls.ca_file}: {error.strerror or error}"
+        remedy = "name a file of certificates in PEM"
+        raise InvalidInputError.of("server.ca_file", fault, remedy) from None
+    election.refuse_loopback()
 
 
 def _make_app_state(

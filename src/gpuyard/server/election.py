@@ -28,7 +28,8 @@ def refuse_loopback(me: Member, others: Sequence[Member]) -> None:
     """InvalidInputError when `others` could not reach this server: they are on other
     hosts, and would dial their own.
     """
-    elsewhere = [other for other in others if not other.reaches(me)]
+    known = [other for other in others if other.loopback]
+    elsewhere = [other for other in known if not other.reaches(me)]
     if elsewhere:
         raise InvalidInputError.of(
             "server.url",

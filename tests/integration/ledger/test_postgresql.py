@@ -142,6 +142,26 @@ async def test_a_leader_that_is_stopped_in_the_middle_of_a_commit_is_replaced(
     assert former.renew(term) is None
 
 
+def test_only_servers_of_late_whose_urls_mean_the_same_here_are_dialled(
+    ledger: Ledger,
+) -> None:
+    urls = {"a": "http://a", "b": "http://b", "c": "http://127.0.0.1:1"}
+    for name, url in urls.items():
+        Lease(ledger.engine, Member(name, url, f"digest of {name}", "there")).refresh()
+    with ledger.engine.begin() as tx:
+        tx.execute(
+            sa.text(
+                "UPDATE servers SET seen_at = seen_at - interval '2 hours'"
+                " WHERE id = 'b'"
+            )
+        )
+    me = Member("d", "http://127.0.0.1:2", "", "here")
+    seen = Lease(ledger.engine, me).refresh()
+    assert [member.id for member in seen.reachable] == ["a", "d"]
+    # Its token is still known: it may come back.
+    assert [member.id for member in seen.members] == ["a", "b", "c", "d"]
+
+
 async def test_taking_the_lead_waits_for_the_commit_that_is_under_way_and_renewing_does_not(
     ledger: Ledger, place: str
 ):

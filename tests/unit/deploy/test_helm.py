@@ -199,6 +199,20 @@ def test_containers_have_no_rights_and_write_to_volumes_only(values: Values) -> 
                 assert container["image"].partition(":")[2][0].isdigit()
 
 
+def test_with_a_name_for_it_the_servers_speak_tls_among_themselves() -> None:
+    inside: Values = {"tls": {"existingSecret": "instance-tls", "name": "yard.example"}}
+    environment = environment_of(inside)
+    assert environment["GPUYARD_SERVER__URL"] == "https://$(POD_IP):8443"
+    assert environment["GPUYARD_SERVER__TLS_NAME"] == "yard.example"
+    mounts = pod_of(inside)["containers"][0]["volumeMounts"]
+    assert environment["GPUYARD_SERVER__CA_FILE"] in [
+        one["mountPath"] for one in mounts
+    ]
+    rules = named(render(inside), "NetworkPolicy")["spec"]["ingress"]
+    assert [one["ports"] for one in rules] == [[{"port": "https"}]] * 2
+    assert "GPUYARD_SERVER__TLS_NAME" not in environment_of(EVERYTHING)
+
+
 def test_the_server_is_told_where_it_is_and_where_its_ledger_is() -> None:
     environment = environment_of()
     assert environment["GPUYARD_SERVER__URL"] == "http://$(POD_IP):8080"
