@@ -47,7 +47,7 @@ def _state(path: Path, attempt: AttemptRun | None) -> _State:
     """The size of a log, and whether it is complete."""
     over = attempt is None or not attempt.live
     try:
-        return LogFile(path).size(), over
+        return _log_of(path, attempt).size(), over
     except OSError:
         return 0, over
 
@@ -83,7 +83,7 @@ class LogSender:
     ) -> None:
         # The task that reads from the link sees its end as well.
         with suppress(ConnectionError):
-            offset = _first_offset(question, path)
+            offset = _first_offset(question, _log_of(path, attempt))
             await self._wait_for_output(offset, question.wait_s, path, attempt)
             async with self._turn:
                 await self._writer.drain()
@@ -104,12 +104,17 @@ class LogSender:
             await self._watch.changed(path, attempt, state, left_s)
 
 
-def _first_offset(question: wire.ReadLog, path: Path) -> int:
+def _log_of(path: Path, attempt: AttemptRun | None) -> LogFile:
+    """The log at `path`; that of a live attempt hides its secrets."""
+    return LogFile(path) if attempt is None else attempt.log
+
+
+def _first_offset(question: wire.ReadLog, log: LogFile) -> int:
     """The offset that is asked for; 0 if there is no log yet."""
     if question.offset >= 0:
         return question.offset
     try:
-        first, _ = LogFile(path).tail(max(0, question.tail_lines))
+        first, _ = log.tail(max(0, question.tail_lines))
     except FileNotFoundError:
         return 0
     return first
@@ -125,7 +130,7 @@ def _read_part(
     first = offset
     data = b""
     try:
-        first, data = LogFile(path).read(offset, limit)
+        first, data = _log_of(path, attempt).read(offset, limit)
     except FileNotFoundError:
         if attempt is None:
             return wire.LogPart(question.request, 0, b"", end=True, missing=True)

@@ -30,6 +30,7 @@ from gpuyard.server.routers import (
     machines,
     models,
     process,
+    secrets,
     tiers,
     trust,
     webhooks,
@@ -84,6 +85,7 @@ def make_app(app_state: AppState) -> FastAPI:
         workspaces,
         trust,
         webhooks,
+        secrets,
     )
     for noun in nouns:
         api.include_router(noun.router)
