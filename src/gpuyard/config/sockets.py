@@ -51,12 +51,18 @@ def connected_socket(path: Path) -> socket.socket:
 
 def refuse_other_users(connected: socket.socket) -> None:
     """PermissionError unless our own user or root is at the other end."""
+    uid = peer_uid(connected)
+    if uid not in (os.getuid(), 0):
+        raise PermissionError(f"user {uid} is at the other end of the socket")
+
+
+def peer_uid(connected: socket.socket) -> int:
+    """The user at the other end of a Unix socket."""
     found = connected.getsockopt(
         socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
     )
     _pid, uid, _gid = _CREDENTIALS.unpack(found)
-    if uid not in (os.getuid(), 0):
-        raise PermissionError(f"user {uid} is at the other end of the socket")
+    return int(uid)
 
 
 @contextmanager
