@@ -12,8 +12,8 @@ from alembic import op
 
 from gpuyard.domain.secret_names import looks_like_key, without_keys
 
-revision = "0008"
-down_revision = "0007"
+revision = "0009"
+down_revision = "0008"
 branch_labels = None
 depends_on = None
 _OVER = ["completed", "failed", "cancelled", "timed_out"]
