@@ -5,6 +5,7 @@ than a listing may.
 import http.client
 import json
 import socket
+import time
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -13,9 +14,10 @@ from gpuyard.client.connection import Address
 from gpuyard.client.problems import error_of
 from gpuyard.config.dialling import HttpConnection, connect_to_own_port, is_loopback
 from gpuyard.config.sockets import connected_socket
-from gpuyard.domain.errors import UnreachableError
+from gpuyard.domain.errors import LedgerBusyError, UnreachableError
 
 _TIMEOUT_S = 60.0
+_BUSY_TRIES = 10
 
 
 def can_read(address: Address) -> bool:
@@ -48,6 +50,14 @@ class Reader:
         """The JSON at `path`; GpuyardError (as the server raised it) or
         UnreachableError.
         """
+        for _ in range(_BUSY_TRIES):
+            try:
+                return self._get(path, params)
+            except LedgerBusyError:
+                time.sleep(LedgerBusyError.retry_after)
+        return self._get(path, params)
+
+    def _get(self, path: str, params: dict[str, Any]) -> Any:
         target = f"{self._base.path}{path}?{urlencode(params, doseq=True)}"
         headers = {
             "Authorization": f"Bearer {self._address.token}",
