@@ -11,8 +11,8 @@ from alembic import op
 from gpuyard.domain.events import Table
 from gpuyard.ledger.row_images import import_rows
 
-revision = "0009"
-down_revision = "0007"
+revision = "0010"
+down_revision = "0009"
 branch_labels = None
 depends_on = None
 INTEGER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
