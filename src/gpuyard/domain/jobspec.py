@@ -151,6 +151,7 @@ Pattern = Annotated[
 ]
 SignalName = Annotated[str, AfterValidator(_signal_name)]
 SecretName = Annotated[str, AfterValidator(secret_name)]
+"""The name of a secret, never its value."""
 Data = Annotated[dict[str, Any], AfterValidator(_not_too_deep)]
 
 
