@@ -17,6 +17,7 @@ from gpuyard.controller.log_mirror import LogMirror
 from gpuyard.controller.logs import Logs
 from gpuyard.controller.reports import Reports
 from gpuyard.controller.requests import Requests
+from gpuyard.controller.retention import Retention
 from gpuyard.controller.secrets import Secrets
 from gpuyard.controller.trust import TrustRecords
 from gpuyard.ledger.ledger import Ledger
@@ -92,14 +93,11 @@ class Controller:
         )
         self.gpus = self.requests.gpus
         self.trust = TrustRecords(self.core, self.launching, self.providers)
+        mirror = home.logs / "attempts"
         log_mirror = LogMirror(
-            self.core,
-            self.reports,
-            self.providers,
-            blobs,
-            home.logs / "attempts",
-            self.secrets,
+            self.core, self.reports, self.providers, blobs, mirror, self.secrets
         )
+        self.retention = Retention(self.core, self.providers, blobs, mirror)
         self.logs = Logs(self.core, self.providers, wait_for_event, log_mirror.path)
         self.external_queues = ExternalQueues(
             self.core,
