@@ -8,6 +8,7 @@ from pathlib import Path
 from gpuyard.domain import wire
 from gpuyard.node.attempt import AttemptRun
 from gpuyard.node.launcher import LogFile
+from gpuyard.storage.untrusted import UntrustedFileError
 
 _LOOK_S = 0.02
 _LONGEST_LOOK_S = 10.0
@@ -115,7 +116,7 @@ def _first_offset(question: wire.ReadLog, log: LogFile) -> int:
         return question.offset
     try:
         first, _ = log.tail(max(0, question.tail_lines))
-    except FileNotFoundError:
+    except (FileNotFoundError, UntrustedFileError):
         return 0
     return first
 
@@ -131,7 +132,7 @@ def _read_part(
     data = b""
     try:
         first, data = _log_of(path, attempt).read(offset, limit)
-    except FileNotFoundError:
+    except (FileNotFoundError, UntrustedFileError):
         if attempt is None:
             return wire.LogPart(question.request, 0, b"", end=True, missing=True)
     return wire.LogPart(question.request, first, data, end=over and len(data) < limit)

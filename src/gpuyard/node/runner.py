@@ -241,7 +241,8 @@ class Checkpoints:
     """Copies complete checkpoints, so that the program cannot change them any more."""
 
     def __init__(self, order: Dict[str, Any], folder: Path) -> None:
-        self._pattern: Optional[str] = order["checkpoint"].get("path")
+        pattern: Optional[str] = order["checkpoint"].get("path")
+        self._pattern = pattern if pattern and _stays_inside(pattern) else None
         self._base = Path(order.get("workdir") or str(folder / "work"))
         self._folder = folder
         self._last: Dict[str, Tuple[float, int]] = {}
@@ -269,10 +270,26 @@ class Checkpoints:
         if not self._pattern:
             return found
         for path in glob.glob(str(self._base / self._pattern), recursive=True):
+            name = os.path.relpath(path, str(self._base))
             look = _look(Path(path))
-            if look and look[1] and not path.endswith(_UNFINISHED):
-                found[os.path.relpath(path, str(self._base))] = look
+            is_complete = look and look[1] and not path.endswith(_UNFINISHED)
+            if look and is_complete and not self._is_linked(name):
+                found[name] = look
         return found
+
+    def _is_linked(self, name: str) -> bool:
+        """True when it is or lies below a link, but for folders that the pattern names:
+        what is found twice is one checkpoint.
+        """
+        steps = Path(name).parts
+        named = Path(self._pattern or "").parts[:-1]
+        place = self._base
+        for index, step in enumerate(steps):
+            place /= step
+            is_named = steps[: index + 1] == named[: index + 1]
+            if place.is_symlink() and not is_named:
+                return True
+        return False
 
     def _take(self, name: str, look: Tuple[float, int]) -> None:
         source = self._base / name
@@ -280,7 +297,8 @@ class Checkpoints:
         _remove(copy)
         try:
             if source.is_dir():
-                shutil.copytree(str(source), str(copy))
+                shutil.copytree(str(source), str(copy), symlinks=True)
+                _shorten_links(copy, source)
             else:
                 shutil.copy2(str(source), str(copy))
             whole = _look(source) == look
@@ -439,7 +457,7 @@ def _stop_reason(folder: Path, job: RunningProgram) -> Tuple[str, bool]:
     try:
         given = json.loads((folder / "stop.json").read_text())
         return str(given["reason"]), bool(given["checkpoint"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         can_continue = job.checkpoint.get("signal") and not job.order.get("timeout_s")
         timed_out = job.is_near_limit(_EARLY_S) and not can_continue
         return "timed_out" if timed_out else "preempted", True
@@ -509,14 +527,37 @@ def _share_variables() -> Dict[str, str]:
 
 
 def _look(path: Path) -> Optional[Tuple[float, int]]:
-    """When it changed last (UTC seconds), and its size in bytes; None: it is gone."""
+    """When it changed last (UTC seconds), and its size in bytes; None: it is gone.
+    Links in a folder do not count.
+    """
     try:
-        inside = path.rglob("*") if path.is_dir() else [path]
-        status = [file.stat() for file in inside if file.is_file()]
+        inside = [path]
+        if path.is_dir():
+            walked = os.walk(str(path))
+            inside = [Path(top) / name for top, _, names in walked for name in names]
+        files = [file for file in inside if file.is_file() and not file.is_symlink()]
+        status = [file.stat() for file in files]
     except OSError:
         return None
     newest = max([item.st_mtime for item in status] or [0.0])
     return newest, sum(item.st_size for item in status)
+
+
+def _stays_inside(pattern: str) -> bool:
+    path = Path(pattern)
+    return not path.is_absolute() and ".." not in path.parts
+
+
+def _shorten_links(copy: Path, source: Path) -> None:
+    """Let links that lead into `source` by their whole path lead into its copy."""
+    for top, folders, names in os.walk(str(copy)):
+        for name in folders + names:
+            link = os.path.join(top, name)
+            target = os.readlink(link) if os.path.islink(link) else ""
+            if target.startswith(str(source) + os.sep):
+                inner = str(copy / os.path.relpath(target, str(source)))
+                os.unlink(link)
+                os.symlink(os.path.relpath(inner, top), link)
 
 
 def _write(path: Path, value: Any) -> None:

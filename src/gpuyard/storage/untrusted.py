@@ -99,7 +99,8 @@ def write_beneath(
     """
     *folders, last = _steps(name)
     fresh = f".gpuyard-{secrets.token_hex(8)}"
-    with folder_beneath(folder, folders, make=True) as inner:
+    folder_mode = 0o700 if mode == 0o600 else 0o777
+    with folder_beneath(folder, folders, make=folder_mode) as inner:
         try:
             descriptor = os.open(fresh, _NEW, mode, dir_fd=inner)
             with os.fdopen(descriptor, "wb") as file:
@@ -163,20 +164,21 @@ class Entry:
 
 @contextmanager
 def folder_beneath(
-    folder: Path, steps: Sequence[str] = (), *, make: bool = False
+    folder: Path, steps: Sequence[str] = (), *, make: int | None = None
 ) -> Generator[int]:
     """A descriptor of the folder that lies `steps` below `folder`.
 
-    `make`: also make what is missing. UntrustedFileError when a step is a link.
+    `make`: also make what is missing, with this mode. UntrustedFileError when a step is
+    a link.
     """
-    if make:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if make is not None:
+        folder.mkdir(parents=True, exist_ok=True, mode=make)
     current = os.open(folder, _TOP)
     try:
         for step in steps:
-            if make:
+            if make is not None:
                 with suppress(FileExistsError):
-                    os.mkdir(step, 0o700, dir_fd=current)
+                    os.mkdir(step, make, dir_fd=current)
             inner = _open(step, _FOLDER, current, "/".join(steps))
             os.close(current)
             current = inner

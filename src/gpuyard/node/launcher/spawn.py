@@ -221,7 +221,7 @@ def _open_streams(launch: LaunchRequest) -> Generator[Streams]:
 
 
 def _open_log(path: Path) -> BinaryIO:
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         return os.fdopen(os.open(path, flags, 0o600), "wb", buffering=0)
     except OSError as error:

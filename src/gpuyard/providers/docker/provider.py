@@ -187,8 +187,9 @@ class DockerProvider(QueueProvider):
         return found
 
     async def get_job_status(self, job_id: str) -> JobResult:
-        """See GpuProviderInterface."""
+        """See GpuProviderInterface; BrokenFileError for a container of others."""
         container = await self._daemon.find(job_id)
+        limits_of(container)
         await self._enforce_limits(container)
         result = self._result(container)
         reason = _SHELL_SAYS.get(result.exit_code or 0)
