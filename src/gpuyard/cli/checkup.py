@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from gpuyard.config.paths import Home
@@ -42,6 +43,7 @@ def examine() -> list[CheckupResult]:
         _filesystem,
         _disk,
         _gpus,
+        _ledger,
         _server,
         _storage,
         _agent,
@@ -138,6 +140,31 @@ def _gpus(_home: Home) -> CheckupResult:
         f"{names} by {found.source}" if found.gpus else names,
         found.problem or lost,
     )
+
+
+def _ledger(home: Home) -> CheckupResult:
+    """Only a file is looked through: PostgreSQL has tools of its own."""
+    from gpuyard.config.database import find_database, shown
+    from gpuyard.config.settings import load_settings
+
+    try:
+        where = find_database(home, load_settings(home).ledger.url)
+    except GpuyardError as error:
+        return CheckupResult("ledger", False, str(error), "correct the setting")
+    if not isinstance(where, Path):
+        return CheckupResult("ledger", True, f"in PostgreSQL, {shown(where)}")
+    if not where.exists():
+        return CheckupResult("ledger", True, "none yet")
+    from gpuyard.ledger.faults import HOW_TO_RESTORE
+    from gpuyard.ledger.pages import damage_of
+
+    try:
+        fault = damage_of(where)
+    except GpuyardError as error:
+        return CheckupResult("ledger", False, str(error), "see `dmesg`")
+    if fault:
+        return CheckupResult("ledger", False, f"damaged: {fault}", HOW_TO_RESTORE)
+    return CheckupResult("ledger", True, str(where))
 
 
 def _server(home: Home) -> CheckupResult:

@@ -1,5 +1,5 @@
-"""`gpuyard ledger`: check, back up, copy, prune and rebuild the ledger; through the
-server where one runs.
+"""`gpuyard ledger`: check, back up, restore, copy, prune and rebuild the ledger;
+through the server where one runs.
 """
 
 import sys
@@ -33,9 +33,10 @@ _WHERE = (
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     ledger = typer.Typer(
-        no_args_is_help=True, help="Check, back up, copy, prune or rebuild the ledger."
+        no_args_is_help=True,
+        help="Check, back up, restore, copy, prune or rebuild the ledger.",
     )
-    for command in (check, backup, copy, prune, rebuild):
+    for command in (check, backup, restore, copy, prune, rebuild):
         ledger.command()(command)
     app.add_typer(ledger, name="ledger")
 
@@ -107,6 +108,39 @@ def backup(
         say(f"saved as {file}")
 
 
+def restore(
+    file: Annotated[Path, typer.Argument(help="A backup.")],
+    as_json: AsJson = False,
+) -> None:
+    """Put a backup in the place of the ledger, damaged or not. Only while no server
+    runs.
+    """
+    _refuse_server()
+    if not file.is_file():
+        raise NotFoundError(f"There is no file {file}.", "Name a backup.")
+    where = _of_home()
+    if isinstance(where, Path):
+        from gpuyard.ledger import pages
+        from gpuyard.ledger.store import lock_ledger
+
+        with lock_ledger(where.with_name("server.lock")):
+            kept = pages.restore(file, where)
+        with _opened(where):
+            pass  # it is migrated, if need be
+    else:
+        from gpuyard.ledger import transfer
+
+        with _opened(file.absolute(), new=False) as origin, _opened(where) as copied:
+            transfer.copy(origin.engine, copied.engine, replace=True)
+        kept = None
+    if as_json:
+        print_json({"file": str(file.absolute()), "kept": str(kept) if kept else None})
+        return
+    say(f"the ledger is what {file} says; `gpuyard up` goes on from there")
+    if kept:
+        say(f"the former one is {kept}")
+
+
 def copy(
     source: Annotated[str, typer.Argument(metavar="FROM", help=_WHERE)],
     target: Annotated[str, typer.Argument(metavar="TO", help=_WHERE)],
@@ -173,17 +207,21 @@ def prune(
 
 def rebuild() -> None:
     """Write the state tables anew from the journal. Only while no server runs."""
+    _refuse_server()
+    from gpuyard.ledger import replay
+
+    with _opened(_of_home(), new=False) as ledger:
+        replay.rebuild(ledger.engine)
+    say("the tables are what the journal says")
+
+
+def _refuse_server() -> None:
     client = _server()
     if client is not None:
         client.close()
         raise RefusedError(
             "A server works on this ledger.", "Stop it with `gpuyard down`."
         )
-    from gpuyard.ledger import replay
-
-    with _opened(_of_home(), new=False) as ledger:
-        replay.rebuild(ledger.engine)
-    say("the tables are what the journal says")
 
 
 def _server() -> "Client | None":

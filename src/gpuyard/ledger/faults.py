@@ -29,6 +29,11 @@ _FULL = (
     "Disk quota exceeded",
 )
 _DAMAGED = ("malformed", "not a database", "invalid page in block")
+HOW_TO_RESTORE = (
+    "Restore it from a backup with `gpuyard ledger restore FILE`; those that gpuyard"
+    " made are in `backups` in the home, unless [backup] names another folder. Jobs"
+    " that run go on."
+)
 _BROKEN = ("disk I/O error", "Input/output error", "could not fsync", "could not write")
 # A PostgreSQL server that shuts down reports class 57P; one that is gone reports
 # nothing, so the client library's texts count.
@@ -72,9 +77,7 @@ def ledger_error(error: Exception, where: Path | str = "") -> LedgerError:
             f"See that it runs and lets this machine in ({text}).",
         )
     if any(phrase in text for phrase in _DAMAGED):
-        return LedgerError(
-            f"The ledger {place} is damaged: {text}.", "Restore it from a backup."
-        )
+        return LedgerError(f"The ledger {place} is damaged: {text}.", HOW_TO_RESTORE)
     if any(phrase in text for phrase in _BROKEN):
         return LedgerError(
             f"The ledger {place} cannot be written: the disk fails ({text}). Nothing"

@@ -32,6 +32,20 @@ def migrate(engine: sa.Engine) -> None:
         _upgrade(connection)
 
 
+def outdated_schema(engine: sa.Engine) -> str | None:
+    """The schema of a ledger that `migrate` would change; None when there is none yet,
+    or nothing to change.
+    """
+    with engine.connect() as connection:
+        if _is_current(connection):
+            return None
+        if not sa.inspect(connection).has_table("alembic_version"):
+            return None
+        return connection.execute(
+            sa.text("SELECT version_num FROM alembic_version")
+        ).scalar()
+
+
 def _upgrade(connection: sa.Connection) -> None:
     from alembic import command
     from alembic.config import Config

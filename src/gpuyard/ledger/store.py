@@ -7,14 +7,16 @@ from typing import IO, Any
 
 import msgspec
 import sqlalchemy as sa
+import structlog
 from sqlalchemy import event
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from gpuyard.config.locks import lock_exclusively
 from gpuyard.config.netfs import network_filesystem
 from gpuyard.domain.errors import LedgerError, LedgerLockedError, NetworkFilesystemError
-from gpuyard.ledger.faults import ledger_error, patiently
-from gpuyard.ledger.migrate import migrate
+from gpuyard.ledger.faults import HOW_TO_RESTORE, ledger_error, patiently
+from gpuyard.ledger.migrate import migrate, outdated_schema
+from gpuyard.ledger.pages import copy_pages, damage_of, finish_restore
 from gpuyard.ledger.statements import to_json
 
 # Statements run on the event loop, which may not wait for the lock of another program:
@@ -42,6 +44,10 @@ _CONNECT = {
 }
 
 
+_LOOKED_THROUGH_BYTES = 64 << 20
+log = structlog.get_logger(__name__)
+
+
 def open_engine(where: Path | str) -> sa.Engine:
     """The engine of the ledger at `where`, SQLite's path or PostgreSQL's URL, migrated
     to this version's schema.
@@ -67,12 +73,42 @@ def _open_sqlite(path: Path) -> sa.Engine:
     try:
         # The file is made here, before SQLite makes it, because its log takes the mode
         # from it.
+        finish_restore(path)
+        _refuse_damage(path)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        patiently(lambda: _keep_as_it_was(engine, path))
         patiently(lambda: migrate(engine))
     except (DBAPIError, OSError) as error:
         raise ledger_error(error, path) from error
     path.chmod(0o600)
     return engine
+
+
+def _refuse_damage(path: Path) -> None:
+    """LedgerError when the file is damaged; a large one is not looked through at each
+    start, but by `gpuyard doctor`.
+    """
+    if not path.is_file() or not 0 < path.stat().st_size <= _LOOKED_THROUGH_BYTES:
+        return
+    fault = damage_of(path)
+    if fault:
+        raise LedgerError(f"The ledger {path} is damaged: {fault}.", HOW_TO_RESTORE)
+
+
+def _keep_as_it_was(engine: sa.Engine, path: Path) -> None:
+    """Save a ledger that is about to be migrated as `ledger.db.schema-NUMBER`."""
+    schema = outdated_schema(engine)
+    if schema is None:
+        return
+    kept = path.with_name(f"{path.name}.schema-{schema}")
+    partial = kept.with_name(kept.name + ".partial")
+    partial.unlink(missing_ok=True)
+    os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    copy_pages(engine, partial)
+    with partial.open("rb+") as written:
+        os.fsync(written.fileno())
+    partial.rename(kept)
+    log.info("the ledger is saved before it is migrated", file=str(kept))
 
 
 def _open_postgresql(url: str) -> sa.Engine:

@@ -2,15 +2,20 @@
 
 import asyncio
 import shutil
+import sqlite3
 import stat
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
 
 from gpuyard.domain.errors import DiskFullError, InvalidInputError, RefusedError
 from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.ledger import migrate
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.prune import Pruner
 from gpuyard.ledger.replay import check, rebuild
@@ -229,3 +234,44 @@ async def test_a_backup_onto_a_full_disk_leaves_nothing(lived: Ledger, tmp_path:
         with pytest.raises(DiskFullError):
             backup(lived.engine, disk / "saved.db")
         assert [path.name for path in disk.iterdir()] == ["ballast"]
+
+
+def test_a_restore_that_was_killed_is_finished_at_the_next_opening(tmp_path: Path):
+    """It died after the backup was ready, beside a log of the former ledger."""
+    ledger = tmp_path / "ledger.db"
+    made = Ledger.open(ledger)
+    backup(made.engine, tmp_path / "saved.db")
+    made.close()
+    former = ledger.read_bytes()
+    with closing(sqlite3.connect(tmp_path / "saved.db")) as saved, saved:
+        saved.execute("UPDATE lease SET epoch = 77")
+    log = tmp_path / "ledger.db-wal"
+    log.write_bytes(b"of the former ledger")
+    (tmp_path / "saved.db").rename(tmp_path / "ledger.db.restored")
+    opened = Ledger.open(ledger)
+    assert opened.queries.next_epoch() == 78
+    opened.close()
+    (kept,) = tmp_path.glob("ledger.db.before-restore-*[0-9]")
+    assert kept.read_bytes() == former
+    kept_log = kept.with_name(f"{kept.name}-wal")
+    assert kept_log.read_bytes() == b"of the former ledger"
+
+
+def test_a_ledger_is_saved_before_it_is_migrated(tmp_path: Path):
+    path = tmp_path / "ledger.db"
+    made = Ledger.open(path)
+    with made.engine.begin() as connection:
+        config = Config()
+        folder = Path(migrate.__file__).with_name("migrations")
+        config.set_main_option("script_location", str(folder))
+        config.attributes["connection"] = connection
+        command.downgrade(config, "-1")
+    made.close()
+    former = f"{int(migrate.HEAD) - 1:04}"
+    partial = tmp_path / f"ledger.db.schema-{former}.partial"
+    partial.write_bytes(b"left by a server that was killed")
+    Ledger.open(path).close()
+    (saved,) = tmp_path.glob("ledger.db.schema-*")
+    with closing(sqlite3.connect(saved)) as kept:
+        version = kept.execute("SELECT version_num FROM alembic_version").fetchone()
+    assert (saved.name, version) == (f"ledger.db.schema-{former}", (former,))
