@@ -17,6 +17,7 @@ import structlog
 
 import gpuyard
 from gpuyard.config.locks import is_locked
+from gpuyard.config.open_files import restore_files
 from gpuyard.config.paths import Home
 from gpuyard.config.private_environment import handing_over
 from gpuyard.config.sockets import listening_socket
@@ -113,7 +114,7 @@ def start_keeper(home: Home) -> None:
         handing_over() as (environment, files),
         (home.logs / "node.log").open("ab") as output,
     ):
-        subprocess.Popen(
+        keeper = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -126,6 +127,7 @@ def start_keeper(home: Home) -> None:
             },
             pass_fds=files,
         )
+    restore_files(keeper.pid)
     log.info("keeper started")
 
 

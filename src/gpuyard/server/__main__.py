@@ -31,6 +31,7 @@ from gpuyard import __version__
 from gpuyard.config.database import find_database
 from gpuyard.config.dialling import loopback_id
 from gpuyard.config.logs import configure_logging
+from gpuyard.config.open_files import allow_many_files, restore_files
 from gpuyard.config.paths import Home
 from gpuyard.config.proof import digest_of
 from gpuyard.config.settings import Settings, load_settings
@@ -88,6 +89,7 @@ def main() -> None:
     configure_logging()
     try:
         home.create()
+        allow_many_files()  # a listener of the event stream is one
         _run(home, arguments.inherited)
     except GpuyardError as error:
         sys.stderr.write(f"gpuyard: {error}\n")
@@ -195,6 +197,7 @@ def _start_over(home: Home, inherited: Sequence[int], why: str) -> None:
     for number in inherited:
         os.set_inheritable(number, True)
     command = [sys.executable, "-m", "gpuyard.server", "--home", str(home.root)]
+    restore_files()
     execute([*command, "--inherited", *map(str, inherited)])
 
 
