@@ -50,10 +50,8 @@ def collected() -> Iterator[dict[str, list[pytest.Item]]]:
 
 
 def left_out(item: pytest.Item) -> bool:
-    """Whether pytest would not run the test, or not mind its failure."""
-    never = [mark for mark in item.iter_markers() if mark.name in ("skip", "xfail")]
-    conditions = [mark.args[:1] for mark in item.iter_markers("skipif")]
-    return bool(never) or (True,) in conditions
+    """Whether pytest would not run the test on any machine, or not mind its failure."""
+    return any(mark.name in ("skip", "xfail") for mark in item.iter_markers())
 
 
 def test_each_row_names_a_test() -> None:
