@@ -297,6 +297,9 @@ def test_the_health_of_the_cluster_is_shown(
         60,
     )
     assert events[0]["data"]["provider"] == "kubernetes"
+    words = ("run", "-d", "--provider", "kubernetes", "--image", IMAGE, "--", "true")
+    waiting = instance.ok(*words).strip()
+    assert not instance.job(waiting).attempts, "nothing is sent meanwhile"
     cluster.faults.lift()
     wait_until(
         lambda: any(
@@ -304,6 +307,8 @@ def test_the_health_of_the_cluster_is_shown(
         ),
         60,
     )
+    assert instance.wait(waiting).state == "completed"
+    assert len(instance.job(waiting).attempts) == 1
 
 
 COUNTER = """
