@@ -88,6 +88,11 @@ class Home:
         return self.root / "secrets"
 
     @property
+    def backups(self) -> Path:
+        """Backups of the ledger, unless the settings name another path."""
+        return self.root / "backups"
+
+    @property
     def logs(self) -> Path:
         """Logs of gpuyard's own processes."""
         return self.root / "logs"

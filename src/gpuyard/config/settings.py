@@ -315,6 +315,17 @@ class LedgerSettings(SettingsSection):
     keep_events: int = Field(default=1_000_000, ge=1000)
 
 
+class BackupSettings(SettingsSection):
+    """A backup of the ledger every `every_h` hours (0: none; unset: 24, and none with
+    PostgreSQL) in the folder `path`, by default `backups` in the home. The newest
+    `keep` stay.
+    """
+
+    every_h: float | None = Field(default=None, ge=0)
+    keep: int = Field(default=3, ge=1)
+    path: Annotated[Path | None, AfterValidator(_absolute)] = None
+
+
 # A job finds its node's name where the section `node` would stand.
 _JOBS_NODE = "gpuyard_node"
 _IN_A_JOB = "GPUYARD_ATTEMPT_ID"
@@ -337,6 +348,7 @@ class Settings(BaseSettings):
     billing: BillingSettings = BillingSettings()
     ledger: LedgerSettings = LedgerSettings()
     retention: RetentionSettings = RetentionSettings()
+    backup: BackupSettings = BackupSettings()
     resource_manager: ResourceManagerSettings = ResourceManagerSettings()
     spool: SpoolSettings = SpoolSettings()
     storage: StorageSettings = StorageSettings()

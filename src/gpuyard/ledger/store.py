@@ -124,11 +124,25 @@ def _open_postgresql(url: str) -> sa.Engine:
         json_serializer=to_json,
         json_deserializer=msgspec.json.decode,
     )
+    event.listen(engine, "connect", _commit_durably)
     try:
         migrate(engine)
     except DBAPIError as error:
         raise ledger_error(error, url) from None
     return engine
+
+
+def _commit_durably(connection: Any, _record: Any) -> None:
+    """Undo `synchronous_commit=off`: gpuyard acknowledges what is committed."""
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW synchronous_commit")
+        if cursor.fetchone()[0] == "off":
+            log.warning(
+                "PostgreSQL has synchronous_commit=off, which loses acknowledged jobs"
+                " in a crash: gpuyard's own sessions turn it on"
+            )
+            cursor.execute("SET synchronous_commit = on")
+    connection.commit()
 
 
 def _set_pragmas(connection: sqlite3.Connection, _record: Any) -> None:

@@ -19,6 +19,7 @@ from gpuyard.controller.controller import keep_host_agent
 from gpuyard.domain.errors import LedgerError
 from gpuyard.ledger.listening import Announcer, journal_growth
 from gpuyard.server.app_state import AppState
+from gpuyard.server.backups import Backups
 from gpuyard.server.election import Election
 
 # The longest a server that starts waits to learn who leads, before it answers.
@@ -44,6 +45,7 @@ class Leading:
             app_state.manager.keep_gpu_state(app_state.home.gpu_state)
             await self._notify()
             app_state.leads = True
+            self._back_up()
             return
         self._join(app_state.election)
         if app_state.election.leader != app_state.election.me:
@@ -95,7 +97,15 @@ class Leading:
             app_state.start_over(f"it cannot lead: {error}")
             return
         app_state.leads = True
+        self._back_up()
         self._decided.set()
+
+    def _back_up(self) -> None:
+        """Make backups on a schedule: who leads does."""
+        app_state = self._app_state
+        ledger = app_state.controller.core.ledger
+        backups = Backups(app_state.home, app_state.settings.backup, ledger)
+        self._spawn(backups.run(), "backups")
 
     async def _notify(self) -> None:
         """Tell webhooks of events: who leads does."""

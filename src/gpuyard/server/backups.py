@@ -1,0 +1,71 @@
+"""Backups of the ledger on a schedule; `[backup]` says how often, how many, where."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import structlog
+
+from gpuyard.config.paths import Home
+from gpuyard.config.settings import BackupSettings
+from gpuyard.domain.errors import LedgerError
+from gpuyard.ledger.ledger import Ledger
+from gpuyard.ledger.transfer import backup
+
+# A server that starts has better things to do, and one that stays up for less than this
+# needs no backup.
+_FIRST_S = 60.0
+_LOOK_S = 60.0
+log = structlog.get_logger(__name__)
+
+
+class Backups:
+    """The backups of one home's ledger."""
+
+    def __init__(self, home: Home, settings: BackupSettings, ledger: Ledger) -> None:
+        self.folder = settings.path or home.backups
+        self._ledger = ledger
+        self._keep = settings.keep
+        hours = settings.every_h
+        if hours is None:
+            # PostgreSQL has better ways: the guide names them.
+            hours = 0.0 if ledger.shared else 24.0
+        self._every_s = hours * 3600
+
+    async def run(self) -> None:
+        """Make a backup whenever one is due; one that fails is tried again."""
+        if not self._every_s:
+            return
+        await asyncio.sleep(_FIRST_S)
+        while True:
+            await asyncio.to_thread(self.make_if_due)
+            await asyncio.sleep(_LOOK_S)
+
+    def make_if_due(self) -> Path | None:
+        """Make a backup if the newest one is too old, and delete the oldest; commits go
+        on meanwhile. Returns the new one.
+        """
+        found = self.found()
+        if found and time.time() - found[-1].stat().st_mtime < self._every_s:
+            return None
+        made_at = time.gmtime()
+        file = self.folder / time.strftime("ledger-%Y%m%d-%H%M%S.db", made_at)
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._sweep()
+            backup(self._ledger.engine, file)
+            for oldest in self.found()[: -self._keep]:
+                oldest.unlink()
+        except (LedgerError, OSError) as error:
+            log.warning("no backup could be made", file=str(file), error=str(error))
+            return None
+        return file
+
+    def found(self) -> list[Path]:
+        """The backups that are there, oldest first."""
+        return sorted(self.folder.glob("ledger-????????-??????.db"))
+
+    def _sweep(self) -> None:
+        """Delete what a server that was killed has left half-written."""
+        for leaving in self.folder.glob("ledger-*.db.partial*"):
+            leaving.unlink()

@@ -1,0 +1,49 @@
+"""Backups on a schedule."""
+
+import os
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+from gpuyard.config.paths import Home
+from gpuyard.config.settings import BackupSettings
+from gpuyard.ledger.ledger import Ledger
+from gpuyard.server.backups import Backups
+
+
+def test_the_newest_backups_stay_and_no_leavings(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    ledger = Ledger.open(home.ledger)
+    backups = Backups(home, BackupSettings(every_h=1, keep=2), ledger)
+    home.backups.mkdir()
+    yesterday = time.time() - 86400
+    for day in (1, 2, 3):
+        old = home.backups / f"ledger-2026010{day}-000000.db"
+        old.touch()
+        os.utime(old, (yesterday, yesterday))
+    (home.backups / "ledger-20260104-000000.db.partial-wal").touch()
+    (home.backups / "mine.db").touch()
+    made = backups.make_if_due()
+    assert made
+    with closing(sqlite3.connect(made)) as saved:
+        assert saved.execute("SELECT count(*) FROM lease").fetchone() == (1,)
+    assert backups.found() == [home.backups / "ledger-20260103-000000.db", made]
+    assert sorted(path.name for path in home.backups.iterdir()) == [
+        "ledger-20260103-000000.db",
+        made.name,
+        "mine.db",
+    ]
+    assert backups.make_if_due() is None, "none is due"
+    ledger.close()
+
+
+def test_a_backup_that_fails_is_due_again(tmp_path: Path) -> None:
+    ledger = Ledger.open(tmp_path / "ledger.db")
+    in_the_way = tmp_path / "backups"
+    in_the_way.touch()
+    backups = Backups(Home(tmp_path), BackupSettings(), ledger)
+    assert backups.make_if_due() is None
+    in_the_way.unlink()
+    assert backups.make_if_due()
+    ledger.close()
