@@ -86,7 +86,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     home = Home(arguments.home.absolute()) if arguments.home else Home.find()
-    configure_logging()
+    configure_logging(home.logs / "server.log")
     try:
         home.create()
         allow_many_files()  # a listener of the event stream is one
