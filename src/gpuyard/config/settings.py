@@ -35,6 +35,7 @@ from gpuyard.domain.tiers import Tier
 from gpuyard.domain.validation import faults_of
 from gpuyard.domain.webhooks import Webhooks
 
+AccountName = Annotated[str, Field(min_length=1)]
 _SIMULATED = re.compile(r"\s*[1-9]\d{0,3}\s*x\s*[1-9]\d{0,3}(\.\d+)?\s*")
 
 
@@ -44,6 +45,16 @@ def _simulated(text: str | None) -> str | None:
             f"{text!r} is not COUNTxGIGABYTES; write 5x24 for five GPUs of 24 GB"
         )
     return text
+
+
+def _absolute(path: Path | None) -> Path | None:
+    found = path.expanduser() if path else None
+    if found and not found.is_absolute():
+        raise ValueError(
+            f"{str(path)!r} is no absolute path; server, agents and jobs each run"
+            " somewhere else"
+        )
+    return found
 
 
 class ServerSettings(SettingsSection):
@@ -81,6 +92,12 @@ class NodeSettings(SettingsSection):
     Agent and server send a heartbeat every `heartbeat_s`; after five missing ones they
     end their link. `simulate_gpus`: simulated GPUs in place of this host's own, such as
     `5x24` (five of 24 GB each).
+
+    The account of a job (see the guide on accounts) is the one that `accounts` names
+    for its project, else `run_as`; unset, the agent's own. `allow_system_accounts` may
+    be used although they are not a person's. The jobs' own folders are in
+    `accounts_folder`. `job_umask` is octal; with `no_new_privileges`, programs such as
+    `sudo` gain nothing.
     """
 
     max_log_gb: Gigabytes = 1.0
@@ -92,6 +109,14 @@ class NodeSettings(SettingsSection):
     discovery_s: Period = 5.0
     heartbeat_s: Period = 2.0
     simulate_gpus: Annotated[str | None, AfterValidator(_simulated)] = None
+    run_as: str | None = Field(default=None, min_length=1)
+    accounts: dict[str, AccountName] = Field(default_factory=dict[str, AccountName])
+    allow_system_accounts: tuple[str, ...] = ()
+    accounts_folder: Annotated[Path, AfterValidator(_absolute)] = Path(
+        "/var/lib/gpuyard"
+    )
+    job_umask: str = Field(default="077", pattern=r"^0?[0-7]{3}$")
+    no_new_privileges: bool = False
 
 
 class BillingSettings(SettingsSection):
@@ -211,16 +236,6 @@ class SpoolSettings(SettingsSection):
     """
 
     path: Path | None = None
-
-
-def _absolute(path: Path | None) -> Path | None:
-    found = path.expanduser() if path else None
-    if found and not found.is_absolute():
-        raise ValueError(
-            f"{str(path)!r} is no absolute path; server, agents and jobs each run"
-            " somewhere else"
-        )
-    return found
 
 
 class WorkspaceSettings(SettingsSection):

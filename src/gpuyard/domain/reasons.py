@@ -62,6 +62,7 @@ class Reason(StrEnum):
     SPAWN_FAILED = "spawn_failed"
     LIMITS_FAILED = "limits_failed"
     LOG_UNWRITABLE = "log_unwritable"
+    ACCOUNT_REFUSED = "account_refused"
     GPU_BUSY = "gpu_busy"
     AGENT_FAILED = "agent_failed"
     # The place was lost while it ran.
@@ -176,6 +177,9 @@ _FACTS = {
     Reason.SPAWN_FAILED: _cannot_start("the node could not start a process"),
     Reason.LIMITS_FAILED: _cannot_start("the node could not set its resource limits"),
     Reason.LOG_UNWRITABLE: _cannot_start("the node could not write its log file"),
+    Reason.ACCOUNT_REFUSED: _cannot_start(
+        "the node could not run it under its account"
+    ),
     Reason.GPU_BUSY: _cannot_start("another attempt was using its GPU"),
     Reason.AGENT_FAILED: _cannot_start("the node's agent had an internal error"),
     Reason.GPU_FAILED: _Facts(

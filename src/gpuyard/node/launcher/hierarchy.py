@@ -18,15 +18,15 @@ from pathlib import Path
 
 from gpuyard.node.launcher import procfs
 
-CONTROLLERS = frozenset({"memory", "cpu", "pids"})
+CONTROLLERS = frozenset({"memory", "cpu", "pids", "devices"})
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
     """One mounted tree of groups. `root`: the group in which attempts' groups are made.
 
-    `controllers`: those of memory, cpu and pids that work in it; in version 2 there may
-    be none.
+    `controllers`: those of memory, cpu, pids and devices that work in it; in version 2
+    there may be none, and devices are not among them.
     """
 
     version: int
