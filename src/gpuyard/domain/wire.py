@@ -69,7 +69,10 @@ class HeldAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Hello(_Message, frozen=True, tag="Hello"):
-    """The first message of a link: the agent, its host, and the attempts on it."""
+    """The first message of a link: the agent, its host, and the attempts on it.
+
+    `separation` says how jobs are kept apart (`domain/separation.py`).
+    """
 
     node_id: str
     name: str
@@ -82,6 +85,7 @@ class Hello(_Message, frozen=True, tag="Hello"):
     version: str = ""
     limits: dict[str, str] = {}
     problem: str | None = None
+    separation: str = ""
 
 
 class GpusSeen(_Message, frozen=True, tag="GpusSeen"):
@@ -208,7 +212,8 @@ class StartAttempt(_Message, frozen=True, tag="Start"):
     Attempts with equal `window` can take each other's place; with `ahead` the attempt
     is prefetched, and waits until one of them ends. `shares_gpus`: others may use its
     GPUs, or it may sleep beside them; the server decides who may use them when.
-    `workspace`: the key of its workspace (`domain/workspaces.py`).
+    `workspace`: the key of its workspace (`domain/workspaces.py`). `project`: that of
+    the job, which may choose the account that it runs under.
     """
 
     attempt_id: str
@@ -236,6 +241,7 @@ class StartAttempt(_Message, frozen=True, tag="Start"):
     ahead: bool = False
     shares_gpus: bool = False
     workspace: str | None = None
+    project: str = ""
 
 
 class StopAttempt(_Message, frozen=True, tag="Stop"):

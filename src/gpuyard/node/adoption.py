@@ -23,7 +23,7 @@ def find_process(record: AttemptRecord, journal: AttemptJournal, exits: Path) ->
     read that id before, and wrote it into the exit record in `exits`.
     """
     attempt_id = record.start.attempt_id
-    pids = find_attempt(attempt_id)
+    pids = find_attempt(attempt_id, record.uid)
     found = stat(pids[0]) if pids else None
     if found:
         record.pid, record.start_ticks = found.pid, found.start_ticks

@@ -7,18 +7,18 @@ exits with 0 when the server tells it to leave.
 
 import argparse
 import asyncio
-import fcntl
-import os
+import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 import structlog
 
 from gpuyard import __version__
+from gpuyard.config.accounts import Accounts
 from gpuyard.config.gil import shorten_gil_interval
 from gpuyard.config.locks import is_locked
 from gpuyard.config.logs import configure_logging
@@ -28,8 +28,10 @@ from gpuyard.devices.discovery import Discovery, discover
 from gpuyard.devices.host import HostReading, read_host
 from gpuyard.devices.simulated import SimulatedGpus
 from gpuyard.domain import wire
-from gpuyard.domain.ids import new_id
+from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.reasons import Reason
+from gpuyard.domain.separation import Separation
+from gpuyard.node.agent_files import last_contact, lock_agent, node_id
 from gpuyard.node.attempt import AttemptRun
 from gpuyard.node.gpus import GpuWatch
 from gpuyard.node.health import GpuHealth
@@ -44,6 +46,7 @@ from gpuyard.node.link import (
 from gpuyard.node.logs import read_log
 from gpuyard.node.outbox import Outbox
 from gpuyard.node.prefetch import PrefetchQueue
+from gpuyard.node.separation import JobAccounts, job_folder
 from gpuyard.node.watch import AgentContext
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import open_store
@@ -61,7 +64,10 @@ class Agent:
     ) -> None:
         self._home = home
         self._settings = settings
-        self._journal = AttemptJournal(home.node / "attempts")
+        name = node_id(home.node / "id")
+        accounts = Accounts.of(settings)
+        jobs = job_folder(settings.accounts_folder, name) if accounts else None
+        self._journal = AttemptJournal(home.node / "attempts", jobs)
         self._blobs = blobs
         self._outbox = Outbox()
         self._host: HostReading = read_host()
@@ -74,6 +80,9 @@ class Agent:
             self._stop_on_failed_gpus,
             self._remark_on_gpu,
         )
+        self._accounts = None
+        if accounts:
+            self._accounts = JobAccounts(settings, accounts, lambda: self._gpus.devices)
         self._prefetched = PrefetchQueue()
         self._context = AgentContext(
             self._journal,
@@ -88,15 +97,16 @@ class Agent:
             home.root,
             self._gpus.until_clear,
             workspaces,
+            self._accounts,
         )
-        self._node_id = _node_id(home.node / "id")
+        self._node_id = name
         self._attempts: dict[str, AttemptRun] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._epoch = 0
         self._heartbeat: Heartbeat | None = None  # of the link, while there is one
         self._last_contact_file = home.node / "heard"
         self._sign_of_life = home.node / "pulse"
-        self._silent_since = _last_contact(self._last_contact_file)
+        self._silent_since = last_contact(self._last_contact_file)
         self._leaving = asyncio.Event()
 
     async def run(self) -> None:
@@ -243,7 +253,14 @@ class Agent:
             self._epoch,
             __version__,
             problem=self._gpus.problem,
+            separation=self._separation(),
         )
+
+    def _separation(self) -> Separation:
+        """What holds between the jobs of this node."""
+        if self._accounts is None:
+            return Separation.AGREEMENT
+        return self._accounts.separation
 
     def _handle(self, message: wire.ToAgent, writer: asyncio.StreamWriter) -> None:
         match message:
@@ -427,30 +444,10 @@ class Agent:
                     attempt.stop(Reason.NODE_SILENT)
 
 
-def _last_contact(path: Path) -> float:
-    """When an agent of this node last had a link, in seconds of the monotonic clock;
-    now, if that is not known.
-    """
-    now = time.monotonic()
-    try:
-        return min(float(path.read_text()), now)
-    except (FileNotFoundError, ValueError):
-        return now
-
-
 def _discovery(settings: NodeSettings) -> Callable[[], Discovery]:
     if settings.simulate_gpus:
         return SimulatedGpus.parse(settings.simulate_gpus).discover
     return discover
-
-
-def _node_id(path: Path) -> str:
-    """This node's id; made at the first call."""
-    if not path.exists():
-        draft = path.with_suffix(".new")
-        draft.write_text(new_id("node"))
-        draft.rename(path)
-    return path.read_text().strip()
 
 
 def _never_started(
@@ -462,18 +459,6 @@ def _never_started(
     )
 
 
-def lock_agent(path: Path) -> IO[str]:
-    """Wait until no other agent of this home runs: two must never run the same
-    attempts.
-    """
-    file = path.open("a+")
-    fcntl.flock(file, fcntl.LOCK_EX)
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
-    return file
-
-
 def main() -> None:
     """Run the agent of the home on the command line."""
     parser = argparse.ArgumentParser(prog="python -m gpuyard.node.agent")
@@ -483,10 +468,12 @@ def main() -> None:
     home.create()
     lock = lock_agent(home.node / "agent.lock")
     shorten_gil_interval()
-    settings = load_settings(home)
-    blobs = open_store(home.root, settings.storage)
     try:
+        settings = load_settings(home)
+        blobs = open_store(home.root, settings.storage)
         asyncio.run(_run(home, settings, blobs))
+    except InvalidInputError as error:
+        sys.exit(f"gpuyard: the agent cannot start: {error}")
     finally:
         lock.close()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import structlog
 
 from gpuyard.domain import wire
+from gpuyard.node.separation import belongs_to
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.matches import Look, Matches, step_of
 
@@ -22,7 +23,8 @@ log = structlog.get_logger(__name__)
 
 
 class CheckpointWatcher:
-    """Watches one attempt.
+    """Watches one attempt. `owner`: the user who must own a checkpoint, because this
+    process may read more than the job could.
 
     `scan` blocks on disk and blobs: call it in a thread, one call at a time.
     """
@@ -34,11 +36,13 @@ class CheckpointWatcher:
         began_at: float,
         blobs: Blobs,
         step: Callable[[], int | None],
+        owner: int | None = None,
     ) -> None:
         self._start = start
         self._workdir = workdir
         self._blobs = blobs
         self._step = step
+        self._owner = owner
         # Files from before the attempt are not its work.
         self._matches = Matches(workdir, start.checkpoint_path, began_at)
         self._warned: set[str] = set()
@@ -85,6 +89,8 @@ class CheckpointWatcher:
 
     def _take(self, name: str, look: Look) -> wire.CheckpointSaved | None:
         path = self._workdir / name
+        if not self._may_take(path):
+            return None
         try:
             blob = self._blobs.put_path(path)
         except FileNotFoundError:
@@ -101,7 +107,7 @@ class CheckpointWatcher:
                 )
             self._warned.add(name)
             return None
-        if self._matches.look(name) != look:
+        if self._matches.look(name) != look or not self._may_take(path):
             return None
         self._matches.taken[name] = look
         step = step_of(name)
@@ -118,6 +124,18 @@ class CheckpointWatcher:
             step,
             look.folder,
         )
+
+    def _may_take(self, path: Path) -> bool:
+        if self._owner is None or belongs_to(path, self._owner):
+            return True
+        if str(path) not in self._warned:
+            log.warning(
+                "a checkpoint is not the job's own and is not kept",
+                attempt=self._start.attempt_id,
+                path=str(path),
+            )
+        self._warned.add(str(path))
+        return False
 
 
 def _open_for_writing(pids: Iterable[int]) -> set[Path]:

@@ -8,10 +8,14 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from gpuyard.config.accounts import Account
 from gpuyard.domain import wire
 
 # gpuyard's own settings, which include keys of providers, and the token for slurmrestd.
 _OURS = ("GPUYARD_", "SLURM_JWT")
+# What a job of another account inherits: its language and its time, nothing of root's.
+_COMMON = ("LANG", "LC_", "TZ")
+_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 def job_environment(
@@ -20,9 +24,11 @@ def job_environment(
     resume_from: Path | None,
     workspace: Path | None = None,
     withheld: tuple[str, ...] = (),
+    account: Account | None = None,
 ) -> dict[str, str]:
     """The whole environment of an attempt's process. Variables whose names begin with
-    one of `withheld` are not inherited.
+    one of `withheld` are not inherited. With an `account`, the job gets what a login
+    would set in place of the agent's variables.
 
     The GPUs are named by UUID here because a running program cannot choose them once
     CUDA is initialised. A job that asked for no GPU sees none.
@@ -41,7 +47,15 @@ def job_environment(
         own["GPUYARD_RESUME_FROM"] = str(resume_from)
     if workspace:
         own["GPUYARD_WORKSPACE"] = str(workspace)
-    return _inherited(withheld) | _defaults(start) | start.environment | own
+    base = _of_account(account) if account else _inherited(withheld)
+    return base | _defaults(start) | start.environment | own
+
+
+def _of_account(account: Account) -> dict[str, str]:
+    common = {
+        name: value for name, value in os.environ.items() if name.startswith(_COMMON)
+    }
+    return common | {"PATH": _PATH} | account.environment()
 
 
 @cache
@@ -65,14 +79,23 @@ def _defaults(start: wire.StartAttempt) -> dict[str, str]:
 
 
 def job_command(
-    start: wire.StartAttempt, resume_from: Path | None, home: Path
+    start: wire.StartAttempt,
+    resume_from: Path | None,
+    home: Path,
+    *,
+    isolated: bool = False,
 ) -> tuple[str, ...]:
     """The command. If there is a checkpoint to resume from, the resume arguments are
     appended.
+
+    `isolated`: a program of our own takes nothing from its folder or environment, and
+    no options from the job.
     """
     if start.command[0] == wire.ASK:
-        ask = (sys.executable, "-m", "gpuyard.node.ask", "--home", str(home))
-        return (*ask, *start.command[1:])
+        python = [sys.executable, "-I"] if isolated else [sys.executable]
+        ask = (*python, "-m", "gpuyard.node.ask", "--home", str(home))
+        words = start.command[1:]
+        return (*ask, "--", *words) if isolated else (*ask, *words)
     if start.command[0] == wire.SCRIPT:
         return (sys.executable, "-m", "gpuyard.node.worker", "--home", str(home))
     if not resume_from:

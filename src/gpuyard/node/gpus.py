@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 from msgspec.structs import replace
 
+from gpuyard.devices.access import DeviceNumber, numbers_of
 from gpuyard.devices.discovery import Discovery
 from gpuyard.devices.gpu import GpuReading
 from gpuyard.devices.health import fault_of, xid_text
@@ -35,7 +36,8 @@ _DEAD = frozenset({GpuState.OFFLINE.value, GpuState.QUARANTINED.value})
 
 class GpuWatch:
     """Watches the GPUs; `current` is what the last reading found, and each reading is
-    reported.
+    reported. `devices` are the device files of each GPU that was ever read, by UUID;
+    None where the driver does not tell them.
 
     `failed` gets the GPUs whose jobs cannot continue, with the reason. `blamed` gets a
     GPU and what the driver reported about a program on it.
@@ -63,6 +65,7 @@ class GpuWatch:
         self._reading: asyncio.Future[Discovery] | None = None
         # The processes that were alive on some GPU at some reading.
         self._computing: set[int] = set()
+        self.devices: dict[str, frozenset[DeviceNumber] | None] = {}
         self.current: list[wire.GpuStatus] = []
         self.problem: str | None = None
 
@@ -73,6 +76,7 @@ class GpuWatch:
         before = (_identity(self.current), self.problem)
         known = self.current
         self._note_processes(found)
+        self.devices |= {gpu.uuid: numbers_of(gpu) for gpu in found.gpus}
         gpus, unknown = _merge(found, known)
         self.current = [self._health.judge(gpu, time.monotonic()) for gpu in gpus]
         self.problem = found.problem or unknown
