@@ -25,7 +25,7 @@ from gpuyard.domain.jobconfig import GpuSpec
 from gpuyard.domain.jobspec import CheckpointSpec
 from gpuyard.node.launcher.hierarchy import groups_of
 from tests.support.accounts import PYTHON, real_account
-from tests.support.node import Node, gone, make_node
+from tests.support.node import Node, make_node, wait_for
 from tests.support.nvml import FakeGpus
 from tests.support.receiver import receiver
 
@@ -325,32 +325,41 @@ def test_after_kills_of_agent_and_keeper_the_jobs_go_on(yard: Yard) -> None:
 
 
 def test_a_process_that_claims_an_attempt_of_others_is_not_taken_for_it(
-    yard: Yard,
+    yard: Yard, shared: Path
 ) -> None:
-    """The agent looks for a process by its environment, if it was killed before it
-    noted the pid. Anybody may write any environment.
+    """The agent and the keeper look for a process by its environment, if the agent was
+    killed before it noted the pid. Anybody may write any environment.
     """
     node = yard.node
     victim = yard.start("bob", SLEEP)
     node.says(victim, "ready")
     pid = node.started(victim).pid
+    # Some live on, and some end with a code of their own. All are the keeper's children.
     claim = """
-        import os, subprocess, sys, time
+        import os, sys, time
         variables = {"GPUYARD_ATTEMPT_ID": sys.argv[1]}
-        subprocess.Popen(["sleep", "600"], env=variables, start_new_session=True)
+        ending = "while ! test -e go; do sleep 0.05; done; exit 5"
+        for script in ["sleep 600"] * 2 + [ending] * 6:
+            if os.fork() == 0:
+                if os.fork() == 0:
+                    os.setsid()
+                    os.execve("/bin/sh", ["sh", "-c", script], variables)
+                os._exit(0)
+            os.wait()
         print("ready", flush=True)
         time.sleep(600)
     """
-    attacker = yard.start("ann", claim, victim)
+    attacker = yard.start("ann", claim, victim, workdir=str(shared))
     node.says(attacker, "ready")
+    exits = node.home.node / "exits"
     with node.without_agent():
+        (shared / "go").touch()
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: len(list(exits.glob("*.json"))) == 7, "seven exits")
         # As if it had been killed before it noted the pid.
         kept = [line for line in node.journal(victim) if "pid" not in line]
-        os.kill(pid, signal.SIGKILL)
-        gone(pid)
         node.rewrite_journal(victim, kept)
-    ended = node.ended(victim)
-    assert ended.signal == signal.SIGKILL
+    assert node.ended(victim).signal == signal.SIGKILL
 
 
 def test_a_job_opens_its_own_gpu_only(

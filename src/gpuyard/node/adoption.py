@@ -28,7 +28,7 @@ def find_process(record: AttemptRecord, journal: AttemptJournal, exits: Path) ->
     if found:
         record.pid, record.start_ticks = found.pid, found.start_ticks
     else:
-        exit_record = _exit_record_of(attempt_id, exits)
+        exit_record = _exit_record_of(record, exits)
         if exit_record is None:
             return False
         record.pid, record.start_ticks = exit_record["pid"], exit_record["start_ticks"]
@@ -67,9 +67,11 @@ def without_lost_successor(ended: wire.Ended, journal: AttemptJournal) -> wire.E
     return ended
 
 
-def _exit_record_of(attempt_id: str, exits: Path) -> dict[str, Any] | None:
+def _exit_record_of(record: AttemptRecord, exits: Path) -> dict[str, Any] | None:
     for exit_record in _exit_records(exits):
-        if exit_record["attempt"] == attempt_id:
+        # Others could claim the id of the attempt, but not the account.
+        claimed = record.uid is not None and exit_record.get("uid") != record.uid
+        if exit_record["attempt"] == record.start.attempt_id and not claimed:
             return exit_record
     return None
 
