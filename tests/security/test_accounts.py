@@ -25,7 +25,7 @@ from gpuyard.domain.jobconfig import GpuSpec
 from gpuyard.domain.jobspec import CheckpointSpec
 from gpuyard.node.launcher.hierarchy import groups_of
 from tests.support.accounts import PYTHON, real_account
-from tests.support.node import Node, make_node, wait_for
+from tests.support.node import Node, gone, make_node, wait_for
 from tests.support.nvml import FakeGpus
 from tests.support.receiver import receiver
 
@@ -193,7 +193,7 @@ def test_input_exit_code_and_the_end_of_a_job_are_as_ever(yard: Yard) -> None:
     child = int(yard.node.output(cancelled).split()[1])
     yard.node.stop(cancelled)
     assert yard.node.ended(cancelled).stopped == "cancelled"
-    assert not psutil.pid_exists(child)
+    gone(child)
 
 
 def test_a_checkpoint_is_kept_and_handed_over_to_the_next_attempt(yard: Yard) -> None:
