@@ -6,6 +6,7 @@ from typing import Any
 import typer
 
 from gpuyard.cli import (
+    audit,
     batch,
     checkpoints,
     estimate,
@@ -59,6 +60,7 @@ for module in (
     templates,
     simulate,
     ledger,
+    audit,
     server,
 ):
     module.register(app)

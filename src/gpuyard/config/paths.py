@@ -83,6 +83,19 @@ class Home:
         return self.root / "logs"
 
     @property
+    def audit_log(self) -> Path:
+        """Who was admitted and refused, and who changed what; mode 0600."""
+        return self.logs / "audit.log"
+
+    def audit_logs(self) -> list[Path]:
+        """The audit log and its older files, the newest first."""
+        older = sorted(
+            self.logs.glob(f"{self.audit_log.name}.*"),
+            key=lambda path: int(path.suffix[1:]) if path.suffix[1:].isdigit() else 0,
+        )
+        return [path for path in (self.audit_log, *older) if path.is_file()]
+
+    @property
     def blobs(self) -> Path:
         """The local blob store."""
         return self.root / "blobs"

@@ -51,13 +51,31 @@ class ServerSettings(SettingsSection):
     without work (0: never).
 
     `url` is the address for other servers and agents, if that is not the one where it
-    listens (behind a proxy with TLS).
+    listens (behind a proxy with TLS). `hosts` are further names under which clients may
+    ask it (see the guide on the server's edge).
+
+    `max_body_mb` limits a submission, a batch and a prompt; all other bodies may have
+    1 MB. Bodies that are being worked on may have `max_bodies_mb` together. A client
+    may have `max_requests` at a time, and `max_new_connections` that have not shown the
+    token yet; there are at most `max_connections`. A request's head must arrive within
+    `slow_s`, and a body with 16 KB/s after as long.
+
+    `logs/audit.log` is rotated at `audit_mb`; `audit_files` older ones are kept.
     """
 
     host: str = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)
     url: str | None = None
+    hosts: tuple[str, ...] = ()
     idle_exit_s: Seconds = 1800.0
+    max_body_mb: float = Field(default=64.0, gt=0)
+    max_bodies_mb: float = Field(default=512.0, gt=0)
+    max_requests: int = Field(default=16_384, ge=1)
+    max_connections: int = Field(default=20_000, ge=1)
+    max_new_connections: int = Field(default=256, ge=1)
+    slow_s: Period = 10.0
+    audit_mb: float = Field(default=10.0, gt=0)
+    audit_files: int = Field(default=5, ge=1)
 
 
 class SchedulerSettings(SettingsSection):

@@ -8,6 +8,12 @@ GpuyardError
 │   ├── IllegalMoveError       the state table forbids it
 │   └── CapacityError          no node will ever have what is asked for
 ├── UnauthorizedError          missing or wrong token                     401  exit 4
+├── RequestRefusedError        the server does not take the request       400  exit 4
+│   ├── TooSlowError           it arrives too slowly                      408
+│   ├── TooLargeError          its body is over the limit                 413
+│   ├── WrongHostError         it names a host that is not this server    421
+│   ├── TooManyRequestsError   its client asks too much                   429
+│   └── ServerBusyError        the server has too much to do              503
 ├── UnreachableError           no server answers                          503  exit 5
 ├── LedgerError                the ledger cannot be opened or written     500  exit 4
 │   ├── LedgerLockedError, LedgerTooNewError, NetworkFilesystemError
@@ -120,6 +126,55 @@ class UnauthorizedError(GpuyardError):
     code = "unauthorized"
     status = 401
     exit_code = 4
+
+
+class RequestRefusedError(GpuyardError):
+    """The server does not take the request.
+
+    `retry_after_s` says when it may be sent again, if that helps.
+    """
+
+    code = "request_refused"
+    status = 400
+    exit_code = 4
+    retry_after_s: ClassVar[int | None] = None
+
+
+class TooSlowError(RequestRefusedError):
+    """The request arrives too slowly."""
+
+    code = "too_slow"
+    status = 408
+
+
+class TooLargeError(RequestRefusedError):
+    """The body of the request is over the limit."""
+
+    code = "too_large"
+    status = 413
+
+
+class WrongHostError(RequestRefusedError):
+    """The request names a host that is not this server."""
+
+    code = "wrong_host"
+    status = 421
+
+
+class TooManyRequestsError(RequestRefusedError):
+    """This client asks too much."""
+
+    code = "too_many_requests"
+    status = 429
+    retry_after_s = 2
+
+
+class ServerBusyError(RequestRefusedError):
+    """The server has too much to do at the moment."""
+
+    code = "server_busy"
+    status = 503
+    retry_after_s = 2
 
 
 class UnreachableError(GpuyardError):

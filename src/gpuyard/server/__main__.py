@@ -14,12 +14,13 @@ import sys
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import structlog
 import uvicorn
 import uvloop
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gpuyard import __version__
 from gpuyard.config.database import find_database
@@ -43,6 +44,7 @@ from gpuyard.resource_manager.manager import ResourceManager
 from gpuyard.server.app import make_app
 from gpuyard.server.app_state import AppState
 from gpuyard.server.auth import ensure_token
+from gpuyard.server.connections import Connection, Connections
 from gpuyard.server.election import Election
 from gpuyard.server.stream import EventStream
 from gpuyard.storage.blobs import Blobs
@@ -50,6 +52,8 @@ from gpuyard.storage.place import open_store
 
 _DATABASE_AGAIN_S = 1.0
 _WRITE_BUFFER = 16 * 1024
+# Agents send parts of 64 KB.
+_WEBSOCKET_BYTES = 1 << 20
 log = structlog.get_logger(__name__)
 
 
@@ -209,8 +213,8 @@ def _listen(settings: Settings) -> socket.socket:
     return listener
 
 
-class _Connection(HttpToolsProtocol):
-    """uvicorn's, but that it keeps less for a client that does not read: there may be
+class _Connection(Connection):
+    """One of ours, but that it keeps less for a client that does not read: there may be
     thousands of them.
     """
 
@@ -239,13 +243,19 @@ class _Server(uvicorn.Server):
 
 
 async def _serve(app_state: AppState, listener: socket.socket) -> None:
+    connections = Connections(app_state.settings.server)
+    http = partial(_Connection, connections=connections)
     config = uvicorn.Config(
         make_app(app_state),
         log_level="warning",
         access_log=False,
+        server_header=False,
         timeout_graceful_shutdown=3,
-        http=_Connection,
+        http=cast("type[asyncio.Protocol]", http),
+        # What a header says about the client is not to be trusted.
+        proxy_headers=False,
         ws="websockets-sansio",
+        ws_max_size=_WEBSOCKET_BYTES,
         ws_ping_interval=None,
         ws_per_message_deflate=False,
     )

@@ -16,7 +16,9 @@ from gpuyard.domain.errors import LedgerError
 from gpuyard.gateway.openai import Gateway, make_router
 from gpuyard.server import problems
 from gpuyard.server.app_state import AppState
-from gpuyard.server.auth import require_token
+from gpuyard.server.audit import AuditLog
+from gpuyard.server.auth import document_token
+from gpuyard.server.edge import Edge
 from gpuyard.server.leading import Leading
 from gpuyard.server.openapi import PROBLEMS, GpuyardApi
 from gpuyard.server.routers import (
@@ -45,6 +47,10 @@ def make_app(app_state: AppState) -> FastAPI:
     controller.
     """
 
+    audit = AuditLog(
+        app_state.home.audit_log, app_state.settings.server, app_state.token
+    )
+
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
         leading = Leading(app_state)
@@ -52,12 +58,14 @@ def make_app(app_state: AppState) -> FastAPI:
         keeping = [
             asyncio.create_task(_housekeeping(app_state)),
             asyncio.create_task(_try_storage(app_state)),
+            asyncio.create_task(_flush(audit)),
         ]
         yield
         for task in keeping:
             task.cancel()
         app_state.stream.close()
         await leading.close()
+        audit.flush(all_of_it=True)
 
     app = GpuyardApi(
         title="gpuyard",
@@ -68,7 +76,7 @@ def make_app(app_state: AppState) -> FastAPI:
     )
     app.state.app_state = app_state
     problems.install(app)
-    api = APIRouter(prefix="/api/v1", dependencies=[Depends(require_token)])
+    api = APIRouter(prefix="/api/v1", dependencies=[Depends(document_token)])
     nouns = (
         jobs,
         batches,
@@ -92,14 +100,22 @@ def make_app(app_state: AppState) -> FastAPI:
     queues = app_state.manager.residents.request_queues
     models_ = app_state.manager.models
     gateway = Gateway(queues, app_state.settings.residency.timeout_s, models_.why_not)
-    app.include_router(make_router(gateway), dependencies=[Depends(require_token)])
+    app.include_router(make_router(gateway), dependencies=[Depends(document_token)])
     app.add_middleware(_NoteUse, app_state=app_state)
     if app_state.election:
         # Late: a server that is alone needs no HTTP client.
         from gpuyard.server.forwarding import Forwarding
 
         app.add_middleware(Forwarding, app_state=app_state)
+    # The last one is the outermost.
+    app.add_middleware(Edge, app_state=app_state, audit=audit)
     return app
+
+
+async def _flush(audit: AuditLog) -> None:
+    while True:
+        await asyncio.sleep(_HOUSEKEEPING_S)
+        audit.flush()
 
 
 class _NoteUse:

@@ -8,9 +8,6 @@ from typing import Annotated
 from fastapi import Depends
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from gpuyard.domain.errors import UnauthorizedError
-from gpuyard.server.app_state import TheAppState
-
 _bearer = HTTPBearer(
     auto_error=False,
     description="The token in `$GPUYARD_HOME/token`, or `$GPUYARD_TOKEN`.",
@@ -39,10 +36,8 @@ def ensure_token(path: Path) -> str:
     return token
 
 
-async def require_token(given: Credentials, app_state: TheAppState) -> None:
-    """Refuse a request without the instance's token."""
-    if given is None or not await app_state.knows(given.credentials):
-        raise UnauthorizedError(
-            "This request carries no valid token.",
-            f"Send `Authorization: Bearer …`; the token is in {app_state.home.token}.",
-        )
+async def document_token(_given: Credentials) -> None:
+    """Say in the OpenAPI document that a route wants the token.
+
+    The edge has looked at it before any route is found (edge.py).
+    """

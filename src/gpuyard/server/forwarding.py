@@ -10,10 +10,9 @@ import httpx
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gpuyard.domain.errors import InvalidInputError, UnreachableError
+from gpuyard.domain.errors import RequestRefusedError, UnreachableError
 from gpuyard.server import problems
 from gpuyard.server.app_state import AppState
-from gpuyard.server.body import MAX_BODY_BYTES
 
 # How long a request waits for a leader: a failover takes up to five seconds.
 _WAIT_FOR_LEADER_S = 15.0
@@ -51,7 +50,7 @@ class Forwarding:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request here, or forward it."""
-        if scope["type"] != "http" or self._app_state.leads or self._answers(scope):
+        if scope["type"] != "http" or self._app_state.leads or _is_answered_here(scope):
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
@@ -63,17 +62,12 @@ class Forwarding:
             return
         try:
             body = await _read(receive)
-        except InvalidInputError as error:
+        except RequestRefusedError as error:  # as the edge says
             await problems.of_error(error)(scope, receive, send)
             return
+        if body is None:
+            return  # the client has left
         await self._forward(scope, body, receive, send)
-
-    def _answers(self, scope: Scope) -> bool:
-        if _ANSWERED_HERE.fullmatch(f"{scope['method']} {scope['path']}"):
-            return True
-        given = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
-        token = given.partition(" ")[2]
-        return not self._app_state.admits(token)  # the refusal needs no leader
 
     async def _forward(
         self, scope: Scope, body: bytes, receive: Receive, send: Send
@@ -138,17 +132,18 @@ class Forwarding:
             await answer.aclose()
 
 
-async def _read(receive: Receive) -> bytes:
+def _is_answered_here(scope: Scope) -> bool:
+    return bool(_ANSWERED_HERE.fullmatch(f"{scope['method']} {scope['path']}"))
+
+
+async def _read(receive: Receive) -> bytes | None:
+    """The body, no longer than the edge lets it be; None when it breaks off."""
     body = bytearray()
     while True:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
         body += message.get("body", b"")
-        if len(body) > MAX_BODY_BYTES:
-            raise InvalidInputError.of(
-                "(body)",
-                f"is over {MAX_BODY_BYTES // 1_000_000} MB",
-                "send fewer jobs at once",
-            )
         if not message.get("more_body"):
             return bytes(body)
 

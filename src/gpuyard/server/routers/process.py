@@ -10,7 +10,7 @@ from gpuyard import __version__
 from gpuyard.domain.errors import RefusedError
 from gpuyard.domain.stopping import RunningJobs
 from gpuyard.server.app_state import AppState, TheAppState
-from gpuyard.server.auth import require_token
+from gpuyard.server.auth import document_token
 from gpuyard.server.openapi import text
 from gpuyard.server.prometheus import render_metrics
 from gpuyard.storage.place import problem_of
@@ -29,7 +29,7 @@ async def healthz() -> dict[str, Any]:
 
 @open_router.get(
     "/metrics",
-    dependencies=[Depends(require_token)],
+    dependencies=[Depends(document_token)],
     response_class=Response,
     responses=text("text/plain"),
 )

@@ -1,0 +1,156 @@
+"""Connections: how many there may be, and how long they may take to say what they want.
+
+A connection is new until a request on it has shown the token. New ones are limited;
+when there are too many, the oldest of them ends, so that nobody can keep others out by
+holding connections.
+"""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gpuyard.config.settings import ServerSettings
+from gpuyard.domain.errors import RequestRefusedError, TooLargeError
+from gpuyard.server import headers, problems
+from gpuyard.server.callers import Caller
+
+# The longest head of a request, with its headers.
+_HEAD_BYTES = 64 * 1024
+
+
+class Connections:
+    """All connections of a server."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.slow_s = settings.slow_s
+        self._most = settings.max_connections
+        self._most_new = settings.max_new_connections
+        self._count = 0
+        # In the order in which they came.
+        self._new: dict[Connection, None] = {}
+        self._new_of: dict[str, dict[Connection, None]] = {}
+
+    def add(self, connection: "Connection") -> None:
+        """A connection has come; another one may have to go."""
+        self._count += 1
+        address = connection.caller.address
+        of_client = self._new_of.setdefault(address, {})
+        self._new[connection] = None
+        of_client[connection] = None
+        if len(of_client) > self._most_new:
+            self._end(next(iter(of_client)))
+        elif self._count > self._most:
+            self._end(next(iter(self._new)))
+
+    def prove(self, connection: "Connection") -> None:
+        """It is no longer new."""
+        if connection not in self._new:
+            return
+        del self._new[connection]
+        address = connection.caller.address
+        of_client = self._new_of[address]
+        del of_client[connection]
+        if not of_client:
+            del self._new_of[address]
+
+    def remove(self, connection: "Connection") -> None:
+        """It is gone."""
+        self.prove(connection)
+        self._count -= 1
+
+    def _end(self, connection: "Connection") -> None:
+        self.prove(connection)
+        connection.transport.abort()
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's connection with these limits."""
+
+    def __init__(self, *, connections: Connections, **more: Any) -> None:
+        super().__init__(**more)
+        self._all = connections
+        self._counted = False
+        self._head_bytes = 0
+        self._in_head = True
+        self._deadline: asyncio.TimerHandle | None = None
+        self.proven = False
+
+    def prove(self) -> None:
+        """A request on it has shown the token."""
+        if not self.proven:
+            self.proven = True
+            self._all.prove(self)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin."""
+        super().connection_made(transport)
+        self.caller = Caller(self.client, self.server)
+        self._await_head()
+        self._counted = True
+        self._all.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._leave()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes in; those of a head are counted and have a deadline."""
+        super().data_received(data)
+        if not self._in_head:
+            self._head_bytes = 0
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > _HEAD_BYTES:
+            self._refuse(TooLargeError("The headers are over 64 KB.", "Send fewer."))
+        elif self._deadline is None:
+            self._await_head()
+
+    def on_message_begin(self) -> None:
+        """A head begins."""
+        super().on_message_begin()
+        self._in_head = True
+        self.scope["gpuyard.connection"] = self  # type: ignore[typeddict-unknown-key]
+
+    def on_headers_complete(self) -> None:
+        """A head is complete."""
+        self._in_head = False
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        """From now on another protocol has the transport."""
+        self._leave()
+        super().handle_websocket_upgrade()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP."""
+        self._refuse(RequestRefusedError(msg, "Send a request of HTTP/1.1."))
+
+    def _refuse(self, error: RequestRefusedError) -> None:
+        answer = problems.of_error(error)
+        lines = [f"HTTP/1.1 {error.status} Refused".encode(), b"connection: close"]
+        for name, value in headers.secured(answer.raw_headers):
+            lines.append(name + b": " + value)
+        self.transport.write(b"\r\n".join([*lines, b"", bytes(answer.body)]))
+        self.transport.close()
+
+    def _await_head(self) -> None:
+        self._deadline = self.loop.call_later(self._all.slow_s, self._too_slow)
+
+    def _too_slow(self) -> None:
+        self._deadline = None
+        if not self.transport.is_closing():
+            self.transport.abort()
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _leave(self) -> None:
+        self._stop_waiting()
+        if self._counted:
+            self._counted = False
+            self._all.remove(self)

@@ -1,0 +1,297 @@
+"""Whoever reaches the server's port and has no token, or has it and sends too much."""
+
+import json
+import re
+import socket
+import stat
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gpuyard.server.guesses import AT_ONCE, FREE
+from tests.support.attacker import USER, attacking
+from tests.support.instance import TestInstance, make_instance
+from tests.support.web import check_problem, http
+
+HEADERS = (
+    "content-security-policy",
+    "x-content-type-options",
+    "x-frame-options",
+    "referrer-policy",
+    "cross-origin-resource-policy",
+)
+SLOW_S = 1.0
+NEW_CONNECTIONS = 20
+
+
+@pytest.fixture(scope="module")
+def shared_instance() -> Iterator[TestInstance]:
+    """An instance that is soon tired of waiting."""
+    environment = {
+        "GPUYARD_SERVER__SLOW_S": str(SLOW_S),
+        "GPUYARD_SERVER__MAX_NEW_CONNECTIONS": str(NEW_CONNECTIONS),
+    }
+    with make_instance(**environment) as made:
+        made.ok("up")
+        yield made
+
+
+@pytest.fixture
+def instance() -> Iterator[TestInstance]:
+    """A fresh home."""
+    with make_instance() as made:
+        yield made
+
+
+def port_of(instance: TestInstance) -> int:
+    return int(instance.address().url.rpartition(":")[2])
+
+
+def peak_kb(instance: TestInstance) -> int:
+    """The most memory that the server ever had."""
+    status = Path(f"/proc/{instance.pid('server')}/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert found
+    return int(found[1])
+
+
+def raw(instance: TestInstance, request: bytes) -> bytes:
+    """All that the server answers to these bytes, until it ends the connection."""
+    with socket.create_connection(("127.0.0.1", port_of(instance)), 30) as sock:
+        sock.sendall(request)
+        return b"".join(iter(lambda: sock.recv(65536), b""))
+
+
+def push(instance: TestInstance, head: str, megabytes: int) -> bytes:
+    """Send a head and a body, as much of it as the server takes; its answer."""
+    with socket.create_connection(("127.0.0.1", port_of(instance)), 30) as sock:
+        sock.sendall(head.encode())
+        try:
+            for _ in range(megabytes):
+                sock.sendall(bytes(1_000_000))
+            return sock.recv(65536)
+        except OSError:
+            return b""
+
+
+# --- Bodies -------------------------------------------------------------------------
+
+
+def test_bodies_without_a_token_take_no_memory(shared_instance: TestInstance) -> None:
+    before_kb = peak_kb(shared_instance)
+    heads = [
+        f"PUT /api/v1/trust/x HTTP/1.1\r\nHost: localhost\r\n{length}\r\n\r\n"
+        for length in ("Content-Length: 500000000", "Transfer-Encoding: chunked")
+    ]
+    heads[1] += "1dcd6500\r\n"  # one chunk of 500 MB
+    with ThreadPoolExecutor() as pool:
+        tries = [pool.submit(push, shared_instance, head, 500) for head in heads * 2]
+        answers = [attempt.result() for attempt in tries]
+    assert all(b"200 OK" not in answer for answer in answers)
+    assert peak_kb(shared_instance) - before_kb < 32_000
+
+
+@pytest.mark.parametrize("path", ["/api/v1/jobs", "/v1/chat/completions"])
+def test_a_body_of_any_form_is_read_no_further_than_its_limit(
+    shared_instance: TestInstance, path: str
+) -> None:
+    before_kb = peak_kb(shared_instance)
+    with http(shared_instance) as web:
+        told = web.post(path, content=bytes(65_000_000))
+        check_problem(told, 413, "too_large")
+        streamed = web.post(path, content=(bytes(100_000) for _ in range(2000)))
+        check_problem(streamed, 413, "too_large")
+    assert streamed.headers["connection"] == "close"
+    assert peak_kb(shared_instance) - before_kb < 200_000
+
+
+def test_most_routes_take_small_bodies_only(shared_instance: TestInstance) -> None:
+    with http(shared_instance) as web:
+        finding = {"score": 1.0, "reason": "x" * 2_000_000}
+        told = web.put("/api/v1/trust/x", json=finding)
+        check_problem(told, 413, "too_large")
+        parts = iter(json.dumps(finding).encode().split(b"x", 1))
+        streamed = web.put(
+            "/api/v1/trust/x", content=(part + bytes(1_000_000) for part in parts)
+        )
+        check_problem(streamed, 413, "too_large")
+
+
+def test_a_link_without_the_token_is_refused(shared_instance: TestInstance) -> None:
+    answer = raw(
+        shared_instance,
+        b"GET /api/v1/agent HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+        b"Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        b"Sec-WebSocket-Version: 13\r\nAuthorization: Bearer wrong\r\n\r\n",
+    )
+    assert answer.startswith(b"HTTP/1.1 403 ")
+
+
+# --- Slow senders -------------------------------------------------------------------
+
+
+def test_slow_heads_end_and_keep_nobody_out(shared_instance: TestInstance) -> None:
+    where = ("127.0.0.1", port_of(shared_instance))
+    sockets = [socket.create_connection(where, 30) for _ in range(5 * NEW_CONNECTIONS)]
+    for sock in sockets[::2]:
+        sock.sendall(b"GET /healthz HTTP/1.1\r\nX-Slow: ")
+    with http(shared_instance) as web:
+        assert web.get("/api/v1/server").status_code == 200
+    assert httpx.get(f"{shared_instance.address().url}/healthz").status_code == 200
+    for sock in sockets:
+        with sock, suppress(ConnectionResetError):
+            assert sock.recv(1) == b""
+
+
+def test_a_slow_body_ends(shared_instance: TestInstance) -> None:
+    token = shared_instance.address().token
+    head = (
+        "POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
+        f"Authorization: Bearer {token}\r\n\r\n{{"
+    )
+    answer = raw(shared_instance, head.encode())
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"code":"too_slow"' in answer
+
+
+def test_endless_headers_end(shared_instance: TestInstance) -> None:
+    head = b"GET /healthz HTTP/1.1\r\n" + b"X-Many: more\r\n" * 5000
+    assert raw(shared_instance, head).startswith(b"HTTP/1.1 413 ")
+
+
+# --- Tokens -------------------------------------------------------------------------
+
+GUESS = """
+import collections, http.client, json, sys, time
+from concurrent.futures import ThreadPoolExecutor
+port, token = int(sys.argv[1]), sys.argv[2]
+
+def ask(token):
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    link.request("GET", "/api/v1/tiers", headers={"Authorization": "Bearer " + token})
+    answer = link.getresponse()
+    wait = answer.getheader("Retry-After")
+    link.close()
+    return answer.status, wait
+
+began = time.monotonic()
+with ThreadPoolExecutor(30) as pool:
+    answers = list(pool.map(ask, ["guess-%d" % number for number in range(90)]))
+took = time.monotonic() - began
+while (last := ask(token)[0]) == 429:
+    time.sleep(0.1)
+print(json.dumps({"answers": answers, "took": took, "last": last}))
+"""
+
+
+def test_guesses_are_slow_and_lock_nobody_out(shared_instance: TestInstance) -> None:
+    token = shared_instance.address().token
+    with attacking(GUESS, str(port_of(shared_instance)), token) as attacker:
+        honest: list[int] = []
+        while attacker.poll() is None:
+            with http(shared_instance) as web:
+                honest.append(web.get("/api/v1/tiers").status_code)
+        assert attacker.stdout
+        found = json.loads(attacker.stdout.read())
+    statuses = [status for status, _ in found["answers"]]
+    looked_at = statuses.count(401)
+    assert FREE <= looked_at <= FREE + AT_ONCE * (found["took"] + 2)
+    refused = [wait for status, wait in found["answers"] if status == 429]
+    assert len(refused) + looked_at == len(statuses)
+    assert refused and all(int(wait) > 0 for wait in refused)
+    assert set(honest) == {200}
+    # With the right token even its own user gets in again.
+    assert found["last"] == 200
+
+
+def test_a_header_does_not_make_another_client(shared_instance: TestInstance) -> None:
+    with http(shared_instance) as web:
+        web.delete("/api/v1/trust/nowhere", headers={"X-Forwarded-For": "192.0.2.7"})
+    lines = shared_instance.json("audit")["items"]
+    assert [line["from"] for line in lines if "nowhere" in line["what"]] == [
+        "127.0.0.1"
+    ]
+
+
+# --- Browsers -----------------------------------------------------------------------
+
+
+def test_another_name_is_refused(shared_instance: TestInstance) -> None:
+    with http(shared_instance) as web:
+        for path in ("/healthz", "/docs", "/openapi.json", "/api/v1/jobs"):
+            for name in ("evil.example", f"127.0.0.1.evil.example:{web.base_url.port}"):
+                answer = web.get(path, headers={"Host": name})
+                check_problem(answer, 421, "wrong_host")
+            assert web.get(path, headers={"Host": "localhost:1"}).status_code == 200
+
+
+def test_every_answer_has_the_headers(shared_instance: TestInstance) -> None:
+    with http(shared_instance) as web:
+        answers = [
+            web.get("/healthz"),
+            web.get("/docs"),
+            web.get("/api/v1/jobs"),
+            web.get("/v1/models"),
+            web.get("/metrics"),
+            web.get("/nowhere"),
+            web.put("/api/v1/jobs"),
+            web.get("/healthz", headers={"Host": "evil.example"}),
+            web.get("/api/v1/jobs", headers={"Authorization": ""}),
+        ]
+    for answer in answers:
+        missing = [name for name in HEADERS if name not in answer.headers]
+        assert not missing, f"{answer.url} lacks {missing}"
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers.get_list("x-content-type-options") == ["nosniff"]
+    garbage = raw(shared_instance, b"NO HTTP AT ALL\r\n\r\n").lower()
+    assert all(name.encode() in garbage for name in HEADERS)
+
+
+# --- The audit log ------------------------------------------------------------------
+
+
+def test_who_was_refused_and_who_changed_what_is_kept(instance: TestInstance) -> None:
+    instance.ok("up")
+    token = instance.address().token
+    with http(instance) as web:
+        for number in range(50):
+            web.get(f"/api/v1/jobs/{number}")
+        web.post("/api/v1/jobs", json={"command": ["true"], "name": "one"})
+        web.put("/api/v1/trust/local", json={"score": 0.5})
+        web.post("/api/v1/jobs/one/cancel")
+        web.post("/api/v1/models/nothing/pin")
+        web.post(f"/api/v1/gpus/{token}/drain")
+    with http(instance, headers={"Authorization": "Bearer wrong"}) as web:
+        web.post("/api/v1/server/stop")
+    program = (
+        "import sys, urllib.request, urllib.error\n"
+        "try: urllib.request.urlopen(sys.argv[1])\n"
+        "except urllib.error.HTTPError as error: print(error.code)"
+    )
+    with attacking(program, f"{instance.address().url}/api/v1/jobs") as attacker:
+        assert attacker.communicate()[0] == "401\n"
+    lines = instance.json("audit", "-n", "100")["items"]
+    acts = [(line["what"], line["outcome"]) for line in lines if line["event"] == "act"]
+    assert acts == [
+        ("PUT /api/v1/trust/local", "200"),
+        ("POST /api/v1/jobs/one/cancel", "200"),
+        ("POST /api/v1/models/nothing/pin", "404"),
+        ("POST /api/v1/gpus/***/drain", "404"),
+    ]
+    refused = [line for line in lines if line["event"] == "refused"]
+    assert [line["what"] for line in refused] == [
+        "POST /api/v1/server/stop",
+        "GET /api/v1/jobs",
+    ]
+    assert (refused[1]["who"], refused[1]["outcome"]) == (USER, "unauthorized")
+    assert [line["event"] for line in lines].count("admitted") == 1
+    file = instance.home.audit_log
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    instance.ok("down")
+    (last,) = instance.json("audit", "-n", "1")["items"]
+    assert (last["event"], last["count"] > 50) == ("admitted", True)
+    assert token not in file.read_text()
