@@ -11,11 +11,16 @@ from pathlib import Path
 
 import httpx
 import pytest
+from playwright.sync_api import Browser
 
 from gpuyard.server.guesses import AT_ONCE, FREE
 from tests.support.attacker import USER, attacking
+from tests.support.browser import browser
 from tests.support.instance import TestInstance, make_instance
+from tests.support.page import Page
 from tests.support.web import check_problem, http
+
+__all__ = ["browser"]
 
 HEADERS = (
     "content-security-policy",
@@ -249,6 +254,26 @@ def test_every_answer_has_the_headers(shared_instance: TestInstance) -> None:
         assert answer.headers.get_list("x-content-type-options") == ["nosniff"]
     garbage = raw(shared_instance, b"NO HTTP AT ALL\r\n\r\n").lower()
     assert all(name.encode() in garbage for name in HEADERS)
+
+
+def test_the_page_of_calls_needs_nothing_else(
+    shared_instance: TestInstance, browser: Browser
+) -> None:
+    url = shared_instance.address().url
+    asked: list[str] = []
+    complaints: list[str] = []
+    page = browser.new_page()
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: complaints.append(message.text))
+    page.goto(f"{url}/docs")
+    width = page.eval_on_selector("body", "body => getComputedStyle(body).maxWidth")
+    read = Page(page.content())
+    assert (asked, complaints) == ([f"{url}/docs"], [])
+    assert width.endswith("px"), "the browser refuses the page's own style"
+    document = httpx.get(f"{url}/openapi.json").json()
+    assert all(path in read.text for path in document["paths"])
+    assert all(name in read.text for name in document["components"]["schemas"])
+    assert "script" not in read.count
 
 
 # --- The audit log ------------------------------------------------------------------

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gpuyard import __version__
 from gpuyard.domain.errors import LedgerError
 from gpuyard.gateway.openai import Gateway, make_router
-from gpuyard.server import problems
+from gpuyard.server import docs_page, problems
 from gpuyard.server.app_state import AppState
 from gpuyard.server.audit import AuditLog
 from gpuyard.server.auth import document_token
@@ -71,6 +71,8 @@ def make_app(app_state: AppState) -> FastAPI:
         title="gpuyard",
         version=__version__,
         lifespan=lifespan,
+        # Their pages load programs from elsewhere; docs_page.py has one that does not.
+        docs_url=None,
         redoc_url=None,
         responses=PROBLEMS,
     )
@@ -96,6 +98,7 @@ def make_app(app_state: AppState) -> FastAPI:
     api.include_router(batches.estimates)
     app.include_router(api)
     app.include_router(process.open_router)
+    app.include_router(docs_page.router)
     app.include_router(agents.router)
     queues = app_state.manager.residents.request_queues
     models_ = app_state.manager.models
