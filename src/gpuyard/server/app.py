@@ -71,7 +71,8 @@ def make_app(app_state: AppState) -> FastAPI:
         title="gpuyard",
         version=__version__,
         lifespan=lifespan,
-        # Their pages load programs from elsewhere; docs_page.py has one that does not.
+        # docs_page.py has both, and its page loads no program from elsewhere.
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         responses=PROBLEMS,
@@ -98,7 +99,7 @@ def make_app(app_state: AppState) -> FastAPI:
     api.include_router(batches.estimates)
     app.include_router(api)
     app.include_router(process.open_router)
-    app.include_router(docs_page.router)
+    app.include_router(docs_page.make_router(app.openapi))
     app.include_router(agents.router)
     queues = app_state.manager.residents.request_queues
     models_ = app_state.manager.models

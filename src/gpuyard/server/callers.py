@@ -20,8 +20,7 @@ _UID = struct.Struct("=I")
 _UID_AT = _HEADER.size + 4 + 48 + 12
 _ANY = 0xFFFFFFFF
 
-# A client's address (of IPv6 the network, since each host has a whole one), and its
-# user.
+# A client's network and its user.
 CallerKey = tuple[str, int | None]
 Address = tuple[str, int | None]
 
@@ -31,6 +30,7 @@ class Caller:
 
     def __init__(self, client: Address | None, server: Address | None) -> None:
         self.address = client[0] if client else ""
+        self.network = _network(self.address)
         self._ends = (client, server)
 
     @cached_property
@@ -42,7 +42,7 @@ class Caller:
     @cached_property
     def key(self) -> CallerKey:
         """What counts as one client."""
-        return _network(self.address), self.uid
+        return self.network, self.uid
 
     @property
     def user(self) -> str | None:
@@ -100,9 +100,13 @@ def uid_of_peer(client: Address, server: Address) -> int | None:
     return _UID.unpack_from(answer, _UID_AT)[0]
 
 
+@lru_cache(maxsize=1024)
 def _network(address: str) -> str:
+    """All addresses that one client can have at will."""
     with suppress(ValueError):
         parsed = ip_address(address)
+        if parsed.is_loopback:
+            return "loopback"
         if isinstance(parsed, IPv6Address):
             return parsed.exploded[:19]
     return address

@@ -6,6 +6,7 @@ holding connections.
 """
 
 import asyncio
+import resource
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -17,6 +18,8 @@ from gpuyard.server.callers import Caller
 
 # The longest head of a request, with its headers.
 _HEAD_BYTES = 64 * 1024
+# What the server opens besides connections; without any left, it could not go on.
+_OTHER_FILES = 256
 
 
 class Connections:
@@ -24,7 +27,8 @@ class Connections:
 
     def __init__(self, settings: ServerSettings) -> None:
         self.slow_s = settings.slow_s
-        self._most = settings.max_connections
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most = max(min(settings.max_connections, files - _OTHER_FILES), 1)
         self._most_new = settings.max_new_connections
         self._count = 0
         # In the order in which they came.
@@ -34,8 +38,7 @@ class Connections:
     def add(self, connection: "Connection") -> None:
         """A connection has come; another one may have to go."""
         self._count += 1
-        address = connection.caller.address
-        of_client = self._new_of.setdefault(address, {})
+        of_client = self._new_of.setdefault(connection.caller.network, {})
         self._new[connection] = None
         of_client[connection] = None
         if len(of_client) > self._most_new:
@@ -48,11 +51,11 @@ class Connections:
         if connection not in self._new:
             return
         del self._new[connection]
-        address = connection.caller.address
-        of_client = self._new_of[address]
+        network = connection.caller.network
+        of_client = self._new_of[network]
         del of_client[connection]
         if not of_client:
-            del self._new_of[address]
+            del self._new_of[network]
 
     def remove(self, connection: "Connection") -> None:
         """It is gone."""

@@ -1,19 +1,19 @@
-"""`/docs`: what the OpenAPI document says, as one page for people.
+"""`/openapi.json`, and `/docs`: what it says, as one page for people.
 
-It is made here and holds everything: no script, and nothing from another address.
+The page is made here and holds everything: no script, and nothing from another address.
 """
 
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from html import escape
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Response
 from fastapi.responses import HTMLResponse
 
-router = APIRouter(include_in_schema=False)
 Json = Mapping[str, Any]
 
 _STYLE = """
@@ -37,15 +37,35 @@ _POLICY = (
 )
 
 
-@router.get("/docs")
-async def docs(request: Request) -> HTMLResponse:
-    """Every call, with its parameters, its body and its answers."""
-    document = request.app.openapi()
-    page = "\n".join(_page(document, str(request.base_url).rstrip("/")))
-    return HTMLResponse(page, headers={"Content-Security-Policy": _POLICY})
+def make_router(openapi: Callable[[], Json]) -> APIRouter:
+    """The routes, which want no token.
+
+    Both answers are made once: they are long, and anybody may ask for them.
+    """
+    router = APIRouter(include_in_schema=False)
+
+    @cache
+    def page() -> bytes:
+        return "\n".join(_page(openapi())).encode()
+
+    @cache
+    def document() -> bytes:
+        return json.dumps(openapi(), ensure_ascii=False).encode()
+
+    @router.get("/docs")
+    async def docs() -> HTMLResponse:
+        """Every call, with its parameters, its body and its answers."""
+        return HTMLResponse(page(), headers={"Content-Security-Policy": _POLICY})
+
+    @router.get("/openapi.json")
+    async def openapi_document() -> Response:
+        """The OpenAPI document."""
+        return Response(document(), media_type="application/json")
+
+    return router
 
 
-def _page(document: Json, url: str) -> Iterator[str]:
+def _page(document: Json) -> Iterator[str]:
     info = document["info"]
     title = f"{info['title']} {info['version']}"
     yield "<!doctype html>"
@@ -56,7 +76,7 @@ def _page(document: Json, url: str) -> Iterator[str]:
     yield (
         "<p>Every call wants the header <code>Authorization: Bearer TOKEN</code>, but"
         " <code>/healthz</code>. The token is in the file <code>token</code> in"
-        " <code>$GPUYARD_HOME</code>. Programs read"
+        " <code>$GPUYARD_HOME</code>. The server is at <code>$URL</code>. Programs read"
         ' <a href="/openapi.json">/openapi.json</a>.</p>'
     )
     sections = _sections(document)
@@ -65,7 +85,7 @@ def _page(document: Json, url: str) -> Iterator[str]:
     for name, operations in sections.items():
         yield f'<h2 id="{_id(name)}">{escape(name.capitalize())}</h2>'
         for method, path, operation in operations:
-            yield from _operation(method, path, operation, url)
+            yield from _operation(method, path, operation)
     yield '<h2 id="schemas">Schemas</h2>'
     for name, schema in sorted(document["components"]["schemas"].items()):
         yield from _schema(name, schema)
@@ -82,7 +102,7 @@ def _sections(document: Json) -> dict[str, list[tuple[str, str, Json]]]:
     return sections
 
 
-def _operation(method: str, path: str, operation: Json, url: str) -> Iterator[str]:
+def _operation(method: str, path: str, operation: Json) -> Iterator[str]:
     yield f"<details><summary><b>{method}</b><code>{escape(path)}</code> "
     yield f"{escape(operation['summary'])}</summary>"
     yield f"<p>{escape(operation.get('description', ''))}</p>"
@@ -105,10 +125,10 @@ def _operation(method: str, path: str, operation: Json, url: str) -> Iterator[st
         if "content" in answer
     ]
     yield from _table(("status", "meaning", "answer"), answers)
-    yield f"<pre>{escape(_command(method, url + path, operation))}</pre></details>"
+    yield f"<pre>{escape(_command(method, path, operation))}</pre></details>"
 
 
-def _command(method: str, url: str, operation: Json) -> str:
+def _command(method: str, path: str, operation: Json) -> str:
     """The call as a command for a shell."""
     words = ["curl"]
     if method != "GET":
@@ -117,7 +137,7 @@ def _command(method: str, url: str, operation: Json) -> str:
         words.append('-H "Authorization: Bearer $(cat $GPUYARD_HOME/token)"')
     if "requestBody" in operation:
         words.append("-H 'Content-Type: application/json' -d @body.json")
-    return " ".join([*words, f"'{url}'"])
+    return " ".join([*words, f'"$URL{path}"'])
 
 
 def _schema(name: str, schema: Json) -> Iterator[str]:

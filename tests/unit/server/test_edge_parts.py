@@ -196,7 +196,11 @@ def test_the_kernel_knows_whose_socket_it_is(address: str) -> None:
         assert uid_of_peer(nobody, ends[1]) is None
 
 
-def test_a_network_of_ipv6_is_one_client() -> None:
+def test_who_may_choose_an_address_is_one_client() -> None:
+    local = [
+        Caller((address, 1), None) for address in ("127.0.0.1", "127.9.9.9", "::1")
+    ]
+    assert len({caller.key for caller in local}) == 1
     first = Caller(("2001:db8:1:2::1", 1), None)
     second = Caller(("2001:db8:1:2:3::9", 2), None)
     other = Caller(("2001:db8:1:3::1", 1), None)
