@@ -6,7 +6,7 @@ import socket
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
@@ -87,17 +87,24 @@ def uid_of_peer(client: Address, server: Address) -> int | None:
         header = _HEADER.pack(
             _HEADER.size + len(question), _SOCK_DIAG_BY_FAMILY, _REQUEST, 1, 0
         )
-        with socket.socket(
-            socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_SOCK_DIAG
-        ) as kernel:
-            kernel.send(header + question)
-            answer = kernel.recv(4096, socket.MSG_DONTWAIT)
+        kernel = _kernel()
+        kernel.send(header + question)
+        answer = kernel.recv(4096)
     except OSError:
+        _kernel.cache_clear()
         return None
     kind = _HEADER.unpack_from(answer)[1]
     if kind != _SOCK_DIAG_BY_FAMILY:
         return None
     return _UID.unpack_from(answer, _UID_AT)[0]
+
+
+@cache
+def _kernel() -> socket.socket:
+    """Where the kernel is asked; it answers at once."""
+    kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_SOCK_DIAG)
+    kernel.setblocking(False)
+    return kernel
 
 
 @lru_cache(maxsize=1024)

@@ -26,7 +26,7 @@ class Connections:
     """All connections of a server."""
 
     def __init__(self, settings: ServerSettings) -> None:
-        self.slow_s = settings.slow_s
+        self._slow_s = settings.slow_s
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most = max(min(settings.max_connections, files - _OTHER_FILES), 1)
         self._most_new = settings.max_new_connections
@@ -34,6 +34,9 @@ class Connections:
         # In the order in which they came.
         self._new: dict[Connection, None] = {}
         self._new_of: dict[str, dict[Connection, None]] = {}
+        # Since when they wait for a head, the longest first.
+        self._heads: dict[Connection, float] = {}
+        self._sweeping = False
 
     def add(self, connection: "Connection") -> None:
         """A connection has come; another one may have to go."""
@@ -62,6 +65,29 @@ class Connections:
         self.prove(connection)
         self._count -= 1
 
+    def await_head(self, connection: "Connection") -> None:
+        """The head of a request must come in time."""
+        self._heads.setdefault(connection, connection.loop.time())
+        if not self._sweeping:
+            self._sweeping = True
+            connection.loop.call_later(self._slow_s / 4, self._sweep, connection.loop)
+
+    def head_came(self, connection: "Connection") -> None:
+        """It is there."""
+        self._heads.pop(connection, None)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End those that are too slow: one timer for all costs less than one each."""
+        latest = loop.time() - self._slow_s
+        for connection, since in list(self._heads.items()):
+            if since > latest:
+                break
+            del self._heads[connection]
+            connection.transport.abort()
+        self._sweeping = bool(self._heads)
+        if self._sweeping:
+            loop.call_later(self._slow_s / 4, self._sweep, loop)
+
     def _end(self, connection: "Connection") -> None:
         self.prove(connection)
         connection.transport.abort()
@@ -76,7 +102,6 @@ class Connection(HttpToolsProtocol):
         self._counted = False
         self._head_bytes = 0
         self._in_head = True
-        self._deadline: asyncio.TimerHandle | None = None
         self.proven = False
 
     def prove(self) -> None:
@@ -89,7 +114,7 @@ class Connection(HttpToolsProtocol):
         """Begin."""
         super().connection_made(transport)
         self.caller = Caller(self.client, self.server)
-        self._await_head()
+        self._all.await_head(self)
         self._counted = True
         self._all.add(self)
 
@@ -107,8 +132,8 @@ class Connection(HttpToolsProtocol):
         self._head_bytes += len(data)
         if self._head_bytes > _HEAD_BYTES:
             self._refuse(TooLargeError("The headers are over 64 KB.", "Send fewer."))
-        elif self._deadline is None:
-            self._await_head()
+        else:
+            self._all.await_head(self)
 
     def on_message_begin(self) -> None:
         """A head begins."""
@@ -119,7 +144,7 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """A head is complete."""
         self._in_head = False
-        self._stop_waiting()
+        self._all.head_came(self)
         super().on_headers_complete()
 
     def handle_websocket_upgrade(self) -> None:
@@ -139,21 +164,8 @@ class Connection(HttpToolsProtocol):
         self.transport.write(b"\r\n".join([*lines, b"", bytes(answer.body)]))
         self.transport.close()
 
-    def _await_head(self) -> None:
-        self._deadline = self.loop.call_later(self._all.slow_s, self._too_slow)
-
-    def _too_slow(self) -> None:
-        self._deadline = None
-        if not self.transport.is_closing():
-            self.transport.abort()
-
-    def _stop_waiting(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
     def _leave(self) -> None:
-        self._stop_waiting()
+        self._all.head_came(self)
         if self._counted:
             self._counted = False
             self._all.remove(self)
