@@ -6,7 +6,7 @@ import socket
 import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -18,6 +18,7 @@ from tests.support.attacker import USER, attacking
 from tests.support.browser import browser
 from tests.support.instance import TestInstance, make_instance
 from tests.support.page import Page
+from tests.support.wait import wait_until
 from tests.support.web import check_problem, http
 
 __all__ = ["browser"]
@@ -31,6 +32,7 @@ HEADERS = (
 )
 SLOW_S = 1.0
 NEW_CONNECTIONS = 20
+REQUESTS = 25
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +41,7 @@ def shared_instance() -> Iterator[TestInstance]:
     environment = {
         "GPUYARD_SERVER__SLOW_S": str(SLOW_S),
         "GPUYARD_SERVER__MAX_NEW_CONNECTIONS": str(NEW_CONNECTIONS),
+        "GPUYARD_SERVER__MAX_REQUESTS": str(REQUESTS),
     }
     with make_instance(**environment) as made:
         made.ok("up")
@@ -124,6 +127,21 @@ def test_most_routes_take_small_bodies_only(shared_instance: TestInstance) -> No
             "/api/v1/trust/x", content=(part + bytes(1_000_000) for part in parts)
         )
         check_problem(streamed, 413, "too_large")
+
+
+def test_a_client_has_so_many_requests_at_a_time(
+    shared_instance: TestInstance,
+) -> None:
+    listening = {"Accept": "text/event-stream"}
+    with http(shared_instance) as web:
+        with ExitStack() as streams:
+            for _ in range(REQUESTS):
+                stream = web.stream("GET", "/api/v1/events", headers=listening)
+                assert streams.enter_context(stream).status_code == 200
+            refused = web.get("/api/v1/tiers")
+            check_problem(refused, 429, "too_many_requests")
+            assert int(refused.headers["retry-after"]) > 0
+        wait_until(lambda: web.get("/api/v1/tiers").is_success, what="room again")
 
 
 def test_a_link_without_the_token_is_refused(shared_instance: TestInstance) -> None:
