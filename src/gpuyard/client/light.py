@@ -4,15 +4,17 @@ than a listing may.
 
 import http.client
 import json
+import time
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from gpuyard import __version__
 from gpuyard.client.connection import Address
 from gpuyard.client.problems import error_of
-from gpuyard.domain.errors import UnreachableError
+from gpuyard.domain.errors import LedgerBusyError, UnreachableError
 
 _TIMEOUT_S = 60.0
+_BUSY_TRIES = 10
 _HERE = ("127.0.0.1", "::1", "localhost")
 
 
@@ -41,6 +43,14 @@ class Reader:
         """The JSON at `path`; GpuyardError (as the server raised it) or
         UnreachableError.
         """
+        for _ in range(_BUSY_TRIES):
+            try:
+                return self._get(path, params)
+            except LedgerBusyError:
+                time.sleep(LedgerBusyError.retry_after)
+        return self._get(path, params)
+
+    def _get(self, path: str, params: dict[str, Any]) -> Any:
         target = f"{self._base.path}{path}?{urlencode(params, doseq=True)}"
         headers = {
             "Authorization": f"Bearer {self._address.token}",

@@ -50,6 +50,8 @@ _PLAIN = (
     errors.UnauthorizedError,
     errors.UnreachableError,
     errors.LedgerError,
+    errors.LedgerUnreachableError,
+    errors.LedgerBusyError,
     errors.DiskFullError,
 )
 _CLASSES: dict[str, type[GpuyardError]] = {kind.code: kind for kind in _PLAIN}

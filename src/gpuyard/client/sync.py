@@ -21,10 +21,9 @@ from gpuyard.client.connection import Address, find_server, look_again
 from gpuyard.client.light import unreachable
 from gpuyard.client.lines import LineReader
 from gpuyard.client.problems import error_of
-from gpuyard.client.resend import Resend
+from gpuyard.client.resend import AGAIN, Resend
 from gpuyard.client.sse import EventReader
 from gpuyard.client.transport import STREAM_TIMEOUT, answer_of, content_of, options
-from gpuyard.domain.errors import UnreachableError
 from gpuyard.domain.jobs import Checkpoint, Job
 from gpuyard.domain.trust import Trust
 
@@ -72,7 +71,7 @@ class Client:
                 )
                 self._answered = True
                 return answer_of(call, response)
-            except (httpx.HTTPError, UnreachableError) as error:
+            except (httpx.HTTPError, *AGAIN) as error:
                 pause = resend.pause(self.address, error)
             time.sleep(pause)
             if self._found:

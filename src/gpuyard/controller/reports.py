@@ -118,7 +118,7 @@ class Reports:
     def _is_news(self, change: Change) -> bool:
         """Whether a change of a GPU differs from the view, which holds no driver."""
         device = self._core.view.devices.get(change.key)
-        if device is None:
+        if device is None or change.values is None:
             return True
         return any(
             getattr(device, name) != value

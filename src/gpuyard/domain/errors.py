@@ -12,6 +12,7 @@ GpuyardError
 ├── LedgerError                the ledger cannot be opened or written     500  exit 4
 │   ├── LedgerLockedError, LedgerTooNewError, NetworkFilesystemError
 │   ├── LedgerUnreachableError its database does not answer              503
+│   │   └── LedgerBusyError    another program holds it locked
 │   ├── FencedError            another server leads now                  503
 │   └── DiskFullError                                                     507
 ├── BucketError                blobs' bucket cannot be used (storage)     502  exit 4
@@ -46,6 +47,8 @@ class GpuyardError(Exception):
     code: ClassVar[str] = "internal_error"
     status: ClassVar[int] = 500
     exit_code: ClassVar[int] = 1
+    # If not 0: after how many seconds the request may be sent again (Retry-After).
+    retry_after: ClassVar[int] = 0
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(f"{message} {remedy}".strip())
@@ -160,6 +163,13 @@ class LedgerUnreachableError(LedgerError):
 
     code = "ledger_unreachable"
     status = 503
+    retry_after = 1
+
+
+class LedgerBusyError(LedgerUnreachableError):
+    """Another program holds the ledger locked. What was acknowledged is safe."""
+
+    code = "ledger_busy"
 
 
 class FencedError(LedgerError):

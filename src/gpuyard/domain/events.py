@@ -70,14 +70,18 @@ class EventKind(StrEnum):
     PROVIDER_DOWN = "provider.down"
     PROVIDER_UP = "provider.up"
     TRUST_CHANGED = "trust.changed"
+    HISTORY_REMOVED = "history.removed"
 
 
 class Change(msgspec.Struct, frozen=True):
-    """The row `key` of `table` now has these `values`; other columns keep theirs."""
+    """The row `key` of `table` now has these `values`; other columns keep theirs.
+
+    None: the row was removed, because its time was over.
+    """
 
     table: Table
     key: str
-    values: Row
+    values: Row | None
 
 
 class Event(msgspec.Struct, frozen=True):

@@ -1,9 +1,11 @@
 """Turns errors of disks and databases into LedgerError, with texts of our own."""
 
 import re
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -12,10 +14,14 @@ from gpuyard.config.database import shown
 from gpuyard.domain.errors import (
     DiskFullError,
     GpuyardError,
+    LedgerBusyError,
     LedgerError,
     LedgerUnreachableError,
 )
 
+_PATIENCE_S = 10.0
+_PAUSE_S = 0.05
+Result = TypeVar("Result")
 _FULL = (
     "disk is full",
     "No space left",
@@ -51,6 +57,12 @@ def ledger_error(error: Exception, where: Path | str = "") -> LedgerError:
             f"The ledger {place} cannot be written: the disk is full. Nothing that was"
             " acknowledged is lost.",
             "Free some space; `gpuyard doctor` shows what gpuyard keeps where.",
+        )
+    if is_busy(error):
+        return LedgerBusyError(
+            f"Another program holds the ledger {place} locked; gpuyard will try again."
+            " Nothing that was acknowledged is lost.",
+            "End what has it open (`fuser` names it): only gpuyard may write there.",
         )
     is_url = isinstance(where, str) and "://" in where
     if is_url and (is_lost(error) or _GONE.search(text)):
@@ -92,6 +104,27 @@ def as_ledger_errors(engine: sa.Engine) -> Generator[None]:
         yield
     except (*driver, SQLAlchemyError) as error:
         raise ledger_error(error, place(engine)) from error
+
+
+def is_busy(error: BaseException) -> bool:
+    """True when another program holds SQLite's lock."""
+    cause = getattr(error, "orig", None) or error
+    name = getattr(cause, "sqlite_errorname", "")
+    return name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+
+
+def patiently(work: Callable[[], Result]) -> Result:
+    """Do `work`, again while another program holds SQLite's lock, for ten seconds: for
+    starts, when nothing else waits.
+    """
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return work()
+        except DBAPIError as error:
+            if not is_busy(error) or time.monotonic() > until:
+                raise
+        time.sleep(_PAUSE_S)
 
 
 def is_lost(error: BaseException) -> bool:

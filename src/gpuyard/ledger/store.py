@@ -13,17 +13,20 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from gpuyard.config.locks import lock_exclusively
 from gpuyard.config.netfs import network_filesystem
 from gpuyard.domain.errors import LedgerError, LedgerLockedError, NetworkFilesystemError
-from gpuyard.ledger.faults import ledger_error
+from gpuyard.ledger.faults import ledger_error, patiently
 from gpuyard.ledger.migrate import migrate
 from gpuyard.ledger.statements import to_json
 
+# Statements run on the event loop, which may not wait for the lock of another program:
+# who gets no lock at once tries again later (`writer.py`).
 # Not mapped into memory: mapped pages count as the server's memory, and a list is read
 # no faster from them. The system caches the file. SQLite's own cache needs to hold only
 # what a listing touches; the writer asks for a larger one.
 _PRAGMAS = (
     "journal_mode=WAL",
     "synchronous=FULL",
-    "busy_timeout=10000",
+    "busy_timeout=20",
+    "journal_size_limit=16777216",
     "temp_store=MEMORY",
     "cache_size=-1000",
 )
@@ -65,7 +68,7 @@ def _open_sqlite(path: Path) -> sa.Engine:
         # The file is made here, before SQLite makes it, because its log takes the mode
         # from it.
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-        migrate(engine)
+        patiently(lambda: migrate(engine))
     except (DBAPIError, OSError) as error:
         raise ledger_error(error, path) from error
     path.chmod(0o600)

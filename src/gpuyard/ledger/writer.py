@@ -27,7 +27,7 @@ from gpuyard.config.gil import shorten_gil_interval
 from gpuyard.domain.errors import FencedError, LedgerError, LedgerUnreachableError
 from gpuyard.domain.events import Event
 from gpuyard.ledger.apply import begin_group, cursor
-from gpuyard.ledger.faults import ledger_error, place
+from gpuyard.ledger.faults import as_ledger_errors, is_busy, ledger_error, place
 from gpuyard.ledger.group import (
     SLICE,
     CommitGroup,
@@ -49,6 +49,10 @@ QUICK_S = 0.001
 _QUICK_COMMITS = 8
 _SMALL_GROUP = 5 * SLICE
 _RECONNECT_S = 0.5
+# Another program may hold SQLite's lock for a moment (a backup tool, a shell). A group
+# waits for it this long, and the event loop never does.
+_BUSY_PATIENCE_S = 2.0
+_BUSY_PAUSE_S = 0.02
 # Kilobytes: the pages that one large commit touches stay in memory until it is written.
 _CACHE = "PRAGMA cache_size=-4000"
 # A server that was suspended in the middle of a group may not block others any longer.
@@ -169,10 +173,21 @@ class Writer:
         self._request_commit(can_wait=can_wait)
         return future
 
-    async def exclusively(self, work: Callable[[sa.Engine], object]) -> None:
-        """Run `work` in a thread while no group is written: for maintenance."""
+    async def maintain(self, work: Callable[[sa.Connection], Result]) -> Result:
+        """Run `work` between two groups, in a thread and in a transaction of its own;
+        returns what it returns. LedgerError.
+
+        No group is written meanwhile, so it must take only some milliseconds.
+        """
         async with self._lock:
-            await asyncio.to_thread(work, self._engine)
+            return await _in_thread(lambda: self._maintain(work))
+
+    def _maintain(self, work: Callable[[sa.Connection], Result]) -> Result:
+        with as_ledger_errors(self._engine), self._engine.begin() as tx:
+            if not self._remote:
+                tx.exec_driver_sql("BEGIN IMMEDIATE")
+            begin_group(tx, self.epoch)
+            return work(tx)
 
     def _queue(self, batch: WriteBatch, *, can_wait: bool) -> None:
         self._group.batches.append(batch)
@@ -206,7 +221,7 @@ class Writer:
         refused: dict[int, LedgerError] = {}
         try:
             try:
-                first_seq = await self._write(group)
+                first_seq = await self._write_patiently(group)
             except self._refusals as error:
                 if isinstance(error, self._breakdown):
                     raise
@@ -227,6 +242,18 @@ class Writer:
             await self._fail_newer(next(iter(refused.values())))
         for waiter in group.waiters:
             waiter.resolve(group.batches, refused)
+
+    async def _write_patiently(self, group: CommitGroup) -> int:
+        """Write the group, again while another program holds SQLite's lock."""
+        until = time.monotonic() + _BUSY_PATIENCE_S
+        while True:
+            try:
+                return await self._write(group)
+            except self._breakdown as error:
+                if not is_busy(error) or time.monotonic() > until:
+                    raise
+            self._reset()
+            await asyncio.sleep(_BUSY_PAUSE_S)
 
     async def _write(self, group: CommitGroup) -> int:
         """Write the group; returns the sequence number of its first event."""
@@ -311,6 +338,13 @@ class Writer:
             self._connection.begin()
         return self._connection
 
+    def _probe(self) -> None:
+        """Raise what a write would raise now."""
+        tx = self._connect()
+        if not self._remote:
+            cursor(tx).execute("BEGIN IMMEDIATE")
+            self._reset()
+
     def _reset(self) -> None:
         """Discard what the last group wrote without a commit."""
         connection = self._connection
@@ -358,7 +392,7 @@ class Writer:
             self._take_group().fail(error)
             await asyncio.sleep(_RECONNECT_S)
             try:
-                await asyncio.to_thread(self._connect)
+                await asyncio.to_thread(self._probe)
                 self._take_group().fail(error)
                 if self._on_failure:
                     self._on_failure()

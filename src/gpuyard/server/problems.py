@@ -81,6 +81,8 @@ def of_error(error: GpuyardError) -> JSONResponse:
     answer = problem(error.status, error.code, title, str(error), **more)
     if isinstance(error, UnauthorizedError):
         answer.headers["WWW-Authenticate"] = "Bearer"
+    if error.retry_after:
+        answer.headers["Retry-After"] = str(error.retry_after)
     return answer
 
 

@@ -12,12 +12,12 @@ import sqlalchemy as sa
 from gpuyard.domain.errors import DiskFullError, InvalidInputError, RefusedError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.ledger.ledger import Ledger
-from gpuyard.ledger.prune import prune
+from gpuyard.ledger.prune import Pruner
 from gpuyard.ledger.replay import check, rebuild
 from gpuyard.ledger.tables import metadata
 from gpuyard.ledger.transfer import backup, copy
 from gpuyard.ledger.writer import Writer
-from tests.support.ledger import node_event, state_of
+from tests.support.ledger import node_event, prune_slices, state_of
 from tests.support.life import Life
 from tests.support.postgres import PostgresServer
 from tests.support.tmpfs import small_disk
@@ -54,7 +54,7 @@ async def lived(ledger: Ledger, writer: Writer) -> Ledger:
     )
     writer.set_progress("j", {"step": 49})
     await writer.committed()
-    prune(ledger.engine, 30)
+    prune_slices(ledger.engine, Pruner(30))
     writer.add_events([node_event(2)])
     await writer.committed()
     return ledger

@@ -198,11 +198,11 @@ async def test_upkeep_waits_for_the_group_and_the_next_group_for_the_upkeep(
     go_on = threading.Event()
     order = []
 
-    def work(engine: sa.Engine) -> None:
+    def work(tx: sa.Connection) -> None:
         assert go_on.wait(10)
         order.append("upkeep")
 
-    upkeep = asyncio.create_task(writer.exclusively(work))
+    upkeep = asyncio.create_task(writer.maintain(work))
     await asyncio.sleep(0)
     writer.add_events([node_event(1)])
     written = writer.committed()

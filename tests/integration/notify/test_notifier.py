@@ -12,7 +12,6 @@ from gpuyard.domain.events import Event, EventKind
 from gpuyard.domain.health import FAILURES, Health
 from gpuyard.domain.webhooks import WebhookSpec
 from gpuyard.ledger.ledger import Ledger
-from gpuyard.ledger.prune import prune
 from gpuyard.notify.delivery_result import DeliveryOutcome
 from gpuyard.notify.notifier import PAGE
 from tests.integration.notify.conftest import KEY, SECRET, Serve, event
@@ -254,7 +253,7 @@ async def test_what_was_pruned_meanwhile_is_counted(serve: Serve, ledger: Ledger
 
 async def ledger_pruned(ledger: Ledger, writer: Any, keep: int) -> None:
     await writer.committed()
-    await writer.exclusively(lambda engine: prune(engine, keep))
+    await ledger.prune(writer, keep)
     assert ledger.queries.journal_length() == keep
 
 
