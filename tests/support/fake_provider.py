@@ -162,6 +162,7 @@ class FakeProvider(NodeProvider):
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         self.hosts: dict[str, FakeHost] = config["hosts"]
+        self.discarded: list[tuple[str, str]] = []
         self.linked: set[str] = set()
         self.released: list[tuple[str, list[str]]] = []
         self._away: set[str] = set()
@@ -340,6 +341,9 @@ class FakeProvider(NodeProvider):
                 attempt = self.hosts[node_id].attempts.get(attempt_id)
                 if attempt and not attempt.live:
                     del self.hosts[node_id].attempts[attempt_id]
+
+    async def discard(self, node_id: str, attempt_ids: Sequence[str]) -> None:
+        self.discarded += [(node_id, attempt_id) for attempt_id in attempt_ids]
 
     async def dismiss(self) -> None:
         await self.close()

@@ -1,5 +1,5 @@
-"""`gpuyard ledger`: check, back up, copy and rebuild the ledger; through the server
-where one runs.
+"""`gpuyard ledger`: check, back up, copy, prune and rebuild the ledger; through the
+server where one runs.
 """
 
 import sys
@@ -33,9 +33,9 @@ _WHERE = (
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     ledger = typer.Typer(
-        no_args_is_help=True, help="Check, back up, copy or rebuild the ledger."
+        no_args_is_help=True, help="Check, back up, copy, prune or rebuild the ledger."
     )
-    for command in (check, backup, copy, rebuild):
+    for command in (check, backup, copy, prune, rebuild):
         ledger.command()(command)
     app.add_typer(ledger, name="ledger")
 
@@ -132,6 +132,43 @@ def copy(
             f"copied {sum(rows.values())} rows, {rows['events']} of them events; the"
             " copy is what its journal says"
         )
+
+
+def prune(
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Only say how much of each kind would go."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove the history that `[retention]` says is too old, while everything goes
+    on.
+    """
+    from gpuyard.client.calls import Call
+    from gpuyard.client.sync import Client
+
+    def ask(method: str) -> dict[str, Any]:
+        path = "/api/v1/ledger/prune"
+        call = Call[dict[str, Any]](method, path, lambda answer: answer)
+        return client.call(call)
+
+    with Client() as client:
+        if dry_run:
+            found = ask("GET")
+        else:
+            answer = ask("POST")
+            while not answer["done"]:
+                answer = ask("POST")
+            found = {kind: {"count": n} for kind, n in answer["removed"].items()}
+    if as_json:
+        print_json({"dry_run": dry_run, "kinds": found})
+        return
+    found = {kind: amount for kind, amount in found.items() if amount["count"]}
+    for kind, amount in found.items():
+        size = f" ({amount['bytes'] / 1e6:,.1f} MB)" if dry_run else ""
+        say(f"{amount['count']:>12,} {kind}{size}")
+    if not found:
+        say("nothing is old enough to go")
 
 
 def rebuild() -> None:

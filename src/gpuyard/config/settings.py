@@ -24,6 +24,7 @@ from pydantic_settings import (
 )
 
 from gpuyard.config.paths import Home
+from gpuyard.config.retention import RetentionSettings
 from gpuyard.config.sections import Gigabytes, Period, Seconds, SettingsSection
 from gpuyard.config.verification import VerificationSettings
 from gpuyard.domain.errors import Fault, InvalidInputError
@@ -242,8 +243,8 @@ class NotifySettings(SettingsSection):
 
 
 class LedgerSettings(SettingsSection):
-    """`keep_events`: how many events of the journal stay before the oldest are replaced
-    by a snapshot.
+    """`keep_events`: how many events of the journal stay before images of the rows that
+    they changed replace the oldest (see the guide on history).
 
     `url` is the address of a PostgreSQL database; unset, the one given to `gpuyard up
     --database`, else the home's own file.
@@ -274,6 +275,7 @@ class Settings(BaseSettings):
     node: NodeSettings = NodeSettings()
     billing: BillingSettings = BillingSettings()
     ledger: LedgerSettings = LedgerSettings()
+    retention: RetentionSettings = RetentionSettings()
     resource_manager: ResourceManagerSettings = ResourceManagerSettings()
     spool: SpoolSettings = SpoolSettings()
     storage: StorageSettings = StorageSettings()

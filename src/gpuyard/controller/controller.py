@@ -17,6 +17,7 @@ from gpuyard.controller.log_mirror import LogMirror
 from gpuyard.controller.logs import Logs
 from gpuyard.controller.reports import Reports
 from gpuyard.controller.requests import Requests
+from gpuyard.controller.retention import Retention
 from gpuyard.controller.trust import TrustRecords
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.providers.configured import (
@@ -84,9 +85,9 @@ class Controller:
         )
         self.gpus = self.requests.gpus
         self.trust = TrustRecords(self.core, self.launching, self.providers)
-        log_mirror = LogMirror(
-            self.core, self.reports, self.providers, blobs, home.logs / "attempts"
-        )
+        mirror = home.logs / "attempts"
+        log_mirror = LogMirror(self.core, self.reports, self.providers, blobs, mirror)
+        self.retention = Retention(self.core, self.providers, blobs, mirror)
         self.logs = Logs(self.core, self.providers, wait_for_event, log_mirror.path)
         self.external_queues = ExternalQueues(
             self.core,

@@ -260,9 +260,12 @@ class Acknowledge(_Message, frozen=True, tag="Acknowledge"):
 class Forget(_Message, frozen=True, tag="Forget"):
     """The ledger has the ends of these attempts: the agent may drop their records, but
     not their logs.
+
+    With `output`, the ledger has forgotten them: their logs and own folders go too.
     """
 
     attempt_ids: list[str]
+    output: bool = False
 
 
 class ReadLog(_Message, frozen=True, tag="ReadLog"):

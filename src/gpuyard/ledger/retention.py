@@ -4,7 +4,7 @@ Rows of state go by an event that names each of them, so the journal stays exact
 are outside the journal and are deleted in place.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,10 +68,11 @@ def removal_event(keys: Mapping[Table, Sequence[str]], now: float) -> Event:
 @dataclass(slots=True)
 class JobWalk:
     """Walks over the jobs that may go, from the newest to the oldest: a job goes before
-    those it depended on.
+    those it depended on. `blocked` counts those that only others still need.
     """
 
     limits: RetentionLimits
+    blocked: int = 0
     _before: str | None = None
     _count_bound: str = ""
 
@@ -96,6 +97,7 @@ class JobWalk:
         self._before = page[-1].id
         found = [row.id for row in page if self._may_go(row)]
         needed = _referred_to(tx, found)
+        self.blocked += len(needed)
         return [job_id for job_id in found if job_id not in needed]
 
     def _begin(self, tx: sa.Connection) -> None:
@@ -221,7 +223,7 @@ class PointRemoval:
 
     def any(self, tx: sa.Connection) -> bool:
         """Whether there is anything to delete."""
-        found = sa.select(sa.literal(1)).where(*self._chosen()).limit(1)
+        found = sa.select(sa.literal(1)).where(*self.chosen()).limit(1)
         if tx.execute(found).first():
             return True
         of_jobs = sa.select(sa.literal(1)).where(self._progress()).limit(1)
@@ -232,14 +234,15 @@ class PointRemoval:
         if not self.usage_only:
             tx.execute(sa.delete(progress).where(self._progress()))
         key = (points.c.attempt_id, points.c.name, points.c.n)
-        some = sa.select(*key).where(*self._chosen()).limit(_POINTS_AT_ONCE)
+        some = sa.select(*key).where(*self.chosen()).limit(_POINTS_AT_ONCE)
         deleted = sa.delete(points).where(sa.tuple_(*key).in_(some))
         return tx.execute(deleted).rowcount or None
 
     def _progress(self) -> sa.ColumnElement[bool]:
         return progress.c.job_id.in_(self.job_ids)
 
-    def _chosen(self) -> Iterable[sa.ColumnElement[bool]]:
+    def chosen(self) -> Iterator[sa.ColumnElement[bool]]:
+        """The conditions for its points."""
         yield points.c.job_id.in_(self.job_ids)
         if self.usage_only:
             yield points.c.name >= USAGE_PREFIX

@@ -10,7 +10,7 @@ import asyncio
 import fcntl
 import os
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -44,6 +44,7 @@ from gpuyard.node.link import (
 from gpuyard.node.logs import read_log
 from gpuyard.node.outbox import Outbox
 from gpuyard.node.prefetch import PrefetchQueue
+from gpuyard.node.sweeping import sweep_old_output
 from gpuyard.node.watch import AgentContext
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import open_store
@@ -256,6 +257,8 @@ class Agent:
             case wire.Forget():
                 for attempt_id in message.attempt_ids:
                     self._forget(attempt_id)
+                if message.output:
+                    self._spawn(self._discard(message.attempt_ids))
             case wire.ReadLog():
                 self._spawn(self._send_log(message, writer))
             case wire.Find():
@@ -395,6 +398,10 @@ class Agent:
             self._attempts.pop(attempt_id, None)
             self._journal.forget(attempt_id)
 
+    async def _discard(self, attempt_ids: Sequence[str]) -> None:
+        ended = [i for i in attempt_ids if i not in self._attempts]
+        await asyncio.to_thread(self._journal.discard, ended)
+
     async def _send_log(
         self, question: wire.ReadLog, writer: asyncio.StreamWriter
     ) -> None:
@@ -492,7 +499,13 @@ def main() -> None:
 
 
 async def _run(home: Home, settings: Settings, blobs: Blobs) -> None:
-    await Agent(home, settings.node, blobs, settings.workspaces.root(home)).run()
+    agent = Agent(home, settings.node, blobs, settings.workspaces.root(home))
+    journal = AttemptJournal(home.node / "attempts")
+    sweeping = asyncio.create_task(sweep_old_output(journal, settings.retention))
+    try:
+        await agent.run()
+    finally:
+        sweeping.cancel()
 
 
 if __name__ == "__main__":

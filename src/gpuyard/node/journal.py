@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,29 @@ class AttemptJournal:
         resume = f"{self.folder}/{attempt_id}/resume"
         if os.path.exists(resume):  # noqa: PTH110
             shutil.rmtree(resume, ignore_errors=True)
+
+    def discard(self, attempt_ids: Iterable[str]) -> None:
+        """Delete the logs and own folders of attempts that have no record."""
+        for attempt_id in attempt_ids:
+            if not self._path(attempt_id).exists():
+                self.log_path(attempt_id).unlink(missing_ok=True)
+                shutil.rmtree(self.private(attempt_id), ignore_errors=True)
+
+    def settled_before(self, limit: float, *, folders: bool) -> list[str]:
+        """The attempts without a record whose log, or own folder, was last changed
+        before the time `limit`.
+        """
+        found: list[str] = []
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                is_folder = entry.is_dir(follow_symlinks=False)
+                attempt_id, _, ending = entry.name.partition(".")
+                if is_folder != folders or (not folders and ending != "log"):
+                    continue
+                changed_at = entry.stat(follow_symlinks=False).st_mtime
+                if changed_at < limit and not self._path(attempt_id).exists():
+                    found.append(attempt_id)
+        return found
 
     def holds(self, attempt_id: str) -> bool:
         """True if there is a record, or the log of an attempt whose record was

@@ -343,6 +343,15 @@ class AgentProvider(NodeProvider):
         if link and attempt_ids:
             link.send(wire.Forget(list(attempt_ids)))
 
+    async def discard(self, node_id: str, attempt_ids: Sequence[str]) -> None:
+        """Send Forget with the output, if the agent is connected.
+
+        Otherwise the agent deletes it by its age.
+        """
+        link = self._links.get(node_id)
+        if link and attempt_ids:
+            link.send(wire.Forget(list(attempt_ids), output=True))
+
     async def stop_attempt(
         self, node_id: str, attempt_id: str, reason: str, *, checkpoint: bool
     ) -> None:

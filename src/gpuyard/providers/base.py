@@ -306,6 +306,11 @@ class NodeProvider(GpuProviderInterface):
     async def forget(self, node_id: str, attempt_ids: Sequence[str]) -> None:
         """Let the agent drop its records of attempts that the ledger has settled."""
 
+    async def discard(self, node_id: str, attempt_ids: Sequence[str]) -> None:
+        """Let the agent delete what is left of attempts that the ledger has forgotten:
+        their output, and the folders that were their own.
+        """
+
     @abstractmethod
     async def stop_attempt(
         self, node_id: str, attempt_id: str, reason: str, *, checkpoint: bool

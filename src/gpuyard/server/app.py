@@ -37,6 +37,9 @@ from gpuyard.server.routers import (
 from gpuyard.storage.place import problem_of
 
 _HOUSEKEEPING_S = 5.0
+_RETENTION_S = 3600.0
+# How many times as long as it should be the journal may get before the hour is over.
+_LONG_JOURNAL = 1.2
 log = structlog.get_logger(__name__)
 
 
@@ -51,6 +54,7 @@ def make_app(app_state: AppState) -> FastAPI:
         await leading.open()
         keeping = [
             asyncio.create_task(_housekeeping(app_state)),
+            asyncio.create_task(_remove_history(app_state)),
             asyncio.create_task(_try_storage(app_state)),
         ]
         yield
@@ -129,9 +133,7 @@ async def _try_storage(app_state: AppState) -> None:
 
 
 async def _housekeeping(app_state: AppState) -> None:
-    """Leave when idle for long enough, and keep the journal short."""
-    core = app_state.controller.core
-    keep = app_state.settings.ledger.keep_events
+    """Leave when idle for long enough."""
     while True:
         await asyncio.sleep(_HOUSEKEEPING_S)
         idle_exit_s = app_state.settings.server.idle_exit_s
@@ -142,9 +144,21 @@ async def _housekeeping(app_state: AppState) -> None:
             log.info("leaving: idle", seconds=idle_exit_s)
             app_state.stopping.set()
             return
-        # Not at each event over it: a snapshot reads everything.
-        if app_state.leads and app_state.queries.journal_length() > 2 * keep:
-            try:
-                await core.ledger.prune(core.writer, keep)
-            except LedgerError as error:
-                log.warning("the journal could not be pruned", error=str(error))
+
+
+async def _remove_history(app_state: AppState) -> None:
+    """Remove history whose time is over: every hour, and when the journal is long."""
+    longest = _LONG_JOURNAL * app_state.settings.ledger.keep_events
+    ran_at = time.monotonic()
+    while True:
+        await asyncio.sleep(_HOUSEKEEPING_S)
+        is_due = time.monotonic() - ran_at > _RETENTION_S
+        if not app_state.leads:
+            continue
+        try:
+            length = await asyncio.to_thread(app_state.queries.journal_length)
+            if is_due or length > longest:
+                await app_state.controller.retention.run()
+                ran_at = time.monotonic()
+        except LedgerError as error:
+            log.warning("history could not be removed", error=str(error))

@@ -15,6 +15,7 @@ from gpuyard.ledger.transfer import backup
 from gpuyard.server.app_state import TheAppState
 from gpuyard.server.openapi import text
 
+_PRUNE_WAIT_S = 10.0
 router = APIRouter(prefix="/ledger", tags=["ledger"])
 
 
@@ -25,6 +26,25 @@ async def check_ledger(app_state: TheAppState) -> dict[str, Any]:
     """
     report = await asyncio.to_thread(check, app_state.controller.core.ledger.engine)
     return {"ok": report.ok, **asdict(report)}
+
+
+@router.get("/prune")
+async def plan_prune(app_state: TheAppState) -> dict[str, Any]:
+    """What `[retention]` would remove now: by kind, `count` and `bytes`."""
+    found = await app_state.controller.retention.plan()
+    return {kind: asdict(amount) for kind, amount in found.items()}
+
+
+@router.post("/prune")
+async def prune(app_state: TheAppState) -> dict[str, Any]:
+    """Remove what `[retention]` says is too old: `removed`, a count by kind, and
+    whether everything is `done`.
+
+    The answer comes after some seconds. If it says that not everything is done, the
+    work goes on, and the same request asks for it again.
+    """
+    done, removed = await app_state.controller.retention.run_on_request(_PRUNE_WAIT_S)
+    return {"done": done, "removed": dict(removed)}
 
 
 @router.post(
