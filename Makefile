@@ -9,6 +9,8 @@ SEEDS ?= 10000
 MINUTES ?= 10
 ROUNDS ?= 0
 DATABASE ?= both
+HISTORY_JOBS ?= 1000000
+HISTORY_DAYS ?= 30
 STUDY_KILLS ?= 10
 VERIFY_KILLS ?= 100
 # The checker's version is pinned by the lock; do not ask the network for a newer one on each run.
@@ -61,6 +63,7 @@ soak: setup ## kill -9 for MINUTES=10 or ROUNDS=500; DATABASE=sqlite|postgresql|
 	@GPUYARD_SEEDS=1000 $(PYTHON) -m pytest tests/simulation --timeout 3600
 	@$(PYTHON) -m pytest -n 2 --hypothesis-profile=soak --timeout 1800 $$(grep -rl hypothesis tests/unit tests/integration)
 	@$(PYTHON) -m tests.soak --minutes $(MINUTES) --rounds $(ROUNDS) --database $(DATABASE) $(if $(SEED),--seed $(SEED))
+	@$(PYTHON) -m tests.soak.history --jobs $(HISTORY_JOBS) --days $(HISTORY_DAYS)
 	@GPUYARD_STUDY_KILLS=$(STUDY_KILLS) $(PYTHON) -m pytest tests/acceptance/test_studies.py -k killed
 	@GPUYARD_VERIFY_KILL_ROUNDS=$(VERIFY_KILLS) $(PYTHON) -m pytest tests/acceptance/test_verify_servers.py -k killed
 

@@ -149,7 +149,7 @@ def prune(
 
     def ask(method: str) -> dict[str, Any]:
         path = "/api/v1/ledger/prune"
-        call = Call[dict[str, Any]](method, path, lambda answer: answer)
+        call: Call[dict[str, Any]] = Call(method, path, lambda answer: answer)
         return client.call(call)
 
     with Client() as client:

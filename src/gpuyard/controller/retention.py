@@ -35,7 +35,7 @@ from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import in_background
 
 # One commit removes at most this many jobs with all their rows, or this many items.
-JOBS_AT_ONCE = 25
+JOBS_AT_ONCE = 10
 _ITEMS_AT_ONCE = 100
 # A pass removes at most this many jobs in a row of which each depended on the next.
 _GENERATIONS = 10

@@ -35,8 +35,8 @@ class Pruner:
 
     keep: int
     before: float | None = None
-    events_at_once: int = 200
-    rows_at_once: int = 200
+    events_at_once: int = 100
+    rows_at_once: int = 100
     skip: int = field(default=0, init=False)
 
     def run_slice(self, tx: sa.Connection) -> int | None:

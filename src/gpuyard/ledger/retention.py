@@ -29,7 +29,7 @@ USAGE_PREFIX = "system/"
 _AFTER_USAGE = "system0"
 _JOBS_AT_ONCE = 500
 _SERIES_AT_ONCE = 200
-_POINTS_AT_ONCE = 500
+_POINTS_AT_ONCE = 200
 _ENDED = tuple(state.value for state in JobState if state.terminal)
 _ENDED_BATCHES = tuple(state.value for state in BatchState if state.terminal)
 

@@ -486,7 +486,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m gpuyard.node.agent")
     parser.add_argument("--home", type=Path, required=True)
     home = Home(parser.parse_args().home.absolute())
-    configure_logging()
+    configure_logging(home.logs / "node.log")
     home.create()
     lock = lock_agent(home.node / "agent.lock")
     shorten_gil_interval()

@@ -72,7 +72,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     home = Home(arguments.home.absolute()) if arguments.home else Home.find()
-    configure_logging()
+    configure_logging(home.logs / "server.log")
     try:
         home.create()
         _run(home, arguments.inherited)
