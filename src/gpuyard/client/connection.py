@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuyard.config.locks import is_locked
 from gpuyard.config.paths import Home
+from gpuyard.config.private_environment import handing_over
 from gpuyard.domain.errors import UnreachableError
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def start_server(home: Home) -> Address:
     log = home.logs / "server.log"
     try:
         home.create()
-        with log.open("ab") as output:
+        with log.open("ab") as output, handing_over() as (environment, files):
             said = output.tell()
             # Its announcement is a file: one left by a server that was killed must not
             # be mistaken for it.
@@ -101,6 +102,8 @@ def start_server(home: Home) -> Address:
                 stderr=output,
                 start_new_session=True,
                 cwd=home.root,
+                env=environment,
+                pass_fds=files,
             )
     except OSError as error:
         raise UnreachableError(

@@ -5,6 +5,12 @@ attempts survive a restart of the server, of the agent and of the link between t
 exits with 0 when the server tells it to leave.
 """
 
+from gpuyard.config.private_environment import protect
+
+if __name__ == "__main__":
+    # Before all other imports, which take a while.
+    protect()
+
 import argparse
 import asyncio
 import fcntl

@@ -8,10 +8,11 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from gpuyard.config.private_environment import is_private
 from gpuyard.domain import wire
 
-# gpuyard's own settings, which include keys of providers, and the token for slurmrestd.
-_OURS = ("GPUYARD_", "SLURM_JWT")
+# gpuyard's own settings.
+_OURS = "GPUYARD_"
 
 
 def job_environment(
@@ -21,8 +22,8 @@ def job_environment(
     workspace: Path | None = None,
     withheld: tuple[str, ...] = (),
 ) -> dict[str, str]:
-    """The whole environment of an attempt's process. Variables whose names begin with
-    one of `withheld` are not inherited.
+    """The whole environment of an attempt's process. Neither keys nor variables whose
+    names begin with one of `withheld` are inherited.
 
     The GPUs are named by UUID here because a running program cannot choose them once
     CUDA is initialised. A job that asked for no GPU sees none.
@@ -50,7 +51,7 @@ def _inherited(withheld: tuple[str, ...]) -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith((*_OURS, *withheld))
+        if not name.startswith((_OURS, *withheld)) and not is_private(name)
     }
 
 

@@ -31,6 +31,9 @@ from contextlib import suppress
 from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_DUMPABLE = 4
+# See `config/private_environment.py`.
+_PRIVATE_FD = "GPUYARD_PRIVATE_FD"
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 10.0
 # After an agent that lived this long, the pauses start again with the first one.
@@ -395,8 +398,20 @@ def detach() -> None:
         raise OSError(ctypes.get_errno(), "cannot become the subreaper of the jobs")
 
 
+def protect() -> None:
+    """Close this process to other programs of its user, and keep the file with the
+    agent's keys for each agent to come.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "cannot close this process to others")
+    if _PRIVATE_FD in os.environ:
+        os.set_inheritable(int(os.environ[_PRIVATE_FD]), True)
+
+
 def main() -> int:
     """Run the keeper; returns 0."""
+    protect()
     parser = argparse.ArgumentParser(
         description=(
             "Starts a gpuyard agent again when it dies and keeps its jobs' exits."

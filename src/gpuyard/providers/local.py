@@ -18,6 +18,7 @@ import structlog
 import gpuyard
 from gpuyard.config.locks import is_locked
 from gpuyard.config.paths import Home
+from gpuyard.config.private_environment import handing_over
 from gpuyard.config.sockets import listening_socket
 from gpuyard.domain import wire
 from gpuyard.domain.errors import InvalidInputError
@@ -103,19 +104,22 @@ def start_keeper(home: Home) -> None:
         "--",
         *agent,
     ]
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("GPUYARD_JOB")
-    }
-    with (home.logs / "node.log").open("ab") as output:
+    with (
+        handing_over() as (environment, files),
+        (home.logs / "node.log").open("ab") as output,
+    ):
         subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
-            env=environment,
+            env={
+                name: value
+                for name, value in environment.items()
+                if not name.startswith("GPUYARD_JOB")
+            },
+            pass_fds=files,
         )
     log.info("keeper started")
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuyard.config.private_environment import public_environment
 from gpuyard.domain.errors import ProviderError
 from gpuyard.storage.place import in_background
 from gpuyard.storage.workspaces import files_of
@@ -74,7 +75,11 @@ async def _run(command: Sequence[str], stdin: bytes, provider: str) -> tuple[int
     nothing = asyncio.subprocess.DEVNULL
     try:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=pipe, stdout=nothing, stderr=pipe
+            *command,
+            stdin=pipe,
+            stdout=nothing,
+            stderr=pipe,
+            env=public_environment(),
         )
     except FileNotFoundError:
         message = "rsync is not on this host, and files have to travel. Install it."

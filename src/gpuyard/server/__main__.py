@@ -2,6 +2,12 @@
 been idle for long enough.
 """
 
+from gpuyard.config.private_environment import execute, protect
+
+if __name__ == "__main__":
+    # Before all other imports, which take half a second.
+    protect()
+
 import argparse
 import asyncio
 import gc
@@ -165,7 +171,7 @@ def _start_over(home: Home, lock: int, listener: int, why: str) -> None:
     os.set_inheritable(lock, True)
     os.set_inheritable(listener, True)
     command = [sys.executable, "-m", "gpuyard.server", "--home", str(home.root)]
-    os.execv(sys.executable, [*command, "--inherited", str(lock), str(listener)])
+    execute([*command, "--inherited", str(lock), str(listener)])
 
 
 def _server_id(path: Path) -> str:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
+from gpuyard.config.private_environment import public_environment
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.rsync import RsyncHost
 
@@ -239,7 +240,9 @@ class SshSlurmSite:
         remote_command = shlex.join(["env", *variables, *command])
         words = ("ssh", *self._options, self._host, "--", remote_command)
         async with self._slots:
-            code, out, err = await call(words, stdin, os.environ, self._timeout_s)
+            code, out, err = await call(
+                words, stdin, public_environment(), self._timeout_s
+            )
         if code == _SSH_FAILED:
             lines = err.decode(errors="replace").strip().splitlines()
             why = lines[-1] if lines else "failed"
@@ -312,7 +315,7 @@ class SshSlurmSite:
             await call(
                 ("ssh", *self._options, "-O", "exit", self._host),
                 b"",
-                os.environ,
+                public_environment(),
                 self._timeout_s,
             )
         shutil.rmtree(self._control, ignore_errors=True)

@@ -1,0 +1,32 @@
+"""A job that reads what /proc shows of the processes of its user."""
+
+import pytest
+
+from tests.support.unprivileged import search_from_a_job, unprivileged_instance, up
+from tests.support.wait import wait_until
+
+KEYS = {
+    "AWS_SECRET_ACCESS_KEY": "planted-bucket-key",
+    "SLURM_JWT": "planted-slurm-token",
+    "GPUYARD_TOKEN": "planted-admin-token",
+    "GPUYARD_HOOK": "planted-webhook-secret",
+}
+SETTINGS = (
+    '[[notify.webhooks]]\nurl = "http://127.0.0.1:9/"\nsecret_env = "GPUYARD_HOOK"\n'
+)
+
+
+def test_a_job_finds_no_key_of_the_server_the_keeper_and_the_agent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GPUYARD_TOKEN", KEYS["GPUYARD_TOKEN"])
+    with unprivileged_instance() as instance:
+        instance.home.create()
+        instance.home.settings.write_text(SETTINGS)
+        up(instance, **KEYS)
+        # The keeper gives the keys to the next agent, too.
+        instance.wait(instance.submit(["true"]))
+        first = instance.pid("agent")
+        instance.kill("agent")
+        wait_until(lambda: instance.pid("agent") not in (None, first), what="another")
+        assert search_from_a_job(instance, list(KEYS.values())) == []
