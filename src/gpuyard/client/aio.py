@@ -25,6 +25,7 @@ from gpuyard.client.sse import EventReader
 from gpuyard.client.transport import STREAM_TIMEOUT, answer_of, content_of, options
 from gpuyard.domain.errors import UnreachableError
 from gpuyard.domain.jobs import Checkpoint, Job
+from gpuyard.domain.secret_facts import SecretFacts
 from gpuyard.domain.trust import Trust
 
 T = TypeVar("T")
@@ -136,6 +137,18 @@ class AsyncClient:
     async def tiers(self) -> list[dict[str, Any]]:
         """Every tier."""
         return await self.call(calls.listing("tiers"))
+
+    async def secrets(self) -> list[SecretFacts]:
+        """Every secret whose name is known; never its value."""
+        return await self.call(calls.secrets())
+
+    async def set_secret(self, name: str, value: str) -> SecretFacts:
+        """Set or replace a secret, which jobs refer to by its name."""
+        return await self.call(calls.set_secret(name, value))
+
+    async def remove_secret(self, name: str) -> SecretFacts:
+        """Remove a secret; what it was. NotFoundError."""
+        return await self.call(calls.remove_secret(name))
 
     async def trust(self) -> list[Trust]:
         """What is recorded about places where jobs run: scores and quarantines."""

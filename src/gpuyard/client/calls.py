@@ -15,6 +15,7 @@ from uuid import uuid4
 from gpuyard.domain.jobconfig import JobConfig
 from gpuyard.domain.jobs import Checkpoint, Job
 from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.secret_facts import SecretFacts
 from gpuyard.domain.trust import Trust
 
 T = TypeVar("T")
@@ -265,6 +266,32 @@ def record_trust(place: str, finding: Json) -> Call[Trust]:
 def forget_trust(place: str) -> Call[Trust]:
     """Forget what is recorded about a place; what it was."""
     return Call("DELETE", f"/api/v1/trust/{_segment(place)}", Trust.model_validate)
+
+
+def secrets() -> Call[list[SecretFacts]]:
+    """Every secret whose name is known; never its value."""
+    return Call(
+        "GET",
+        "/api/v1/secrets",
+        lambda a: [SecretFacts.model_validate(i) for i in a["items"]],
+    )
+
+
+def set_secret(name: str, value: str) -> Call[SecretFacts]:
+    """Set or replace a secret."""
+    return Call(
+        "PUT",
+        f"/api/v1/secrets/{_segment(name)}",
+        SecretFacts.model_validate,
+        body={"value": value},
+        done_once=True,
+    )
+
+
+def remove_secret(name: str) -> Call[SecretFacts]:
+    """Remove a secret; what it was."""
+    path = f"/api/v1/secrets/{_segment(name)}"
+    return Call("DELETE", path, SecretFacts.model_validate)
 
 
 def chat_body(model: str, prompt: str, max_tokens: int | None) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from gpuyard.client.sse import EventReader
 from gpuyard.client.transport import STREAM_TIMEOUT, answer_of, content_of, options
 from gpuyard.domain.errors import UnreachableError
 from gpuyard.domain.jobs import Checkpoint, Job
+from gpuyard.domain.secret_facts import SecretFacts
 from gpuyard.domain.trust import Trust
 
 T = TypeVar("T")
@@ -120,6 +121,18 @@ class Client:
     def tiers(self) -> list[dict[str, Any]]:
         """Every tier."""
         return self.call(calls.listing("tiers"))
+
+    def secrets(self) -> list[SecretFacts]:
+        """Every secret whose name is known; never its value."""
+        return self.call(calls.secrets())
+
+    def set_secret(self, name: str, value: str) -> SecretFacts:
+        """Set or replace a secret, which jobs refer to by its name."""
+        return self.call(calls.set_secret(name, value))
+
+    def remove_secret(self, name: str) -> SecretFacts:
+        """Remove a secret; what it was. NotFoundError."""
+        return self.call(calls.remove_secret(name))
 
     def trust(self) -> list[Trust]:
         """What is recorded about places where jobs run: scores and quarantines."""

@@ -78,6 +78,11 @@ class Home:
         return self.root / "token"
 
     @property
+    def secrets(self) -> Path:
+        """The store of secrets and its key, unless the settings name another path."""
+        return self.root / "secrets"
+
+    @property
     def logs(self) -> Path:
         """Logs of gpuyard's own processes."""
         return self.root / "logs"

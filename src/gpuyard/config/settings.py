@@ -31,6 +31,7 @@ from gpuyard.domain.images import IMAGES, Image, read_catalogue
 from gpuyard.domain.models import ModelSpec
 from gpuyard.domain.offers import Strategy
 from gpuyard.domain.scripts import ScriptSpec
+from gpuyard.domain.secret_names import secret_name
 from gpuyard.domain.tiers import Tier
 from gpuyard.domain.validation import faults_of
 from gpuyard.domain.webhooks import Webhooks
@@ -235,6 +236,24 @@ class WorkspaceSettings(SettingsSection):
         return self.path or home.workspaces
 
 
+class SecretSettings(SettingsSection):
+    """Where the values of jobs' secrets come from (see the guide on secrets): the store
+    in the folder `path` (unset, in the home; several servers need one that they share),
+    these variables of the server (`environment`), and `command`, in which `{name}`
+    stands for the secret. It gets `command_environment` in addition to what jobs get.
+    """
+
+    path: Annotated[Path | None, AfterValidator(_absolute)] = None
+    environment: tuple[Annotated[str, AfterValidator(secret_name)], ...] = ()
+    command: tuple[str, ...] = ()
+    command_timeout_s: Period = 10.0
+    command_environment: tuple[str, ...] = ()
+
+    def root(self, home: Home) -> Path:
+        """The folder of the store."""
+        return self.path or home.secrets
+
+
 class NotifySettings(SettingsSection):
     """Who gets notifications (see the guide on notifications)."""
 
@@ -280,6 +299,7 @@ class Settings(BaseSettings):
     images: ImageSettings = ImageSettings()
     notify: NotifySettings = NotifySettings()
     workspaces: WorkspaceSettings = WorkspaceSettings()
+    secrets: SecretSettings = SecretSettings()
     verification: VerificationSettings = VerificationSettings()
     residency: ResidencySettings = ResidencySettings()
     models: dict[str, ModelSpec] = Field(default_factory=dict[str, ModelSpec])

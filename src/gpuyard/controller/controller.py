@@ -17,6 +17,7 @@ from gpuyard.controller.log_mirror import LogMirror
 from gpuyard.controller.logs import Logs
 from gpuyard.controller.reports import Reports
 from gpuyard.controller.requests import Requests
+from gpuyard.controller.secrets import Secrets
 from gpuyard.controller.trust import TrustRecords
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.providers.configured import (
@@ -26,6 +27,7 @@ from gpuyard.providers.configured import (
     keep_host_agent,
 )
 from gpuyard.storage.blobs import Blobs
+from gpuyard.storage.secret_sources import SecretSources
 
 __all__ = ["Controller", "Extension", "configured_providers", "keep_host_agent"]
 
@@ -74,10 +76,16 @@ class Controller:
     ) -> None:
         self.core = Core(ledger, settings, clock)
         self.providers = Providers()
-        self.requests = Requests(self.core, self.providers)
+        folder = settings.secrets.root(home)
+        self.secrets = Secrets(SecretSources(folder, settings.secrets))
+        self.requests = Requests(self.core, self.providers, self.secrets)
         self.health = ProviderHealth(self.core)
         self.launching = Launching(
-            self.core, self.providers, self.health, settings.workspaces.root(home)
+            self.core,
+            self.providers,
+            self.health,
+            settings.workspaces.root(home),
+            self.secrets,
         )
         self.reports = Reports(
             self.core, self.launching, self.requests, self.providers, blobs
@@ -85,7 +93,12 @@ class Controller:
         self.gpus = self.requests.gpus
         self.trust = TrustRecords(self.core, self.launching, self.providers)
         log_mirror = LogMirror(
-            self.core, self.reports, self.providers, blobs, home.logs / "attempts"
+            self.core,
+            self.reports,
+            self.providers,
+            blobs,
+            home.logs / "attempts",
+            self.secrets,
         )
         self.logs = Logs(self.core, self.providers, wait_for_event, log_mirror.path)
         self.external_queues = ExternalQueues(

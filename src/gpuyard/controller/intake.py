@@ -57,6 +57,7 @@ class Template:
     provider: str | None
     workdir: str | None
     path: str | None
+    secrets: Mapping[str, str]
     warnings: tuple[str, ...]
     rest: bytes
 
@@ -79,6 +80,7 @@ class Template:
             provider=spec.provider,
             workdir=spec.workdir,
             path=spec.environment.get("PATH"),
+            secrets=spec.secrets,
             warnings=tuple(warnings),
             rest=msgspec.json.encode(rest),
         )

@@ -14,9 +14,12 @@ import structlog
 
 from gpuyard.controller.core import Core
 from gpuyard.controller.reports import Reports
+from gpuyard.controller.secrets import Secrets
 from gpuyard.domain import wire
 from gpuyard.domain.errors import JobNotFoundError, LedgerError, ProviderError
 from gpuyard.domain.jobconfig import JobStatus
+from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.masking import Mask, MaskedStream
 from gpuyard.insight.progress import MetricPoint, ProgressReader
 from gpuyard.providers.base import TRANSIENT, GpuProviderInterface
 from gpuyard.scheduler.view import LiveAttempt
@@ -40,7 +43,9 @@ class LogMirror:
         providers: Mapping[str, GpuProviderInterface],
         blobs: Blobs,
         folder: Path,
+        secrets: Secrets,
     ) -> None:
+        self._secrets = secrets
         self._core = core
         self._reports = reports
         self._providers = providers
@@ -114,7 +119,7 @@ class LogMirror:
         provider = self._providers[attempt.provider]
         reference = attempt.provider_ref or ""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        reader = _OutputReader(attempt.id, self._reports)
+        reader = _OutputReader(attempt.id, self._reports, await self._mask(attempt))
         while True:
             try:
                 with self.path(attempt.id).open("ab") as file:
@@ -135,6 +140,12 @@ class LogMirror:
                     error=str(error),
                 )
             await asyncio.sleep(_PAUSE_S)
+
+    async def _mask(self, attempt: LiveAttempt) -> Mask:
+        spec = self._core.queries.spec_texts({attempt.job_id}).get(attempt.job_id)
+        if spec is None:
+            return Mask(())
+        return await self._secrets.mask(attempt.id, JobSpec.model_validate_json(spec))
 
     async def _collect_checkpoints(self, attempt: LiveAttempt) -> None:
         while attempt.id in self._followers:
@@ -179,10 +190,20 @@ def _is_transient(error: Exception) -> bool:
     return isinstance(error, ProviderError) and error.error_code in TRANSIENT
 
 
+async def _masked(stream: AsyncIterator[bytes], mask: Mask) -> AsyncIterator[bytes]:
+    masked = MaskedStream(mask)
+    async for part in stream:
+        if shown := masked.feed(part):
+            yield shown
+    if rest := masked.finish():
+        yield rest
+
+
 class _OutputReader:
     """Reads the output of one attempt. Each stream begins again at the first byte."""
 
-    def __init__(self, attempt_id: str, reports: Reports) -> None:
+    def __init__(self, attempt_id: str, reports: Reports, mask: Mask) -> None:
+        self._mask = mask
         self._attempt_id = attempt_id
         self._reports = reports
         self._progress = ProgressReader()
@@ -195,7 +216,7 @@ class _OutputReader:
         offset = 0
         loop = asyncio.get_running_loop()
         points: list[MetricPoint] = []
-        async for part in stream:
+        async for part in _masked(stream, self._mask):
             not_in_file = part[max(bytes_in_file - offset, 0) :]
             not_read = part[max(self._bytes_read - offset, 0) :]
             offset += len(part)

@@ -40,7 +40,8 @@ class AttemptOrder:
     Attempts with equal `prefetch_group` can take each other's place.
 
     `environment`, `volumes` (container path to host path), `labels` and
-    `provider_options` are as the job's owner wrote them.
+    `provider_options` are as the job's owner wrote them. `secrets` are variables whose
+    values must reach nothing but the program.
     """
 
     attempt_id: str
@@ -52,6 +53,7 @@ class AttemptOrder:
     image: str | None = None
     stdin: bytes | None = None
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     volumes: Mapping[str, str] = field(default_factory=dict[str, str])
     workdir: str | None = None
     workspace: str = ""
@@ -72,6 +74,11 @@ class AttemptOrder:
     resume_from: ResumePoint | None = None
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     provider_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def whole_environment(self) -> dict[str, str]:
+        """The variables for the program, with the values of secrets."""
+        return {**self.environment, **self.secrets}
 
     def resume_args(self, path: str) -> list[str]:
         """The words to add to the command when the checkpoint lies at `path`."""
@@ -156,7 +163,7 @@ def config_from_order(order: AttemptOrder) -> JobConfig:
         image=order.image,
         command=order.command,
         gpu_spec=order.gpu_spec,
-        environment=dict(order.environment),
+        environment=order.whole_environment,
         volumes=dict(order.volumes),
         timeout_minutes=order.timeout_s / 60 if order.timeout_s else None,
         attempt_id=order.attempt_id,

@@ -23,6 +23,7 @@ from gpuyard.domain import units
 from gpuyard.domain.errors import quoted
 from gpuyard.domain.gpus import compute_capability, resolve_gpu_class, whole_gpus
 from gpuyard.domain.offers import Strategy
+from gpuyard.domain.secret_names import secret_name
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.workspaces import folder_name
 
@@ -127,6 +128,7 @@ Line = Annotated[str, StringConstraints(max_length=500), AfterValidator(_clean_t
 Text = Annotated[str, AfterValidator(_no_nul)]
 Input = Annotated[str, AfterValidator(_input)]
 SignalName = Annotated[str, AfterValidator(_signal_name)]
+SecretName = Annotated[str, AfterValidator(secret_name)]
 Data = Annotated[dict[str, Any], AfterValidator(_not_too_deep)]
 
 
@@ -214,22 +216,22 @@ class Allowed(StrictModel):
     quarantined: bool = False
 
 
-def check_environment(environment: Iterable[str]) -> None:
+def check_environment(environment: Iterable[str], field: str = "environment") -> None:
     """ValueError, which names the field, for a variable that a job must not set."""
     for name in environment:
         if not _ENV_NAME.fullmatch(name):
             raise ValueError(
-                f"@environment@{quoted(name)} is not a variable name; use letters,"
+                f"@{field}@{quoted(name)} is not a variable name; use letters,"
                 " digits and _"
             )
         if name == "CUDA_VISIBLE_DEVICES":
             raise ValueError(
-                "@environment.CUDA_VISIBLE_DEVICES@belongs to the scheduler, which sets"
+                f"@{field}.CUDA_VISIBLE_DEVICES@belongs to the scheduler, which sets"
                 " it to the GPUs you get; remove it and ask with resources.gpus"
             )
         if name.startswith("GPUYARD_"):
             raise ValueError(
-                f"@environment.{name}@is set by gpuyard itself; choose another name"
+                f"@{field}.{name}@is set by gpuyard itself; choose another name"
             )
 
 
@@ -238,7 +240,8 @@ class JobSpec(StrictModel):
     it.
 
     A command reads `stdin` on its standard input and then finds its end; without
-    `stdin` it finds the end at once.
+    `stdin` it finds the end at once. `secrets` gives the name of the secret that each
+    of these variables gets; the values are never part of a spec.
     """
 
     name: Name = "job"
@@ -254,6 +257,7 @@ class JobSpec(StrictModel):
     resources: Resources = Resources()
     tier: Name | None = None
     environment: dict[str, Text] = Field(default_factory=dict)
+    secrets: dict[str, SecretName] = Field(default_factory=dict)
     volumes: dict[Text, Text] = Field(default_factory=dict)
     workspace: Name | None = None
     timeout_s: Seconds | None = None
@@ -341,4 +345,9 @@ class JobSpec(StrictModel):
     @model_validator(mode="after")
     def _environment_is_legal(self) -> Self:
         check_environment(self.environment)
+        check_environment(self.secrets, "secrets")
+        for name in self.secrets.keys() & self.environment.keys():
+            raise ValueError(
+                f"@secrets.{name}@is set in environment, too; remove one of them"
+            )
         return self

@@ -52,6 +52,7 @@ class Reason(StrEnum):
     NO_IMAGE = "no_image"
     NOT_STARTED = "not_started"
     BAD_RESUME = "bad_resume"
+    SECRET_MISSING = "secret_missing"
     # gpuyard ended it, or could not begin it yet.
     PREEMPTED = "preempted"
     REVOKED = "revoked"
@@ -59,6 +60,7 @@ class Reason(StrEnum):
     STORAGE_UNREACHABLE = "storage_unreachable"
     # The place could not start it.
     SUBMIT_FAILED = "submit_failed"
+    SECRET_UNAVAILABLE = "secret_unavailable"
     SPAWN_FAILED = "spawn_failed"
     LIMITS_FAILED = "limits_failed"
     LOG_UNWRITABLE = "log_unwritable"
@@ -166,6 +168,7 @@ _FACTS = {
     Reason.NO_IMAGE: _user("the container image cannot be pulled"),
     Reason.NOT_STARTED: _Facts(Blame.USER, "the container could not be started"),
     Reason.BAD_RESUME: _user("the checkpoint to resume from is gone or damaged"),
+    Reason.SECRET_MISSING: _user("a secret that it refers to does not exist"),
     Reason.PREEMPTED: _taken("its place was needed for another job, or taken back"),
     Reason.REVOKED: _taken("it was withdrawn before it began"),
     Reason.SUPERSEDED: _taken("the ledger had already recorded its end"),
@@ -173,6 +176,7 @@ _FACTS = {
         "the storage with its checkpoint does not answer"
     ),
     Reason.SUBMIT_FAILED: _cannot_start("the provider did not accept it"),
+    Reason.SECRET_UNAVAILABLE: _cannot_start("a secret could not be read"),
     Reason.SPAWN_FAILED: _cannot_start("the node could not start a process"),
     Reason.LIMITS_FAILED: _cannot_start("the node could not set its resource limits"),
     Reason.LOG_UNWRITABLE: _cannot_start("the node could not write its log file"),

@@ -1,4 +1,4 @@
-"""Which variables hold secrets, judged by their names.
+"""Names of secrets, and which variables hold one, judged by their names.
 
 Standard library only.
 """
@@ -11,6 +11,20 @@ _KEY = re.compile(
     r"(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|API_?KEY|JWT)(_|$)"
     r"|(^|_)KEY(_ID)?$"
 )
+
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+
+
+def secret_name(text: str) -> str:
+    """`text`, if it can be the name of a secret; else ValueError, without the text: it
+    may be a value in the wrong place.
+    """
+    if not _NAME.fullmatch(text):
+        raise ValueError(
+            "is not the name of a secret; use up to 128 letters, digits, _, . and -"
+        )
+    return text
 
 
 def looks_like_key(name: str) -> bool:

@@ -208,7 +208,8 @@ class StartAttempt(_Message, frozen=True, tag="Start"):
     Attempts with equal `window` can take each other's place; with `ahead` the attempt
     is prefetched, and waits until one of them ends. `shares_gpus`: others may use its
     GPUs, or it may sleep beside them; the server decides who may use them when.
-    `workspace`: the key of its workspace (`domain/workspaces.py`).
+    `workspace`: the key of its workspace (`domain/workspaces.py`). `secrets`: more
+    variables, whose values the agent keeps to itself.
     """
 
     attempt_id: str
@@ -236,6 +237,7 @@ class StartAttempt(_Message, frozen=True, tag="Start"):
     ahead: bool = False
     shares_gpus: bool = False
     workspace: str | None = None
+    secrets: dict[str, str] = {}
 
 
 class StopAttempt(_Message, frozen=True, tag="Stop"):

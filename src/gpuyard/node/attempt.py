@@ -27,12 +27,13 @@ from gpuyard.node.launcher import (
     Exit,
     LaunchError,
     LaunchRequest,
+    LogFile,
     Process,
     ProcessLimits,
     adopt,
     spawn,
 )
-from gpuyard.node.stopping import signal_number, stop_process
+from gpuyard.node.stopping import signal_number, stop_process, until_ended
 from gpuyard.node.watch import AgentContext, AttemptWatch
 from gpuyard.storage.blobs import BucketError
 from gpuyard.storage.place import in_background
@@ -82,6 +83,11 @@ class AttemptRun:
     def live(self) -> bool:
         """True until the attempt's end is known and journaled."""
         return self.record.ended is None
+
+    @property
+    def log(self) -> LogFile:
+        """Its output."""
+        return self._watch.log
 
     # --- launching and adopting ---
 
@@ -257,7 +263,7 @@ class AttemptRun:
         if self._stopped:
             self.stop(self._stopped)
         try:
-            await _until_ended(process)
+            await until_ended(process)
         finally:
             watching.cancel()
             self._exited.set()
@@ -456,6 +462,8 @@ class AttemptRun:
             next_start = self._context.pop_next(self.start)
         if next_start:
             ended = replace(ended, successor=next_start.attempt_id)
+        if self.start.secrets:
+            await asyncio.to_thread(self._watch.hide_secrets)
         self._journal.note(self.start.attempt_id, ended=ended)
         if self.process:
             self.process.reap()
@@ -478,20 +486,3 @@ class AttemptRun:
         self._kill_all(process)
         process.reap()
         process.cleanup()
-
-
-async def _until_ended(process: Process) -> None:
-    """Wait until the leader has ended. An adopted process that had ended before has no
-    descriptor to wait for.
-    """
-    loop = asyncio.get_running_loop()
-    try:
-        descriptor = process.fileno()
-    except ProcessLookupError:
-        return
-    ended = asyncio.Event()
-    loop.add_reader(descriptor, ended.set)
-    try:
-        await ended.wait()
-    finally:
-        loop.remove_reader(descriptor)

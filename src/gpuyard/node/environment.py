@@ -42,7 +42,8 @@ def job_environment(
         own["GPUYARD_RESUME_FROM"] = str(resume_from)
     if workspace:
         own["GPUYARD_WORKSPACE"] = str(workspace)
-    return _inherited(withheld) | _defaults(start) | start.environment | own
+    given = start.environment | start.secrets
+    return _inherited(withheld) | _defaults(start) | given | own
 
 
 @cache

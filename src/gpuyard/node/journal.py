@@ -69,20 +69,39 @@ class AttemptJournal:
     def _path(self, attempt_id: str) -> Path:
         return self.folder / f"{attempt_id}.journal"
 
+    def _secrets(self, attempt_id: str) -> Path:
+        return self.folder / f"{attempt_id}.secrets"
+
     def intend(self, start: wire.StartAttempt, boot_id: str) -> AttemptRecord:
         """Note that the attempt is about to be started.
 
-        OSError when that cannot be written.
+        Its secrets go into a file of their own, which is removed at its end. OSError
+        when something cannot be written.
         """
         keeper = own_keeper()
         now = time.time()
         facts = {"boot_id": boot_id, "keeper": keeper, "intended_at": now}
         try:
-            self._append(start.attempt_id, {"start": start, **facts})
+            self._keep_secrets(start)
+            public = msgspec.structs.replace(start, secrets={})
+            self._append(start.attempt_id, {"start": public, **facts})
         except OSError:
             self._path(start.attempt_id).unlink(missing_ok=True)
+            self.forget_secrets(start.attempt_id)
             raise
         return AttemptRecord(start, boot_id, keeper, now)
+
+    def _keep_secrets(self, start: wire.StartAttempt) -> None:
+        if not start.secrets:
+            return
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        path = self._secrets(start.attempt_id)
+        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(start.secrets))
+
+    def forget_secrets(self, attempt_id: str) -> None:
+        """The attempt is over: nothing needs its secrets any more."""
+        self._secrets(attempt_id).unlink(missing_ok=True)
 
     def note(self, attempt_id: str, **facts: Any) -> None:
         """Note facts, which are fields of `AttemptRecord`.
@@ -106,6 +125,7 @@ class AttemptJournal:
     def forget(self, attempt_id: str) -> None:
         """The attempt is settled: only its log and its own working directory stay."""
         self._path(attempt_id).unlink(missing_ok=True)
+        self.forget_secrets(attempt_id)
         resume = f"{self.folder}/{attempt_id}/resume"
         if os.path.exists(resume):  # noqa: PTH110
             shutil.rmtree(resume, ignore_errors=True)
@@ -117,11 +137,31 @@ class AttemptJournal:
         return self._path(attempt_id).exists() or self.log_path(attempt_id).exists()
 
     def records(self) -> Iterator[AttemptRecord]:
-        """Every attempt that is not settled, oldest first."""
+        """Every attempt that is not settled, oldest first. Secrets of others are
+        removed.
+        """
         for path in sorted(self.folder.glob("*.journal")):
             record = _read(path)
-            if record:
-                yield record
+            if record is None:
+                continue
+            if record.ended is None:
+                record.start = self._with_secrets(record.start)
+            yield record
+        self._sweep_secrets()
+
+    def _with_secrets(self, start: wire.StartAttempt) -> wire.StartAttempt:
+        try:
+            content = self._secrets(start.attempt_id).read_bytes()
+            secrets = msgspec.json.decode(content, type=dict[str, str])
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return start
+        return msgspec.structs.replace(start, secrets=secrets)
+
+    def _sweep_secrets(self) -> None:
+        """An agent that was killed may have left them behind."""
+        for path in self.folder.glob("*.secrets"):
+            if not self._path(path.stem).exists():
+                path.unlink(missing_ok=True)
 
     def _append(self, attempt_id: str, facts: Mapping[str, Any]) -> None:
         line = msgspec.json.encode(facts) + b"\n"

@@ -24,7 +24,8 @@ async def read_log(
     while True:
         # Checked before the read: the next question finds bytes written in between.
         over = attempt is None or not attempt.live
-        found = _read(path, offset, tail, question.limit)
+        log = LogFile(path) if attempt is None else attempt.log
+        found = _read(log, offset, tail, question.limit)
         if found is None and attempt is None:
             return wire.LogPart(question.request, 0, b"", end=True, missing=True)
         first, data = found or (max(offset, 0), b"")
@@ -39,9 +40,8 @@ async def read_log(
 
 
 def _read(
-    path: Path, offset: int, tail_lines: int, limit: int
+    log: LogFile, offset: int, tail_lines: int, limit: int
 ) -> tuple[int, bytes] | None:
-    log = LogFile(path)
     try:
         return log.tail(tail_lines) if offset < 0 else log.read(offset, limit)
     except FileNotFoundError:

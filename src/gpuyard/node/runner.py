@@ -13,7 +13,9 @@ holds the job's own folder.
 The order: `command`, `workdir`, `environment`, `gpus` (true when it was given any),
 `stdin` (true when there is a file of that name), `timeout_s`, `grace_s`, `checkpoint`
 (`path`, `signal`, `every_s`), `ids` (the variables that gpuyard sets), `limit_s` (when
-the external queue ends it), `watch` (true where no signals arrive).
+the external queue ends it), `watch` (true where no signals arrive). `secrets.json` has
+more variables, if there are any. The runner removes it once it has read it, and hides
+the values in the log.
 """
 
 import ctypes
@@ -47,6 +49,9 @@ _STEP = re.compile(r"(?i)(?:step|iter|ckpt|checkpoint|epoch)[-_=]?(\d{1,15})(?!\
 # The first runner writes this file when the shares shall save: a signal by srun would
 # also reach processes that it ends.
 _SAVE = "save.json"
+# Shorter values would hide ordinary words.
+_SHORTEST = 8
+_MASK_BYTES = 1 << 20
 _UNFINISHED = (".tmp", ".partial", ".incomplete")
 # An external queue ends a job with one of these: USR1 leaves time to save, TERM has a
 # deadline of its own.
@@ -60,6 +65,36 @@ _REASONS = {
 # A job's own environment must not set the first; the array of the second is gpuyard's,
 # not the program's.
 _OURS = ("GPUYARD_", "SLURM_ARRAY_")
+
+
+class LogMask:
+    """Overwrites secret values in the log with asterisks, so that offsets stay valid.
+
+    See `domain/masking.py`.
+    """
+
+    def __init__(self, folder: Path, values: List[str]) -> None:
+        lines = {line for value in values for line in [value, *value.splitlines()]}
+        found = [line.encode() for line in lines if len(line.encode()) >= _SHORTEST]
+        self._values = sorted(found, key=len, reverse=True)
+        self._log = folder / "log"
+        self._offset = 0
+
+    def hide_new(self) -> None:
+        """Hide the values in what was written since the last call."""
+        if not self._values:
+            return
+        pattern = re.compile(b"|".join(re.escape(value) for value in self._values))
+        margin = len(self._values[0]) - 1
+        with suppress(OSError), self._log.open("r+b", buffering=0) as log:
+            while True:
+                data = os.pread(log.fileno(), _MASK_BYTES + margin, self._offset)
+                for match in pattern.finditer(data):
+                    stars = b"*" * len(match.group())
+                    os.pwrite(log.fileno(), stars, self._offset + match.start())
+                if len(data) <= margin:
+                    return
+                self._offset += len(data) - margin
 
 
 class RunningProgram:
@@ -277,6 +312,9 @@ def run(folder: Path) -> int:
     if not _is_first_start(folder):
         return 0
     order = json.loads((folder / "order.json").read_text())
+    secrets = _take_secrets(folder)
+    order["environment"].update(secrets)
+    mask = LogMask(folder, list(secrets.values()))
     log = os.open(str(folder / "log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     began = time.time()
     job = RunningProgram(order, log)
@@ -297,7 +335,8 @@ def run(folder: Path) -> int:
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     place = {"host": host, "gpus": [word for word in given.split(",") if word]}
     _write(folder / "started.json", dict(place, at=began))
-    follow(job, checkpoints, folder)
+    follow(job, checkpoints, folder, mask=mask)
+    mask.hide_new()
     _write_exit(folder, began, job.stop_reason, exit_code=job.code, **place)
     return 0
 
@@ -326,6 +365,7 @@ def follow(
     checkpoints: Optional[Checkpoints],
     folder: Path,
     passed_on: Optional[Set[int]] = None,
+    mask: Optional[LogMask] = None,
 ) -> None:
     """Wait until the job has ended, and kill all that is left of it. A share passes the
     signals `passed_on` on and stops only at TERM: the first runner decides the rest.
@@ -333,6 +373,8 @@ def follow(
     awaited = {signal.SIGCHLD, *_STOP_SIGNALS, *(passed_on or ())}
     while not job.has_ended():
         job.tick()
+        if mask:
+            mask.hide_new()
         if checkpoints:
             checkpoints.scan()
         received = signal.sigtimedwait(awaited, 0.05 if job.stop_reason else 0.2)
@@ -358,6 +400,17 @@ def follow(
         time.sleep(0.01)
     if checkpoints:
         checkpoints.scan(last=not job.stop_reason or job.code >= 0)
+
+
+def _take_secrets(folder: Path) -> Dict[str, str]:
+    """The variables with secret values; their file is gone afterwards."""
+    path = folder / "secrets.json"
+    try:
+        found: Dict[str, str] = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    path.unlink()
+    return found
 
 
 def _unpack(folder: Path) -> None:

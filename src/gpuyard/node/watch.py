@@ -15,9 +15,11 @@ import structlog
 
 from gpuyard.config.settings import NodeSettings
 from gpuyard.domain import wire
+from gpuyard.domain.masking import Mask
 from gpuyard.node.checkpoints import CheckpointWatcher
 from gpuyard.node.journal import AttemptJournal, AttemptRecord
 from gpuyard.node.launcher import LogFile, Process, find_attempt
+from gpuyard.node.masked_log import MaskedLog
 from gpuyard.node.output import OutputFollower
 from gpuyard.node.sampling import UsageSampler
 from gpuyard.storage.blobs import Blobs
@@ -65,7 +67,9 @@ class AttemptWatch:
         self._context = context
         self._workdir = workdir
         self._id = record.start.attempt_id
-        self.log = LogFile(context.journal.log_path(self._id))
+        path = context.journal.log_path(self._id)
+        mask = Mask(record.start.secrets.values())
+        self.log = MaskedLog(path, mask) if mask else LogFile(path)
         self.output = OutputFollower(self._id, self.log)
         self._checkpoints: CheckpointWatcher | None = None
         self._over = asyncio.Event()
@@ -121,6 +125,14 @@ class AttemptWatch:
             return self.log.size()
         except FileNotFoundError:
             return 0
+
+    def hide_secrets(self) -> None:
+        """Nobody writes to the log any more: hide the last secrets in it, and forget
+        them.
+        """
+        if isinstance(self.log, MaskedLog):
+            self.log.complete()
+        self._context.journal.forget_secrets(self._id)
 
     async def follow_output(self) -> None:
         """Report the output as it comes, and keep the log below its maximum size."""

@@ -407,6 +407,7 @@ def _start_message(
         ahead=order.prefetched,
         shares_gpus=order.shares_gpus,
         workspace=order.workspace or None,
+        secrets=dict(order.secrets),
     )
 
 

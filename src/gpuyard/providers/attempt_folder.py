@@ -45,6 +45,13 @@ class AttemptFolder:
         return self.path / "order.json"
 
     @property
+    def secrets(self) -> Path:
+        """Variables with secret values; the runner removes it as soon as it has read
+        it.
+        """
+        return self.path / "secrets.json"
+
+    @property
     def job(self) -> Path:
         """The provider's reference; written once it is known."""
         return self.path / "job"
@@ -105,14 +112,23 @@ class AttemptFolder:
         version = hashlib.sha256(_RUNNER.read_bytes()).hexdigest()[:12]
         return self.spool / f"runner-{version}.py"
 
-    def files(self, order: Mapping[str, Any], stdin: bytes | None) -> dict[Path, bytes]:
-        """The files that must exist before the attempt is submitted."""
+    def files(
+        self,
+        order: Mapping[str, Any],
+        stdin: bytes | None,
+        secrets: Mapping[str, str],
+    ) -> dict[Path, bytes]:
+        """The files that must exist before the attempt is submitted, private to their
+        owner.
+        """
         files = {
             self.runner: _RUNNER.read_bytes(),
             self.order: json.dumps(order).encode(),
         }
         if stdin is not None:
             files[self.path / "stdin"] = stdin
+        if secrets:
+            files[self.secrets] = json.dumps(dict(secrets)).encode()
         return files
 
 

@@ -30,6 +30,7 @@ from gpuyard.server.routers import (
     machines,
     models,
     process,
+    secrets,
     tiers,
     trust,
     workspaces,
@@ -82,6 +83,7 @@ def make_app(app_state: AppState) -> FastAPI:
         process,
         workspaces,
         trust,
+        secrets,
     )
     for noun in nouns:
         api.include_router(noun.router)

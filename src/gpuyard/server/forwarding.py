@@ -27,7 +27,7 @@ _ANSWERED_HERE = re.compile(
 )
 # Sending one of these twice has the same effect as sending it once.
 _REPEATABLE = re.compile(
-    r"(GET|HEAD) .*|POST /api/v1/jobs/[^/]+/cancel|PUT /api/v1/trust/.+"
+    r"(GET|HEAD) .*|POST /api/v1/jobs/[^/]+/cancel|PUT /api/v1/(trust|secrets)/.+"
 )
 # Headers of one connection, which are not forwarded.
 _HOP_BY_HOP = frozenset(

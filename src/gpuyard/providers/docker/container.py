@@ -131,7 +131,7 @@ def _environment(
     order: AttemptOrder, uuids: Sequence[str], resume_from: str
 ) -> dict[str, str]:
     # This host's PATH and HOME do not apply in an image.
-    values = {"PYTHONUNBUFFERED": "1", "HOME": "/tmp", **order.environment}
+    values = {"PYTHONUNBUFFERED": "1", "HOME": "/tmp", **order.whole_environment}
     values.pop("PATH", None)
     values |= {
         "CUDA_VISIBLE_DEVICES": ",".join(uuids),

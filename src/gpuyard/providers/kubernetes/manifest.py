@@ -95,7 +95,7 @@ def _secret_of(order: AttemptOrder) -> Json | None:
     """
     values = {
         name: value.encode()
-        for name, value in order.environment.items()
+        for name, value in order.whole_environment.items()
         if name != "PATH"
     }
     if order.stdin is not None:
@@ -310,9 +310,10 @@ def _environment(order: AttemptOrder, settings: KubernetesConfig) -> list[Json]:
         values["GPUYARD_RESUME_FROM"] = resume
     if settings.spool and order.workspace:
         values["GPUYARD_WORKSPACE"] = _WORKSPACE
-    if "PYTHONUNBUFFERED" not in order.environment:
+    given = order.whole_environment
+    if "PYTHONUNBUFFERED" not in given:
         values["PYTHONUNBUFFERED"] = "1"
-    if "HOME" not in order.environment:
+    if "HOME" not in given:
         values["HOME"] = "/tmp"
     if not order.gpu_spec.gpu_count:
         values |= {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}
@@ -323,7 +324,7 @@ def _environment(order: AttemptOrder, settings: KubernetesConfig) -> list[Json]:
             "MASTER_PORT": "29500",
         }
     variables: list[Json] = []
-    for key in order.environment:
+    for key in given:
         if key != "PATH" and key not in values:
             reference = {"secretKeyRef": {"name": name, "key": key}}
             variables.append({"name": key, "valueFrom": reference})

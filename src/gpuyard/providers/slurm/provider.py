@@ -137,7 +137,7 @@ class SlurmProvider(QueueProvider):
         to_run = runner_order(order, staged, launcher)
         to_run["limit_s"] = self._supply.limit_s(order)
         to_run["watch"] = self._slurm.runner_polls
-        await self._site.write(folder.files(to_run, order.stdin))
+        await self._site.write(folder.files(to_run, order.stdin, order.secrets))
         request = self._supply.request(order)
         return await self._submissions.submit(request, order.attempt_id)
 
@@ -149,6 +149,9 @@ class SlurmProvider(QueueProvider):
                 f"stdin: sbatch gives {script} no standard input; let the script"
                 " read a file"
             )
+            raise ProviderError(fault, "slurm", "BAD_SCRIPT")
+        if order.secrets:
+            fault = f"secrets: sbatch gives {script} none; let the script read them"
             raise ProviderError(fault, "slurm", "BAD_SCRIPT")
         return await self._scripts.submit(script, folder)
 

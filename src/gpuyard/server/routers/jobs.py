@@ -22,7 +22,12 @@ from gpuyard.insight.series import downsample
 from gpuyard.server.app_state import AppState, TheAppState
 from gpuyard.server.body import read_bodies
 from gpuyard.server.openapi import json_body, one_of, text
-from gpuyard.server.present import present_checkpoint, present_jobs, present_queued
+from gpuyard.server.present import (
+    present_checkpoint,
+    present_jobs,
+    present_queued,
+    present_spec,
+)
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 # A page's cursor is the id of its last job.
@@ -128,7 +133,7 @@ def _one(app_state: AppState, job_id: str, *, spec: bool = False) -> Job:
     assert row is not None
     (job,) = present_jobs(app_state, [row])
     return (
-        job.model_copy(update={"spec": app_state.queries.specs([job_id])[job_id]})
+        job.model_copy(update={"spec": present_spec(app_state, job_id)})
         if spec
         else job
     )
