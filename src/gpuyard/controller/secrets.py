@@ -8,11 +8,24 @@ from contextlib import suppress
 from gpuyard.domain.errors import Fault, GpuyardError, InvalidInputError
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.masking import Mask
+from gpuyard.domain.secret_names import MASK, looks_like_key
 from gpuyard.storage.secret_sources import (
     SecretMissingError,
     SecretSources,
     SecretUnavailableError,
 )
+
+
+class SecretRemovedError(SecretMissingError):
+    """The ledger no longer has the value of a variable of an old job."""
+
+    def __init__(self, variable: str) -> None:
+        GpuyardError.__init__(
+            self,
+            f"The value of {variable} was removed from the ledger.",
+            f"Submit the job again with --secret {variable}.",
+        )
+
 
 _NOTHING = Mask(())
 
@@ -46,6 +59,9 @@ class Secrets:
         """The values for an attempt, by variable. SecretMissingError,
         SecretUnavailableError, RefusedError.
         """
+        for variable, value in spec.environment.items():
+            if value == MASK and looks_like_key(variable):
+                raise SecretRemovedError(variable)
         if not spec.secrets:
             return {}
         values = {

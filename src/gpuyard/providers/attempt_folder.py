@@ -112,30 +112,27 @@ class AttemptFolder:
         version = hashlib.sha256(_RUNNER.read_bytes()).hexdigest()[:12]
         return self.spool / f"runner-{version}.py"
 
-    def files(
-        self,
-        order: Mapping[str, Any],
-        stdin: bytes | None,
-        secrets: Mapping[str, str],
-    ) -> dict[Path, bytes]:
+    def files(self, order: Mapping[str, Any], stdin: bytes | None) -> dict[Path, bytes]:
         """The files that must exist before the attempt is submitted, private to their
-        owner.
+        owner. Secrets have a file of their own, which the runner removes.
         """
+        secrets = order.get("secrets") or {}
+        public = {name: value for name, value in order.items() if name != "secrets"}
         files = {
             self.runner: _RUNNER.read_bytes(),
-            self.order: json.dumps(order).encode(),
+            self.order: json.dumps(public).encode(),
         }
         if stdin is not None:
             files[self.path / "stdin"] = stdin
         if secrets:
-            files[self.secrets] = json.dumps(dict(secrets)).encode()
+            files[self.secrets] = json.dumps(secrets).encode()
         return files
 
 
 def runner_order(
     order: AttemptOrder, staged: StagedInput, launcher: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """The contents of `order.json`: what `runner.py` has to do.
+    """What `runner.py` has to do: the contents of `order.json`, and `secrets`.
 
     `launcher` is the command that starts the program on each node of a job on several
     nodes.
@@ -161,6 +158,7 @@ def runner_order(
         "share": command,
         "workdir": staged.workdir,
         "environment": dict(order.environment),
+        "secrets": dict(order.secrets),
         "gpus": order.gpu_spec.gpu_count > 0,
         "stdin": order.stdin is not None,
         "timeout_s": order.timeout_s,

@@ -137,7 +137,7 @@ class SlurmProvider(QueueProvider):
         to_run = runner_order(order, staged, launcher)
         to_run["limit_s"] = self._supply.limit_s(order)
         to_run["watch"] = self._slurm.runner_polls
-        await self._site.write(folder.files(to_run, order.stdin, order.secrets))
+        await self._site.write(folder.files(to_run, order.stdin))
         request = self._supply.request(order)
         return await self._submissions.submit(request, order.attempt_id)
 

@@ -1,0 +1,78 @@
+"""An older ledger, in which values of keys stand in clear."""
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+from alembic import command
+
+from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.ledger.apply import apply
+from gpuyard.ledger.ledger import Ledger
+from gpuyard.ledger.prune import prune
+from gpuyard.ledger.replay import check
+from gpuyard.ledger.tables import snapshots
+
+ENVIRONMENT = {"HF_TOKEN": "planted-value", "EPOCHS": "3"}
+
+
+def _submitted(job_id: str, state: str) -> Event:
+    spec = {"command": ["true"], "environment": ENVIRONMENT}
+    changes = (
+        Change(Table.JOBS, job_id, {"state": state, "name": "job"}),
+        Change(Table.SPECS, job_id, {"body": spec}),
+    )
+    return Event(EventKind.JOB_SUBMITTED, 1.0, changes, job_id, {"name": "job"})
+
+
+def _batch(batch_id: str, state: str) -> Event:
+    values = {"state": state, "environment": ENVIRONMENT}
+    change = Change(Table.BATCHES, batch_id, values)
+    return Event(EventKind.JOB_SUBMITTED, 1.0, (change,), None, {})
+
+
+def _environments(ledger: Ledger) -> dict[str, Any]:
+    with ledger.engine.connect() as connection:
+        specs = connection.execute(sa.text("SELECT job_id, body FROM specs")).all()
+        batches = connection.execute(
+            sa.text("SELECT id, environment FROM batches")
+        ).all()
+    found = {job_id: msgspec.json.decode(body)["environment"] for job_id, body in specs}
+    return found | {name: msgspec.json.decode(text) for name, text in batches}
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_values_of_keys_are_removed_from_what_is_over(
+    path: Path, monkeypatch: pytest.MonkeyPatch, pruned: bool
+) -> None:
+    real = command.upgrade
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            command, "upgrade", lambda config, _revision: real(config, "0007")
+        )
+        old = Ledger.open(path)
+    with old.engine.begin() as tx:
+        over = [_submitted("job_1", "failed"), _batch("batch_1", "completed")]
+        apply(tx, [*over, _submitted("job_2", "running")])
+    if pruned:
+        prune(old.engine, 1)
+    old.close()
+    ledger = Ledger.open(path)
+    removed = {"HF_TOKEN": "***", "EPOCHS": "3"}
+    assert _environments(ledger) == {
+        "job_1": removed,
+        "batch_1": removed,
+        "job_2": ENVIRONMENT,
+    }
+    report = check(ledger.engine)
+    assert report.ok, report.differences
+    with ledger.engine.connect() as connection:
+        bodies = connection.execute(sa.select(snapshots.c.body)).scalars().all()
+    ledger.close()
+    # One of the live job's row, and one of its event.
+    assert path.read_bytes().count(b"planted-value") == 2
+    in_snapshots = b"".join(map(zlib.decompress, bodies)).count(b"planted-value")
+    assert in_snapshots == int(pruned)
