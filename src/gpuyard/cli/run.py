@@ -180,7 +180,7 @@ def run(
         idempotency_key=idempotency_key,
         depends_on=after or None,
         labels=pairs_of("label", label or [], {}) or None,
-        secrets=_secrets_of(secret or []) or None,
+        secrets=secrets_of(secret or []) or None,
         resources=given(
             cpus=cpus, memory_gb=memory, nodes=nodes, gpus=gpu_request or None
         )
@@ -281,9 +281,11 @@ def _body(
         words = ["python3", *words]
     if "name" not in fields:
         fields["name"] = base.get("name") or _name_of(words)
-    given = pairs_of("env", env, os.environ)
-    _point_to_secrets(given)
-    environment = shell_environment() | base.get("environment", {}) | given
+    environment = (
+        shell_environment()
+        | base.get("environment", {})
+        | pairs_of("env", env, os.environ)
+    )
     merged = _merge(base, fields)
     return {**merged, "command": words, "environment": environment}
 
@@ -379,26 +381,13 @@ def given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _secrets_of(words: Sequence[str]) -> dict[str, str]:
+def secrets_of(words: Sequence[str]) -> dict[str, str]:
     """The secret of each variable; a bare NAME is both."""
     pairs: dict[str, str] = {}
     for word in words:
         variable, found, name = word.partition("=")
         pairs[variable] = name if found else variable
     return pairs
-
-
-def _point_to_secrets(environment: Mapping[str, str]) -> None:
-    """Say that the values of keys stay in the ledger."""
-    from gpuyard.domain.secret_names import looks_like_key
-
-    for name in filter(looks_like_key, environment):
-        typer.echo(
-            f"gpuyard: note: {name} looks like a key, and the ledger keeps the values"
-            f" of --env; run `gpuyard secret set {name}` once, and write --secret"
-            f" {name}",
-            err=True,
-        )
 
 
 def pairs_of(option: str, words: Sequence[str], defaults: Any) -> dict[str, str]:

@@ -22,6 +22,7 @@ from gpuyard.domain.images import IMAGES, Image
 from gpuyard.domain.jobconfig import is_job_config, spec_from_config
 from gpuyard.domain.jobspec import MAX_DEPTH, GpuRequest, JobKind, JobSpec
 from gpuyard.domain.scripts import WORKER_FIELDS, Scripts
+from gpuyard.domain.secret_names import looks_like_key
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.tasks import FindGpu, is_task, spec_from_task
 from gpuyard.domain.tiers import Tier, Tiers
@@ -253,6 +254,12 @@ class Intake:
                 "resources.gpus.uuid pins devices: the job waits for these even when"
                 " others are free"
             )
+        warnings += [
+            f"{name} looks like a key, and the ledger keeps the values of environment;"
+            f" run `gpuyard secret set {name}` once, and submit with --secret {name}"
+            for name in spec.environment
+            if looks_like_key(name)
+        ]
         if spec.tier:
             spec = with_tier(spec, self._tiers.get(spec.tier))
         return spec, warnings
@@ -311,6 +318,7 @@ class Intake:
         update: dict[str, Any] = {
             "script": name,
             "args": {**script.args, **spec.args},
+            "secrets": {**script.secrets, **spec.secrets},
             "provider_options": options,
         }
         if "gpus" not in spec.resources.model_fields_set:

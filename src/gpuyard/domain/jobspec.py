@@ -129,6 +129,7 @@ Text = Annotated[str, AfterValidator(_no_nul)]
 Input = Annotated[str, AfterValidator(_input)]
 SignalName = Annotated[str, AfterValidator(_signal_name)]
 SecretName = Annotated[str, AfterValidator(secret_name)]
+"""The name of a secret, never its value."""
 Data = Annotated[dict[str, Any], AfterValidator(_not_too_deep)]
 
 

@@ -207,6 +207,7 @@ batches = sa.Table(
     sa.Column("results", TEXT),
     sa.Column("args", sa.JSON),
     sa.Column("environment", sa.JSON),
+    sa.Column("secrets", sa.JSON),
     sa.Column("priority", INTEGER),
     sa.Column("total", INTEGER),
     sa.Column("reload", sa.JSON),

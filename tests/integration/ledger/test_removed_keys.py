@@ -12,9 +12,8 @@ from alembic import command
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.ledger.apply import apply
 from gpuyard.ledger.ledger import Ledger
-from gpuyard.ledger.prune import prune
 from gpuyard.ledger.replay import check
-from gpuyard.ledger.tables import snapshots
+from gpuyard.ledger.tables import STATE_TABLES, snapshots
 
 ENVIRONMENT = {"HF_TOKEN": "planted-value", "EPOCHS": "3"}
 
@@ -44,6 +43,19 @@ def _environments(ledger: Ledger) -> dict[str, Any]:
     return found | {name: msgspec.json.decode(text) for name, text in batches}
 
 
+def _prune(engine: sa.Engine) -> None:
+    """As `ledger/prune.py`, with the columns of that time."""
+    metadata = sa.MetaData()
+    metadata.reflect(engine)
+    with engine.begin() as tx:
+        for name in STATE_TABLES:
+            table = metadata.tables[name.value]
+            rows = [dict(row) for row in tx.execute(sa.select(table)).mappings()]
+            body = zlib.compress(msgspec.json.encode(rows))
+            tx.execute(sa.insert(snapshots).values(seq=3, table=name.value, body=body))
+        tx.execute(sa.text("DELETE FROM events WHERE seq < 3"))
+
+
 @pytest.mark.parametrize("pruned", [False, True])
 def test_values_of_keys_are_removed_from_what_is_over(
     path: Path, monkeypatch: pytest.MonkeyPatch, pruned: bool
@@ -58,7 +70,7 @@ def test_values_of_keys_are_removed_from_what_is_over(
         over = [_submitted("job_1", "failed"), _batch("batch_1", "completed")]
         apply(tx, [*over, _submitted("job_2", "running")])
     if pruned:
-        prune(old.engine, 1)
+        _prune(old.engine)
     old.close()
     ledger = Ledger.open(path)
     removed = {"HF_TOKEN": "***", "EPOCHS": "3"}

@@ -239,3 +239,25 @@ def test_where_no_signal_comes_it_looks_for_a_word_and_minds_its_limit(
     near = lay(tmp_path / "near", sys.executable, "-c", code, **order, limit_s=83)
     assert end_of(near)["reason"] == "preempted", "it can go on from what it saves"
     assert (near / "log").read_text() == "here\nsaved\n"
+
+
+def test_secrets_reach_the_program_only(tmp_path: Path) -> None:
+    value = "planted-secret-value"
+    secrets = tmp_path / "secrets.json"
+    secrets.write_text(json.dumps({"HF_TOKEN": value}))
+    code = 'test -e "$0" && echo left; echo "got $HF_TOKEN"; exit 3'
+    end = end_of(lay(tmp_path, "sh", "-c", code, str(secrets)))
+    assert end["exit_code"] == 3
+    assert (tmp_path / "log").read_text() == f"got {'*' * len(value)}\n"
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert all(value.encode() not in path.read_bytes() for path in left)
+
+
+def test_a_secret_in_a_long_log_is_hidden(tmp_path: Path) -> None:
+    value = "planted-secret-value"
+    (tmp_path / "secrets.json").write_text(json.dumps({"KEY": value}))
+    code = "import os; print('x' * (2**20 - 7), end=''); print(os.environ['KEY'] * 3)"
+    end_of(lay(tmp_path, sys.executable, "-c", code))
+    log = (tmp_path / "log").read_bytes()
+    assert value.encode() not in log
+    assert len(log) == 2**20 - 7 + 3 * len(value) + 1

@@ -1,5 +1,6 @@
-"""Secrets: values of variables whose names look like keys are removed from the specs of
-jobs and batches that are over, in tables, journal and snapshots alike.
+"""Secrets: batches refer to some by name, and values of variables whose names look like
+keys are removed from the specs of jobs and batches that are over, in tables, journal
+and snapshots alike.
 """
 
 import json
@@ -23,6 +24,7 @@ Cleaner = Callable[[str, str, Any], Any]
 
 
 def upgrade() -> None:
+    op.add_column("batches", sa.Column("secrets", sa.JSON(), nullable=True))
     connection = op.get_bind()
     if connection.dialect.name == "sqlite":
         # What is replaced must not stay in a free part of the file.
@@ -38,7 +40,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Nothing: what was removed is gone."""
+    """What was removed is gone."""
+    op.drop_column("batches", "secrets")
 
 
 def _cleaner(connection: sa.Connection) -> Cleaner:
