@@ -29,6 +29,7 @@ _PUBLIC = (
     "GPUYARD_CONFIG",
     "GPUYARD_URL",
     "GPUYARD_KEEPER",
+    FILE_VARIABLE,
     "GPUYARD_JOB",
     "GPUYARD_ATTEMPT",
     "GPUYARD_SERVER__",
@@ -95,8 +96,9 @@ def protect() -> None:
     If it was started with keys in its environment, it executes itself again without
     them.
     """
+    is_shown = any(is_private(name) for name in _names_in_proc())
     _receive()
-    if any(is_private(name) for name in _names_in_proc()):
+    if is_shown:
         execute([sys.executable, *sys.orig_argv[1:]])
     close_to_others()
 
@@ -123,8 +125,14 @@ def _receive() -> None:
 
 
 def _names_in_proc() -> list[str]:
-    """The variables that this process was started with, and still has."""
+    """The variables that this process was started with, and still has.
+
+    One that was forked and executed nothing shows those of its parent.
+    """
     names: list[str] = []
+    command = b"".join(os.fsencode(word) + b"\0" for word in sys.orig_argv)
+    if Path("/proc/self/cmdline").read_bytes() != command:
+        return names
     for entry in Path("/proc/self/environ").read_bytes().split(b"\0"):
         name, _, value = entry.partition(b"=")
         if name and os.environb.get(name) == value:
