@@ -41,7 +41,7 @@ from gpuyard.node.link import (
     open_link,
     server_addresses,
 )
-from gpuyard.node.logs import read_log
+from gpuyard.node.logs import LogSender, LogWatch
 from gpuyard.node.outbox import Outbox
 from gpuyard.node.prefetch import PrefetchQueue
 from gpuyard.node.watch import AgentContext
@@ -98,6 +98,7 @@ class Agent:
         self._sign_of_life = home.node / "pulse"
         self._silent_since = _last_contact(self._last_contact_file)
         self._leaving = asyncio.Event()
+        self._log_watch = LogWatch()
 
     async def run(self) -> None:
         """Adopt the attempts of the previous agent, then work until told to leave."""
@@ -187,6 +188,7 @@ class Agent:
         loop = asyncio.get_running_loop()
         welcome_timer = loop.call_later(WELCOME_S, writer.transport.abort)
         working: list[asyncio.Task[None]] = []
+        logs = LogSender(writer, self._log_watch)
         try:
             while True:
                 header = await reader.readexactly(4)
@@ -197,10 +199,13 @@ class Agent:
                 if isinstance(message, wire.Welcome):
                     welcome_timer.cancel()
                     working = self._welcomed(message, writer)
+                elif isinstance(message, wire.ReadLog):
+                    self._send_log(message, logs)
                 else:
                     self._handle(message, writer)
         finally:
             welcome_timer.cancel()
+            logs.close()
             for task in working:
                 task.cancel()
 
@@ -256,8 +261,6 @@ class Agent:
             case wire.Forget():
                 for attempt_id in message.attempt_ids:
                     self._forget(attempt_id)
-            case wire.ReadLog():
-                self._spawn(self._send_log(message, writer))
             case wire.Find():
                 found = wire.Found(
                     message.request, message.attempt_id, self._state(message.attempt_id)
@@ -267,8 +270,8 @@ class Agent:
                 self._gpus.release(message.gpu_uuids)
             case wire.Leave():
                 self._leaving.set()
-            case wire.Welcome() | wire.Beat():
-                # `_talk` handles a Welcome; a Beat needs no answer.
+            case wire.Welcome() | wire.ReadLog() | wire.Beat():
+                # `_talk` handles the first two; a Beat needs no answer.
                 pass
 
     # --- attempts ---
@@ -395,13 +398,9 @@ class Agent:
             self._attempts.pop(attempt_id, None)
             self._journal.forget(attempt_id)
 
-    async def _send_log(
-        self, question: wire.ReadLog, writer: asyncio.StreamWriter
-    ) -> None:
+    def _send_log(self, question: wire.ReadLog, logs: LogSender) -> None:
         attempt = self._attempts.get(question.attempt_id)
-        path = self._journal.log_path(question.attempt_id)
-        part = await read_log(question, path, attempt)
-        writer.write(wire.encode(part))
+        logs.answer(question, self._journal.log_path(question.attempt_id), attempt)
 
     async def _watch_silence(self) -> None:
         """Stop attempts that have been without a server for longer than their
