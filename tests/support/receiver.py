@@ -44,14 +44,19 @@ class Delivered:
 @dataclass
 class Receiver:
     """`answers` are statuses, one for each of the next requests (`HANG`: none at all);
-    then 200. `headers` go along.
+    then 200. `headers` go along. A body that holds `poison` is
+    answered with `poison_status`.
     """
 
     port: int
     answers: list[int] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
+    poison: bytes = b""
+    poison_status: int = 500
     came: list[Delivered] = field(default_factory=list)
     taken: list[Delivered] = field(default_factory=list)
+    open_connections: int = 0
+    most_connections: int = 0
     over: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -76,6 +81,12 @@ def receiver(port: int = 0) -> Iterator[Receiver]:
         def setup(self) -> None:
             super().setup()
             connections.append(self.connection)
+            made.open_connections += 1
+            made.most_connections = max(made.most_connections, made.open_connections)
+
+        def finish(self) -> None:
+            super().finish()
+            made.open_connections -= 1
 
         def do_POST(self) -> None:
             size = int(self.headers["Content-Length"])
@@ -87,6 +98,8 @@ def receiver(port: int = 0) -> Iterator[Receiver]:
                 self.path, dict(self.headers.items()), raw, time.monotonic()
             )
             status = made.answers.pop(0) if made.answers else 200
+            if made.poison and made.poison in raw:
+                status = made.poison_status
             made.came.append(one)
             if status == HANG:
                 made.over.wait(60)

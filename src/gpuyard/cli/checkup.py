@@ -1,5 +1,5 @@
 """What `gpuyard doctor` looks at: home, disk, ledger, server, storage, agent, GPUs,
-limits.
+limits, webhooks.
 """
 
 import os
@@ -45,6 +45,7 @@ def examine() -> list[CheckupResult]:
         _server,
         _storage,
         _agent,
+        _webhooks,
     )
     return [check(home) for check in checks]
 
@@ -195,3 +196,29 @@ def _agent(home: Home) -> CheckupResult:
     return CheckupResult(
         "agent", ok, health["status"], "" if ok else f"see {home.logs / 'node.log'}"
     )
+
+
+def _webhooks(home: Home) -> CheckupResult:
+    from gpuyard.cli.session import connect
+    from gpuyard.client import calls
+    from gpuyard.client.connection import running_server
+
+    if running_server(home) is None:
+        return CheckupResult("webhooks", True, "not looked at: the server does that")
+    try:
+        with connect(start=False) as client:
+            hooks = client.call(calls.listing("webhooks"))
+    except GpuyardError as error:
+        return CheckupResult(
+            "webhooks", False, str(error), f"see {home.logs / 'server.log'}"
+        )
+    faults = [
+        f"{hook['webhook']} did not take {hook['dead_letters']['count']} events (last:"
+        f" {hook['dead_letters']['latest'][-1]['why']})"
+        for hook in hooks
+        if hook["dead_letters"]["count"]
+    ]
+    remedy = "correct the receiver; GET /api/v1/webhooks lists the last of them"
+    if faults:
+        return CheckupResult("webhooks", False, "; ".join(faults), remedy)
+    return CheckupResult("webhooks", True, f"{len(hooks)} configured")

@@ -236,9 +236,13 @@ class WorkspaceSettings(SettingsSection):
 
 
 class NotifySettings(SettingsSection):
-    """Who gets notifications (see the guide on notifications)."""
+    """Who gets notifications (see the guide on notifications).
+
+    `give_up_s`: an event that a receiver has not taken for so long is put aside.
+    """
 
     webhooks: Webhooks = ()
+    give_up_s: float = Field(default=6 * 3600.0, gt=0)
 
 
 class LedgerSettings(SettingsSection):

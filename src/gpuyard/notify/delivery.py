@@ -21,6 +21,8 @@ MAX_RETRY_AFTER_S = 3600.0
 # does not matter.
 _READ_BYTES = 64 * 1024
 _READ_S = 1.0
+# The client looks at each of them for each delivery.
+_IDLE_CONNECTIONS = 32
 
 
 class Delivery:
@@ -35,7 +37,9 @@ class Delivery:
         self._client = httpx.AsyncClient(
             timeout=timeout_s,
             follow_redirects=False,
-            limits=httpx.Limits(max_connections=None),
+            limits=httpx.Limits(
+                max_connections=None, max_keepalive_connections=_IDLE_CONNECTIONS
+            ),
         )
         self._timeout_s = timeout_s
         self._clock = clock

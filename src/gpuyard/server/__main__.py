@@ -101,7 +101,9 @@ def _run(home: Home, inherited: list[int] | None) -> None:
     app_state = _make_app_state(
         home, settings, ledger, blobs, settings.server.url or _url_of(listener)
     )
-    app_state.notifier = _notifier(hooks, app_state.controller) if hooks else None
+    if hooks:
+        give_up_s = settings.notify.give_up_s
+        app_state.notifier = _notifier(hooks, app_state.controller, give_up_s)
     app_state.start_over = lambda why: _start_over(
         home, lock.fileno(), listener.fileno(), why
     )
@@ -137,11 +139,14 @@ def _make_app_state(
     )
 
 
-def _notifier(hooks: Sequence[Webhook], controller: Controller) -> Notifier:
+def _notifier(
+    hooks: Sequence[Webhook], controller: Controller, give_up_s: float
+) -> Notifier:
     # Late: a server without webhooks needs no HTTP client.
     from gpuyard.notify.delivery import Delivery
 
-    return Notifier(hooks, controller.core.queries, controller.core.writer, Delivery())
+    core = controller.core
+    return Notifier(hooks, core.queries, core.writer, Delivery(), give_up_s=give_up_s)
 
 
 def _open_patiently(home: Home, settings: Settings) -> Ledger:

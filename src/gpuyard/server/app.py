@@ -32,6 +32,7 @@ from gpuyard.server.routers import (
     process,
     tiers,
     trust,
+    webhooks,
     workspaces,
 )
 from gpuyard.storage.place import problem_of
@@ -82,6 +83,7 @@ def make_app(app_state: AppState) -> FastAPI:
         process,
         workspaces,
         trust,
+        webhooks,
     )
     for noun in nouns:
         api.include_router(noun.router)
