@@ -7,10 +7,10 @@ from tests.support.receiver import receiver
 from tests.support.wait import wait_until
 from tests.support.web import http
 
-HOOKS = 1000
+HOOKS = 400
 
 
-def test_a_thousand_webhooks_and_a_poisoned_one_hold_up_nobody() -> None:
+def test_hundreds_of_webhooks_and_a_poisoned_one_hold_up_nobody() -> None:
     """Requests are answered while all are told; what one does not take is shown."""
     with make_instance() as instance, receiver() as there:
         instance.home.create()

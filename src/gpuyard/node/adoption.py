@@ -67,6 +67,18 @@ def without_lost_successor(ended: wire.Ended, journal: AttemptJournal) -> wire.E
     return ended
 
 
+def keeper_has_looked(folder: Path, since: float) -> bool:
+    """Whether the keeper of the node's folder has looked around since a time (UTC
+    seconds).
+
+    An end that it has not recorded by then is none of its.
+    """
+    try:
+        return (folder / "keeper.pulse").stat().st_mtime > since
+    except OSError:
+        return False
+
+
 def _exit_record_of(attempt_id: str, exits: Path) -> dict[str, Any] | None:
     for exit_record in _exit_records(exits):
         if exit_record["attempt"] == attempt_id:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from gpuyard.domain import wire
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.units import format_gb
-from gpuyard.node.adoption import find_process, never_ran, without_lost_successor
+from gpuyard.node import adoption
 from gpuyard.node.environment import job_command, job_environment
 from gpuyard.node.journal import AttemptRecord
 from gpuyard.node.launcher import (
@@ -41,8 +41,9 @@ from gpuyard.storage.place import in_background
 # than running them.
 _SHORT_S = 0.05
 _SMALL_LOG_BYTES = 1 << 16
-# A keeper writes an orphan's record within milliseconds; after this it never will.
-_RECORD_WAIT_S = 3.0
+# A keeper writes an orphan's record the next time it looks around. One that is stopped
+# does so before it is replaced.
+_RECORD_WAIT_S = 20.0
 # A shell gives these exit codes when its child was killed, which may have been writing
 # a checkpoint at that moment.
 _KILLED = frozenset(
@@ -218,8 +219,8 @@ class AttemptRun:
         if record.pid is None:
             # The log is opened before the process is started.
             has_log = self._watch.log.path.exists()
-            found = has_log and find_process(record, self._journal, exits)
-            if not found and (not has_log or never_ran(record, exits)):
+            found = has_log and adoption.find_process(record, self._journal, exits)
+            if not found and (not has_log or adoption.never_ran(record, exits)):
                 await self.run()
                 return
             if not found:
@@ -238,7 +239,7 @@ class AttemptRun:
             # killed what was left.
             process = self._adopt(self.record.pid, exits)
             await asyncio.to_thread(self._clean_up, process)
-        self._send(without_lost_successor(ended, self._journal))
+        self._send(adoption.without_lost_successor(ended, self._journal))
 
     def _adopt(self, pid: int, exits: Path) -> Process:
         return adopt(self.start.attempt_id, pid, self.record.start_ticks, exits)
@@ -309,11 +310,13 @@ class AttemptRun:
     ) -> Exit:
         """How the process ended; waits while a living keeper may still record it."""
         deadline = time.monotonic() + _RECORD_WAIT_S
+        since = time.time()
         while True:
             found = process.exit()
             assert found is not None
             keeper_works = keeper_alive is not None and keeper_alive()
-            may_be_recorded = keeper_works and time.monotonic() <= deadline
+            is_due = not adoption.keeper_has_looked(self._context.home / "node", since)
+            may_be_recorded = keeper_works and is_due and time.monotonic() <= deadline
             if not found.lost or not may_be_recorded:
                 return process.exit() or found
             await asyncio.sleep(0.05)

@@ -16,7 +16,8 @@ its exit code; a second SIGTERM ends the keeper at once. Its log is
 `NODE_DIR/keeper.log`.
 
 The keeper kills an agent that stays suspended (SIGSTOP) or no longer touches
-`NODE_DIR/pulse`; a new agent adopts the jobs.
+`NODE_DIR/pulse`; a new agent adopts the jobs. In the same way the server watches the
+keeper, which touches `NODE_DIR/keeper.pulse`.
 """
 
 import argparse
@@ -183,6 +184,7 @@ class Keeper:
         self._start_at: float | None = time.monotonic()
         self._stopping = False
         self._watch = AgentWatchdog(folder / "pulse")
+        self._pulse = folder / "keeper.pulse"
         # The attempts of the jobs that an agent left behind, by pid.
         self._orphans: dict[int, str] = {}
 
@@ -195,6 +197,8 @@ class Keeper:
             children_left = self._reap()
             if self._exits.pending:
                 self._exits.flush()
+            with suppress(OSError):
+                self._pulse.touch()
             if self._stopping and self._agent is None:
                 fcntl.flock(self._lock, fcntl.LOCK_UN)  # for a new keeper
             if self._start_at is not None:

@@ -23,6 +23,7 @@ from gpuyard.domain import wire
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.providers.agent import AgentProvider
 from gpuyard.providers.base import Sink
+from gpuyard.providers.keeper_watchdog import KeeperWatchdog
 
 _KEEPER_CHECK_S = 2.0
 log = structlog.get_logger(__name__)
@@ -80,11 +81,15 @@ def keeper_alive(home: Home) -> bool:
 
 
 async def keep_keeper(home: Home) -> None:
-    """Start a keeper whenever none runs."""
+    """Start a keeper whenever none runs; kill one that does not work."""
+    watchdog = KeeperWatchdog(home.node)
     while True:
         try:
             if not keeper_alive(home):
                 start_keeper(home)
+            elif fault := await asyncio.to_thread(watchdog.check):
+                log.warning("the keeper was killed, another follows", why=fault)
+                continue
         except OSError as error:
             log.error("the keeper cannot be started, will try again", error=str(error))
         await asyncio.sleep(_KEEPER_CHECK_S)
