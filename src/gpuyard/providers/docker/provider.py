@@ -44,6 +44,7 @@ from gpuyard.providers.docker.container import (
 )
 from gpuyard.providers.docker.daemon import DockerDaemon, ImagePulls
 from gpuyard.providers.docker.stream import in_thread
+from gpuyard.providers.running_times import RunningTimes
 from gpuyard.storage.blobs import BucketError
 from gpuyard.storage.place import in_background, open_store
 
@@ -91,6 +92,7 @@ class DockerProvider(QueueProvider):
         self._stops: dict[str, _Stop] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._signalled_at: dict[str, float] = {}
+        self._running_times = RunningTimes()
         self._locks: dict[str, asyncio.Lock] = {}
         self._polled_at = time.time()
 
@@ -107,6 +109,7 @@ class DockerProvider(QueueProvider):
             try:
                 with suppress(JobNotFoundError):
                     return await self._started(await self._daemon.find(name))
+                self._running_times.note_waiting(name)
                 self._refuse_too_much(order)
                 if not order.image:
                     message = "The job names no image."
@@ -309,8 +312,10 @@ class DockerProvider(QueueProvider):
                 stop.term_at = stop.kill_at
                 await self._signal(container, "TERM")
             return
-        started_at = instant(state_of(container)["StartedAt"]) or time.time()
-        if limits["timeout_s"] and time.time() - started_at >= limits["timeout_s"]:
+        wall_clock = time.time()
+        started_at = instant(state_of(container)["StartedAt"]) or wall_clock
+        ran_s = self._running_times.ran_s(name, wall_clock - started_at)
+        if limits["timeout_s"] and ran_s >= limits["timeout_s"]:
             await self._begin_stop(container, Reason.TIMED_OUT, checkpoint=True)
         elif limits["signal"] and limits["every_s"]:
             last = self._signalled_at.setdefault(name, now)
@@ -333,6 +338,7 @@ class DockerProvider(QueueProvider):
         self._checkpoints.forget(job_id)
         self._stops.pop(job_id, None)
         self._signalled_at.pop(job_id, None)
+        self._running_times.forget(job_id)
 
     async def checkpoints(self, job_id: str) -> Sequence[SavedFile]:
         """The checkpoints in its folder, which is on this host."""
