@@ -153,7 +153,8 @@ class AgentProvider(NodeProvider):
                 link.send(wire.Acknowledge(batch[-1].seq))
         except GpuyardError as error:
             # Nothing was acknowledged: the agent connects again and repeats it.
-            log.warning("reports not taken", node=node_id, error=str(error))
+            if not link.closed:
+                log.warning("reports not taken", node=node_id, error=str(error))
             link.close()
         except Exception:
             log.exception("reports not taken", node=node_id)
