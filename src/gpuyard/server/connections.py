@@ -20,6 +20,8 @@ from gpuyard.server.callers import Caller
 _HEAD_BYTES = 64 * 1024
 # What the server opens besides connections; without any left, it could not go on.
 _OTHER_FILES = 256
+# A client may open thousands at once; a busy server has not read from them so soon.
+_GRACE_S = 3.0
 
 
 class Connections:
@@ -45,7 +47,9 @@ class Connections:
         self._new[connection] = None
         of_client[connection] = None
         if len(of_client) > self._most_new:
-            self._end(next(iter(of_client)))
+            oldest = next(iter(of_client))
+            if connection.made_at - oldest.made_at > _GRACE_S:
+                self._end(oldest)
         elif self._count > self._most:
             self._end(next(iter(self._new)))
 
@@ -115,6 +119,7 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         connected = transport.get_extra_info("socket")
         self.caller = Caller(self.client, self.server, connected)
+        self.made_at = self.loop.time()
         self._all.await_head(self)
         self._counted = True
         self._all.add(self)
