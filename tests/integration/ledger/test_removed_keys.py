@@ -13,7 +13,7 @@ from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.ledger.apply import apply
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.replay import check
-from gpuyard.ledger.tables import STATE_TABLES, snapshots
+from gpuyard.ledger.tables import STATE_TABLES, batches, snapshots, specs
 
 ENVIRONMENT = {"HF_TOKEN": "planted-value", "EPOCHS": "3"}
 
@@ -35,12 +35,11 @@ def _batch(batch_id: str, state: str) -> Event:
 
 def _environments(ledger: Ledger) -> dict[str, Any]:
     with ledger.engine.connect() as connection:
-        specs = connection.execute(sa.text("SELECT job_id, body FROM specs")).all()
-        batches = connection.execute(
-            sa.text("SELECT id, environment FROM batches")
-        ).all()
-    found = {job_id: msgspec.json.decode(body)["environment"] for job_id, body in specs}
-    return found | {name: msgspec.json.decode(text) for name, text in batches}
+        bodies = connection.execute(sa.select(specs.c.job_id, specs.c.body)).all()
+        own = sa.select(batches.c.id, batches.c.environment)
+        environments = connection.execute(own).all()
+    found = {job_id: body["environment"] for job_id, body in bodies}
+    return found | dict(map(tuple, environments))
 
 
 def _prune(engine: sa.Engine) -> None:
@@ -56,23 +55,32 @@ def _prune(engine: sa.Engine) -> None:
         tx.execute(sa.text("DELETE FROM events WHERE seq < 3"))
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+    """Where a ledger may be, with no schema yet."""
+    if request.param == "sqlite":
+        return tmp_path / "ledger.db"
+    url: str = request.getfixturevalue("postgres").create()
+    return url
+
+
 @pytest.mark.parametrize("pruned", [False, True])
 def test_values_of_keys_are_removed_from_what_is_over(
-    path: Path, monkeypatch: pytest.MonkeyPatch, pruned: bool
+    place: Path | str, monkeypatch: pytest.MonkeyPatch, pruned: bool
 ) -> None:
     real = command.upgrade
     with monkeypatch.context() as patch:
         patch.setattr(
             command, "upgrade", lambda config, _revision: real(config, "0007")
         )
-        old = Ledger.open(path)
+        old = Ledger.open(place)
     with old.engine.begin() as tx:
         over = [_submitted("job_1", "failed"), _batch("batch_1", "completed")]
         apply(tx, [*over, _submitted("job_2", "running")])
     if pruned:
         _prune(old.engine)
     old.close()
-    ledger = Ledger.open(path)
+    ledger = Ledger.open(place)
     removed = {"HF_TOKEN": "***", "EPOCHS": "3"}
     assert _environments(ledger) == {
         "job_1": removed,
@@ -84,7 +92,8 @@ def test_values_of_keys_are_removed_from_what_is_over(
     with ledger.engine.connect() as connection:
         bodies = connection.execute(sa.select(snapshots.c.body)).scalars().all()
     ledger.close()
-    # One of the live job's row, and one of its event.
-    assert path.read_bytes().count(b"planted-value") == 2
+    if isinstance(place, Path):
+        # One of the live job's row, and one of its event.
+        assert place.read_bytes().count(b"planted-value") == 2
     in_snapshots = b"".join(map(zlib.decompress, bodies)).count(b"planted-value")
     assert in_snapshots == int(pruned)
