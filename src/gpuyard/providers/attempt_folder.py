@@ -118,7 +118,7 @@ class AttemptFolder:
         """The files that must exist before the attempt is submitted, private to their
         owner. Secrets have a file of their own, which the runner removes.
         """
-        secrets = order.get("secrets") or {}
+        secrets: Mapping[str, str] = order.get("secrets") or {}
         public = {name: value for name, value in order.items() if name != "secrets"}
         files = {
             self.runner: _RUNNER.read_bytes(),
@@ -127,7 +127,7 @@ class AttemptFolder:
         if stdin is not None:
             files[self.path / "stdin"] = stdin
         if secrets:
-            files[self.secrets] = json.dumps(secrets).encode()
+            files[self.secrets] = json.dumps(dict(secrets)).encode()
         return files
 
 

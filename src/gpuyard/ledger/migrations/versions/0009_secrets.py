@@ -6,7 +6,7 @@ and snapshots alike.
 import json
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 from alembic import op
@@ -59,16 +59,21 @@ def _cleaner(connection: sa.Connection) -> Cleaner:
     def clean(table: str, key: str, values: Any) -> Any:
         if table not in live or key in live[table] or not isinstance(values, dict):
             return values
-        if table == "specs" and isinstance(values.get("body"), dict):
-            return {**values, "body": _without_keys(values["body"])}
-        return _without_keys(values)
+        row = cast("dict[str, Any]", values)
+        body = row.get("body")
+        if table == "specs" and isinstance(body, dict):
+            return {**row, "body": _without_keys(cast("dict[str, Any]", body))}
+        return _without_keys(row)
 
     return clean
 
 
 def _without_keys(fields: dict[str, Any]) -> dict[str, Any]:
-    environment = fields.get("environment")
-    if not isinstance(environment, dict) or not any(map(looks_like_key, environment)):
+    given = fields.get("environment")
+    if not isinstance(given, dict):
+        return fields
+    environment = cast("dict[str, str]", given)
+    if not any(map(looks_like_key, environment)):
         return fields
     return {**fields, "environment": without_keys(environment)}
 
