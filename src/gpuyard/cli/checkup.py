@@ -1,5 +1,5 @@
 """What `gpuyard doctor` looks at: home, disk, ledger, server, storage, agent, GPUs,
-limits, webhooks.
+limits, webhooks, and what keeps jobs apart.
 """
 
 import os
@@ -48,6 +48,7 @@ def examine() -> list[CheckupResult]:
         _storage,
         _agent,
         _webhooks,
+        _separation,
     )
     return [check(home) for check in checks]
 
@@ -249,3 +250,36 @@ def _webhooks(home: Home) -> CheckupResult:
     if faults:
         return CheckupResult("webhooks", False, "; ".join(faults), remedy)
     return CheckupResult("webhooks", True, f"{len(hooks)} configured")
+
+
+def _separation(home: Home) -> CheckupResult:
+    """What keeps the jobs of this machine apart."""
+    from gpuyard.config.accounts import Accounts
+    from gpuyard.config.settings import load_settings
+
+    try:
+        accounts = Accounts.of(load_settings(home).node)
+    except GpuyardError as error:
+        return CheckupResult("separation", False, str(error), "correct the setting")
+    if accounts:
+        return CheckupResult("separation", True, _separation_of_node(home))
+    user = "root" if os.getuid() == 0 else "one user"
+    remedy = "to change that, run gpuyard as root with [node] run_as or accounts"
+    found = f"by agreement: all jobs run as {user}, as the agent does"
+    return CheckupResult("separation", True, found, remedy)
+
+
+def _separation_of_node(home: Home) -> str:
+    """What the agent has found possible; without a server nobody asks it."""
+    from gpuyard.cli.session import connect
+    from gpuyard.client import calls
+    from gpuyard.client.connection import running_server
+
+    file = home.node / "id"
+    if running_server(home) is None or not file.exists():
+        return "by accounts; the agent tells whether by devices too"
+    with connect(start=False) as client:
+        nodes = client.call(calls.listing("nodes"))
+    own = [node for node in nodes if node["id"] == file.read_text().strip()]
+    found = own[0]["separation"] if own else None
+    return f"by {found}" if found else "by accounts; the agent is not connected"

@@ -38,6 +38,7 @@ def order_for(
     return AttemptOrder(
         attempt_id=attempt.id,
         job_id=attempt.job_id,
+        project=spec.project or "",
         name=spec.name,
         token=attempt.token,
         priority=spec.priority,

@@ -48,6 +48,7 @@ class AttemptOrder:
     name: str
     command: tuple[str, ...]
     job_id: str = ""
+    project: str = ""
     token: int = 0
     priority: int | None = None
     image: str | None = None
@@ -96,6 +97,7 @@ def order_from_config(config: JobConfig) -> AttemptOrder:
         name=config.name,
         command=config.command,
         job_id=str(options.get("job_id") or ""),
+        project=str(options.get("project") or ""),
         token=config.token,
         priority=options.get("priority"),
         image=config.image,
@@ -142,6 +144,7 @@ def config_from_order(order: AttemptOrder) -> JobConfig:
     options = {
         **order.provider_options,
         "job_id": order.job_id,
+        "project": order.project,
         "priority": order.priority,
         "workdir": order.workdir,
         "workspace": order.workspace or None,

@@ -85,7 +85,10 @@ class HeldAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Hello(_Message, frozen=True, tag="Hello"):
-    """The first message of a link: the agent, its host, and the attempts on it."""
+    """The first message of a link: the agent, its host, and the attempts on it.
+
+    `separation` says how jobs are kept apart (`domain/separation.py`).
+    """
 
     node_id: str
     name: str
@@ -98,6 +101,7 @@ class Hello(_Message, frozen=True, tag="Hello"):
     version: str = ""
     limits: dict[str, str] = {}
     problem: str | None = None
+    separation: str = ""
 
 
 class GpusSeen(_Message, frozen=True, tag="GpusSeen"):
@@ -225,7 +229,8 @@ class StartAttempt(_Message, frozen=True, tag="Start"):
     is prefetched, and waits until one of them ends. `shares_gpus`: others may use its
     GPUs, or it may sleep beside them; the server decides who may use them when.
     `workspace`: the key of its workspace (`domain/workspaces.py`). `secrets`: more
-    variables, whose values the agent keeps to itself.
+    variables, whose values the agent keeps to itself. `project`: that of the job, which
+    may choose the account that it runs under.
     """
 
     attempt_id: AttemptId
@@ -254,6 +259,7 @@ class StartAttempt(_Message, frozen=True, tag="Start"):
     shares_gpus: bool = False
     workspace: str | None = None
     secrets: dict[str, str] = {}
+    project: str = ""
 
 
 class StopAttempt(_Message, frozen=True, tag="Stop"):

@@ -23,12 +23,12 @@ def find_process(record: AttemptRecord, journal: AttemptJournal, exits: Path) ->
     read that id before, and wrote it into the exit record in `exits`.
     """
     attempt_id = record.start.attempt_id
-    pids = find_attempt(attempt_id)
+    pids = find_attempt(attempt_id, record.uid)
     found = stat(pids[0]) if pids else None
     if found:
         record.pid, record.start_ticks = found.pid, found.start_ticks
     else:
-        exit_record = _exit_record_of(attempt_id, exits)
+        exit_record = _exit_record_of(record, exits)
         if exit_record is None:
             return False
         record.pid, record.start_ticks = exit_record["pid"], exit_record["start_ticks"]
@@ -79,9 +79,11 @@ def keeper_has_looked(folder: Path, since: float) -> bool:
         return False
 
 
-def _exit_record_of(attempt_id: str, exits: Path) -> dict[str, Any] | None:
+def _exit_record_of(record: AttemptRecord, exits: Path) -> dict[str, Any] | None:
     for exit_record in _exit_records(exits):
-        if exit_record["attempt"] == attempt_id:
+        # Others could claim the id of the attempt, but not the account.
+        claimed = record.uid is not None and exit_record.get("uid") != record.uid
+        if exit_record["attempt"] == record.start.attempt_id and not claimed:
             return exit_record
     return None
 

@@ -13,31 +13,31 @@ if __name__ == "__main__":
 
 import argparse
 import asyncio
-import fcntl
-import os
+import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 import structlog
 
 from gpuyard import __version__
+from gpuyard.config.accounts import Accounts
 from gpuyard.config.gil import shorten_gil_interval
 from gpuyard.config.locks import is_locked
 from gpuyard.config.logs import configure_logging
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import NodeSettings, Settings, load_settings
-from gpuyard.devices.discovery import Discovery, discover
 from gpuyard.devices.host import HostReading, read_host
-from gpuyard.devices.simulated import SimulatedGpus
 from gpuyard.domain import wire
-from gpuyard.domain.ids import new_id
+from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.reasons import Reason
+from gpuyard.domain.separation import Separation
+from gpuyard.node.agent_files import last_contact, lock_agent, node_id
 from gpuyard.node.attempt import AttemptRun
-from gpuyard.node.gpus import GpuWatch
+from gpuyard.node.gpus import GpuWatch, discovery_of
 from gpuyard.node.health import GpuHealth
 from gpuyard.node.journal import AttemptJournal, AttemptRecord, own_keeper
 from gpuyard.node.link import (
@@ -50,6 +50,7 @@ from gpuyard.node.link import (
 from gpuyard.node.logs import LogSender, LogWatch
 from gpuyard.node.outbox import Outbox
 from gpuyard.node.prefetch import PrefetchQueue
+from gpuyard.node.separation import JobAccounts, job_folder
 from gpuyard.node.sweeping import sweep_old_output
 from gpuyard.node.watch import AgentContext
 from gpuyard.storage.blobs import Blobs
@@ -68,22 +69,28 @@ class Agent:
     ) -> None:
         self._home = home
         self._settings = settings
-        self._journal = AttemptJournal(home.node / "attempts")
+        name = node_id(home.node / "id")
+        accounts = Accounts.of(settings)
+        jobs = job_folder(settings.accounts_folder, name) if accounts else None
+        self.journal = AttemptJournal(home.node / "attempts", jobs)
         self._blobs = blobs
         self._outbox = Outbox()
         self._host: HostReading = read_host()
         health = GpuHealth(home.node / "quarantine.json", self._host.boot_id)
         self._gpus = GpuWatch(
-            _discovery(settings),
+            discovery_of(settings),
             settings.discovery_s,
             health,
             self._outbox.put,
             self._stop_on_failed_gpus,
             self._remark_on_gpu,
         )
+        self._accounts = None
+        if accounts:
+            self._accounts = JobAccounts(settings, accounts, lambda: self._gpus.devices)
         self._prefetched = PrefetchQueue()
         self._context = AgentContext(
-            self._journal,
+            self.journal,
             self._blobs,
             settings,
             self._host.hostname,
@@ -95,15 +102,16 @@ class Agent:
             home.root,
             self._gpus.until_clear,
             workspaces,
+            self._accounts,
         )
-        self._node_id = _node_id(home.node / "id")
+        self._node_id = name
         self._attempts: dict[str, AttemptRun] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._epoch = 0
         self._heartbeat: Heartbeat | None = None  # of the link, while there is one
         self._last_contact_file = home.node / "heard"
         self._sign_of_life = home.node / "pulse"
-        self._silent_since = _last_contact(self._last_contact_file)
+        self._silent_since = last_contact(self._last_contact_file)
         self._leaving = asyncio.Event()
         self._log_watch = LogWatch()
 
@@ -111,7 +119,7 @@ class Agent:
         """Adopt the attempts of the previous agent, then work until told to leave."""
         self._blobs.sweep()
         await self._gpus.refresh()
-        for record in self._journal.records():
+        for record in self.journal.records():
             attempt = self._remember(record)
             exits = self._home.node / "exits"
             resumed = attempt.resume(exits, self._keeper_alive, self._host.boot_id)
@@ -255,7 +263,14 @@ class Agent:
             self._epoch,
             __version__,
             problem=self._gpus.problem,
+            separation=self._separation(),
         )
+
+    def _separation(self) -> Separation:
+        """What holds between the jobs of this node."""
+        if self._accounts is None:
+            return Separation.AGREEMENT
+        return self._accounts.separation
 
     def _handle(self, message: wire.ToAgent, writer: asyncio.StreamWriter) -> None:
         match message:
@@ -291,7 +306,7 @@ class Agent:
         known = self._attempts.get(attempt_id)
         if known:
             return "running" if known.live else "ended"
-        has_log = self._journal.log_path(attempt_id).exists()
+        has_log = self.journal.log_path(attempt_id).exists()
         return "ended" if has_log else "absent"
 
     def _start(self, start: wire.StartAttempt) -> None:
@@ -301,7 +316,7 @@ class Agent:
         attempt_id = start.attempt_id
         if start.epoch < self._epoch or self._prefetched.refuses(attempt_id):
             return
-        if attempt_id in self._attempts or self._journal.holds(attempt_id):
+        if attempt_id in self._attempts or self.journal.holds(attempt_id):
             return
         if start.ahead:
             self._prefetched.add(start)
@@ -312,7 +327,7 @@ class Agent:
     def _begin(self, start: wire.StartAttempt) -> None:
         """Begin an attempt. If one of its GPUs is in use, it ends at once."""
         try:
-            attempt = self._remember(self._journal.intend(start, self._host.boot_id))
+            attempt = self._remember(self.journal.intend(start, self._host.boot_id))
         except OSError as error:
             message = f"the agent's journal cannot be written: {error}"
             reason = Reason.SPAWN_FAILED
@@ -324,7 +339,7 @@ class Agent:
             message = f"GPU {', '.join(sorted(taken))} is in use by another attempt"
             reason = Reason.GPU_BUSY
             ended = _never_started(start.attempt_id, reason=reason, message=message)
-            self._journal.note(start.attempt_id, ended=ended)
+            self.journal.note(start.attempt_id, ended=ended)
             attempt.record.ended = ended
             self._outbox.put(ended)
             return
@@ -405,15 +420,15 @@ class Agent:
         attempt = self._attempts.get(attempt_id)
         if attempt is None or not attempt.live:
             self._attempts.pop(attempt_id, None)
-            self._journal.forget(attempt_id)
+            self.journal.forget(attempt_id)
 
     async def _discard(self, attempt_ids: Sequence[str]) -> None:
         ended = [i for i in attempt_ids if i not in self._attempts]
-        await asyncio.to_thread(self._journal.discard, ended)
+        await asyncio.to_thread(self.journal.discard, ended)
 
     def _send_log(self, question: wire.ReadLog, logs: LogSender) -> None:
         attempt = self._attempts.get(question.attempt_id)
-        logs.answer(question, self._journal.log_path(question.attempt_id), attempt)
+        logs.answer(question, self.journal.log_path(question.attempt_id), attempt)
 
     async def _watch_silence(self) -> None:
         """Stop attempts that have been without a server for longer than their
@@ -439,32 +454,6 @@ class Agent:
                     attempt.stop(Reason.NODE_SILENT)
 
 
-def _last_contact(path: Path) -> float:
-    """When an agent of this node last had a link, in seconds of the monotonic clock;
-    now, if that is not known.
-    """
-    now = time.monotonic()
-    try:
-        return min(float(path.read_text()), now)
-    except (FileNotFoundError, ValueError):
-        return now
-
-
-def _discovery(settings: NodeSettings) -> Callable[[], Discovery]:
-    if settings.simulate_gpus:
-        return SimulatedGpus.parse(settings.simulate_gpus).discover
-    return discover
-
-
-def _node_id(path: Path) -> str:
-    """This node's id; made at the first call."""
-    if not path.exists():
-        draft = path.with_suffix(".new")
-        draft.write_text(new_id("node"))
-        draft.rename(path)
-    return path.read_text().strip()
-
-
 def _never_started(
     attempt_id: str, *, reason: str = "", stopped: str = "", message: str = ""
 ) -> wire.Ended:
@@ -472,18 +461,6 @@ def _never_started(
     return wire.Ended(
         attempt_id, now, None, reason=reason, stopped=stopped, message=message
     )
-
-
-def lock_agent(path: Path) -> IO[str]:
-    """Wait until no other agent of this home runs: two must never run the same
-    attempts.
-    """
-    file = path.open("a+")
-    fcntl.flock(file, fcntl.LOCK_EX)
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
-    return file
 
 
 def main() -> None:
@@ -495,18 +472,19 @@ def main() -> None:
     home.create()
     lock = lock_agent(home.node / "agent.lock")
     shorten_gil_interval()
-    settings = load_settings(home)
-    blobs = open_store(home.root, settings.storage)
     try:
+        settings = load_settings(home)
+        blobs = open_store(home.root, settings.storage)
         asyncio.run(_run(home, settings, blobs))
+    except InvalidInputError as error:
+        sys.exit(f"gpuyard: the agent cannot start: {error}")
     finally:
         lock.close()
 
 
 async def _run(home: Home, settings: Settings, blobs: Blobs) -> None:
     agent = Agent(home, settings.node, blobs, settings.workspaces.root(home))
-    journal = AttemptJournal(home.node / "attempts")
-    sweeping = asyncio.create_task(sweep_old_output(journal, settings.retention))
+    sweeping = asyncio.create_task(sweep_old_output(agent.journal, settings.retention))
     try:
         await agent.run()
     finally:

@@ -4,7 +4,6 @@ and stopped.
 
 import asyncio
 import math
-import os
 import signal
 import tarfile
 import time
@@ -20,19 +19,16 @@ from gpuyard.domain import wire
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.units import format_gb
 from gpuyard.node import adoption
-from gpuyard.node.environment import job_command, job_environment
 from gpuyard.node.journal import AttemptRecord
 from gpuyard.node.launcher import (
     NEVER_STARTED,
     Exit,
     LaunchError,
-    LaunchRequest,
     LogFile,
     Process,
-    ProcessLimits,
     adopt,
-    spawn,
 )
+from gpuyard.node.starter import AttemptStarter
 from gpuyard.node.stopping import signal_number, stop_process, until_ended
 from gpuyard.node.watch import AgentContext, AttemptWatch
 from gpuyard.storage.blobs import BucketError
@@ -71,14 +67,8 @@ class AttemptRun:
         self._timing: list[asyncio.Task[None]] = []
         self._stopped = record.stopping
         self._remarks: list[str] = []
-        self._private = context.journal.private(self.start.attempt_id)
-        self._workdir = (
-            Path(self.start.workdir) if self.start.workdir else self._private / "work"
-        )
-        self._workspace = (
-            context.workspaces / self.start.workspace if self.start.workspace else None
-        )
-        self._watch = AttemptWatch(record, context, self._workdir)
+        self._starter = AttemptStarter(record, context)
+        self._watch = AttemptWatch(record, context, self._starter.workdir)
 
     @property
     def live(self) -> bool:
@@ -98,6 +88,9 @@ class AttemptRun:
             resume_from = await self._maybe_in_thread(self._prepare)
         except BucketError as error:
             await self._not_started(Reason.STORAGE_UNREACHABLE, error)
+            return
+        except LaunchError as error:
+            await self._not_started(error.reason, error)
             return
         except (OSError, tarfile.TarError) as error:
             resumes = bool(self.start.resume_sha256)
@@ -134,7 +127,8 @@ class AttemptRun:
         start = self.start
         if start.resume_sha256:
             return await in_background(work, *arguments)
-        if start.checkpoint_path or start.memory_gb or start.cpus:
+        limited = start.memory_gb or start.cpus
+        if start.checkpoint_path or limited or self._context.accounts:
             return await asyncio.to_thread(work, *arguments)
         return work(*arguments)
 
@@ -145,49 +139,17 @@ class AttemptRun:
         """Make the attempt's own working directory, and restore the checkpoint that it
         resumes from; returns the path of that.
         """
-        start = self.start
-        if not start.workdir:
-            os.makedirs(self._workdir, exist_ok=True)  # noqa: PTH103  (a Path takes three times as long)
-        if self._workspace:
-            self._workspace.mkdir(parents=True, exist_ok=True)
+        self._starter.prepare()
         self._watch.begin()
-        if not start.resume_sha256:
-            return None
-        target = self._private / "resume" / (start.resume_name or "checkpoint")
-        self._context.blobs.restore(
-            start.resume_sha256, target, directory=start.resume_directory
-        )
-        return target
+        return self._starter.restore()
 
     def _launch(self, resume_from: Path | None) -> Process:
         """Start the process and note its pid at once: if the agent is killed in
         between, the next one has to search for the process.
         """
-        process = self._spawn(resume_from)
+        process = self._starter.spawn(resume_from)
         self._note_started(process, time.time())
         return process
-
-    def _spawn(self, resume_from: Path | None) -> Process:
-        start = self.start
-        memory = int(start.memory_gb * (1 << 30)) if start.memory_gb else None
-        limits = ProcessLimits(memory, start.cpus, self._context.settings.max_processes)
-        command = job_command(start, resume_from, self._context.home)
-        # A job must not get the agent's key to a bucket: its spec can give it its own.
-        withheld = self._context.blobs.variables
-        environment = job_environment(
-            start, self._context.node, resume_from, self._workspace, withheld
-        )
-        request = LaunchRequest(
-            start.attempt_id,
-            command,
-            environment,
-            self._workdir,
-            self._watch.log.path,
-            limits,
-            start.stdin,
-            reaper=self._context.reaper,
-        )
-        return spawn(request)
 
     def _note_started(self, process: Process, at: float) -> None:
         record = self.record

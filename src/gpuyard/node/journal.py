@@ -30,13 +30,15 @@ class AttemptRecord:
     time on the clock of the boot `boot_id`.
 
     `keeper` is the keeper of the agent (see `own_keeper`) at `intended_at`, just before
-    the agent started the attempt.
+    the agent started the attempt. `uid` is that of the account that the attempt runs
+    under, if that is not the agent's.
     """
 
     start: wire.StartAttempt
     boot_id: str
     keeper: int = 0
     intended_at: float = 0.0
+    uid: int | None = None
     pid: int | None = None
     start_ticks: int = 0
     started_at: float | None = None
@@ -50,10 +52,14 @@ class AttemptRecord:
 
 
 class AttemptJournal:
-    """The journals and logs of a node's attempts, in one folder."""
+    """The journals and logs of a node's attempts, in one folder.
 
-    def __init__(self, folder: Path) -> None:
+    `private_root`: where the attempts' own folders are, if not there.
+    """
+
+    def __init__(self, folder: Path, private_root: Path | None = None) -> None:
         self.folder = folder
+        self._private_root = private_root or folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def log_path(self, attempt_id: str) -> Path:
@@ -64,7 +70,7 @@ class AttemptJournal:
         """The attempt's own folder: for its working directory if it named none, and for
         the checkpoint that it resumes from.
         """
-        return self.folder / attempt_id
+        return self._private_root / attempt_id
 
     def _path(self, attempt_id: str) -> Path:
         return self.folder / f"{attempt_id}.journal"
@@ -126,7 +132,7 @@ class AttemptJournal:
         """The attempt is settled: only its log and its own working directory stay."""
         self._path(attempt_id).unlink(missing_ok=True)
         self.forget_secrets(attempt_id)
-        resume = f"{self.folder}/{attempt_id}/resume"
+        resume = f"{self._private_root}/{attempt_id}/resume"
         if os.path.exists(resume):  # noqa: PTH110
             shutil.rmtree(resume, ignore_errors=True)
 
@@ -142,7 +148,7 @@ class AttemptJournal:
         before the time `limit`.
         """
         found: list[str] = []
-        with os.scandir(self.folder) as entries:
+        with os.scandir(self._private_root if folders else self.folder) as entries:
             for entry in entries:
                 is_folder = entry.is_dir(follow_symlinks=False)
                 attempt_id, _, ending = entry.name.partition(".")

@@ -96,8 +96,11 @@ class Exits:
         code: int | None,
         signum: int | None,
         attempt: str,
+        uid: int,
     ) -> None:
-        """Record how a process ended; on a full disk, as soon as there is room."""
+        """Record how a process of the user `uid` ended; on a full disk, as soon as
+        there is room.
+        """
         content = {
             "pid": pid,
             "start_ticks": start_ticks,
@@ -105,6 +108,7 @@ class Exits:
             "signal": signum,
             "at": time.time(),
             "attempt": attempt,
+            "uid": uid,
         }
         self._unwritten[f"{pid}-{start_ticks}.json"] = json.dumps(content)
         self.flush()
@@ -311,7 +315,8 @@ class Keeper:
         start_ticks = int(fields[19])
         # A job leads its session. How its own children ended does not matter.
         if session == pid:
-            self._exits.record(pid, start_ticks, code, signum, attempt)
+            uid = Path(f"/proc/{pid}").stat().st_uid
+            self._exits.record(pid, start_ticks, code, signum, attempt, uid)
 
     def _identify_orphans(self) -> None:
         """Find out which attempts' processes the agent left behind: it may have died

@@ -22,6 +22,7 @@ from gpuyard.node.launcher import LogFile, Process, find_attempt
 from gpuyard.node.masked_log import MaskedLog
 from gpuyard.node.output import OutputFollower
 from gpuyard.node.sampling import UsageSampler
+from gpuyard.node.separation import JobAccounts
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import in_background
 
@@ -37,6 +38,7 @@ class AgentContext:
     `until_clear` waits until processes that have ended hold no more memory on the given
     ones. `pop_next` returns the prefetched attempt for the place of one that has ended,
     and `begin` starts it. `reaper`: see `LaunchRequest`. `workspaces` is their folder.
+    `accounts`: None where all jobs run as the agent does.
     """
 
     journal: AttemptJournal
@@ -51,6 +53,7 @@ class AgentContext:
     home: Path = Path()
     until_clear: Callable[[Collection[str]], Awaitable[None]] | None = None
     workspaces: Path = Path()
+    accounts: JobAccounts | None = None
 
 
 class AttemptWatch:
@@ -92,7 +95,7 @@ class AttemptWatch:
         Blocks on the disk.
         """
         self._over.clear()
-        if self._record.start.checkpoint_path:
+        if self._checkpoint_path:
             self._checkpoints = self._watcher(time.time())
             self._checkpoints.ignore_existing()
 
@@ -109,8 +112,22 @@ class AttemptWatch:
         start = self._record.start
         blobs = self._context.blobs
         return CheckpointWatcher(
-            start, self._workdir, began_at, blobs, lambda: self.output.step
+            start,
+            self._workdir,
+            began_at,
+            blobs,
+            lambda: self.output.step,
+            owner=self._record.uid,
         )
+
+    @property
+    def _checkpoint_path(self) -> str | None:
+        """The pattern. Beside accounts, a program of our own runs as root; no files are
+        read for it.
+        """
+        start = self._record.start
+        is_ours = self._context.accounts and start.command[0] == wire.ASK
+        return None if is_ours else start.checkpoint_path
 
     @property
     def newest_checkpoint_ns(self) -> int:
@@ -169,7 +186,7 @@ class AttemptWatch:
 
     async def follow_checkpoints(self) -> None:
         """Report checkpoints as they are completed."""
-        if not self._record.start.checkpoint_path:
+        if not self._checkpoint_path:
             return
         while await self._pause(self._context.settings.checkpoint_scan_s):
             await self.report_checkpoints()
@@ -178,7 +195,7 @@ class AttemptWatch:
         """Report checkpoints completed since the last call; `last`: the attempt has
         ended by itself.
         """
-        if self._checkpoints is None or not self._record.start.checkpoint_path:
+        if self._checkpoints is None or not self._checkpoint_path:
             return
         pids = partial(find_attempt, self._id)
         for item in await in_background(self._checkpoints.scan, pids, last=last):

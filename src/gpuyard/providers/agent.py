@@ -27,6 +27,7 @@ from gpuyard.domain.errors import (
 )
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobResult, JobStatus
 from gpuyard.domain.reasons import Reason
+from gpuyard.domain.separation import Separation
 from gpuyard.providers.base import NodeProvider, Sink, cost_of, log_text
 from gpuyard.providers.link import LOG_PART, Link
 from gpuyard.providers.placing import place
@@ -375,6 +376,15 @@ class AgentProvider(NodeProvider):
                 newest[gpu.uuid] = gpu
         return newest
 
+    def separations(self) -> Mapping[str, str]:
+        """See NodeProvider."""
+        hellos = {node_id: self._hellos[node_id] for node_id in self._links}
+        # An agent of an older version says nothing, and keeps nothing apart.
+        return {
+            node_id: hello.separation or Separation.AGREEMENT.value
+            for node_id, hello in hellos.items()
+        }
+
     def reconnect(self) -> None:
         """Drop the links."""
         for link in list(self._links.values()):
@@ -418,6 +428,7 @@ def _start_message(
         shares_gpus=order.shares_gpus,
         workspace=order.workspace or None,
         secrets=dict(order.secrets),
+        project=order.project,
     )
 
 

@@ -331,6 +331,10 @@ class NodeProvider(GpuProviderInterface):
     def figures(self) -> Mapping[str, wire.GpuStatus]:
         """The newest reading of each GPU (free memory, temperature …), by UUID."""
 
+    def separations(self) -> Mapping[str, str]:
+        """How jobs are kept apart (`domain/separation.py`) on each connected node."""
+        return {}
+
     @abstractmethod
     def reconnect(self) -> None:
         """Drop the agents' connections.

@@ -28,6 +28,7 @@ import uvicorn
 import uvloop
 
 from gpuyard import __version__
+from gpuyard.config.accounts import Accounts
 from gpuyard.config.database import find_database
 from gpuyard.config.dialling import loopback_id
 from gpuyard.config.logs import configure_logging
@@ -103,6 +104,7 @@ def main() -> None:
 
 def _run(home: Home, inherited: list[int] | None) -> None:
     settings = load_settings(home)
+    Accounts.of(settings.node)  # the agent would find the same fault, but say it less
     hooks = read_webhooks(settings.notify.webhooks, os.environ)
     blobs = open_store(home.root, settings.storage)
     if inherited:

@@ -383,15 +383,18 @@ def adopt(
     )
 
 
-def find_attempt(attempt_id: str) -> list[int]:
+def find_attempt(attempt_id: str, uid: int | None = None) -> list[int]:
     """The pids of all live processes that carry the attempt's id in their environment,
     its session's leader first.
 
-    Only processes whose environment this user may read are found.
+    Only processes whose environment this user may read are found. With `uid`, only
+    those of that user: others could claim the id.
     """
     found: list[procfs.Stat] = []
     for process in procfs.stats():
         if process.dead or process.pid == os.getpid():
+            continue
+        if uid is not None and procfs.owner(process.pid) != uid:
             continue
         if _carries(attempt_id, process):
             found.append(process)

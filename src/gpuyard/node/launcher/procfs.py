@@ -105,6 +105,14 @@ def environment(pid: int) -> list[bytes]:
     return content.split(b"\0")
 
 
+def owner(pid: int) -> int | None:
+    """The effective user of a process; None if it has ended."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
+    except FileNotFoundError:
+        return None
+
+
 def children(pid: int) -> list[int]:
     """The children of a process's first thread, zombies included; none if it has
     ended.
