@@ -61,7 +61,7 @@ bench-peers: setup ## run the same work on other systems, in an environment of t
 soak: setup ## kill -9 for MINUTES=10 or ROUNDS=500; DATABASE=sqlite|postgresql|both, SEED=; many examples and seeds
 	@scripts/system-packages.sh
 	@GPUYARD_SEEDS=1000 $(PYTHON) -m pytest tests/simulation --timeout 3600
-	@$(PYTHON) -m pytest -n 2 --hypothesis-profile=soak --timeout 1800 $$(grep -rl hypothesis tests/unit tests/integration)
+	@$(PYTHON) -m pytest -n 2 --hypothesis-profile=soak --timeout 1800 $$(grep -rlE 'hypothesis|examples\(' tests/unit tests/integration tests/security --include=test_*.py)
 	@$(PYTHON) -m tests.soak --minutes $(MINUTES) --rounds $(ROUNDS) --database $(DATABASE) $(if $(SEED),--seed $(SEED))
 	@$(PYTHON) -m tests.soak.history --jobs $(HISTORY_JOBS) --days $(HISTORY_DAYS)
 	@GPUYARD_STUDY_KILLS=$(STUDY_KILLS) $(PYTHON) -m pytest tests/acceptance/test_studies.py -k killed

@@ -287,7 +287,7 @@ def test_the_health_of_the_cluster_is_shown(
     assert (found["status"], found["success_rate_day"]) == ("healthy", 1.0)
     cluster.faults.cut(times=None)
     cluster.faults.reset_connections()
-    assert wait_until(lambda: row()["status"] == "unhealthy", 20)
+    assert wait_until(lambda: row()["status"] == "unhealthy", 120)
     events = wait_until(
         lambda: [
             event

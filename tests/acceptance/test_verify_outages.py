@@ -196,7 +196,7 @@ def test_a_watch_outlasts_an_embedded_server_that_leaves_when_it_has_nothing_to_
                     f"batch {batch}",
                 )
                 wait_until(
-                    lambda: instance.pid("server") is None, 60, "the server to leave"
+                    lambda: instance.pid("server") is None, 120, "the server to leave"
                 )
             assert (
                 "passed" in log.read_text() and "does not answer" not in log.read_text()

@@ -24,6 +24,7 @@ from gpuyard.domain import wire
 from gpuyard.domain.jobconfig import GpuSpec
 from gpuyard.domain.jobspec import CheckpointSpec
 from gpuyard.node.launcher.hierarchy import groups_of
+from gpuyard.storage.blobs import BlobStore
 from tests.support.accounts import PYTHON, real_account
 from tests.support.node import Node, gone, make_node, wait_for
 from tests.support.nvml import FakeGpus
@@ -44,7 +45,7 @@ SLEEP = "import time; print('ready', flush=True); time.sleep(600)"
 
 
 @dataclass
-class Yard:
+class NodeOfTwo:
     """A node, and the accounts of the two projects `ann` and `bob` on it."""
 
     node: Node
@@ -78,9 +79,9 @@ def people() -> Iterator[tuple[Account, Account]]:
 
 
 @contextmanager
-def make_yard(
+def make_pair(
     people: tuple[Account, Account], environment: Mapping[str, str]
-) -> Iterator[Yard]:
+) -> Iterator[NodeOfTwo]:
     ann, bob = people
     with tempfile.TemporaryDirectory(prefix="gy-jobs-", dir="/tmp") as folder:
         Path(folder).chmod(0o711)
@@ -89,12 +90,12 @@ def make_yard(
             accounts=f'{{ ann = "{ann.name}", bob = "{bob.name}" }}',
             accounts_folder=f'"{folder}/jobs"',
         ) as node:
-            yield Yard(node, ann, bob)
+            yield NodeOfTwo(node, ann, bob)
 
 
 @pytest.fixture
-def yard(people: tuple[Account, Account]) -> Iterator[Yard]:
-    with make_yard(people, {"A_SECRET_OF_ROOT": "s3cr3t"}) as made:
+def pair(people: tuple[Account, Account]) -> Iterator[NodeOfTwo]:
+    with make_pair(people, {"A_SECRET_OF_ROOT": "s3cr3t"}) as made:
         yield made
 
 
@@ -107,16 +108,16 @@ def shared(people: tuple[Account, Account]) -> Iterator[Path]:
         yield folder
 
 
-def test_a_job_reaches_nothing_of_others(yard: Yard) -> None:
-    node = yard.node
-    victim = yard.sleeping("bob")
+def test_a_job_reaches_nothing_of_others(pair: NodeOfTwo) -> None:
+    node = pair.node
+    victim = pair.sleeping("bob")
     work = Path(victim.cwd())
     (work / "result").write_text("of bob")
     node.home.token.write_text("the token")
     (group, *_) = [path for path in groups_of(victim.pid) if "attempt" in path.name]
     attempts = node.home.node / "attempts"
-    answers = yard.answers(
-        yard.start(
+    answers = pair.answers(
+        pair.start(
             "ann",
             TRY
             + """
@@ -156,12 +157,14 @@ def test_a_job_reaches_nothing_of_others(yard: Yard) -> None:
     assert victim.is_running()
 
 
-def test_a_job_has_its_accounts_environment_and_nothing_of_roots(yard: Yard) -> None:
+def test_a_job_has_its_accounts_environment_and_nothing_of_roots(
+    pair: NodeOfTwo,
+) -> None:
     code = "import json, os; print(json.dumps([dict(os.environ), os.getcwd()]))"
-    attempt_id = yard.start("ann", code, environment={"OWN": "1"})
-    environment, folder = yard.answers(attempt_id)
-    assert environment["HOME"] == yard.ann.home
-    assert environment["USER"] == environment["LOGNAME"] == yard.ann.name
+    attempt_id = pair.start("ann", code, environment={"OWN": "1"})
+    environment, folder = pair.answers(attempt_id)
+    assert environment["HOME"] == pair.ann.home
+    assert environment["USER"] == environment["LOGNAME"] == pair.ann.name
     assert environment["OWN"] == "1"
     assert environment["PATH"] == "/usr/local/bin:/usr/bin:/bin"
     expected = ("GPUYARD_", "CUDA_", "ROCR_", "LC_", "LANG", "TZ", "PYTHON", "OMP_")
@@ -169,17 +172,17 @@ def test_a_job_has_its_accounts_environment_and_nothing_of_roots(yard: Yard) -> 
     others = [name for name in environment if not name.startswith(expected)]
     assert set(others) == login
     status = Path(folder).stat()
-    assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (yard.ann.uid, 0o700)
+    assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (pair.ann.uid, 0o700)
 
 
-def test_input_exit_code_and_the_end_of_a_job_are_as_ever(yard: Yard) -> None:
+def test_input_exit_code_and_the_end_of_a_job_are_as_ever(pair: NodeOfTwo) -> None:
     code = "import sys; print(sys.stdin.read()); sys.exit(7)"
-    attempt_id = yard.start("ann", code, args_via_stdin=b"in")
-    assert yard.node.ended(attempt_id).exit_code == 7
-    assert yard.node.output(attempt_id) == "in\n"
+    attempt_id = pair.start("ann", code, args_via_stdin=b"in")
+    assert pair.node.ended(attempt_id).exit_code == 7
+    assert pair.node.output(attempt_id) == "in\n"
 
-    late = yard.start("ann", SLEEP, timeout_minutes=0.01)
-    assert yard.node.ended(late).stopped == "timed_out"
+    late = pair.start("ann", SLEEP, timeout_minutes=0.01)
+    assert pair.node.ended(late).stopped == "timed_out"
 
     # A process of its own session and without our variables ends with it, too.
     spawning = """
@@ -188,24 +191,26 @@ def test_input_exit_code_and_the_end_of_a_job_are_as_ever(yard: Yard) -> None:
         print("child", child.pid, flush=True)
         time.sleep(600)
     """
-    cancelled = yard.start("bob", spawning)
-    yard.node.says(cancelled, "child")
-    child = int(yard.node.output(cancelled).split()[1])
-    yard.node.stop(cancelled)
-    assert yard.node.ended(cancelled).stopped == "cancelled"
+    cancelled = pair.start("bob", spawning)
+    pair.node.says(cancelled, "child")
+    child = int(pair.node.output(cancelled).split()[1])
+    pair.node.stop(cancelled)
+    assert pair.node.ended(cancelled).stopped == "cancelled"
     gone(child)
 
 
-def test_a_checkpoint_is_kept_and_handed_over_to_the_next_attempt(yard: Yard) -> None:
+def test_a_checkpoint_is_kept_and_handed_over_to_the_next_attempt(
+    pair: NodeOfTwo,
+) -> None:
     save = """
         import os
         os.mkdir("step-1")
         open("step-1/state", "w").write("state of ann")
     """
     checkpoint = CheckpointSpec(path="step-*")
-    first = yard.start("ann", save, checkpoint=checkpoint)
-    saved = yard.node.checkpoint(first, "step-1")
-    assert yard.node.ended(first).exit_code == 0
+    first = pair.start("ann", save, checkpoint=checkpoint)
+    saved = pair.node.checkpoint(first, "step-1")
+    assert pair.node.ended(first).exit_code == 0
     resume = """
         import json, os
         folder = os.environ["GPUYARD_RESUME_FROM"]
@@ -214,18 +219,20 @@ def test_a_checkpoint_is_kept_and_handed_over_to_the_next_attempt(yard: Yard) ->
         status = os.stat(folder + "/state")
         print(json.dumps([open(folder + "/state").read(), status.st_uid, status.st_gid]))
     """
-    second = yard.start(
+    second = pair.start(
         "ann",
         resume,
         resume_sha256=saved.sha256,
         resume_name="step-1",
         resume_directory=True,
     )
-    ann = yard.ann
-    assert yard.answers(second) == ["state of ann, and more", ann.uid, ann.gid]
+    ann = pair.ann
+    assert pair.answers(second) == ["state of ann, and more", ann.uid, ann.gid]
 
 
-def test_no_file_of_others_is_kept_as_a_checkpoint(yard: Yard, shared: Path) -> None:
+def test_no_file_of_others_is_kept_as_a_checkpoint(
+    pair: NodeOfTwo, shared: Path, tmp_path: Path
+) -> None:
     (shared / "step-1").write_text("a secret of root")
     (shared / "step-1").chmod(0o600)
     code = """
@@ -239,34 +246,40 @@ def test_no_file_of_others_is_kept_as_a_checkpoint(yard: Yard, shared: Path) -> 
             time.sleep(0.05)
     """
     checkpoint = CheckpointSpec(path="step-*")
-    attempt_id = yard.start("ann", code, workdir=str(shared), checkpoint=checkpoint)
-    yard.node.says(attempt_id, "ready")
+    attempt_id = pair.start("ann", code, workdir=str(shared), checkpoint=checkpoint)
+    pair.node.says(attempt_id, "ready")
     # So that root's files are new ones.
     os.utime(shared / "step-1")
     (shared / "step-3" / "of-root").write_text("2")
     (shared / "go").touch()
-    yard.node.ended(attempt_id)
-    saved = {item.path for item in yard.node.checkpoints(attempt_id)}
-    assert saved == {"step-4"}
+    pair.node.ended(attempt_id)
+    saved = {item.path: item for item in pair.node.checkpoints(attempt_id)}
+    assert sorted(saved) == ["step-3", "step-4"]
+    restored = tmp_path / "step-3"
+    blobs = BlobStore(pair.node.home.blobs)
+    blobs.restore(saved["step-3"].sha256, restored, directory=True)
+    assert [path.name for path in restored.iterdir()] == ["state"]
 
 
-def test_a_project_without_an_account_and_a_closed_folder_are_told(yard: Yard) -> None:
-    refused = yard.node.ended(yard.start("carol", SLEEP))
+def test_a_project_without_an_account_and_a_closed_folder_are_told(
+    pair: NodeOfTwo,
+) -> None:
+    refused = pair.node.ended(pair.start("carol", SLEEP))
     assert refused.reason == "account_refused"
     assert "node.accounts.carol" in refused.message
 
-    closed = yard.node.ended(yard.start("ann", SLEEP, workdir=yard.bob.home))
+    closed = pair.node.ended(pair.start("ann", SLEEP, workdir=pair.bob.home))
     assert closed.reason == "workdir_missing"
-    assert yard.ann.name in closed.message
-    assert yard.bob.home in closed.message
+    assert pair.ann.name in closed.message
+    assert pair.bob.home in closed.message
 
-    batch = yard.node.ended(yard.start("ann", SLEEP, command=(wire.SCRIPT,)))
+    batch = pair.node.ended(pair.start("ann", SLEEP, command=(wire.SCRIPT,)))
     assert batch.reason == "account_refused"
     assert "token" in batch.message
 
 
 def test_a_prompt_takes_nothing_from_its_folder_or_environment(
-    yard: Yard, shared: Path
+    pair: NodeOfTwo, shared: Path
 ) -> None:
     """The program that asks a model is gpuyard's own, and runs as the agent does."""
     trace = shared / "trace"
@@ -274,12 +287,11 @@ def test_a_prompt_takes_nothing_from_its_folder_or_environment(
     (shared / "gpuyard").mkdir()
     (shared / "gpuyard" / "__init__.py").write_text(evil)
     (shared / "argparse.py").write_text(evil)
-    home = yard.node.home
+    home = pair.node.home
     home.token.write_text("the token")
-    with receiver() as server:
+    with receiver(path=home.server_socket) as server:
         server.answers.append(400)
-        home.server.write_text(json.dumps({"url": f"http://127.0.0.1:{server.port}"}))
-        attempt_id = yard.start(
+        attempt_id = pair.start(
             "ann",
             "",
             command=(wire.ASK, "--home"),
@@ -287,16 +299,16 @@ def test_a_prompt_takes_nothing_from_its_folder_or_environment(
             environment={"PYTHONPATH": str(shared)},
             checkpoint=CheckpointSpec(path="*"),
         )
-        ended = yard.node.ended(attempt_id)
+        ended = pair.node.ended(attempt_id)
     assert ended.exit_code == 1
-    assert "--home does not answer: ok" in yard.node.output(attempt_id)
+    assert "--home does not answer: ok" in pair.node.output(attempt_id)
     assert [call.body["model"] for call in server.came] == ["--home"]
     assert not trace.exists()
-    assert yard.node.checkpoints(attempt_id) == []
+    assert pair.node.checkpoints(attempt_id) == []
 
 
-def test_after_kills_of_agent_and_keeper_the_jobs_go_on(yard: Yard) -> None:
-    node = yard.node
+def test_after_kills_of_agent_and_keeper_the_jobs_go_on(pair: NodeOfTwo) -> None:
+    node = pair.node
     waiting = """
         import os, sys, time
         print("ready", flush=True)
@@ -304,8 +316,8 @@ def test_after_kills_of_agent_and_keeper_the_jobs_go_on(yard: Yard) -> None:
             time.sleep(0.05)
         sys.exit(3)
     """
-    first = yard.start("ann", waiting)
-    second = yard.start("bob", waiting)
+    first = pair.start("ann", waiting)
+    second = pair.start("bob", waiting)
     for attempt_id in (first, second):
         node.says(attempt_id, "ready")
     folders = {
@@ -325,13 +337,13 @@ def test_after_kills_of_agent_and_keeper_the_jobs_go_on(yard: Yard) -> None:
 
 
 def test_a_process_that_claims_an_attempt_of_others_is_not_taken_for_it(
-    yard: Yard, shared: Path
+    pair: NodeOfTwo, shared: Path
 ) -> None:
     """The agent and the keeper look for a process by its environment, if the agent was
     killed before it noted the pid. Anybody may write any environment.
     """
-    node = yard.node
-    victim = yard.start("bob", SLEEP)
+    node = pair.node
+    victim = pair.start("bob", SLEEP)
     node.says(victim, "ready")
     pid = node.started(victim).pid
     # Some live on, and some end with a code of their own. All are the keeper's children.
@@ -349,7 +361,7 @@ def test_a_process_that_claims_an_attempt_of_others_is_not_taken_for_it(
         print("ready", flush=True)
         time.sleep(600)
     """
-    attacker = yard.start("ann", claim, victim, workdir=str(shared))
+    attacker = pair.start("ann", claim, victim, workdir=str(shared))
     node.says(attacker, "ready")
     exits = node.home.node / "exits"
     with node.without_agent():
@@ -379,15 +391,15 @@ names = ("nvidia0", "nvidia1", "nvidiactl")
 print(json.dumps([n for n in names if attempt(lambda: os.open(n, 2)) == DENIED]))
 """
     )
-    with make_yard(people, fake_gpus.env()) as yard:
-        assert yard.node.linked().separation == "accounts and devices"
+    with make_pair(people, fake_gpus.env()) as pair:
+        assert pair.node.linked().separation == "accounts and devices"
         refused = {
-            gpus: yard.answers(
-                yard.start(
+            gpus: pair.answers(
+                pair.start(
                     "ann",
                     code,
                     workdir=str(shared),
-                    node_id=yard.node.linked().node_id,
+                    node_id=pair.node.linked().node_id,
                     gpu_uuids=gpus,
                     gpu_spec=GpuSpec(gpu_count=len(gpus)),
                 )

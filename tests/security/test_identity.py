@@ -43,18 +43,26 @@ server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 server.bind(("127.0.0.1", int(sys.argv[1])))
 server.listen()
 print(server.getsockname()[1])
+def give_back(real, connection):
+    while data := real.recv(65536):
+        connection.sendall(data)
+    connection.shutdown(socket.SHUT_WR)
 def serve(connection):
     with connection:
         real = None
         if len(sys.argv) > 2:
             real = socket.create_connection(("127.0.0.1", int(sys.argv[2])))
+            back = threading.Thread(target=give_back, args=(real, connection))
+            back.start()
         while data := connection.recv(65536):
             print(data.hex())
             if real:
                 real.sendall(data)
-                connection.sendall(real.recv(65536))
             else:
                 connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\n\\r\\n{}")
+        if real:
+            real.shutdown(socket.SHUT_WR)
+            back.join()
 while True:
     threading.Thread(target=serve, args=server.accept()[:1], daemon=True).start()
 """

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 HANG = -1
@@ -69,14 +70,16 @@ class Receiver:
 
 
 @contextmanager
-def receiver(port: int = 0) -> Iterator[Receiver]:
-    """A receiver on `port` (0: a free one), gone afterwards."""
+def receiver(port: int = 0, path: Path | None = None) -> Iterator[Receiver]:
+    """A receiver on `port` (0: a free one), or on the Unix socket at `path`; gone
+    afterwards.
+    """
 
     connections: list[socket.socket] = []
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
+        disable_nagle_algorithm = path is None
 
         def setup(self) -> None:
             super().setup()
@@ -131,8 +134,18 @@ def receiver(port: int = 0) -> Iterator[Receiver]:
         def handle_error(self, *_: Any) -> None:
             """Nothing: senders are killed while they are answered."""
 
-    server = Server(("127.0.0.1", port), Handler)
-    made = Receiver(server.server_address[1])
+    class LocalServer(Server):
+        address_family = socket.AF_UNIX
+
+        def server_bind(self) -> None:
+            self.socket.bind(self.server_address)
+
+    if path:
+        server = LocalServer(str(path), Handler)
+        made = Receiver(0)
+    else:
+        server = Server(("127.0.0.1", port), Handler)
+        made = Receiver(server.server_address[1])
     thread = threading.Thread(
         target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
     )

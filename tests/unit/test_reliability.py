@@ -1,4 +1,6 @@
-"""Each fault of docs/reliability.md names its test, and pytest would run that test."""
+"""Each fault of docs/reliability.md names its test, and pytest would run that test, as
+well as those that the pages on security name.
+"""
 
 import re
 from collections.abc import Iterator
@@ -10,10 +12,18 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reliability.md").read_text()
 ROWS = [
     row
-    for row in PAGE.splitlines()
+    for row in PAGE.partition("## Simulated storms")[0].splitlines()
     if row.startswith("| ") and not row.startswith("| fault")
 ]
-NAMED = sorted(set(re.findall(r"`(tests/[^`\s]+\.py(?:::[^`]+)?)`", PAGE)))
+NAMED = sorted(
+    {
+        name
+        for page in ("reliability", "security", "asvs")
+        for name in re.findall(
+            r"`(tests/[^`\s]+\.py(?:::[^`]+)?)`", (ROOT / f"docs/{page}.md").read_text()
+        )
+    }
+)
 
 
 class Collection:
@@ -28,7 +38,7 @@ class Collection:
 
 @pytest.fixture(scope="module")
 def collected() -> Iterator[dict[str, list[pytest.Item]]]:
-    """The tests that pytest finds for each name of the page: in a file, of a function,
+    """The tests that pytest finds for each name of the pages: in a file, of a function,
     or with certain parameters. In this process, which has most of them already.
     """
     files = sorted({name.partition("::")[0] for name in NAMED})

@@ -11,6 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,9 @@ class AttemptJournal:
         resume = f"{self._private_root}/{attempt_id}/resume"
         if os.path.exists(resume):  # noqa: PTH110
             shutil.rmtree(resume, ignore_errors=True)
+        # Its folder is as old as its end, however long it ran.
+        with suppress(OSError):
+            os.utime(f"{self._private_root}/{attempt_id}")
 
     def discard(self, attempt_ids: Iterable[str]) -> None:
         """Delete the logs and own folders of attempts that have no record."""

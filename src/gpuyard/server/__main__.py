@@ -54,6 +54,7 @@ from gpuyard.resource_manager.manager import ResourceManager
 from gpuyard.server.app import make_app
 from gpuyard.server.app_state import AppState
 from gpuyard.server.auth import ensure_token
+from gpuyard.server.backups import sweep_downloads
 from gpuyard.server.connections import Connection, Connections
 from gpuyard.server.election import Election
 from gpuyard.server.stream import EventStream
@@ -113,6 +114,7 @@ def _run(home: Home, inherited: list[int] | None) -> None:
         ledger = _open_patiently(home, settings)
     else:
         lock = lock_ledger(home.lock)
+        sweep_downloads(home)
         listener = _listen(settings)
         own = listening_socket(home.server_socket, _BACKLOG)
         ledger = Ledger.open(find_database(home, settings.ledger.url))

@@ -1,6 +1,7 @@
 """Backups of the ledger on a schedule; `[backup]` says how often, how many, where."""
 
 import asyncio
+import shutil
 import time
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from gpuyard.ledger.transfer import backup
 # needs no backup.
 _FIRST_S = 60.0
 _LOOK_S = 60.0
+# How the folders begin in which backups wait to be sent to clients.
+DOWNLOADS = ".backup-download-"
 log = structlog.get_logger(__name__)
 
 
@@ -69,3 +72,9 @@ class Backups:
         """Delete what a server that was killed has left half-written."""
         for leaving in self.folder.glob("ledger-*.db.partial*"):
             leaving.unlink()
+
+
+def sweep_downloads(home: Home) -> None:
+    """Delete the backups that a server that was killed was sending to clients."""
+    for folder in home.root.glob(f"{DOWNLOADS}*"):
+        shutil.rmtree(folder, ignore_errors=True)

@@ -32,7 +32,7 @@ async def no_news(timeout_s: float) -> None:
     await asyncio.sleep(0.01)
 
 
-class Yard:
+class System:
     """A controller on a real ledger, whose agents connect to a socket."""
 
     def __init__(self, folder: Path) -> None:
@@ -85,11 +85,11 @@ async def attempts_of(peer: Peer) -> list[str]:
     return found
 
 
-async def attack(yard: Yard, seed: int) -> None:
-    victim = await yard.door.dial()
+async def attack(system: System, seed: int) -> None:
+    victim = await system.door.dial()
     await victim.join(hello("node_bad", cpus=JOBS))
     spec = {"command": ["true"], "resources": {"cpus": 1}, "priority": 1}
-    await yard.controller.requests.submit([spec] * JOBS)
+    await system.controller.requests.submit([spec] * JOBS)
     known = await attempts_of(victim)
     victim.writer.close()
     given_values = {
@@ -102,29 +102,29 @@ async def attack(yard: Yard, seed: int) -> None:
     peer = None
     for _ in range(MESSAGES):
         if peer is None or peer.writer.is_closing():
-            peer = await yard.door.dial()
+            peer = await system.door.dial()
             peer.send(hello("node_bad", cpus=JOBS))
         peer.writer.write(fuzzer.frame(KINDS))
         # Answers are not read, as by an agent that has died.
         await asyncio.sleep(0)
         if peer._reader.at_eof():
             peer.writer.close()
-    yard.door.hang_up()
+    system.door.hang_up()
 
 
 async def scenario(seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder, capture_logs() as logged:
-        yard = Yard(Path(folder))
-        await yard.open()
-        await attack(yard, seed)
-        await eventually(lambda: not yard.provider._serving, "all links to end")
-        honest = await yard.door.joined(hello("node_good", cpus=64))
-        await yard.run_one(honest)
-        await yard.controller.core.committed()
+        system = System(Path(folder))
+        await system.open()
+        await attack(system, seed)
+        await eventually(lambda: not system.provider._serving, "all links to end")
+        honest = await system.door.joined(hello("node_good", cpus=64))
+        await system.run_one(honest)
+        await system.controller.core.committed()
         names = [task.get_name() for task in asyncio.all_tasks()]
         assert names.count("agent-link") == 1
         assert names.count("forward-reports") == 1
-        await yard.close()
+        await system.close()
     errors = [entry for entry in logged if entry["log_level"] in ("error", "critical")]
     assert errors == []
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 import psycopg
 import pytest
 import sqlalchemy as sa
+from structlog.testing import capture_logs
 
 from gpuyard.domain.errors import FencedError, LedgerError, LedgerUnreachableError
 from gpuyard.ledger.lease import Lease, Member
@@ -41,6 +42,21 @@ async def put(writer: Writer, number: int) -> None:
 
 def numbers(ledger: Ledger) -> list[int]:
     return [row["info"]["number"] for row in ledger.queries.events_after(0, 10_000)]
+
+
+def test_commits_are_durable_even_where_the_database_is_told_otherwise(
+    place: str,
+) -> None:
+    with psycopg.connect(place, autocommit=True) as connection:
+        name = connection.info.dbname
+        connection.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
+    with capture_logs() as logged:
+        ledger = Ledger.open(place)
+    with ledger.engine.connect() as connection:
+        shown = connection.execute(sa.text("SHOW synchronous_commit")).scalar()
+    ledger.close()
+    assert shown == "on"
+    assert any("synchronous_commit=off" in entry["event"] for entry in logged)
 
 
 async def test_a_connection_that_is_cut_is_made_anew(

@@ -13,7 +13,8 @@ from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.ledger.apply import apply
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.replay import check
-from gpuyard.ledger.tables import STATE_TABLES, batches, snapshots, specs
+from gpuyard.ledger.row_images import read_images
+from gpuyard.ledger.tables import STATE_TABLES, batches, specs
 
 ENVIRONMENT = {"HF_TOKEN": "planted-value", "EPOCHS": "3"}
 
@@ -43,9 +44,10 @@ def _environments(ledger: Ledger) -> dict[str, Any]:
 
 
 def _prune(engine: sa.Engine) -> None:
-    """As `ledger/prune.py`, with the columns of that time."""
+    """As gpuyard did at that time: a snapshot of each whole table."""
     metadata = sa.MetaData()
     metadata.reflect(engine)
+    snapshots = metadata.tables["snapshots"]
     with engine.begin() as tx:
         for name in STATE_TABLES:
             table = metadata.tables[name.value]
@@ -75,6 +77,8 @@ def test_values_of_keys_are_removed_from_what_is_over(
         )
         old = Ledger.open(place)
     with old.engine.begin() as tx:
+        # What writes today asks it; the migration makes one that stays.
+        tx.execute(sa.text("CREATE TEMPORARY TABLE pruned (seq INTEGER)"))
         over = [_submitted("job_1", "failed"), _batch("batch_1", "completed")]
         apply(tx, [*over, _submitted("job_2", "running")])
     if pruned:
@@ -90,10 +94,10 @@ def test_values_of_keys_are_removed_from_what_is_over(
     report = check(ledger.engine)
     assert report.ok, report.differences
     with ledger.engine.connect() as connection:
-        bodies = connection.execute(sa.select(snapshots.c.body)).scalars().all()
+        images = list(read_images(connection))
     ledger.close()
     if isinstance(place, Path):
         # One of the live job's row, and one of its event.
         assert place.read_bytes().count(b"planted-value") == 2
-    in_snapshots = b"".join(map(zlib.decompress, bodies)).count(b"planted-value")
-    assert in_snapshots == int(pruned)
+    # The live job needs its own.
+    assert str(images).count("planted-value") == int(pruned)

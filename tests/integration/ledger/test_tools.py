@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from alembic import command
-from alembic.config import Config
 
 from gpuyard.domain.errors import DiskFullError, InvalidInputError, RefusedError
 from gpuyard.domain.events import Change, Event, EventKind, Table
@@ -257,17 +256,15 @@ def test_a_restore_that_was_killed_is_finished_at_the_next_opening(tmp_path: Pat
     assert kept_log.read_bytes() == b"of the former ledger"
 
 
-def test_a_ledger_is_saved_before_it_is_migrated(tmp_path: Path):
+def test_a_ledger_is_saved_before_it_is_migrated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "ledger.db"
-    made = Ledger.open(path)
-    with made.engine.begin() as connection:
-        config = Config()
-        folder = Path(migrate.__file__).with_name("migrations")
-        config.set_main_option("script_location", str(folder))
-        config.attributes["connection"] = connection
-        command.downgrade(config, "-1")
-    made.close()
     former = f"{int(migrate.HEAD) - 1:04}"
+    real = command.upgrade
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "upgrade", lambda config, _head: real(config, former))
+        Ledger.open(path).close()
     partial = tmp_path / f"ledger.db.schema-{former}.partial"
     partial.write_bytes(b"left by a server that was killed")
     Ledger.open(path).close()

@@ -9,7 +9,7 @@ from pathlib import Path
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import BackupSettings
 from gpuyard.ledger.ledger import Ledger
-from gpuyard.server.backups import Backups
+from gpuyard.server.backups import DOWNLOADS, Backups, sweep_downloads
 
 
 def test_the_newest_backups_stay_and_no_leavings(tmp_path: Path) -> None:
@@ -47,3 +47,12 @@ def test_a_backup_that_fails_is_due_again(tmp_path: Path) -> None:
     in_the_way.unlink()
     assert backups.make_if_due()
     ledger.close()
+
+
+def test_a_download_that_a_killed_server_left_is_deleted(tmp_path: Path) -> None:
+    left = tmp_path / f"{DOWNLOADS}x" / "ledger.db"
+    left.parent.mkdir()
+    left.touch()
+    (tmp_path / "backup-of-mine").mkdir()
+    sweep_downloads(Home(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["backup-of-mine"]

@@ -24,8 +24,8 @@ class Faults:
         self._file.write_bytes(bytes(16))
         self.environment = {
             "LD_PRELOAD": str(library),
-            "GPUYARD_FAULTS": str(self._file),
-            "GPUYARD_SYNCS": str(self._syncs),
+            "TEST_FAULTS": str(self._file),
+            "TEST_SYNCS": str(self._syncs),
         }
 
     def synced(self) -> list[str]:

@@ -1,9 +1,9 @@
 /* Faults of the machine for one process tree, by LD_PRELOAD: syncs that fail, a wall clock that is off.
  *
- * $GPUYARD_FAULTS names a file of 16 bytes that every process maps, so that a change is felt at once:
+ * $TEST_FAULTS names a file of 16 bytes that every process maps, so that a change is felt at once:
  * int64 the errno that each sync fails with (0: none), int64 the nanoseconds that the wall clock is off.
  *
- * $GPUYARD_SYNCS names a file to which each sync and each rename appends a line, when it has succeeded. */
+ * $TEST_SYNCS names a file to which each sync and each rename appends a line, when it has succeeded. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -19,7 +19,7 @@
 static volatile int64_t *faults;
 
 __attribute__((constructor)) static void map_faults(void) {
-    const char *path = getenv("GPUYARD_FAULTS");
+    const char *path = getenv("TEST_FAULTS");
     int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     if (file < 0) return;
     void *where = mmap(NULL, 16, PROT_READ, MAP_SHARED, file, 0);
@@ -34,7 +34,7 @@ static int sync_fails(void) {
 }
 
 static void note(const char *what, const char *path) {
-    const char *record = getenv("GPUYARD_SYNCS");
+    const char *record = getenv("TEST_SYNCS");
     int file = record ? open(record, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600) : -1;
     if (file < 0) return;
     dprintf(file, "%s %s\n", what, path);

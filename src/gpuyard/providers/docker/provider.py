@@ -226,7 +226,10 @@ class DockerProvider(QueueProvider):
             return result
         if container.status == "created" and not state["Error"]:
             return replace(result, status=JobStatus.PENDING, started_at=None)
-        ended_at = instant(state["FinishedAt"]) or started_at or time.time()
+        ended_at = instant(state["FinishedAt"]) or time.time()
+        if started_at:
+            # The host's clock may have been put back meanwhile.
+            ended_at = max(ended_at, started_at)
         exit_code = int(state["ExitCode"])
         return self._ended(
             replace(result, exit_code=exit_code, completed_at=ended_at), state

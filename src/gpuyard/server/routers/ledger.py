@@ -13,6 +13,7 @@ from starlette.background import BackgroundTask
 from gpuyard.ledger.replay import check
 from gpuyard.ledger.transfer import backup
 from gpuyard.server.app_state import TheAppState
+from gpuyard.server.backups import DOWNLOADS
 from gpuyard.server.openapi import text
 
 _PRUNE_WAIT_S = 10.0
@@ -55,7 +56,7 @@ async def back_up(app_state: TheAppState) -> FileResponse:
 
     Commits go on meanwhile.
     """
-    folder = tempfile.TemporaryDirectory(prefix="backup-", dir=app_state.home.root)
+    folder = tempfile.TemporaryDirectory(prefix=DOWNLOADS, dir=app_state.home.root)
     file = Path(folder.name) / "ledger.db"
     try:
         await asyncio.to_thread(backup, app_state.controller.core.ledger.engine, file)
