@@ -278,12 +278,14 @@ class WorkspaceSettings(SettingsSection):
 class SecretSettings(SettingsSection):
     """Where the values of jobs' secrets come from (see the guide on secrets): the store
     in the folder `path` (unset, in the home; several servers need one that they share),
-    these variables of the server (`environment`), and `command`, in which `{name}`
-    stands for the secret. It gets `command_environment` in addition to what jobs get.
+    these variables of the server (`environment`), the files in `folder` (such as a
+    mounted Secret of Kubernetes), and `command`, in which `{name}` stands for the
+    secret. It gets `command_environment` in addition to what jobs get.
     """
 
     path: Annotated[Path | None, AfterValidator(_absolute)] = None
     environment: tuple[Annotated[str, AfterValidator(secret_name)], ...] = ()
+    folder: Annotated[Path | None, AfterValidator(_absolute)] = None
     command: tuple[str, ...] = ()
     command_timeout_s: Period = 10.0
     command_environment: tuple[str, ...] = ()

@@ -4,9 +4,7 @@ from pydantic import BaseModel
 
 
 class SecretFacts(BaseModel):
-    """A secret. `source` is `store`, `environment` or `kubernetes`; times are UTC
-    seconds.
-    """
+    """A secret. `source` is `store`, `environment` or `folder`; times are UTC seconds."""
 
     name: str
     source: str

@@ -20,11 +20,16 @@ def secret_name(text: str) -> str:
     """`text`, if it can be the name of a secret; else ValueError, without the text: it
     may be a value in the wrong place.
     """
-    if not _NAME.fullmatch(text):
+    if not is_secret_name(text):
         raise ValueError(
             "is not the name of a secret; use up to 128 letters, digits, _, . and -"
         )
     return text
+
+
+def is_secret_name(text: str) -> bool:
+    """Whether `text` can be the name of a secret."""
+    return _NAME.fullmatch(text) is not None
 
 
 def looks_like_key(name: str) -> bool:

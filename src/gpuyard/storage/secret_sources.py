@@ -1,5 +1,6 @@
-"""Where the values of secrets come from: the store, named variables of the server, and
-a command that asks another vault. Values are read when a job starts, and kept nowhere.
+"""Where the values of secrets come from: the store, named variables of the server,
+files in a folder, and a command that asks another vault. Values are read when a job
+starts, and kept nowhere.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from gpuyard.config.private_environment import public_environment
 from gpuyard.config.settings import SecretSettings
 from gpuyard.domain.errors import GpuyardError
 from gpuyard.domain.secret_facts import SecretFacts
+from gpuyard.domain.secret_names import is_secret_name
 from gpuyard.storage.secret_store import SecretStore
 
 MAX_VALUE_BYTES = 64_000
@@ -48,22 +50,27 @@ class SecretSources:
         """The secrets whose names are known, by name; never their values."""
         used = self._times_of_use()
         set_at = self.store.times()
-        variables = [name for name in self._settings.environment if name not in set_at]
-        stored = [
-            SecretFacts(name=name, source="store", set_at=at, used_at=used.get(name))
-            for name, at in set_at.items()
+        # The first source that has a name gives its value.
+        sources = dict.fromkeys(self._file_names(), "folder")
+        sources |= dict.fromkeys(self._settings.environment, "environment")
+        sources |= dict.fromkeys(set_at, "store")
+        return [
+            SecretFacts(
+                name=name,
+                source=source,
+                set_at=set_at.get(name),
+                used_at=used.get(name),
+            )
+            for name, source in sorted(sources.items())
         ]
-        given = [
-            SecretFacts(name=name, source="environment", used_at=used.get(name))
-            for name in variables
-        ]
-        return sorted([*stored, *given], key=lambda facts: facts.name)
 
     async def value(self, name: str) -> str:
         """The value. SecretMissingError, SecretUnavailableError, RefusedError."""
         found = self.store.get(name)
         if found is None and name in self._settings.environment:
             found = os.environ.get(name)
+        if found is None and self._settings.folder:
+            found = await asyncio.to_thread(_read, self._settings.folder / name)
         if found is None and self._settings.command:
             found = await self._ask(name)
         if found is None:
@@ -92,6 +99,14 @@ class SecretSources:
                 self._used = msgspec.json.decode(content, type=dict[str, float])
         return self._used
 
+    def _file_names(self) -> list[str]:
+        folder = self._settings.folder
+        try:
+            files = list(folder.iterdir()) if folder else []
+        except OSError:
+            return []
+        return [file.name for file in files if is_secret_name(file.name)]
+
     async def _ask(self, name: str) -> str | None:
         """What the command prints for a secret; None if it ends with another code than
         0.
@@ -111,7 +126,7 @@ class SecretSources:
             ) from None
         if code:
             return None
-        return _checked(name, output)
+        return _checked("secrets.command", name, output)
 
     def _environment(self) -> dict[str, str]:
         wanted = self._settings.command_environment
@@ -143,17 +158,31 @@ async def _run(
             process.kill()
 
 
-def _checked(name: str, output: bytes) -> str:
-    """What a command printed, without the end of its line."""
+def _read(file: Path) -> str | None:
+    """The content of a file; None if there is no such file."""
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(MAX_VALUE_BYTES + 2)
+    except (FileNotFoundError, IsADirectoryError):
+        return None
+    except OSError as error:
+        raise SecretUnavailableError(
+            f"secrets.folder: {file} cannot be read: {error.strerror}."
+        ) from None
+    return _checked("secrets.folder", file.name, content)
+
+
+def _checked(source: str, name: str, output: bytes) -> str:
+    """What a source gave, without the end of its line."""
     value = output.removesuffix(b"\n")
     if b"\0" in value or len(value) > MAX_VALUE_BYTES or not value:
         raise SecretUnavailableError(
-            f"secrets.command gave no usable value for {name!r}: it must be text of 1"
+            f"{source} gave no usable value for {name!r}: it must be text of 1"
             f" to {MAX_VALUE_BYTES} bytes."
         )
     try:
         return value.decode()
     except UnicodeDecodeError:
         raise SecretUnavailableError(
-            f"secrets.command gave no UTF-8 text for {name!r}."
+            f"{source} gave no UTF-8 text for {name!r}."
         ) from None

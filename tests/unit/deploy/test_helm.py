@@ -200,10 +200,12 @@ def test_containers_have_no_rights_and_write_to_volumes_only(values: Values) -> 
 
 
 def test_with_a_name_for_it_the_servers_speak_tls_among_themselves() -> None:
-    inside: Values = {"tls": {"existingSecret": "instance-tls", "name": "yard.example"}}
+    inside: Values = {
+        "tls": {"existingSecret": "instance-tls", "name": "gpuyard.example"}
+    }
     environment = environment_of(inside)
     assert environment["GPUYARD_SERVER__URL"] == "https://$(POD_IP):8443"
-    assert environment["GPUYARD_SERVER__TLS_NAME"] == "yard.example"
+    assert environment["GPUYARD_SERVER__TLS_NAME"] == "gpuyard.example"
     mounts = pod_of(inside)["containers"][0]["volumeMounts"]
     assert environment["GPUYARD_SERVER__CA_FILE"] in [
         one["mountPath"] for one in mounts
@@ -356,3 +358,14 @@ def test_values_that_cannot_be_meant_are_refused_by_name(
     with pytest.raises(ChartError) as caught:
         render(values)
     assert fault in str(caught.value)
+
+
+def test_a_secret_for_jobs_is_a_folder_of_the_server() -> None:
+    given: Values = {"jobSecrets": "keys-of-jobs"}
+    pod = pod_of(given)
+    (volume,) = (one for one in pod["volumes"] if one["name"] == "job-secrets")
+    assert volume["secret"] == {"secretName": "keys-of-jobs"}
+    mounts = pod["containers"][0]["volumeMounts"]
+    (mount,) = (one for one in mounts if one["name"] == "job-secrets")
+    folder = environment_of(given)["GPUYARD_SECRETS__FOLDER"]
+    assert (mount["mountPath"], mount["readOnly"]) == (folder, True)

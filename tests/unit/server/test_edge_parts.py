@@ -52,12 +52,12 @@ class Clock:
         "LOCALHOST.",
         "app.localhost",
         "gpuyard",
-        "yard.example.org",
+        "gpuyard.example.org",
         "Own.Example.org:443",
     ],
 )
 def test_own_names_are_admitted(host: str) -> None:
-    names = HostNames(["yard.example.org"], ["https://own.example.org"])
+    names = HostNames(["gpuyard.example.org"], ["https://own.example.org"])
     names.check(host.encode())
     names.check(host.encode())
 
@@ -67,7 +67,7 @@ def test_own_names_are_admitted(host: str) -> None:
     [
         "",
         "evil.example",
-        "yard.example.org.evil.example",
+        "gpuyard.example.org.evil.example",
         "127.0.0.1.evil.example",
         "evil.example:8400",
         "[evil.example]:80",
@@ -75,7 +75,7 @@ def test_own_names_are_admitted(host: str) -> None:
     ],
 )
 def test_other_names_are_refused(host: str) -> None:
-    names = HostNames(["yard.example.org"], ["http://127.0.0.1:8400"])
+    names = HostNames(["gpuyard.example.org"], ["http://127.0.0.1:8400"])
     for _ in range(2):
         with pytest.raises(WrongHostError):
             names.check(host.encode("latin-1"))
