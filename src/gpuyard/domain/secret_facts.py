@@ -4,7 +4,9 @@ from pydantic import BaseModel
 
 
 class SecretFacts(BaseModel):
-    """A secret. `source` is `store`, `environment` or `folder`; times are UTC seconds."""
+    """A secret. `source` is `store`, `environment` or `folder`. Times are UTC
+    seconds.
+    """
 
     name: str
     source: str
