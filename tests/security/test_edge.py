@@ -23,13 +23,14 @@ from tests.support.web import check_problem, http
 
 __all__ = ["browser"]
 
-HEADERS = (
-    "content-security-policy",
-    "x-content-type-options",
-    "x-frame-options",
-    "referrer-policy",
-    "cross-origin-resource-policy",
-)
+HEADERS = {
+    "cache-control": "no-store",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
 SLOW_S = 1.0
 NEW_CONNECTIONS = 20
 REQUESTS = 25
@@ -266,12 +267,14 @@ def test_every_answer_has_the_headers(shared_instance: TestInstance) -> None:
             web.get("/api/v1/jobs", headers={"Authorization": ""}),
         ]
     for answer in answers:
-        missing = [name for name in HEADERS if name not in answer.headers]
-        assert not missing, f"{answer.url} lacks {missing}"
-        assert answer.headers["cache-control"] == "no-store"
-        assert answer.headers.get_list("x-content-type-options") == ["nosniff"]
-    garbage = raw(shared_instance, b"NO HTTP AT ALL\r\n\r\n").lower()
-    assert all(name.encode() in garbage for name in HEADERS)
+        found = {name: answer.headers.get_list(name) for name in HEADERS}
+        assert found == {name: [value] for name, value in HEADERS.items()}, answer.url
+        policy = answer.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none';"), answer.url
+        assert "frame-ancestors 'none'" in policy, answer.url
+        assert "script" not in policy, answer.url
+    garbage = raw(shared_instance, b"NO HTTP AT ALL\r\n\r\n").decode()
+    assert all(f"{name}: {value}" in garbage for name, value in HEADERS.items())
 
 
 def test_the_page_of_calls_needs_nothing_else(
@@ -308,6 +311,7 @@ def test_who_was_refused_and_who_changed_what_is_kept(instance: TestInstance) ->
         web.post("/api/v1/jobs/one/cancel")
         web.post("/api/v1/models/nothing/pin")
         web.post(f"/api/v1/gpus/{token}/drain")
+        web.put("/api/v1/trust/x", json={"reason": "x" * 2_000_000})
     with http(instance, headers={"Authorization": "Bearer wrong"}) as web:
         web.post("/api/v1/server/stop")
     program = (
@@ -327,10 +331,12 @@ def test_who_was_refused_and_who_changed_what_is_kept(instance: TestInstance) ->
     ]
     refused = [line for line in lines if line["event"] == "refused"]
     assert [line["what"] for line in refused] == [
+        "PUT /api/v1/trust/x",
         "POST /api/v1/server/stop",
         "GET /api/v1/jobs",
     ]
-    assert (refused[1]["who"], refused[1]["outcome"]) == (USER, "unauthorized")
+    assert refused[0]["outcome"] == "too_large"
+    assert (refused[2]["who"], refused[2]["outcome"]) == (USER, "unauthorized")
     assert [line["event"] for line in lines].count("admitted") == 1
     file = instance.home.audit_log
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

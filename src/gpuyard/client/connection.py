@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpuyard.config.locks import is_locked
 from gpuyard.config.paths import Home
 from gpuyard.config.private_environment import handing_over
+from gpuyard.config.rotation import open_log
 from gpuyard.domain.errors import UnreachableError
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def start_server(home: Home) -> Address:
     log = home.logs / "server.log"
     try:
         home.create()
-        with log.open("ab") as output, handing_over() as (environment, files):
+        with open_log(log) as output, handing_over() as (environment, files):
             said = output.tell()
             # Its announcement is a file: one left by a server that was killed must not
             # be mistaken for it.

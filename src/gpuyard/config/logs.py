@@ -36,6 +36,18 @@ class _Stderr(io.TextIOBase):
         return len(text)
 
 
+def _one_event(_logger: object, _method: str, text: str) -> str:
+    """Text from elsewhere neither begins an event of its own nor steers a terminal."""
+    lines = text.split("\n")
+    return "\n    ".join("".join(map(_visible, line)) for line in lines)
+
+
+def _visible(character: str) -> str:
+    if character.isprintable() or character == "\t":
+        return character
+    return character.encode("unicode_escape").decode()
+
+
 def configure_logging(path: Path | None = None) -> None:
     """Configure structlog for a process of gpuyard.
 
@@ -49,6 +61,7 @@ def configure_logging(path: Path | None = None) -> None:
             structlog.dev.ConsoleRenderer(
                 colors=False, exception_formatter=structlog.dev.plain_traceback
             ),
+            _one_event,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Stderr(log))),

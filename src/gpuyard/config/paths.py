@@ -5,6 +5,7 @@ Standard library only.
 
 import errno
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,15 +26,27 @@ class Home:
         return cls(path.expanduser().absolute())
 
     def create(self) -> None:
-        """Make the home, readable by its owner only: logs and the token are private.
+        """Make the home, readable by its owner only: logs and the token are private. In
+        one that exists already others lose the right to write.
 
-        PermissionError when the home belongs to another user.
+        PermissionError when the home belongs to another user or is like `/tmp`.
         """
-        for folder in (self.root, self.node, self.blobs, self.logs):
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._close()
+        for folder in (self.node, self.blobs, self.logs):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if self.root.stat().st_uid not in (os.getuid(), 0):
+
+    def _close(self) -> None:
+        status = self.root.stat()
+        if status.st_uid not in (os.getuid(), 0):
             fault = "belongs to another user, who could read and change everything"
             raise PermissionError(errno.EPERM, fault, str(self.root))
+        if status.st_mode & stat.S_ISVTX:
+            fault = "is a folder for all users (mode +t): name one of your own"
+            raise PermissionError(errno.EPERM, fault, str(self.root))
+        writable_by_others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if writable_by_others and status.st_uid == os.getuid():
+            self.root.chmod(status.st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
 
     @property
     def settings(self) -> Path:

@@ -14,12 +14,19 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 MAX_BYTES = 10_000_000
 KEPT = 3
 # A process that was stopped while it rotates may hold up a line only this long.
 _TRIES = 20
 _PAUSE_S = 0.01
+
+
+def open_log(path: Path) -> IO[bytes]:
+    """Open a log that a process appends to; only its owner may read it."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, 0o600), "ab")
 
 
 class RotatedLog:

@@ -20,6 +20,7 @@ from gpuyard.config.locks import is_locked
 from gpuyard.config.open_files import restore_files
 from gpuyard.config.paths import Home
 from gpuyard.config.private_environment import handing_over
+from gpuyard.config.rotation import open_log
 from gpuyard.config.sockets import listening_socket
 from gpuyard.domain import wire
 from gpuyard.domain.errors import InvalidInputError
@@ -112,7 +113,7 @@ def start_keeper(home: Home) -> None:
     ]
     with (
         handing_over() as (environment, files),
-        (home.logs / "node.log").open("ab") as output,
+        open_log(home.logs / "node.log") as output,
     ):
         keeper = subprocess.Popen(
             command,

@@ -70,7 +70,7 @@ class AuditLog:
         self._count(AuditEvent.ADMITTED, caller, "", "token")
 
     def refused(self, caller: Caller, what: str, why: str) -> None:
-        """A client did not show the token: `why` is the code of the error."""
+        """A request was refused at the edge: `why` is the code of the error."""
         self._count(AuditEvent.REFUSED, caller, what, why)
 
     def act(self, caller: Caller, what: str, outcome: str) -> None:

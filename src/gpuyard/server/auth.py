@@ -8,6 +8,10 @@ from typing import Annotated
 from fastapi import Depends
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from gpuyard.domain.errors import InvalidInputError
+
+_SHORTEST = 16
+
 _bearer = HTTPBearer(
     auto_error=False,
     description="The token in `$GPUYARD_HOME/token`, or `$GPUYARD_TOKEN`.",
@@ -18,11 +22,12 @@ Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 def ensure_token(path: Path) -> str:
     """The token in `path`, made with mode 0600 if there is none.
 
-    `$GPUYARD_TOKEN` wins.
+    `$GPUYARD_TOKEN` wins. InvalidInputError when it is too short.
     """
-    kept = os.environ.get("GPUYARD_TOKEN") or (
-        path.read_text().strip() if path.exists() else ""
-    )
+    given = os.environ.get("GPUYARD_TOKEN", "")
+    if given:
+        return _long_enough(given)
+    kept = path.read_text().strip() if path.exists() else ""
     if kept:
         return kept
     token = secrets.token_urlsafe(32)
@@ -33,6 +38,16 @@ def ensure_token(path: Path) -> str:
     ) as file:
         file.write(token + "\n")
     partial.rename(path)
+    return token
+
+
+def _long_enough(token: str) -> str:
+    if len(token) < _SHORTEST:
+        raise InvalidInputError.of(
+            "GPUYARD_TOKEN",
+            f"has {len(token)} characters, so it can be guessed",
+            f"use at least {_SHORTEST}, such as those of `openssl rand -base64 32`",
+        )
     return token
 
 

@@ -92,6 +92,7 @@ class Edge:
         try:
             body = self._bodies.of(scope, headers, receive)
         except RequestRefusedError as error:
+            self._audit.refused(caller, _what(scope), error.code)
             await _refuse(error, scope, receive, send)
             return
         answer = _Answer(scope, body, receive, send)
@@ -100,6 +101,8 @@ class Edge:
         finally:
             if body:
                 body.close()
+                if body.fault:
+                    self._audit.refused(caller, _what(scope), body.fault.code)
             self._note_act(scope, caller, answer.status)
 
     async def _authenticate(
