@@ -9,7 +9,7 @@ import logging
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -36,9 +36,9 @@ class _Stderr(io.TextIOBase):
         return len(text)
 
 
-def _one_event(_logger: object, _method: str, text: str) -> str:
+def _one_event(_logger: object, _method: str, text: Any) -> str:
     """Text from elsewhere neither begins an event of its own nor steers a terminal."""
-    lines = text.split("\n")
+    lines: list[str] = text.split("\n")
     return "\n    ".join("".join(map(_visible, line)) for line in lines)
 
 
