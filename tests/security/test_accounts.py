@@ -374,6 +374,34 @@ def test_a_process_that_claims_an_attempt_of_others_is_not_taken_for_it(
     assert node.ended(victim).signal == signal.SIGKILL
 
 
+def test_a_process_of_others_holds_up_no_checkpoint(
+    pair: NodeOfTwo, shared: Path
+) -> None:
+    """A file that a process of the job writes is not complete; who may say so?"""
+    saving = """
+        import os, time
+        open("m.pt", "w").write("weights")
+        os.chmod("m.pt", 0o666)
+        print("ready", flush=True)
+        while not os.path.exists("go"):
+            time.sleep(0.05)
+    """
+    checkpoint = CheckpointSpec(path="*.pt")
+    victim = pair.start("bob", saving, workdir=str(shared), checkpoint=checkpoint)
+    pair.node.says(victim, "ready")
+    writing = "exec 9>>m.pt; echo writes; exec sleep 600"
+    claim = f"""
+        import os, sys
+        variables = {{"GPUYARD_ATTEMPT_ID": sys.argv[1], "PATH": "/usr/bin:/bin"}}
+        os.execve("/bin/sh", ["sh", "-c", {writing!r}], variables)
+    """
+    attacker = pair.start("ann", claim, victim, workdir=str(shared))
+    pair.node.says(attacker, "writes")
+    (shared / "go").touch()
+    assert pair.node.ended(victim).exit_code == 0
+    assert [item.path for item in pair.node.checkpoints(victim)] == ["m.pt"]
+
+
 def test_a_job_opens_its_own_gpu_only(
     people: tuple[Account, Account], fake_gpus: FakeGpus, shared: Path
 ) -> None:

@@ -11,6 +11,7 @@ LEAKY = """
 import os, pathlib, time
 print(os.environ["HF_TOKEN"], flush=True)
 print("GPUYARD_METRIC", '{"loss": 1, "note": "%s"}' % os.environ["HF_TOKEN"])
+pathlib.Path(os.environ["HF_TOKEN"] + ".pt").write_text("weights")
 pathlib.Path("printed").touch()
 while not pathlib.Path("go").exists():
     time.sleep(0.02)
@@ -24,7 +25,8 @@ def test_a_secret_is_nowhere_after_its_job() -> None:
         up(instance)
         instance.ok("secret", "set", "HF_TOKEN", input=f"{VALUE}\n")
         job_id = instance.ok(
-            "run", "-d", "--secret", "HF_TOKEN", "--", "python3", "-c", LEAKY
+            *("run", "-d", "--secret", "HF_TOKEN", "--checkpoint", "*.pt"),
+            *("--", "python3", "-c", LEAKY),
         ).strip()
         wait_until((instance.work / "printed").exists, what="the first output")
         first = instance.pid("agent")
@@ -40,6 +42,7 @@ def test_a_secret_is_nowhere_after_its_job() -> None:
         backup = instance.work / "backup.db"
         instance.ok("ledger", "backup", str(backup))
         shown = instance.ok("show", job_id, "--json") + instance.ok("events")
+        assert f"{stars}.pt" in instance.ok("checkpoints", job_id)
         assert VALUE not in output + while_running + shown
         assert VALUE.encode() not in backup.read_bytes()
         assert search_from_a_job(instance, [VALUE]) == []

@@ -171,7 +171,7 @@ class LogMirror:
                     continue
                 saved = wire.CheckpointSaved(
                     attempt.id,
-                    found.path,
+                    self._secrets.hide(attempt.id, found.path),
                     blob.sha256,
                     blob.size,
                     found.at,

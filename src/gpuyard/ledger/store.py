@@ -11,7 +11,7 @@ import structlog
 from sqlalchemy import event
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
-from gpuyard.config.locks import lock_exclusively
+from gpuyard.config.locks import lock_exclusively, open_lock
 from gpuyard.config.netfs import network_filesystem
 from gpuyard.domain.errors import LedgerError, LedgerLockedError, NetworkFilesystemError
 from gpuyard.ledger.faults import HOW_TO_RESTORE, ledger_error, patiently
@@ -154,7 +154,7 @@ def lock_ledger(path: Path) -> IO[str]:
     """Hold the server's lock file until the returned file is closed; LedgerLockedError
     names the holder.
     """
-    file = path.open("a+")
+    file = open_lock(path)
     try:
         lock_exclusively(file)
     except BlockingIOError:

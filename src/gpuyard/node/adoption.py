@@ -1,6 +1,7 @@
 """What a restarted agent finds out about an attempt that the previous agent began."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,7 +24,7 @@ def find_process(record: AttemptRecord, journal: AttemptJournal, exits: Path) ->
     read that id before, and wrote it into the exit record in `exits`.
     """
     attempt_id = record.start.attempt_id
-    pids = find_attempt(attempt_id, record.uid)
+    pids = find_attempt(attempt_id, _user_of(record))
     found = stat(pids[0]) if pids else None
     if found:
         record.pid, record.start_ticks = found.pid, found.start_ticks
@@ -79,10 +80,15 @@ def keeper_has_looked(folder: Path, since: float) -> bool:
         return False
 
 
+def _user_of(record: AttemptRecord) -> int:
+    """The user whom the attempt's program was started as."""
+    return os.getuid() if record.uid is None else record.uid
+
+
 def _exit_record_of(record: AttemptRecord, exits: Path) -> dict[str, Any] | None:
     for exit_record in _exit_records(exits):
         # Others could claim the id of the attempt, but not the account.
-        claimed = record.uid is not None and exit_record.get("uid") != record.uid
+        claimed = exit_record.get("uid", _user_of(record)) != _user_of(record)
         if exit_record["attempt"] == record.start.attempt_id and not claimed:
             return exit_record
     return None

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import IO
 
+from gpuyard.config.locks import open_lock
 from gpuyard.domain.ids import new_id
 
 
@@ -15,7 +16,7 @@ def lock_agent(path: Path) -> IO[str]:
     """Wait until no other agent of this home runs: two must never run the same
     attempts.
     """
-    file = path.open("a+")
+    file = open_lock(path)
     fcntl.flock(file, fcntl.LOCK_EX)
     file.truncate(0)
     file.write(str(os.getpid()))

@@ -8,7 +8,6 @@ is in the page cache. Only the last line can be torn by a kill; it is cut off.
 import errno
 import json
 import os
-import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -20,6 +19,7 @@ import msgspec
 import structlog
 
 from gpuyard.domain import wire
+from gpuyard.storage.untrusted import remove_tree
 
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 log = structlog.get_logger(__name__)
@@ -135,7 +135,7 @@ class AttemptJournal:
         self.forget_secrets(attempt_id)
         resume = f"{self._private_root}/{attempt_id}/resume"
         if os.path.exists(resume):  # noqa: PTH110
-            shutil.rmtree(resume, ignore_errors=True)
+            remove_tree(Path(resume))
         # Its folder is as old as its end, however long it ran.
         with suppress(OSError):
             os.utime(f"{self._private_root}/{attempt_id}")
@@ -145,7 +145,7 @@ class AttemptJournal:
         for attempt_id in attempt_ids:
             if not self._path(attempt_id).exists():
                 self.log_path(attempt_id).unlink(missing_ok=True)
-                shutil.rmtree(self.private(attempt_id), ignore_errors=True)
+                remove_tree(self.private(attempt_id))
 
     def settled_before(self, limit: float, *, folders: bool) -> list[str]:
         """The attempts without a record whose log, or own folder, was last changed

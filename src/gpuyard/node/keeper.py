@@ -52,6 +52,10 @@ _SILENT_CHECKS = 30
 _ORPHAN_TRIES = 10
 _ORPHAN_PAUSE_S = 0.002
 _ATTEMPT = b"GPUYARD_ATTEMPT_ID="
+# The kernel lets no program have a longer one. But a process may say that any part of
+# its memory is its environment.
+_MAX_ENVIRONMENT = 8 << 20
+_LONGEST_ID = 200
 _SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
 
 
@@ -335,15 +339,15 @@ class Keeper:
     def _identify(self, pid: int) -> bool:
         """Note the process's attempt; False while its environment does not show it."""
         try:
-            environment = Path(f"/proc/{pid}/environ").read_bytes()
+            with Path(f"/proc/{pid}/environ").open("rb") as file:
+                environment = b"\0" + file.read(_MAX_ENVIRONMENT)
         except OSError:
             return False
-        for entry in environment.split(b"\0"):
-            if entry.startswith(_ATTEMPT):
-                attempt = entry.removeprefix(_ATTEMPT)
-                self._orphans[pid] = attempt.decode(errors="replace")
-                return True
-        return False
+        _, found, rest = environment.partition(b"\0" + _ATTEMPT)
+        if found:
+            attempt, _, _ = rest.partition(b"\0")
+            self._orphans[pid] = attempt[:_LONGEST_ID].decode(errors="replace")
+        return bool(found)
 
     def _agent_ended(self, code: int | None, signum: int | None) -> None:
         how = f"signal {signum}" if code is None else f"exit code {code}"

@@ -87,7 +87,12 @@ class LogMask:
         pattern = re.compile(b"|".join(re.escape(value) for value in self._values))
         margin = len(self._values[0]) - 1
         with suppress(OSError), self._log.open("r+b", buffering=0) as log:
+            # A program that opens /dev/stdout anew may cut the log and begin again.
+            if os.fstat(log.fileno()).st_size < self._offset:
+                self._offset = 0
             while True:
+                # Without the holes; an OSError behind the last byte.
+                self._offset = os.lseek(log.fileno(), self._offset, os.SEEK_DATA)
                 data = os.pread(log.fileno(), _MASK_BYTES + margin, self._offset)
                 for match in pattern.finditer(data):
                     stars = b"*" * len(match.group())
@@ -95,6 +100,11 @@ class LogMask:
                 if len(data) <= margin:
                     return
                 self._offset += len(data) - margin
+
+    def hide_all(self) -> None:
+        """Hide the values wherever they are; the program has ended."""
+        self._offset = 0
+        self.hide_new()
 
 
 class RunningProgram:
@@ -354,7 +364,7 @@ def run(folder: Path) -> int:
     place = {"host": host, "gpus": [word for word in given.split(",") if word]}
     _write(folder / "started.json", dict(place, at=began))
     follow(job, checkpoints, folder, mask=mask)
-    mask.hide_new()
+    mask.hide_all()
     _write_exit(folder, began, job.stop_reason, exit_code=job.code, **place)
     return 0
 

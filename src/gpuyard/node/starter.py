@@ -3,7 +3,6 @@ resumes from, and launches it with its environment, limits and account.
 """
 
 import os
-import shutil
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -15,6 +14,7 @@ from gpuyard.node.journal import AttemptRecord
 from gpuyard.node.launcher import LaunchRequest, Process, ProcessLimits, spawn
 from gpuyard.node.separation import hand_over, make_closed, make_owned
 from gpuyard.node.watch import AgentContext
+from gpuyard.storage.untrusted import remove_tree
 
 
 class AttemptStarter:
@@ -71,7 +71,7 @@ class AttemptStarter:
         target = folder / (start.resume_name or "checkpoint")
         if self._account:
             # Nobody else can enter it until all of it belongs to the account.
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder)
             make_closed(folder)
         self._context.blobs.restore(
             start.resume_sha256, target, directory=start.resume_directory

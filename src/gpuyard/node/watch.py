@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from msgspec.structs import replace
 
 from gpuyard.config.settings import NodeSettings
 from gpuyard.domain import wire
@@ -71,8 +72,8 @@ class AttemptWatch:
         self._workdir = workdir
         self._id = record.start.attempt_id
         path = context.journal.log_path(self._id)
-        mask = Mask(record.start.secrets.values())
-        self.log = MaskedLog(path, mask) if mask else LogFile(path)
+        self._mask = Mask(record.start.secrets.values())
+        self.log = MaskedLog(path, self._mask) if self._mask else LogFile(path)
         self.output = OutputFollower(self._id, self.log)
         self._checkpoints: CheckpointWatcher | None = None
         self._over = asyncio.Event()
@@ -157,11 +158,15 @@ class AttemptWatch:
         while await self._pause(self._context.settings.progress_s):
             self.report_output(await asyncio.to_thread(self.output.read_progress))
             try:
+                if isinstance(self.log, MaskedLog):
+                    await asyncio.to_thread(self.log.overwrite)
                 if self.log.size() - self.log.start() > cap * 1.25:
                     await asyncio.to_thread(self.log.cap, cap)
             except OSError as error:
                 log.warning(
-                    "the log could not be capped", attempt=self._id, error=str(error)
+                    "the log could not be capped or masked",
+                    attempt=self._id,
+                    error=str(error),
                 )
 
     def report_output(self, seen: wire.ProgressSeen | None) -> None:
@@ -197,8 +202,10 @@ class AttemptWatch:
         """
         if self._checkpoints is None or not self._checkpoint_path:
             return
-        pids = partial(find_attempt, self._id)
+        pids = partial(find_attempt, self._id, self._record.uid)
         for item in await in_background(self._checkpoints.scan, pids, last=last):
-            self._record.checkpoints.append(item)
-            self._context.journal.note_checkpoint(item)
-            self._context.send(item)
+            # A secret may stand in the name of a file.
+            shown = replace(item, path=self._mask.hide_text(item.path))
+            self._record.checkpoints.append(shown)
+            self._context.journal.note_checkpoint(shown)
+            self._context.send(shown)

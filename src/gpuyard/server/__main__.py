@@ -60,6 +60,7 @@ from gpuyard.server.election import Election
 from gpuyard.server.stream import EventStream
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import open_store
+from gpuyard.storage.untrusted import write_beneath
 
 _DATABASE_AGAIN_S = 1.0
 _WRITE_BUFFER = 16 * 1024
@@ -341,9 +342,8 @@ def _announce(app_state: AppState, listener: socket.socket) -> None:
         "version": __version__,
         "socket": str(app_state.home.server_socket),
     }
-    temporary = app_state.home.server.with_suffix(".tmp")
-    temporary.write_text(json.dumps(body))
-    temporary.rename(app_state.home.server)
+    file = app_state.home.server
+    write_beneath(file.parent, file.name, json.dumps(body).encode())
     log.info("serving", **body)
 
 

@@ -4,7 +4,6 @@ content, and unpacks them.
 
 import os
 import secrets
-import shutil
 import stat
 import tarfile
 from collections.abc import Generator
@@ -14,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import IO
 
 from gpuyard.storage.streams import CHUNK
-from gpuyard.storage.untrusted import Entry, walk
+from gpuyard.storage.untrusted import Entry, remove_tree, walk
 
 # What tarfile raises beside its own errors, for example for a link to itself.
 _DAMAGES = (LookupError, ValueError, EOFError, ArithmeticError, RecursionError)
@@ -24,18 +23,18 @@ def pack(folder: int, target: IO[bytes], *, owner: int | None = None) -> list[st
     """Write an open folder to `target` with sorted names, and without owners or times;
     returns the paths that were left out.
 
-    Those are links that lead out of the folder, files of other users than `owner`, and
-    whatever is neither a file nor a folder. No link is followed, also if the folder's
-    owner changes it meanwhile.
+    Those are links that lead out of the folder, what belongs to other users than
+    `owner`, and whatever is neither a file nor a folder. No link is followed, also if
+    the folder's owner changes it meanwhile.
     """
     left_out: list[str] = []
     top = os.readlink(f"/proc/self/fd/{folder}")  # noqa: PTH115  (as text, as it is)
     with tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-        for entry in walk(folder):
+        for entry in walk(folder, owner=owner):
             is_foreign = owner is not None and entry.status.st_uid != owner
             is_odd = not (entry.is_folder or entry.is_file or entry.is_link)
             info = None if is_odd else _header(entry, top)
-            if info is None or (entry.is_file and is_foreign):
+            if info is None or is_foreign:
                 left_out.append(entry.path)
             elif entry.is_file:
                 with entry.open(owner) as file:
@@ -112,7 +111,7 @@ def replace(fresh: Path, target: Path) -> None:
 
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
+        remove_tree(path)
     else:
         with suppress(FileNotFoundError):
             path.unlink()

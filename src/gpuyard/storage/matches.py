@@ -76,6 +76,7 @@ class Matches:
         named: tuple[str, ...] = ()
         if linked_folders:
             named = tuple(takewhile(lambda step: not has_magic(step), steps[:-1]))
+        self._folder = folder
         self._top = folder.joinpath(*named)
         self._base = "".join(f"{step}/" for step in named)
         self._steps = steps[len(named) :]
@@ -111,11 +112,22 @@ class Matches:
             return []
         try:
             with folder_beneath(self._top) as top:
+                if self._leads_elsewhere(top):
+                    return []
                 found = set(_matching(top, self._steps, ""))
         except OSError:
             return []  # the job has not made that folder yet, or has removed it
         complete = (name for name in sorted(found) if not name.endswith(_UNFINISHED))
         return [f"{self._base}{name}" for name in complete]
+
+    def _leads_elsewhere(self, top: int) -> bool:
+        """Whether links of the job led to a folder of somebody else: what is there
+        could be closed to it.
+        """
+        if self._owner is None or os.fstat(top).st_uid == self._owner:
+            return False
+        opened = os.readlink(f"/proc/self/fd/{top}")  # noqa: PTH115  (as text, as it is)
+        return opened != os.fspath(self._folder.resolve() / self._base)
 
     def place(self, name: str) -> tuple[Path, str]:
         """The folder that a match lies below, through no link, and its path there."""
@@ -139,7 +151,7 @@ class Matches:
         if not entry.is_folder:
             return None
         with inside(entry) as folder:
-            found = [item for item in walk(folder) if item.is_file]
+            found = [item for item in walk(folder, owner=self._owner) if item.is_file]
         files = [item.status for item in found if self._is_own(item)]
         newest = max((file.st_mtime_ns for file in files), default=0)
         size = sum(file.st_size for file in files)

@@ -16,6 +16,7 @@ import stat
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path, PurePath
 from typing import IO, Any
 
@@ -209,18 +210,73 @@ def inside(entry: Entry) -> Generator[int]:
         os.close(descriptor)
 
 
-def walk(folder: int, base: str = "") -> Iterator[Entry]:
+def walk(folder: int, base: str = "", *, owner: int | None = None) -> Iterator[Entry]:
     """Everything below an open folder, a folder before its content. No link is
-    followed; UntrustedFileError when folders are nested too deeply.
+    followed, and no folder entered that belongs to somebody else than `owner`.
+    UntrustedFileError when folders are nested too deeply.
     """
     for entry in entries(folder, base):
         yield entry
-        if not entry.is_folder:
+        is_foreign = owner is not None and entry.status.st_uid != owner
+        if not entry.is_folder or is_foreign:
             continue
         if entry.path.count("/") >= MAX_DEPTH:
             raise UntrustedFileError(f"{entry.path[:80]}… is nested too deeply")
         with inside(entry) as inner:
-            yield from walk(inner, f"{entry.path}/")
+            yield from walk(inner, f"{entry.path}/", owner=owner)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with all that is in it, however deep; what cannot be removed
+    stays. Nothing happens if there is no such folder, or only a link to one.
+    """
+    try:
+        top = os.open(folder, _FOLDER)
+    except OSError:
+        return
+    try:
+        _empty(top)
+    finally:
+        os.close(top)
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _empty(top: int) -> None:
+    """Remove what is in an open folder.
+
+    The folders in a folder are moved to the top before it is removed: so no path gets
+    longer, and no descriptor stays open for each level.
+    """
+    mark = secrets.token_hex(8)
+    moved = count()
+    stuck: set[str] = set()
+    while names := set(os.listdir(top)) - stuck:
+        for name in names:
+            if _unlink(name, top):
+                continue
+            with suppress(OSError):
+                inner = os.open(name, _FOLDER, dir_fd=top)
+                try:
+                    for child in entries(inner):
+                        if not _unlink(child.name, inner):
+                            fresh = f".{mark}-{next(moved)}"
+                            os.rename(
+                                child.name, fresh, src_dir_fd=inner, dst_dir_fd=top
+                            )
+                finally:
+                    os.close(inner)
+            if not _unlink(name, top):
+                stuck.add(name)
+
+
+def _unlink(name: str, folder: int) -> bool:
+    """Remove a file, a link or an empty folder; False if that is not possible."""
+    for remove in (os.unlink, os.rmdir):
+        with suppress(OSError):
+            remove(name, dir_fd=folder)
+            return True
+    return False
 
 
 def _steps(name: str | PurePath) -> list[str]:

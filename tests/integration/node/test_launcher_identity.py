@@ -1,5 +1,7 @@
 """A process under another account: what it becomes, and what stops it before."""
 
+import ctypes
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -91,3 +93,25 @@ def test_a_program_that_only_root_may_run_names_the_account(start, account, home
     program.chmod(0o700)
     with pytest.raises(LaunchError, match=f"cannot be run by {account.name}"):
         start(str(program), workdir=home, identity=Identity(account))
+
+
+KEYRING = """
+import ctypes, sys
+libc = ctypes.CDLL(None, use_errno=True)
+key = libc.syscall(int(sys.argv[1]), 10, -3, b"user", b"gpuyard:root", 0)
+print("found" if key > 0 else ctypes.get_errno())
+"""
+
+
+def test_a_process_finds_no_key_of_roots_session(
+    start, ended, log, account, home
+) -> None:
+    call = {"x86_64": (248, 250), "aarch64": (217, 219)}[os.uname().machine]
+    add_key, keyctl = call
+    libc = ctypes.CDLL(None, use_errno=True)
+    session = -3
+    added = libc.syscall(add_key, b"user", b"gpuyard:root", b"secret", 6, session)
+    assert added > 0, os.strerror(ctypes.get_errno())
+    arguments = ("-c", KEYRING, str(keyctl))
+    ended(start(PYTHON, *arguments, workdir=home, identity=Identity(account)))
+    assert log.read_text() == f"{errno.ENOKEY}\n"

@@ -20,9 +20,11 @@ from gpuyard.storage.untrusted import (
     open_beneath,
     open_regular,
     read_beneath,
+    remove_tree,
     write_beneath,
     write_whole,
 )
+from gpuyard.storage.workspaces import files_of
 
 SECRET = b"the secret of somebody else"
 SWAP = """
@@ -311,3 +313,81 @@ def test_a_link_is_replaced_and_not_written_through(work: Path, secret: Path) ->
     assert target.read_bytes() == SECRET
     write_beneath(work, "new/deep/index.json", b"new")
     assert [path.name for path in (work / "new" / "deep").iterdir()] == ["index.json"]
+
+
+def nest(folder: Path, depth: int) -> None:
+    """Make folders in folders, too deep for a path of any length."""
+    current = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=current)
+        inner = os.open("d", os.O_RDONLY, dir_fd=current)
+        os.close(current)
+        current = inner
+    os.close(os.open("file", os.O_CREAT, dir_fd=current))
+    os.close(current)
+
+
+def test_a_tree_of_any_depth_is_removed(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").touch()
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    nest(tree, 3000)
+    (tree / "link").symlink_to(kept)
+    (tree / "closed").mkdir(mode=0)
+    remove_tree(tree)
+    remove_tree(tmp_path / "absent")
+    (tmp_path / "link").symlink_to(kept)
+    remove_tree(tmp_path / "link")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "link"]
+    assert (kept / "file").exists()
+
+
+def test_the_files_of_folders_of_any_depth_are_listed(tmp_path: Path) -> None:
+    (tmp_path / "near").touch()
+    nest(tmp_path, 1200)
+    try:
+        found = [path for path, _ in files_of(tmp_path)]
+        assert found[0] == "near"
+        assert found[1].endswith("d/file")
+    finally:
+        remove_tree(tmp_path / "d")
+
+
+def test_folders_and_links_of_others_are_not_packed(
+    tmp_path: Path, blobs: BlobStore
+) -> None:
+    work = tmp_path / "work"
+    (work / "own").mkdir(parents=True)
+    (work / "own" / "file").touch()
+    (work / "of-root").mkdir()
+    (work / "of-root" / "hidden").mkdir()
+    (work / "link").symlink_to("own")
+    me = os.getuid()
+    for path in (work / "own", work / "own" / "file"):
+        os.chown(path, 65534, 65534)
+    blob = blobs.put_beneath(tmp_path, "work", owner=65534)
+    blobs.restore(blob.sha256, tmp_path / "back", directory=True)
+    found = sorted(path.name for path in (tmp_path / "back").rglob("*"))
+    assert (me, found) == (0, ["file", "own"])
+
+
+def test_a_link_to_a_folder_of_others_holds_no_checkpoints(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    closed = tmp_path / "closed"
+    own = tmp_path / "own"
+    for folder in (work, closed, own):
+        folder.mkdir()
+        (folder / "step-1").touch()
+        os.chown(folder / "step-1", 65534, 65534)
+    os.chown(own, 65534, 65534)
+    (work / "out").symlink_to(closed)
+    (work / "mine").symlink_to(own)
+
+    def found(pattern: str) -> list[str]:
+        return Matches(work, pattern, 0, linked_folders=True, owner=65534).names()
+
+    assert found("out/step-*") == []
+    assert found("mine/step-*") == ["mine/step-1"]
+    assert found("step-*") == ["step-1"]

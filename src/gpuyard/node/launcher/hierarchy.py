@@ -11,6 +11,7 @@ service).
 import errno
 import functools
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from gpuyard.node.launcher import procfs
 
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 CONTROLLERS = frozenset({"memory", "cpu", "pids", "devices"})
 
 
@@ -80,9 +82,15 @@ def tree(group: Path) -> Iterator[Path]:
 
 
 def make(group: Path) -> bool:
-    """Make a group and those above it; False if that is not allowed."""
+    """Make a group and those above it; False if that is not allowed.
+
+    Others may neither make groups in it nor enter it, whatever the umask was.
+    """
     try:
         group.mkdir(parents=True, exist_ok=True)
+        mode = group.stat().st_mode
+        if mode & _OTHERS_WRITE:
+            group.chmod(mode & ~_OTHERS_WRITE)
     except OSError:
         return False
     return True

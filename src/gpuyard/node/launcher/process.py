@@ -214,7 +214,7 @@ class Process:
                 process = procfs.stat(pid)
                 if process is None or process.dead:
                     continue
-                if mark in procfs.read_file(f"/proc/{pid}/environ"):
+                if procfs.has_variable(pid, mark):
                     procfs.send(process, signal.SIGKILL)
                     quiet = 0
             newest = last
@@ -417,4 +417,4 @@ def no_orphans(reaper: int) -> bool:
 def _carries(attempt_id: str, process: procfs.Stat) -> bool:
     """True when the process has the attempt's id in its environment."""
     variable = os.fsencode(f"{ATTEMPT_VARIABLE}={attempt_id}")
-    return variable in procfs.environment(process.pid)
+    return procfs.has_variable(process.pid, variable)

@@ -23,12 +23,16 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 NEVER_STARTED = signal.SIGRTMAX - 7
 _CONTROL = 3
 _PR_SET_NO_NEW_PRIVS = 38
+# The number of the system call, by kind of machine.
+_KEYCTL = {"x86_64": 250, "aarch64": 219, "ppc64le": 271}
+_JOIN_SESSION_KEYRING = 1
 
 
 class RefusedError(Exception):
@@ -98,12 +102,14 @@ def take_identity(identity: dict[str, Any], directory: str) -> None:
     Raises RefusedError.
     """
     name = identity["name"]
+    leave_keyring = keyring_leaver()
     try:
         if identity["no_new_privileges"]:
             forgo_privileges()
         os.setgroups(identity["groups"])
         os.setresgid(*[identity["gid"]] * 3)
         os.setresuid(*[identity["uid"]] * 3)
+        leave_keyring()
     except OSError as error:
         message = f"account_refused the process cannot become {name}: {error}"
         raise RefusedError(message) from None
@@ -127,6 +133,19 @@ def forgo_privileges() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "no_new_privs is not to be had")
+
+
+def keyring_leaver() -> Callable[[], object]:
+    """What begins a session keyring of its own: that of the agent may hold keys of
+    root. Where the kernel has none, or a container forbids the call, there is nothing
+    to leave.
+
+    As the account, the interpreter may be out of reach, so this comes first.
+    """
+    import ctypes
+
+    call = _KEYCTL.get(os.uname().machine, -1)
+    return partial(ctypes.CDLL(None).syscall, call, _JOIN_SESSION_KEYRING, None)
 
 
 def capabilities_left() -> bool:

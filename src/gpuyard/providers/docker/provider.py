@@ -9,7 +9,6 @@ its output and its exit code until `forget_job`.
 # docker-py has no types.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import asyncio
-import shutil
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
@@ -48,6 +47,7 @@ from gpuyard.providers.runner_files import BrokenFileError
 from gpuyard.providers.running_times import RunningTimes
 from gpuyard.storage.blobs import BucketError
 from gpuyard.storage.place import in_background, open_store
+from gpuyard.storage.untrusted import remove_tree
 
 _TERM_GRACE_S = 10.0
 _PREFIX = "gpuyard-"
@@ -349,9 +349,7 @@ class DockerProvider(QueueProvider):
         attempt_id = job_id.removeprefix(_PREFIX)
         if container.labels.get(ATTEMPT) == attempt_id:
             await self._daemon.call(container.remove, force=True)
-        await asyncio.to_thread(
-            shutil.rmtree, self._folder / attempt_id, ignore_errors=True
-        )
+        await asyncio.to_thread(remove_tree, self._folder / attempt_id)
         self._checkpoints.forget(job_id)
         self._stops.pop(job_id, None)
         self._signalled_at.pop(job_id, None)

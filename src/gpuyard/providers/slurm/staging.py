@@ -6,7 +6,6 @@ Each attempt has a hard link to it. A snapshot that no attempt links to can be r
 
 import asyncio
 import os
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ from gpuyard.providers.slurm.site import SlurmSite
 from gpuyard.storage.blobs import Blobs, BlobStore, BucketError
 from gpuyard.storage.place import in_background
 from gpuyard.storage.snapshots import take
+from gpuyard.storage.untrusted import remove_tree
 
 # How many snapshots this host keeps.
 _KEPT_SNAPSHOTS = 4
@@ -228,7 +228,7 @@ def _link(source: Path, target: Path) -> None:
 
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
+        remove_tree(path)
     else:
         path.unlink(missing_ok=True)
 
