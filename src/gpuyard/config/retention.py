@@ -1,13 +1,8 @@
 """The settings of retention: what is kept how long."""
 
-from typing import Annotated
-
 from pydantic import Field
 
-from gpuyard.config.sections import SettingsSection
-
-DAY_S = 86_400.0
-Days = Annotated[float, Field(ge=0)]
+from gpuyard.config.sections import DAY_S, Days, SettingsSection
 
 
 class RetentionSettings(SettingsSection):

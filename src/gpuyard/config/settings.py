@@ -25,7 +25,14 @@ from pydantic_settings import (
 
 from gpuyard.config.paths import Home
 from gpuyard.config.retention import RetentionSettings
-from gpuyard.config.sections import Gigabytes, Period, Seconds, SettingsSection
+from gpuyard.config.sections import (
+    Gigabytes,
+    Hours,
+    Megabytes,
+    Period,
+    Seconds,
+    SettingsSection,
+)
 from gpuyard.config.verification import VerificationSettings
 from gpuyard.domain.errors import Fault, InvalidInputError
 from gpuyard.domain.images import IMAGES, Image, read_catalogue
@@ -86,13 +93,13 @@ class ServerSettings(SettingsSection):
     tls_name: str | None = None
     hosts: tuple[str, ...] = ()
     idle_exit_s: Seconds = 1800.0
-    max_body_mb: float = Field(default=64.0, gt=0)
-    max_bodies_mb: float = Field(default=512.0, gt=0)
+    max_body_mb: Megabytes = 64.0
+    max_bodies_mb: Megabytes = 512.0
     max_requests: int = Field(default=16_384, ge=1)
     max_connections: int = Field(default=20_000, ge=1)
     max_new_connections: int = Field(default=256, ge=1)
     slow_s: Period = 10.0
-    audit_mb: float = Field(default=10.0, gt=0)
+    audit_mb: Megabytes = 10.0
     audit_files: int = Field(default=5, ge=1)
 
 
@@ -302,7 +309,7 @@ class NotifySettings(SettingsSection):
     """
 
     webhooks: Webhooks = ()
-    give_up_s: float = Field(default=6 * 3600.0, gt=0)
+    give_up_s: Period = 6 * 3600.0
 
 
 class LedgerSettings(SettingsSection):
@@ -323,7 +330,7 @@ class BackupSettings(SettingsSection):
     `keep` stay.
     """
 
-    every_h: float | None = Field(default=None, ge=0)
+    every_h: Hours | None = None
     keep: int = Field(default=3, ge=1)
     path: Annotated[Path | None, AfterValidator(_absolute)] = None
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.config.retention import DAY_S, RetentionSettings
+from gpuyard.config.retention import RetentionSettings
+from gpuyard.config.sections import DAY_S
 from gpuyard.domain import wire
 from gpuyard.node.journal import AttemptJournal
 from gpuyard.node.sweeping import sweep
