@@ -44,9 +44,7 @@ def find_server(home: Home | None = None, *, start: bool = True) -> Address:
     url = os.environ.get("GPUYARD_URL")
     home = home or Home.find()
     if url:
-        return Address(
-            url.rstrip("/"), os.environ.get("GPUYARD_TOKEN") or _read(home.token)
-        )
+        return Address(url.rstrip("/"), _token(home))
     address = running_server(home)
     if address:
         return address
@@ -81,7 +79,7 @@ def running_server(home: Home) -> Address | None:
         # the announcement of a server that was killed; the one that holds the lock is
         # still starting
         return None
-    token = os.environ.get("GPUYARD_TOKEN") or _read(home.token)
+    token = _token(home)
     # A server from before the socket names none; its port is then checked.
     path = home.server_socket if body.get("socket") else None
     return Address(body["url"], token, path)
@@ -151,3 +149,7 @@ def _read(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
+
+
+def _token(home: Home) -> str:
+    return os.environ.get("GPUYARD_TOKEN", "").strip() or _read(home.token)

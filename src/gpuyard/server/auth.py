@@ -1,6 +1,7 @@
 """Bearer tokens. The embedded server has one, in a file only its owner can read."""
 
 import os
+import re
 import secrets
 from pathlib import Path
 from typing import Annotated
@@ -22,11 +23,12 @@ Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 def ensure_token(path: Path) -> str:
     """The token in `path`, made with mode 0600 if there is none.
 
-    `$GPUYARD_TOKEN` wins. InvalidInputError when it is too short.
+    `$GPUYARD_TOKEN` wins. InvalidInputError when it is too short, or no header can
+    carry it.
     """
     given = os.environ.get("GPUYARD_TOKEN", "")
     if given:
-        return _long_enough(given)
+        return _checked(given.strip())
     kept = path.read_text().strip() if path.exists() else ""
     if kept:
         return kept
@@ -41,12 +43,18 @@ def ensure_token(path: Path) -> str:
     return token
 
 
-def _long_enough(token: str) -> str:
+def _checked(token: str) -> str:
     if len(token) < _SHORTEST:
         raise InvalidInputError.of(
             "GPUYARD_TOKEN",
             f"has {len(token)} characters, so it can be guessed",
             f"use at least {_SHORTEST}, such as those of `openssl rand -base64 32`",
+        )
+    if not re.fullmatch(r"[!-~]+", token):
+        raise InvalidInputError.of(
+            "GPUYARD_TOKEN",
+            "has a space, a control character or one outside ASCII",
+            "use letters, digits and signs of ASCII alone",
         )
     return token
 
