@@ -18,8 +18,9 @@ _SOCK_DIAG_BY_FAMILY = 20
 _REQUEST = 1
 _HEADER = struct.Struct("=IHHII")
 _QUESTION = struct.Struct("=BBBBIHH16s16sIII")
-_UID = struct.Struct("=I")
-_UID_AT = _HEADER.size + 4 + 48 + 12
+# Of the answer: the state, the user and the inode.
+_ANSWER = struct.Struct("=xB62xII")
+_ESTABLISHED = 1
 _ANY = 0xFFFFFFFF
 
 # A client's network and its user.
@@ -46,7 +47,7 @@ class Caller:
 
     @cached_property
     def uid(self) -> int | None:
-        """The user, when it is on this host."""
+        """The user, when it is on this host and has not left."""
         if self._uid is not None:
             return self._uid
         client, server = self._ends
@@ -72,7 +73,8 @@ def caller_of(scope: Mapping[str, Any]) -> Caller:
 
 
 def uid_of_peer(client: Address, server: Address) -> int | None:
-    """The user whose socket `client` is; None when it is not on this host.
+    """The user whose socket `client` is; None when it is not on this host, or has been
+    closed: then the kernel says that it is root's.
 
     The kernel is asked for this one socket, so it costs the same however many there
     are.
@@ -109,7 +111,8 @@ def uid_of_peer(client: Address, server: Address) -> int | None:
     kind = _HEADER.unpack_from(answer)[1]
     if kind != _SOCK_DIAG_BY_FAMILY:
         return None
-    return _UID.unpack_from(answer, _UID_AT)[0]
+    state, uid, inode = _ANSWER.unpack_from(answer, _HEADER.size)
+    return uid if state == _ESTABLISHED and inode else None
 
 
 @cache

@@ -21,7 +21,7 @@ from gpuyard.domain.errors import (
 )
 from gpuyard.server.audit import AuditLog
 from gpuyard.server.bodies import Bodies, Body
-from gpuyard.server.callers import Caller, uid_of_peer
+from gpuyard.server.callers import Caller, is_own_user, uid_of_peer
 from gpuyard.server.guesses import AT_ONCE, FORGET_S, FREE, Guesses
 from gpuyard.server.headers import secured
 from gpuyard.server.host_names import HostNames
@@ -194,6 +194,18 @@ def test_the_kernel_knows_whose_socket_it_is(address: str) -> None:
             assert uid_of_peer(*ends) == os.getuid()
         nobody = (address, 1)
         assert uid_of_peer(nobody, ends[1]) is None
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_nobody_has_a_socket_that_is_closed(address: str) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family) as listener:
+        client = socket.create_connection(listener.getsockname()[:2])
+        ends = client.getsockname()[:2], client.getpeername()[:2]
+        client.close()
+        assert uid_of_peer(*ends) is None
+        caller = Caller(*ends)
+        assert (caller.user, is_own_user(caller)) == (None, False)
 
 
 def test_who_may_choose_an_address_is_one_client() -> None:
