@@ -13,6 +13,8 @@ import httpx
 import pytest
 from playwright.sync_api import Browser
 
+from gpuyard.config import proof
+from gpuyard.config.proof import digest_of, key_id
 from gpuyard.server.guesses import AT_ONCE, FREE
 from tests.support.attacker import USER, attacking
 from tests.support.browser import browser
@@ -232,6 +234,41 @@ def test_guesses_are_slow_and_lock_nobody_out(shared_instance: TestInstance) -> 
     assert found["last"] == 200
 
 
+PROVE = """
+import collections, http.client, json, sys
+from concurrent.futures import ThreadPoolExecutor
+port, path, right = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+
+def ask(key):
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    link.request("GET", "%s?nonce=%s&key=%s" % (path, "0" * 64, key))
+    status = link.getresponse().status
+    link.close()
+    return status
+
+with ThreadPoolExecutor(30) as pool:
+    found = collections.Counter(pool.map(ask, ["x%d" % number for number in range(90)]))
+while (last := ask(right)) == 429:
+    pass
+print(json.dumps({"wrong": found, "right": last}))
+"""
+
+
+def test_guessing_by_proofs_is_as_slow(instance: TestInstance) -> None:
+    instance.ok("up")
+    token = instance.address().token
+    words = (str(port_of(instance)), proof.PATH, key_id(digest_of(token)))
+    with attacking(PROVE, *words) as attacker:
+        found = json.loads(attacker.communicate()[0])
+    assert found["wrong"].keys() == {"404", "429"}
+    assert found["wrong"]["404"] >= FREE
+    assert found["right"] == 200
+    lines = instance.json("audit", "-n", "100")["items"]
+    what = f"GET {proof.PATH}"
+    refused = {line["outcome"] for line in lines if line["what"] == what}
+    assert {"not_found", "too_many_requests"} <= refused
+
+
 def test_a_header_does_not_make_another_client(shared_instance: TestInstance) -> None:
     with http(shared_instance) as web:
         web.delete("/api/v1/trust/nowhere", headers={"X-Forwarded-For": "192.0.2.7"})
@@ -312,6 +349,8 @@ def test_who_was_refused_and_who_changed_what_is_kept(instance: TestInstance) ->
         web.post("/api/v1/models/nothing/pin")
         web.post(f"/api/v1/gpus/{token}/drain")
         web.put("/api/v1/trust/x", json={"reason": "x" * 2_000_000})
+    for path in ("/docs", "/healthz", proof.PATH):
+        assert httpx.post(f"{instance.address().url}{path}").status_code == 405
     with http(instance, headers={"Authorization": "Bearer wrong"}) as web:
         web.post("/api/v1/server/stop")
     program = (

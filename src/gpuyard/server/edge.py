@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gpuyard.config import proof
 from gpuyard.domain.errors import (
     GpuyardError,
+    NotFoundError,
     RequestRefusedError,
     TooManyRequestsError,
     UnauthorizedError,
@@ -66,7 +67,9 @@ class Edge:
         caller = caller_of(scope)
         try:
             self._hosts.check(headers.get(b"host", b""))
-            if scope["path"] not in PUBLIC_PATHS:
+            if scope["path"] == proof.PATH:
+                await self._slow_down(scope, caller)
+            elif scope["path"] not in PUBLIC_PATHS:
                 await self._authenticate(scope, headers, caller)
             self._begin(caller)
         except GpuyardError as error:
@@ -103,7 +106,7 @@ class Edge:
                 body.close()
                 if body.fault:
                     self._audit.refused(caller, _what(scope), body.fault.code)
-            self._note_act(scope, caller, answer.status)
+            self._note(scope, caller, answer.status)
 
     async def _authenticate(
         self, scope: Scope, headers: Mapping[bytes, bytes], caller: Caller
@@ -111,23 +114,28 @@ class Edge:
         """UnauthorizedError without the token, TooManyRequestsError after many wrong
         ones.
         """
-        connection: Connection | None = scope.get("gpuyard.connection")
         token = _bearer(headers)
         if token is None:
             raise _unauthorized()
-        if not (connection and connection.proven) and self._suspects(caller):
-            await self._guesses.wait(caller.key)
+        await self._slow_down(scope, caller)
         if not await self._app_state.knows(token):
             self._guesses.wrong(caller.key)
             raise _unauthorized()
-        if connection:
+        if connection := _connection_of(scope):
             connection.prove()
         self._audit.admitted(caller)
 
-    def _suspects(self, caller: Caller) -> bool:
+    async def _slow_down(self, scope: Scope, caller: Caller) -> None:
+        """Wait if the caller may be guessing tokens; TooManyRequestsError when it tries
+        many at a time.
+        """
+        connection = _connection_of(scope)
+        if connection and connection.proven:
+            return
         if not self._guesses.suspects(caller.key):
-            return False
-        return not (self._trusts_own_user and is_own_user(caller))
+            return
+        if not (self._trusts_own_user and is_own_user(caller)):
+            await self._guesses.wait(caller.key)
 
     def _begin(self, caller: Caller) -> None:
         count = self._requests.get(caller.key, 0)
@@ -142,9 +150,14 @@ class Edge:
         if count > 1:
             self._requests[caller.key] = count - 1
 
-    def _note_act(self, scope: Scope, caller: Caller, status: int | None) -> None:
+    def _note(self, scope: Scope, caller: Caller, status: int | None) -> None:
+        """Note what is an act, and what was a guess."""
         what = _what(scope)
-        if not _EVERYDAY.fullmatch(what):
+        if scope["path"] == proof.PATH and status == NotFoundError.status:
+            # Whoever learns that the server knows a key knows its token, too.
+            self._guesses.wrong(caller.key)
+            self._audit.refused(caller, what, NotFoundError.code)
+        elif scope["path"] not in PUBLIC_PATHS and not _EVERYDAY.fullmatch(what):
             self._audit.act(caller, what, str(status or "no answer"))
 
 
@@ -193,6 +206,10 @@ async def _refuse(
         answer.headers["Retry-After"] = str(error.retry_after_s)
     answer.raw_headers = secured(answer.raw_headers)
     await answer(scope, receive, send)
+
+
+def _connection_of(scope: Scope) -> "Connection | None":
+    return scope.get("gpuyard.connection")
 
 
 def _unauthorized() -> UnauthorizedError:
