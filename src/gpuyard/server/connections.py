@@ -16,7 +16,8 @@ from gpuyard.domain.errors import RequestRefusedError, TooLargeError
 from gpuyard.server import headers, problems
 from gpuyard.server.callers import Caller
 
-# The longest head of a request, with its headers.
+# The longest head of a request, with its headers; and the most between two parts of a
+# body, or after the last: the lengths of chunks, and trailers.
 _HEAD_BYTES = 64 * 1024
 # What the server opens besides connections; without any left, it could not go on.
 _OTHER_FILES = 256
@@ -49,9 +50,9 @@ class Connections:
         if len(of_client) > self._most_new:
             oldest = next(iter(of_client))
             if connection.made_at - oldest.made_at > _GRACE_S:
-                self._end(oldest)
-        elif self._count > self._most:
-            self._end(next(iter(self._new)))
+                oldest.end()
+        if self._count > self._most:
+            next(iter(self._new)).end()
 
     def prove(self, connection: "Connection") -> None:
         """It is no longer new."""
@@ -92,10 +93,6 @@ class Connections:
         if self._sweeping:
             loop.call_later(self._slow_s / 4, self._sweep, loop)
 
-    def _end(self, connection: "Connection") -> None:
-        self.prove(connection)
-        connection.transport.abort()
-
 
 class Connection(HttpToolsProtocol):
     """uvicorn's connection with these limits."""
@@ -104,7 +101,8 @@ class Connection(HttpToolsProtocol):
         super().__init__(**more)
         self._all = connections
         self._counted = False
-        self._head_bytes = 0
+        # Since the last head, or the last part of a body.
+        self._bare_bytes = 0
         self._in_head = True
         self.proven = False
 
@@ -129,16 +127,22 @@ class Connection(HttpToolsProtocol):
         self._leave()
         super().connection_lost(exc)
 
+    def end(self) -> None:
+        """Make room for others."""
+        self._leave()
+        self.transport.abort()
+
     def data_received(self, data: bytes) -> None:
-        """Take bytes in; those of a head are counted and have a deadline."""
+        """Take bytes in; those outside a body are counted, and a head has a
+        deadline.
+        """
+        if not self._is_busy:
+            self._all.await_head(self)
+        self._bare_bytes += len(data)
         super().data_received(data)
-        if not self._in_head:
-            self._head_bytes = 0
-            return
-        self._head_bytes += len(data)
-        if self._head_bytes > _HEAD_BYTES:
+        if self._bare_bytes > _HEAD_BYTES:
             self._refuse(TooLargeError("The headers are over 64 KB.", "Send fewer."))
-        else:
+        elif self._in_head:
             self._all.await_head(self)
 
     def on_message_begin(self) -> None:
@@ -147,11 +151,22 @@ class Connection(HttpToolsProtocol):
         self._in_head = True
         self.scope["gpuyard.connection"] = self  # type: ignore[typeddict-unknown-key]
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header came; one behind the body is not kept."""
+        if self._in_head:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """A head is complete."""
         self._in_head = False
+        self._bare_bytes = 0
         self._all.head_came(self)
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A part of a body came."""
+        self._bare_bytes = 0
+        super().on_body(body)
 
     def handle_websocket_upgrade(self) -> None:
         """From now on another protocol has the transport."""
@@ -162,7 +177,26 @@ class Connection(HttpToolsProtocol):
         """Refuse what is no HTTP."""
         self._refuse(RequestRefusedError(msg, "Send a request of HTTP/1.1."))
 
+    @property
+    def _is_busy(self) -> bool:
+        """Whether a request is under way."""
+        return bool(self.cycle and not self.cycle.response_complete)
+
+    def _should_upgrade(self) -> bool:
+        """With a body it is a plain request: uvicorn would wait for the body before the
+        edge sees anything.
+        """
+        given = dict(self.headers)
+        has_body = given.get(b"content-length", b"0") != b"0"
+        if has_body or b"transfer-encoding" in given:
+            return False
+        return super()._should_upgrade()
+
     def _refuse(self, error: RequestRefusedError) -> None:
+        if self.pipeline or (self._is_busy and self.cycle.response_started):
+            # It would become part of the answer that is under way.
+            self.transport.abort()
+            return
         answer = problems.of_error(error)
         lines = [f"HTTP/1.1 {error.status} Refused".encode(), b"connection: close"]
         for name, value in headers.secured(answer.raw_headers):
