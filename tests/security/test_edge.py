@@ -157,6 +157,56 @@ def test_a_link_without_the_token_is_refused(shared_instance: TestInstance) -> N
     assert answer.startswith(b"HTTP/1.1 403 ")
 
 
+def test_a_stranger_writes_nothing_to_the_log(shared_instance: TestInstance) -> None:
+    file = shared_instance.home.logs / "server.log"
+    before = file.read_text()
+    get = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nUpgrade: h2c\r\n"
+    assert b" 400 " in raw(shared_instance, b"NO HTTP AT ALL\r\n\r\n")
+    assert b" 200 " in raw(shared_instance, get + b"Connection: Upgrade, close\r\n\r\n")
+    assert file.read_text() == before
+
+
+def test_who_leaves_amid_a_body_writes_no_traceback(
+    shared_instance: TestInstance,
+) -> None:
+    token = shared_instance.address().token
+    head = (
+        " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
+        f"Authorization: Bearer {token}\r\n\r\n{{"
+    )
+    last = "PUT /api/v1/trust/left"
+    audit = shared_instance.home.audit_log
+    where = ("127.0.0.1", port_of(shared_instance))
+    for what in ("POST /api/v1/jobs", "POST /v1/chat/completions", last):
+        with socket.create_connection(where, 30) as sock:
+            sock.sendall((what + head).encode())
+    wait_until(lambda: audit.exists() and last in audit.read_text())
+    assert "Traceback" not in (shared_instance.home.logs / "server.log").read_text()
+
+
+# --- Bad input ----------------------------------------------------------------------
+
+
+def test_what_is_nested_too_deeply_or_too_large_is_refused(
+    shared_instance: TestInstance,
+) -> None:
+    with http(shared_instance) as web:
+        web.post("/api/v1/jobs", json={"command": ["true"], "name": "numbers"})
+        for query in (
+            "lines=" + "9" * 23,
+            "attempt=" + "9" * 23,
+            "lines=" + "9" * 5000,
+        ):
+            answer = web.get(f"/api/v1/jobs/numbers/logs?{query}")
+            check_problem(answer, 422, "invalid_input")
+        assert web.get(f"/api/v1/jobs/numbers/logs?lines={2**31 - 1}").is_success
+        for path in ("chat/completions", "completions", "embeddings"):
+            for body in (b"[" * 200_000, b'{"a":' * 200_000):
+                answer = web.post(f"/v1/{path}", content=body)
+                assert answer.status_code == 400
+                assert answer.json()["error"]["code"] == "invalid_body"
+
+
 # --- Slow senders -------------------------------------------------------------------
 
 

@@ -290,7 +290,8 @@ async def _serve(
     http = partial(_Connection, connections=connections)
     config = uvicorn.Config(
         make_app(app_state),
-        log_level="warning",
+        # Its warnings say what clients sent: anybody could fill the log with them.
+        log_level="error",
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=3,

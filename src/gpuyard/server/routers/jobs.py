@@ -33,6 +33,8 @@ router = APIRouter(prefix="/jobs", tags=["jobs"])
 # A page's cursor is the id of its last job.
 _CURSOR = re.compile(r"job_[0-9a-f]{32}")
 _JSON = "application/json"
+# More lines than any log has, and more attempts than any job.
+_MOST = 2**31 - 1
 # So many jobs become JSON in a millisecond.
 _PIECE = 200
 
@@ -205,9 +207,9 @@ async def why(reference: str, app_state: TheAppState) -> dict[str, Any]:
 async def logs(
     reference: str,
     app_state: TheAppState,
-    lines: Annotated[int | None, Query(ge=0)] = None,
+    lines: Annotated[int | None, Query(ge=0, le=_MOST)] = None,
     follow: bool = False,
-    attempt: Annotated[int | None, Query(ge=1)] = None,
+    attempt: Annotated[int | None, Query(ge=1, le=_MOST)] = None,
 ) -> StreamingResponse:
     """Output as plain text: of the last attempt, or of `attempt`; with `follow`, until
     the job is over.
