@@ -101,14 +101,17 @@ class Retention:
         """Start a pass, or join the one that was started so; after at most `wait_s`
         returns whether it has ended, and what it has removed. LedgerError.
         """
-        if self._asked is None:
-            self._asked = asyncio.create_task(self.run(), name="retention")
-        await asyncio.wait([self._asked], timeout=wait_s)
-        if not self._asked.done():
+        asked = self._asked
+        if asked is None:
+            asked = asyncio.create_task(self.run(), name="retention")
+            self._asked = asked
+        await asyncio.wait([asked], timeout=wait_s)
+        if not asked.done():
             return False, self.removed
-        ended = self._asked
-        self._asked = None
-        return True, ended.result()
+        # Of several who waited, the first may have started the next one already.
+        if self._asked is asked:
+            self._asked = None
+        return True, asked.result()
 
     async def plan(self) -> Mapping[str, Amount]:
         """What a pass would remove now, by kind. LedgerError."""

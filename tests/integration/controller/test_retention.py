@@ -1,5 +1,6 @@
 """History whose time is over goes with all that belongs to it; what is needed stays."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -209,3 +210,11 @@ async def test_a_kill_in_the_middle_leaves_nothing_that_is_not_found_again(
     assert len(ids(short)) == 2
     assert (await prune(short))["jobs"] == 2
     assert not any(short.blobs.has(blob) for blob in blobs)
+
+
+async def test_all_who_ask_for_a_pass_at_once_are_answered(short: Controlled) -> None:
+    await short.finish(await short.submit())
+    await short.settled()
+    retention = short.controller.retention
+    answers = await asyncio.gather(*(retention.run_on_request(10) for _ in range(3)))
+    assert [(done, removed["jobs"]) for done, removed in answers] == [(True, 1)] * 3
