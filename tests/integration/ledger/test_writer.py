@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -217,3 +218,18 @@ async def test_epochs_count_the_servers(ledger: Ledger, place: Path | str):
     again = Ledger.open(place)
     assert again.queries.next_epoch() == 3
     again.close()
+
+
+async def test_a_commit_waits_for_no_thread_of_others(writer: Writer):
+    """All threads of the event loop's pool are taken, as by many slow reads."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    let_go = threading.Event()
+    taken = asyncio.create_task(asyncio.to_thread(let_go.wait, 10))
+    writer.quick_s = 0  # each commit takes a thread
+    try:
+        writer.add_events([node_event(1)])
+        await asyncio.wait_for(writer.committed(), 5)
+        assert not taken.done()
+    finally:
+        let_go.set()
+        await taken
