@@ -132,15 +132,11 @@ class UnauthorizedError(GpuyardError):
 
 
 class RequestRefusedError(GpuyardError):
-    """The server does not take the request.
-
-    `retry_after_s` says when it may be sent again, if that helps.
-    """
+    """The server does not take the request."""
 
     code = "request_refused"
     status = 400
     exit_code = 4
-    retry_after_s: ClassVar[int | None] = None
 
 
 class TooSlowError(RequestRefusedError):
@@ -169,7 +165,7 @@ class TooManyRequestsError(RequestRefusedError):
 
     code = "too_many_requests"
     status = 429
-    retry_after_s = 2
+    retry_after = 2
 
 
 class ServerBusyError(RequestRefusedError):
@@ -177,7 +173,7 @@ class ServerBusyError(RequestRefusedError):
 
     code = "server_busy"
     status = 503
-    retry_after_s = 2
+    retry_after = 2
 
 
 class UnreachableError(GpuyardError):

@@ -22,6 +22,7 @@ from gpuyard.notify.notifier import Notifier
 from gpuyard.resource_manager.manager import ResourceManager
 from gpuyard.server.election import Election
 from gpuyard.server.stream import EventStream
+from gpuyard.server.whole_ledger import WholeLedger
 from gpuyard.storage.blobs import Blobs
 
 
@@ -51,6 +52,10 @@ class AppState:
     start_over: Callable[[str], None] = lambda _: None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     used_at: float = field(default_factory=time.monotonic)
+    whole_ledger: WholeLedger = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.whole_ledger = WholeLedger(self.controller.core.ledger, self.home.root)
 
     def admits(self, token: str) -> bool:
         """Is this the token of this server, or of one that shares its ledger?

@@ -202,8 +202,6 @@ async def _refuse(
         return
     answer = problems.of_error(error)
     answer.headers["Connection"] = "close"
-    if isinstance(error, RequestRefusedError) and error.retry_after_s:
-        answer.headers["Retry-After"] = str(error.retry_after_s)
     answer.raw_headers = secured(answer.raw_headers)
     await answer(scope, receive, send)
 
