@@ -61,6 +61,8 @@ class Retention:
         self._blobs = blobs
         self._mirror = mirror
         self._lock = asyncio.Lock()
+        # Plans read much, so that one at a time is made.
+        self._planning = asyncio.Lock()
         # Up to which job the usage of ended ones has been deleted.
         self._usage_deleted_to = ""
         self._asked: asyncio.Task[Counter[str]] | None = None
@@ -115,6 +117,10 @@ class Retention:
 
     async def plan(self) -> Mapping[str, Amount]:
         """What a pass would remove now, by kind. LedgerError."""
+        async with self._planning:
+            return await self._plan()
+
+    async def _plan(self) -> Mapping[str, Amount]:
         limits = self.limits()
         logged = await asyncio.to_thread(_names, self._mirror)
         found, attempts = await self._read(plan, limits, logged)
