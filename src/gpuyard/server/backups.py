@@ -17,6 +17,8 @@ from gpuyard.ledger.transfer import backup
 # needs no backup.
 _FIRST_S = 60.0
 _LOOK_S = 60.0
+# The clock of a file server may be so much ahead of ours.
+_SKEW_S = 3600.0
 # How the folders begin in which backups wait to be sent to clients.
 DOWNLOADS = ".backup-download-"
 log = structlog.get_logger(__name__)
@@ -41,7 +43,10 @@ class Backups:
             return
         await asyncio.sleep(_FIRST_S)
         while True:
-            await asyncio.to_thread(self.make_if_due)
+            try:
+                await asyncio.to_thread(self.make_if_due)
+            except Exception:
+                log.exception("no backup could be made")
             await asyncio.sleep(_LOOK_S)
 
     def make_if_due(self) -> Path | None:
@@ -49,7 +54,7 @@ class Backups:
         on meanwhile. Returns the new one.
         """
         found = self.found()
-        if found and time.time() - found[-1].stat().st_mtime < self._every_s:
+        if found and -_SKEW_S < _age(found[-1]) < self._every_s:
             return None
         made_at = time.gmtime()
         file = self.folder / time.strftime("ledger-%Y%m%d-%H%M%S.db", made_at)
@@ -65,13 +70,26 @@ class Backups:
         return file
 
     def found(self) -> list[Path]:
-        """The backups that are there, oldest first."""
-        return sorted(self.folder.glob("ledger-????????-??????.db"))
+        """The backups that are there, oldest first.
+
+        Their times count, not their names. One from the future was made while the clock
+        was wrong, so that it counts as the oldest.
+        """
+        latest = time.time() + _SKEW_S
+        files = self.folder.glob("ledger-????????-??????.db")
+        made_at = {file: file.stat().st_mtime for file in files}
+        return sorted(
+            made_at, key=lambda file: (made_at[file] < latest, made_at[file], file.name)
+        )
 
     def _sweep(self) -> None:
         """Delete what a server that was killed has left half-written."""
         for leaving in self.folder.glob("ledger-*.db.partial*"):
             leaving.unlink()
+
+
+def _age(file: Path) -> float:
+    return time.time() - file.stat().st_mtime
 
 
 def sweep_downloads(home: Home) -> None:
