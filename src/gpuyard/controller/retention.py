@@ -205,7 +205,7 @@ class Retention:
         found = await asyncio.to_thread(self._core.queries.attempts_of, job_ids)
         nodes: dict[str, list[str]] = {}
         for row in (row for rows in found.values() for row in rows):
-            await asyncio.to_thread(self._mirrored(row["id"]).unlink, missing_ok=True)
+            await asyncio.to_thread(_delete_log, self._mirrored(row["id"]))
             for share in row["placements"] or ():
                 nodes.setdefault(share.get("node_id") or "", []).append(row["id"])
         for provider in self._providers.node_providers.values():
@@ -248,8 +248,7 @@ class Retention:
         for path in await asyncio.to_thread(
             old_logs, self._mirror, limits.logs_before, live
         ):
-            await asyncio.to_thread(path.unlink, missing_ok=True)
-            self.removed["logs"] += 1
+            self.removed["logs"] += await asyncio.to_thread(_delete_log, path)
 
 
 def _names(folder: Path) -> frozenset[str]:
@@ -257,6 +256,16 @@ def _names(folder: Path) -> frozenset[str]:
     if not folder.exists():
         return frozenset()
     return frozenset(name.removesuffix(".log") for name in os.listdir(folder))  # noqa: PTH208
+
+
+def _delete_log(path: Path) -> bool:
+    """Whether it is gone now; one that stays is not in the way of others."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("a log cannot be deleted", path=str(path), error=str(error))
+        return False
+    return True
 
 
 def old_logs(folder: Path, limit: float | None, live: Collection[str]) -> list[Path]:

@@ -4,9 +4,11 @@ not: a node may be away when its jobs are forgotten.
 
 import asyncio
 import time
+from collections.abc import Callable, Iterable
 
 import structlog
 
+from gpuyard.config.clock_jumps import ClockJumps
 from gpuyard.config.retention import RetentionSettings, before
 from gpuyard.node.journal import AttemptJournal
 
@@ -18,11 +20,15 @@ async def sweep_old_output(
     journal: AttemptJournal, settings: RetentionSettings
 ) -> None:
     """Delete now and then, for ever, what `[retention]` says is too old."""
+    clock = ClockJumps()
     while True:
-        try:
-            await asyncio.to_thread(sweep, journal, settings, time.time())
-        except OSError as error:
-            log.warning("old output cannot be deleted", error=str(error))
+        if clock.jumped():
+            log.warning("the clock was set: no old output is deleted for an hour")
+        else:
+            try:
+                await asyncio.to_thread(sweep, journal, settings, time.time())
+            except Exception:
+                log.exception("old output cannot be deleted")
         await asyncio.sleep(_EVERY_S)
 
 
@@ -32,8 +38,20 @@ def sweep(journal: AttemptJournal, settings: RetentionSettings, now: float) -> N
     """
     logs_before = before(settings.logs_days, now)
     if logs_before is not None:
-        for attempt_id in journal.settled_before(logs_before, folders=False):
-            journal.log_path(attempt_id).unlink(missing_ok=True)
+        old = journal.settled_before(logs_before, folders=False)
+        _delete_each(old, lambda it: journal.log_path(it).unlink(missing_ok=True))
     folders_before = before(settings.jobs_days, now)
     if folders_before is not None:
-        journal.discard(journal.settled_before(folders_before, folders=True))
+        old = journal.settled_before(folders_before, folders=True)
+        _delete_each(old, lambda it: journal.discard([it]))
+
+
+def _delete_each(attempt_ids: Iterable[str], delete: Callable[[str], None]) -> None:
+    """Call `delete` for each; one that fails is not in the way of the others."""
+    for attempt_id in attempt_ids:
+        try:
+            delete(attempt_id)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with this one
+            log.warning(
+                "old output cannot be deleted", attempt=attempt_id, error=str(error)
+            )

@@ -12,13 +12,13 @@ from fastapi import APIRouter, Depends, FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpuyard import __version__
-from gpuyard.domain.errors import LedgerError
 from gpuyard.gateway.openai import Gateway, make_router
 from gpuyard.server import docs_page, problems
 from gpuyard.server.app_state import AppState
 from gpuyard.server.audit import AuditLog
 from gpuyard.server.auth import document_token
 from gpuyard.server.edge import Edge
+from gpuyard.server.history import remove_history
 from gpuyard.server.leading import Leading
 from gpuyard.server.openapi import PROBLEMS, GpuyardApi
 from gpuyard.server.routers import (
@@ -41,9 +41,6 @@ from gpuyard.server.routers import (
 from gpuyard.storage.place import problem_of
 
 _HOUSEKEEPING_S = 5.0
-_RETENTION_S = 3600.0
-# How many times as long as it should be the journal may get before the hour is over.
-_LONG_JOURNAL = 1.2
 log = structlog.get_logger(__name__)
 
 
@@ -62,7 +59,7 @@ def make_app(app_state: AppState) -> FastAPI:
         await leading.open()
         keeping = [
             asyncio.create_task(_housekeeping(app_state)),
-            asyncio.create_task(_remove_history(app_state)),
+            asyncio.create_task(remove_history(app_state)),
             asyncio.create_task(_try_storage(app_state)),
             asyncio.create_task(_flush(audit)),
         ]
@@ -168,21 +165,3 @@ async def _housekeeping(app_state: AppState) -> None:
             log.info("leaving: idle", seconds=idle_exit_s)
             app_state.stopping.set()
             return
-
-
-async def _remove_history(app_state: AppState) -> None:
-    """Remove history whose time is over: every hour, and when the journal is long."""
-    longest = _LONG_JOURNAL * app_state.settings.ledger.keep_events
-    ran_at = time.monotonic()
-    while True:
-        await asyncio.sleep(_HOUSEKEEPING_S)
-        is_due = time.monotonic() - ran_at > _RETENTION_S
-        if not app_state.leads:
-            continue
-        try:
-            length = await asyncio.to_thread(app_state.queries.journal_length)
-            if is_due or length > longest:
-                await app_state.controller.retention.run()
-                ran_at = time.monotonic()
-        except LedgerError as error:
-            log.warning("history could not be removed", error=str(error))

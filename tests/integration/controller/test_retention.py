@@ -1,6 +1,7 @@
 """History whose time is over goes with all that belongs to it; what is needed stays."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -218,3 +219,16 @@ async def test_all_who_ask_for_a_pass_at_once_are_answered(short: Controlled) ->
     retention = short.controller.retention
     answers = await asyncio.gather(*(retention.run_on_request(10) for _ in range(3)))
     assert [(done, removed["jobs"]) for done, removed in answers] == [(True, 1)] * 3
+
+
+async def test_a_log_that_cannot_be_deleted_is_not_in_the_way(tmp_path: Path) -> None:
+    made = Controlled(tmp_path, retention={"logs_days": 1})
+    await made.start()
+    logs = tmp_path / "logs" / "attempts"
+    (logs / "attempt_a.log").mkdir(parents=True)
+    (logs / "attempt_b.log").touch()
+    for path in logs.iterdir():
+        os.utime(path, (0, 0))
+    assert await prune(made) == {"logs": 1}
+    assert [path.name for path in logs.iterdir()] == ["attempt_a.log"]
+    await made.stop()

@@ -1,7 +1,9 @@
 """The old output of attempts is deleted, that of others stays."""
 
+import asyncio
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,10 @@ import pytest
 from gpuyard.config.retention import RetentionSettings
 from gpuyard.config.sections import DAY_S
 from gpuyard.domain import wire
+from gpuyard.node import sweeping
 from gpuyard.node.journal import AttemptJournal
 from gpuyard.node.sweeping import sweep
+from tests.support.wait import eventually
 
 NOW = time.time()
 SETTINGS = RetentionSettings(logs_days=3, jobs_days=10)
@@ -62,3 +66,39 @@ def test_the_folder_of_a_long_job_is_as_old_as_its_end(journal: AttemptJournal) 
     journal.forget("long")
     sweep(journal, SETTINGS, NOW)
     assert journal.private("long").exists()
+
+
+def test_one_that_cannot_be_deleted_is_not_in_the_way(
+    journal: AttemptJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for attempt_id in ("a", "bad", "c"):
+        _output(journal, attempt_id, 11)
+    discard = journal.discard
+
+    def fail(attempt_ids: Iterable[str]) -> None:
+        if "bad" in attempt_ids:
+            raise RecursionError
+        discard(attempt_ids)
+
+    monkeypatch.setattr(journal, "discard", fail)
+    sweep(journal, SETTINGS, NOW)
+    assert not journal.private("a").exists()
+    assert not journal.private("c").exists()
+
+
+@pytest.mark.anyio
+async def test_no_failure_is_the_last_sweep(
+    journal: AttemptJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweeps: list[bool] = []
+
+    def fail(*_arguments: object) -> None:
+        sweeps.append(True)
+        raise ValueError("nobody thought of this")
+
+    monkeypatch.setattr(sweeping, "sweep", fail)
+    monkeypatch.setattr(sweeping, "_EVERY_S", 0.0)
+    task = asyncio.create_task(sweeping.sweep_old_output(journal, SETTINGS))
+    await eventually(lambda: len(sweeps) > 1 or task.done(), "the next sweep")
+    assert not task.done()
+    task.cancel()
