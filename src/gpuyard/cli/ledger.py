@@ -118,9 +118,10 @@ def restore(
     _refuse_server()
     if not file.is_file():
         raise NotFoundError(f"There is no file {file}.", "Name a backup.")
+    from gpuyard.ledger import pages
+
     where = _of_home()
     if isinstance(where, Path):
-        from gpuyard.ledger import pages
         from gpuyard.ledger.store import lock_ledger
 
         with lock_ledger(where.with_name("server.lock")):
@@ -130,6 +131,8 @@ def restore(
     else:
         from gpuyard.ledger import transfer
 
+        # Opened as a ledger, it would become one.
+        pages.check_backup(file)
         with _opened(file.absolute(), new=False) as origin, _opened(where) as copied:
             transfer.copy(origin.engine, copied.engine, replace=True)
         kept = None

@@ -57,18 +57,27 @@ def damage_of(path: Path) -> str | None:
     return None if found == "ok" else " ".join(str(found).split())
 
 
+def check_backup(file: Path) -> None:
+    """LedgerError when `file` is damaged, or no ledger at all."""
+    fault = damage_of(file)
+    if fault:
+        raise LedgerError(
+            f"The backup {file} is damaged: {fault}.", "Take another backup."
+        )
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
+        found = connection.execute("SELECT name FROM sqlite_master").fetchall()
+    if not {("events",), ("lease",)} <= set(found):
+        raise LedgerError(f"The file {file} is no backup of a ledger.", "Name another.")
+
+
 def restore(backup: Path, ledger: Path) -> Path | None:
     """Put `backup` in the place of the SQLite file `ledger`, whose lock the caller
     holds; returns where the former one is now.
 
-    LedgerError when the backup is damaged or cannot be written; nothing is changed
-    then.
+    LedgerError when the backup is damaged, is none or cannot be written; nothing is
+    changed then.
     """
-    fault = damage_of(backup)
-    if fault:
-        raise LedgerError(
-            f"The backup {backup} is damaged: {fault}.", "Take another backup."
-        )
+    check_backup(backup)
     draft = ledger.with_name(f"{ledger.name}.restoring")
     try:
         draft.unlink(missing_ok=True)
