@@ -54,6 +54,7 @@ class FakeHost:
     hold_start: asyncio.Event | None = None
     hold_reply: asyncio.Event | None = None
     refuse_with: GpuyardError | None = None
+    refuse_times: int | None = None  # None: as long as `refuse_with` is set
     attempts: dict[str, FakeAttempt] = field(default_factory=dict)
     outbox: list[wire.NumberedReport] = field(default_factory=list)
     runs: Counter[str] = field(default_factory=Counter)
@@ -276,7 +277,9 @@ class FakeProvider(NodeProvider):
         host = self._host(order.node_id)
         if host.hold_start:
             await host.hold_start.wait()
-        if host.refuse_with:
+        if host.refuse_with and host.refuse_times != 0:
+            if host.refuse_times:
+                host.refuse_times -= 1
             raise host.refuse_with
         host.begin(order)
         self.deliver_soon(host.node_id)

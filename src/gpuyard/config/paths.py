@@ -9,6 +9,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+_FOR_ALL_USERS = frozenset({"/tmp", "/var/tmp", "/dev/shm"})
+
 
 @dataclass(frozen=True, slots=True)
 class Home:
@@ -29,7 +31,7 @@ class Home:
         """Make the home, readable by its owner only: logs and the token are private. In
         one that exists already others lose the right to write.
 
-        PermissionError when the home belongs to another user or is like `/tmp`.
+        PermissionError when the home belongs to another user, or to all like `/tmp`.
         """
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._close()
@@ -41,8 +43,8 @@ class Home:
         if status.st_uid not in (os.getuid(), 0):
             fault = "belongs to another user, who could read and change everything"
             raise PermissionError(errno.EPERM, fault, str(self.root))
-        if status.st_mode & stat.S_ISVTX:
-            fault = "is a folder for all users (mode +t): name one of your own"
+        if os.fspath(self.root.resolve()) in _FOR_ALL_USERS:
+            fault = "is a folder for all users: name one of your own"
             raise PermissionError(errno.EPERM, fault, str(self.root))
         writable_by_others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         if writable_by_others and status.st_uid == os.getuid():

@@ -78,10 +78,14 @@ def test_a_home_that_others_may_write_to_is_closed(tmp_path: Path) -> None:
     assert stat.S_IMODE(root.stat().st_mode) == 0o755
 
 
-def test_a_folder_for_all_users_is_no_home(tmp_path: Path) -> None:
+def test_a_folder_for_all_users_is_no_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "like-tmp"
     root.mkdir()
     root.chmod(0o1777)
+    monkeypatch.setattr("gpuyard.config.paths._FOR_ALL_USERS", {str(root)})
     with pytest.raises(PermissionError, match="is a folder for all users"):
         Home(root).create()
     assert list(root.iterdir()) == []
+    assert stat.S_IMODE(root.stat().st_mode) == 0o1777

@@ -98,12 +98,14 @@ class LogFile:
 
 
 def _start(fd: int) -> int:
+    # Read before the data are looked for: the program may write in between.
+    size = os.fstat(fd).st_size
     try:
         kept = os.lseek(fd, 0, os.SEEK_DATA)
     except OSError as error:
         # No data at all: the file is empty, or nothing but a hole.
         if error.errno == errno.ENXIO:
-            return os.lseek(fd, 0, os.SEEK_END)
+            return size
         raise
     if kept == 0:
         return 0
