@@ -84,12 +84,19 @@ class LogSender:
     ) -> None:
         # The task that reads from the link sees its end as well.
         with suppress(ConnectionError):
-            offset = _first_offset(question, _log_of(path, attempt))
-            await self._wait_for_output(offset, question.wait_s, path, attempt)
+            last = None
+            offset = question.offset
+            if offset < 0:
+                last = _last_lines(question, path, attempt)
+                offset = last.offset
+            if last is None or not last.data:
+                await self._wait_for_output(offset, question.wait_s, path, attempt)
             async with self._turn:
                 await self._writer.drain()
-                part = _read_part(question, offset, path, attempt)
-                self._writer.write(wire.encode(part))
+                # What was written since the last lines were read is for the next part.
+                if last is None or not last.data:
+                    last = _read_part(question, offset, path, attempt)
+                self._writer.write(wire.encode(last))
 
     async def _wait_for_output(
         self, offset: int, wait_s: float, path: Path, attempt: AttemptRun | None
@@ -110,22 +117,29 @@ def _log_of(path: Path, attempt: AttemptRun | None) -> LogFile:
     return LogFile(path) if attempt is None else attempt.log
 
 
-def _first_offset(question: wire.ReadLog, log: LogFile) -> int:
-    """The offset that is asked for; 0 if there is no log yet."""
-    if question.offset >= 0:
-        return question.offset
+def _last_lines(
+    question: wire.ReadLog, path: Path, attempt: AttemptRun | None
+) -> wire.LogPart:
+    """The last lines of the log; nothing from 0 on if there is no log yet."""
+    over = attempt is None or not attempt.live
+    limit = _limit_of(question)
     try:
-        first, _ = log.tail(max(0, question.tail_lines))
+        first, data = _log_of(path, attempt).tail(max(0, question.tail_lines))
     except (FileNotFoundError, UntrustedFileError):
-        return 0
-    return first
+        return wire.LogPart(question.request, 0, b"", end=False)
+    end = over and len(data) < limit
+    return wire.LogPart(question.request, first, data[:limit], end=end)
+
+
+def _limit_of(question: wire.ReadLog) -> int:
+    return max(0, min(question.limit, _LONGEST_PART))
 
 
 def _read_part(
     question: wire.ReadLog, offset: int, path: Path, attempt: AttemptRun | None
 ) -> wire.LogPart:
     """The bytes that the log has now, from `offset` on."""
-    limit = max(0, min(question.limit, _LONGEST_PART))
+    limit = _limit_of(question)
     # Checked before the read: the next question finds bytes written in between.
     over = attempt is None or not attempt.live
     first = offset
