@@ -4,6 +4,7 @@
 """
 
 import json
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -105,6 +106,13 @@ def run(
     checkpoint: Annotated[
         str | None, typer.Option(help="Pattern of its checkpoints, such as 'out/*.pt'.")
     ] = None,
+    resume_args: Annotated[
+        str | None,
+        typer.Option(
+            help="Added to the command when it goes on from a checkpoint, such as"
+            " '--resume {path}'."
+        ),
+    ] = None,
     checkpoint_signal: Annotated[
         str | None, typer.Option(help="Signal that makes it save, such as USR1.")
     ] = None,
@@ -185,7 +193,12 @@ def run(
             cpus=cpus, memory_gb=memory, nodes=nodes, gpus=gpu_request or None
         )
         or None,
-        checkpoint=given(path=checkpoint, signal=checkpoint_signal, grace_s=grace)
+        checkpoint=given(
+            path=checkpoint,
+            signal=checkpoint_signal,
+            grace_s=grace,
+            resume_args=_words("--resume-args", resume_args),
+        )
         or None,
         workdir=str(workdir.absolute()) if workdir else None,
     )
@@ -193,6 +206,15 @@ def run(
     sys.exit(
         _guarded(command, fields, env or [], stdin, detach=detach, as_json=as_json)
     )
+
+
+def _words(option: str, text: str | None) -> list[str] | None:
+    """The words of an option's text, as a shell reads them."""
+    try:
+        return shlex.split(text) if text else None
+    except ValueError as error:
+        fault = f"{text!r} is no list of words: {error}"
+        raise InvalidInputError.of(option, fault, "close each quote") from None
 
 
 def _note_misplaced(command: Sequence[str]) -> None:

@@ -178,7 +178,7 @@ class LogMirror:
                     found.step,
                     found.directory,
                 )
-                self._reports.checkpoint_saved(attempt, saved)
+                self._reports.checkpoints.saved(attempt, saved)
                 await self._core.committed()
                 self._checkpoint_times[attempt.id] = found.at
         except (ProviderError, LedgerError, OSError) as error:

@@ -39,6 +39,8 @@ class EventKind(StrEnum):
     JOB_SUBMITTED = "job.submitted"
     JOB_REQUEUED = "job.requeued"
     JOB_RESUMED = "job.resumed"
+    JOB_BEGAN_ANEW = "job.began_anew"
+    """A resumed program did not go on at its checkpoint."""
     JOB_CANCEL_REQUESTED = "job.cancel_requested"
     JOB_COMPLETED = "job.completed"
     JOB_FAILED = "job.failed"
