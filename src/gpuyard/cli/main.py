@@ -25,7 +25,7 @@ from gpuyard.cli import (
 )
 from gpuyard.cli.broken_pipe import discard_output
 from gpuyard.cli.plugins import CommandsWithPlugins
-from gpuyard.domain.errors import GpuyardError
+from gpuyard.domain.errors import GpuyardError, InvalidInputError
 
 
 class _Commands(CommandsWithPlugins):
@@ -92,6 +92,11 @@ def main() -> None:
     except GpuyardError as error:
         typer.echo(f"gpuyard: {error}", err=True)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        typer.echo(f"gpuyard: {error.filename}: {error.strerror}", err=True)
+        sys.exit(InvalidInputError.exit_code)
 
 
 if __name__ == "__main__":

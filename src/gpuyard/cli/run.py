@@ -285,9 +285,9 @@ def _body(
     import os
 
     from gpuyard import templates
-    from gpuyard.client.calls import shell_environment
+    from gpuyard.client.calls import current_folder, shell_environment
 
-    base: dict[str, Any] = {"workdir": str(Path.cwd())}
+    base: dict[str, Any] = {"workdir": current_folder()}
     words = list(command)
     if (
         words[0] in templates.names()

@@ -37,6 +37,8 @@ class Checkpoints:
         core = self._core
         if core.queries.has_checkpoint(attempt.id, body.path, body.sha256, body.at):
             return  # reported again, because the acknowledgement was lost
+        if self._is_unchanged(attempt, body):
+            return
         row: dict[str, Any] = {
             "job_id": attempt.job_id,
             "attempt_id": attempt.id,
@@ -60,6 +62,12 @@ class Checkpoints:
         event = Event(kind, core.clock(), (change,), attempt.job_id, info)
         core.emit([event], can_wait=True)
         core.spawn(self._prune(attempt), "prune-checkpoints")
+
+    def _is_unchanged(self, attempt: LiveAttempt, body: wire.CheckpointSaved) -> bool:
+        """Whether the file was written again with the same content."""
+        rows = self._core.queries.checkpoints_of(attempt.job_id)
+        of_path = [row for row in rows if row["path"] == body.path and row["kept"]]
+        return bool(of_path) and of_path[-1]["sha256"] == body.sha256
 
     async def _prune(self, attempt: LiveAttempt) -> None:
         """Keep only the newest checkpoints of a job.

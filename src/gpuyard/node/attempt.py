@@ -240,6 +240,7 @@ class AttemptRun:
     def _begin_watching(self, process: Process) -> None:
         watch = self._watch
         self._watching = [
+            asyncio.create_task(watch.follow_growth()),
             asyncio.create_task(watch.follow_output()),
             asyncio.create_task(watch.follow_checkpoints()),
         ]

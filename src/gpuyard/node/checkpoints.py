@@ -37,14 +37,14 @@ class CheckpointWatcher:
         workdir: Path,
         began_at: float,
         blobs: Blobs,
-        step: Callable[[], int | None],
+        step_at: Callable[[float], int | None],
         *,
         owner: int | None = None,
     ) -> None:
         self._start = start
         self._workdir = workdir
         self._blobs = blobs
-        self._step = step
+        self._step_at = step_at
         self._owner = owner
         # Files from before the attempt are not its work.
         self._matches = Matches(
@@ -129,7 +129,7 @@ class CheckpointWatcher:
         self._matches.taken[name] = look
         step = step_of(name)
         if step is None:
-            step = self._step()
+            step = self._step_at(look.changed_ns / 1e9)
         # A file name may be any bytes, but a report needs text.
         shown = os.fsencode(name).decode(errors="replace")
         return wire.CheckpointSaved(

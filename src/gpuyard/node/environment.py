@@ -71,10 +71,10 @@ def _inherited(withheld: tuple[str, ...]) -> dict[str, str]:
 
 
 def _defaults(start: wire.StartAttempt) -> dict[str, str]:
-    """Useful values that the job may replace: unbuffered output, and no more threads
-    than the job has cores.
+    """Useful values that the job may replace: unbuffered output in lines that are long
+    enough for many metrics, and no more threads than the job has cores.
     """
-    values = {"PYTHONUNBUFFERED": "1"}
+    values = {"PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
     if start.cpus is not None:
         values["OMP_NUM_THREADS"] = str(max(math.floor(start.cpus), 1))
     return values

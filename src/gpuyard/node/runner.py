@@ -515,7 +515,7 @@ def _environment(order: Dict[str, Any]) -> Dict[str, str]:
     found = {
         name: value for name, value in os.environ.items() if not name.startswith(_OURS)
     }
-    found["PYTHONUNBUFFERED"] = "1"
+    found.update(PYTHONUNBUFFERED="1", COLUMNS="200")
     found.update(order.get("environment") or {})
     found.update(order.get("ids") or {})
     if not order.get("gpus"):

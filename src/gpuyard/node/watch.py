@@ -28,6 +28,8 @@ from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import in_background
 
 _POINTS_PER_REPORT = 5_000
+# How often the size of a log is looked at.
+_LOOK_S = 0.05
 log = structlog.get_logger(__name__)
 
 
@@ -117,7 +119,7 @@ class AttemptWatch:
             self._workdir,
             began_at,
             blobs,
-            lambda: self.output.step,
+            self.output.step_at,
             owner=self._record.uid,
         )
 
@@ -156,6 +158,7 @@ class AttemptWatch:
         """Report the output as it comes, and keep the log below its maximum size."""
         cap = int(self._context.settings.max_log_gb * (1 << 30))
         while await self._pause(self._context.settings.progress_s):
+            self.output.note_size(self.log_size(), time.time())
             self.report_output(await asyncio.to_thread(self.output.read_progress))
             try:
                 if isinstance(self.log, MaskedLog):
@@ -168,6 +171,15 @@ class AttemptWatch:
                     attempt=self._id,
                     error=str(error),
                 )
+
+    async def follow_growth(self) -> None:
+        """Note how the log grows, so that it is known which step was printed before a
+        checkpoint was written.
+        """
+        if not self._checkpoint_path:
+            return
+        while await self._pause(_LOOK_S):
+            self.output.note_size(self.log_size(), time.time())
 
     def report_output(self, seen: wire.ProgressSeen | None) -> None:
         """Send what the output showed, in parts that fit into a frame."""

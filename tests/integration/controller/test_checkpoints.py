@@ -72,6 +72,23 @@ async def test_a_checkpoint_that_is_told_twice_is_one(instance: Controlled):
     assert report.step == 10
 
 
+async def test_a_file_that_is_written_again_with_the_same_content_is_one(
+    instance: Controlled,
+):
+    job_id = await instance.submit()
+    for content, step in ((b"a", 10), (b"a", 20), (b"b", 30), (b"a", 40)):
+        await instance.save(job_id, "out/ckpt.pt", content, step=step)
+    await instance.save(job_id, "out/best.pt", b"a", step=50)
+    await instance.settled()
+    rows = instance.ledger.queries.checkpoints_of(job_id)
+    assert [(row["path"], row["step"]) for row in rows] == [
+        ("out/ckpt.pt", 10),
+        ("out/ckpt.pt", 30),
+        ("out/ckpt.pt", 40),
+        ("out/best.pt", 50),
+    ]
+
+
 async def said_again(instance: Controlled, job_id: str):
     """The host repeats its last report after a broken link, as one that was never
     acknowledged.

@@ -132,7 +132,8 @@ def _environment(
     order: AttemptOrder, uuids: Sequence[str], resume_from: str
 ) -> dict[str, str]:
     # This host's PATH and HOME do not apply in an image.
-    values = {"PYTHONUNBUFFERED": "1", "HOME": "/tmp", **order.whole_environment}
+    defaults = {"PYTHONUNBUFFERED": "1", "COLUMNS": "200", "HOME": "/tmp"}
+    values = {**defaults, **order.whole_environment}
     values.pop("PATH", None)
     values |= {
         "CUDA_VISIBLE_DEVICES": ",".join(uuids),

@@ -311,10 +311,8 @@ def _environment(order: AttemptOrder, settings: KubernetesConfig) -> list[Json]:
     if settings.spool and order.workspace:
         values["GPUYARD_WORKSPACE"] = _WORKSPACE
     given = order.whole_environment
-    if "PYTHONUNBUFFERED" not in given:
-        values["PYTHONUNBUFFERED"] = "1"
-    if "HOME" not in given:
-        values["HOME"] = "/tmp"
+    defaults = {"PYTHONUNBUFFERED": "1", "COLUMNS": "200", "HOME": "/tmp"}
+    values |= {name: value for name, value in defaults.items() if name not in given}
     if not order.gpu_spec.gpu_count:
         values |= {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}
     if nodes > 1:
