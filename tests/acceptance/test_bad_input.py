@@ -284,6 +284,7 @@ def test_what_is_no_json_object_is_refused(
         (["run", "--", "echo", "\udcff"], "is not UTF-8 text"),
         (["show", "\udcff"], "is not UTF-8 text"),
         (["run", "--resume-args", "'", "--", "true"], "close each quote"),
+        (["run", "-g", "A100:2", "--gpu-class", "H100", "--", "true"], "say it once"),
         (["ledger", "backup", "/nowhere/x"], "/nowhere/x"),
     ],
 )

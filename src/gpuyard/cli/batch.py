@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuyard.cli.jobs import AsJson
+from gpuyard.cli.options import pairs_of, secrets_of
 from gpuyard.cli.output import (
     ago,
     clock,
@@ -21,7 +22,6 @@ from gpuyard.cli.output import (
     print_table,
     say,
 )
-from gpuyard.cli.run import pairs_of, secrets_of
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import InvalidInputError, UnreachableError
 from gpuyard.domain.units import format_duration

@@ -44,6 +44,7 @@ app = typer.Typer(
     help="One queue for all GPU work, on every GPU you can reach.",
     rich_markup_mode=None,
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     add_completion=True,
 )

@@ -4,7 +4,6 @@
 """
 
 import json
-import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,13 @@ from typing import Annotated, Any, cast
 import typer
 
 from gpuyard.cli.follow import GPUYARD_FAULT, follow
+from gpuyard.cli.options import (
+    given,
+    gpu_request,
+    pairs_of,
+    secrets_of,
+    words_of,
+)
 from gpuyard.cli.output import print_json, print_page
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
@@ -45,7 +51,10 @@ def run(
     command: Command,
     name: Annotated[str | None, typer.Option(help="A name for people.")] = None,
     gpus: Annotated[
-        int | None, typer.Option("--gpus", "-g", help="How many GPUs.")
+        str | None,
+        typer.Option(
+            "--gpus", "-g", help="How many GPUs, or which: 2, A100:8, 4x80GB."
+        ),
     ] = None,
     gpu_memory: Annotated[
         str | None,
@@ -167,9 +176,7 @@ def run(
     """Run COMMAND on a GPU that fits and follow it; its exit code becomes this
     command's.
     """
-    gpu_request = given(count=gpus, memory_gb=gpu_memory, gpu_class=gpu_class)
-    if gpu_request and gpus is None:
-        gpu_request["count"] = 1
+    wanted_gpus = gpu_request(gpus, given(memory_gb=gpu_memory, gpu_class=gpu_class))
     fields = given(
         name=name,
         image=image,
@@ -190,14 +197,14 @@ def run(
         labels=pairs_of("label", label or [], {}) or None,
         secrets=secrets_of(secret or []) or None,
         resources=given(
-            cpus=cpus, memory_gb=memory, nodes=nodes, gpus=gpu_request or None
+            cpus=cpus, memory_gb=memory, nodes=nodes, gpus=wanted_gpus or None
         )
         or None,
         checkpoint=given(
             path=checkpoint,
             signal=checkpoint_signal,
             grace_s=grace,
-            resume_args=_words("--resume-args", resume_args),
+            resume_args=words_of("--resume-args", resume_args),
         )
         or None,
         workdir=str(workdir.absolute()) if workdir else None,
@@ -206,15 +213,6 @@ def run(
     sys.exit(
         _guarded(command, fields, env or [], stdin, detach=detach, as_json=as_json)
     )
-
-
-def _words(option: str, text: str | None) -> list[str] | None:
-    """The words of an option's text, as a shell reads them."""
-    try:
-        return shlex.split(text) if text else None
-    except ValueError as error:
-        fault = f"{text!r} is no list of words: {error}"
-        raise InvalidInputError.of(option, fault, "close each quote") from None
 
 
 def _note_misplaced(command: Sequence[str]) -> None:
@@ -397,32 +395,6 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
             else value
         )
     return merged
-
-
-def given(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def secrets_of(words: Sequence[str]) -> dict[str, str]:
-    """The secret of each variable; a bare NAME is both."""
-    pairs: dict[str, str] = {}
-    for word in words:
-        variable, found, name = word.partition("=")
-        pairs[variable] = name if found else variable
-    return pairs
-
-
-def pairs_of(option: str, words: Sequence[str], defaults: Any) -> dict[str, str]:
-    """NAME=VALUE words as a mapping; a bare NAME takes its value from `defaults`."""
-    pairs: dict[str, str] = {}
-    for word in words:
-        name, found, value = word.partition("=")
-        if not found and name not in defaults:
-            raise InvalidInputError.of(
-                f"--{option}", f"{word!r} has no value", "write NAME=VALUE"
-            )
-        pairs[name] = value if found else defaults[name]
-    return pairs
 
 
 def _at_home(body: dict[str, Any], folder: Path) -> dict[str, Any]:

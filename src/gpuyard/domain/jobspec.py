@@ -23,6 +23,7 @@ from pydantic import (
 
 from gpuyard.domain import units
 from gpuyard.domain.errors import quoted
+from gpuyard.domain.gpu_text import gpus_of
 from gpuyard.domain.gpus import compute_capability, resolve_gpu_class, whole_gpus
 from gpuyard.domain.offers import Strategy
 from gpuyard.domain.secret_names import secret_name
@@ -183,8 +184,10 @@ class GpuRequest(StrictModel):
         return self
 
 
-def _gpu_count(value: Any) -> Any:
-    """`gpus = 2` means two GPUs of any kind."""
+def _gpus(value: Any) -> Any:
+    """`gpus = 2` means two GPUs of any kind, `gpus = "A100:8"` eight of that class."""
+    if isinstance(value, str):
+        return gpus_of(value)
     is_count = isinstance(value, int) and not isinstance(value, bool)
     return {"count": value} if is_count else value
 
@@ -199,7 +202,7 @@ class Resources(StrictModel):
     cpus: float | None = Field(default=None, gt=0, le=10_000)
     memory_gb: Gigabytes | None = None
     nodes: int = Field(default=1, ge=1, le=10_000)
-    gpus: Annotated[GpuRequest, BeforeValidator(_gpu_count)] = GpuRequest(count=0)
+    gpus: Annotated[GpuRequest, BeforeValidator(_gpus)] = GpuRequest(count=0)
 
 
 class CheckpointSpec(StrictModel):
