@@ -145,7 +145,8 @@ class ResumeWatch:
     def progressed(self, attempt: LiveAttempt, progress: Mapping[str, Any]) -> None:
         """An attempt reports its progress."""
         step = progress.get("step")
-        if step is None or attempt.number == 1:
+        # An agent may send anything.
+        if not isinstance(step, int) or attempt.number == 1:
             return
         if attempt.id not in self._resumes:
             self._forget_the_ended()
