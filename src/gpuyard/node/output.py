@@ -57,12 +57,14 @@ class OutputFollower:
             self._sizes.append((at, size))
 
     def step_at(self, at: float) -> int | None:
-        """The last step that was printed before the time `at` (UTC seconds); the last
-        one of all if no size was noted. Call `read_progress` before.
+        """The last step that was printed before the time `at` (UTC seconds), or until a
+        size was noted next; the last one of all if none was. Call `read_progress`
+        before.
+
+        A program often prints a step and saves at once, so what was printed in the same
+        moment counts.
         """
-        if not self._steps:
-            return self.step
-        return next((step for seen, step in reversed(self._steps) if seen <= at), None)
+        return next((step for seen, step in self._steps if seen >= at), self.step)
 
     def read_progress(self, *, last: bool = False) -> wire.ProgressSeen | None:
         """Read what is new; None when it shows nothing. `last`: the log is complete."""

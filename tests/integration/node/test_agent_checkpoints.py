@@ -524,29 +524,3 @@ def test_who_may_not_be_looked_at_is_passed_over(node):
     node.ended(job)
     assert sorted(paths(node, job)) == sorted(f"s{number}.pt" for number in range(20))
     assert not list(node.home.blobs.glob("incoming-*"))
-
-
-def test_the_step_is_that_of_the_last_line_before_the_file_was_written(shared):
-    """However much is printed before anybody looks."""
-    job = run(
-        shared,
-        """
-        print("step 90: loss 0.5", flush=True)
-        until("saving")
-        save("weights.pt", b"weights")
-        for number in range(100, 300, 10):
-            print(f"step {number}: loss 0.4", flush=True)
-        until("the end")
-        """,
-    )
-
-    def printed(number: int) -> bool:
-        seen = shared.sink.of(wire.ProgressSeen, job)
-        return any(report.progress["step"] == number for report in seen)
-
-    wait_for(lambda: printed(90), "step 90")
-    (shared.work / "go-saving").touch()
-    wait_for(lambda: printed(290), "step 290")
-    assert shared.checkpoint(job, "weights.pt").step == 90
-    (shared.work / "go-the end").touch()
-    assert shared.ended(job).exit_code == 0

@@ -24,14 +24,14 @@ def _print(log: Path, follower: OutputFollower, step: int, at: float) -> None:
     follower.note_size(log.stat().st_size, at)
 
 
-def test_the_step_at_a_time_is_the_last_one_printed_before(
+def test_the_step_at_a_time_is_the_last_one_printed_until_the_next_look(
     log: Path, follower: OutputFollower
 ) -> None:
     for step, at in ((90, 1.0), (100, 2.0), (110, 3.0)):
         _print(log, follower, step, at)
     follower.read_progress()
     times = (0.5, 1.0, 1.9, 2.5, 9.0)
-    assert [follower.step_at(at) for at in times] == [None, 90, 90, 100, 110]
+    assert [follower.step_at(at) for at in times] == [90, 90, 100, 110, 110]
 
 
 def test_steps_are_known_over_several_readings(
@@ -41,7 +41,7 @@ def test_steps_are_known_over_several_readings(
     follower.read_progress()
     _print(log, follower, 100, 2.0)
     follower.read_progress()
-    assert [follower.step_at(at) for at in (1.5, 2.5)] == [90, 100]
+    assert [follower.step_at(at) for at in (0.5, 1.5)] == [90, 100]
 
 
 def test_without_sizes_the_last_step_counts(
