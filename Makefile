@@ -1,6 +1,6 @@
 # Every target sets up what it needs; with nothing to do it is quiet. ARGS reaches pytest, ruff's fixes stay with you.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit coverage lint style docs bench bench-peers soak seeds images lock clean
+.PHONY: help setup demo test unit coverage lint style docs bench bench-peers soak seeds images lock licences sbom audit clean
 
 PYTHON := .venv/bin/python
 # Many tests wait for other processes, so two cores are busy only with four workers.
@@ -9,6 +9,8 @@ SEEDS ?= 10000
 MINUTES ?= 10
 ROUNDS ?= 0
 DATABASE ?= both
+HISTORY_JOBS ?= 1000000
+HISTORY_DAYS ?= 30
 STUDY_KILLS ?= 10
 VERIFY_KILLS ?= 100
 # The checker's version is pinned by the lock; do not ask the network for a newer one on each run.
@@ -59,8 +61,9 @@ bench-peers: setup ## run the same work on other systems, in an environment of t
 soak: setup ## kill -9 for MINUTES=10 or ROUNDS=500; DATABASE=sqlite|postgresql|both, SEED=; many examples and seeds
 	@scripts/system-packages.sh
 	@GPUYARD_SEEDS=1000 $(PYTHON) -m pytest tests/simulation --timeout 3600
-	@$(PYTHON) -m pytest -n 2 --hypothesis-profile=soak --timeout 1800 $$(grep -rl hypothesis tests/unit tests/integration)
+	@$(PYTHON) -m pytest -n 2 --hypothesis-profile=soak --timeout 1800 $$(grep -rlE 'hypothesis|examples\(' tests/unit tests/integration tests/security --include=test_*.py)
 	@$(PYTHON) -m tests.soak --minutes $(MINUTES) --rounds $(ROUNDS) --database $(DATABASE) $(if $(SEED),--seed $(SEED))
+	@$(PYTHON) -m tests.soak.history --jobs $(HISTORY_JOBS) --days $(HISTORY_DAYS)
 	@GPUYARD_STUDY_KILLS=$(STUDY_KILLS) $(PYTHON) -m pytest tests/acceptance/test_studies.py -k killed
 	@GPUYARD_VERIFY_KILL_ROUNDS=$(VERIFY_KILLS) $(PYTHON) -m pytest tests/acceptance/test_verify_servers.py -k killed
 
@@ -72,6 +75,15 @@ images: setup ## build the container images (ARGS="--registry REG --push" sends 
 
 lock: setup ## resolve pyproject.toml into the lock files (ARGS=--upgrade takes newer versions)
 	@scripts/lock.sh $(ARGS)
+
+licences: setup ## write the tables of docs/licences.md, after a change of a lock file
+	@$(PYTHON) scripts/licences.py
+
+sbom: setup ## write what gpuyard is installed with to build/gpuyard.cdx.json, as CycloneDX
+	@$(PYTHON) scripts/supply.py sbom build/gpuyard.cdx.json
+
+audit: setup ## ask OSV for known faults of the locked packages; needs the network
+	@$(PYTHON) scripts/supply.py audit
 
 clean: ## remove .venv, caches and builds
 	@rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -4,17 +4,23 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-compile() {
-    UV_CUSTOM_COMPILE_COMMAND="make lock" .venv/bin/uv pip compile pyproject.toml --quiet --universal \
+resolve() {
+    UV_CUSTOM_COMPILE_COMMAND="make lock" .venv/bin/uv pip compile --quiet --universal \
         --generate-hashes --no-emit-index-url --no-emit-find-links "$@"
+}
+compile() {
+    resolve pyproject.toml "$@"
 }
 compile --output-file requirements.lock "$@"
 # The server's image says the same (EXTRAS).
-server=(--extra kubernetes --extra docker --extra s3 --extra verification)
+server=(--extra kubernetes --extra docker --extra postgresql --extra s3 --extra verification)
 compile --output-file requirements-server.lock "${server[@]}" --constraint requirements.lock "$@"
 compile --output-file requirements-dev.lock --extra dev --constraint requirements.lock "$@"
+# What `make bench-peers` installs for the systems that gpuyard is measured beside.
+peers=benchmarks/peers/requirements
+resolve "$peers.in" --no-annotate --python-version 3.11 --output-file "$peers.txt" "$@"
 
-if grep -nE '://|^--' requirements.lock requirements-server.lock requirements-dev.lock; then
+if grep -nE '://|^--' requirements.lock requirements-server.lock requirements-dev.lock "$peers.txt"; then
     echo "lock: the lines above hold an address or an option; lock files must not." >&2
     exit 1
 fi

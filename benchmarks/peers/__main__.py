@@ -76,7 +76,15 @@ def install() -> None:
     if not made.exists() or made.read_text() != wanted.read_text():
         venv.create(ENVIRONMENT, with_pip=True)
         subprocess.run(
-            [ENVIRONMENT / "bin/pip", "install", "-q", "-r", wanted], check=True
+            [
+                ENVIRONMENT / "bin/pip",
+                "install",
+                "-q",
+                "--require-hashes",
+                "-r",
+                wanted,
+            ],
+            check=True,
         )
         shutil.copy(wanted, made)
     if not shutil.which("tsp"):

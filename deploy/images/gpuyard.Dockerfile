@@ -1,10 +1,11 @@
 # The gpuyard server. `deploy/images/build gpuyard` builds it from the wheel of this checkout.
 # LOCK: the lock file to install, with hashes; EXTRAS: the extras of gpuyard that it covers, such as "[docker]".
-FROM python:3.11.15-slim-bookworm
+ARG BASE=python:3.11.15-slim-bookworm
+FROM ${BASE}
 
 ARG VERSION
 ARG LOCK=requirements-server.lock
-ARG EXTRAS="[kubernetes,docker,s3,verification]"
+ARG EXTRAS="[kubernetes,docker,postgresql,s3,verification]"
 LABEL org.opencontainers.image.title="gpuyard" \
       org.opencontainers.image.description="One queue for all GPU work, on every GPU you can reach" \
       org.opencontainers.image.version="${VERSION}" \
@@ -19,7 +20,7 @@ RUN apt-get update \
 
 COPY ${LOCK} dist/gpuyard-${VERSION}-py3-none-any.whl /tmp/
 # What the wheel needs has come with its hashes; the second command must find nothing missing.
-RUN pip install --no-cache-dir --require-hashes --requirement "/tmp/$(basename "${LOCK}")" \
+RUN pip install --no-cache-dir --require-hashes --only-binary :all: --requirement "/tmp/$(basename "${LOCK}")" \
     && pip install --no-cache-dir --no-index "/tmp/gpuyard-${VERSION}-py3-none-any.whl${EXTRAS}" \
     && rm -rf /tmp/* \
     && useradd --create-home --uid 10001 gpuyard \

@@ -1,6 +1,7 @@
 # Jobs that run on PyTorch. `deploy/images/build pytorch-gpu` builds it, with the tag of the catalogue.
 # MODELS: models to have inside, as their ids on the Hugging Face hub: --build-arg MODELS="org/one org/two".
-FROM pytorch/pytorch:2.11.0-cuda12.8-cudnn9-runtime
+ARG BASE=pytorch/pytorch:2.11.0-cuda12.8-cudnn9-runtime
+FROM ${BASE}
 
 ARG VERSION=unknown
 ARG MODELS=""
@@ -16,10 +17,11 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ tini \
     && rm -rf /var/lib/apt/lists/*
 
-# The base's Python is Ubuntu's, which pip leaves alone unless told; here nothing else uses it.
+# The base's Python is Ubuntu's, which pip leaves alone unless told; here nothing else uses it. What the base has already
+# (torch and its libraries) needs no hash; if anything else were missing from the file, pip would refuse.
 ENV PIP_BREAK_SYSTEM_PACKAGES=1
 COPY requirements-pytorch.txt /opt/requirements.txt
-RUN pip install --no-cache-dir --requirement /opt/requirements.txt \
+RUN pip install --no-cache-dir --require-hashes --only-binary :all: --requirement /opt/requirements.txt \
     && python3 -c 'import torch; assert torch.version.cuda == "12.8", torch.version.cuda'
 
 # A job may run as any user; where its root file system is read only, it sets HF_HUB_CACHE to download more.

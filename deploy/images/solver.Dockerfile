@@ -2,7 +2,8 @@
 # `solver-transformers` and `solver-vllm` have that engine inside.
 # ENGINE: none, for the engines openai and mock, which need only Python; or transformers, or vllm.
 # MODELS: models to have inside, as their ids on the Hugging Face hub: --build-arg MODELS="org/one org/two".
-FROM python:3.11.15-slim-bookworm
+ARG BASE=python:3.11.15-slim-bookworm
+FROM ${BASE}
 
 ARG VERSION=unknown
 ARG ENGINE=none
@@ -23,7 +24,7 @@ RUN apt-get update \
 # CUDA comes as wheels with torch, in the versions that the requirements pin.
 COPY deploy/images/requirements-solver-*.txt /opt/gpuyard/
 RUN [ "$ENGINE" = none ] \
-    || pip install --no-cache-dir --requirement "/opt/gpuyard/requirements-solver-$ENGINE.txt"
+    || pip install --no-cache-dir --require-hashes --only-binary :all: --requirement "/opt/gpuyard/requirements-solver-$ENGINE.txt"
 
 # A job may run as any user; where its root file system is read only, it sets HF_HUB_CACHE to download more.
 ENV HF_HUB_CACHE=/opt/models \

@@ -1,6 +1,7 @@
 # Jobs that run on TensorFlow. `deploy/images/build tensorflow-gpu` builds it, with the tag of the catalogue.
 # MODELS: models to have inside, as their ids on the Hugging Face hub: --build-arg MODELS="org/one org/two".
-FROM python:3.11.15-slim-bookworm
+ARG BASE=python:3.11.15-slim-bookworm
+FROM ${BASE}
 
 ARG VERSION=unknown
 ARG MODELS=""
@@ -18,7 +19,7 @@ RUN apt-get update \
 
 # CUDA comes as wheels, in the versions that the requirements pin.
 COPY requirements-tensorflow.txt /opt/requirements.txt
-RUN pip install --no-cache-dir --requirement /opt/requirements.txt
+RUN pip install --no-cache-dir --require-hashes --only-binary :all: --requirement /opt/requirements.txt
 
 # A job may run as any user; where its root file system is read only, it sets HF_HUB_CACHE to download more.
 ENV HF_HUB_CACHE=/opt/models \

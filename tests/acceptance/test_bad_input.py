@@ -3,6 +3,8 @@ HTTP, and nothing half-done.
 """
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -271,3 +273,53 @@ def test_what_is_no_json_object_is_refused(
     check_problem(web.post("/api/v1/jobs", content=raw), 422, "invalid_input")
     (strict_instance.work / "raw.json").write_bytes(raw)
     refused(strict_instance, "submit", "raw.json", code=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["show", ""], "'' is the name of nothing"),
+        (["logs", "."], "'.' is the name of nothing"),
+        (["models", "pin", ".."], "'..' is the name of nothing"),
+        (["run", "--", "echo", "\udcff"], "is not UTF-8 text"),
+        (["show", "\udcff"], "is not UTF-8 text"),
+        (["run", "--resume-args", "'", "--", "true"], "close each quote"),
+        (["run", "-g", "A100:2", "--gpu-class", "H100", "--", "true"], "say it once"),
+        (["ledger", "backup", "/nowhere/x"], "/nowhere/x"),
+    ],
+)
+def test_an_odd_argument_gets_one_line(
+    strict_instance: TestInstance, words: list[str], says: str
+) -> None:
+    done = strict_instance.run(*words)
+    assert done.returncode in (2, 125), done
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def through_a_shell(instance: TestInstance, script: str, *words: str) -> str:
+    """What a command that a shell starts with `script` says on stderr."""
+    command = [sys.executable, "-m", "gpuyard.cli.entry", *words]
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *command],
+        cwd=instance.work,
+        env=instance.environment,
+        capture_output=True,
+        text=True,
+    )
+    return done.stderr
+
+
+@pytest.mark.parametrize("words", [["jobs"], ["nodes"], ["nodes", "--json"]])
+def test_a_closed_output_is_no_fault(
+    strict_instance: TestInstance, words: list[str]
+) -> None:
+    assert through_a_shell(strict_instance, 'exec "$@" >&-', *words) == ""
+
+
+def test_a_folder_that_was_removed_is_told(strict_instance: TestInstance) -> None:
+    script = 'mkdir gone; cd gone; rmdir "$PWD"; exec "$@"'
+    told = through_a_shell(strict_instance, script, "run", "--", "true")
+    assert told == (
+        "gpuyard: workdir: the current folder was removed (change to another one)\n"
+    )

@@ -151,6 +151,11 @@ def test_on_a_full_disk_nothing_is_half_done_and_with_room_again_all_goes_on(
         with http(instance) as web:
             body = spec(instance, environment={"TOKEN": SECRET})
             instance.wait(web.post("/api/v1/jobs", json=body).json()["id"])
+            running = web.post(
+                "/api/v1/jobs",
+                json=spec(instance, "sh", "-c", "until [ -e go ]; do sleep 0.1; done"),
+            ).json()["id"]
+            instance.wait(running, "running")
             before = job_count(web)
             ballast = instance.home.root / "ballast"
             # The log that SQLite keeps beside the ledger may have room of its own for a
@@ -171,6 +176,7 @@ def test_on_a_full_disk_nothing_is_half_done_and_with_room_again_all_goes_on(
             assert "disk is full" in told
             taken = sum(answer.status_code == 201 for answer in answers)
             assert job_count(web) == before + taken
+            assert instance.job(running).state == "running"
             ballast.unlink()
             after = wait_until(
                 lambda: (
@@ -181,6 +187,9 @@ def test_on_a_full_disk_nothing_is_half_done_and_with_room_again_all_goes_on(
             )
             assert instance.wait(after.json()["id"]).state == "completed"
             assert job_count(web) == before + taken + 1
+            (instance.work / "go").touch()
+            assert instance.wait(running).state == "completed"
+            assert len(instance.job(running).attempts) == 1
         assert SECRET not in "".join(
             path.read_text() for path in instance.home.logs.iterdir()
         )

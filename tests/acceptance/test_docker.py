@@ -4,12 +4,17 @@ the GPUs the scheduler gives them.
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from gpuyard.domain.images import choose_image
 from tests.support.dockerd import IMAGE, Dockerd
+from tests.support.faults import Faults
 from tests.support.instance import TestInstance, make_instance
+from tests.support.jumps import check_time_limits
 from tests.support.nvml import FakeGpus
 from tests.support.nvml.fixtures import fake_gpus, nvml_library
 from tests.support.same import run_here_and_there
@@ -20,11 +25,19 @@ __all__ = ["fake_gpus", "nvml_library"]
 
 @pytest.fixture
 def instance(dockerd: Dockerd, fake_gpus: FakeGpus) -> Iterator[TestInstance]:
+    with in_front_of(dockerd, fake_gpus) as made:
+        yield made
+
+
+@contextmanager
+def in_front_of(
+    dockerd: Dockerd, fake_gpus: FakeGpus, **environment: str
+) -> Iterator[TestInstance]:
     """Two GPUs, and Docker."""
     for name in ("GPU-a", "GPU-b"):
         fake_gpus.add(name, name="NVIDIA A100-SXM4-40GB", memory_mb=40960, cc="8.0")
     with make_instance(
-        GPUYARD_SCHEDULER__RETRY_BASE_S="0.1", **fake_gpus.env()
+        GPUYARD_SCHEDULER__RETRY_BASE_S="0.1", **fake_gpus.env(), **environment
     ) as made:
         made.home.create()
         made.home.settings.write_text(
@@ -46,6 +59,14 @@ def submit(instance: TestInstance, *command: str, **fields: object) -> str:
     }
     path.write_text(json.dumps(body))
     return instance.ok("submit", str(path)).split()[-1]
+
+
+def test_a_clock_that_jumps_an_hour_moves_no_time_limit(
+    dockerd: Dockerd, fake_gpus: FakeGpus, tmp_path: Path
+) -> None:
+    faults = Faults(tmp_path)
+    with in_front_of(dockerd, fake_gpus, **faults.environment) as instance:
+        check_time_limits(instance, faults, partial(submit, instance))
 
 
 def test_a_job_with_an_image_runs_in_a_container_on_its_gpus(

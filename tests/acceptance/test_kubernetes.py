@@ -4,12 +4,15 @@ processes).
 
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from gpuyard.domain.images import choose_image
+from tests.support.faults import Faults
 from tests.support.instance import TestInstance, make_instance
+from tests.support.jumps import check_time_limits
 from tests.support.kubernetes import Cluster, Node
 from tests.support.same import run_here_and_there
 from tests.support.wait import wait_until
@@ -48,7 +51,16 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def instance(cluster: Cluster, tmp_path: Path) -> Iterator[TestInstance]:
-    with make_instance(GPUYARD_SCHEDULER__RETRY_BASE_S="0.1") as made:
+    with in_front_of(cluster, tmp_path) as made:
+        yield made
+
+
+@contextmanager
+def in_front_of(
+    cluster: Cluster, tmp_path: Path, **environment: str
+) -> Iterator[TestInstance]:
+    """An instance that knows the cluster."""
+    with make_instance(GPUYARD_SCHEDULER__RETRY_BASE_S="0.1", **environment) as made:
         made.home.create()
         config = cluster.kubeconfig(tmp_path / "kubeconfig")
         made.home.settings.write_text(
@@ -63,6 +75,20 @@ prices = {{ small = 0.5, "NVIDIA-A100-SXM4-40GB" = 3 }}
         )
         made.ok("up")
         yield made
+
+
+def test_a_clock_that_jumps_an_hour_moves_no_time_limit(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    faults = Faults(tmp_path)
+
+    def submit(*command: str, **fields: object) -> str:
+        return instance.submit(
+            list(command), image=IMAGE, provider="kubernetes", **fields
+        )
+
+    with in_front_of(cluster, tmp_path, **faults.environment) as instance:
+        check_time_limits(instance, faults, submit)
 
 
 def test_one_spec_runs_unchanged_here_and_there(
@@ -261,7 +287,7 @@ def test_the_health_of_the_cluster_is_shown(
     assert (found["status"], found["success_rate_day"]) == ("healthy", 1.0)
     cluster.faults.cut(times=None)
     cluster.faults.reset_connections()
-    assert wait_until(lambda: row()["status"] == "unhealthy", 20)
+    assert wait_until(lambda: row()["status"] == "unhealthy", 120)
     events = wait_until(
         lambda: [
             event
@@ -271,6 +297,9 @@ def test_the_health_of_the_cluster_is_shown(
         60,
     )
     assert events[0]["data"]["provider"] == "kubernetes"
+    words = ("run", "-d", "--provider", "kubernetes", "--image", IMAGE, "--", "true")
+    waiting = instance.ok(*words).strip()
+    assert not instance.job(waiting).attempts, "nothing is sent meanwhile"
     cluster.faults.lift()
     wait_until(
         lambda: any(
@@ -278,6 +307,8 @@ def test_the_health_of_the_cluster_is_shown(
         ),
         60,
     )
+    assert instance.wait(waiting).state == "completed"
+    assert len(instance.job(waiting).attempts) == 1
 
 
 COUNTER = """

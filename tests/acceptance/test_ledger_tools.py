@@ -3,6 +3,7 @@ without.
 """
 
 import json
+import os
 import sqlite3
 import stat
 from contextlib import closing
@@ -104,3 +105,34 @@ def test_a_instance_moves_to_postgresql_and_back(
     instance.ok("ledger", "copy", "--replace", address, str(instance.home.ledger))
     instance.ok("up", "--database", "sqlite")
     assert jobs(instance) == after
+
+
+def test_a_damaged_ledger_is_told_and_restored(instance: TestInstance, tmp_path: Path):
+    saved = instance.submit(["true"])
+    instance.wait(saved)
+    instance.ok("ledger", "backup", str(tmp_path / "saved.db"))
+    instance.wait(instance.submit(["true"]))
+    refused = instance.run("ledger", "restore", str(tmp_path / "saved.db"))
+    assert refused.returncode == 4, "a server runs"
+    instance.ok("down")
+    whole = instance.home.ledger.read_bytes()
+    page = 4096
+    with instance.home.ledger.open("rb+") as ledger:
+        for number in range(2, len(whole) // page, 2):
+            ledger.seek(number * page)
+            ledger.write(os.urandom(page))
+    for words in (["up"], ["doctor"], ["jobs"]):
+        told = instance.run(*words)
+        assert told.returncode != 0
+        assert "damaged: " in told.stdout + told.stderr
+        assert "gpuyard ledger restore FILE" in told.stdout + told.stderr
+    (tmp_path / "broken.db").write_bytes(instance.home.ledger.read_bytes())
+    broken = instance.run("ledger", "restore", str(tmp_path / "broken.db"))
+    assert "broken.db is damaged" in broken.stderr
+    report = json.loads(
+        instance.ok("ledger", "restore", str(tmp_path / "saved.db"), "--json")
+    )
+    assert Path(report["kept"]).stat().st_size == len(whole)
+    assert jobs(instance) == [saved]
+    assert instance.json("ledger", "check")["ok"]
+    instance.wait(instance.submit(["true"]))

@@ -253,13 +253,13 @@ def test_errors_come_back_as_the_classes_they_were(
     for code, kind in cases:
         assert fail_with(code, kind, shared_instance).message
     error = fail_with(
-        lambda instance: instance.run(["true"], retrys=1, retry_count=-1),
+        lambda instance: instance.run(["true"], retrycount=1, retry_count=-1),
         InvalidInputError,
         shared_instance,
     )
     assert isinstance(error, InvalidInputError)
     assert {(fault.field, fault.remedy) for fault in error.faults} == {
-        ("retrys", "did you mean retry_count?"),
+        ("retrycount", "did you mean retry_count?"),
         ("retry_count", "must be at least 0"),
     }
     with (

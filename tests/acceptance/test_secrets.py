@@ -1,133 +1,117 @@
-"""A secret in a job's environment reaches the job, and nothing else that anyone can
-read.
-"""
+"""`gpuyard secret`, and jobs that refer to secrets by name."""
 
 import json
 from collections.abc import Iterator
 
-import psutil
 import pytest
 
-from tests.support.instance import TestInstance
-from tests.support.web import http, spec
+from tests.support.instance import TestInstance, make_instance
 
-SECRET = "hunter2hunter2"
-SHELL = {"TOKEN": SECRET}
-LEAK = (
-    "import os, sys, time; time.sleep(float(sys.argv[1])); sys.exit(os.environ['TOKEN']"
-    " != '" + SECRET[::-1] + "'[::-1])"
-)
+VALUE = "planted-secret-value"
 
 
-def said_by_gpuyard(instance: TestInstance) -> Iterator[tuple[str, str]]:
-    """Everything gpuyard writes for people: its logs, the journal, each process's
-    title.
-    """
-    for path in (*instance.home.logs.iterdir(), instance.home.node / "keeper.log"):
-        yield path.name, path.read_text()
-    yield "events", instance.ok("events", "--json")
-    yield "metrics", http(instance).get("/metrics").text
-    for process in psutil.process_iter(["cmdline", "name"]):
-        yield (
-            f"title of {process.pid}",
-            " ".join([*(process.info["cmdline"] or ()), process.info["name"] or ""]),
+@pytest.fixture(scope="module")
+def instance() -> Iterator[TestInstance]:
+    with make_instance() as made:
+        made.home.create()
+        made.home.settings.write_text(
+            '[secrets]\nenvironment = ["GIVEN_TOKEN"]\n'
+            'command = ["sh", "-c", "test $0 = IN_VAULT && echo from-$0", "{name}"]\n'
         )
+        made.environment["GIVEN_TOKEN"] = "from the environment"
+        made.ok("up")
+        yield made
 
 
-def test_it_reaches_the_job_and_no_log_event_or_title(
-    shared_instance: TestInstance,
-) -> None:
-    """Passed by name, so that it stands on no command line of ours either; the job
-    succeeds, fails, is cancelled.
-    """
-    (shared_instance.work / "leak.py").write_text(LEAK)
-    run = ["run", "-d", "--env", "TOKEN", "--retries", "1", "--", "python3", "leak.py"]
-    done, cancelled = (
-        shared_instance.ok(*run, seconds, env=SHELL).strip() for seconds in ("0", "60")
-    )
-    failed = shared_instance.ok(
-        "run",
-        "-d",
-        "--env",
-        "TOKEN",
-        "--",
-        "python3",
-        "-c",
-        "import nothing",
-        env=SHELL,
-    ).strip()
-    shared_instance.wait(cancelled, "running")
-    for where, text in said_by_gpuyard(shared_instance):
-        assert SECRET not in text, where
-    shared_instance.ok("cancel", cancelled)
-    assert [shared_instance.wait(job).state for job in (done, failed, cancelled)] == [
-        "completed",
-        "failed",
-        "cancelled",
+def test_a_job_gets_its_secrets_and_nothing_shows_them(instance: TestInstance) -> None:
+    instance.ok("secret", "set", "mine", input=f"{VALUE}\n")
+    code = 'test "$A $B $C" = "$0" && echo "$A"'
+    wanted = f"{VALUE} from the environment from-IN_VAULT"
+    secrets = [
+        "--secret",
+        "A=mine",
+        "--secret",
+        "B=GIVEN_TOKEN",
+        "--secret",
+        "C=IN_VAULT",
     ]
-    for words in (
-        ["jobs"],
-        ["show", failed],
-        ["why", done],
-        ["events"],
-        ["jobs", "--json"],
-        ["doctor", "--json"],
-    ):
-        assert SECRET not in shared_instance.ok(*words)
-    for where, text in said_by_gpuyard(shared_instance):
-        assert SECRET not in text, where
+    done = instance.run(
+        "run", "--name", "user", *secrets, "--", "sh", "-c", code, wanted
+    )
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "*" * len(VALUE))
+    shown = instance.json("show", "user")
+    assert shown["spec"]["secrets"] == {
+        "A": "mine",
+        "B": "GIVEN_TOKEN",
+        "C": "IN_VAULT",
+    }
+    listed = instance.json("secret", "list")["items"]
+    assert [(facts["name"], facts["source"]) for facts in listed] == [
+        ("GIVEN_TOKEN", "environment"),
+        ("mine", "store"),
+    ]
+    assert all(facts["used_at"] for facts in listed)
+    assert VALUE not in json.dumps(listed) + instance.ok("secret", "list")
+
+
+def test_a_missing_secret_is_told_when_the_job_is_submitted(
+    instance: TestInstance,
+) -> None:
+    done = instance.run("run", "--secret", "HF_TOKEN=NOPE", "--", "true")
+    assert done.returncode == 125
+    assert "secrets.HF_TOKEN: there is no secret 'NOPE' (set it first" in done.stderr
+
+
+def test_a_secret_that_is_gone_at_the_launch_fails_the_job(
+    instance: TestInstance,
+) -> None:
+    instance.ok("secret", "set", "short-lived", input=VALUE)
+    go = instance.work / "go"
+    before = instance.submit(["sh", "-c", f"until test -e {go}; do sleep 0.05; done"])
+    job_id = instance.submit(
+        ["true"], secrets={"A": "short-lived"}, depends_on=[before], retry_count=3
+    )
+    instance.ok("secret", "rm", "short-lived")
+    go.touch()
+    job = instance.wait(job_id)
+    assert (job.state, job.reason) == ("failed", "secret_missing")
+    assert len(job.attempts) == 1
+    assert "gpuyard secret set short-lived" in job.attempts[0].message
+
+
+def test_a_key_in_env_is_pointed_to_secrets_and_not_shown(
+    instance: TestInstance,
+) -> None:
+    given = ["--env", f"WANDB_API_KEY={VALUE}", "--env", "EPOCHS=3"]
+    done = instance.run("run", "-d", *given, "--", "true")
+    assert "note: WANDB_API_KEY looks like a key" in done.stderr
+    job_id = done.stdout.strip()
+    instance.wait(job_id)
+    environment = instance.json("show", job_id)["spec"]["environment"]
+    assert (environment["WANDB_API_KEY"], environment["EPOCHS"]) == ("***", "3")
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("name", "body", "fault"),
     [
-        ["--env", "TOKEN", "--", "no-such-program"],
-        ["--env", "TOKEN", "--env", "CUDA_VISIBLE_DEVICES=1", "--", "true"],
-        ["--env", "TOKEN", "--env", "BAD NAME=1", "--", "true"],
-        ["--env", "TOKEN", "--after", "nobody", "--", "true"],
-        ["--env", "TOKEN", "-g", "900", "--", "true"],
-        ["--env", f"BAD NAME={SECRET}", "--", "true"],
-        ["--env", f"={SECRET}", "--", "true"],
-        ["--env", f"GPUYARD_TOKEN={SECRET}", "--", "true"],
-        ["--env", f"CUDA_VISIBLE_DEVICES={SECRET}", "--", "true"],
+        ("A", VALUE, "value: is missing or no text"),
+        ("A", {"value": [VALUE]}, "value: is missing or no text"),
+        ("A", {"value": ""}, "value: has 0 bytes"),
+        ("A", {"value": f"{VALUE}\0"}, "value: cannot be the value of a variable"),
+        ("-A", {"value": VALUE}, "name: is not the name of a secret"),
     ],
 )
-def test_no_error_of_the_command_repeats_it(
-    shared_instance: TestInstance, words: list[str]
+def test_a_bad_value_is_told_without_the_value(
+    instance: TestInstance, name: str, body: object, fault: str
 ) -> None:
-    done = shared_instance.run("run", "-d", *words, env=SHELL)
-    assert done.returncode in (2, 4)
-    assert done.stderr.startswith("gpuyard: ")
-    assert SECRET not in done.stdout + done.stderr
+    import httpx
 
-
-@pytest.mark.parametrize(
-    "environment",
-    [
-        SECRET,
-        [SECRET],
-        {"T": [SECRET]},
-        {"T": {"x": SECRET}},
-        {"T": f"{SECRET}\0"},
-        {"T=": SECRET},
-    ],
-)
-@pytest.mark.parametrize("form", ["JobSpec", "JobConfig"])
-def test_no_error_over_http_repeats_it(
-    shared_instance: TestInstance, environment: object, form: str
-) -> None:
-    body = spec(shared_instance, environment=environment)
-    if form == "JobConfig":
-        body = {
-            "name": "job",
-            "command": ["true"],
-            "timeout_minutes": 1,
-            "environment": environment,
-        }
-    with http(shared_instance) as web:
-        answer = web.post("/api/v1/jobs", json=body)
-        assert answer.status_code == 422
-        assert answer.json()["faults"][0]["field"].startswith("environment")
-        assert SECRET not in answer.text
-        broken = json.dumps(body)[:-1]
-        assert SECRET not in web.post("/api/v1/jobs", content=broken).text
+    address = instance.address()
+    answer = httpx.put(
+        f"{address.url}/api/v1/secrets/{name}",
+        json=body,
+        headers={"Authorization": f"Bearer {address.token}"},
+    )
+    assert answer.status_code == 422
+    assert fault in answer.text
+    assert VALUE not in answer.text

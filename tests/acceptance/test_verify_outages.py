@@ -72,7 +72,9 @@ def test_a_watch_outlasts_its_database(away: PostgresServer) -> None:
             wait_until(lambda: "EXECUTOR" in log.read_text(), 100, "a batch")
             away.stop(signal.SIGQUIT)
             wait_until(
-                lambda: "cannot be used" in log.read_text(), 60, "the outage to be told"
+                lambda: "cannot be used" in log.read_text(),
+                120,
+                "the outage to be told",
             )
             refuse(away.port, 3)
             away.start()
@@ -89,7 +91,7 @@ def test_a_watch_outlasts_its_database(away: PostgresServer) -> None:
             away.stop(signal.SIGQUIT)
             wait_until(
                 lambda: log.read_text().count("cannot be used") == 2,
-                60,
+                120,
                 "the next outage to be told",
             )
             process.send_signal(signal.SIGINT)
@@ -161,7 +163,7 @@ def test_a_watch_outlasts_a_server_elsewhere() -> None:
             instance.kill("server")
             wait_until(
                 lambda: "gpuyard: The server at" in log.read_text(),
-                60,
+                120,
                 "the outage to be told",
             )
             del instance.environment["GPUYARD_URL"]
@@ -196,7 +198,7 @@ def test_a_watch_outlasts_an_embedded_server_that_leaves_when_it_has_nothing_to_
                     f"batch {batch}",
                 )
                 wait_until(
-                    lambda: instance.pid("server") is None, 60, "the server to leave"
+                    lambda: instance.pid("server") is None, 120, "the server to leave"
                 )
             assert (
                 "passed" in log.read_text() and "does not answer" not in log.read_text()

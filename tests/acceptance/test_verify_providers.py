@@ -93,9 +93,9 @@ def solver_image(dockerd: Dockerd, tmp_path_factory: pytest.TempPathFactory) -> 
     """The solver's image, built as its Dockerfile says."""
     dockerfile = ROOT / "deploy/images/solver.Dockerfile"
     (base,) = (
-        line.split()[1]
+        line.removeprefix("ARG BASE=")
         for line in dockerfile.read_text().splitlines()
-        if line.startswith("FROM ")
+        if line.startswith("ARG BASE=")
     )
     context = tmp_path_factory.mktemp("context")
     for folder in ("deploy/images", "src/gpuyard/verification/solver"):

@@ -44,6 +44,23 @@ def test_a_bad_file_is_refused_and_stops_nothing(spool_instance: TestInstance) -
     assert "hidden words" not in "".join(reasons.values())
 
 
+def test_a_bad_file_under_way_is_refused_and_stops_nothing(
+    spool_instance: TestInstance,
+) -> None:
+    tasks = spool_instance.work / "tasks"
+    put(spool_instance, "processing", "a-surrogate.json", '{"task_id": "\\ud800"}')
+    put(spool_instance, "processing", "a-nul.json", '{"task_id": "\\u0000"}')
+    long_name = os.fsdecode(b"\xff" * 240) + ".json"
+    put(spool_instance, "llm_queue/priority_5", long_name, "[]")
+    put(spool_instance, "llm_queue/priority_1", "good.json", llm("t", "x"))
+    ended(spool_instance, "complete", "good.json")
+    for folder in ("processing", "llm_queue/priority_5"):
+        left = tasks / folder
+        wait_until(
+            lambda left=left: not list(left.iterdir()), 20, f"{left} to be empty"
+        )
+
+
 def test_random_tasks_stop_nothing(spool_instance: TestInstance) -> None:
     tasks = spool_instance.work / "tasks"
     chance = random.Random(7)

@@ -18,6 +18,8 @@ BUSY: dict[str, Any] = {
     "watts": 210,
     "ecc": 0,
     "processes": [[77, 512 << 20]],
+    "drm_render": 129,
+    "drm_card": 1,
 }
 PLAIN: dict[str, Any] = {
     "serial": "0xC6F220C172DC76BB",

@@ -192,6 +192,13 @@ class Controlled:
         )
         return blob.sha256
 
+    async def progress(self, job_id: str, step: int) -> None:
+        """The program of a job prints a step."""
+        await self.on_host(
+            job_id,
+            lambda host, i: host.say(wire.ProgressSeen(i, {"step": step}, [])),
+        )
+
     # --- what there is to see ---
 
     def job(self, job_id: str) -> dict[str, Any]:

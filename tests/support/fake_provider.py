@@ -54,6 +54,7 @@ class FakeHost:
     hold_start: asyncio.Event | None = None
     hold_reply: asyncio.Event | None = None
     refuse_with: GpuyardError | None = None
+    refuse_times: int | None = None  # None: as long as `refuse_with` is set
     attempts: dict[str, FakeAttempt] = field(default_factory=dict)
     outbox: list[wire.NumberedReport] = field(default_factory=list)
     runs: Counter[str] = field(default_factory=Counter)
@@ -162,6 +163,7 @@ class FakeProvider(NodeProvider):
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         self.hosts: dict[str, FakeHost] = config["hosts"]
+        self.discarded: list[tuple[str, str]] = []
         self.linked: set[str] = set()
         self.released: list[tuple[str, list[str]]] = []
         self._away: set[str] = set()
@@ -275,7 +277,9 @@ class FakeProvider(NodeProvider):
         host = self._host(order.node_id)
         if host.hold_start:
             await host.hold_start.wait()
-        if host.refuse_with:
+        if host.refuse_with and host.refuse_times != 0:
+            if host.refuse_times:
+                host.refuse_times -= 1
             raise host.refuse_with
         host.begin(order)
         self.deliver_soon(host.node_id)
@@ -340,6 +344,9 @@ class FakeProvider(NodeProvider):
                 attempt = self.hosts[node_id].attempts.get(attempt_id)
                 if attempt and not attempt.live:
                     del self.hosts[node_id].attempts[attempt_id]
+
+    async def discard(self, node_id: str, attempt_ids: Sequence[str]) -> None:
+        self.discarded += [(node_id, attempt_id) for attempt_id in attempt_ids]
 
     async def dismiss(self) -> None:
         await self.close()

@@ -1,15 +1,19 @@
 """What tests of the ledger share: what stands in it, and disks that fail on demand."""
 
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
 from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.ledger.prune import Pruner
 from gpuyard.ledger.tables import STATE_TABLES, key_column
 
 
@@ -49,6 +53,35 @@ def state_of(engine: sa.Engine) -> Mapping[Table, dict[str, dict[str, Any]]]:
             }
             for name, table in STATE_TABLES.items()
         }
+
+
+def prune_slices(
+    engine: sa.Engine, pruner: Pruner, most: int | None = None, *, killed: bool = False
+) -> int:
+    """Run slices of `pruner`, at most `most`; returns how many events they pruned. With
+    `killed`, one slice more is cut off before its commit.
+    """
+    pruned = 0
+    while most is None or most > 0:
+        with _write_transaction(engine) as tx:
+            done = pruner.run_slice(tx)
+        if done is None:
+            return pruned
+        pruned += done
+        most = None if most is None else most - 1
+    if killed:
+        with engine.connect() as tx:
+            pruner.run_slice(tx)
+            tx.rollback()
+    return pruned
+
+
+@contextmanager
+def _write_transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
+    with engine.begin() as tx:
+        if engine.dialect.name == "sqlite":
+            tx.exec_driver_sql("BEGIN IMMEDIATE")
+        yield tx
 
 
 def refuse_node(engine: sa.Engine, node_id: str) -> None:
@@ -92,6 +125,33 @@ def failing_commits(
         yield failed
     finally:
         sa.event.remove(engine, "commit", fail)
+
+
+_HOLD = """
+import sqlite3, sys
+ledger = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=30)
+for statement in sys.argv[2:]:
+    ledger.execute(statement).fetchall()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def holding(ledger: Path, *statements: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has executed `statements` and holds what they lock."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(ledger), *statements],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "held\n"
+            yield process
+        finally:
+            process.kill()
 
 
 @contextmanager

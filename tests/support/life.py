@@ -12,11 +12,13 @@ from gpuyard.billing.meter import Price
 from gpuyard.controller import transitions
 from gpuyard.controller.attempt_outcome import AttemptOutcome, Retry, wants_retry
 from gpuyard.controller.intake import PreparedJob, Template
+from gpuyard.domain.errors import IllegalMoveError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import JobState
+from gpuyard.ledger.retention import removal_event
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.observe import observe
 from gpuyard.scheduler.view import LiveAttempt, View
@@ -53,7 +55,11 @@ class Life:
         self.journal.append(event)
         observe(self.view, event)
         for change in event.changes:
-            self.tables[change.table].setdefault(change.key, {}).update(change.values)
+            rows = self.tables[change.table]
+            if change.values is None:
+                rows.pop(change.key, None)
+            else:
+                rows.setdefault(change.key, {}).update(change.values)
         self.jobs |= self.view.jobs
         self.attempts |= self.view.attempts
         return event
@@ -77,6 +83,25 @@ class Life:
         job = PreparedJob.of(Template.of(spec, ()), spec)
         self.record(transitions.submitted(job, self.now))
         return job.id
+
+    def remove(self, job_id: str) -> None:
+        """The time of a job is over: all its rows go."""
+        state = JobState(self.tables[Table.JOBS].get(job_id, {}).get("state", "queued"))
+        if not state.terminal:
+            raise IllegalMoveError("it is not over")
+        keys = {
+            Table.JOBS: [job_id],
+            Table.SPECS: [job_id],
+            Table.ATTEMPTS: self._keys_of(Table.ATTEMPTS, job_id),
+            Table.CHECKPOINTS: self._keys_of(Table.CHECKPOINTS, job_id),
+        }
+        self.record(removal_event(keys, self.now))
+        del self.jobs[job_id]
+        for attempt_id in keys[Table.ATTEMPTS]:
+            self.attempts.pop(attempt_id, None)
+
+    def _keys_of(self, table: Table, job_id: str) -> list[str]:
+        return [k for k, row in self.tables[table].items() if row["job_id"] == job_id]
 
     def intend(self, job_id: str) -> str:
         job = self.jobs[job_id]

@@ -299,6 +299,11 @@ class Node:
             with suppress(OSError, psutil.Error):
                 if str(self.home.root) in psutil.Process(pid).cmdline():
                     os.kill(pid, signal.SIGKILL)
+        # An agent that the keeper has only just started is in no lock file yet.
+        for process in psutil.process_iter(["cmdline"]):
+            if str(self.home.root) in (process.info["cmdline"] or ()):
+                with suppress(psutil.Error):
+                    process.kill()
         for pid in {
             pid for attempt_id in self.attempts for pid in find_attempt(attempt_id)
         }:

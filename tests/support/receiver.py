@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 HANG = -1
@@ -44,14 +45,19 @@ class Delivered:
 @dataclass
 class Receiver:
     """`answers` are statuses, one for each of the next requests (`HANG`: none at all);
-    then 200. `headers` go along.
+    then 200. `headers` go along. A body that holds `poison` is
+    answered with `poison_status`.
     """
 
     port: int
     answers: list[int] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
+    poison: bytes = b""
+    poison_status: int = 500
     came: list[Delivered] = field(default_factory=list)
     taken: list[Delivered] = field(default_factory=list)
+    open_connections: int = 0
+    most_connections: int = 0
     over: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -64,18 +70,26 @@ class Receiver:
 
 
 @contextmanager
-def receiver(port: int = 0) -> Iterator[Receiver]:
-    """A receiver on `port` (0: a free one), gone afterwards."""
+def receiver(port: int = 0, path: Path | None = None) -> Iterator[Receiver]:
+    """A receiver on `port` (0: a free one), or on the Unix socket at `path`; gone
+    afterwards.
+    """
 
     connections: list[socket.socket] = []
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
+        disable_nagle_algorithm = path is None
 
         def setup(self) -> None:
             super().setup()
             connections.append(self.connection)
+            made.open_connections += 1
+            made.most_connections = max(made.most_connections, made.open_connections)
+
+        def finish(self) -> None:
+            super().finish()
+            made.open_connections -= 1
 
         def do_POST(self) -> None:
             size = int(self.headers["Content-Length"])
@@ -87,6 +101,8 @@ def receiver(port: int = 0) -> Iterator[Receiver]:
                 self.path, dict(self.headers.items()), raw, time.monotonic()
             )
             status = made.answers.pop(0) if made.answers else 200
+            if made.poison and made.poison in raw:
+                status = made.poison_status
             made.came.append(one)
             if status == HANG:
                 made.over.wait(60)
@@ -118,8 +134,18 @@ def receiver(port: int = 0) -> Iterator[Receiver]:
         def handle_error(self, *_: Any) -> None:
             """Nothing: senders are killed while they are answered."""
 
-    server = Server(("127.0.0.1", port), Handler)
-    made = Receiver(server.server_address[1])
+    class LocalServer(Server):
+        address_family = socket.AF_UNIX
+
+        def server_bind(self) -> None:
+            self.socket.bind(self.server_address)
+
+    if path:
+        server = LocalServer(str(path), Handler)
+        made = Receiver(0)
+    else:
+        server = Server(("127.0.0.1", port), Handler)
+        made = Receiver(server.server_address[1])
     thread = threading.Thread(
         target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
     )

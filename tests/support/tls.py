@@ -1,5 +1,5 @@
 """A door with TLS in front of a plain server, which opens only to who has a certificate
-of its own authority.
+of its own authority, or to everybody.
 """
 
 import asyncio
@@ -32,8 +32,10 @@ class Door:
 
 
 @contextmanager
-def tls_door(address: str, folder: Path) -> Iterator[Door]:
-    """A door to `address`, closed afterwards."""
+def tls_door(address: str, folder: Path, *, mutual: bool = True) -> Iterator[Door]:
+    """A door to `address`, closed afterwards; `mutual`: clients need a certificate,
+    too.
+    """
     authority_key = ec.generate_private_key(ec.SECP256R1())
     authority = _certificate("authority", authority_key, None, authority_key)
     for name in ("server", "client"):
@@ -46,7 +48,7 @@ def tls_door(address: str, folder: Path) -> Iterator[Door]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.pem", folder / "server.key")
     context.load_verify_locations(folder / "authority.pem")
-    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_mode = ssl.CERT_REQUIRED if mutual else ssl.CERT_NONE
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="tls-door", daemon=True)
     thread.start()

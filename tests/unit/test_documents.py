@@ -278,7 +278,7 @@ def test_every_block_of_settings_is_accepted(page: Path, block: str) -> None:
 
 
 # What a target makes.
-MADE = {"benchmarks/.venv-peers", "build/site"}
+MADE = {"benchmarks/.venv-peers", "build/gpuyard.cdx.json", "build/site"}
 
 
 # --- Files --------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuyard.cli.jobs import AsJson
+from gpuyard.cli.options import pairs_of, secrets_of
 from gpuyard.cli.output import (
     ago,
     clock,
@@ -21,7 +22,6 @@ from gpuyard.cli.output import (
     print_table,
     say,
 )
-from gpuyard.cli.run import pairs_of
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import InvalidInputError, UnreachableError
 from gpuyard.domain.units import format_duration
@@ -133,6 +133,14 @@ def submit(
         list[str] | None,
         typer.Option(help="NAME=VALUE, or NAME to pass this shell's value."),
     ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Give it this secret in a variable of that name; VARIABLE=NAME for"
+            " another. See `gpuyard secret`.",
+        ),
+    ] = None,
     results: Annotated[
         Path | None,
         typer.Option(help="The folder for the folder of results; default: here."),
@@ -159,6 +167,7 @@ def submit(
     body["environment"] |= pairs_of("env", env or [], os.environ)
     more = {
         "results": str(results.absolute()) if results else None,
+        "secrets": secrets_of(secret or []) or None,
         "priority": priority,
         "idempotency_key": key,
     }

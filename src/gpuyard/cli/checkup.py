@@ -1,5 +1,5 @@
 """What `gpuyard doctor` looks at: home, disk, ledger, server, storage, agent, GPUs,
-limits.
+limits, webhooks, and what keeps jobs apart.
 """
 
 import os
@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from gpuyard.config.paths import Home
@@ -42,9 +43,12 @@ def examine() -> list[CheckupResult]:
         _filesystem,
         _disk,
         _gpus,
+        _ledger,
         _server,
         _storage,
         _agent,
+        _webhooks,
+        _separation,
     )
     return [check(home) for check in checks]
 
@@ -139,6 +143,31 @@ def _gpus(_home: Home) -> CheckupResult:
     )
 
 
+def _ledger(home: Home) -> CheckupResult:
+    """Only a file is looked through: PostgreSQL has tools of its own."""
+    from gpuyard.config.database import find_database, shown
+    from gpuyard.config.settings import load_settings
+
+    try:
+        where = find_database(home, load_settings(home).ledger.url)
+    except GpuyardError as error:
+        return CheckupResult("ledger", False, str(error), "correct the setting")
+    if not isinstance(where, Path):
+        return CheckupResult("ledger", True, f"in PostgreSQL, {shown(where)}")
+    if not where.exists():
+        return CheckupResult("ledger", True, "none yet")
+    from gpuyard.ledger.faults import HOW_TO_RESTORE
+    from gpuyard.ledger.pages import damage_of
+
+    try:
+        fault = damage_of(where)
+    except GpuyardError as error:
+        return CheckupResult("ledger", False, str(error), "see `dmesg`")
+    if fault:
+        return CheckupResult("ledger", False, f"damaged: {fault}", HOW_TO_RESTORE)
+    return CheckupResult("ledger", True, str(where))
+
+
 def _server(home: Home) -> CheckupResult:
     from gpuyard.client.connection import running_server
 
@@ -195,3 +224,62 @@ def _agent(home: Home) -> CheckupResult:
     return CheckupResult(
         "agent", ok, health["status"], "" if ok else f"see {home.logs / 'node.log'}"
     )
+
+
+def _webhooks(home: Home) -> CheckupResult:
+    from gpuyard.cli.session import connect
+    from gpuyard.client import calls
+    from gpuyard.client.connection import running_server
+
+    if running_server(home) is None:
+        return CheckupResult("webhooks", True, "not looked at: the server does that")
+    try:
+        with connect(start=False) as client:
+            hooks = client.call(calls.listing("webhooks"))
+    except GpuyardError as error:
+        return CheckupResult(
+            "webhooks", False, str(error), f"see {home.logs / 'server.log'}"
+        )
+    faults = [
+        f"{hook['webhook']} did not take {hook['dead_letters']['count']} events (last:"
+        f" {hook['dead_letters']['latest'][-1]['why']})"
+        for hook in hooks
+        if hook["dead_letters"]["count"]
+    ]
+    remedy = "correct the receiver; GET /api/v1/webhooks lists the last of them"
+    if faults:
+        return CheckupResult("webhooks", False, "; ".join(faults), remedy)
+    return CheckupResult("webhooks", True, f"{len(hooks)} configured")
+
+
+def _separation(home: Home) -> CheckupResult:
+    """What keeps the jobs of this machine apart."""
+    from gpuyard.config.accounts import Accounts
+    from gpuyard.config.settings import load_settings
+
+    try:
+        accounts = Accounts.of(load_settings(home).node)
+    except GpuyardError as error:
+        return CheckupResult("separation", False, str(error), "correct the setting")
+    if accounts:
+        return CheckupResult("separation", True, _separation_of_node(home))
+    user = "root" if os.getuid() == 0 else "one user"
+    remedy = "to change that, run gpuyard as root with [node] run_as or accounts"
+    found = f"by agreement: all jobs run as {user}, as the agent does"
+    return CheckupResult("separation", True, found, remedy)
+
+
+def _separation_of_node(home: Home) -> str:
+    """What the agent has found possible; without a server nobody asks it."""
+    from gpuyard.cli.session import connect
+    from gpuyard.client import calls
+    from gpuyard.client.connection import running_server
+
+    file = home.node / "id"
+    if running_server(home) is None or not file.exists():
+        return "by accounts; the agent tells whether by devices too"
+    with connect(start=False) as client:
+        nodes = client.call(calls.listing("nodes"))
+    own = [node for node in nodes if node["id"] == file.read_text().strip()]
+    found = own[0]["separation"] if own else None
+    return f"by {found}" if found else "by accounts; the agent is not connected"

@@ -1,5 +1,5 @@
-"""`gpuyard ledger`: check, back up, copy and rebuild the ledger; through the server
-where one runs.
+"""`gpuyard ledger`: check, back up, restore, copy, prune and rebuild the ledger;
+through the server where one runs.
 """
 
 import sys
@@ -33,9 +33,10 @@ _WHERE = (
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     ledger = typer.Typer(
-        no_args_is_help=True, help="Check, back up, copy or rebuild the ledger."
+        no_args_is_help=True,
+        help="Check, back up, restore, copy, prune or rebuild the ledger.",
     )
-    for command in (check, backup, copy, rebuild):
+    for command in (check, backup, restore, copy, prune, rebuild):
         ledger.command()(command)
     app.add_typer(ledger, name="ledger")
 
@@ -107,6 +108,42 @@ def backup(
         say(f"saved as {file}")
 
 
+def restore(
+    file: Annotated[Path, typer.Argument(help="A backup.")],
+    as_json: AsJson = False,
+) -> None:
+    """Put a backup in the place of the ledger, damaged or not. Only while no server
+    runs.
+    """
+    _refuse_server()
+    if not file.is_file():
+        raise NotFoundError(f"There is no file {file}.", "Name a backup.")
+    from gpuyard.ledger import pages
+
+    where = _of_home()
+    if isinstance(where, Path):
+        from gpuyard.ledger.store import lock_ledger
+
+        with lock_ledger(where.with_name("server.lock")):
+            kept = pages.restore(file, where)
+        with _opened(where):
+            pass  # it is migrated, if need be
+    else:
+        from gpuyard.ledger import transfer
+
+        # Opened as a ledger, it would become one.
+        pages.check_backup(file)
+        with _opened(file.absolute(), new=False) as origin, _opened(where) as copied:
+            transfer.copy(origin.engine, copied.engine, replace=True)
+        kept = None
+    if as_json:
+        print_json({"file": str(file.absolute()), "kept": str(kept) if kept else None})
+        return
+    say(f"the ledger is what {file} says; `gpuyard up` goes on from there")
+    if kept:
+        say(f"the former one is {kept}")
+
+
 def copy(
     source: Annotated[str, typer.Argument(metavar="FROM", help=_WHERE)],
     target: Annotated[str, typer.Argument(metavar="TO", help=_WHERE)],
@@ -134,19 +171,60 @@ def copy(
         )
 
 
+def prune(
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Only say how much of each kind would go."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove the history that `[retention]` says is too old, while everything goes
+    on.
+    """
+    from gpuyard.client.calls import Call
+    from gpuyard.client.sync import Client
+
+    def ask(method: str) -> dict[str, Any]:
+        path = "/api/v1/ledger/prune"
+        call: Call[dict[str, Any]] = Call(method, path, lambda answer: answer)
+        return client.call(call)
+
+    with Client() as client:
+        if dry_run:
+            found = ask("GET")
+        else:
+            answer = ask("POST")
+            while not answer["done"]:
+                answer = ask("POST")
+            found = {kind: {"count": n} for kind, n in answer["removed"].items()}
+    if as_json:
+        print_json({"dry_run": dry_run, "kinds": found})
+        return
+    found = {kind: amount for kind, amount in found.items() if amount["count"]}
+    for kind, amount in found.items():
+        size = f" ({amount['bytes'] / 1e6:,.1f} MB)" if dry_run else ""
+        say(f"{amount['count']:>12,} {kind}{size}")
+    if not found:
+        say("nothing is old enough to go")
+
+
 def rebuild() -> None:
     """Write the state tables anew from the journal. Only while no server runs."""
+    _refuse_server()
+    from gpuyard.ledger import replay
+
+    with _opened(_of_home(), new=False) as ledger:
+        replay.rebuild(ledger.engine)
+    say("the tables are what the journal says")
+
+
+def _refuse_server() -> None:
     client = _server()
     if client is not None:
         client.close()
         raise RefusedError(
             "A server works on this ledger.", "Stop it with `gpuyard down`."
         )
-    from gpuyard.ledger import replay
-
-    with _opened(_of_home(), new=False) as ledger:
-        replay.rebuild(ledger.engine)
-    say("the tables are what the journal says")
 
 
 def _server() -> "Client | None":

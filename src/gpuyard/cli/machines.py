@@ -85,6 +85,12 @@ def gpus(
             " was tried."
         ),
     )
+    by_agreement = sorted({g["node"] for g in found if g["separation"] == "agreement"})
+    if by_agreement:
+        typer.echo(
+            f"Jobs on {', '.join(by_agreement)} are kept apart by agreement only: each"
+            " could use every GPU there, and read the others' files."
+        )
 
 
 def _figure(value: float | None, unit: str) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 import typer
 
 from gpuyard.cli import (
+    audit,
     batch,
     checkpoints,
     estimate,
@@ -15,6 +16,7 @@ from gpuyard.cli import (
     machines,
     models,
     run,
+    secret,
     server,
     simulate,
     templates,
@@ -23,7 +25,7 @@ from gpuyard.cli import (
 )
 from gpuyard.cli.broken_pipe import discard_output
 from gpuyard.cli.plugins import CommandsWithPlugins
-from gpuyard.domain.errors import GpuyardError
+from gpuyard.domain.errors import GpuyardError, InvalidInputError
 
 
 class _Commands(CommandsWithPlugins):
@@ -42,6 +44,7 @@ app = typer.Typer(
     help="One queue for all GPU work, on every GPU you can reach.",
     rich_markup_mode=None,
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     add_completion=True,
 )
@@ -56,9 +59,11 @@ for module in (
     models,
     llm,
     trust,
+    secret,
     templates,
     simulate,
     ledger,
+    audit,
     server,
 ):
     module.register(app)
@@ -88,6 +93,11 @@ def main() -> None:
     except GpuyardError as error:
         typer.echo(f"gpuyard: {error}", err=True)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        typer.echo(f"gpuyard: {error.filename}: {error.strerror}", err=True)
+        sys.exit(InvalidInputError.exit_code)
 
 
 if __name__ == "__main__":

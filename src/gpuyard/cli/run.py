@@ -14,6 +14,13 @@ from typing import Annotated, Any, cast
 import typer
 
 from gpuyard.cli.follow import GPUYARD_FAULT, follow
+from gpuyard.cli.options import (
+    given,
+    gpu_request,
+    pairs_of,
+    secrets_of,
+    words_of,
+)
 from gpuyard.cli.output import print_json, print_page
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
@@ -44,7 +51,10 @@ def run(
     command: Command,
     name: Annotated[str | None, typer.Option(help="A name for people.")] = None,
     gpus: Annotated[
-        int | None, typer.Option("--gpus", "-g", help="How many GPUs.")
+        str | None,
+        typer.Option(
+            "--gpus", "-g", help="How many GPUs, or which: 2, A100:8, 4x80GB."
+        ),
     ] = None,
     gpu_memory: Annotated[
         str | None,
@@ -85,6 +95,14 @@ def run(
         list[str] | None,
         typer.Option(help="NAME=VALUE, or NAME to pass this shell's value."),
     ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Give it this secret in a variable of that name; VARIABLE=NAME for"
+            " another. See `gpuyard secret`.",
+        ),
+    ] = None,
     stdin: Annotated[
         Path | None,
         typer.Option(
@@ -96,6 +114,13 @@ def run(
     ] = None,
     checkpoint: Annotated[
         str | None, typer.Option(help="Pattern of its checkpoints, such as 'out/*.pt'.")
+    ] = None,
+    resume_args: Annotated[
+        str | None,
+        typer.Option(
+            help="Added to the command when it goes on from a checkpoint, such as"
+            " '--resume {path}'."
+        ),
     ] = None,
     checkpoint_signal: Annotated[
         str | None, typer.Option(help="Signal that makes it save, such as USR1.")
@@ -151,9 +176,7 @@ def run(
     """Run COMMAND on a GPU that fits and follow it; its exit code becomes this
     command's.
     """
-    gpu_request = given(count=gpus, memory_gb=gpu_memory, gpu_class=gpu_class)
-    if gpu_request and gpus is None:
-        gpu_request["count"] = 1
+    wanted_gpus = gpu_request(gpus, given(memory_gb=gpu_memory, gpu_class=gpu_class))
     fields = given(
         name=name,
         image=image,
@@ -172,11 +195,17 @@ def run(
         idempotency_key=idempotency_key,
         depends_on=after or None,
         labels=pairs_of("label", label or [], {}) or None,
+        secrets=secrets_of(secret or []) or None,
         resources=given(
-            cpus=cpus, memory_gb=memory, nodes=nodes, gpus=gpu_request or None
+            cpus=cpus, memory_gb=memory, nodes=nodes, gpus=wanted_gpus or None
         )
         or None,
-        checkpoint=given(path=checkpoint, signal=checkpoint_signal, grace_s=grace)
+        checkpoint=given(
+            path=checkpoint,
+            signal=checkpoint_signal,
+            grace_s=grace,
+            resume_args=words_of("--resume-args", resume_args),
+        )
         or None,
         workdir=str(workdir.absolute()) if workdir else None,
     )
@@ -254,9 +283,9 @@ def _body(
     import os
 
     from gpuyard import templates
-    from gpuyard.client.calls import shell_environment
+    from gpuyard.client.calls import current_folder, shell_environment
 
-    base: dict[str, Any] = {"workdir": str(Path.cwd())}
+    base: dict[str, Any] = {"workdir": current_folder()}
     words = list(command)
     if (
         words[0] in templates.names()
@@ -366,23 +395,6 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
             else value
         )
     return merged
-
-
-def given(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def pairs_of(option: str, words: Sequence[str], defaults: Any) -> dict[str, str]:
-    """NAME=VALUE words as a mapping; a bare NAME takes its value from `defaults`."""
-    pairs: dict[str, str] = {}
-    for word in words:
-        name, found, value = word.partition("=")
-        if not found and name not in defaults:
-            raise InvalidInputError.of(
-                f"--{option}", f"{word!r} has no value", "write NAME=VALUE"
-            )
-        pairs[name] = value if found else defaults[name]
-    return pairs
 
 
 def _at_home(body: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -71,7 +71,9 @@ def up(
     if port is not None:
         os.environ["GPUYARD_SERVER__PORT"] = str(port)
     if foreground:
-        os.execv(sys.executable, [sys.executable, "-m", "gpuyard.server"])
+        from gpuyard.config.private_environment import execute
+
+        execute([sys.executable, "-m", "gpuyard.server"])
     from gpuyard.client.connection import running_server, start_server
     from gpuyard.config.paths import Home
 

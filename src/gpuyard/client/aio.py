@@ -20,11 +20,16 @@ from gpuyard.client.connection import Address, find_server, look_again
 from gpuyard.client.light import unreachable
 from gpuyard.client.lines import LineReader
 from gpuyard.client.problems import error_of
-from gpuyard.client.resend import Resend
+from gpuyard.client.resend import AGAIN, Resend
 from gpuyard.client.sse import EventReader
-from gpuyard.client.transport import STREAM_TIMEOUT, answer_of, content_of, options
-from gpuyard.domain.errors import UnreachableError
+from gpuyard.client.transport import (
+    STREAM_TIMEOUT,
+    answer_of,
+    async_options,
+    content_of,
+)
 from gpuyard.domain.jobs import Checkpoint, Job
+from gpuyard.domain.secret_facts import SecretFacts
 from gpuyard.domain.trust import Trust
 
 T = TypeVar("T")
@@ -50,9 +55,7 @@ class AsyncClient:
 
     async def __aenter__(self) -> Self:
         self._address = self._address or await asyncio.to_thread(find_server)
-        self._open = httpx.AsyncClient(
-            transport=self._transport, **options(self.address)
-        )
+        self._open = httpx.AsyncClient(**async_options(self.address, self._transport))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -85,13 +88,22 @@ class AsyncClient:
                 )
                 self._answered = True
                 return answer_of(call, response)
-            except (httpx.HTTPError, UnreachableError) as error:
+            except (httpx.HTTPError, *AGAIN) as error:
                 pause = resend.pause(self.address, error)
             await asyncio.sleep(pause)
             if self._found:
-                self._address = await asyncio.to_thread(
-                    look_again, self.address, start=call.submits
+                await self._move(
+                    await asyncio.to_thread(
+                        look_again, self.address, start=call.submits
+                    )
                 )
+
+    async def _move(self, address: Address) -> None:
+        """Talk to the server at `address` from now on."""
+        if address.socket != self.address.socket:
+            await self._http.aclose()
+            self._open = httpx.AsyncClient(**async_options(address, self._transport))
+        self._address = address
 
     async def run(self, work: Work, **fields: Any) -> "AsyncJobHandle":
         """Submit `work` (a command as a list, a JobSpec, S2's JobConfig or a mapping)
@@ -136,6 +148,18 @@ class AsyncClient:
     async def tiers(self) -> list[dict[str, Any]]:
         """Every tier."""
         return await self.call(calls.listing("tiers"))
+
+    async def secrets(self) -> list[SecretFacts]:
+        """Every secret whose name is known; never its value."""
+        return await self.call(calls.secrets())
+
+    async def set_secret(self, name: str, value: str) -> SecretFacts:
+        """Set or replace a secret, which jobs refer to by its name."""
+        return await self.call(calls.set_secret(name, value))
+
+    async def remove_secret(self, name: str) -> SecretFacts:
+        """Remove a secret; what it was. NotFoundError."""
+        return await self.call(calls.remove_secret(name))
 
     async def trust(self) -> list[Trust]:
         """What is recorded about places where jobs run: scores and quarantines."""

@@ -12,9 +12,11 @@ from typing import Any, Generic, TypeVar, cast
 from urllib.parse import quote
 from uuid import uuid4
 
+from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.jobconfig import JobConfig
 from gpuyard.domain.jobs import Checkpoint, Job
 from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.secret_facts import SecretFacts
 from gpuyard.domain.trust import Trust
 
 T = TypeVar("T")
@@ -98,7 +100,8 @@ def at_home_here(body: Json) -> dict[str, Any]:
     # What is no table is the server's to refuse.
     if environment is None or isinstance(environment, dict):
         environment = shell_environment() | cast("dict[str, Any]", environment or {})
-    return {"workdir": str(Path.cwd()), **body, "environment": environment}
+    folder = body["workdir"] if "workdir" in body else current_folder()
+    return {**body, "workdir": folder, "environment": environment}
 
 
 def shell_environment() -> dict[str, str]:
@@ -267,6 +270,32 @@ def forget_trust(place: str) -> Call[Trust]:
     return Call("DELETE", f"/api/v1/trust/{_segment(place)}", Trust.model_validate)
 
 
+def secrets() -> Call[list[SecretFacts]]:
+    """Every secret whose name is known; never its value."""
+    return Call(
+        "GET",
+        "/api/v1/secrets",
+        lambda a: [SecretFacts.model_validate(i) for i in a["items"]],
+    )
+
+
+def set_secret(name: str, value: str) -> Call[SecretFacts]:
+    """Set or replace a secret."""
+    return Call(
+        "PUT",
+        f"/api/v1/secrets/{_segment(name)}",
+        SecretFacts.model_validate,
+        body={"value": value},
+        done_once=True,
+    )
+
+
+def remove_secret(name: str) -> Call[SecretFacts]:
+    """Remove a secret; what it was."""
+    path = f"/api/v1/secrets/{_segment(name)}"
+    return Call("DELETE", path, SecretFacts.model_validate)
+
+
 def chat_body(model: str, prompt: str, max_tokens: int | None) -> dict[str, Any]:
     """A chat request of one message, in OpenAI's form."""
     body: dict[str, Any] = {
@@ -300,7 +329,7 @@ def tend_model(model: str, action: str) -> Call[str]:
     """`load`, `unload`, `pin` or `unpin` a model; its name."""
     return Call(
         "POST",
-        f"/api/v1/models/{quote(model)}/{action}",
+        f"/api/v1/models/{_segment(model, safe='/')}/{action}",
         lambda a: str(a["name"]),
         done_once=True,
     )
@@ -318,7 +347,7 @@ def batch_body(
     environment = shell_environment() | dict(fields.get("environment") or {})
     key = f"sent_{uuid4().hex}"
     return {
-        "results": str(Path.cwd()),
+        "results": current_folder(),
         "idempotency_key": key,
         **fields,
         "script": script,
@@ -426,5 +455,31 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _segment(text: str) -> str:
-    return quote(text, safe="")
+def _segment(text: str, safe: str = "") -> str:
+    """A part of a path. InvalidInputError for what names nothing there."""
+    if text.strip("./") == "" or not _is_text(text):
+        raise InvalidInputError.of(
+            "NAME",
+            f"{text!r} is the name of nothing",
+            "give an id or a name; the listings show them",
+        )
+    return quote(text, safe=safe)
+
+
+def _is_text(text: str) -> bool:
+    """False for bytes that are no UTF-8, as a shell may pass them on."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def current_folder() -> str:
+    """Where this process works. InvalidInputError when that was removed."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        raise InvalidInputError.of(
+            "workdir", "the current folder was removed", "change to another one"
+        ) from None

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpuyard.config.locks import is_locked
 from gpuyard.config.paths import Home
+from gpuyard.config.private_environment import handing_over
+from gpuyard.config.rotation import open_log
 from gpuyard.domain.errors import UnreachableError
 
 if TYPE_CHECKING:
@@ -24,10 +26,14 @@ _NO_SPACE = 4096  # bytes: what is left on a full disk is less than a page
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A server's URL and the token it wants."""
+    """A server's URL and the token it wants.
+
+    With `socket`, the server is reached through this Unix socket and not at the URL.
+    """
 
     url: str
     token: str
+    socket: Path | None = None
 
 
 def find_server(home: Home | None = None, *, start: bool = True) -> Address:
@@ -38,9 +44,7 @@ def find_server(home: Home | None = None, *, start: bool = True) -> Address:
     url = os.environ.get("GPUYARD_URL")
     home = home or Home.find()
     if url:
-        return Address(
-            url.rstrip("/"), os.environ.get("GPUYARD_TOKEN") or _read(home.token)
-        )
+        return Address(url.rstrip("/"), _token(home))
     address = running_server(home)
     if address:
         return address
@@ -75,7 +79,10 @@ def running_server(home: Home) -> Address | None:
         # the announcement of a server that was killed; the one that holds the lock is
         # still starting
         return None
-    return Address(body["url"], os.environ.get("GPUYARD_TOKEN") or _read(home.token))
+    token = _token(home)
+    # A server from before the socket names none; its port is then checked.
+    path = home.server_socket if body.get("socket") else None
+    return Address(body["url"], token, path)
 
 
 def start_server(home: Home) -> Address:
@@ -87,7 +94,7 @@ def start_server(home: Home) -> Address:
     log = home.logs / "server.log"
     try:
         home.create()
-        with log.open("ab") as output:
+        with open_log(log) as output, handing_over() as (environment, files):
             said = output.tell()
             # Its announcement is a file: one left by a server that was killed must not
             # be mistaken for it.
@@ -101,6 +108,8 @@ def start_server(home: Home) -> Address:
                 stderr=output,
                 start_new_session=True,
                 cwd=home.root,
+                env=environment,
+                pass_fds=files,
             )
     except OSError as error:
         raise UnreachableError(
@@ -140,3 +149,7 @@ def _read(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
+
+
+def _token(home: Home) -> str:
+    return os.environ.get("GPUYARD_TOKEN", "").strip() or _read(home.token)

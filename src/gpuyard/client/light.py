@@ -4,16 +4,20 @@ than a listing may.
 
 import http.client
 import json
+import socket
+import time
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from gpuyard import __version__
 from gpuyard.client.connection import Address
 from gpuyard.client.problems import error_of
-from gpuyard.domain.errors import UnreachableError
+from gpuyard.config.dialling import HttpConnection, connect_to_own_port, is_loopback
+from gpuyard.config.sockets import connected_socket
+from gpuyard.domain.errors import LedgerBusyError, UnreachableError
 
 _TIMEOUT_S = 60.0
-_HERE = ("127.0.0.1", "::1", "localhost")
+_BUSY_TRIES = 10
 
 
 def can_read(address: Address) -> bool:
@@ -22,7 +26,8 @@ def can_read(address: Address) -> bool:
     """
     try:
         parts = urlsplit(address.url)
-        return parts.scheme == "http" and parts.port != 0 and parts.hostname in _HERE
+        here = is_loopback(parts.hostname)
+        return parts.scheme == "http" and parts.port != 0 and here
     except ValueError:
         return False  # the full client says what is wrong with it
 
@@ -33,14 +38,26 @@ class Reader:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._base = urlsplit(address.url)
-        self._connection = http.client.HTTPConnection(
-            self._base.netloc, timeout=_TIMEOUT_S
-        )
+        self._connection = HttpConnection(self._base.netloc, self._dial, _TIMEOUT_S)
+
+    def _dial(self) -> socket.socket:
+        if self._address.socket:
+            return connected_socket(self._address.socket)
+        host = self._base.hostname or ""
+        return connect_to_own_port(host, self._base.port or 80, _TIMEOUT_S)
 
     def get(self, path: str, params: dict[str, Any]) -> Any:
         """The JSON at `path`; GpuyardError (as the server raised it) or
         UnreachableError.
         """
+        for _ in range(_BUSY_TRIES):
+            try:
+                return self._get(path, params)
+            except LedgerBusyError:
+                time.sleep(LedgerBusyError.retry_after)
+        return self._get(path, params)
+
+    def _get(self, path: str, params: dict[str, Any]) -> Any:
         target = f"{self._base.path}{path}?{urlencode(params, doseq=True)}"
         headers = {
             "Authorization": f"Bearer {self._address.token}",

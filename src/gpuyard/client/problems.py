@@ -48,8 +48,16 @@ _PLAIN = (
     errors.IllegalMoveError,
     errors.CapacityError,
     errors.UnauthorizedError,
+    errors.RequestRefusedError,
+    errors.TooSlowError,
+    errors.TooLargeError,
+    errors.WrongHostError,
+    errors.TooManyRequestsError,
+    errors.ServerBusyError,
     errors.UnreachableError,
     errors.LedgerError,
+    errors.LedgerUnreachableError,
+    errors.LedgerBusyError,
     errors.DiskFullError,
 )
 _CLASSES: dict[str, type[GpuyardError]] = {kind.code: kind for kind in _PLAIN}

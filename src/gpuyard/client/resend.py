@@ -14,16 +14,25 @@ import httpx
 from gpuyard.client.calls import Call
 from gpuyard.client.connection import Address
 from gpuyard.client.light import unreachable
-from gpuyard.domain.errors import GpuyardError, UnreachableError
+from gpuyard.domain.errors import GpuyardError, LedgerBusyError, UnreachableError
 
 PATIENCE_S = 10.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 # What is told before a request has left: it may be sent again whatever it does.
-_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+# So may one that the server could not write, and said so.
+_UNSENT = (
+    httpx.ConnectError,
+    httpx.ConnectTimeout,
+    httpx.PoolTimeout,
+    LedgerBusyError,
+)
 # No answer within the time for one is no lost answer: the server may still be at work
 # on it.
 _SLOW = (httpx.ReadTimeout, httpx.WriteTimeout)
+# The server answers, but cannot serve this call just now.
+AGAIN = (UnreachableError, LedgerBusyError)
+Lost = httpx.HTTPError | UnreachableError | LedgerBusyError
 
 
 def pauses(patience_s: float) -> Iterator[float]:
@@ -46,16 +55,12 @@ class Resend:
         self._call = call
         self._pauses = pauses(PATIENCE_S if call.submits or answered else 0.0)
 
-    def pause(
-        self, address: Address, error: httpx.HTTPError | UnreachableError
-    ) -> float:
+    def pause(self, address: Address, error: Lost) -> float:
         """Seconds after which to send it again; raises the error as ours when that is
         not safe, or enough is enough.
         """
         problem: GpuyardError = (
-            error
-            if isinstance(error, UnreachableError)
-            else unreachable(address, error)
+            error if isinstance(error, AGAIN) else unreachable(address, error)
         )
         lost = not isinstance(error, _SLOW) and self._call.repeatable
         pause = next(self._pauses, None) if lost or isinstance(error, _UNSENT) else None

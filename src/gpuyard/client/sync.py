@@ -21,11 +21,11 @@ from gpuyard.client.connection import Address, find_server, look_again
 from gpuyard.client.light import unreachable
 from gpuyard.client.lines import LineReader
 from gpuyard.client.problems import error_of
-from gpuyard.client.resend import Resend
+from gpuyard.client.resend import AGAIN, Resend
 from gpuyard.client.sse import EventReader
 from gpuyard.client.transport import STREAM_TIMEOUT, answer_of, content_of, options
-from gpuyard.domain.errors import UnreachableError
 from gpuyard.domain.jobs import Checkpoint, Job
+from gpuyard.domain.secret_facts import SecretFacts
 from gpuyard.domain.trust import Trust
 
 T = TypeVar("T")
@@ -46,7 +46,8 @@ class Client:
         self.address = address or find_server()
         self._found = address is None
         self._answered = False
-        self._http = httpx.Client(transport=transport, **options(self.address))
+        self._transport = transport
+        self._http = httpx.Client(**options(self.address, transport))
 
     def __enter__(self) -> Self:
         return self
@@ -72,11 +73,18 @@ class Client:
                 )
                 self._answered = True
                 return answer_of(call, response)
-            except (httpx.HTTPError, UnreachableError) as error:
+            except (httpx.HTTPError, *AGAIN) as error:
                 pause = resend.pause(self.address, error)
             time.sleep(pause)
             if self._found:
-                self.address = look_again(self.address, start=call.submits)
+                self._move(look_again(self.address, start=call.submits))
+
+    def _move(self, address: Address) -> None:
+        """Talk to the server at `address` from now on."""
+        if address.socket != self.address.socket:
+            self._http.close()
+            self._http = httpx.Client(**options(address, self._transport))
+        self.address = address
 
     def run(self, work: Work, **fields: Any) -> "JobHandle":
         """Submit `work` (a command as a list, a JobSpec, S2's JobConfig or a mapping)
@@ -120,6 +128,18 @@ class Client:
     def tiers(self) -> list[dict[str, Any]]:
         """Every tier."""
         return self.call(calls.listing("tiers"))
+
+    def secrets(self) -> list[SecretFacts]:
+        """Every secret whose name is known; never its value."""
+        return self.call(calls.secrets())
+
+    def set_secret(self, name: str, value: str) -> SecretFacts:
+        """Set or replace a secret, which jobs refer to by its name."""
+        return self.call(calls.set_secret(name, value))
+
+    def remove_secret(self, name: str) -> SecretFacts:
+        """Remove a secret; what it was. NotFoundError."""
+        return self.call(calls.remove_secret(name))
 
     def trust(self) -> list[Trust]:
         """What is recorded about places where jobs run: scores and quarantines."""

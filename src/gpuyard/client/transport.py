@@ -1,6 +1,8 @@
 """What both clients share: the form of requests, and answers read."""
 
 import json
+import os
+import ssl
 from typing import Any, TypeVar
 
 import httpx
@@ -9,6 +11,8 @@ from gpuyard import __version__
 from gpuyard.client.calls import Call
 from gpuyard.client.connection import Address
 from gpuyard.client.problems import error_of
+from gpuyard.client.proven import AsyncOwnTransport, OwnTransport
+from gpuyard.config.dialling import is_loopback, tls_context, trusts_anyone
 from gpuyard.domain.errors import InvalidInputError, quoted
 
 T = TypeVar("T")
@@ -18,8 +22,28 @@ TIMEOUT = httpx.Timeout(30.0, read=60.0)
 STREAM_TIMEOUT = httpx.Timeout(30.0, read=None)
 
 
-def options(address: Address) -> dict[str, Any]:
-    """How both clients reach the server; InvalidInputError when its address is none."""
+def options(address: Address, transport: httpx.BaseTransport | None) -> dict[str, Any]:
+    """How the client reaches the server, through `transport` if given.
+
+    InvalidInputError when the address is none, or cannot prove who is there.
+    """
+    url = _checked(address)
+    if transport is None and url.scheme == "http" and is_loopback(url.host):
+        transport = OwnTransport(address.socket)
+    return {"transport": transport, **_common(address, url)}
+
+
+def async_options(
+    address: Address, transport: httpx.AsyncBaseTransport | None
+) -> dict[str, Any]:
+    """`options` of the asynchronous client."""
+    url = _checked(address)
+    if transport is None and url.scheme == "http" and is_loopback(url.host):
+        transport = AsyncOwnTransport(address.socket)
+    return {"transport": transport, **_common(address, url)}
+
+
+def _checked(address: Address) -> httpx.URL:
     try:
         url = httpx.URL(address.url)
     except httpx.InvalidURL:
@@ -30,15 +54,40 @@ def options(address: Address) -> dict[str, Any]:
             f"is {quoted(address.url)}",
             "write it as http://127.0.0.1:8400",
         )
+    if url.scheme == "http" and not is_loopback(url.host) and not trusts_anyone():
+        raise InvalidInputError.of(
+            "GPUYARD_URL",
+            f"is {quoted(address.url)}: by plain HTTP the server of another machine"
+            " cannot prove who it is, and all between read your token",
+            "write https://… (GPUYARD_CA_FILE names a certificate that the system does"
+            " not know), or set GPUYARD_INSECURE=1",
+        )
+    return url
+
+
+def _common(address: Address, url: httpx.URL) -> dict[str, Any]:
     headers = {
         "Authorization": f"Bearer {address.token}",
         "User-Agent": f"gpuyard/{__version__}",
         "Content-Type": "application/json",
     }
+    common: dict[str, Any] = {"headers": headers, "timeout": TIMEOUT}
     # A proxy that the environment names is for other machines; it must never see this
     # one's token.
-    elsewhere = url.host not in ("127.0.0.1", "::1", "localhost")
-    return {"headers": headers, "timeout": TIMEOUT, "trust_env": elsewhere}
+    common["trust_env"] = not is_loopback(url.host)
+    if url.scheme == "https":
+        common["verify"] = _tls_context()
+    return common
+
+
+def _tls_context() -> ssl.SSLContext:
+    path = os.environ.get("GPUYARD_CA_FILE")
+    try:
+        return tls_context(path)
+    except OSError as error:
+        fault = f"is {quoted(path or '')}: {error.strerror or error}"
+        remedy = "name a file of certificates in PEM"
+        raise InvalidInputError.of("GPUYARD_CA_FILE", fault, remedy) from None
 
 
 def content_of(body: Any) -> bytes | None:

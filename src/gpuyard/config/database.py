@@ -7,6 +7,7 @@ writes. It may hold a password, so it is never printed whole.
 """
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -61,8 +62,8 @@ def remember_database(home: Home, url: str) -> None:
 
 
 def checked_url(url: str, field: str) -> str:
-    """`url` if it is a PostgreSQL address; else InvalidInputError, which never shows
-    it.
+    """`url` if it is a PostgreSQL address that can be used here; else
+    InvalidInputError, which never shows it.
     """
     try:
         parts = urlsplit(url)
@@ -73,6 +74,12 @@ def checked_url(url: str, field: str) -> str:
         raise InvalidInputError.of(field, "is no PostgreSQL address", _REMEDY)
     if len(parts.path) < 2:
         raise InvalidInputError.of(field, "names no database", _REMEDY)
+    if find_spec("psycopg") is None:
+        raise InvalidInputError.of(
+            field,
+            "is a PostgreSQL address, and its driver is not installed",
+            "pip install 'gpuyard[postgresql]'",
+        )
     return url
 
 

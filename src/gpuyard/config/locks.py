@@ -3,6 +3,7 @@ with the process; a pid in a file does not.
 """
 
 import fcntl
+import os
 import time
 from pathlib import Path
 from typing import IO
@@ -23,6 +24,17 @@ def is_locked(path: Path) -> bool:
     except OSError:
         return False
     return False
+
+
+def open_lock(path: Path) -> IO[str]:
+    """Open a lock file, which nobody else may open: whoever may read a file can lock
+    it.
+    """
+    descriptor = os.open(
+        path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
+    )
+    os.fchmod(descriptor, 0o600)
+    return os.fdopen(descriptor, "a+")
 
 
 def lock_exclusively(file: IO[str]) -> None:

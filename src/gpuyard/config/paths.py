@@ -5,8 +5,11 @@ Standard library only.
 
 import errno
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
+
+_FOR_ALL_USERS = frozenset({"/tmp", "/var/tmp", "/dev/shm"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +28,27 @@ class Home:
         return cls(path.expanduser().absolute())
 
     def create(self) -> None:
-        """Make the home, readable by its owner only: logs and the token are private.
+        """Make the home, readable by its owner only: logs and the token are private. In
+        one that exists already others lose the right to write.
 
-        PermissionError when the home belongs to another user.
+        PermissionError when the home belongs to another user, or to all like `/tmp`.
         """
-        for folder in (self.root, self.node, self.blobs, self.logs):
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._close()
+        for folder in (self.node, self.blobs, self.logs):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if self.root.stat().st_uid not in (os.getuid(), 0):
+
+    def _close(self) -> None:
+        status = self.root.stat()
+        if status.st_uid not in (os.getuid(), 0):
             fault = "belongs to another user, who could read and change everything"
             raise PermissionError(errno.EPERM, fault, str(self.root))
+        if os.fspath(self.root.resolve()) in _FOR_ALL_USERS:
+            fault = "is a folder for all users: name one of your own"
+            raise PermissionError(errno.EPERM, fault, str(self.root))
+        writable_by_others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if writable_by_others and status.st_uid == os.getuid():
+            self.root.chmod(status.st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
 
     @property
     def settings(self) -> Path:
@@ -64,8 +79,13 @@ class Home:
 
     @property
     def server(self) -> Path:
-        """`{"url", "pid", "version"}` of the running server."""
+        """`{"url", "pid", "version", "socket"}` of the running server."""
         return self.root / "server.json"
+
+    @property
+    def server_socket(self) -> Path:
+        """The server's Unix socket, for everything on this host that has the token."""
+        return self.root / "server.sock"
 
     @property
     def server_id(self) -> Path:
@@ -78,9 +98,32 @@ class Home:
         return self.root / "token"
 
     @property
+    def secrets(self) -> Path:
+        """The store of secrets and its key, unless the settings name another path."""
+        return self.root / "secrets"
+
+    @property
+    def backups(self) -> Path:
+        """Backups of the ledger, unless the settings name another path."""
+        return self.root / "backups"
+
+    @property
     def logs(self) -> Path:
         """Logs of gpuyard's own processes."""
         return self.root / "logs"
+
+    @property
+    def audit_log(self) -> Path:
+        """Who was admitted and refused, and who changed what; mode 0600."""
+        return self.logs / "audit.log"
+
+    def audit_logs(self) -> list[Path]:
+        """The audit log and its older files, the newest first."""
+        older = sorted(
+            self.logs.glob(f"{self.audit_log.name}.*"),
+            key=lambda path: int(path.suffix[1:]) if path.suffix[1:].isdigit() else 0,
+        )
+        return [path for path in (self.audit_log, *older) if path.is_file()]
 
     @property
     def blobs(self) -> Path:

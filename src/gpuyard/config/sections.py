@@ -7,9 +7,18 @@ from pydantic import BeforeValidator, Field
 from gpuyard.domain import units
 from gpuyard.domain.strict_model import StrictModel
 
-Seconds = Annotated[float, BeforeValidator(units.seconds), Field(ge=0)]
-Period = Annotated[float, BeforeValidator(units.seconds), Field(gt=0)]
-Gigabytes = Annotated[float, BeforeValidator(units.memory_gb), Field(gt=0)]
+DAY_S = 86_400.0
+# No setting needs more. Clocks and counters of bytes go wrong far beyond.
+MOST_DAYS = 100_000.0
+_MOST_S = MOST_DAYS * DAY_S
+_MOST_GB = 1e6
+
+Seconds = Annotated[float, BeforeValidator(units.seconds), Field(ge=0, le=_MOST_S)]
+Period = Annotated[float, BeforeValidator(units.seconds), Field(gt=0, le=_MOST_S)]
+Days = Annotated[float, Field(ge=0, le=MOST_DAYS)]
+Hours = Annotated[float, Field(ge=0, le=MOST_DAYS * 24)]
+Gigabytes = Annotated[float, BeforeValidator(units.memory_gb), Field(gt=0, le=_MOST_GB)]
+Megabytes = Annotated[float, Field(gt=0, le=_MOST_GB * 1000)]
 
 
 class SettingsSection(StrictModel):

@@ -24,17 +24,27 @@ from pydantic_settings import (
 )
 
 from gpuyard.config.paths import Home
-from gpuyard.config.sections import Gigabytes, Period, Seconds, SettingsSection
+from gpuyard.config.retention import RetentionSettings
+from gpuyard.config.sections import (
+    Gigabytes,
+    Hours,
+    Megabytes,
+    Period,
+    Seconds,
+    SettingsSection,
+)
 from gpuyard.config.verification import VerificationSettings
 from gpuyard.domain.errors import Fault, InvalidInputError
 from gpuyard.domain.images import IMAGES, Image, read_catalogue
 from gpuyard.domain.models import ModelSpec
 from gpuyard.domain.offers import Strategy
 from gpuyard.domain.scripts import ScriptSpec
+from gpuyard.domain.secret_names import secret_name
 from gpuyard.domain.tiers import Tier
 from gpuyard.domain.validation import faults_of
 from gpuyard.domain.webhooks import Webhooks
 
+AccountName = Annotated[str, Field(min_length=1)]
 _SIMULATED = re.compile(r"\s*[1-9]\d{0,3}\s*x\s*[1-9]\d{0,3}(\.\d+)?\s*")
 
 
@@ -46,18 +56,51 @@ def _simulated(text: str | None) -> str | None:
     return text
 
 
+def _absolute(path: Path | None) -> Path | None:
+    found = path.expanduser() if path else None
+    if found and not found.is_absolute():
+        raise ValueError(
+            f"{str(path)!r} is no absolute path; server, agents and jobs each run"
+            " somewhere else"
+        )
+    return found
+
+
 class ServerSettings(SettingsSection):
     """Where the server listens (port 0: a free port). It exits after `idle_exit_s`
     without work (0: never).
 
     `url` is the address for other servers and agents, if that is not the one where it
-    listens (behind a proxy with TLS).
+    listens (behind a proxy with TLS). `hosts` are further names under which clients may
+    ask it (see the guide on the server's edge). `ca_file` holds the certificates by
+    which the servers at HTTPS addresses prove themselves to each other and to agents
+    (unset, those of the system), and `tls_name` the name in these, if it is not the
+    host.
+
+    `max_body_mb` limits a submission, a batch and a prompt; all other bodies may have
+    1 MB. Bodies that are being worked on may have `max_bodies_mb` together. A client
+    may have `max_requests` at a time, and `max_new_connections` that have not shown the
+    token yet; there are at most `max_connections`. A request's head must arrive within
+    `slow_s`, and a body with 16 KB/s after as long.
+
+    `logs/audit.log` is rotated at `audit_mb`; `audit_files` older ones are kept.
     """
 
     host: str = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)
     url: str | None = None
+    ca_file: Path | None = None
+    tls_name: str | None = None
+    hosts: tuple[str, ...] = ()
     idle_exit_s: Seconds = 1800.0
+    max_body_mb: Megabytes = 64.0
+    max_bodies_mb: Megabytes = 512.0
+    max_requests: int = Field(default=16_384, ge=1)
+    max_connections: int = Field(default=20_000, ge=1)
+    max_new_connections: int = Field(default=256, ge=1)
+    slow_s: Period = 10.0
+    audit_mb: Megabytes = 10.0
+    audit_files: int = Field(default=5, ge=1)
 
 
 class SchedulerSettings(SettingsSection):
@@ -81,6 +124,12 @@ class NodeSettings(SettingsSection):
     Agent and server send a heartbeat every `heartbeat_s`; after five missing ones they
     end their link. `simulate_gpus`: simulated GPUs in place of this host's own, such as
     `5x24` (five of 24 GB each).
+
+    The account of a job (see the guide on accounts) is the one that `accounts` names
+    for its project, else `run_as`; unset, the agent's own. `allow_system_accounts` may
+    be used although they are not a person's. The jobs' own folders are in
+    `accounts_folder`. `job_umask` is octal; with `no_new_privileges`, programs such as
+    `sudo` gain nothing.
     """
 
     max_log_gb: Gigabytes = 1.0
@@ -92,6 +141,14 @@ class NodeSettings(SettingsSection):
     discovery_s: Period = 5.0
     heartbeat_s: Period = 2.0
     simulate_gpus: Annotated[str | None, AfterValidator(_simulated)] = None
+    run_as: str | None = Field(default=None, min_length=1)
+    accounts: dict[str, AccountName] = Field(default_factory=dict[str, AccountName])
+    allow_system_accounts: tuple[str, ...] = ()
+    accounts_folder: Annotated[Path, AfterValidator(_absolute)] = Path(
+        "/var/lib/gpuyard"
+    )
+    job_umask: str = Field(default="077", pattern=r"^0?[0-7]{3}$")
+    no_new_privileges: bool = False
 
 
 class BillingSettings(SettingsSection):
@@ -213,16 +270,6 @@ class SpoolSettings(SettingsSection):
     path: Path | None = None
 
 
-def _absolute(path: Path | None) -> Path | None:
-    found = path.expanduser() if path else None
-    if found and not found.is_absolute():
-        raise ValueError(
-            f"{str(path)!r} is no absolute path; server, agents and jobs each run"
-            " somewhere else"
-        )
-    return found
-
-
 class WorkspaceSettings(SettingsSection):
     """`path`: where workspaces are (see the guide on workspaces); unset, in the home.
     Several servers need a path that all of them share.
@@ -235,15 +282,39 @@ class WorkspaceSettings(SettingsSection):
         return self.path or home.workspaces
 
 
+class SecretSettings(SettingsSection):
+    """Where the values of jobs' secrets come from (see the guide on secrets): the store
+    in the folder `path` (unset, in the home; several servers need one that they share),
+    these variables of the server (`environment`), the files in `folder` (such as a
+    mounted Secret of Kubernetes), and `command`, in which `{name}` stands for the
+    secret. It gets `command_environment` in addition to what jobs get.
+    """
+
+    path: Annotated[Path | None, AfterValidator(_absolute)] = None
+    environment: tuple[Annotated[str, AfterValidator(secret_name)], ...] = ()
+    folder: Annotated[Path | None, AfterValidator(_absolute)] = None
+    command: tuple[str, ...] = ()
+    command_timeout_s: Period = 10.0
+    command_environment: tuple[str, ...] = ()
+
+    def root(self, home: Home) -> Path:
+        """The folder of the store."""
+        return self.path or home.secrets
+
+
 class NotifySettings(SettingsSection):
-    """Who gets notifications (see the guide on notifications)."""
+    """Who gets notifications (see the guide on notifications).
+
+    `give_up_s`: an event that a receiver has not taken for so long is put aside.
+    """
 
     webhooks: Webhooks = ()
+    give_up_s: Period = 6 * 3600.0
 
 
 class LedgerSettings(SettingsSection):
-    """`keep_events`: how many events of the journal stay before the oldest are replaced
-    by a snapshot.
+    """`keep_events`: how many events of the journal stay before images of the rows that
+    they changed replace the oldest (see the guide on history).
 
     `url` is the address of a PostgreSQL database; unset, the one given to `gpuyard up
     --database`, else the home's own file.
@@ -251,6 +322,17 @@ class LedgerSettings(SettingsSection):
 
     url: str | None = Field(default=None, repr=False)
     keep_events: int = Field(default=1_000_000, ge=1000)
+
+
+class BackupSettings(SettingsSection):
+    """A backup of the ledger every `every_h` hours (0: none; unset: 24, and none with
+    PostgreSQL) in the folder `path`, by default `backups` in the home. The newest
+    `keep` stay.
+    """
+
+    every_h: Hours | None = None
+    keep: int = Field(default=3, ge=1)
+    path: Annotated[Path | None, AfterValidator(_absolute)] = None
 
 
 # A job finds its node's name where the section `node` would stand.
@@ -274,12 +356,15 @@ class Settings(BaseSettings):
     node: NodeSettings = NodeSettings()
     billing: BillingSettings = BillingSettings()
     ledger: LedgerSettings = LedgerSettings()
+    retention: RetentionSettings = RetentionSettings()
+    backup: BackupSettings = BackupSettings()
     resource_manager: ResourceManagerSettings = ResourceManagerSettings()
     spool: SpoolSettings = SpoolSettings()
     storage: StorageSettings = StorageSettings()
     images: ImageSettings = ImageSettings()
     notify: NotifySettings = NotifySettings()
     workspaces: WorkspaceSettings = WorkspaceSettings()
+    secrets: SecretSettings = SecretSettings()
     verification: VerificationSettings = VerificationSettings()
     residency: ResidencySettings = ResidencySettings()
     models: dict[str, ModelSpec] = Field(default_factory=dict[str, ModelSpec])

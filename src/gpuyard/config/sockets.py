@@ -13,7 +13,7 @@ from pathlib import Path
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
-def listening_socket(path: Path) -> socket.socket:
+def listening_socket(path: Path, backlog: int = 128) -> socket.socket:
     """A socket bound to `path`, which only this user may open.
 
     What stands at `path` is replaced.
@@ -21,10 +21,10 @@ def listening_socket(path: Path) -> socket.socket:
     path.unlink(missing_ok=True)
     bound = socket.socket(socket.AF_UNIX)
     try:
-        with _short(path) as short:
+        with short_path(path) as short:
             bound.bind(short)
         path.chmod(0o600)
-        bound.listen(128)
+        bound.listen(backlog)
     except BaseException:
         bound.close()
         raise
@@ -40,7 +40,7 @@ def connected_socket(path: Path) -> socket.socket:
     connected = socket.socket(socket.AF_UNIX)
     connected.setblocking(False)
     try:
-        with _short(path) as short:
+        with short_path(path) as short:
             connected.connect(short)
         refuse_other_users(connected)
     except BaseException:
@@ -51,16 +51,22 @@ def connected_socket(path: Path) -> socket.socket:
 
 def refuse_other_users(connected: socket.socket) -> None:
     """PermissionError unless our own user or root is at the other end."""
-    found = connected.getsockopt(
-        socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
-    )
-    _pid, uid, _gid = _CREDENTIALS.unpack(found)
+    uid = peer_uid(connected)
     if uid not in (os.getuid(), 0):
         raise PermissionError(f"user {uid} is at the other end of the socket")
 
 
+def peer_uid(connected: socket.socket) -> int:
+    """The user at the other end of a Unix socket."""
+    found = connected.getsockopt(
+        socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+    )
+    _pid, uid, _gid = _CREDENTIALS.unpack(found)
+    return int(uid)
+
+
 @contextmanager
-def _short(path: Path) -> Generator[str]:
+def short_path(path: Path) -> Generator[str]:
     """A short name of `path`: an address of a socket has room for 107 bytes only."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:

@@ -5,10 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from gpuyard.config.database import checked_url
-from gpuyard.config.sections import Period, SettingsSection
+from gpuyard.config.sections import DAY_S, Period, SettingsSection
 from gpuyard.domain.errors import InvalidInputError, quoted
-
-DAY_S = 86400.0
 
 
 def _postgresql(url: str | None) -> str | None:

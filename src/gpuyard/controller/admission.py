@@ -24,6 +24,7 @@ from gpuyard.controller.intake import (
     numbered,
     refuse_shared_keys,
 )
+from gpuyard.controller.secrets import Secrets
 from gpuyard.domain.errors import (
     CapacityError,
     Fault,
@@ -55,7 +56,9 @@ class Admission:
         find: Callable[[str], str],
         capacity_known: asyncio.Event,
         find_gpu: Callable[[str], str],
+        secrets: Secrets,
     ) -> None:
+        self._secrets = secrets
         self._core = core
         self._providers = providers
         self._find = find
@@ -171,6 +174,10 @@ class Admission:
                 f"there is no provider {name!r}",
                 f"configured here: {names}",
             )
+        asked = tuple(template.secrets.items())
+        if asked not in checked:
+            await self._secrets.check(template.secrets)
+            checked.add(asked)
         start = (name, program, template.workdir, template.path)
         # The files in an image cannot be checked from here.
         if start not in checked and not template.shape.image:

@@ -20,11 +20,12 @@ def order_for(
     attempt: LiveAttempt,
     checkpoint: Mapping[str, Any] | None,
     workspaces: Path,
+    secrets: Mapping[str, str] | None = None,
 ) -> AttemptOrder:
     """The order for one attempt.
 
     `checkpoint` is the ledger row to resume from, if any. `workspaces` is the folder of
-    this host that holds the workspaces.
+    this host that holds the workspaces. `secrets` are the values by variable.
     """
     placement = attempt.placements[0]
     gpus = spec.resources.gpus
@@ -37,6 +38,7 @@ def order_for(
     return AttemptOrder(
         attempt_id=attempt.id,
         job_id=attempt.job_id,
+        project=spec.project or "",
         name=spec.name,
         token=attempt.token,
         priority=spec.priority,
@@ -44,6 +46,7 @@ def order_for(
         command=command,
         stdin=stdin,
         environment=spec.environment,
+        secrets=secrets or {},
         volumes=spec.volumes,
         workdir=spec.workdir,
         workspace=shape.workspace or "",

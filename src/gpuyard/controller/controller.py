@@ -17,6 +17,8 @@ from gpuyard.controller.log_mirror import LogMirror
 from gpuyard.controller.logs import Logs
 from gpuyard.controller.reports import Reports
 from gpuyard.controller.requests import Requests
+from gpuyard.controller.retention import Retention
+from gpuyard.controller.secrets import Secrets
 from gpuyard.controller.trust import TrustRecords
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.providers.configured import (
@@ -26,6 +28,7 @@ from gpuyard.providers.configured import (
     keep_host_agent,
 )
 from gpuyard.storage.blobs import Blobs
+from gpuyard.storage.secret_sources import SecretSources
 
 __all__ = ["Controller", "Extension", "configured_providers", "keep_host_agent"]
 
@@ -74,19 +77,27 @@ class Controller:
     ) -> None:
         self.core = Core(ledger, settings, clock)
         self.providers = Providers()
-        self.requests = Requests(self.core, self.providers)
+        folder = settings.secrets.root(home)
+        self.secrets = Secrets(SecretSources(folder, settings.secrets))
+        self.requests = Requests(self.core, self.providers, self.secrets)
         self.health = ProviderHealth(self.core)
         self.launching = Launching(
-            self.core, self.providers, self.health, settings.workspaces.root(home)
+            self.core,
+            self.providers,
+            self.health,
+            settings.workspaces.root(home),
+            self.secrets,
         )
         self.reports = Reports(
             self.core, self.launching, self.requests, self.providers, blobs
         )
         self.gpus = self.requests.gpus
         self.trust = TrustRecords(self.core, self.launching, self.providers)
+        mirror = home.logs / "attempts"
         log_mirror = LogMirror(
-            self.core, self.reports, self.providers, blobs, home.logs / "attempts"
+            self.core, self.reports, self.providers, blobs, mirror, self.secrets
         )
+        self.retention = Retention(self.core, self.providers, blobs, mirror)
         self.logs = Logs(self.core, self.providers, wait_for_event, log_mirror.path)
         self.external_queues = ExternalQueues(
             self.core,

@@ -18,7 +18,7 @@ from gpuyard.controller.intake import PreparedJob
 from gpuyard.controller.recovery import add_ended_parents, rebuild_view
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
-from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.jobspec import STORED, JobSpec
 from gpuyard.domain.offers import Offer, Strategy
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.scripts import Scripts
@@ -183,7 +183,7 @@ class Core:
     @staticmethod
     def read_spec(body: Mapping[str, Any]) -> JobSpec:
         """The spec from its JSON in the ledger, where it was validated before."""
-        return JobSpec.model_validate(body)
+        return JobSpec.model_validate(body, context=STORED)
 
     # --- decisions ---
 

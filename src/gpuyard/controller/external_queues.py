@@ -9,6 +9,7 @@ import asyncio
 import math
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -210,7 +211,7 @@ class ExternalQueues:
         }
         if not to_poll:
             return
-        results = await provider.poll_jobs(list(to_poll))
+        results = await _answers(provider, list(to_poll))
         changed = False
         for reference, attempt in to_poll.items():
             current = self._core.view.attempts.get(attempt.id)
@@ -445,6 +446,36 @@ class ExternalQueues:
                 error=str(error),
             )
             self._stopped_at.pop(attempt.id, None)
+
+
+async def _answers(
+    provider: GpuProviderInterface, references: Sequence[str]
+) -> Mapping[str, JobResult]:
+    """The state of each attempt. One whose answer cannot be read is UNKNOWN, and hides
+    no other.
+    """
+    try:
+        return await provider.poll_jobs(references)
+    except (ProviderError, OSError, TimeoutError):
+        raise
+    except Exception as error:
+        results: dict[str, JobResult] = {}
+        bad: list[str] = []
+        for reference in references:
+            try:
+                results |= await provider.poll_jobs([reference])
+            except (ProviderError, OSError, TimeoutError):
+                raise
+            except Exception as fault:  # noqa: BLE001  it may be any fault of its answer
+                message = f"its state cannot be read: {type(fault).__name__}: {fault}"
+                results[reference] = JobResult(
+                    reference, JobStatus.UNKNOWN, error_message=message
+                )
+                bad.append(reference)
+        if len(bad) == len(references):
+            raise  # not the jobs are at fault, but the provider
+        log.warning("the state of some jobs cannot be read", jobs=bad, error=str(error))
+        return results
 
 
 async def _check_health(provider: GpuProviderInterface) -> dict[str, Any]:

@@ -28,6 +28,13 @@ class Gpus:
             found.update(provider.figures())
         return found
 
+    def separations(self) -> dict[str, str]:
+        """How jobs are kept apart on each node whose agent is connected."""
+        found: dict[str, str] = {}
+        for provider in self._providers.node_providers.values():
+            found.update(provider.separations())
+        return found
+
     def find(self, reference: str) -> Device:
         """The GPU with this UUID, beginning of a UUID (4 characters or more), or index.
 

@@ -1,13 +1,13 @@
 """Chooses the image of a job with `image = "auto"` by what its program imports."""
 
 import os
-import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gpuyard.domain.images import Choice, Image, choose_image
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.insight.imports import imported
+from gpuyard.storage.untrusted import open_regular
 
 AUTO = "auto"
 # Bytes; nobody writes a longer program by hand.
@@ -41,11 +41,9 @@ def _read(path: Path) -> str:
     else.
     """
     try:
-        # O_NONBLOCK: to open a named pipe would otherwise wait for its writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        # The program of a job may be a link: its owner, and not the job, has named it.
+        descriptor = open_regular(path.resolve())
     except OSError:
         return ""
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return ""
         return file.read(_LONGEST_PROGRAM).decode(errors="replace")

@@ -15,17 +15,19 @@ from typing import Annotated, Any, cast
 
 import msgspec
 
-from gpuyard.controller.images import AUTO, image_for
+from gpuyard.controller.images import AUTO, image_for, source_of
 from gpuyard.domain.errors import Fault, InvalidInputError
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.images import IMAGES, Image
 from gpuyard.domain.jobconfig import is_job_config, spec_from_config
 from gpuyard.domain.jobspec import MAX_DEPTH, GpuRequest, JobKind, JobSpec
 from gpuyard.domain.scripts import WORKER_FIELDS, Scripts
+from gpuyard.domain.secret_names import looks_like_key
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.tasks import FindGpu, is_task, spec_from_task
 from gpuyard.domain.tiers import Tier, Tiers
 from gpuyard.domain.validation import parse_spec
+from gpuyard.insight.resume_options import resume_arguments
 
 MAX_JOBS = 100_000
 VARYING = frozenset(
@@ -57,6 +59,7 @@ class Template:
     provider: str | None
     workdir: str | None
     path: str | None
+    secrets: Mapping[str, str]
     warnings: tuple[str, ...]
     rest: bytes
 
@@ -79,6 +82,7 @@ class Template:
             provider=spec.provider,
             workdir=spec.workdir,
             path=spec.environment.get("PATH"),
+            secrets=spec.secrets,
             warnings=tuple(warnings),
             rest=msgspec.json.encode(rest),
         )
@@ -221,8 +225,9 @@ class Intake:
         given_image = spec.image
         spec = self._with_image(spec, warnings)
         template = Template.of(spec, warnings)
-        # An image that was chosen by the command does not suit the whole template.
-        if key is not None and spec.image == given_image:
+        # What was read off the command does not suit the whole template.
+        is_by_command = spec.image != given_image or _needs_advice(spec)
+        if key is not None and not is_by_command:
             if len(self._templates) >= _MAX_TEMPLATES:
                 self._templates.clear()
             self._templates[key] = template
@@ -251,6 +256,13 @@ class Intake:
                 "resources.gpus.uuid pins devices: the job waits for these even when"
                 " others are free"
             )
+        warnings += [
+            f"{name} looks like a key, and the ledger keeps the values of environment;"
+            f" run `gpuyard secret set {name}` once, and submit with --secret {name}"
+            for name in spec.environment
+            if looks_like_key(name)
+        ]
+        warnings += _resume_advice(spec)
         if spec.tier:
             spec = with_tier(spec, self._tiers.get(spec.tier))
         return spec, warnings
@@ -309,6 +321,7 @@ class Intake:
         update: dict[str, Any] = {
             "script": name,
             "args": {**script.args, **spec.args},
+            "secrets": {**script.secrets, **spec.secrets},
             "provider_options": options,
         }
         if "gpus" not in spec.resources.model_fields_set:
@@ -317,6 +330,25 @@ class Intake:
             )
             update["resources"] = spec.resources.model_copy(update={"gpus": gpus})
         return spec.model_copy(update=update)
+
+
+def _needs_advice(spec: JobSpec) -> bool:
+    return bool(spec.checkpoint.path and not spec.checkpoint.resume_args)
+
+
+def _resume_advice(spec: JobSpec) -> list[str]:
+    """What the owner of a program should know that saves checkpoints and is not told to
+    go on from them.
+    """
+    if not _needs_advice(spec):
+        return []
+    arguments = " ".join(resume_arguments(source_of(spec.command, spec.workdir)))
+    if not arguments:
+        return []
+    return [
+        "when this program is tried again or resumed, it begins anew unless it is told"
+        f" to go on; it seems to take --resume-args '{arguments}'"
+    ]
 
 
 def _without_image(spec: JobSpec, warnings: list[str], *, is_s2: bool) -> JobSpec:

@@ -5,6 +5,7 @@ ledger.
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,14 @@ from gpuyard.controller.attempt_order import order_for
 from gpuyard.controller.attempt_outcome import AttemptOutcome, Retry, wants_retry
 from gpuyard.controller.core import Core
 from gpuyard.controller.health import ProviderHealth
-from gpuyard.domain.errors import InsufficientResourcesError, LedgerError, ProviderError
-from gpuyard.domain.jobspec import JobSpec
+from gpuyard.controller.secrets import Secrets
+from gpuyard.domain.errors import (
+    InsufficientResourcesError,
+    LedgerError,
+    ProviderError,
+    RefusedError,
+)
+from gpuyard.domain.jobspec import STORED, JobSpec
 from gpuyard.domain.reasons import Reason, RetryRule
 from gpuyard.domain.states import AttemptState
 from gpuyard.providers.base import TRANSIENT, GpuProviderInterface
@@ -27,6 +34,7 @@ from gpuyard.scheduler.policy import backoff_s
 from gpuyard.scheduler.prefetch import may_prefetch
 from gpuyard.scheduler.view import LiveAttempt
 from gpuyard.storage.blobs import BucketError
+from gpuyard.storage.secret_sources import SecretMissingError, SecretUnavailableError
 
 # A prefetched attempt normally waits some hundredths of a second.
 _LONGEST_PREFETCH_WAIT_S = 2.0
@@ -42,9 +50,11 @@ class Launching:
         providers: Providers,
         health: ProviderHealth,
         workspaces: Path,
+        secrets: Secrets,
     ) -> None:
         """`workspaces`: the folder of this host that holds the workspaces."""
         self._core = core
+        self._secrets = secrets
         self._workspaces = workspaces
         self._health = health
         self._providers = providers
@@ -120,8 +130,15 @@ class Launching:
         job = self._core.view.jobs[attempt.job_id]
         checkpoint = self._checkpoint(attempt.job_id, job.resume_from)
         try:
-            order = order_for(spec, job.shape, attempt, checkpoint, self._workspaces)
+            secrets = await self._secrets.values(attempt.id, spec)
+            order = order_for(
+                spec, job.shape, attempt, checkpoint, self._workspaces, secrets
+            )
             reference = await self._providers[attempt.provider].submit_attempt(order)
+        except SecretMissingError as error:
+            self._end_unsubmitted(attempt, Reason.SECRET_MISSING, str(error))
+        except (SecretUnavailableError, RefusedError) as error:
+            self._end_unsubmitted(attempt, Reason.SECRET_UNAVAILABLE, str(error))
         except InsufficientResourcesError as error:
             self._no_capacity(attempt, error)
         except ProviderError as error:
@@ -129,8 +146,12 @@ class Launching:
         except BucketError as error:
             self._end_unsubmitted(attempt, Reason.STORAGE_UNREACHABLE, str(error))
         except Exception as error:
-            log.exception(
-                "a submission failed", provider=attempt.provider, attempt=attempt.id
+            # A traceback in the log could show a secret.
+            log.error(
+                "a submission failed",
+                provider=attempt.provider,
+                attempt=attempt.id,
+                exc_info=not spec.secrets,
             )
             message = f"{attempt.provider}: {type(error).__name__}: {error}"
             self._end_unsubmitted(attempt, Reason.SUBMIT_FAILED, message)
@@ -215,6 +236,9 @@ class Launching:
         current = core.view.attempts.get(attempt.id)
         if job is None or current is None:
             return
+        message = self._secrets.hide(attempt.id, outcome.message)
+        outcome = replace(outcome, message=message)
+        self._secrets.forget([attempt.id])
         retry = Retry(self._retry_at(job, outcome))
         takeovers = self._takeovers(job, current, outcome, successor)
         self._health.ended(job, current, outcome)
@@ -338,4 +362,4 @@ def _read_spec(text: str) -> JobSpec:
 
     Jobs of one batch share their spec. One takes 8 kB, so the cache holds few.
     """
-    return JobSpec.model_validate_json(text)
+    return JobSpec.model_validate_json(text, context=STORED)

@@ -14,14 +14,18 @@ import structlog
 
 from gpuyard.controller.core import Core
 from gpuyard.controller.reports import Reports
+from gpuyard.controller.secrets import Secrets
 from gpuyard.domain import wire
 from gpuyard.domain.errors import JobNotFoundError, LedgerError, ProviderError
 from gpuyard.domain.jobconfig import JobStatus
+from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.masking import Mask, MaskedStream
 from gpuyard.insight.progress import MetricPoint, ProgressReader
-from gpuyard.providers.base import TRANSIENT, GpuProviderInterface
+from gpuyard.providers.base import TRANSIENT, GpuProviderInterface, SavedFile
 from gpuyard.scheduler.view import LiveAttempt
-from gpuyard.storage.blobs import Blobs
+from gpuyard.storage.blobs import Blob, Blobs
 from gpuyard.storage.place import in_background
+from gpuyard.storage.untrusted import UntrustedFileError
 
 _PAUSE_S = 2.0
 _LAST_READ_TIMEOUT_S = 60.0
@@ -40,7 +44,9 @@ class LogMirror:
         providers: Mapping[str, GpuProviderInterface],
         blobs: Blobs,
         folder: Path,
+        secrets: Secrets,
     ) -> None:
+        self._secrets = secrets
         self._core = core
         self._reports = reports
         self._providers = providers
@@ -114,7 +120,7 @@ class LogMirror:
         provider = self._providers[attempt.provider]
         reference = attempt.provider_ref or ""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        reader = _OutputReader(attempt.id, self._reports)
+        reader = _OutputReader(attempt.id, self._reports, await self._mask(attempt))
         while True:
             try:
                 with self.path(attempt.id).open("ab") as file:
@@ -136,6 +142,12 @@ class LogMirror:
                 )
             await asyncio.sleep(_PAUSE_S)
 
+    async def _mask(self, attempt: LiveAttempt) -> Mask:
+        spec = self._core.queries.spec_texts({attempt.job_id}).get(attempt.job_id)
+        if spec is None:
+            return Mask(())
+        return await self._secrets.mask(attempt.id, JobSpec.model_validate_json(spec))
+
     async def _collect_checkpoints(self, attempt: LiveAttempt) -> None:
         while attempt.id in self._followers:
             await self._fetch_checkpoints(attempt)
@@ -154,17 +166,19 @@ class LogMirror:
             for found in await provider.checkpoints(attempt.provider_ref or ""):
                 if found.at <= self._checkpoint_times.get(attempt.id, 0.0):
                     continue
-                blob = await in_background(self._blobs.put_path, found.where)
+                blob = await self._store(attempt, found)
+                if blob is None:
+                    continue
                 saved = wire.CheckpointSaved(
                     attempt.id,
-                    found.path,
+                    self._secrets.hide(attempt.id, found.path),
                     blob.sha256,
                     blob.size,
                     found.at,
                     found.step,
                     found.directory,
                 )
-                self._reports.checkpoint_saved(attempt, saved)
+                self._reports.checkpoints.saved(attempt, saved)
                 await self._core.committed()
                 self._checkpoint_times[attempt.id] = found.at
         except (ProviderError, LedgerError, OSError) as error:
@@ -174,15 +188,40 @@ class LogMirror:
             return False
         return True
 
+    async def _store(self, attempt: LiveAttempt, found: SavedFile) -> Blob | None:
+        """Put a checkpoint into the blob store; None when it is not what it should be:
+        a link, for example.
+        """
+        folder = found.beneath or found.where.parent
+        name = found.where.relative_to(folder)
+        try:
+            return await in_background(self._blobs.put_beneath, folder, name)
+        except UntrustedFileError as error:
+            log.warning(
+                "a checkpoint is left out", attempt=attempt.id, error=str(error)
+            )
+            self._checkpoint_times[attempt.id] = found.at
+            return None
+
 
 def _is_transient(error: Exception) -> bool:
     return isinstance(error, ProviderError) and error.error_code in TRANSIENT
 
 
+async def _masked(stream: AsyncIterator[bytes], mask: Mask) -> AsyncIterator[bytes]:
+    masked = MaskedStream(mask)
+    async for part in stream:
+        if shown := masked.feed(part):
+            yield shown
+    if rest := masked.finish():
+        yield rest
+
+
 class _OutputReader:
     """Reads the output of one attempt. Each stream begins again at the first byte."""
 
-    def __init__(self, attempt_id: str, reports: Reports) -> None:
+    def __init__(self, attempt_id: str, reports: Reports, mask: Mask) -> None:
+        self._mask = mask
         self._attempt_id = attempt_id
         self._reports = reports
         self._progress = ProgressReader()
@@ -195,7 +234,7 @@ class _OutputReader:
         offset = 0
         loop = asyncio.get_running_loop()
         points: list[MetricPoint] = []
-        async for part in stream:
+        async for part in _masked(stream, self._mask):
             not_in_file = part[max(bytes_in_file - offset, 0) :]
             not_read = part[max(self._bytes_read - offset, 0) :]
             offset += len(part)

@@ -1,10 +1,10 @@
 """The output of a job as one stream, through all its attempts."""
 
 import asyncio
-from collections import deque
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from gpuyard.controller.core import Core
 from gpuyard.domain.errors import NotFoundError, ProviderError
@@ -12,7 +12,8 @@ from gpuyard.domain.states import JobState
 from gpuyard.providers.base import GpuProviderInterface
 
 _LONGEST_WAIT_S = 5.0
-_PART_BYTES = 1 << 20
+# A reader that does not read holds two of these in memory.
+_PART_BYTES = 1 << 16
 Row = dict[str, Any]
 
 
@@ -137,7 +138,31 @@ async def _read_file(path: Path, lines: int | None) -> AsyncIterator[bytes]:
     """The file, which is complete, or its last lines."""
     with path.open("rb") as file:
         if lines is not None:
-            yield b"".join(deque(file, lines))
-            return
+            await asyncio.to_thread(seek_last_lines, file, lines)
         while part := await asyncio.to_thread(file.read, _PART_BYTES):
             yield part
+
+
+def seek_last_lines(file: BinaryIO, lines: int) -> None:
+    """Move to the start of the last `lines` lines, however long they are."""
+    end = file.seek(0, os.SEEK_END)
+    if lines == 0 or end == 0:
+        return
+    # The newline at the end of the file ends its last line, and begins no other.
+    position = end - 1
+    while position > 0:
+        size = min(_PART_BYTES, position)
+        file.seek(position - size)
+        block = file.read(size)
+        newlines = block.count(b"\n")
+        if newlines >= lines:
+            break
+        lines -= newlines
+        position -= size
+    else:
+        file.seek(0)
+        return
+    begin = size
+    for _ in range(lines):
+        begin = block.rfind(b"\n", 0, begin)
+    file.seek(position - size + begin + 1)

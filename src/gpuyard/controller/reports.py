@@ -11,19 +11,18 @@ import structlog
 
 from gpuyard.controller import transitions
 from gpuyard.controller.attempt_outcome import AttemptOutcome
+from gpuyard.controller.checkpoints import Checkpoints, ResumeWatch
 from gpuyard.controller.core import Core
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.requests import Requests
 from gpuyard.domain import wire
 from gpuyard.domain.errors import LedgerError, ProviderError
 from gpuyard.domain.events import Change, Event, EventKind, Table
-from gpuyard.domain.ids import new_id
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.providers.configured import Providers
 from gpuyard.scheduler.view import LiveAttempt
 from gpuyard.storage.blobs import Blobs
-from gpuyard.storage.place import in_background
 
 # A broken connection is usually back within a second. After this time its jobs are
 # shown as `unknown`.
@@ -32,8 +31,6 @@ UNKNOWN_AFTER_S = 10.0
 # KILL. The server waits for all of that, and this much longer, before it treats the job
 # as dead.
 SILENCE_MARGIN_S = 30.0
-_FIRST_DELETE_PAUSE_S = 2.0
-_LONGEST_DELETE_PAUSE_S = 600.0
 log = structlog.get_logger(__name__)
 ProgressListener = Callable[[str, Mapping[str, Any], float], None]
 
@@ -53,7 +50,8 @@ class Reports:
         self._launching = launching
         self._requests = requests
         self._providers = providers
-        self._blobs = blobs
+        self.checkpoints = Checkpoints(core, blobs)
+        self._resume_watch = ResumeWatch(core)
         # A task for each node that is not connected.
         self._silence_watches: dict[str, asyncio.Task[None]] = {}
         self.on_progress: ProgressListener | None = None
@@ -118,7 +116,7 @@ class Reports:
     def _is_news(self, change: Change) -> bool:
         """Whether a change of a GPU differs from the view, which holds no driver."""
         device = self._core.view.devices.get(change.key)
-        if device is None:
+        if device is None or change.values is None:
             return True
         return any(
             getattr(device, name) != value
@@ -335,7 +333,7 @@ class Reports:
             case wire.UsageSeen():
                 self._add_points(attempt, body.points)
             case wire.CheckpointSaved():
-                self.checkpoint_saved(attempt, body)
+                self.checkpoints.saved(attempt, body)
             case _:
                 self._attempt_ended(attempt, body)
                 return attempt.provider
@@ -375,6 +373,7 @@ class Reports:
             return
         core.progress[attempt.job_id] = body.progress
         core.writer.set_progress(attempt.job_id, body.progress)
+        self._resume_watch.progressed(attempt, body.progress)
         self._add_points(attempt, body.points)
         if self.on_progress:
             self.on_progress(attempt.job_id, body.progress, core.clock())
@@ -385,82 +384,6 @@ class Reports:
         ids = {"attempt_id": attempt.id, "job_id": attempt.job_id}
         rows = [{**ids, **msgspec.structs.asdict(point)} for point in points]
         self._core.writer.add_points(rows)
-
-    # --- checkpoints ---
-
-    def checkpoint_saved(
-        self, attempt: LiveAttempt, body: wire.CheckpointSaved
-    ) -> None:
-        """Record a checkpoint of the attempt that is in the blob store."""
-        core = self._core
-        if core.queries.has_checkpoint(attempt.id, body.path, body.sha256, body.at):
-            return  # reported again, because the acknowledgement was lost
-        row: dict[str, Any] = {
-            "job_id": attempt.job_id,
-            "attempt_id": attempt.id,
-            "path": body.path,
-            "step": body.step,
-            "size": body.size,
-            "sha256": body.sha256,
-            "directory": body.directory,
-            "kept": True,
-            "created_at": body.at,
-        }
-        checkpoint_id = new_id("ckpt")
-        info = {
-            "checkpoint": checkpoint_id,
-            "path": body.path,
-            "step": body.step,
-            "size": body.size,
-        }
-        change = Change(Table.CHECKPOINTS, checkpoint_id, row)
-        kind = EventKind.CHECKPOINT_SAVED
-        event = Event(kind, core.clock(), (change,), attempt.job_id, info)
-        core.emit([event], can_wait=True)
-        core.spawn(self._prune_checkpoints(attempt.job_id), "prune-checkpoints")
-
-    async def _prune_checkpoints(self, job_id: str) -> None:
-        """Keep only the newest checkpoints of a job.
-
-        The ledger forgets a blob before the blob is deleted, so it never names one that
-        is gone.
-        """
-        core = self._core
-        try:
-            await core.committed(can_wait=True)
-            kept = [row for row in core.queries.checkpoints_of(job_id) if row["kept"]]
-            old = kept[: -core.settings.node.keep_checkpoints]
-            changes = tuple(
-                Change(Table.CHECKPOINTS, row["id"], {"kept": False}) for row in old
-            )
-            if not changes:
-                return
-            kind = EventKind.CHECKPOINT_PRUNED
-            info = {"count": len(old)}
-            core.emit([Event(kind, core.clock(), changes, job_id, info)])
-            await core.committed()
-        except LedgerError:
-            return
-        for row in old:
-            await self._delete_blob(row["sha256"])
-
-    async def _delete_blob(self, sha256: str) -> None:
-        """Delete a blob that no checkpoint needs; repeat while a bucket does not
-        answer.
-        """
-        pause_s = _FIRST_DELETE_PAUSE_S
-        while not self._core.queries.blob_is_used(sha256):
-            try:
-                await in_background(self._blobs.delete, sha256)
-                return
-            except OSError as error:
-                log.warning(
-                    "an old checkpoint cannot be deleted, will try again",
-                    sha256=sha256,
-                    error=str(error),
-                )
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_DELETE_PAUSE_S)
 
     def _gpus_seen(self, node_id: str, body: wire.GpusSeen) -> None:
         changes = tuple(

@@ -15,6 +15,7 @@ from gpuyard.controller.admission import Admission
 from gpuyard.controller.core import SLICE, Core
 from gpuyard.controller.gpus import Gpus
 from gpuyard.controller.intake import PreparedJob
+from gpuyard.controller.secrets import Secrets
 from gpuyard.domain.errors import (
     InvalidInputError,
     JobNotFoundError,
@@ -43,7 +44,7 @@ class Requests:
     offers.
     """
 
-    def __init__(self, core: Core, providers: Providers) -> None:
+    def __init__(self, core: Core, providers: Providers, secrets: Secrets) -> None:
         self._core = core
         self._providers = providers
         self.capacity_known = asyncio.Event()
@@ -54,6 +55,7 @@ class Requests:
             self.find,
             self.capacity_known,
             lambda name: self.gpus.find(name).uuid,
+            secrets,
         )
 
     def find(self, reference: str) -> str:

@@ -88,6 +88,7 @@ def _read_gpu(smi: Any, handle: Any, index: int) -> GpuReading | LostGpu:
             mig=False,
             ecc_uncorrected=_integer(ecc.get("uncorrectable_count")),
             slowdown_c=_temperature(smi, handle, "CRITICAL"),
+            drm=_drm(smi, handle),
         )
     except smi.AmdSmiException as error:
         return LostGpu(uuid, index, str(error))
@@ -106,6 +107,16 @@ def _uuid(smi: Any, handle: Any, asic: dict[str, Any]) -> str | None:
     if serial and set(serial) <= set("0123456789abcdef"):
         return f"GPU-{serial.zfill(16)}"
     return None
+
+
+def _drm(smi: Any, handle: Any) -> tuple[int, ...]:
+    """The minor numbers of its device files below /dev/dri; older versions report
+    none.
+    """
+    read = getattr(smi, "amdsmi_get_gpu_enumeration_info", None)
+    found = _dict(smi, read, handle) if read else {}
+    minors = [_integer(found.get(name)) for name in ("drm_render", "drm_card")]
+    return tuple(minor for minor in minors if minor is not None)
 
 
 def _dict(smi: Any, read: Callable[..., Any], handle: Any) -> dict[str, Any]:

@@ -24,7 +24,9 @@ class GpuReading:
     the driver's last sample period, `power_w` in watts; each is None if the GPU or the
     source does not report it. A MIG instance (`mig`) has its parent's index and
     temperature; `parent` is that GPU's UUID and `instance` its number there.
-    `processes` is empty if the source does not report them.
+    `processes` is empty if the source does not report them. Of the device files,
+    `minor` is the number of NVIDIA's for the (parent) GPU, `compute_instance` the
+    number within a MIG instance, and `drm` has the numbers of AMD's.
 
     Health, as far as it is reported: `ecc_uncorrected` errors since the driver was
     loaded; whether memory rows wait for a reset to be remapped, or could not be
@@ -51,6 +53,9 @@ class GpuReading:
     slowdown_c: int | None = None
     parent: str = ""
     instance: int | None = None
+    minor: int | None = None
+    compute_instance: int | None = None
+    drm: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,12 @@ def _read_gpu(
                 if handle is physical
                 else _value(pynvml.nvmlDeviceGetGpuInstanceId, handle)
             ),
+            minor=_value(pynvml.nvmlDeviceGetMinorNumber, physical),
+            compute_instance=(
+                None
+                if handle is physical
+                else _value(pynvml.nvmlDeviceGetComputeInstanceId, handle)
+            ),
             ecc_uncorrected=_value(
                 pynvml.nvmlDeviceGetTotalEccErrors, physical, ecc, volatile
             ),

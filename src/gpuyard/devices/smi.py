@@ -9,6 +9,7 @@ import signal
 import subprocess
 from contextlib import suppress
 
+from gpuyard.config.private_environment import public_environment
 from gpuyard.devices.gpu import (
     GpuReading,
     LostGpu,
@@ -78,6 +79,7 @@ def _run(program: str, timeout_s: float) -> str:
             stderr=subprocess.STDOUT,
             encoding="utf-8",
             errors="replace",
+            env=public_environment(),
             start_new_session=True,
         )
     except OSError as error:

@@ -40,18 +40,21 @@ class AttemptOrder:
     Attempts with equal `prefetch_group` can take each other's place.
 
     `environment`, `volumes` (container path to host path), `labels` and
-    `provider_options` are as the job's owner wrote them.
+    `provider_options` are as the job's owner wrote them. `secrets` are variables whose
+    values must reach nothing but the program.
     """
 
     attempt_id: str
     name: str
     command: tuple[str, ...]
     job_id: str = ""
+    project: str = ""
     token: int = 0
     priority: int | None = None
     image: str | None = None
     stdin: bytes | None = None
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     volumes: Mapping[str, str] = field(default_factory=dict[str, str])
     workdir: str | None = None
     workspace: str = ""
@@ -73,6 +76,11 @@ class AttemptOrder:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     provider_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
+    @property
+    def whole_environment(self) -> dict[str, str]:
+        """The variables for the program, with the values of secrets."""
+        return {**self.environment, **self.secrets}
+
     def resume_args(self, path: str) -> list[str]:
         """The words to add to the command when the checkpoint lies at `path`."""
         return [word.replace("{path}", path) for word in self.checkpoint.resume_args]
@@ -89,6 +97,7 @@ def order_from_config(config: JobConfig) -> AttemptOrder:
         name=config.name,
         command=config.command,
         job_id=str(options.get("job_id") or ""),
+        project=str(options.get("project") or ""),
         token=config.token,
         priority=options.get("priority"),
         image=config.image,
@@ -135,6 +144,7 @@ def config_from_order(order: AttemptOrder) -> JobConfig:
     options = {
         **order.provider_options,
         "job_id": order.job_id,
+        "project": order.project,
         "priority": order.priority,
         "workdir": order.workdir,
         "workspace": order.workspace or None,
@@ -156,7 +166,7 @@ def config_from_order(order: AttemptOrder) -> JobConfig:
         image=order.image,
         command=order.command,
         gpu_spec=order.gpu_spec,
-        environment=dict(order.environment),
+        environment=order.whole_environment,
         volumes=dict(order.volumes),
         timeout_minutes=order.timeout_s / 60 if order.timeout_s else None,
         attempt_id=order.attempt_id,

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from gpuyard.domain.jobspec import Data, Name, Text, check_environment
+from gpuyard.domain.jobspec import Data, Name, SecretName, Text, check_environment
 from gpuyard.domain.strict_model import StrictModel
 
 MAX_ITEMS = 100_000
@@ -91,12 +91,14 @@ class BatchSpec(StrictModel):
     mode: BatchMode | None = None
     args: Data = Field(default_factory=dict)
     environment: dict[str, Text] = Field(default_factory=dict[str, Text])
+    secrets: dict[str, SecretName] = Field(default_factory=dict)
     priority: int = Field(default=3, ge=1, le=5)
     idempotency_key: Name | None = None
 
     @model_validator(mode="after")
     def _environment_is_legal(self) -> Self:
         check_environment(self.environment)
+        check_environment(self.secrets, "secrets")
         return self
 
 

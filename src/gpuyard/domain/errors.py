@@ -8,10 +8,17 @@ GpuyardError
 │   ├── IllegalMoveError       the state table forbids it
 │   └── CapacityError          no node will ever have what is asked for
 ├── UnauthorizedError          missing or wrong token                     401  exit 4
+├── RequestRefusedError        the server does not take the request       400  exit 4
+│   ├── TooSlowError           it arrives too slowly                      408
+│   ├── TooLargeError          its body is over the limit                 413
+│   ├── WrongHostError         it names a host that is not this server    421
+│   ├── TooManyRequestsError   its client asks too much                   429
+│   └── ServerBusyError        the server has too much to do              503
 ├── UnreachableError           no server answers                          503  exit 5
 ├── LedgerError                the ledger cannot be opened or written     500  exit 4
 │   ├── LedgerLockedError, LedgerTooNewError, NetworkFilesystemError
 │   ├── LedgerUnreachableError its database does not answer              503
+│   │   └── LedgerBusyError    another program holds it locked
 │   ├── FencedError            another server leads now                  503
 │   └── DiskFullError                                                     507
 ├── BucketError                blobs' bucket cannot be used (storage)     502  exit 4
@@ -46,6 +53,8 @@ class GpuyardError(Exception):
     code: ClassVar[str] = "internal_error"
     status: ClassVar[int] = 500
     exit_code: ClassVar[int] = 1
+    # If not 0: after how many seconds the request may be sent again (Retry-After).
+    retry_after: ClassVar[int] = 0
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(f"{message} {remedy}".strip())
@@ -122,6 +131,51 @@ class UnauthorizedError(GpuyardError):
     exit_code = 4
 
 
+class RequestRefusedError(GpuyardError):
+    """The server does not take the request."""
+
+    code = "request_refused"
+    status = 400
+    exit_code = 4
+
+
+class TooSlowError(RequestRefusedError):
+    """The request arrives too slowly."""
+
+    code = "too_slow"
+    status = 408
+
+
+class TooLargeError(RequestRefusedError):
+    """The body of the request is over the limit."""
+
+    code = "too_large"
+    status = 413
+
+
+class WrongHostError(RequestRefusedError):
+    """The request names a host that is not this server."""
+
+    code = "wrong_host"
+    status = 421
+
+
+class TooManyRequestsError(RequestRefusedError):
+    """This client asks too much."""
+
+    code = "too_many_requests"
+    status = 429
+    retry_after = 2
+
+
+class ServerBusyError(RequestRefusedError):
+    """The server has too much to do at the moment."""
+
+    code = "server_busy"
+    status = 503
+    retry_after = 2
+
+
 class UnreachableError(GpuyardError):
     """No server answers at the address."""
 
@@ -160,6 +214,13 @@ class LedgerUnreachableError(LedgerError):
 
     code = "ledger_unreachable"
     status = 503
+    retry_after = 1
+
+
+class LedgerBusyError(LedgerUnreachableError):
+    """Another program holds the ledger locked. What was acknowledged is safe."""
+
+    code = "ledger_busy"
 
 
 class FencedError(LedgerError):

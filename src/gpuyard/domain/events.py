@@ -39,6 +39,8 @@ class EventKind(StrEnum):
     JOB_SUBMITTED = "job.submitted"
     JOB_REQUEUED = "job.requeued"
     JOB_RESUMED = "job.resumed"
+    JOB_BEGAN_ANEW = "job.began_anew"
+    """A resumed program did not go on at its checkpoint."""
     JOB_CANCEL_REQUESTED = "job.cancel_requested"
     JOB_COMPLETED = "job.completed"
     JOB_FAILED = "job.failed"
@@ -70,14 +72,18 @@ class EventKind(StrEnum):
     PROVIDER_DOWN = "provider.down"
     PROVIDER_UP = "provider.up"
     TRUST_CHANGED = "trust.changed"
+    HISTORY_REMOVED = "history.removed"
 
 
 class Change(msgspec.Struct, frozen=True):
-    """The row `key` of `table` now has these `values`; other columns keep theirs."""
+    """The row `key` of `table` now has these `values`; other columns keep theirs.
+
+    None: the row was removed, because its time was over.
+    """
 
     table: Table
     key: str
-    values: Row
+    values: Row | None
 
 
 class Event(msgspec.Struct, frozen=True):

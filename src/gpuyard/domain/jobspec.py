@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from enum import StrEnum
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Self, cast
 
 from pydantic import (
@@ -16,13 +17,16 @@ from pydantic import (
     BeforeValidator,
     Field,
     StringConstraints,
+    ValidationInfo,
     model_validator,
 )
 
 from gpuyard.domain import units
 from gpuyard.domain.errors import quoted
+from gpuyard.domain.gpu_text import gpus_of
 from gpuyard.domain.gpus import compute_capability, resolve_gpu_class, whole_gpus
 from gpuyard.domain.offers import Strategy
+from gpuyard.domain.secret_names import secret_name
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.workspaces import folder_name
 
@@ -30,6 +34,8 @@ MAX_SPEC_BYTES = 1_000_000
 # More than anyone writes, and less than every JSON reader and writer involved can
 # process.
 MAX_DEPTH = 64
+STORED = {"stored": True}
+"""The validation context of a spec from the ledger, where it was validated before."""
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -83,6 +89,18 @@ def _signal_name(value: str) -> str:
     return name
 
 
+def _pattern(value: str, info: ValidationInfo) -> str:
+    path = PurePosixPath(value)
+    leads_out = path.is_absolute() or ".." in path.parts
+    # Older versions took any pattern, and their jobs must be readable.
+    if leads_out and info.context != STORED:
+        raise ValueError(
+            f"{quoted(value)} may lead out of the job's folder; write it relative to"
+            " that folder, without '..'"
+        )
+    return value
+
+
 def _gpu_class(value: str) -> str:
     resolve_gpu_class(value)
     return value.strip().lower()
@@ -126,7 +144,15 @@ Name = Annotated[
 Line = Annotated[str, StringConstraints(max_length=500), AfterValidator(_clean_text)]
 Text = Annotated[str, AfterValidator(_no_nul)]
 Input = Annotated[str, AfterValidator(_input)]
+Pattern = Annotated[
+    str,
+    StringConstraints(min_length=1),
+    AfterValidator(_no_nul),
+    AfterValidator(_pattern),
+]
 SignalName = Annotated[str, AfterValidator(_signal_name)]
+SecretName = Annotated[str, AfterValidator(secret_name)]
+"""The name of a secret, never its value."""
 Data = Annotated[dict[str, Any], AfterValidator(_not_too_deep)]
 
 
@@ -158,8 +184,10 @@ class GpuRequest(StrictModel):
         return self
 
 
-def _gpu_count(value: Any) -> Any:
-    """`gpus = 2` means two GPUs of any kind."""
+def _gpus(value: Any) -> Any:
+    """`gpus = 2` means two GPUs of any kind, `gpus = "A100:8"` eight of that class."""
+    if isinstance(value, str):
+        return gpus_of(value)
     is_count = isinstance(value, int) and not isinstance(value, bool)
     return {"count": value} if is_count else value
 
@@ -174,18 +202,18 @@ class Resources(StrictModel):
     cpus: float | None = Field(default=None, gt=0, le=10_000)
     memory_gb: Gigabytes | None = None
     nodes: int = Field(default=1, ge=1, le=10_000)
-    gpus: Annotated[GpuRequest, BeforeValidator(_gpu_count)] = GpuRequest(count=0)
+    gpus: Annotated[GpuRequest, BeforeValidator(_gpus)] = GpuRequest(count=0)
 
 
 class CheckpointSpec(StrictModel):
-    """Where checkpoints appear (a glob relative to `workdir`), and how to ask for one.
+    """Where checkpoints appear (a glob in `workdir`), and how to ask for one.
 
     `signal` is sent every `every_s`, and before a timeout ends the job; then `grace_s`
     passes before TERM. `resume_args` are appended to the command on resume; `{path}` in
     them is replaced by the checkpoint's path.
     """
 
-    path: Annotated[Text, StringConstraints(min_length=1)] | None = None
+    path: Pattern | None = None
     every_s: Seconds | None = None
     signal: SignalName | None = None
     grace_s: Annotated[float, BeforeValidator(units.seconds), Field(ge=0, le=86400)] = (
@@ -214,22 +242,22 @@ class Allowed(StrictModel):
     quarantined: bool = False
 
 
-def check_environment(environment: Iterable[str]) -> None:
+def check_environment(environment: Iterable[str], field: str = "environment") -> None:
     """ValueError, which names the field, for a variable that a job must not set."""
     for name in environment:
         if not _ENV_NAME.fullmatch(name):
             raise ValueError(
-                f"@environment@{quoted(name)} is not a variable name; use letters,"
+                f"@{field}@{quoted(name)} is not a variable name; use letters,"
                 " digits and _"
             )
         if name == "CUDA_VISIBLE_DEVICES":
             raise ValueError(
-                "@environment.CUDA_VISIBLE_DEVICES@belongs to the scheduler, which sets"
+                f"@{field}.CUDA_VISIBLE_DEVICES@belongs to the scheduler, which sets"
                 " it to the GPUs you get; remove it and ask with resources.gpus"
             )
         if name.startswith("GPUYARD_"):
             raise ValueError(
-                f"@environment.{name}@is set by gpuyard itself; choose another name"
+                f"@{field}.{name}@is set by gpuyard itself; choose another name"
             )
 
 
@@ -238,7 +266,8 @@ class JobSpec(StrictModel):
     it.
 
     A command reads `stdin` on its standard input and then finds its end; without
-    `stdin` it finds the end at once.
+    `stdin` it finds the end at once. `secrets` gives the name of the secret that each
+    of these variables gets; the values are never part of a spec.
     """
 
     name: Name = "job"
@@ -254,6 +283,7 @@ class JobSpec(StrictModel):
     resources: Resources = Resources()
     tier: Name | None = None
     environment: dict[str, Text] = Field(default_factory=dict)
+    secrets: dict[str, SecretName] = Field(default_factory=dict)
     volumes: dict[Text, Text] = Field(default_factory=dict)
     workspace: Name | None = None
     timeout_s: Seconds | None = None
@@ -341,4 +371,9 @@ class JobSpec(StrictModel):
     @model_validator(mode="after")
     def _environment_is_legal(self) -> Self:
         check_environment(self.environment)
+        check_environment(self.secrets, "secrets")
+        for name in self.secrets.keys() & self.environment.keys():
+            raise ValueError(
+                f"@secrets.{name}@is set in environment, too; remove one of them"
+            )
         return self

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from gpuyard.domain import units
+from gpuyard.domain.jobspec import SecretName
 from gpuyard.domain.strict_model import StrictModel
 
 Seconds = Annotated[float, BeforeValidator(units.seconds), Field(gt=0)]
@@ -40,7 +41,7 @@ class ModelSpec(StrictModel):
     are expected times until they are measured; a server that is not healthy after
     `boot_timeout_s` is given up. `program`: the path of the engine's program, if that
     is not on the PATH. `args`: more arguments for it. `pinned`: it is always loaded and
-    never evicted.
+    never evicted. `secrets`: see `JobSpec`.
 
     A model that can sleep then holds no GPU memory, and wakes in about `wake_s`: vLLM
     with a `sleep_level` (1: its weights go to the host's memory; 2: they are read
@@ -60,6 +61,7 @@ class ModelSpec(StrictModel):
     program: str | None = None
     args: tuple[str, ...] = ()
     environment: dict[str, str] = Field(default_factory=dict)
+    secrets: dict[str, SecretName] = Field(default_factory=dict)
     health: str = Field(default="/health", pattern="^/")
     warm_up: bool = True
     pinned: bool = False

@@ -42,6 +42,7 @@ class Reason(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
     TIMED_OUT = "timed_out"
+    BROKEN_FILE = "broken_file"
     # Its owner ended it, or asked for what cannot be.
     CANCELLED = "cancelled"
     DEPENDENCY_FAILED = "dependency_failed"
@@ -52,6 +53,7 @@ class Reason(StrEnum):
     NO_IMAGE = "no_image"
     NOT_STARTED = "not_started"
     BAD_RESUME = "bad_resume"
+    SECRET_MISSING = "secret_missing"
     # gpuyard ended it, or could not begin it yet.
     PREEMPTED = "preempted"
     REVOKED = "revoked"
@@ -59,9 +61,11 @@ class Reason(StrEnum):
     STORAGE_UNREACHABLE = "storage_unreachable"
     # The place could not start it.
     SUBMIT_FAILED = "submit_failed"
+    SECRET_UNAVAILABLE = "secret_unavailable"
     SPAWN_FAILED = "spawn_failed"
     LIMITS_FAILED = "limits_failed"
     LOG_UNWRITABLE = "log_unwritable"
+    ACCOUNT_REFUSED = "account_refused"
     GPU_BUSY = "gpu_busy"
     AGENT_FAILED = "agent_failed"
     # The place was lost while it ran.
@@ -150,6 +154,7 @@ _FACTS = {
     Reason.GPU_OUT_OF_MEMORY: _program(
         "the program needed more GPU memory than there was"
     ),
+    Reason.BROKEN_FILE: _program("a file that tells how it goes was changed or broken"),
     Reason.TIMED_OUT: _Facts(
         Blame.PROGRAM, "it ran longer than its time limit", RetryRule.NEVER
     ),
@@ -166,6 +171,7 @@ _FACTS = {
     Reason.NO_IMAGE: _user("the container image cannot be pulled"),
     Reason.NOT_STARTED: _Facts(Blame.USER, "the container could not be started"),
     Reason.BAD_RESUME: _user("the checkpoint to resume from is gone or damaged"),
+    Reason.SECRET_MISSING: _user("a secret that it refers to does not exist"),
     Reason.PREEMPTED: _taken("its place was needed for another job, or taken back"),
     Reason.REVOKED: _taken("it was withdrawn before it began"),
     Reason.SUPERSEDED: _taken("the ledger had already recorded its end"),
@@ -173,9 +179,13 @@ _FACTS = {
         "the storage with its checkpoint does not answer"
     ),
     Reason.SUBMIT_FAILED: _cannot_start("the provider did not accept it"),
+    Reason.SECRET_UNAVAILABLE: _cannot_start("a secret could not be read"),
     Reason.SPAWN_FAILED: _cannot_start("the node could not start a process"),
     Reason.LIMITS_FAILED: _cannot_start("the node could not set its resource limits"),
     Reason.LOG_UNWRITABLE: _cannot_start("the node could not write its log file"),
+    Reason.ACCOUNT_REFUSED: _cannot_start(
+        "the node could not run it under its account"
+    ),
     Reason.GPU_BUSY: _cannot_start("another attempt was using its GPU"),
     Reason.AGENT_FAILED: _cannot_start("the node's agent had an internal error"),
     Reason.GPU_FAILED: _Facts(

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field
 
 from gpuyard.domain import units
 from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.jobspec import SecretName
 from gpuyard.domain.strict_model import StrictModel
 
 ENTRY_POINTS = "gpuyard.scripts"
@@ -31,6 +32,7 @@ class ScriptSpec(StrictModel):
     measured: `boot_s` and `exit_s` for its start and end, `pace` seconds of work per
     second of media, and `item_s` per item that is not media. A script that writes
     nothing and shows no progress for `silent_s` is stuck and is ended (0: never).
+    `secrets`: see `JobSpec`.
     """
 
     file: Path | None = None
@@ -43,6 +45,7 @@ class ScriptSpec(StrictModel):
     pace: float = Field(default=0.075, gt=0)
     item_s: Seconds = 10.0
     silent_s: Seconds = 1200.0
+    secrets: dict[str, SecretName] = Field(default_factory=dict)
 
 
 WORKER_FIELDS = {"file", "python", "silent_s"}

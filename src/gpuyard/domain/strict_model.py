@@ -4,6 +4,8 @@ from pydantic import BaseModel, ConfigDict
 
 
 class StrictModel(BaseModel):
-    """A model that cannot be changed, and for which an unknown field is an error."""
+    """A model that cannot be changed. An unknown field is an error, and so is a number
+    that is not finite.
+    """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

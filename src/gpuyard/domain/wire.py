@@ -11,9 +11,10 @@ connections open.
 """
 
 import struct
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 MAX_FRAME = 64 * 1024 * 1024
 SILENT_BEATS = 5
@@ -24,6 +25,21 @@ ASK = "gpuyard:ask"
 # (see `node/worker.py`).
 SCRIPT = "gpuyard:script"
 _LENGTH = struct.Struct(">I")
+# What an agent says is kept in the ledger: a value that the ledger cannot hold would
+# stop the commits of others. The decoders refuse it.
+_LARGEST = 2**53
+Whole = Annotated[int, Meta(ge=-_LARGEST, le=_LARGEST)]
+Count = Annotated[int, Meta(ge=0, le=_LARGEST)]
+Amount = Annotated[float, Meta(ge=-1e18, le=1e18)]
+Time = Annotated[float, Meta(ge=0.0, le=1e11)]
+Capability = Annotated[
+    str, Meta(pattern=r"^([0-9]{1,2}(\.[0-9]{1,2})?)?\Z", max_length=5)
+]
+# An attempt's id names files on the node.
+AttemptId = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\Z", max_length=200)
+]
+_DEEPEST = 8
 
 
 class _Message(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -44,14 +60,14 @@ class GpuStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     uuid: str
-    index: int
+    index: Whole
     name: str
-    memory_mb: int
-    compute_capability: str = ""
+    memory_mb: Count
+    compute_capability: Capability = ""
     driver: str = ""
-    free_mb: int = 0
-    temperature_c: int | None = None
-    utilization: float | None = None
+    free_mb: Whole = 0
+    temperature_c: Whole | None = None
+    utilization: Amount | None = None
     problem: str | None = None
     state: str = "idle"
 
@@ -63,25 +79,29 @@ class HeldAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     attempt_id: str
-    token: int
+    token: Count
     state: str
-    pid: int = 0
+    pid: Count = 0
 
 
 class Hello(_Message, frozen=True, tag="Hello"):
-    """The first message of a link: the agent, its host, and the attempts on it."""
+    """The first message of a link: the agent, its host, and the attempts on it.
+
+    `separation` says how jobs are kept apart (`domain/separation.py`).
+    """
 
     node_id: str
     name: str
     boot_id: str
-    cpus: int
-    memory_gb: float
+    cpus: Count
+    memory_gb: Annotated[float, Meta(ge=0.0, le=1e9)]
     gpus: list[GpuStatus] = []
     attempts: list[HeldAttempt] = []
-    epoch: int = 0
+    epoch: Count = 0
     version: str = ""
     limits: dict[str, str] = {}
     problem: str | None = None
+    separation: str = ""
 
 
 class GpusSeen(_Message, frozen=True, tag="GpusSeen"):
@@ -95,8 +115,8 @@ class Started(_Message, frozen=True, tag="Started"):
     """The process runs. `limits` says how each limit is enforced."""
 
     attempt_id: str
-    at: float
-    pid: int
+    at: Time
+    pid: Count
     limits: dict[str, str] = {}
 
 
@@ -106,10 +126,10 @@ class SeriesPoint(msgspec.Struct, frozen=True, array_like=True):
     """
 
     name: str
-    n: int
-    step: int | None
+    n: Whole
+    step: Whole | None
     value: float
-    at: float
+    at: Time
 
 
 class ProgressSeen(_Message, frozen=True, tag="ProgressSeen"):
@@ -135,9 +155,9 @@ class CheckpointSaved(_Message, frozen=True, tag="CheckpointSaved"):
     attempt_id: str
     path: str
     sha256: str
-    size: int
-    at: float
-    step: int | None = None
+    size: Whole
+    at: Time
+    step: Whole | None = None
     directory: bool = False
 
 
@@ -150,14 +170,14 @@ class Ended(_Message, frozen=True, tag="Ended"):
     """
 
     attempt_id: str
-    at: float
-    started_at: float | None
-    exit_code: int | None = None
-    signal: int | None = None
+    at: Time
+    started_at: Time | None
+    exit_code: Whole | None = None
+    signal: Whole | None = None
     reason: str = ""
     stopped: str = ""
     message: str = ""
-    usage: dict[str, float] = {}
+    usage: dict[str, Amount] = {}
     limits: dict[str, str] = {}
     successor: str = ""
 
@@ -165,7 +185,7 @@ class Ended(_Message, frozen=True, tag="Ended"):
 class NumberedReport(_Message, frozen=True, tag="Report"):
     """A numbered message, repeated after a broken link until acknowledged."""
 
-    seq: int
+    seq: Count
     body: Started | ProgressSeen | UsageSeen | CheckpointSaved | Ended | GpusSeen
 
 
@@ -174,8 +194,8 @@ class LogPart(_Message, frozen=True, tag="LogPart"):
     more.
     """
 
-    request: int
-    offset: int
+    request: Whole
+    offset: Whole
     data: bytes
     end: bool
     missing: bool = False
@@ -184,7 +204,7 @@ class LogPart(_Message, frozen=True, tag="LogPart"):
 class Found(_Message, frozen=True, tag="Found"):
     """Answer to Find: the attempt's state on this node, or `absent`."""
 
-    request: int
+    request: Whole
     attempt_id: str
     state: str
 
@@ -208,10 +228,12 @@ class StartAttempt(_Message, frozen=True, tag="Start"):
     Attempts with equal `window` can take each other's place; with `ahead` the attempt
     is prefetched, and waits until one of them ends. `shares_gpus`: others may use its
     GPUs, or it may sleep beside them; the server decides who may use them when.
-    `workspace`: the key of its workspace (`domain/workspaces.py`).
+    `workspace`: the key of its workspace (`domain/workspaces.py`). `secrets`: more
+    variables, whose values the agent keeps to itself. `project`: that of the job, which
+    may choose the account that it runs under.
     """
 
-    attempt_id: str
+    attempt_id: AttemptId
     token: int
     epoch: int
     job_id: str
@@ -236,6 +258,8 @@ class StartAttempt(_Message, frozen=True, tag="Start"):
     ahead: bool = False
     shares_gpus: bool = False
     workspace: str | None = None
+    secrets: dict[str, str] = {}
+    project: str = ""
 
 
 class StopAttempt(_Message, frozen=True, tag="Stop"):
@@ -245,7 +269,7 @@ class StopAttempt(_Message, frozen=True, tag="Stop"):
     `revoked` withdraws a prefetched attempt; one that has started runs on.
     """
 
-    attempt_id: str
+    attempt_id: AttemptId
     epoch: int
     reason: str = "cancelled"
     checkpoint: bool = False
@@ -260,9 +284,12 @@ class Acknowledge(_Message, frozen=True, tag="Acknowledge"):
 class Forget(_Message, frozen=True, tag="Forget"):
     """The ledger has the ends of these attempts: the agent may drop their records, but
     not their logs.
+
+    With `output`, the ledger has forgotten them: their logs and own folders go too.
     """
 
-    attempt_ids: list[str]
+    attempt_ids: list[AttemptId]
+    output: bool = False
 
 
 class ReadLog(_Message, frozen=True, tag="ReadLog"):
@@ -271,7 +298,7 @@ class ReadLog(_Message, frozen=True, tag="ReadLog"):
     """
 
     request: int
-    attempt_id: str
+    attempt_id: AttemptId
     offset: int
     limit: int = 1 << 20
     tail_lines: int = 0
@@ -282,7 +309,7 @@ class Find(_Message, frozen=True, tag="Find"):
     """Ask whether the agent holds this attempt."""
 
     request: int
-    attempt_id: str
+    attempt_id: AttemptId
 
 
 class Release(_Message, frozen=True, tag="Release"):
@@ -324,7 +351,35 @@ def encode(message: FromAgent | ToAgent) -> bytes:
 
 def decode_from_agent(body: bytes) -> FromAgent:
     """The message in a body that the server received; ValueError when there is none."""
-    return _from_agent.decode(body)
+    message = _from_agent.decode(body)
+    if isinstance(message, NumberedReport) and isinstance(message.body, ProgressSeen):
+        _refuse_complex(message.body.progress, 0)
+    return message
+
+
+def _refuse_complex(value: Any, depth: int) -> None:
+    """ValueError when JSON, or the ledger, could not hold the value."""
+    if depth > _DEEPEST:
+        raise ValueError(f"progress is nested deeper than {_DEEPEST}")
+    match value:
+        case bool() | str() | float() | None:
+            return
+        case int():
+            if abs(value) <= _LARGEST:
+                return
+        case list():
+            for item in value:  # pyright: ignore[reportUnknownVariableType]
+                _refuse_complex(item, depth + 1)
+            return
+        case dict():
+            for key, item in value.items():  # pyright: ignore[reportUnknownVariableType]
+                if not isinstance(key, str):
+                    raise ValueError("progress has a key that is no text")
+                _refuse_complex(item, depth + 1)
+            return
+        case _:
+            pass
+    raise ValueError("progress has a value that JSON cannot hold")
 
 
 def decode_to_agent(body: bytes) -> ToAgent:

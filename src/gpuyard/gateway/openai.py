@@ -94,7 +94,7 @@ class Gateway:
         try:
             body = json.loads(await request.body())
             model = body["model"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return _error(
                 400,
                 "send a JSON object that names a `model`",

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from gpuyard.domain.errors import FencedError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.ledger import statements
-from gpuyard.ledger.statements import insert, upsert
+from gpuyard.ledger.statements import insert, remove, upsert
 from gpuyard.ledger.tables import STATE_TABLES, events, key_column
 
 _KEYS = {name: key_column(table).name for name, table in STATE_TABLES.items()}
@@ -49,8 +49,13 @@ def fold(tx: sa.Connection, changes: Iterable[Change]) -> None:
     replace earlier ones.
     """
     merged: dict[tuple[Table, str], Mapping[str, Any]] = {}
+    removed: dict[Table, dict[str, None]] = {}
     for change in changes:
         row = (change.table, change.key)
+        if change.values is None:
+            removed.setdefault(change.table, {})[change.key] = None
+            merged.pop(row, None)
+            continue
         before = merged.get(row)
         merged[row] = change.values if before is None else {**before, **change.values}
     groups: dict[tuple[Table, tuple[str, ...]], list[tuple[Any, ...]]] = {}
@@ -61,6 +66,9 @@ def fold(tx: sa.Connection, changes: Iterable[Change]) -> None:
             }
         groups.setdefault((table, tuple(values)), []).append((key, *values.values()))
     run_on = cursor(tx)
+    # First, because what is left of a removed row was written after that.
+    for table, keys in removed.items():
+        run_on.executemany(remove(table, tx.dialect.name), [(key,) for key in keys])
     for (table, columns), rows in groups.items():
         upsert(table, columns, tx.dialect.name).run(run_on, rows)
 

@@ -1,9 +1,11 @@
 """Turns errors of disks and databases into LedgerError, with texts of our own."""
 
 import re
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -12,10 +14,14 @@ from gpuyard.config.database import shown
 from gpuyard.domain.errors import (
     DiskFullError,
     GpuyardError,
+    LedgerBusyError,
     LedgerError,
     LedgerUnreachableError,
 )
 
+_PATIENCE_S = 10.0
+_PAUSE_S = 0.05
+Result = TypeVar("Result")
 _FULL = (
     "disk is full",
     "No space left",
@@ -23,6 +29,11 @@ _FULL = (
     "Disk quota exceeded",
 )
 _DAMAGED = ("malformed", "not a database", "invalid page in block")
+HOW_TO_RESTORE = (
+    "Restore it from a backup with `gpuyard ledger restore FILE`; those that gpuyard"
+    " made are in `backups` in the home, unless [backup] names another folder. Jobs"
+    " that run go on."
+)
 _BROKEN = ("disk I/O error", "Input/output error", "could not fsync", "could not write")
 # A PostgreSQL server that shuts down reports class 57P; one that is gone reports
 # nothing, so the client library's texts count.
@@ -52,6 +63,12 @@ def ledger_error(error: Exception, where: Path | str = "") -> LedgerError:
             " acknowledged is lost.",
             "Free some space; `gpuyard doctor` shows what gpuyard keeps where.",
         )
+    if is_busy(error):
+        return LedgerBusyError(
+            f"Another program holds the ledger {place} locked; gpuyard will try again."
+            " Nothing that was acknowledged is lost.",
+            "End what has it open (`fuser` names it): only gpuyard may write there.",
+        )
     is_url = isinstance(where, str) and "://" in where
     if is_url and (is_lost(error) or _GONE.search(text)):
         return LedgerUnreachableError(
@@ -60,9 +77,7 @@ def ledger_error(error: Exception, where: Path | str = "") -> LedgerError:
             f"See that it runs and lets this machine in ({text}).",
         )
     if any(phrase in text for phrase in _DAMAGED):
-        return LedgerError(
-            f"The ledger {place} is damaged: {text}.", "Restore it from a backup."
-        )
+        return LedgerError(f"The ledger {place} is damaged: {text}.", HOW_TO_RESTORE)
     if any(phrase in text for phrase in _BROKEN):
         return LedgerError(
             f"The ledger {place} cannot be written: the disk fails ({text}). Nothing"
@@ -92,6 +107,27 @@ def as_ledger_errors(engine: sa.Engine) -> Generator[None]:
         yield
     except (*driver, SQLAlchemyError) as error:
         raise ledger_error(error, place(engine)) from error
+
+
+def is_busy(error: BaseException) -> bool:
+    """True when another program holds SQLite's lock."""
+    cause = getattr(error, "orig", None) or error
+    name = getattr(cause, "sqlite_errorname", "")
+    return name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+
+
+def patiently(work: Callable[[], Result]) -> Result:
+    """Do `work`, again while another program holds SQLite's lock, for ten seconds: for
+    starts, when nothing else waits.
+    """
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return work()
+        except DBAPIError as error:
+            if not is_busy(error) or time.monotonic() > until:
+                raise
+        time.sleep(_PAUSE_S)
 
 
 def is_lost(error: BaseException) -> bool:

@@ -11,11 +11,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 
+from gpuyard.config.dialling import is_loopback
 from gpuyard.ledger.faults import ledger_error, place
 from gpuyard.ledger.tables import LEASE, lease, servers
 
@@ -25,6 +27,8 @@ _LOCK_TIMEOUT_MS = 1000
 _LOCK_NOT_AVAILABLE = "55P03"
 # Servers that were away for longer are forgotten, and their tokens with them.
 _KEPT_S = 30 * 86400.0
+# One that was away for longer is not dialled: somebody else may have its address.
+_DIALLED_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +48,34 @@ class Member:
     """A server in the list.
 
     The list holds only a digest of its token, by which the others recognise it.
+    `loopback` is its host, as in `config/dialling.py:loopback_id`; empty if unknown.
     """
 
     id: str
     url: str
     token_sha256: str
+    loopback: str = ""
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether each host reads its URL as an address of its own."""
+        return is_loopback(urlsplit(self.url).hostname)
+
+    def reaches(self, other: "Member") -> bool:
+        """Whether the URL of `other` means the same here as there."""
+        return not other.on_loopback or other.loopback in ("", self.loopback)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseStatus:
     """Who holds or held the lease, how long it is still valid (negative: it has
-    expired), and all servers.
+    expired), all servers, and those of them that may be dialled.
     """
 
     leader: Member | None
     left_s: float
     members: Sequence[Member]
+    reachable: Sequence[Member]
 
 
 class Lease:
@@ -80,14 +96,24 @@ class Lease:
             "id": self._me.id,
             "url": self._me.url,
             "token_sha256": self._me.token_sha256,
+            "loopback": self._me.loopback,
         }
         self._rows(_register, entry)
-        rows = self._rows(_read_servers, {"kept_s": _KEPT_S})
-        members = [Member(row["id"], row["url"], row["token_sha256"]) for row in rows]
+        members = self.seen_within(_KEPT_S)
+        recent = self.seen_within(_DIALLED_S)
         (row,) = self._rows(_read_lease)
         known = {member.id: member for member in members}
         left_s = -1.0 if row["left_s"] is None else float(row["left_s"])
-        return LeaseStatus(known.get(row["holder"]), left_s, members)
+        reachable = [member for member in recent if self._me.reaches(member)]
+        return LeaseStatus(known.get(row["holder"]), left_s, members, reachable)
+
+    def seen_within(self, seconds: float) -> list[Member]:
+        """The servers that have renewed their entry in this time."""
+        rows = self._rows(_read_servers, {"kept_s": seconds})
+        return [
+            Member(row["id"], row["url"], row["token_sha256"], row["loopback"] or "")
+            for row in rows
+        ]
 
     def acquire(self) -> Term | None:
         """Take the lease if it has expired or was this server's; None when another
@@ -181,6 +207,7 @@ _new_entry = postgresql.insert(servers).values(
     id=sa.bindparam("id"),
     url=sa.bindparam("url"),
     token_sha256=sa.bindparam("token_sha256"),
+    loopback=sa.bindparam("loopback"),
     seen_at=_now,
 )
 _register = _new_entry.on_conflict_do_update(
@@ -188,6 +215,7 @@ _register = _new_entry.on_conflict_do_update(
     set_={
         "url": _new_entry.excluded.url,
         "token_sha256": _new_entry.excluded.token_sha256,
+        "loopback": _new_entry.excluded.loopback,
         "seen_at": _now,
     },
 )

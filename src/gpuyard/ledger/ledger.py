@@ -4,14 +4,18 @@ through a `Writer`.
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import sqlalchemy as sa
 
 from gpuyard.ledger.faults import as_ledger_errors
-from gpuyard.ledger.prune import prune
+from gpuyard.ledger.prune import Pruner
 from gpuyard.ledger.queries import Queries
+from gpuyard.ledger.slices import in_slices
 from gpuyard.ledger.store import open_engine
 from gpuyard.ledger.writer import Committed, Writer
+
+T = TypeVar("T")
 
 
 class Ledger:
@@ -46,12 +50,20 @@ class Ledger:
         """Its one writer."""
         return Writer(self.engine, on_commit, on_failure)
 
-    async def prune(self, writer: Writer, keep: int) -> None:
-        """Keep the newest `keep` events of the journal; a snapshot replaces the older
-        ones. LedgerError.
+    def read(self, work: Callable[..., T], *arguments: object) -> T:
+        """What `work` reads on a connection of its own. LedgerError."""
+        with as_ledger_errors(self.engine), self.engine.connect() as connection:
+            return work(connection, *arguments)
+
+    async def prune(
+        self, writer: Writer, keep: int, before: float | None = None
+    ) -> int:
+        """Keep the newest `keep` events of the journal, and of these those since
+        `before`; returns how many were pruned. LedgerError.
+
+        It writes in small slices, between which commits go on.
         """
-        with as_ledger_errors(self.engine):
-            await writer.exclusively(lambda engine: prune(engine, keep))
+        return await in_slices(writer, Pruner(keep, before).run_slice)
 
     def close(self) -> None:
         """Close every connection."""

@@ -15,14 +15,13 @@ from gpuyard.domain.errors import RefusedError
 from gpuyard.domain.events import Change, Table
 from gpuyard.ledger.apply import begin_group, fold
 from gpuyard.ledger.faults import as_ledger_errors
-from gpuyard.ledger.prune import consistent_read, history
+from gpuyard.ledger.prune import consistent_read, history, pruned_to
 from gpuyard.ledger.tables import (
     STATE_TABLES,
     events,
     key_column,
     lease,
     metadata,
-    snapshots,
 )
 
 # At most this many differences are listed.
@@ -153,8 +152,7 @@ def _count_events(tx: sa.Connection, report: LedgerCheck) -> None:
     ).one()
     if report.events:
         report.gaps = high - low + 1 - report.events
-        pruned_to = tx.execute(sa.select(sa.func.max(snapshots.c.seq))).scalar() or 0
-        report.gaps += max(low - 1 - pruned_to, 0)
+        report.gaps += max(low - 1 - pruned_to(tx), 0)
 
 
 def _rows(connection: sa.Connection, table: sa.Table) -> Iterator[dict[str, Any]]:

@@ -20,12 +20,12 @@ from gpuyard.ledger.tables import (
     notes,
     points,
     progress,
+    row_images,
 )
 
 ROWS_PER_INSERT = 20
 LAST_SEQ = (
-    "SELECT coalesce((SELECT max(seq) FROM events), (SELECT max(seq) FROM"
-    " snapshots), 0)"
+    "SELECT coalesce((SELECT max(seq) FROM events), (SELECT max(seq) FROM pruned), 0)"
 )
 _LEASE_EPOCH = f"SELECT epoch FROM lease WHERE name = '{LEASE}'"
 LOCK_LEASE = f"{_LEASE_EPOCH} FOR UPDATE"
@@ -132,6 +132,33 @@ def upsert_notes(dialect: str) -> Insert:
     return _insert(notes, ("name", "body"), dialect, conflict)
 
 
+@lru_cache(maxsize=4)
+def upsert_image(dialect: str) -> Insert:
+    """Writes images of rows: the table, the key and the packed row."""
+    columns = tuple(row_images.columns.keys())
+    conflict = 'ON CONFLICT ("table", "key") DO UPDATE SET body = excluded.body'
+    return _insert(row_images, columns, dialect, conflict)
+
+
+@lru_cache(maxsize=4)
+def remove_image(dialect: str) -> str:
+    """Removes images of rows, given the table and the key."""
+    mark = _mark(dialect)
+    return f'DELETE FROM row_images WHERE "table" = {mark} AND "key" = {mark}'
+
+
+@lru_cache(maxsize=64)
+def remove(name: Table, dialect: str) -> str:
+    """Removes rows of a state table, given the key."""
+    table = STATE_TABLES[name]
+    mark = _mark(dialect)
+    return f'DELETE FROM "{table.name}" WHERE "{key_column(table).name}" = {mark}'
+
+
+def _mark(dialect: str) -> str:
+    return "?" if dialect == "sqlite" else "%s"
+
+
 def _insert(
     table: sa.Table, columns: tuple[str, ...], dialect: str, conflict: str
 ) -> Insert:
@@ -139,7 +166,7 @@ def _insert(
     if unknown:
         raise ValueError(f"{table.name} has no column {', '.join(sorted(unknown))}")
     is_sqlite = dialect == "sqlite"
-    placeholders = ", ".join(["?" if is_sqlite else "%s"] * len(columns))
+    placeholders = ", ".join([_mark(dialect)] * len(columns))
     names = ", ".join(f'"{column}"' for column in columns)
     into = f'INSERT INTO "{table.name}" ({names}) VALUES'
     kinds = [table.c[column].type for column in columns]

@@ -7,23 +7,28 @@ from typing import IO, Any
 
 import msgspec
 import sqlalchemy as sa
+import structlog
 from sqlalchemy import event
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
-from gpuyard.config.locks import lock_exclusively
+from gpuyard.config.locks import lock_exclusively, open_lock
 from gpuyard.config.netfs import network_filesystem
 from gpuyard.domain.errors import LedgerError, LedgerLockedError, NetworkFilesystemError
-from gpuyard.ledger.faults import ledger_error
-from gpuyard.ledger.migrate import migrate
+from gpuyard.ledger.faults import HOW_TO_RESTORE, ledger_error, patiently
+from gpuyard.ledger.migrate import migrate, outdated_schema
+from gpuyard.ledger.pages import copy_pages, damage_of, finish_restore
 from gpuyard.ledger.statements import to_json
 
+# Statements run on the event loop, which may not wait for the lock of another program:
+# who gets no lock at once tries again later (`writer.py`).
 # Not mapped into memory: mapped pages count as the server's memory, and a list is read
 # no faster from them. The system caches the file. SQLite's own cache needs to hold only
 # what a listing touches; the writer asks for a larger one.
 _PRAGMAS = (
     "journal_mode=WAL",
     "synchronous=FULL",
-    "busy_timeout=10000",
+    "busy_timeout=20",
+    "journal_size_limit=16777216",
     "temp_store=MEMORY",
     "cache_size=-1000",
 )
@@ -37,6 +42,10 @@ _CONNECT = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
+
+
+_LOOKED_THROUGH_BYTES = 64 << 20
+log = structlog.get_logger(__name__)
 
 
 def open_engine(where: Path | str) -> sa.Engine:
@@ -64,12 +73,42 @@ def _open_sqlite(path: Path) -> sa.Engine:
     try:
         # The file is made here, before SQLite makes it, because its log takes the mode
         # from it.
+        finish_restore(path)
+        _refuse_damage(path)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-        migrate(engine)
+        patiently(lambda: _keep_as_it_was(engine, path))
+        patiently(lambda: migrate(engine))
     except (DBAPIError, OSError) as error:
         raise ledger_error(error, path) from error
     path.chmod(0o600)
     return engine
+
+
+def _refuse_damage(path: Path) -> None:
+    """LedgerError when the file is damaged; a large one is not looked through at each
+    start, but by `gpuyard doctor`.
+    """
+    if not path.is_file() or not 0 < path.stat().st_size <= _LOOKED_THROUGH_BYTES:
+        return
+    fault = damage_of(path)
+    if fault:
+        raise LedgerError(f"The ledger {path} is damaged: {fault}.", HOW_TO_RESTORE)
+
+
+def _keep_as_it_was(engine: sa.Engine, path: Path) -> None:
+    """Save a ledger that is about to be migrated as `ledger.db.schema-NUMBER`."""
+    schema = outdated_schema(engine)
+    if schema is None:
+        return
+    kept = path.with_name(f"{path.name}.schema-{schema}")
+    partial = kept.with_name(kept.name + ".partial")
+    partial.unlink(missing_ok=True)
+    os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    copy_pages(engine, partial)
+    with partial.open("rb+") as written:
+        os.fsync(written.fileno())
+    partial.rename(kept)
+    log.info("the ledger is saved before it is migrated", file=str(kept))
 
 
 def _open_postgresql(url: str) -> sa.Engine:
@@ -85,11 +124,25 @@ def _open_postgresql(url: str) -> sa.Engine:
         json_serializer=to_json,
         json_deserializer=msgspec.json.decode,
     )
+    event.listen(engine, "connect", _commit_durably)
     try:
         migrate(engine)
     except DBAPIError as error:
         raise ledger_error(error, url) from None
     return engine
+
+
+def _commit_durably(connection: Any, _record: Any) -> None:
+    """Undo `synchronous_commit=off`: gpuyard acknowledges what is committed."""
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW synchronous_commit")
+        if cursor.fetchone()[0] == "off":
+            log.warning(
+                "PostgreSQL has synchronous_commit=off, which loses acknowledged jobs"
+                " in a crash: gpuyard's own sessions turn it on"
+            )
+            cursor.execute("SET synchronous_commit = on")
+    connection.commit()
 
 
 def _set_pragmas(connection: sqlite3.Connection, _record: Any) -> None:
@@ -101,7 +154,7 @@ def lock_ledger(path: Path) -> IO[str]:
     """Hold the server's lock file until the returned file is closed; LedgerLockedError
     names the holder.
     """
-    file = path.open("a+")
+    file = open_lock(path)
     try:
         lock_exclusively(file)
     except BlockingIOError:

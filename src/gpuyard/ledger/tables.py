@@ -34,6 +34,8 @@ events = sa.Table(
 # The last four characters of an id, in words that both databases know.
 JOB_TAIL = "substr(id, length(id) - 3)"
 
+HAS_PARENTS = "CAST(depends_on AS TEXT) <> '[]'"
+
 jobs = sa.Table(
     "jobs",
     metadata,
@@ -69,6 +71,13 @@ jobs = sa.Table(
     sa.Index("jobs_by_project", "project", "id"),
     # People shorten ids from the end, where they differ.
     sa.Index("jobs_by_tail", sa.text(f"({JOB_TAIL})")),
+    # Few jobs depend on others; retention asks which.
+    sa.Index(
+        "jobs_with_parents",
+        "id",
+        sqlite_where=sa.text(HAS_PARENTS),
+        postgresql_where=sa.text(HAS_PARENTS),
+    ),
 )
 
 specs = sa.Table(
@@ -207,6 +216,7 @@ batches = sa.Table(
     sa.Column("results", TEXT),
     sa.Column("args", sa.JSON),
     sa.Column("environment", sa.JSON),
+    sa.Column("secrets", sa.JSON),
     sa.Column("priority", INTEGER),
     sa.Column("total", INTEGER),
     sa.Column("reload", sa.JSON),
@@ -238,6 +248,7 @@ items = sa.Table(
     sa.Column("ended_at", sa.Float),
     sa.Column("reason", TEXT),
     sa.Index("items_by_batch", "batch_id", "number"),
+    sa.Index("items_by_job", "job_id"),
 )
 
 # Outside the journal: series are measurements, not state. The key makes a log that is
@@ -272,15 +283,26 @@ notes = sa.Table(
     sa.Column("body", sa.JSON, nullable=False),
 )
 
-# One compressed JSON document per state table: the fold of every event up to `seq`,
-# written before they are pruned.
-snapshots = sa.Table(
-    "snapshots",
+# The journal without its oldest events: for each row that a pruned event changed, the
+# whole row as it was after some later event, packed (`images.py`). A row that was
+# removed has none.
+row_images = sa.Table(
+    "row_images",
     metadata,
-    sa.Column("seq", INTEGER, primary_key=True),
     sa.Column("table", TEXT, primary_key=True),
+    sa.Column("key", TEXT, primary_key=True),
     sa.Column("body", sa.LargeBinary, nullable=False),
+    sqlite_with_rowid=False,
 )
+
+# Up to which event the journal is pruned, in a single row.
+pruned = sa.Table(
+    "pruned",
+    metadata,
+    sa.Column("name", TEXT, primary_key=True),
+    sa.Column("seq", INTEGER, nullable=False),
+)
+JOURNAL = "journal"
 
 # Who may write, in a single row. Each commit group locks it: that gives groups their
 # order, and a server that was thought dead finds another's epoch there. The epoch is
@@ -297,7 +319,8 @@ lease = sa.Table(
 LEASE = "server"
 
 # The servers that share a PostgreSQL ledger. A token stands here only as a digest, by
-# which the others know it.
+# which the others know it. `loopback` says which host a URL such as http://127.0.0.1
+# means.
 servers = sa.Table(
     "servers",
     metadata,
@@ -305,6 +328,7 @@ servers = sa.Table(
     sa.Column("url", TEXT, nullable=False),
     sa.Column("token_sha256", TEXT, nullable=False),
     sa.Column("seen_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("loopback", TEXT),
 )
 
 STATE_TABLES: Mapping[Table, sa.Table] = {

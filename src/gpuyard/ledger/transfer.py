@@ -14,6 +14,7 @@ from gpuyard.domain.errors import InvalidInputError, LedgerError, RefusedError
 from gpuyard.ledger.apply import begin_group, cursor
 from gpuyard.ledger.faults import as_ledger_errors, ledger_error, place
 from gpuyard.ledger.ledger import Ledger
+from gpuyard.ledger.pages import copy_pages
 from gpuyard.ledger.prune import consistent_read
 from gpuyard.ledger.replay import check, refuse_a_leader
 from gpuyard.ledger.statements import insert
@@ -87,7 +88,7 @@ def backup(source: sa.Engine, file: Path) -> None:
         partial.unlink(missing_ok=True)
         os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         if source.dialect.name == "sqlite":
-            _back_up_sqlite(source, partial)
+            copy_pages(source, partial)
         else:
             _copy_into(source, partial)
         with partial.open("rb+") as written:
@@ -98,16 +99,6 @@ def backup(source: sa.Engine, file: Path) -> None:
     finally:
         for name in ("", "-wal", "-shm"):
             partial.with_name(partial.name + name).unlink(missing_ok=True)
-
-
-def _back_up_sqlite(source: sa.Engine, file: Path) -> None:
-    with source.connect() as connection, closing(sqlite3.connect(file)) as target:
-        origin: Any = connection.connection.driver_connection
-        # All pages in one step: after a write to the ledger between two steps, the copy
-        # would start again, without end.
-        origin.backup(target, pages=-1)
-        # So that the backup is one file, without a log beside it.
-        target.execute("PRAGMA journal_mode=DELETE")
 
 
 def _copy_into(source: sa.Engine, file: Path) -> None:

@@ -5,7 +5,8 @@ Everything that is added while a commit is under way shares the next commit.
 On SQLite, statements run on the event loop, in slices between which other tasks run.
 Only COMMIT, which waits for the disk, runs in a thread, unless recent commits took less
 time than a thread costs. On PostgreSQL, where each statement waits for the network, the
-whole group runs in a thread.
+whole group runs in a thread. The thread is the writer's own: however much others have
+to do in theirs, no commit waits for it.
 
 When a commit fails, everything added after it fails too, because it was computed from
 state that was never stored. The caller then reads its state from the ledger again and
@@ -17,6 +18,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -27,7 +29,7 @@ from gpuyard.config.gil import shorten_gil_interval
 from gpuyard.domain.errors import FencedError, LedgerError, LedgerUnreachableError
 from gpuyard.domain.events import Event
 from gpuyard.ledger.apply import begin_group, cursor
-from gpuyard.ledger.faults import ledger_error, place
+from gpuyard.ledger.faults import as_ledger_errors, is_busy, ledger_error, place
 from gpuyard.ledger.group import (
     SLICE,
     CommitGroup,
@@ -49,6 +51,10 @@ QUICK_S = 0.001
 _QUICK_COMMITS = 8
 _SMALL_GROUP = 5 * SLICE
 _RECONNECT_S = 0.5
+# Another program may hold SQLite's lock for a moment (a backup tool, a shell). A group
+# waits for it this long, and the event loop never does.
+_BUSY_PATIENCE_S = 2.0
+_BUSY_PAUSE_S = 0.02
 # Kilobytes: the pages that one large commit touches stay in memory until it is written.
 _CACHE = "PRAGMA cache_size=-4000"
 # A server that was suspended in the middle of a group may not block others any longer.
@@ -102,6 +108,7 @@ class Writer:
         # An error of the database itself, never of a batch.
         self._breakdown: type[Exception] = driver.OperationalError
         self._connection: sa.Connection | None = None
+        self._thread = ThreadPoolExecutor(1, "ledger-writer")
         self._on_commit = on_commit
         self._on_failure = on_failure
         self._group = CommitGroup()
@@ -130,6 +137,7 @@ class Writer:
                 await asyncio.gather(self._task, return_exceptions=True)
             if self._connection is not None:
                 self._connection.close()
+            self._thread.shutdown(wait=False)
 
     def add_events(self, events: Sequence[Event], *, can_wait: bool = False) -> None:
         """Queue `events`, in order, for the next commit.
@@ -169,10 +177,21 @@ class Writer:
         self._request_commit(can_wait=can_wait)
         return future
 
-    async def exclusively(self, work: Callable[[sa.Engine], object]) -> None:
-        """Run `work` in a thread while no group is written: for maintenance."""
+    async def maintain(self, work: Callable[[sa.Connection], Result]) -> Result:
+        """Run `work` between two groups, in a thread and in a transaction of its own;
+        returns what it returns. LedgerError.
+
+        No group is written meanwhile, so it must take only some milliseconds.
+        """
         async with self._lock:
-            await asyncio.to_thread(work, self._engine)
+            return await self._in_thread(lambda: self._maintain(work))
+
+    def _maintain(self, work: Callable[[sa.Connection], Result]) -> Result:
+        with as_ledger_errors(self._engine), self._engine.begin() as tx:
+            if not self._remote:
+                tx.exec_driver_sql("BEGIN IMMEDIATE")
+            begin_group(tx, self.epoch)
+            return work(tx)
 
     def _queue(self, batch: WriteBatch, *, can_wait: bool) -> None:
         self._group.batches.append(batch)
@@ -206,7 +225,7 @@ class Writer:
         refused: dict[int, LedgerError] = {}
         try:
             try:
-                first_seq = await self._write(group)
+                first_seq = await self._write_patiently(group)
             except self._refusals as error:
                 if isinstance(error, self._breakdown):
                     raise
@@ -228,10 +247,22 @@ class Writer:
         for waiter in group.waiters:
             waiter.resolve(group.batches, refused)
 
+    async def _write_patiently(self, group: CommitGroup) -> int:
+        """Write the group, again while another program holds SQLite's lock."""
+        until = time.monotonic() + _BUSY_PATIENCE_S
+        while True:
+            try:
+                return await self._write(group)
+            except self._breakdown as error:
+                if not is_busy(error) or time.monotonic() > until:
+                    raise
+            self._reset()
+            await asyncio.sleep(_BUSY_PAUSE_S)
+
     async def _write(self, group: CommitGroup) -> int:
         """Write the group; returns the sequence number of its first event."""
         if self._remote:
-            return await _in_thread(self._write_at_once, group)
+            return await self._in_thread(self._write_at_once, group)
         tx = self._connect()
         if not self._next_seq:
             self._next_seq = begin_group(tx) + 1
@@ -245,7 +276,7 @@ class Writer:
         if group.row_count <= _SMALL_GROUP and self._commits_are_quick():
             self._finish(tx)
         else:
-            await _in_thread(self._finish, tx)
+            await self._in_thread(self._finish, tx)
         self._next_seq += group.event_count
         return first_seq
 
@@ -282,7 +313,7 @@ class Writer:
             self._finish(tx)
             return first_seq, refused
 
-        first_seq, refused = await _in_thread(work)
+        first_seq, refused = await self._in_thread(work)
         errors: dict[int, LedgerError] = {}
         for number, error in refused.items():
             cause = ledger_error(error, place(self._engine)).message
@@ -295,6 +326,20 @@ class Writer:
         began = time.perf_counter()
         tx.commit()
         self._commit_times.append(time.perf_counter() - began)
+
+    async def _in_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Run `work` in the writer's thread; a cancelled caller still waits until it
+        has ended.
+
+        Otherwise a connection might be closed while the thread uses it.
+        """
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._thread, work, *arguments)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.gather(running, return_exceptions=True)
+            raise
 
     # --- failures ---
 
@@ -310,6 +355,13 @@ class Writer:
         if not self._connection.in_transaction():
             self._connection.begin()
         return self._connection
+
+    def _probe(self) -> None:
+        """Raise what a write would raise now."""
+        tx = self._connect()
+        if not self._remote:
+            cursor(tx).execute("BEGIN IMMEDIATE")
+            self._reset()
 
     def _reset(self) -> None:
         """Discard what the last group wrote without a commit."""
@@ -358,7 +410,7 @@ class Writer:
             self._take_group().fail(error)
             await asyncio.sleep(_RECONNECT_S)
             try:
-                await asyncio.to_thread(self._connect)
+                await self._in_thread(self._probe)
                 self._take_group().fail(error)
                 if self._on_failure:
                     self._on_failure()
@@ -384,16 +436,3 @@ class Writer:
             self._on_commit(first_seq + total - len(newest), list(newest))
         except Exception:
             log.exception("a listener of commits failed")
-
-
-async def _in_thread(work: Callable[..., Result], *arguments: Any) -> Result:
-    """Run `work` in a thread; a cancelled caller still waits until it has ended.
-
-    Otherwise a connection might be closed while the thread uses it.
-    """
-    running = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.gather(running, return_exceptions=True)
-        raise

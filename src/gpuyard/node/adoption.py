@@ -1,6 +1,7 @@
 """What a restarted agent finds out about an attempt that the previous agent began."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,12 +24,12 @@ def find_process(record: AttemptRecord, journal: AttemptJournal, exits: Path) ->
     read that id before, and wrote it into the exit record in `exits`.
     """
     attempt_id = record.start.attempt_id
-    pids = find_attempt(attempt_id)
+    pids = find_attempt(attempt_id, _user_of(record))
     found = stat(pids[0]) if pids else None
     if found:
         record.pid, record.start_ticks = found.pid, found.start_ticks
     else:
-        exit_record = _exit_record_of(attempt_id, exits)
+        exit_record = _exit_record_of(record, exits)
         if exit_record is None:
             return False
         record.pid, record.start_ticks = exit_record["pid"], exit_record["start_ticks"]
@@ -67,9 +68,28 @@ def without_lost_successor(ended: wire.Ended, journal: AttemptJournal) -> wire.E
     return ended
 
 
-def _exit_record_of(attempt_id: str, exits: Path) -> dict[str, Any] | None:
+def keeper_has_looked(folder: Path, since: float) -> bool:
+    """Whether the keeper of the node's folder has looked around since a time (UTC
+    seconds).
+
+    An end that it has not recorded by then is none of its.
+    """
+    try:
+        return (folder / "keeper.pulse").stat().st_mtime > since
+    except OSError:
+        return False
+
+
+def _user_of(record: AttemptRecord) -> int:
+    """The user whom the attempt's program was started as."""
+    return os.getuid() if record.uid is None else record.uid
+
+
+def _exit_record_of(record: AttemptRecord, exits: Path) -> dict[str, Any] | None:
     for exit_record in _exit_records(exits):
-        if exit_record["attempt"] == attempt_id:
+        # Others could claim the id of the attempt, but not the account.
+        claimed = exit_record.get("uid", _user_of(record)) != _user_of(record)
+        if exit_record["attempt"] == record.start.attempt_id and not claimed:
             return exit_record
     return None
 

@@ -5,33 +5,39 @@ attempts survive a restart of the server, of the agent and of the link between t
 exits with 0 when the server tells it to leave.
 """
 
+from gpuyard.config.private_environment import protect
+
+if __name__ == "__main__":
+    # Before all other imports, which take a while.
+    protect()
+
 import argparse
 import asyncio
-import fcntl
-import os
+import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 import structlog
 
 from gpuyard import __version__
+from gpuyard.config.accounts import Accounts
 from gpuyard.config.gil import shorten_gil_interval
 from gpuyard.config.locks import is_locked
 from gpuyard.config.logs import configure_logging
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import NodeSettings, Settings, load_settings
-from gpuyard.devices.discovery import Discovery, discover
 from gpuyard.devices.host import HostReading, read_host
-from gpuyard.devices.simulated import SimulatedGpus
 from gpuyard.domain import wire
-from gpuyard.domain.ids import new_id
+from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.reasons import Reason
+from gpuyard.domain.separation import Separation
+from gpuyard.node.agent_files import last_contact, lock_agent, node_id
 from gpuyard.node.attempt import AttemptRun
-from gpuyard.node.gpus import GpuWatch
+from gpuyard.node.gpus import GpuWatch, discovery_of
 from gpuyard.node.health import GpuHealth
 from gpuyard.node.journal import AttemptJournal, AttemptRecord, own_keeper
 from gpuyard.node.link import (
@@ -41,9 +47,11 @@ from gpuyard.node.link import (
     open_link,
     server_addresses,
 )
-from gpuyard.node.logs import read_log
+from gpuyard.node.logs import LogSender, LogWatch
 from gpuyard.node.outbox import Outbox
 from gpuyard.node.prefetch import PrefetchQueue
+from gpuyard.node.separation import JobAccounts, job_folder
+from gpuyard.node.sweeping import sweep_old_output
 from gpuyard.node.watch import AgentContext
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import open_store
@@ -61,22 +69,28 @@ class Agent:
     ) -> None:
         self._home = home
         self._settings = settings
-        self._journal = AttemptJournal(home.node / "attempts")
+        name = node_id(home.node / "id")
+        accounts = Accounts.of(settings)
+        jobs = job_folder(settings.accounts_folder, name) if accounts else None
+        self.journal = AttemptJournal(home.node / "attempts", jobs)
         self._blobs = blobs
         self._outbox = Outbox()
         self._host: HostReading = read_host()
         health = GpuHealth(home.node / "quarantine.json", self._host.boot_id)
         self._gpus = GpuWatch(
-            _discovery(settings),
+            discovery_of(settings),
             settings.discovery_s,
             health,
             self._outbox.put,
             self._stop_on_failed_gpus,
             self._remark_on_gpu,
         )
+        self._accounts = None
+        if accounts:
+            self._accounts = JobAccounts(settings, accounts, lambda: self._gpus.devices)
         self._prefetched = PrefetchQueue()
         self._context = AgentContext(
-            self._journal,
+            self.journal,
             self._blobs,
             settings,
             self._host.hostname,
@@ -88,22 +102,24 @@ class Agent:
             home.root,
             self._gpus.until_clear,
             workspaces,
+            self._accounts,
         )
-        self._node_id = _node_id(home.node / "id")
+        self._node_id = name
         self._attempts: dict[str, AttemptRun] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._epoch = 0
         self._heartbeat: Heartbeat | None = None  # of the link, while there is one
         self._last_contact_file = home.node / "heard"
         self._sign_of_life = home.node / "pulse"
-        self._silent_since = _last_contact(self._last_contact_file)
+        self._silent_since = last_contact(self._last_contact_file)
         self._leaving = asyncio.Event()
+        self._log_watch = LogWatch()
 
     async def run(self) -> None:
         """Adopt the attempts of the previous agent, then work until told to leave."""
         self._blobs.sweep()
         await self._gpus.refresh()
-        for record in self._journal.records():
+        for record in self.journal.records():
             attempt = self._remember(record)
             exits = self._home.node / "exits"
             resumed = attempt.resume(exits, self._keeper_alive, self._host.boot_id)
@@ -187,6 +203,7 @@ class Agent:
         loop = asyncio.get_running_loop()
         welcome_timer = loop.call_later(WELCOME_S, writer.transport.abort)
         working: list[asyncio.Task[None]] = []
+        logs = LogSender(writer, self._log_watch)
         try:
             while True:
                 header = await reader.readexactly(4)
@@ -197,10 +214,13 @@ class Agent:
                 if isinstance(message, wire.Welcome):
                     welcome_timer.cancel()
                     working = self._welcomed(message, writer)
+                elif isinstance(message, wire.ReadLog):
+                    self._send_log(message, logs)
                 else:
                     self._handle(message, writer)
         finally:
             welcome_timer.cancel()
+            logs.close()
             for task in working:
                 task.cancel()
 
@@ -243,7 +263,14 @@ class Agent:
             self._epoch,
             __version__,
             problem=self._gpus.problem,
+            separation=self._separation(),
         )
+
+    def _separation(self) -> Separation:
+        """What holds between the jobs of this node."""
+        if self._accounts is None:
+            return Separation.AGREEMENT
+        return self._accounts.separation
 
     def _handle(self, message: wire.ToAgent, writer: asyncio.StreamWriter) -> None:
         match message:
@@ -256,8 +283,8 @@ class Agent:
             case wire.Forget():
                 for attempt_id in message.attempt_ids:
                     self._forget(attempt_id)
-            case wire.ReadLog():
-                self._spawn(self._send_log(message, writer))
+                if message.output:
+                    self._spawn(self._discard(message.attempt_ids))
             case wire.Find():
                 found = wire.Found(
                     message.request, message.attempt_id, self._state(message.attempt_id)
@@ -267,8 +294,8 @@ class Agent:
                 self._gpus.release(message.gpu_uuids)
             case wire.Leave():
                 self._leaving.set()
-            case wire.Welcome() | wire.Beat():
-                # `_talk` handles a Welcome; a Beat needs no answer.
+            case wire.Welcome() | wire.ReadLog() | wire.Beat():
+                # `_talk` handles the first two; a Beat needs no answer.
                 pass
 
     # --- attempts ---
@@ -279,7 +306,7 @@ class Agent:
         known = self._attempts.get(attempt_id)
         if known:
             return "running" if known.live else "ended"
-        has_log = self._journal.log_path(attempt_id).exists()
+        has_log = self.journal.log_path(attempt_id).exists()
         return "ended" if has_log else "absent"
 
     def _start(self, start: wire.StartAttempt) -> None:
@@ -289,7 +316,7 @@ class Agent:
         attempt_id = start.attempt_id
         if start.epoch < self._epoch or self._prefetched.refuses(attempt_id):
             return
-        if attempt_id in self._attempts or self._journal.holds(attempt_id):
+        if attempt_id in self._attempts or self.journal.holds(attempt_id):
             return
         if start.ahead:
             self._prefetched.add(start)
@@ -300,7 +327,7 @@ class Agent:
     def _begin(self, start: wire.StartAttempt) -> None:
         """Begin an attempt. If one of its GPUs is in use, it ends at once."""
         try:
-            attempt = self._remember(self._journal.intend(start, self._host.boot_id))
+            attempt = self._remember(self.journal.intend(start, self._host.boot_id))
         except OSError as error:
             message = f"the agent's journal cannot be written: {error}"
             reason = Reason.SPAWN_FAILED
@@ -312,7 +339,7 @@ class Agent:
             message = f"GPU {', '.join(sorted(taken))} is in use by another attempt"
             reason = Reason.GPU_BUSY
             ended = _never_started(start.attempt_id, reason=reason, message=message)
-            self._journal.note(start.attempt_id, ended=ended)
+            self.journal.note(start.attempt_id, ended=ended)
             attempt.record.ended = ended
             self._outbox.put(ended)
             return
@@ -393,15 +420,15 @@ class Agent:
         attempt = self._attempts.get(attempt_id)
         if attempt is None or not attempt.live:
             self._attempts.pop(attempt_id, None)
-            self._journal.forget(attempt_id)
+            self.journal.forget(attempt_id)
 
-    async def _send_log(
-        self, question: wire.ReadLog, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _discard(self, attempt_ids: Sequence[str]) -> None:
+        ended = [i for i in attempt_ids if i not in self._attempts]
+        await asyncio.to_thread(self.journal.discard, ended)
+
+    def _send_log(self, question: wire.ReadLog, logs: LogSender) -> None:
         attempt = self._attempts.get(question.attempt_id)
-        path = self._journal.log_path(question.attempt_id)
-        part = await read_log(question, path, attempt)
-        writer.write(wire.encode(part))
+        logs.answer(question, self.journal.log_path(question.attempt_id), attempt)
 
     async def _watch_silence(self) -> None:
         """Stop attempts that have been without a server for longer than their
@@ -427,32 +454,6 @@ class Agent:
                     attempt.stop(Reason.NODE_SILENT)
 
 
-def _last_contact(path: Path) -> float:
-    """When an agent of this node last had a link, in seconds of the monotonic clock;
-    now, if that is not known.
-    """
-    now = time.monotonic()
-    try:
-        return min(float(path.read_text()), now)
-    except (FileNotFoundError, ValueError):
-        return now
-
-
-def _discovery(settings: NodeSettings) -> Callable[[], Discovery]:
-    if settings.simulate_gpus:
-        return SimulatedGpus.parse(settings.simulate_gpus).discover
-    return discover
-
-
-def _node_id(path: Path) -> str:
-    """This node's id; made at the first call."""
-    if not path.exists():
-        draft = path.with_suffix(".new")
-        draft.write_text(new_id("node"))
-        draft.rename(path)
-    return path.read_text().strip()
-
-
 def _never_started(
     attempt_id: str, *, reason: str = "", stopped: str = "", message: str = ""
 ) -> wire.Ended:
@@ -462,37 +463,32 @@ def _never_started(
     )
 
 
-def lock_agent(path: Path) -> IO[str]:
-    """Wait until no other agent of this home runs: two must never run the same
-    attempts.
-    """
-    file = path.open("a+")
-    fcntl.flock(file, fcntl.LOCK_EX)
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
-    return file
-
-
 def main() -> None:
     """Run the agent of the home on the command line."""
     parser = argparse.ArgumentParser(prog="python -m gpuyard.node.agent")
     parser.add_argument("--home", type=Path, required=True)
     home = Home(parser.parse_args().home.absolute())
-    configure_logging()
+    configure_logging(home.logs / "node.log")
     home.create()
     lock = lock_agent(home.node / "agent.lock")
     shorten_gil_interval()
-    settings = load_settings(home)
-    blobs = open_store(home.root, settings.storage)
     try:
+        settings = load_settings(home)
+        blobs = open_store(home.root, settings.storage)
         asyncio.run(_run(home, settings, blobs))
+    except InvalidInputError as error:
+        sys.exit(f"gpuyard: the agent cannot start: {error}")
     finally:
         lock.close()
 
 
 async def _run(home: Home, settings: Settings, blobs: Blobs) -> None:
-    await Agent(home, settings.node, blobs, settings.workspaces.root(home)).run()
+    agent = Agent(home, settings.node, blobs, settings.workspaces.root(home))
+    sweeping = asyncio.create_task(sweep_old_output(agent.journal, settings.retention))
+    try:
+        await agent.run()
+    finally:
+        sweeping.cancel()
 
 
 if __name__ == "__main__":

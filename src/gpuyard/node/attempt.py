@@ -4,7 +4,6 @@ and stopped.
 
 import asyncio
 import math
-import os
 import signal
 import tarfile
 import time
@@ -19,20 +18,18 @@ from msgspec.structs import replace
 from gpuyard.domain import wire
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.units import format_gb
-from gpuyard.node.adoption import find_process, never_ran, without_lost_successor
-from gpuyard.node.environment import job_command, job_environment
+from gpuyard.node import adoption
 from gpuyard.node.journal import AttemptRecord
 from gpuyard.node.launcher import (
     NEVER_STARTED,
     Exit,
     LaunchError,
-    LaunchRequest,
+    LogFile,
     Process,
-    ProcessLimits,
     adopt,
-    spawn,
 )
-from gpuyard.node.stopping import signal_number, stop_process
+from gpuyard.node.starter import AttemptStarter
+from gpuyard.node.stopping import signal_number, stop_process, until_ended
 from gpuyard.node.watch import AgentContext, AttemptWatch
 from gpuyard.storage.blobs import BucketError
 from gpuyard.storage.place import in_background
@@ -41,8 +38,9 @@ from gpuyard.storage.place import in_background
 # than running them.
 _SHORT_S = 0.05
 _SMALL_LOG_BYTES = 1 << 16
-# A keeper writes an orphan's record within milliseconds; after this it never will.
-_RECORD_WAIT_S = 3.0
+# A keeper writes an orphan's record the next time it looks around. One that is stopped
+# does so before it is replaced.
+_RECORD_WAIT_S = 20.0
 # A shell gives these exit codes when its child was killed, which may have been writing
 # a checkpoint at that moment.
 _KILLED = frozenset(
@@ -69,19 +67,18 @@ class AttemptRun:
         self._timing: list[asyncio.Task[None]] = []
         self._stopped = record.stopping
         self._remarks: list[str] = []
-        self._private = context.journal.private(self.start.attempt_id)
-        self._workdir = (
-            Path(self.start.workdir) if self.start.workdir else self._private / "work"
-        )
-        self._workspace = (
-            context.workspaces / self.start.workspace if self.start.workspace else None
-        )
-        self._watch = AttemptWatch(record, context, self._workdir)
+        self._starter = AttemptStarter(record, context)
+        self._watch = AttemptWatch(record, context, self._starter.workdir)
 
     @property
     def live(self) -> bool:
         """True until the attempt's end is known and journaled."""
         return self.record.ended is None
+
+    @property
+    def log(self) -> LogFile:
+        """Its output."""
+        return self._watch.log
 
     # --- launching and adopting ---
 
@@ -91,6 +88,9 @@ class AttemptRun:
             resume_from = await self._maybe_in_thread(self._prepare)
         except BucketError as error:
             await self._not_started(Reason.STORAGE_UNREACHABLE, error)
+            return
+        except LaunchError as error:
+            await self._not_started(error.reason, error)
             return
         except (OSError, tarfile.TarError) as error:
             resumes = bool(self.start.resume_sha256)
@@ -127,7 +127,8 @@ class AttemptRun:
         start = self.start
         if start.resume_sha256:
             return await in_background(work, *arguments)
-        if start.checkpoint_path or start.memory_gb or start.cpus:
+        limited = start.memory_gb or start.cpus
+        if start.checkpoint_path or limited or self._context.accounts:
             return await asyncio.to_thread(work, *arguments)
         return work(*arguments)
 
@@ -138,49 +139,17 @@ class AttemptRun:
         """Make the attempt's own working directory, and restore the checkpoint that it
         resumes from; returns the path of that.
         """
-        start = self.start
-        if not start.workdir:
-            os.makedirs(self._workdir, exist_ok=True)  # noqa: PTH103  (a Path takes three times as long)
-        if self._workspace:
-            self._workspace.mkdir(parents=True, exist_ok=True)
+        self._starter.prepare()
         self._watch.begin()
-        if not start.resume_sha256:
-            return None
-        target = self._private / "resume" / (start.resume_name or "checkpoint")
-        self._context.blobs.restore(
-            start.resume_sha256, target, directory=start.resume_directory
-        )
-        return target
+        return self._starter.restore()
 
     def _launch(self, resume_from: Path | None) -> Process:
         """Start the process and note its pid at once: if the agent is killed in
         between, the next one has to search for the process.
         """
-        process = self._spawn(resume_from)
+        process = self._starter.spawn(resume_from)
         self._note_started(process, time.time())
         return process
-
-    def _spawn(self, resume_from: Path | None) -> Process:
-        start = self.start
-        memory = int(start.memory_gb * (1 << 30)) if start.memory_gb else None
-        limits = ProcessLimits(memory, start.cpus, self._context.settings.max_processes)
-        command = job_command(start, resume_from, self._context.home)
-        # A job must not get the agent's key to a bucket: its spec can give it its own.
-        withheld = self._context.blobs.variables
-        environment = job_environment(
-            start, self._context.node, resume_from, self._workspace, withheld
-        )
-        request = LaunchRequest(
-            start.attempt_id,
-            command,
-            environment,
-            self._workdir,
-            self._watch.log.path,
-            limits,
-            start.stdin,
-            reaper=self._context.reaper,
-        )
-        return spawn(request)
 
     def _note_started(self, process: Process, at: float) -> None:
         record = self.record
@@ -218,8 +187,8 @@ class AttemptRun:
         if record.pid is None:
             # The log is opened before the process is started.
             has_log = self._watch.log.path.exists()
-            found = has_log and find_process(record, self._journal, exits)
-            if not found and (not has_log or never_ran(record, exits)):
+            found = has_log and adoption.find_process(record, self._journal, exits)
+            if not found and (not has_log or adoption.never_ran(record, exits)):
                 await self.run()
                 return
             if not found:
@@ -238,7 +207,7 @@ class AttemptRun:
             # killed what was left.
             process = self._adopt(self.record.pid, exits)
             await asyncio.to_thread(self._clean_up, process)
-        self._send(without_lost_successor(ended, self._journal))
+        self._send(adoption.without_lost_successor(ended, self._journal))
 
     def _adopt(self, pid: int, exits: Path) -> Process:
         return adopt(self.start.attempt_id, pid, self.record.start_ticks, exits)
@@ -257,7 +226,7 @@ class AttemptRun:
         if self._stopped:
             self.stop(self._stopped)
         try:
-            await _until_ended(process)
+            await until_ended(process)
         finally:
             watching.cancel()
             self._exited.set()
@@ -271,6 +240,7 @@ class AttemptRun:
     def _begin_watching(self, process: Process) -> None:
         watch = self._watch
         self._watching = [
+            asyncio.create_task(watch.follow_growth()),
             asyncio.create_task(watch.follow_output()),
             asyncio.create_task(watch.follow_checkpoints()),
         ]
@@ -309,11 +279,13 @@ class AttemptRun:
     ) -> Exit:
         """How the process ended; waits while a living keeper may still record it."""
         deadline = time.monotonic() + _RECORD_WAIT_S
+        since = time.time()
         while True:
             found = process.exit()
             assert found is not None
             keeper_works = keeper_alive is not None and keeper_alive()
-            may_be_recorded = keeper_works and time.monotonic() <= deadline
+            is_due = not adoption.keeper_has_looked(self._context.home / "node", since)
+            may_be_recorded = keeper_works and is_due and time.monotonic() <= deadline
             if not found.lost or not may_be_recorded:
                 return process.exit() or found
             await asyncio.sleep(0.05)
@@ -456,6 +428,8 @@ class AttemptRun:
             next_start = self._context.pop_next(self.start)
         if next_start:
             ended = replace(ended, successor=next_start.attempt_id)
+        if self.start.secrets:
+            await asyncio.to_thread(self._watch.hide_secrets)
         self._journal.note(self.start.attempt_id, ended=ended)
         if self.process:
             self.process.reap()
@@ -478,20 +452,3 @@ class AttemptRun:
         self._kill_all(process)
         process.reap()
         process.cleanup()
-
-
-async def _until_ended(process: Process) -> None:
-    """Wait until the leader has ended. An adopted process that had ended before has no
-    descriptor to wait for.
-    """
-    loop = asyncio.get_running_loop()
-    try:
-        descriptor = process.fileno()
-    except ProcessLookupError:
-        return
-    ended = asyncio.Event()
-    loop.add_reader(descriptor, ended.set)
-    try:
-        await ended.wait()
-    finally:
-        loop.remove_reader(descriptor)

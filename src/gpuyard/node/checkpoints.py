@@ -9,6 +9,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -16,13 +17,16 @@ import structlog
 from gpuyard.domain import wire
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.matches import Look, Matches, step_of
+from gpuyard.storage.untrusted import descriptor_beneath, walk
 
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
+_Inode = tuple[int, int]  # device and number
 log = structlog.get_logger(__name__)
 
 
 class CheckpointWatcher:
-    """Watches one attempt.
+    """Watches one attempt. `owner` is the user that its job runs as, if that is not the
+    agent's own: then only files of that user are checkpoints.
 
     `scan` blocks on disk and blobs: call it in a thread, one call at a time.
     """
@@ -33,14 +37,19 @@ class CheckpointWatcher:
         workdir: Path,
         began_at: float,
         blobs: Blobs,
-        step: Callable[[], int | None],
+        step_at: Callable[[float], int | None],
+        *,
+        owner: int | None = None,
     ) -> None:
         self._start = start
         self._workdir = workdir
         self._blobs = blobs
-        self._step = step
+        self._step_at = step_at
+        self._owner = owner
         # Files from before the attempt are not its work.
-        self._matches = Matches(workdir, start.checkpoint_path, began_at)
+        self._matches = Matches(
+            workdir, start.checkpoint_path, began_at, linked_folders=True, owner=owner
+        )
         self._warned: set[str] = set()
 
     @property
@@ -74,19 +83,33 @@ class CheckpointWatcher:
         """
         # In order of their age, whatever their names: the newest is reported last.
         ready = self._matches.complete(last=last)
-        writing = _open_for_writing(pids()) if ready else set[Path]()
+        writing = _open_for_writing(pids()) if ready else set[_Inode]()
         saved: list[wire.CheckpointSaved] = []
         for name, look in ready.items():
-            if not _is_written(self._workdir / name, writing):
+            if not self._is_written(name, look, writing):
                 checkpoint = self._take(name, look)
                 if checkpoint:
                     saved.append(checkpoint)
         return saved
 
+    def _is_written(self, name: str, look: Look, writing: set[_Inode]) -> bool:
+        if not writing:
+            return False
+        folder, inner_name = self._matches.place(name)
+        with suppress(OSError):
+            descriptor = descriptor_beneath(folder, inner_name)
+            try:
+                if not look.folder:
+                    return _inode(os.fstat(descriptor)) in writing
+                return any(_inode(item.status) in writing for item in walk(descriptor))
+            finally:
+                os.close(descriptor)
+        return False
+
     def _take(self, name: str, look: Look) -> wire.CheckpointSaved | None:
-        path = self._workdir / name
+        folder, inner_name = self._matches.place(name)
         try:
-            blob = self._blobs.put_path(path)
+            blob = self._blobs.put_beneath(folder, inner_name, owner=self._owner)
         except FileNotFoundError:
             return None  # the program rotates its checkpoints and has removed this one
         except OSError as error:
@@ -106,7 +129,7 @@ class CheckpointWatcher:
         self._matches.taken[name] = look
         step = step_of(name)
         if step is None:
-            step = self._step()
+            step = self._step_at(look.changed_ns / 1e9)
         # A file name may be any bytes, but a report needs text.
         shown = os.fsencode(name).decode(errors="replace")
         return wire.CheckpointSaved(
@@ -120,11 +143,11 @@ class CheckpointWatcher:
         )
 
 
-def _open_for_writing(pids: Iterable[int]) -> set[Path]:
+def _open_for_writing(pids: Iterable[int]) -> set[_Inode]:
     """The files that these processes have open for writing, as far as this is
-    visible.
+    visible. Not by their paths, which a process may choose with mounts of its own.
     """
-    found: set[Path] = set()
+    found: set[_Inode] = set()
     for pid in pids:
         try:
             descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
@@ -132,16 +155,15 @@ def _open_for_writing(pids: Iterable[int]) -> set[Path]:
             continue
         for descriptor in descriptors:
             try:
-                target = descriptor.readlink()
+                status = descriptor.stat()
                 info = Path(f"/proc/{pid}/fdinfo/{descriptor.name}").read_text()
             except OSError:
                 continue
             flags = re.search(r"^flags:\s*(\d+)", info, re.MULTILINE)
             if flags and int(flags[1], 8) & _WRITE_FLAGS:
-                found.add(target)
+                found.add(_inode(status))
     return found
 
 
-def _is_written(path: Path, writing: set[Path]) -> bool:
-    real = path.resolve()
-    return any(item == real or real in item.parents for item in writing)
+def _inode(status: os.stat_result) -> _Inode:
+    return status.st_dev, status.st_ino

@@ -8,10 +8,15 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from gpuyard.config.accounts import Account
+from gpuyard.config.private_environment import is_private
 from gpuyard.domain import wire
 
-# gpuyard's own settings, which include keys of providers, and the token for slurmrestd.
-_OURS = ("GPUYARD_", "SLURM_JWT")
+# gpuyard's own settings.
+_OURS = "GPUYARD_"
+# What a job of another account inherits: its language and its time, nothing of root's.
+_COMMON = ("LANG", "LC_", "TZ")
+_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 def job_environment(
@@ -20,9 +25,11 @@ def job_environment(
     resume_from: Path | None,
     workspace: Path | None = None,
     withheld: tuple[str, ...] = (),
+    account: Account | None = None,
 ) -> dict[str, str]:
-    """The whole environment of an attempt's process. Variables whose names begin with
-    one of `withheld` are not inherited.
+    """The whole environment of an attempt's process. Neither keys nor variables whose
+    names begin with one of `withheld` are inherited. With an `account`, the job gets
+    what a login would set in place of the agent's variables.
 
     The GPUs are named by UUID here because a running program cannot choose them once
     CUDA is initialised. A job that asked for no GPU sees none.
@@ -41,7 +48,16 @@ def job_environment(
         own["GPUYARD_RESUME_FROM"] = str(resume_from)
     if workspace:
         own["GPUYARD_WORKSPACE"] = str(workspace)
-    return _inherited(withheld) | _defaults(start) | start.environment | own
+    base = _of_account(account) if account else _inherited(withheld)
+    given = start.environment | start.secrets
+    return base | _defaults(start) | given | own
+
+
+def _of_account(account: Account) -> dict[str, str]:
+    common = {
+        name: value for name, value in os.environ.items() if name.startswith(_COMMON)
+    }
+    return common | {"PATH": _PATH} | account.environment()
 
 
 @cache
@@ -50,29 +66,38 @@ def _inherited(withheld: tuple[str, ...]) -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith((*_OURS, *withheld))
+        if not name.startswith((_OURS, *withheld)) and not is_private(name)
     }
 
 
 def _defaults(start: wire.StartAttempt) -> dict[str, str]:
-    """Useful values that the job may replace: unbuffered output, and no more threads
-    than the job has cores.
+    """Useful values that the job may replace: unbuffered output in lines that are long
+    enough for many metrics, and no more threads than the job has cores.
     """
-    values = {"PYTHONUNBUFFERED": "1"}
+    values = {"PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
     if start.cpus is not None:
         values["OMP_NUM_THREADS"] = str(max(math.floor(start.cpus), 1))
     return values
 
 
 def job_command(
-    start: wire.StartAttempt, resume_from: Path | None, home: Path
+    start: wire.StartAttempt,
+    resume_from: Path | None,
+    home: Path,
+    *,
+    isolated: bool = False,
 ) -> tuple[str, ...]:
     """The command. If there is a checkpoint to resume from, the resume arguments are
     appended.
+
+    `isolated`: a program of our own takes nothing from its folder or environment, and
+    no options from the job.
     """
     if start.command[0] == wire.ASK:
-        ask = (sys.executable, "-m", "gpuyard.node.ask", "--home", str(home))
-        return (*ask, *start.command[1:])
+        python = [sys.executable, "-I"] if isolated else [sys.executable]
+        ask = (*python, "-m", "gpuyard.node.ask", "--home", str(home))
+        words = start.command[1:]
+        return (*ask, "--", *words) if isolated else (*ask, *words)
     if start.command[0] == wire.SCRIPT:
         return (sys.executable, "-m", "gpuyard.node.worker", "--home", str(home))
     if not resume_from:

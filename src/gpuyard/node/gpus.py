@@ -16,9 +16,12 @@ from typing import Any
 import psutil
 from msgspec.structs import replace
 
-from gpuyard.devices.discovery import Discovery
+from gpuyard.config.settings import NodeSettings
+from gpuyard.devices.access import DeviceNumber, numbers_of
+from gpuyard.devices.discovery import Discovery, discover
 from gpuyard.devices.gpu import GpuReading
 from gpuyard.devices.health import fault_of, xid_text
+from gpuyard.devices.simulated import SimulatedGpus
 from gpuyard.domain import wire
 from gpuyard.domain.states import GpuState
 from gpuyard.node.health import GpuHealth
@@ -33,9 +36,17 @@ _CLEAR_CHECK_S = 0.1
 _DEAD = frozenset({GpuState.OFFLINE.value, GpuState.QUARANTINED.value})
 
 
+def discovery_of(settings: NodeSettings) -> Callable[[], Discovery]:
+    """What finds the GPUs: the drivers, or the settings where they simulate GPUs."""
+    if settings.simulate_gpus:
+        return SimulatedGpus.parse(settings.simulate_gpus).discover
+    return discover
+
+
 class GpuWatch:
     """Watches the GPUs; `current` is what the last reading found, and each reading is
-    reported.
+    reported. `devices` are the device files of each GPU that was ever read, by UUID;
+    None where the driver does not tell them.
 
     `failed` gets the GPUs whose jobs cannot continue, with the reason. `blamed` gets a
     GPU and what the driver reported about a program on it.
@@ -63,6 +74,7 @@ class GpuWatch:
         self._reading: asyncio.Future[Discovery] | None = None
         # The processes that were alive on some GPU at some reading.
         self._computing: set[int] = set()
+        self.devices: dict[str, frozenset[DeviceNumber] | None] = {}
         self.current: list[wire.GpuStatus] = []
         self.problem: str | None = None
 
@@ -73,6 +85,7 @@ class GpuWatch:
         before = (_identity(self.current), self.problem)
         known = self.current
         self._note_processes(found)
+        self.devices |= {gpu.uuid: numbers_of(gpu) for gpu in found.gpus}
         gpus, unknown = _merge(found, known)
         self.current = [self._health.judge(gpu, time.monotonic()) for gpu in gpus]
         self.problem = found.problem or unknown

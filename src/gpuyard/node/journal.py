@@ -8,9 +8,9 @@ is in the page cache. Only the last line can be torn by a kill; it is cut off.
 import errno
 import json
 import os
-import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import msgspec
 import structlog
 
 from gpuyard.domain import wire
+from gpuyard.storage.untrusted import remove_tree
 
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 log = structlog.get_logger(__name__)
@@ -30,13 +31,15 @@ class AttemptRecord:
     time on the clock of the boot `boot_id`.
 
     `keeper` is the keeper of the agent (see `own_keeper`) at `intended_at`, just before
-    the agent started the attempt.
+    the agent started the attempt. `uid` is that of the account that the attempt runs
+    under, if that is not the agent's.
     """
 
     start: wire.StartAttempt
     boot_id: str
     keeper: int = 0
     intended_at: float = 0.0
+    uid: int | None = None
     pid: int | None = None
     start_ticks: int = 0
     started_at: float | None = None
@@ -50,10 +53,14 @@ class AttemptRecord:
 
 
 class AttemptJournal:
-    """The journals and logs of a node's attempts, in one folder."""
+    """The journals and logs of a node's attempts, in one folder.
 
-    def __init__(self, folder: Path) -> None:
+    `private_root`: where the attempts' own folders are, if not there.
+    """
+
+    def __init__(self, folder: Path, private_root: Path | None = None) -> None:
         self.folder = folder
+        self._private_root = private_root or folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def log_path(self, attempt_id: str) -> Path:
@@ -64,25 +71,44 @@ class AttemptJournal:
         """The attempt's own folder: for its working directory if it named none, and for
         the checkpoint that it resumes from.
         """
-        return self.folder / attempt_id
+        return self._private_root / attempt_id
 
     def _path(self, attempt_id: str) -> Path:
         return self.folder / f"{attempt_id}.journal"
 
+    def _secrets(self, attempt_id: str) -> Path:
+        return self.folder / f"{attempt_id}.secrets"
+
     def intend(self, start: wire.StartAttempt, boot_id: str) -> AttemptRecord:
         """Note that the attempt is about to be started.
 
-        OSError when that cannot be written.
+        Its secrets go into a file of their own, which is removed at its end. OSError
+        when something cannot be written.
         """
         keeper = own_keeper()
         now = time.time()
         facts = {"boot_id": boot_id, "keeper": keeper, "intended_at": now}
         try:
-            self._append(start.attempt_id, {"start": start, **facts})
+            self._keep_secrets(start)
+            public = msgspec.structs.replace(start, secrets={})
+            self._append(start.attempt_id, {"start": public, **facts})
         except OSError:
             self._path(start.attempt_id).unlink(missing_ok=True)
+            self.forget_secrets(start.attempt_id)
             raise
         return AttemptRecord(start, boot_id, keeper, now)
+
+    def _keep_secrets(self, start: wire.StartAttempt) -> None:
+        if not start.secrets:
+            return
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        path = self._secrets(start.attempt_id)
+        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(start.secrets))
+
+    def forget_secrets(self, attempt_id: str) -> None:
+        """The attempt is over: nothing needs its secrets any more."""
+        self._secrets(attempt_id).unlink(missing_ok=True)
 
     def note(self, attempt_id: str, **facts: Any) -> None:
         """Note facts, which are fields of `AttemptRecord`.
@@ -106,9 +132,36 @@ class AttemptJournal:
     def forget(self, attempt_id: str) -> None:
         """The attempt is settled: only its log and its own working directory stay."""
         self._path(attempt_id).unlink(missing_ok=True)
-        resume = f"{self.folder}/{attempt_id}/resume"
+        self.forget_secrets(attempt_id)
+        resume = f"{self._private_root}/{attempt_id}/resume"
         if os.path.exists(resume):  # noqa: PTH110
-            shutil.rmtree(resume, ignore_errors=True)
+            remove_tree(Path(resume))
+        # Its folder is as old as its end, however long it ran.
+        with suppress(OSError):
+            os.utime(f"{self._private_root}/{attempt_id}")
+
+    def discard(self, attempt_ids: Iterable[str]) -> None:
+        """Delete the logs and own folders of attempts that have no record."""
+        for attempt_id in attempt_ids:
+            if not self._path(attempt_id).exists():
+                self.log_path(attempt_id).unlink(missing_ok=True)
+                remove_tree(self.private(attempt_id))
+
+    def settled_before(self, limit: float, *, folders: bool) -> list[str]:
+        """The attempts without a record whose log, or own folder, was last changed
+        before the time `limit`.
+        """
+        found: list[str] = []
+        with os.scandir(self._private_root if folders else self.folder) as entries:
+            for entry in entries:
+                is_folder = entry.is_dir(follow_symlinks=False)
+                attempt_id, _, ending = entry.name.partition(".")
+                if is_folder != folders or (not folders and ending != "log"):
+                    continue
+                changed_at = entry.stat(follow_symlinks=False).st_mtime
+                if changed_at < limit and not self._path(attempt_id).exists():
+                    found.append(attempt_id)
+        return found
 
     def holds(self, attempt_id: str) -> bool:
         """True if there is a record, or the log of an attempt whose record was
@@ -117,11 +170,31 @@ class AttemptJournal:
         return self._path(attempt_id).exists() or self.log_path(attempt_id).exists()
 
     def records(self) -> Iterator[AttemptRecord]:
-        """Every attempt that is not settled, oldest first."""
+        """Every attempt that is not settled, oldest first. Secrets of others are
+        removed.
+        """
         for path in sorted(self.folder.glob("*.journal")):
             record = _read(path)
-            if record:
-                yield record
+            if record is None:
+                continue
+            if record.ended is None:
+                record.start = self._with_secrets(record.start)
+            yield record
+        self._sweep_secrets()
+
+    def _with_secrets(self, start: wire.StartAttempt) -> wire.StartAttempt:
+        try:
+            content = self._secrets(start.attempt_id).read_bytes()
+            secrets = msgspec.json.decode(content, type=dict[str, str])
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return start
+        return msgspec.structs.replace(start, secrets=secrets)
+
+    def _sweep_secrets(self) -> None:
+        """An agent that was killed may have left them behind."""
+        for path in self.folder.glob("*.secrets"):
+            if not self._path(path.stem).exists():
+                path.unlink(missing_ok=True)
 
     def _append(self, attempt_id: str, facts: Mapping[str, Any]) -> None:
         line = msgspec.json.encode(facts) + b"\n"

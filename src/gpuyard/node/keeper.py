@@ -16,7 +16,8 @@ its exit code; a second SIGTERM ends the keeper at once. Its log is
 `NODE_DIR/keeper.log`.
 
 The keeper kills an agent that stays suspended (SIGSTOP) or no longer touches
-`NODE_DIR/pulse`; a new agent adopts the jobs.
+`NODE_DIR/pulse`; a new agent adopts the jobs. In the same way the server watches the
+keeper, which touches `NODE_DIR/keeper.pulse`.
 """
 
 import argparse
@@ -31,6 +32,9 @@ from contextlib import suppress
 from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_DUMPABLE = 4
+# See `config/private_environment.py`.
+_PRIVATE_FD = "GPUYARD_PRIVATE_FD"
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 10.0
 # After an agent that lived this long, the pauses start again with the first one.
@@ -48,6 +52,10 @@ _SILENT_CHECKS = 30
 _ORPHAN_TRIES = 10
 _ORPHAN_PAUSE_S = 0.002
 _ATTEMPT = b"GPUYARD_ATTEMPT_ID="
+# The kernel lets no program have a longer one. But a process may say that any part of
+# its memory is its environment.
+_MAX_ENVIRONMENT = 8 << 20
+_LONGEST_ID = 200
 _SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
 
 
@@ -92,8 +100,11 @@ class Exits:
         code: int | None,
         signum: int | None,
         attempt: str,
+        uid: int,
     ) -> None:
-        """Record how a process ended; on a full disk, as soon as there is room."""
+        """Record how a process of the user `uid` ended; on a full disk, as soon as
+        there is room.
+        """
         content = {
             "pid": pid,
             "start_ticks": start_ticks,
@@ -101,6 +112,7 @@ class Exits:
             "signal": signum,
             "at": time.time(),
             "attempt": attempt,
+            "uid": uid,
         }
         self._unwritten[f"{pid}-{start_ticks}.json"] = json.dumps(content)
         self.flush()
@@ -183,6 +195,7 @@ class Keeper:
         self._start_at: float | None = time.monotonic()
         self._stopping = False
         self._watch = AgentWatchdog(folder / "pulse")
+        self._pulse = folder / "keeper.pulse"
         # The attempts of the jobs that an agent left behind, by pid.
         self._orphans: dict[int, str] = {}
 
@@ -195,6 +208,8 @@ class Keeper:
             children_left = self._reap()
             if self._exits.pending:
                 self._exits.flush()
+            with suppress(OSError):
+                self._pulse.touch()
             if self._stopping and self._agent is None:
                 fcntl.flock(self._lock, fcntl.LOCK_UN)  # for a new keeper
             if self._start_at is not None:
@@ -304,7 +319,8 @@ class Keeper:
         start_ticks = int(fields[19])
         # A job leads its session. How its own children ended does not matter.
         if session == pid:
-            self._exits.record(pid, start_ticks, code, signum, attempt)
+            uid = Path(f"/proc/{pid}").stat().st_uid
+            self._exits.record(pid, start_ticks, code, signum, attempt, uid)
 
     def _identify_orphans(self) -> None:
         """Find out which attempts' processes the agent left behind: it may have died
@@ -323,15 +339,15 @@ class Keeper:
     def _identify(self, pid: int) -> bool:
         """Note the process's attempt; False while its environment does not show it."""
         try:
-            environment = Path(f"/proc/{pid}/environ").read_bytes()
+            with Path(f"/proc/{pid}/environ").open("rb") as file:
+                environment = b"\0" + file.read(_MAX_ENVIRONMENT)
         except OSError:
             return False
-        for entry in environment.split(b"\0"):
-            if entry.startswith(_ATTEMPT):
-                attempt = entry.removeprefix(_ATTEMPT)
-                self._orphans[pid] = attempt.decode(errors="replace")
-                return True
-        return False
+        _, found, rest = environment.partition(b"\0" + _ATTEMPT)
+        if found:
+            attempt, _, _ = rest.partition(b"\0")
+            self._orphans[pid] = attempt[:_LONGEST_ID].decode(errors="replace")
+        return bool(found)
 
     def _agent_ended(self, code: int | None, signum: int | None) -> None:
         how = f"signal {signum}" if code is None else f"exit code {code}"
@@ -395,8 +411,20 @@ def detach() -> None:
         raise OSError(ctypes.get_errno(), "cannot become the subreaper of the jobs")
 
 
+def protect() -> None:
+    """Close this process to other programs of its user, and keep the file with the
+    agent's keys for each agent to come.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "cannot close this process to others")
+    if _PRIVATE_FD in os.environ:
+        os.set_inheritable(int(os.environ[_PRIVATE_FD]), True)
+
+
 def main() -> int:
     """Run the keeper; returns 0."""
+    protect()
     parser = argparse.ArgumentParser(
         description=(
             "Starts a gpuyard agent again when it dies and keeps its jobs' exits."

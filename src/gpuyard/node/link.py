@@ -1,23 +1,24 @@
 """The agent's link to a server: through the socket of its own home if possible, else to
 another server of the instance.
 
-The home's server lists the others in `peers.json` in the node's folder: `{"urls": […],
-"token": …}`. Either way the link is a stream of frames (domain/wire.py): a WebSocket is
-connected to the agent through a pair of sockets.
+The home's server lists the others (`config/peers.py`). They prove who they are before
+they are told the token. Either way the link is a stream of frames (domain/wire.py): a
+WebSocket is connected to the agent through a pair of sockets.
 """
 
 import asyncio
 import contextlib
-import json
 import socket
 import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from gpuyard.config.dialling import SYSTEM_TLS, Tls, connect_to_member
 from gpuyard.config.paths import Home
+from gpuyard.config.peers import read_peers
 from gpuyard.config.sockets import connected_socket
 from gpuyard.domain import wire
 
@@ -34,24 +35,26 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where a server is: a Unix socket, or a URL with the token for it."""
+    """Where a server is: a Unix socket, or a URL with the token for it and how the
+    server proves itself.
+    """
 
     path: Path
     url: str = ""
     token: str = ""
+    tls: Tls = SYSTEM_TLS
 
 
 def server_addresses(home: Home) -> list[ServerAddress]:
     """The addresses of all servers, this home's own first. They are read again for each
     round, because servers come and go.
     """
-    found = [ServerAddress(home.socket)]
-    # An instance with one server has no such file.
-    with suppress(OSError, ValueError, TypeError, KeyError):
-        body = json.loads(home.peers.read_text())
-        token = str(body["token"])
-        found += [ServerAddress(home.socket, str(url), token) for url in body["urls"]]
-    return found
+    peers = read_peers(home)
+    own = ServerAddress(home.socket)
+    others = [
+        ServerAddress(home.socket, url, peers.token, peers.tls) for url in peers.urls
+    ]
+    return [own, *others]
 
 
 @asynccontextmanager
@@ -87,6 +90,7 @@ async def _open_websocket(address: ServerAddress) -> AsyncGenerator[Streams]:
             open_timeout=_OPEN_S,
             close_timeout=1.0,
             proxy=None,
+            **await _proven(address),
         )
     except (WebSocketException, TimeoutError) as error:
         raise ConnectionRefusedError(
@@ -101,6 +105,19 @@ async def _open_websocket(address: ServerAddress) -> AsyncGenerator[Streams]:
         finally:
             copying.cancel()
             await asyncio.gather(copying, return_exceptions=True)
+
+
+async def _proven(address: ServerAddress) -> dict[str, Any]:
+    """The options of `connect` that make the server prove itself first."""
+    if address.url.startswith("https:"):
+        context = address.tls.context()
+        name = {"server_hostname": address.tls.name} if address.tls.name else {}
+        return {"ssl": context, **name}
+    connected = await asyncio.to_thread(
+        connect_to_member, address.url, address.token, address.tls, _OPEN_S
+    )
+    connected.setblocking(False)
+    return {"sock": connected}
 
 
 async def _copy_bytes(

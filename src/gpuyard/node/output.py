@@ -3,6 +3,7 @@ metrics.
 """
 
 import time
+from collections import deque
 from dataclasses import asdict
 from typing import Any
 
@@ -14,12 +15,17 @@ _CHUNK = 1 << 18
 # The most that is read at once, so that one job with much output cannot starve the
 # agent.
 _MAX_BYTES = 8 << 20
+# So many times with a size, or a step, are remembered.
+_TIMES = 10_000
 
 
 class OutputFollower:
     """Reads one log, each time from where it stopped.
 
     A log that is read again from its start gives the same points.
+
+    `note_size` says how long the log was at a time. Then `step_at` knows which step was
+    printed last at that time, also when much more was printed before the log is read.
     """
 
     def __init__(self, attempt_id: str, log: LogFile) -> None:
@@ -28,6 +34,11 @@ class OutputFollower:
         self._reader = ProgressReader()
         self._offset = 0
         self._reported: dict[str, Any] = {}
+        # Times (UTC seconds) with the size of the log, not read so far, and with the
+        # step at that size.
+        self._sizes: deque[tuple[float, int]] = deque()
+        self._steps: deque[tuple[float, int | None]] = deque(maxlen=_TIMES)
+        self._last_size = 0
 
     @property
     def fault(self) -> str | None:
@@ -38,6 +49,22 @@ class OutputFollower:
     def step(self) -> int | None:
         """The last step in the output."""
         return self._reader.progress.step
+
+    def note_size(self, size: int, at: float) -> None:
+        """The log has `size` bytes at the time `at` (UTC seconds)."""
+        if size != self._last_size and len(self._sizes) < _TIMES:
+            self._last_size = size
+            self._sizes.append((at, size))
+
+    def step_at(self, at: float) -> int | None:
+        """The last step that was printed before the time `at` (UTC seconds), or until a
+        size was noted next; the last one of all if none was. Call `read_progress`
+        before.
+
+        A program often prints a step and saves at once, so what was printed in the same
+        moment counts.
+        """
+        return next((step for seen, step in self._steps if seen >= at), self.step)
 
     def read_progress(self, *, last: bool = False) -> wire.ProgressSeen | None:
         """Read what is new; None when it shows nothing. `last`: the log is complete."""
@@ -57,7 +84,7 @@ class OutputFollower:
         now = time.time()
         while budget > 0:
             try:
-                offset, data = self._log.read(self._offset, _CHUNK)
+                offset, data = self._log.read(self._offset, self._next_length())
             except OSError:
                 break
             if not data:
@@ -66,6 +93,15 @@ class OutputFollower:
             budget -= len(data)
             points += [_on_wire(point) for point in self._reader.feed(data, now)]
         return points
+
+    def _next_length(self) -> int:
+        """How much to read at once: up to the next size that was noted."""
+        while self._sizes and self._sizes[0][1] <= self._offset:
+            at, _ = self._sizes.popleft()
+            self._steps.append((at, self.step))
+        if not self._sizes:
+            return _CHUNK
+        return min(self._sizes[0][1] - self._offset, _CHUNK)
 
 
 def _on_wire(point: MetricPoint) -> wire.SeriesPoint:

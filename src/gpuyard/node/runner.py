@@ -13,7 +13,9 @@ holds the job's own folder.
 The order: `command`, `workdir`, `environment`, `gpus` (true when it was given any),
 `stdin` (true when there is a file of that name), `timeout_s`, `grace_s`, `checkpoint`
 (`path`, `signal`, `every_s`), `ids` (the variables that gpuyard sets), `limit_s` (when
-the external queue ends it), `watch` (true where no signals arrive).
+the external queue ends it), `watch` (true where no signals arrive). `secrets.json` has
+more variables, if there are any. The runner removes it once it has read it, and hides
+the values in the log.
 """
 
 import ctypes
@@ -47,6 +49,9 @@ _STEP = re.compile(r"(?i)(?:step|iter|ckpt|checkpoint|epoch)[-_=]?(\d{1,15})(?!\
 # The first runner writes this file when the shares shall save: a signal by srun would
 # also reach processes that it ends.
 _SAVE = "save.json"
+# Shorter values would hide ordinary words.
+_SHORTEST = 8
+_MASK_BYTES = 1 << 20
 _UNFINISHED = (".tmp", ".partial", ".incomplete")
 # An external queue ends a job with one of these: USR1 leaves time to save, TERM has a
 # deadline of its own.
@@ -60,6 +65,46 @@ _REASONS = {
 # A job's own environment must not set the first; the array of the second is gpuyard's,
 # not the program's.
 _OURS = ("GPUYARD_", "SLURM_ARRAY_")
+
+
+class LogMask:
+    """Overwrites secret values in the log with asterisks, so that offsets stay valid.
+
+    See `domain/masking.py`.
+    """
+
+    def __init__(self, folder: Path, values: List[str]) -> None:
+        lines = {line for value in values for line in [value, *value.splitlines()]}
+        found = [line.encode() for line in lines if len(line.encode()) >= _SHORTEST]
+        self._values = sorted(found, key=len, reverse=True)
+        self._log = folder / "log"
+        self._offset = 0
+
+    def hide_new(self) -> None:
+        """Hide the values in what was written since the last call."""
+        if not self._values:
+            return
+        pattern = re.compile(b"|".join(re.escape(value) for value in self._values))
+        margin = len(self._values[0]) - 1
+        with suppress(OSError), self._log.open("r+b", buffering=0) as log:
+            # A program that opens /dev/stdout anew may cut the log and begin again.
+            if os.fstat(log.fileno()).st_size < self._offset:
+                self._offset = 0
+            while True:
+                # Without the holes; an OSError behind the last byte.
+                self._offset = os.lseek(log.fileno(), self._offset, os.SEEK_DATA)
+                data = os.pread(log.fileno(), _MASK_BYTES + margin, self._offset)
+                for match in pattern.finditer(data):
+                    stars = b"*" * len(match.group())
+                    os.pwrite(log.fileno(), stars, self._offset + match.start())
+                if len(data) <= margin:
+                    return
+                self._offset += len(data) - margin
+
+    def hide_all(self) -> None:
+        """Hide the values wherever they are; the program has ended."""
+        self._offset = 0
+        self.hide_new()
 
 
 class RunningProgram:
@@ -206,7 +251,8 @@ class Checkpoints:
     """Copies complete checkpoints, so that the program cannot change them any more."""
 
     def __init__(self, order: Dict[str, Any], folder: Path) -> None:
-        self._pattern: Optional[str] = order["checkpoint"].get("path")
+        pattern: Optional[str] = order["checkpoint"].get("path")
+        self._pattern = pattern if pattern and _stays_inside(pattern) else None
         self._base = Path(order.get("workdir") or str(folder / "work"))
         self._folder = folder
         self._last: Dict[str, Tuple[float, int]] = {}
@@ -234,10 +280,26 @@ class Checkpoints:
         if not self._pattern:
             return found
         for path in glob.glob(str(self._base / self._pattern), recursive=True):
+            name = os.path.relpath(path, str(self._base))
             look = _look(Path(path))
-            if look and look[1] and not path.endswith(_UNFINISHED):
-                found[os.path.relpath(path, str(self._base))] = look
+            is_complete = look and look[1] and not path.endswith(_UNFINISHED)
+            if look and is_complete and not self._is_linked(name):
+                found[name] = look
         return found
+
+    def _is_linked(self, name: str) -> bool:
+        """True when it is or lies below a link, but for folders that the pattern names:
+        what is found twice is one checkpoint.
+        """
+        steps = Path(name).parts
+        named = Path(self._pattern or "").parts[:-1]
+        place = self._base
+        for index, step in enumerate(steps):
+            place /= step
+            is_named = steps[: index + 1] == named[: index + 1]
+            if place.is_symlink() and not is_named:
+                return True
+        return False
 
     def _take(self, name: str, look: Tuple[float, int]) -> None:
         source = self._base / name
@@ -245,7 +307,8 @@ class Checkpoints:
         _remove(copy)
         try:
             if source.is_dir():
-                shutil.copytree(str(source), str(copy))
+                shutil.copytree(str(source), str(copy), symlinks=True)
+                _shorten_links(copy, source)
             else:
                 shutil.copy2(str(source), str(copy))
             whole = _look(source) == look
@@ -277,6 +340,9 @@ def run(folder: Path) -> int:
     if not _is_first_start(folder):
         return 0
     order = json.loads((folder / "order.json").read_text())
+    secrets = _take_secrets(folder)
+    order["environment"].update(secrets)
+    mask = LogMask(folder, list(secrets.values()))
     log = os.open(str(folder / "log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     began = time.time()
     job = RunningProgram(order, log)
@@ -297,7 +363,8 @@ def run(folder: Path) -> int:
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     place = {"host": host, "gpus": [word for word in given.split(",") if word]}
     _write(folder / "started.json", dict(place, at=began))
-    follow(job, checkpoints, folder)
+    follow(job, checkpoints, folder, mask=mask)
+    mask.hide_all()
     _write_exit(folder, began, job.stop_reason, exit_code=job.code, **place)
     return 0
 
@@ -326,6 +393,7 @@ def follow(
     checkpoints: Optional[Checkpoints],
     folder: Path,
     passed_on: Optional[Set[int]] = None,
+    mask: Optional[LogMask] = None,
 ) -> None:
     """Wait until the job has ended, and kill all that is left of it. A share passes the
     signals `passed_on` on and stops only at TERM: the first runner decides the rest.
@@ -333,6 +401,8 @@ def follow(
     awaited = {signal.SIGCHLD, *_STOP_SIGNALS, *(passed_on or ())}
     while not job.has_ended():
         job.tick()
+        if mask:
+            mask.hide_new()
         if checkpoints:
             checkpoints.scan()
         received = signal.sigtimedwait(awaited, 0.05 if job.stop_reason else 0.2)
@@ -358,6 +428,17 @@ def follow(
         time.sleep(0.01)
     if checkpoints:
         checkpoints.scan(last=not job.stop_reason or job.code >= 0)
+
+
+def _take_secrets(folder: Path) -> Dict[str, str]:
+    """The variables with secret values; their file is gone afterwards."""
+    path = folder / "secrets.json"
+    try:
+        found: Dict[str, str] = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    path.unlink()
+    return found
 
 
 def _unpack(folder: Path) -> None:
@@ -386,7 +467,7 @@ def _stop_reason(folder: Path, job: RunningProgram) -> Tuple[str, bool]:
     try:
         given = json.loads((folder / "stop.json").read_text())
         return str(given["reason"]), bool(given["checkpoint"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         can_continue = job.checkpoint.get("signal") and not job.order.get("timeout_s")
         timed_out = job.is_near_limit(_EARLY_S) and not can_continue
         return "timed_out" if timed_out else "preempted", True
@@ -434,7 +515,7 @@ def _environment(order: Dict[str, Any]) -> Dict[str, str]:
     found = {
         name: value for name, value in os.environ.items() if not name.startswith(_OURS)
     }
-    found["PYTHONUNBUFFERED"] = "1"
+    found.update(PYTHONUNBUFFERED="1", COLUMNS="200")
     found.update(order.get("environment") or {})
     found.update(order.get("ids") or {})
     if not order.get("gpus"):
@@ -456,14 +537,37 @@ def _share_variables() -> Dict[str, str]:
 
 
 def _look(path: Path) -> Optional[Tuple[float, int]]:
-    """When it changed last (UTC seconds), and its size in bytes; None: it is gone."""
+    """When it changed last (UTC seconds), and its size in bytes; None: it is gone.
+    Links in a folder do not count.
+    """
     try:
-        inside = path.rglob("*") if path.is_dir() else [path]
-        status = [file.stat() for file in inside if file.is_file()]
+        inside = [path]
+        if path.is_dir():
+            walked = os.walk(str(path))
+            inside = [Path(top) / name for top, _, names in walked for name in names]
+        files = [file for file in inside if file.is_file() and not file.is_symlink()]
+        status = [file.stat() for file in files]
     except OSError:
         return None
     newest = max([item.st_mtime for item in status] or [0.0])
     return newest, sum(item.st_size for item in status)
+
+
+def _stays_inside(pattern: str) -> bool:
+    path = Path(pattern)
+    return not path.is_absolute() and ".." not in path.parts
+
+
+def _shorten_links(copy: Path, source: Path) -> None:
+    """Let links that lead into `source` by their whole path lead into its copy."""
+    for top, folders, names in os.walk(str(copy)):
+        for name in folders + names:
+            link = os.path.join(top, name)
+            target = os.readlink(link) if os.path.islink(link) else ""
+            if target.startswith(str(source) + os.sep):
+                inner = str(copy / os.path.relpath(target, str(source)))
+                os.unlink(link)
+                os.symlink(os.path.relpath(inner, top), link)
 
 
 def _write(path: Path, value: Any) -> None:

@@ -61,3 +61,20 @@ async def _wait(
             await asyncio.wait_for(exited.wait(), 0.05)
         if exited.is_set():
             return
+
+
+async def until_ended(process: Process) -> None:
+    """Wait until the leader has ended. An adopted process that had ended before has no
+    descriptor to wait for.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        descriptor = process.fileno()
+    except ProcessLookupError:
+        return
+    ended = asyncio.Event()
+    loop.add_reader(descriptor, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)

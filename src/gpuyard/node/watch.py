@@ -12,18 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from msgspec.structs import replace
 
 from gpuyard.config.settings import NodeSettings
 from gpuyard.domain import wire
+from gpuyard.domain.masking import Mask
 from gpuyard.node.checkpoints import CheckpointWatcher
 from gpuyard.node.journal import AttemptJournal, AttemptRecord
 from gpuyard.node.launcher import LogFile, Process, find_attempt
+from gpuyard.node.masked_log import MaskedLog
 from gpuyard.node.output import OutputFollower
 from gpuyard.node.sampling import UsageSampler
+from gpuyard.node.separation import JobAccounts
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import in_background
 
 _POINTS_PER_REPORT = 5_000
+# How often the size of a log is looked at.
+_LOOK_S = 0.05
 log = structlog.get_logger(__name__)
 
 
@@ -35,6 +41,7 @@ class AgentContext:
     `until_clear` waits until processes that have ended hold no more memory on the given
     ones. `pop_next` returns the prefetched attempt for the place of one that has ended,
     and `begin` starts it. `reaper`: see `LaunchRequest`. `workspaces` is their folder.
+    `accounts`: None where all jobs run as the agent does.
     """
 
     journal: AttemptJournal
@@ -49,6 +56,7 @@ class AgentContext:
     home: Path = Path()
     until_clear: Callable[[Collection[str]], Awaitable[None]] | None = None
     workspaces: Path = Path()
+    accounts: JobAccounts | None = None
 
 
 class AttemptWatch:
@@ -65,7 +73,9 @@ class AttemptWatch:
         self._context = context
         self._workdir = workdir
         self._id = record.start.attempt_id
-        self.log = LogFile(context.journal.log_path(self._id))
+        path = context.journal.log_path(self._id)
+        self._mask = Mask(record.start.secrets.values())
+        self.log = MaskedLog(path, self._mask) if self._mask else LogFile(path)
         self.output = OutputFollower(self._id, self.log)
         self._checkpoints: CheckpointWatcher | None = None
         self._over = asyncio.Event()
@@ -88,7 +98,7 @@ class AttemptWatch:
         Blocks on the disk.
         """
         self._over.clear()
-        if self._record.start.checkpoint_path:
+        if self._checkpoint_path:
             self._checkpoints = self._watcher(time.time())
             self._checkpoints.ignore_existing()
 
@@ -105,8 +115,22 @@ class AttemptWatch:
         start = self._record.start
         blobs = self._context.blobs
         return CheckpointWatcher(
-            start, self._workdir, began_at, blobs, lambda: self.output.step
+            start,
+            self._workdir,
+            began_at,
+            blobs,
+            self.output.step_at,
+            owner=self._record.uid,
         )
+
+    @property
+    def _checkpoint_path(self) -> str | None:
+        """The pattern. Beside accounts, a program of our own runs as root; no files are
+        read for it.
+        """
+        start = self._record.start
+        is_ours = self._context.accounts and start.command[0] == wire.ASK
+        return None if is_ours else start.checkpoint_path
 
     @property
     def newest_checkpoint_ns(self) -> int:
@@ -122,18 +146,40 @@ class AttemptWatch:
         except FileNotFoundError:
             return 0
 
+    def hide_secrets(self) -> None:
+        """Nobody writes to the log any more: hide the last secrets in it, and forget
+        them.
+        """
+        if isinstance(self.log, MaskedLog):
+            self.log.complete()
+        self._context.journal.forget_secrets(self._id)
+
     async def follow_output(self) -> None:
         """Report the output as it comes, and keep the log below its maximum size."""
         cap = int(self._context.settings.max_log_gb * (1 << 30))
         while await self._pause(self._context.settings.progress_s):
+            self.output.note_size(self.log_size(), time.time())
             self.report_output(await asyncio.to_thread(self.output.read_progress))
             try:
+                if isinstance(self.log, MaskedLog):
+                    await asyncio.to_thread(self.log.overwrite)
                 if self.log.size() - self.log.start() > cap * 1.25:
                     await asyncio.to_thread(self.log.cap, cap)
             except OSError as error:
                 log.warning(
-                    "the log could not be capped", attempt=self._id, error=str(error)
+                    "the log could not be capped or masked",
+                    attempt=self._id,
+                    error=str(error),
                 )
+
+    async def follow_growth(self) -> None:
+        """Note how the log grows, so that it is known which step was printed before a
+        checkpoint was written.
+        """
+        if not self._checkpoint_path:
+            return
+        while await self._pause(_LOOK_S):
+            self.output.note_size(self.log_size(), time.time())
 
     def report_output(self, seen: wire.ProgressSeen | None) -> None:
         """Send what the output showed, in parts that fit into a frame."""
@@ -157,7 +203,7 @@ class AttemptWatch:
 
     async def follow_checkpoints(self) -> None:
         """Report checkpoints as they are completed."""
-        if not self._record.start.checkpoint_path:
+        if not self._checkpoint_path:
             return
         while await self._pause(self._context.settings.checkpoint_scan_s):
             await self.report_checkpoints()
@@ -166,10 +212,12 @@ class AttemptWatch:
         """Report checkpoints completed since the last call; `last`: the attempt has
         ended by itself.
         """
-        if self._checkpoints is None or not self._record.start.checkpoint_path:
+        if self._checkpoints is None or not self._checkpoint_path:
             return
-        pids = partial(find_attempt, self._id)
+        pids = partial(find_attempt, self._id, self._record.uid)
         for item in await in_background(self._checkpoints.scan, pids, last=last):
-            self._record.checkpoints.append(item)
-            self._context.journal.note_checkpoint(item)
-            self._context.send(item)
+            # A secret may stand in the name of a file.
+            shown = replace(item, path=self._mask.hide_text(item.path))
+            self._record.checkpoints.append(shown)
+            self._context.journal.note_checkpoint(shown)
+            self._context.send(shown)

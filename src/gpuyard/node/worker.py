@@ -21,7 +21,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from gpuyard.config.paths import Home
 from gpuyard.node.calling import CallRefusedError, call
@@ -146,16 +146,19 @@ class Runner:
             for line in self._lines():
                 self._messages += 1
                 try:
-                    message = json.loads(line)
-                except ValueError:
+                    found = json.loads(line)
+                except (ValueError, RecursionError):
                     break  # it was killed while it wrote
+                if not isinstance(found, dict):
+                    break  # the script itself has written there
+                message = cast("dict[str, Any]", found)
                 if "fault" in message:
-                    raise ScriptError(message["fault"])
+                    raise ScriptError(str(message["fault"]))
                 if "progress" not in message:
                     return message.get("output")
                 progress = message["progress"]
                 due = time.monotonic() - printed_at > _PROGRESS_EVERY_S
-                if due and math.isfinite(progress):
+                if due and isinstance(progress, float) and math.isfinite(progress):
                     printed_at = time.monotonic()
                     _print_progress(progress)
         return self._crashed()

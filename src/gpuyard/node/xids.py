@@ -9,6 +9,8 @@ from typing import Any
 
 import structlog
 
+from gpuyard.config.private_environment import public_environment
+
 _RESTART_S = 5.0
 log = structlog.get_logger(__name__)
 
@@ -55,6 +57,7 @@ class XidListener:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
+                env=public_environment(),
                 start_new_session=True,
             )
             assert process.stdout

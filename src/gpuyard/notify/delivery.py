@@ -4,13 +4,16 @@ Imported late, because only this module needs the HTTP client.
 """
 
 import asyncio
+import ssl
 import time
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 
+import httpcore
 import httpx
 
 from gpuyard.notify.delivery_result import DeliveryOutcome, DeliveryResult
+from gpuyard.notify.name_lookups import NameLookups
 from gpuyard.notify.payload import Payload, headers
 from gpuyard.notify.webhook import Webhook
 
@@ -21,6 +24,31 @@ MAX_RETRY_AFTER_S = 3600.0
 # does not matter.
 _READ_BYTES = 64 * 1024
 _READ_S = 1.0
+# The client looks at each of them for each delivery.
+_IDLE_CONNECTIONS = 32
+_IDLE_S = 5.0
+
+
+class _Client(httpx.AsyncClient):
+    """Looks up names with `lookups`, except that of a proxy."""
+
+    def __init__(self, timeout_s: float, lookups: NameLookups) -> None:
+        context = httpx.create_ssl_context()
+        # With a transport among the arguments, it would not look for proxies.
+        super().__init__(verify=context, timeout=timeout_s, follow_redirects=False)
+        self._transport = _Transport(context, lookups)
+
+
+class _Transport(httpx.AsyncHTTPTransport):
+    def __init__(self, context: ssl.SSLContext, lookups: NameLookups) -> None:
+        super().__init__(verify=context)
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=context,
+            max_connections=None,
+            max_keepalive_connections=_IDLE_CONNECTIONS,
+            keepalive_expiry=_IDLE_S,
+            network_backend=lookups,
+        )
 
 
 class Delivery:
@@ -32,11 +60,8 @@ class Delivery:
     def __init__(
         self, timeout_s: float = TIMEOUT_S, clock: Callable[[], float] = time.time
     ) -> None:
-        self._client = httpx.AsyncClient(
-            timeout=timeout_s,
-            follow_redirects=False,
-            limits=httpx.Limits(max_connections=None),
-        )
+        self._lookups = NameLookups()
+        self._client = _Client(timeout_s, self._lookups)
         self._timeout_s = timeout_s
         self._clock = clock
 
@@ -66,6 +91,7 @@ class Delivery:
     async def close(self) -> None:
         """Close its connections."""
         await self._client.aclose()
+        self._lookups.close()
 
 
 async def _discard(answer: httpx.Response) -> None:

@@ -15,7 +15,8 @@ class DeliveryOutcome(StrEnum):
     RETRIED = "retried"
     """The receiver did not accept it; it is sent again."""
     DROPPED = "dropped"
-    """The receiver refused it for good."""
+    """The receiver refused it for good, or did not take it for hours: it was put
+    aside."""
     PRUNED = "pruned"
     """The event left the journal before the receiver could be reached."""
 

@@ -2,11 +2,16 @@
 
 Each webhook has a position in the journal, which advances when its receiver has
 accepted the event. Nothing is queued in memory: a webhook holds at most one page of the
-journal, and a dead receiver delays no other. Positions are saved in the ledger a few
-milliseconds later. After a crash an event may come twice; its id shows that.
+journal, which it shares with others at the same place, and a dead receiver delays no
+other. Positions are saved in the ledger a moment later. After a crash an event may come
+twice; its id shows that.
+
+An event that a receiver refuses, or has not taken for hours, becomes a dead letter: it
+is put aside, counted and shown, and the events behind it go on in order.
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,17 +20,27 @@ from typing import Any
 import structlog
 
 from gpuyard.domain.errors import LedgerError
-from gpuyard.domain.events import Event
+from gpuyard.domain.events import Event, EventKind
 from gpuyard.ledger.queries import Queries
 from gpuyard.ledger.writer import Writer
+from gpuyard.notify.dead_letters import DeadLetter, DeadLetters
 from gpuyard.notify.delivery_result import Deliverer, DeliveryOutcome, DeliveryResult
-from gpuyard.notify.payload import Payload, make_payload
+from gpuyard.notify.journal_pages import JournalPage, JournalPages
 from gpuyard.notify.webhook import Webhook
 
 NOTE = "webhooks"
+DEAD_LETTERS_NOTE = "webhook_dead_letters"
 FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 300.0
-PAGE = 32
+GIVE_UP_S = 6 * 3600.0
+# However much time has passed: the server may have been suspended.
+_GIVE_UP_TRIES = 5
+# Deliveries at once: the HTTP client looks at all of its connections for each, so that
+# a thousand at once stall the server.
+CONCURRENT = 64
+# Of receivers that failed last, which may take the whole time-out each time.
+CONCURRENT_RETRIES = 16
+_SAVE_AFTER_S = 0.05
 # The journal always keeps its last thousand events, so a position that is saved this
 # often is never pruned away.
 _SAVE_EVERY = 500
@@ -38,34 +53,27 @@ Row = Mapping[str, Any]
 class _WebhookState:
     """One webhook and the last event that it does not need any more.
 
-    `idle`: it has received everything. `drops`: refusals in a row.
+    `idle`: it has received everything. `failing`: why its last delivery failed.
     """
 
     hook: Webhook
     seq: int = 0
     idle: bool = False
-    drops: int = 0
+    failing: str = ""
+    dead_letters: DeadLetters = field(default_factory=DeadLetters)
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
-
-@dataclass(frozen=True, slots=True)
-class _Page:
-    """The next events for a webhook.
-
-    `pruned`: how many were lost before. `upto`: the webhook's position after this page.
-    """
-
-    pruned: int
-    events: Sequence[Row]
-    jobs: Mapping[str, Row]
-    upto: int
-    last: bool
+    @property
+    def up_to_date(self) -> bool:
+        """Whether no event up to the end of the journal concerns it."""
+        return self.idle and not self.news.is_set()
 
 
 class Notifier:
     """Sends events to webhooks.
 
     `outcomes` counts the results. Only one server at a time may have it started.
+    `give_up_s`: after this time without success an event becomes a dead letter.
     """
 
     def __init__(
@@ -77,16 +85,25 @@ class Notifier:
         *,
         first_wait_s: float = FIRST_WAIT_S,
         longest_wait_s: float = LONGEST_WAIT_S,
+        give_up_s: float = GIVE_UP_S,
     ) -> None:
         self.outcomes = Counter[DeliveryOutcome]()
         self._states = [_WebhookState(hook) for hook in hooks]
+        self._by_kinds: dict[frozenset[EventKind], list[_WebhookState]] = {}
+        for state in self._states:
+            self._by_kinds.setdefault(state.hook.kinds, []).append(state)
         self._queries = queries
+        self._pages = JournalPages(queries)
         self._writer = writer
         self._deliverer = deliverer
         self._first_wait_s = first_wait_s
         self._longest_wait_s = longest_wait_s
+        self._give_up_s = give_up_s
+        self._slots = asyncio.Semaphore(CONCURRENT)
+        self._retry_slots = asyncio.Semaphore(CONCURRENT_RETRIES)
         self._last_seq = 0
         self._saved_seq = 0
+        self._saving: asyncio.TimerHandle | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -96,8 +113,10 @@ class Notifier:
         """
         last = await asyncio.to_thread(self._queries.last_seq)
         positions = await asyncio.to_thread(self._queries.note, NOTE)
+        dead_letters = await asyncio.to_thread(self._queries.note, DEAD_LETTERS_NOTE)
         for state in self._states:
             state.seq = min(positions.get(state.hook.id, last), last)
+            state.dead_letters = DeadLetters.of(dead_letters.get(state.hook.id, {}))
         self._last_seq = last
         self._save_positions()
         self._tasks = [
@@ -110,31 +129,62 @@ class Notifier:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._saving:
+            self._saving.cancel()
         if self._tasks:
             self._save_positions()
         await self._deliverer.close()
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Each webhook for people: without its address, which may be a secret."""
+        return [
+            {
+                "webhook": state.hook.label,
+                "events": sorted(state.hook.kinds),
+                "position": self._position(state),
+                "behind": self._last_seq - self._position(state),
+                "failing": state.failing or None,
+                "dead_letters": state.dead_letters.to_json(),
+            }
+            for state in self._states
+        ]
 
     def on_commit(self, first_seq: int, events: Sequence[Event]) -> None:
         """Note committed events (a `writer.Committed`).
 
         Of a large commit it is called for the last events only.
         """
-        whole = first_seq == self._last_seq + 1
-        self._last_seq = first_seq + len(events) - 1
+        before = self._last_seq
+        whole = first_seq == before + 1
         kinds = {event.kind for event in events}
-        for state in self._states:
-            if not whole or not state.hook.kinds.isdisjoint(kinds):
+        self._pages.note_commit()
+        for wanted, states in self._by_kinds.items():
+            if whole and wanted.isdisjoint(kinds):
+                continue
+            for state in states:
+                if state.up_to_date:
+                    state.seq = before
                 state.news.set()
-            elif state.idle and not state.news.is_set():
-                state.seq = self._last_seq
+        self._last_seq = first_seq + len(events) - 1
         if self._last_seq - self._saved_seq >= _SAVE_EVERY:
-            self._save_positions()
+            self._save_soon()
+
+    # --- positions ---
+
+    def _position(self, state: _WebhookState) -> int:
+        return self._last_seq if state.up_to_date else state.seq
+
+    def _save_soon(self) -> None:
+        """Save all positions in a moment: once for many deliveries."""
+        if self._saving is None:
+            loop = asyncio.get_running_loop()
+            self._saving = loop.call_later(_SAVE_AFTER_S, self._save_positions)
 
     def _save_positions(self) -> None:
+        self._saving = None
         self._saved_seq = self._last_seq
-        self._writer.set_note(
-            NOTE, {state.hook.id: state.seq for state in self._states}
-        )
+        positions = {state.hook.id: self._position(state) for state in self._states}
+        self._writer.set_note(NOTE, positions)
 
     # --- one webhook ---
 
@@ -165,7 +215,7 @@ class Notifier:
         last = False
         while not last:
             state.news.clear()
-            page = await asyncio.to_thread(self._read, state)
+            page = await self._pages.after(state.hook.kinds, state.seq)
             if page.pruned:
                 self.outcomes[DeliveryOutcome.PRUNED] += page.pruned
                 log.warning(
@@ -175,67 +225,82 @@ class Notifier:
                     events=page.pruned,
                 )
             for event in page.events:
-                job = page.jobs.get(event["job_id"] or "")
-                if state.hook.wants(job):
-                    await self._deliver(
-                        state, make_payload(event, job, state.hook.format)
-                    )
+                if state.hook.wants(page.job_of(event)):
+                    await self._deliver(state, page, event)
                     state.seq = event["seq"]
-                    self._save_positions()
+                    self._save_soon()
             state.seq = max(state.seq, page.upto)
             last = page.last
 
-    def _read(self, state: _WebhookState) -> _Page:
-        """Read the webhook's next page of the journal; runs in a thread."""
-        queries = self._queries
-        seq = state.seq
-        first = queries.first_seq()
-        newest = queries.last_seq()
-        events = queries.events_of(state.hook.kinds, seq, PAGE)
-        jobs = queries.jobs_by_id(
-            {event["job_id"] for event in events if event["job_id"]}
-        )
-        last = len(events) < PAGE
-        pruned = max(first - seq - 1, 0)
-        upto = max(newest, seq) if last else events[-1]["seq"]
-        return _Page(pruned, events, jobs, upto, last)
-
-    async def _deliver(self, state: _WebhookState, payload: Payload) -> None:
-        """Send until the receiver accepts it or refuses it for good."""
+    async def _deliver(
+        self, state: _WebhookState, page: JournalPage, event: Row
+    ) -> None:
+        """Send until the receiver accepts it, or put it aside."""
+        hook = state.hook
         wait_s = self._first_wait_s
-        label = state.hook.label
-        failed = 0
+        tries = 0
+        began = time.monotonic()
         while True:
-            answer = await self._deliverer.deliver(state.hook, payload)
+            slots = self._retry_slots if state.failing else self._slots
+            async with slots:
+                payload = page.payload(event, hook.format)
+                answer = await self._deliverer.deliver(hook, payload)
+            tries += 1
+            if answer.outcome is DeliveryOutcome.RETRIED and self._gives_up(
+                tries, began
+            ):
+                answer = DeliveryResult(DeliveryOutcome.DROPPED, answer.why)
             self.outcomes[answer.outcome] += 1
             if answer.outcome is not DeliveryOutcome.RETRIED:
                 break
-            failed += 1
-            if failed == 1:
+            if not state.failing:
                 log.warning(
                     "a webhook does not answer, will try again",
-                    webhook=label,
+                    webhook=hook.label,
                     why=answer.why,
                 )
+            state.failing = answer.why
             await asyncio.sleep(max(wait_s, answer.wait_s))
             wait_s = min(2 * wait_s, self._longest_wait_s)
-        if failed:
-            log.info("a webhook answers again", webhook=label, tries=failed + 1)
-        self._log_refusal(state, payload, answer)
+        if answer.outcome is DeliveryOutcome.DROPPED:
+            self._put_aside(state, payload.id, event, tries, answer.why)
+            return
+        if state.failing:
+            log.info("a webhook answers again", webhook=hook.label, tries=tries)
+        state.failing = ""
 
-    @staticmethod
-    def _log_refusal(
-        state: _WebhookState, payload: Payload, answer: DeliveryResult
+    def _gives_up(self, tries: int, began: float) -> bool:
+        waited_s = time.monotonic() - began
+        return tries >= _GIVE_UP_TRIES and waited_s >= self._give_up_s
+
+    def _put_aside(
+        self, state: _WebhookState, event_id: str, event: Row, tries: int, why: str
     ) -> None:
-        """Log the 1st, 2nd, 4th, 8th … refusal in a row."""
-        state.drops = (
-            state.drops + 1 if answer.outcome is DeliveryOutcome.DROPPED else 0
+        letter = DeadLetter(
+            event_id,
+            event["seq"],
+            event["kind"],
+            event["job_id"],
+            time.time(),
+            tries,
+            why,
         )
-        if state.drops and state.drops & (state.drops - 1) == 0:
+        state.failing = why
+        state.dead_letters.add(letter)
+        notes = {
+            other.hook.id: other.dead_letters.to_json()
+            for other in self._states
+            if other.dead_letters.count
+        }
+        self._writer.set_note(DEAD_LETTERS_NOTE, notes)
+        # The 1st, 2nd, 4th, 8th … one.
+        count = state.dead_letters.count
+        if count & (count - 1) == 0:
             log.warning(
-                "a webhook refused an event, which is dropped",
+                "a webhook did not take an event, which is put aside",
                 webhook=state.hook.label,
-                why=answer.why,
-                event_id=payload.id,
-                in_a_row=state.drops,
+                why=why,
+                event_id=event_id,
+                tries=tries,
+                put_aside=count,
             )

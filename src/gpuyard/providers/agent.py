@@ -27,6 +27,7 @@ from gpuyard.domain.errors import (
 )
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobResult, JobStatus
 from gpuyard.domain.reasons import Reason
+from gpuyard.domain.separation import Separation
 from gpuyard.providers.base import NodeProvider, Sink, cost_of, log_text
 from gpuyard.providers.link import LOG_PART, Link
 from gpuyard.providers.placing import place
@@ -153,7 +154,8 @@ class AgentProvider(NodeProvider):
                 link.send(wire.Acknowledge(batch[-1].seq))
         except GpuyardError as error:
             # Nothing was acknowledged: the agent connects again and repeats it.
-            log.warning("reports not taken", node=node_id, error=str(error))
+            if not link.closed:
+                log.warning("reports not taken", node=node_id, error=str(error))
             link.close()
         except Exception:
             log.exception("reports not taken", node=node_id)
@@ -343,6 +345,15 @@ class AgentProvider(NodeProvider):
         if link and attempt_ids:
             link.send(wire.Forget(list(attempt_ids)))
 
+    async def discard(self, node_id: str, attempt_ids: Sequence[str]) -> None:
+        """Send Forget with the output, if the agent is connected.
+
+        Otherwise the agent deletes it by its age.
+        """
+        link = self._links.get(node_id)
+        if link and attempt_ids:
+            link.send(wire.Forget(list(attempt_ids), output=True))
+
     async def stop_attempt(
         self, node_id: str, attempt_id: str, reason: str, *, checkpoint: bool
     ) -> None:
@@ -364,6 +375,15 @@ class AgentProvider(NodeProvider):
             for gpu in self._hellos[node_id].gpus:
                 newest[gpu.uuid] = gpu
         return newest
+
+    def separations(self) -> Mapping[str, str]:
+        """See NodeProvider."""
+        hellos = {node_id: self._hellos[node_id] for node_id in self._links}
+        # An agent of an older version says nothing, and keeps nothing apart.
+        return {
+            node_id: hello.separation or Separation.AGREEMENT.value
+            for node_id, hello in hellos.items()
+        }
 
     def reconnect(self) -> None:
         """Drop the links."""
@@ -407,6 +427,8 @@ def _start_message(
         ahead=order.prefetched,
         shares_gpus=order.shares_gpus,
         workspace=order.workspace or None,
+        secrets=dict(order.secrets),
+        project=order.project,
     )
 
 

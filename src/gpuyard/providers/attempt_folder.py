@@ -1,15 +1,17 @@
-"""The folder of an attempt that `node/runner.py` runs: its files, and their formats."""
+"""The folder of an attempt that `node/runner.py` runs, and what it has to do."""
 
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import gpuyard
 from gpuyard.domain.attempt_order import AttemptOrder
-from gpuyard.domain.jobconfig import JobResult, JobStatus
+from gpuyard.providers.runner_files import read_exit, read_json
+
+__all__ = ["AttemptFolder", "StagedInput", "read_exit", "read_json", "runner_order"]
 
 _RUNNER = Path(gpuyard.__file__).parent / "node" / "runner.py"
 
@@ -43,6 +45,13 @@ class AttemptFolder:
     def order(self) -> Path:
         """What the runner has to do."""
         return self.path / "order.json"
+
+    @property
+    def secrets(self) -> Path:
+        """Variables with secret values; the runner removes it as soon as it has read
+        it.
+        """
+        return self.path / "secrets.json"
 
     @property
     def job(self) -> Path:
@@ -106,20 +115,26 @@ class AttemptFolder:
         return self.spool / f"runner-{version}.py"
 
     def files(self, order: Mapping[str, Any], stdin: bytes | None) -> dict[Path, bytes]:
-        """The files that must exist before the attempt is submitted."""
+        """The files that must exist before the attempt is submitted, private to their
+        owner. Secrets have a file of their own, which the runner removes.
+        """
+        secrets: Mapping[str, str] = order.get("secrets") or {}
+        public = {name: value for name, value in order.items() if name != "secrets"}
         files = {
             self.runner: _RUNNER.read_bytes(),
-            self.order: json.dumps(order).encode(),
+            self.order: json.dumps(public).encode(),
         }
         if stdin is not None:
             files[self.path / "stdin"] = stdin
+        if secrets:
+            files[self.secrets] = json.dumps(dict(secrets)).encode()
         return files
 
 
 def runner_order(
     order: AttemptOrder, staged: StagedInput, launcher: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """The contents of `order.json`: what `runner.py` has to do.
+    """What `runner.py` has to do: the contents of `order.json`, and `secrets`.
 
     `launcher` is the command that starts the program on each node of a job on several
     nodes.
@@ -145,6 +160,7 @@ def runner_order(
         "share": command,
         "workdir": staged.workdir,
         "environment": dict(order.environment),
+        "secrets": dict(order.secrets),
         "gpus": order.gpu_spec.gpu_count > 0,
         "stdin": order.stdin is not None,
         "timeout_s": order.timeout_s,
@@ -152,38 +168,3 @@ def runner_order(
         "checkpoint": checkpoint,
         "ids": ids,
     }
-
-
-def read_json(data: bytes | None) -> dict[str, Any]:
-    """A file that the runner wrote; empty when it is missing or incomplete."""
-    try:
-        found = json.loads(data or b"{}")
-    except ValueError:
-        return {}
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-
-
-def read_exit(job_id: str, end: Mapping[str, Any]) -> JobResult:
-    """How the job ended, from the contents of `exit.json`."""
-    code = end.get("exit_code")
-    reason = str(end.get("reason") or "")
-    if reason == "cancelled":
-        status = JobStatus.CANCELLED
-    elif code == 0 and not reason:
-        status = JobStatus.COMPLETED
-    else:
-        status = JobStatus.FAILED
-    usual_message = "timed out" if reason == "timed_out" else reason
-    message = end.get("message") or usual_message or None
-    return JobResult(
-        job_id,
-        status,
-        started_at=end.get("started_at"),
-        completed_at=end.get("ended_at"),
-        exit_code=code,
-        error_message=message,
-        reason=reason,
-        node=str(end.get("host") or ""),
-        gpus=tuple(end.get("gpus") or ()),
-        usage=end.get("usage") or {},
-    )

@@ -42,7 +42,9 @@ class SavedFile:
     """A checkpoint where the job wrote it.
 
     `path` is relative to the job's folder, `at` is in UTC seconds, `where` is the file
-    or folder that holds it.
+    or folder that holds it. It lies below `beneath`, a folder that the job cannot
+    replace by a link; without that, below its own folder. No link on the way from there
+    is followed.
     """
 
     path: str
@@ -50,6 +52,7 @@ class SavedFile:
     at: float
     where: Path
     directory: bool = False
+    beneath: Path | None = None
 
 
 class Sink(Protocol):
@@ -306,6 +309,11 @@ class NodeProvider(GpuProviderInterface):
     async def forget(self, node_id: str, attempt_ids: Sequence[str]) -> None:
         """Let the agent drop its records of attempts that the ledger has settled."""
 
+    async def discard(self, node_id: str, attempt_ids: Sequence[str]) -> None:
+        """Let the agent delete what is left of attempts that the ledger has forgotten:
+        their output, and the folders that were their own.
+        """
+
     @abstractmethod
     async def stop_attempt(
         self, node_id: str, attempt_id: str, reason: str, *, checkpoint: bool
@@ -322,6 +330,10 @@ class NodeProvider(GpuProviderInterface):
     @abstractmethod
     def figures(self) -> Mapping[str, wire.GpuStatus]:
         """The newest reading of each GPU (free memory, temperature …), by UUID."""
+
+    def separations(self) -> Mapping[str, str]:
+        """How jobs are kept apart (`domain/separation.py`) on each connected node."""
+        return {}
 
     @abstractmethod
     def reconnect(self) -> None:

@@ -56,6 +56,7 @@ class CheckpointFinder:
                 look.changed_ns / 1e9,
                 folder / name,
                 look.folder,
+                beneath=folder,
             )
             job.found.append(saved)
         return list(job.found)

@@ -10,7 +10,9 @@ from gpuyard.domain.errors import ProviderError
 
 Answer = TypeVar("Answer", wire.LogPart, wire.Found)
 # The most bytes of a log in one answer. A shorter part ends at the log's current end.
-LOG_PART = 1 << 20
+# Each reader that does not read holds about two of these in memory, and other messages
+# of the agent wait while one is sent.
+LOG_PART = 1 << 16
 _ANSWER_S = 30.0
 
 

@@ -17,12 +17,16 @@ import structlog
 
 import gpuyard
 from gpuyard.config.locks import is_locked
+from gpuyard.config.open_files import restore_files
 from gpuyard.config.paths import Home
+from gpuyard.config.private_environment import handing_over
+from gpuyard.config.rotation import open_log
 from gpuyard.config.sockets import listening_socket
 from gpuyard.domain import wire
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.providers.agent import AgentProvider
 from gpuyard.providers.base import Sink
+from gpuyard.providers.keeper_watchdog import KeeperWatchdog
 
 _KEEPER_CHECK_S = 2.0
 log = structlog.get_logger(__name__)
@@ -80,11 +84,15 @@ def keeper_alive(home: Home) -> bool:
 
 
 async def keep_keeper(home: Home) -> None:
-    """Start a keeper whenever none runs."""
+    """Start a keeper whenever none runs; kill one that does not work."""
+    watchdog = KeeperWatchdog(home.node)
     while True:
         try:
             if not keeper_alive(home):
                 start_keeper(home)
+            elif fault := await asyncio.to_thread(watchdog.check):
+                log.warning("the keeper was killed, another follows", why=fault)
+                continue
         except OSError as error:
             log.error("the keeper cannot be started, will try again", error=str(error))
         await asyncio.sleep(_KEEPER_CHECK_S)
@@ -103,20 +111,24 @@ def start_keeper(home: Home) -> None:
         "--",
         *agent,
     ]
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("GPUYARD_JOB")
-    }
-    with (home.logs / "node.log").open("ab") as output:
-        subprocess.Popen(
+    with (
+        handing_over() as (environment, files),
+        open_log(home.logs / "node.log") as output,
+    ):
+        keeper = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
-            env=environment,
+            env={
+                name: value
+                for name, value in environment.items()
+                if not name.startswith("GPUYARD_JOB")
+            },
+            pass_fds=files,
         )
+    restore_files(keeper.pid)
     log.info("keeper started")
 
 

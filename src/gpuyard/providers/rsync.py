@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuyard.config.private_environment import public_environment
 from gpuyard.domain.errors import ProviderError
 from gpuyard.storage.place import in_background
 from gpuyard.storage.workspaces import files_of
@@ -28,6 +29,10 @@ _TIMEOUT_S = 60
 # which it was copied.
 _OPTIONS = ("-rlpt", "-s", "--modify-window=-1", f"--timeout={_TIMEOUT_S}")
 _MAX_COPIES = 4
+INSIDE_ONLY = ("--safe-links", "--chmod=u-s,g-s")
+"""For what a job wrote: no link that leads out of the copied folder comes along, and no
+program that runs as its owner.
+"""
 
 FileStamp = tuple[int, int]
 """The size and modification time (ns) of a file."""
@@ -74,7 +79,11 @@ async def _run(command: Sequence[str], stdin: bytes, provider: str) -> tuple[int
     nothing = asyncio.subprocess.DEVNULL
     try:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=pipe, stdout=nothing, stderr=pipe
+            *command,
+            stdin=pipe,
+            stdout=nothing,
+            stderr=pipe,
+            env=public_environment(),
         )
     except FileNotFoundError:
         message = "rsync is not on this host, and files have to travel. Install it."
@@ -139,11 +148,18 @@ class WorkspaceSync:
             if changed_here:
                 only_these = ("--from0", "--files-from=-", "--ignore-missing-args")
                 await self._rsync.copy(
-                    source, target, "--update", *only_these, stdin=_list(changed_here)
+                    source,
+                    target,
+                    "--update",
+                    *INSIDE_ONLY,
+                    *only_these,
+                    stdin=_list(changed_here),
                 )
             patterns = _list(_pattern(name) for name in changed_here)
             all_others = ("--from0", "--exclude-from=-")
-            await self._rsync.copy(source, target, *all_others, stdin=patterns)
+            await self._rsync.copy(
+                source, target, *INSIDE_ONLY, *all_others, stdin=patterns
+            )
 
     async def forget(self, attempt_id: str) -> None:
         """Remove the attempt's note."""

@@ -348,6 +348,7 @@ def submitted(
         "results": f"{spec.results.rstrip('/')}/{batch_id}",
         "args": spec.args,
         "environment": spec.environment,
+        "secrets": spec.secrets,
         "priority": spec.priority,
         "total": len(spec.items),
         "reload": None,

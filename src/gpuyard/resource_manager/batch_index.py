@@ -5,19 +5,26 @@ from pathlib import Path
 from typing import Any
 
 from gpuyard.domain.batches import ItemState
+from gpuyard.storage.untrusted import entries as folder_entries
+from gpuyard.storage.untrusted import folder_beneath, write_beneath
 
 
 def write_index(row: dict[str, Any], items: list[dict[str, Any]]) -> None:
     """Write `index.json` into the folder of the results."""
+    # Scripts may write in the last folder of this path, and could replace it.
     folder = Path(row["results"])
-    folder.mkdir(parents=True, exist_ok=True)
+    with folder_beneath(folder.parent, [folder.name], make=0o777) as opened:
+        names = [entry.name for entry in folder_entries(opened) if entry.is_file]
     # The name of a result begins with the number of its item.
-    results = {path.name.split("-")[0]: path.name for path in folder.glob("*-*.json")}
+    results = {
+        name.split("-")[0]: name
+        for name in names
+        if "-" in name and name.endswith(".json")
+    }
     entries = [_entry(item, results) for item in items]
     index = {"batch_id": row["id"], "script": row["script"], "items": entries}
-    draft = folder / "index.json.new"
-    draft.write_text(json.dumps(index, indent=1) + "\n")
-    draft.rename(folder / "index.json")
+    content = json.dumps(index, indent=1).encode() + b"\n"
+    write_beneath(folder.parent, f"{folder.name}/index.json", content, 0o666)
 
 
 def _entry(item: dict[str, Any], results: dict[str, str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from gpuyard.controller.core import Core
 from gpuyard.controller.requests import Requests
+from gpuyard.controller.secrets import Secrets
 from gpuyard.domain.batches import BatchMode, BatchSpec, BatchState, ItemState, record
 from gpuyard.domain.errors import NotFoundError, RefusedError
 from gpuyard.domain.events import Event
@@ -51,8 +52,14 @@ class BatchRequests:
     """Carries out requests about batches."""
 
     def __init__(
-        self, core: Core, requests: Requests, residents: Residents, batches: Batches
+        self,
+        core: Core,
+        requests: Requests,
+        residents: Residents,
+        batches: Batches,
+        secrets: Secrets,
     ) -> None:
+        self._secrets = secrets
         self._core = core
         self._requests = requests
         self._residents = residents
@@ -68,6 +75,9 @@ class BatchRequests:
         that was another batch.
         """
         script = self._core.scripts.named(spec.script)
+        await self._secrets.check(
+            {**self._core.scripts[script].secrets, **spec.secrets}
+        )
         digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()
         # Under the lock, no two batches get the same name or key.
         async with self._submit_lock:

@@ -40,6 +40,7 @@ class BatchWorkers:
             priority=row["priority"],
             args={**script.args, **row["args"]},
             environment=row["environment"],
+            secrets={**script.secrets, **(row["secrets"] or {})},
             resources=Resources(gpus=request),
             provider_options={"script": order},
             labels={"batch": batch.id},

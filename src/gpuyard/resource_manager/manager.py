@@ -28,7 +28,7 @@ class ResourceManager:
         self._batches = Batches(self._core, requests, self.residents)
         self.gpu_work = GpuWork(self._core, self.residents, self._batches)
         self.batches = BatchRequests(
-            self._core, requests, self.residents, self._batches
+            self._core, requests, self.residents, self._batches, controller.secrets
         )
         controller.extensions.append(self)
 

@@ -176,6 +176,7 @@ def server_job(
         kind=JobKind.MODEL,
         command=start.command,
         environment=start.environment,
+        secrets=spec.secrets,
         model=model,
         resources=Resources(gpus=request),
         priority=5,

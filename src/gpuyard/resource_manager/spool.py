@@ -17,6 +17,7 @@ copied, so each is in only one folder.
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -44,6 +45,7 @@ _QUEUES = {"llm_queue": TaskClass.LLM, "script_queue": TaskClass.SCRIPT}
 _PRIORITIES = (5, 4, 3, 2, 1)
 _MAX_OUTPUT_BYTES = 10_000_000
 _MAX_TASK_BYTES = 16_000_000
+_LONGEST_NAME = 200
 log = structlog.get_logger(__name__)
 
 
@@ -69,6 +71,8 @@ class Spool:
                 await self._write_results()
             except (OSError, LedgerError) as error:
                 log.warning("the spool cannot be worked on just now", error=str(error))
+            except Exception:
+                log.exception("gpuyard failed on the spool")
             await asyncio.sleep(_EVERY_S)
 
     @contextmanager
@@ -162,7 +166,7 @@ class Spool:
 
     def _refuse(self, path: Path, reason: str) -> None:
         """Move the file to `failed/`, and write the reason next to it."""
-        target = self._root / "failed" / path.name
+        target = self._root / "failed" / _shortened(path.name)
         words = reason.encode(errors="backslashreplace") + b"\n"
         write_whole(target.with_suffix(".reason.txt"), words)
         # A file replaces the last one of its name, but a folder could not.
@@ -198,9 +202,11 @@ class Spool:
     def _task_id(self, path: Path) -> str:
         try:
             task = read_json_beneath(path.parent, path.name, _MAX_TASK_BYTES)
-            return str(task["task_id"])
+            task_id = str(task["task_id"])
+            task_id.encode()
         except (OSError, ValueError, KeyError, TypeError):
             return ""  # the file was changed; no job has this id, so it is refused
+        return "" if "\0" in task_id else task_id
 
     async def _write_result(self, path: Path, row: dict[str, Any]) -> None:
         status = STATUS[JobState(row["state"])]
@@ -235,3 +241,13 @@ class Spool:
         except GpuyardError as error:
             log.info("a task has no output", job=job_id, cause=str(error))
         return output.decode(errors="replace")
+
+
+def _shortened(name: str) -> str:
+    """The name of a file; of a very long one its beginning, so that `.reason.txt` has
+    room.
+    """
+    encoded = os.fsencode(name)
+    if len(encoded) <= _LONGEST_NAME:
+        return name
+    return f"{os.fsdecode(encoded[:_LONGEST_NAME])}-{time.time_ns()}.json"

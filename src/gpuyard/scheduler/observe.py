@@ -70,7 +70,8 @@ def observe(view: View, event: Event) -> None:
     view.revision += 1
     for change in event.changes:
         fold = _FOLDS.get(change.table)
-        if fold is not None:
+        # Only what ended long ago is ever removed, and the view holds nothing of it.
+        if fold is not None and change.values is not None:
             fold(view, change.key, change.values)
 
 

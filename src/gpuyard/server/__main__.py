@@ -2,10 +2,15 @@
 been idle for long enough.
 """
 
+from gpuyard.config.private_environment import execute, protect
+
+if __name__ == "__main__":
+    # Before all other imports, which take half a second.
+    protect()
+
 import argparse
 import asyncio
 import gc
-import hashlib
 import json
 import os
 import signal
@@ -14,18 +19,24 @@ import sys
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import structlog
 import uvicorn
 import uvloop
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gpuyard import __version__
+from gpuyard.config.accounts import Accounts
 from gpuyard.config.database import find_database
+from gpuyard.config.dialling import loopback_id
 from gpuyard.config.logs import configure_logging
+from gpuyard.config.open_files import allow_many_files, restore_files
 from gpuyard.config.paths import Home
+from gpuyard.config.proof import digest_of
 from gpuyard.config.settings import Settings, load_settings
+from gpuyard.config.sockets import listening_socket, refuse_other_users
 from gpuyard.controller.controller import Controller, configured_providers
 from gpuyard.domain.errors import (
     GpuyardError,
@@ -43,13 +54,19 @@ from gpuyard.resource_manager.manager import ResourceManager
 from gpuyard.server.app import make_app
 from gpuyard.server.app_state import AppState
 from gpuyard.server.auth import ensure_token
+from gpuyard.server.backups import sweep_downloads
+from gpuyard.server.connections import Connection, Connections
 from gpuyard.server.election import Election
 from gpuyard.server.stream import EventStream
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import open_store
+from gpuyard.storage.untrusted import write_beneath
 
 _DATABASE_AGAIN_S = 1.0
 _WRITE_BUFFER = 16 * 1024
+_BACKLOG = 1024
+# Agents send parts of 64 KB.
+_WEBSOCKET_BYTES = 1 << 20
 log = structlog.get_logger(__name__)
 
 
@@ -66,15 +83,16 @@ def main() -> None:
     parser.add_argument(
         "--inherited",
         type=int,
-        nargs=2,
-        metavar=("LOCK", "SOCKET"),
+        nargs=3,
+        metavar=("LOCK", "PORT", "SOCKET"),
         help=argparse.SUPPRESS,
     )
     arguments = parser.parse_args()
     home = Home(arguments.home.absolute()) if arguments.home else Home.find()
-    configure_logging()
+    configure_logging(home.logs / "server.log")
     try:
         home.create()
+        allow_many_files()  # a listener of the event stream is one
         _run(home, arguments.inherited)
     except GpuyardError as error:
         sys.stderr.write(f"gpuyard: {error}\n")
@@ -88,28 +106,46 @@ def main() -> None:
 
 def _run(home: Home, inherited: list[int] | None) -> None:
     settings = load_settings(home)
+    Accounts.of(settings.node)  # the agent would find the same fault, but say it less
     hooks = read_webhooks(settings.notify.webhooks, os.environ)
     blobs = open_store(home.root, settings.storage)
     if inherited:
         lock = os.fdopen(inherited[0], "a+")
-        listener = socket.socket(fileno=inherited[1])
+        listener, own = (socket.socket(fileno=number) for number in inherited[1:])
         ledger = _open_patiently(home, settings)
     else:
         lock = lock_ledger(home.lock)
+        sweep_downloads(home)
         listener = _listen(settings)
+        own = listening_socket(home.server_socket, _BACKLOG)
         ledger = Ledger.open(find_database(home, settings.ledger.url))
     app_state = _make_app_state(
         home, settings, ledger, blobs, settings.server.url or _url_of(listener)
     )
-    app_state.notifier = _notifier(hooks, app_state.controller) if hooks else None
+    if app_state.election and not inherited:
+        _check_membership(app_state, app_state.election)
+    if hooks:
+        give_up_s = settings.notify.give_up_s
+        app_state.notifier = _notifier(hooks, app_state.controller, give_up_s)
     app_state.start_over = lambda why: _start_over(
-        home, lock.fileno(), listener.fileno(), why
+        home, [lock.fileno(), listener.fileno(), own.fileno()], why
     )
     try:
-        uvloop.run(_serve(app_state, listener))
+        uvloop.run(_serve(app_state, listener, own))
     finally:
         ledger.close()
         lock.close()
+
+
+def _check_membership(app_state: AppState, election: Election) -> None:
+    """InvalidInputError when this server could not reach others, or they not it."""
+    try:
+        app_state.tls.context()
+    except OSError as error:
+        fault = f"is {app_state.tls.ca_file}: {error.strerror or error}"
+        remedy = "name a file of certificates in PEM"
+        raise InvalidInputError.of("server.ca_file", fault, remedy) from None
+    election.refuse_loopback()
 
 
 def _make_app_state(
@@ -127,9 +163,7 @@ def _make_app_state(
     token = ensure_token(home.token)
     election = None
     if ledger.shared:
-        me = Member(
-            _server_id(home.server_id), url, hashlib.sha256(token.encode()).hexdigest()
-        )
+        me = Member(_server_id(home.server_id), url, digest_of(token), loopback_id())
         election = Election(Lease(ledger.engine, me), me)
     manager = ResourceManager(controller)
     return AppState(
@@ -137,11 +171,14 @@ def _make_app_state(
     )
 
 
-def _notifier(hooks: Sequence[Webhook], controller: Controller) -> Notifier:
+def _notifier(
+    hooks: Sequence[Webhook], controller: Controller, give_up_s: float
+) -> Notifier:
     # Late: a server without webhooks needs no HTTP client.
     from gpuyard.notify.delivery import Delivery
 
-    return Notifier(hooks, controller.core.queries, controller.core.writer, Delivery())
+    core = controller.core
+    return Notifier(hooks, core.queries, core.writer, Delivery(), give_up_s=give_up_s)
 
 
 def _open_patiently(home: Home, settings: Settings) -> Ledger:
@@ -157,15 +194,16 @@ def _open_patiently(home: Home, settings: Settings) -> Ledger:
             time.sleep(_DATABASE_AGAIN_S)
 
 
-def _start_over(home: Home, lock: int, listener: int, why: str) -> None:
-    """Become a new server with the same process, lock and address: nothing this one
+def _start_over(home: Home, inherited: Sequence[int], why: str) -> None:
+    """Become a new server with the same process, lock and addresses: nothing this one
     believed is to be relied on.
     """
     log.warning("this server starts over", why=why)
-    os.set_inheritable(lock, True)
-    os.set_inheritable(listener, True)
+    for number in inherited:
+        os.set_inheritable(number, True)
     command = [sys.executable, "-m", "gpuyard.server", "--home", str(home.root)]
-    os.execv(sys.executable, [*command, "--inherited", str(lock), str(listener)])
+    restore_files()
+    execute([*command, "--inherited", *map(str, inherited)])
 
 
 def _server_id(path: Path) -> str:
@@ -205,17 +243,24 @@ def _listen(settings: Settings) -> socket.socket:
         raise InvalidInputError.of(
             "server.port", f"{port} cannot be used: {error.strerror}", remedy
         ) from None
-    listener.listen(1024)
+    listener.listen(_BACKLOG)
     return listener
 
 
-class _Connection(HttpToolsProtocol):
-    """uvicorn's, but that it keeps less for a client that does not read: there may be
+class _Connection(Connection):
+    """One of ours, but that it keeps less for a client that does not read: there may be
     thousands of them.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin."""
+        """Begin, unless another user has come to our own socket."""
+        connected = transport.get_extra_info("socket")
+        if connected.family == socket.AF_UNIX:
+            try:
+                refuse_other_users(connected)
+            except PermissionError as error:
+                log.warning("a connection is refused", why=str(error))
+                transport.abort()
         transport.set_write_buffer_limits(high=_WRITE_BUFFER)
         super().connection_made(transport)
 
@@ -238,14 +283,23 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _serve(app_state: AppState, listener: socket.socket) -> None:
+async def _serve(
+    app_state: AppState, listener: socket.socket, own: socket.socket
+) -> None:
+    connections = Connections(app_state.settings.server)
+    http = partial(_Connection, connections=connections)
     config = uvicorn.Config(
         make_app(app_state),
-        log_level="warning",
+        # Its warnings say what clients sent: anybody could fill the log with them.
+        log_level="error",
         access_log=False,
+        server_header=False,
         timeout_graceful_shutdown=3,
-        http=_Connection,
+        http=cast("type[asyncio.Protocol]", http),
+        # What a header says about the client is not to be trusted.
+        proxy_headers=False,
         ws="websockets-sansio",
+        ws_max_size=_WEBSOCKET_BYTES,
         ws_ping_interval=None,
         ws_per_message_deflate=False,
     )
@@ -253,7 +307,7 @@ async def _serve(app_state: AppState, listener: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, app_state.stopping.set)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    serving = asyncio.create_task(server.serve(sockets=[listener, own]))
     stopping = asyncio.create_task(app_state.stopping.wait())
     await asyncio.wait(
         [serving, asyncio.create_task(server.ready.wait())],
@@ -278,14 +332,19 @@ async def _serve(app_state: AppState, listener: socket.socket) -> None:
     server.should_exit = True
     await serving
     app_state.home.server.unlink(missing_ok=True)
+    app_state.home.server_socket.unlink(missing_ok=True)
 
 
 def _announce(app_state: AppState, listener: socket.socket) -> None:
     """Tell clients where the server is, atomically: they wait for this file."""
-    body = {"url": _url_of(listener), "pid": os.getpid(), "version": __version__}
-    temporary = app_state.home.server.with_suffix(".tmp")
-    temporary.write_text(json.dumps(body))
-    temporary.rename(app_state.home.server)
+    body = {
+        "url": _url_of(listener),
+        "pid": os.getpid(),
+        "version": __version__,
+        "socket": str(app_state.home.server_socket),
+    }
+    file = app_state.home.server
+    write_beneath(file.parent, file.name, json.dumps(body).encode())
     log.info("serving", **body)
 
 

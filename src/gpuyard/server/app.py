@@ -12,11 +12,13 @@ from fastapi import APIRouter, Depends, FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpuyard import __version__
-from gpuyard.domain.errors import LedgerError
 from gpuyard.gateway.openai import Gateway, make_router
-from gpuyard.server import problems
+from gpuyard.server import docs_page, problems
 from gpuyard.server.app_state import AppState
-from gpuyard.server.auth import require_token
+from gpuyard.server.audit import AuditLog
+from gpuyard.server.auth import document_token
+from gpuyard.server.edge import Edge
+from gpuyard.server.history import remove_history
 from gpuyard.server.leading import Leading
 from gpuyard.server.openapi import PROBLEMS, GpuyardApi
 from gpuyard.server.routers import (
@@ -30,8 +32,10 @@ from gpuyard.server.routers import (
     machines,
     models,
     process,
+    secrets,
     tiers,
     trust,
+    webhooks,
     workspaces,
 )
 from gpuyard.storage.place import problem_of
@@ -45,30 +49,40 @@ def make_app(app_state: AppState) -> FastAPI:
     controller.
     """
 
+    audit = AuditLog(
+        app_state.home.audit_log, app_state.settings.server, app_state.token
+    )
+
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
         leading = Leading(app_state)
         await leading.open()
         keeping = [
             asyncio.create_task(_housekeeping(app_state)),
+            asyncio.create_task(remove_history(app_state)),
             asyncio.create_task(_try_storage(app_state)),
+            asyncio.create_task(_flush(audit)),
         ]
         yield
         for task in keeping:
             task.cancel()
         app_state.stream.close()
         await leading.close()
+        audit.flush(all_of_it=True)
 
     app = GpuyardApi(
         title="gpuyard",
         version=__version__,
         lifespan=lifespan,
+        # docs_page.py has both, and its page loads no program from elsewhere.
+        openapi_url=None,
+        docs_url=None,
         redoc_url=None,
         responses=PROBLEMS,
     )
     app.state.app_state = app_state
     problems.install(app)
-    api = APIRouter(prefix="/api/v1", dependencies=[Depends(require_token)])
+    api = APIRouter(prefix="/api/v1", dependencies=[Depends(document_token)])
     nouns = (
         jobs,
         batches,
@@ -82,24 +96,35 @@ def make_app(app_state: AppState) -> FastAPI:
         process,
         workspaces,
         trust,
+        webhooks,
+        secrets,
     )
     for noun in nouns:
         api.include_router(noun.router)
     api.include_router(batches.estimates)
     app.include_router(api)
     app.include_router(process.open_router)
+    app.include_router(docs_page.make_router(app.openapi))
     app.include_router(agents.router)
     queues = app_state.manager.residents.request_queues
     models_ = app_state.manager.models
     gateway = Gateway(queues, app_state.settings.residency.timeout_s, models_.why_not)
-    app.include_router(make_router(gateway), dependencies=[Depends(require_token)])
+    app.include_router(make_router(gateway), dependencies=[Depends(document_token)])
     app.add_middleware(_NoteUse, app_state=app_state)
     if app_state.election:
         # Late: a server that is alone needs no HTTP client.
         from gpuyard.server.forwarding import Forwarding
 
         app.add_middleware(Forwarding, app_state=app_state)
+    # The last one is the outermost.
+    app.add_middleware(Edge, app_state=app_state, audit=audit)
     return app
+
+
+async def _flush(audit: AuditLog) -> None:
+    while True:
+        await asyncio.sleep(_HOUSEKEEPING_S)
+        audit.flush()
 
 
 class _NoteUse:
@@ -129,9 +154,7 @@ async def _try_storage(app_state: AppState) -> None:
 
 
 async def _housekeeping(app_state: AppState) -> None:
-    """Leave when idle for long enough, and keep the journal short."""
-    core = app_state.controller.core
-    keep = app_state.settings.ledger.keep_events
+    """Leave when idle for long enough."""
     while True:
         await asyncio.sleep(_HOUSEKEEPING_S)
         idle_exit_s = app_state.settings.server.idle_exit_s
@@ -142,9 +165,3 @@ async def _housekeeping(app_state: AppState) -> None:
             log.info("leaving: idle", seconds=idle_exit_s)
             app_state.stopping.set()
             return
-        # Not at each event over it: a snapshot reads everything.
-        if app_state.leads and app_state.queries.journal_length() > 2 * keep:
-            try:
-                await core.ledger.prune(core.writer, keep)
-            except LedgerError as error:
-                log.warning("the journal could not be pruned", error=str(error))

@@ -3,7 +3,7 @@ FastAPI's dependency injection.
 """
 
 import asyncio
-import hashlib
+import os
 import secrets
 import time
 from collections.abc import Callable
@@ -12,7 +12,9 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from gpuyard.config.dialling import Tls
 from gpuyard.config.paths import Home
+from gpuyard.config.proof import digest_of, key_id, proof
 from gpuyard.config.settings import Settings
 from gpuyard.controller.controller import Controller
 from gpuyard.ledger.queries import Queries
@@ -20,6 +22,7 @@ from gpuyard.notify.notifier import Notifier
 from gpuyard.resource_manager.manager import ResourceManager
 from gpuyard.server.election import Election
 from gpuyard.server.stream import EventStream
+from gpuyard.server.whole_ledger import WholeLedger
 from gpuyard.storage.blobs import Blobs
 
 
@@ -49,17 +52,34 @@ class AppState:
     start_over: Callable[[str], None] = lambda _: None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     used_at: float = field(default_factory=time.monotonic)
+    whole_ledger: WholeLedger = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.whole_ledger = WholeLedger(self.controller.core.ledger, self.home.root)
 
     def admits(self, token: str) -> bool:
-        """Is this the token of this server, or of one that shares its ledger?"""
-        given = token.strip().encode()
-        if secrets.compare_digest(given, self.token.encode()):
-            return True
-        digest = hashlib.sha256(given).hexdigest()
+        """Is this the token of this server, or of one that shares its ledger?
+
+        How long the answer takes says nothing about any of them.
+        """
+        given = digest_of(token.strip())
+        # Each is compared, the first match ends nothing.
+        matches = [secrets.compare_digest(given, known) for known in self._digests()]
+        return any(matches)
+
+    def _digests(self) -> list[str]:
+        """Of the tokens of this server and of those that share its ledger."""
         others = self.election.standing.members if self.election else ()
-        return any(
-            secrets.compare_digest(digest, member.token_sha256) for member in others
-        )
+        return [digest_of(self.token), *(member.token_sha256 for member in others)]
+
+    def proof(self, key: str, nonce: str) -> str | None:
+        """The answer to a challenge with the token that `key` names; None when this
+        server does not know that token.
+        """
+        for digest in self._digests():
+            if key_id(digest) == key:
+                return proof(digest, nonce, self.url)
+        return None
 
     async def knows(self, token: str) -> bool:
         """`admits`, and where servers come and go one look more before a token is
@@ -71,6 +91,13 @@ class AppState:
             return False
         await self.election.read_anew()
         return self.admits(token)
+
+    @property
+    def tls(self) -> Tls:
+        """How other servers prove themselves where their URLs are HTTPS."""
+        server = self.settings.server
+        ca_file = server.ca_file or os.environ.get("GPUYARD_CA_FILE")
+        return Tls(str(ca_file) if ca_file else None, server.tls_name)
 
     @property
     def queries(self) -> Queries:

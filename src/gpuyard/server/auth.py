@@ -1,6 +1,7 @@
 """Bearer tokens. The embedded server has one, in a file only its owner can read."""
 
 import os
+import re
 import secrets
 from pathlib import Path
 from typing import Annotated
@@ -8,8 +9,9 @@ from typing import Annotated
 from fastapi import Depends
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from gpuyard.domain.errors import UnauthorizedError
-from gpuyard.server.app_state import TheAppState
+from gpuyard.domain.errors import InvalidInputError
+
+_SHORTEST = 16
 
 _bearer = HTTPBearer(
     auto_error=False,
@@ -21,11 +23,13 @@ Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 def ensure_token(path: Path) -> str:
     """The token in `path`, made with mode 0600 if there is none.
 
-    `$GPUYARD_TOKEN` wins.
+    `$GPUYARD_TOKEN` wins. InvalidInputError when it is too short, or no header can
+    carry it.
     """
-    kept = os.environ.get("GPUYARD_TOKEN") or (
-        path.read_text().strip() if path.exists() else ""
-    )
+    given = os.environ.get("GPUYARD_TOKEN", "")
+    if given:
+        return _checked(given.strip())
+    kept = path.read_text().strip() if path.exists() else ""
     if kept:
         return kept
     token = secrets.token_urlsafe(32)
@@ -39,10 +43,24 @@ def ensure_token(path: Path) -> str:
     return token
 
 
-async def require_token(given: Credentials, app_state: TheAppState) -> None:
-    """Refuse a request without the instance's token."""
-    if given is None or not await app_state.knows(given.credentials):
-        raise UnauthorizedError(
-            "This request carries no valid token.",
-            f"Send `Authorization: Bearer …`; the token is in {app_state.home.token}.",
+def _checked(token: str) -> str:
+    if len(token) < _SHORTEST:
+        raise InvalidInputError.of(
+            "GPUYARD_TOKEN",
+            f"has {len(token)} characters, so it can be guessed",
+            f"use at least {_SHORTEST}, such as those of `openssl rand -base64 32`",
         )
+    if not re.fullmatch(r"[!-~]+", token):
+        raise InvalidInputError.of(
+            "GPUYARD_TOKEN",
+            "has a space, a control character or one outside ASCII",
+            "use letters, digits and signs of ASCII alone",
+        )
+    return token
+
+
+async def document_token(_given: Credentials) -> None:
+    """Say in the OpenAPI document that a route wants the token.
+
+    The edge has looked at it before any route is found (edge.py).
+    """

@@ -1,5 +1,6 @@
-"""The body of a submission, read no further than it may be long and taken apart before
-it becomes objects.
+"""The body of a submission, taken apart before it becomes objects.
+
+The edge limits how long it may be (bodies.py).
 """
 
 import msgspec
@@ -9,7 +10,6 @@ from gpuyard.controller.intake import reading_json
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.jobspec import MAX_SPEC_BYTES
 
-MAX_BODY_BYTES = 64_000_000
 _list = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -20,12 +20,6 @@ async def read_bodies(request: Request) -> tuple[list[msgspec.Raw], bool]:
     raw = bytearray()
     async for chunk in request.stream():
         raw += chunk
-        if len(raw) > MAX_BODY_BYTES:
-            raise InvalidInputError.of(
-                "(body)",
-                f"is over {MAX_BODY_BYTES // 1_000_000} MB",
-                "send fewer jobs at once",
-            )
     if not raw.lstrip().startswith(b"["):
         _refuse_large("(body)", len(raw))
         return [msgspec.Raw(raw)], False

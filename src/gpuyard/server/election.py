@@ -5,12 +5,12 @@ busy loses nothing by it.
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import structlog
 
-from gpuyard.domain.errors import LedgerError
+from gpuyard.domain.errors import InvalidInputError, LedgerError
 from gpuyard.ledger.lease import Lease, LeaseStatus, Member, Term
 
 _EVERY_S = 1.0
@@ -19,7 +19,24 @@ _EVERY_S = 1.0
 _MARGIN_S = 0.5
 # The lease of a server whose event loop hangs is not renewed: another one shall lead.
 _HANGS_S = 30.0
+# A server that has not been seen for longer may have moved to this host.
+_RECENT_S = 60.0
 log = structlog.get_logger(__name__)
+
+
+def refuse_loopback(me: Member, others: Sequence[Member]) -> None:
+    """InvalidInputError when `others` could not reach this server: they are on other
+    hosts, and would dial their own.
+    """
+    known = [other for other in others if other.loopback]
+    elsewhere = [other for other in known if not other.reaches(me)]
+    if elsewhere:
+        raise InvalidInputError.of(
+            "server.url",
+            f"is {me.url}, which the server at {elsewhere[0].url} on another host"
+            " reads as itself",
+            "set [server] url to an address of this host that the others can reach",
+        )
 
 
 class Election:
@@ -31,7 +48,7 @@ class Election:
 
     def __init__(self, lease: Lease, me: Member) -> None:
         self.me = me
-        self.standing = LeaseStatus(None, -1.0, (me,))
+        self.standing = LeaseStatus(None, -1.0, (me,), (me,))
         self.on_won: Callable[[int], None] = lambda _: None
         self.on_lost: Callable[[str], None] = lambda _: None
         self.on_seen: Callable[[], None] = lambda: None
@@ -70,6 +87,12 @@ class Election:
                 await asyncio.to_thread(self._lease.release, term)
             except LedgerError as error:
                 log.warning("the lease was not given back", error=str(error))
+
+    def refuse_loopback(self) -> None:
+        """InvalidInputError when servers on other hosts share the ledger and would
+        read this one's URL as their own; LedgerError.
+        """
+        refuse_loopback(self.me, self._lease.seen_within(_RECENT_S))
 
     async def read_anew(self) -> None:
         """Wait until the roll has been read once more: a server that has just come

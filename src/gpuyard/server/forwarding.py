@@ -10,15 +10,14 @@ import httpx
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gpuyard.domain.errors import InvalidInputError, UnreachableError
+from gpuyard.domain.errors import RequestRefusedError, UnreachableError
 from gpuyard.server import problems
 from gpuyard.server.app_state import AppState
-from gpuyard.server.body import MAX_BODY_BYTES
+from gpuyard.server.member_client import member_client
 
 # How long a request waits for a leader: a failover takes up to five seconds.
 _WAIT_FOR_LEADER_S = 15.0
 _POLL_S = 0.1
-_TIMEOUT = httpx.Timeout(5.0, read=None, pool=None)
 _FORWARDED = "x-gpuyard-forwarded"
 _NOT_LEADING = "x-gpuyard-not-leading"
 _ANSWERED_HERE = re.compile(
@@ -27,7 +26,7 @@ _ANSWERED_HERE = re.compile(
 )
 # Sending one of these twice has the same effect as sending it once.
 _REPEATABLE = re.compile(
-    r"(GET|HEAD) .*|POST /api/v1/jobs/[^/]+/cancel|PUT /api/v1/trust/.+"
+    r"(GET|HEAD) .*|POST /api/v1/jobs/[^/]+/cancel|PUT /api/v1/(trust|secrets)/.+"
 )
 # Headers of one connection, which are not forwarded.
 _HOP_BY_HOP = frozenset(
@@ -45,13 +44,11 @@ class Forwarding:
     def __init__(self, app: ASGIApp, app_state: AppState) -> None:
         self._app = app
         self._app_state = app_state
-        self._client = httpx.AsyncClient(
-            trust_env=False, timeout=_TIMEOUT, limits=httpx.Limits(max_connections=None)
-        )
+        self._clients: dict[str, httpx.AsyncClient] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request here, or forward it."""
-        if scope["type"] != "http" or self._app_state.leads or self._answers(scope):
+        if scope["type"] != "http" or self._app_state.leads or _is_answered_here(scope):
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
@@ -63,17 +60,12 @@ class Forwarding:
             return
         try:
             body = await _read(receive)
-        except InvalidInputError as error:
+        except RequestRefusedError as error:  # as the edge says
             await problems.of_error(error)(scope, receive, send)
             return
+        if body is None:
+            return  # the client has left
         await self._forward(scope, body, receive, send)
-
-    def _answers(self, scope: Scope) -> bool:
-        if _ANSWERED_HERE.fullmatch(f"{scope['method']} {scope['path']}"):
-            return True
-        given = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
-        token = given.partition(" ")[2]
-        return not self._app_state.admits(token)  # the refusal needs no leader
 
     async def _forward(
         self, scope: Scope, body: bytes, receive: Receive, send: Send
@@ -102,6 +94,12 @@ class Forwarding:
             await asyncio.sleep(_POLL_S)
         await _refusal("No server is the leader at the moment.")(scope, receive, send)
 
+    def _client_of(self, url: str) -> httpx.AsyncClient:
+        if url not in self._clients:
+            app_state = self._app_state
+            self._clients[url] = member_client(url, app_state.token, app_state.tls)
+        return self._clients[url]
+
     async def _ask(
         self, url: str, scope: Scope, body: bytes, receive: Receive, send: Send
     ) -> None:
@@ -116,14 +114,17 @@ class Forwarding:
         path = raw_path.decode("latin-1") if raw_path else scope["path"]
         query = scope["query_string"].decode("latin-1")
         target = f"{url}{path}?{query}" if query else f"{url}{path}"
-        request = self._client.build_request(
+        client = self._client_of(url)
+        tls_name = self._app_state.tls.name
+        request = client.build_request(
             scope["method"],
             target,
             headers=[*headers, (_FORWARDED.encode(), b"1")],
             content=body,
+            extensions={"sni_hostname": tls_name} if tls_name else None,
         )
         try:
-            answer = await self._client.send(request, stream=True)
+            answer = await client.send(request, stream=True)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise _RetryError from error
         except httpx.HTTPError as error:
@@ -138,17 +139,18 @@ class Forwarding:
             await answer.aclose()
 
 
-async def _read(receive: Receive) -> bytes:
+def _is_answered_here(scope: Scope) -> bool:
+    return bool(_ANSWERED_HERE.fullmatch(f"{scope['method']} {scope['path']}"))
+
+
+async def _read(receive: Receive) -> bytes | None:
+    """The body, no longer than the edge lets it be; None when it breaks off."""
     body = bytearray()
     while True:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
         body += message.get("body", b"")
-        if len(body) > MAX_BODY_BYTES:
-            raise InvalidInputError.of(
-                "(body)",
-                f"is over {MAX_BODY_BYTES // 1_000_000} MB",
-                "send fewer jobs at once",
-            )
         if not message.get("more_body"):
             return bytes(body)
 

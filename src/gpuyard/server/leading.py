@@ -8,18 +8,18 @@ it believed outlives that.
 """
 
 import asyncio
-import json
-import os
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
 import structlog
 
+from gpuyard.config.peers import Peers, write_peers
 from gpuyard.controller.controller import keep_host_agent
 from gpuyard.domain.errors import LedgerError
 from gpuyard.ledger.listening import Announcer, journal_growth
 from gpuyard.server.app_state import AppState
+from gpuyard.server.backups import Backups
 from gpuyard.server.election import Election
 
 # The longest a server that starts waits to learn who leads, before it answers.
@@ -45,6 +45,7 @@ class Leading:
             app_state.manager.keep_gpu_state(app_state.home.gpu_state)
             await self._notify()
             app_state.leads = True
+            self._back_up()
             return
         self._join(app_state.election)
         if app_state.election.leader != app_state.election.me:
@@ -96,7 +97,15 @@ class Leading:
             app_state.start_over(f"it cannot lead: {error}")
             return
         app_state.leads = True
+        self._back_up()
         self._decided.set()
+
+    def _back_up(self) -> None:
+        """Make backups on a schedule: who leads does."""
+        app_state = self._app_state
+        ledger = app_state.controller.core.ledger
+        backups = Backups(app_state.home, app_state.settings.backup, ledger)
+        self._spawn(backups.run(), "backups")
 
     async def _notify(self) -> None:
         """Tell webhooks of events: who leads does."""
@@ -119,16 +128,6 @@ class Leading:
         """The roll was read: the agent of this home must know where else to dial."""
         if election.leader and election.leader != election.me:
             self._decided.set()
-        urls = sorted(member.url for member in election.standing.members)
-        body = json.dumps({"urls": urls, "token": self._app_state.token})
-        path = self._app_state.home.peers
-        with suppress(OSError):
-            if path.exists() and path.read_text() == body:
-                return
-            draft = path.with_suffix(".new")
-            draft.unlink(missing_ok=True)
-            with os.fdopen(
-                os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w"
-            ) as file:
-                file.write(body)
-            draft.rename(path)
+        urls = sorted({member.url for member in election.standing.reachable})
+        peers = Peers(tuple(urls), self._app_state.token, self._app_state.tls)
+        write_peers(self._app_state.home, peers)

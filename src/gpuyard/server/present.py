@@ -10,6 +10,7 @@ from gpuyard.billing.meter import cost
 from gpuyard.controller.intake import PreparedJob
 from gpuyard.domain.jobs import Attempt, Checkpoint, Cost, Job, Progress
 from gpuyard.domain.jobspec import JobKind
+from gpuyard.domain.secret_names import without_keys
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.server.app_state import AppState
 
@@ -39,6 +40,14 @@ def present_jobs(app_state: AppState, rows: Sequence[Row]) -> list[Job]:
         )
         for row in rows
     ]
+
+
+def present_spec(app_state: AppState, job_id: str) -> dict[str, Any]:
+    """The spec of a job, without the values of variables whose names look like keys."""
+    spec = dict(app_state.queries.specs([job_id])[job_id])
+    if "environment" in spec:
+        spec["environment"] = without_keys(spec["environment"])
+    return spec
 
 
 def present_queued(job: PreparedJob) -> bytes:

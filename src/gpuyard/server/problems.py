@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from gpuyard.domain.errors import (
@@ -81,6 +82,8 @@ def of_error(error: GpuyardError) -> JSONResponse:
     answer = problem(error.status, error.code, title, str(error), **more)
     if isinstance(error, UnauthorizedError):
         answer.headers["WWW-Authenticate"] = "Bearer"
+    if error.retry_after:
+        answer.headers["Retry-After"] = str(error.retry_after)
     return answer
 
 
@@ -135,6 +138,11 @@ def _methods(request: Request) -> list[str]:
     ]
 
 
+def _left(_request: Request, _error: Exception) -> JSONResponse:
+    """The client left before its body had come: nobody reads this."""
+    return problem(499, "client_left", "The client has left", "The body broke off.")
+
+
 def _unexpected(_request: Request, error: Exception) -> JSONResponse:
     log.error("unexpected error", exc_info=error)
     return problem(
@@ -150,4 +158,5 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(GpuyardError, _gpuyard_error)
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(ClientDisconnect, _left)
     app.add_exception_handler(Exception, _unexpected)

@@ -10,6 +10,7 @@ from gpuyard.controller.health import ProviderHealth
 from gpuyard.domain.health import HealthState
 from gpuyard.domain.states import JobState
 from gpuyard.notify.delivery_result import DeliveryOutcome
+from gpuyard.notify.notifier import Notifier
 from gpuyard.server.app_state import AppState
 
 
@@ -55,6 +56,7 @@ class _StateCollector(Collector):
         yield from _providers(self._app_state.controller.health)
         if self._app_state.notifier:
             yield _deliveries(self._app_state.notifier.outcomes)
+            yield _dead_letters(self._app_state.notifier)
 
 
 def _providers(health: ProviderHealth) -> Iterable[Metric]:
@@ -85,6 +87,17 @@ def _deliveries(outcomes: Mapping[DeliveryOutcome, int]) -> Metric:
     for outcome in DeliveryOutcome:
         told.add_metric([outcome.value], outcomes[outcome])
     return told
+
+
+def _dead_letters(notifier: Notifier) -> Metric:
+    put_aside = GaugeMetricFamily(
+        "gpuyard_webhook_dead_letters",
+        "Events that a receiver did not take and that were put aside",
+        labels=["webhook"],
+    )
+    for webhook in notifier.describe():
+        put_aside.add_metric([webhook["webhook"]], webhook["dead_letters"]["count"])
+    return put_aside
 
 
 def render_metrics(app_state: AppState) -> tuple[bytes, str]:

@@ -2,26 +2,75 @@
 content, and unpacks them.
 """
 
+import os
 import secrets
-import shutil
+import stat
 import tarfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from itertools import takewhile
+from pathlib import Path, PurePath
 from typing import IO
 
 from gpuyard.storage.streams import CHUNK
+from gpuyard.storage.untrusted import Entry, remove_tree, walk
 
 # What tarfile raises beside its own errors, for example for a link to itself.
 _DAMAGES = (LookupError, ValueError, EOFError, ArithmeticError, RecursionError)
 
 
-def pack(directory: Path, target: IO[bytes]) -> None:
-    """Write `directory` to `target` with sorted names, and without owners or times."""
+def pack(folder: int, target: IO[bytes], *, owner: int | None = None) -> list[str]:
+    """Write an open folder to `target` with sorted names, and without owners or times;
+    returns the paths that were left out.
+
+    Those are links that lead out of the folder, what belongs to other users than
+    `owner`, and whatever is neither a file nor a folder. No link is followed, also if
+    the folder's owner changes it meanwhile.
+    """
+    left_out: list[str] = []
+    top = os.readlink(f"/proc/self/fd/{folder}")  # noqa: PTH115  (as text, as it is)
     with tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-        for path in sorted(directory.rglob("*")):
-            name = str(path.relative_to(directory))
-            archive.add(path, name, recursive=False, filter=_anonymous)
+        for entry in walk(folder, owner=owner):
+            is_foreign = owner is not None and entry.status.st_uid != owner
+            is_odd = not (entry.is_folder or entry.is_file or entry.is_link)
+            info = None if is_odd else _header(entry, top)
+            if info is None or is_foreign:
+                left_out.append(entry.path)
+            elif entry.is_file:
+                with entry.open(owner) as file:
+                    info.size = os.fstat(file.fileno()).st_size
+                    archive.addfile(info, file)
+            else:
+                archive.addfile(info)
+    return left_out
+
+
+def _header(entry: Entry, top: str) -> tarfile.TarInfo | None:
+    """The header of what is packed; None for what is not."""
+    info = tarfile.TarInfo(entry.path)
+    info.mode = stat.S_IMODE(entry.status.st_mode) & 0o777
+    if entry.is_folder:
+        info.type = tarfile.DIRTYPE
+    elif entry.is_link:
+        info.type = tarfile.SYMTYPE
+        info.linkname = _inner_target(entry, top)
+    return info if info.linkname or not entry.is_link else None
+
+
+def _inner_target(link: Entry, top: str) -> str:
+    """Where a link leads, if that is in the packed folder `top`; else empty.
+
+    Parents must come first in it (`../../a/b`): what `a/../b` means depends on where
+    `a` leads.
+    """
+    target = link.target()
+    if target.startswith(f"{top}/"):
+        target = os.path.relpath(target, os.path.dirname(f"{top}/{link.path}"))  # noqa: PTH120
+    steps = PurePath(target).parts
+    parents = len(list(takewhile(lambda step: step == "..", steps)))
+    is_plain = ".." not in steps[parents:]
+    is_inside = parents <= link.path.count("/") and not target.startswith("/")
+    return target if is_plain and is_inside else ""
 
 
 def unpack(source: IO[bytes], directory: Path) -> None:
@@ -62,17 +111,10 @@ def replace(fresh: Path, target: Path) -> None:
 
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
+        remove_tree(path)
     else:
         with suppress(FileNotFoundError):
             path.unlink()
-
-
-def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo:
-    info.uid = info.gid = 0
-    info.uname = info.gname = ""
-    info.mtime = 0
-    return info
 
 
 def _without_times(info: tarfile.TarInfo, directory: str) -> tarfile.TarInfo:

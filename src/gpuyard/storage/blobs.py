@@ -12,6 +12,7 @@ from typing import IO
 from urllib.parse import unquote
 
 from gpuyard.domain.errors import InvalidInputError, quoted
+from gpuyard.storage.folder_syncs import FolderSyncs, make_folder
 from gpuyard.storage.store import BaseBlobStore, Blobs, BucketError, blob_key
 from gpuyard.storage.streams import CHUNK, Blob, as_file
 
@@ -29,6 +30,7 @@ class BlobStore(BaseBlobStore):
         self.root = root
         self.name = str(root)
         self._prefix = f"{root}{os.sep}"
+        self._syncs = FolderSyncs()
 
     def path(self, sha256: str) -> Path:
         """Where the blob is or would be; ValueError when `sha256` is not a SHA-256."""
@@ -67,7 +69,7 @@ class BlobStore(BaseBlobStore):
 
     @contextmanager
     def _incoming(self) -> Generator[IO[bytes]]:
-        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(self.root)
         descriptor, name = tempfile.mkstemp(dir=self.root, prefix="incoming-")
         os.close(descriptor)
         try:
@@ -79,8 +81,9 @@ class BlobStore(BaseBlobStore):
     def _keep(self, file: IO[bytes], blob: Blob) -> None:
         os.fsync(file.fileno())
         target = self.path(blob.sha256)
-        target.parent.mkdir(exist_ok=True, mode=0o700)
+        make_folder(target.parent)
         Path(file.name).rename(target)
+        self._syncs.sync(target.parent)
 
 
 def open_blobs(

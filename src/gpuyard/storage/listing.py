@@ -7,11 +7,12 @@ import os
 import stat
 import tarfile
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.units import format_gb
 from gpuyard.storage.ignoring import Rules, rules_above
+from gpuyard.storage.untrusted import UntrustedFileError, folder_beneath
 
 _ALWAYS_IGNORED = {".git", "__pycache__"}
 _VENV = "pyvenv.cfg"
@@ -94,15 +95,21 @@ class Listing:
         """List one directory; `base` is empty or ends with a slash. Returns the
         directories in it.
         """
-        place = self.root / base
         try:
-            with os.scandir(place) as scan:
-                found = list(scan)
-            rules = rules.entering(place, prefix + base)
-        except FileNotFoundError:
-            return []  # it has just been removed
+            # A job may work there too, and swap a directory for a link to another one.
+            with folder_beneath(self.root, PurePath(base).parts) as place:
+                return self._enter_opened(place, base, rules, prefix)
+        except (FileNotFoundError, UntrustedFileError):
+            return []  # it has just been removed or replaced
         except OSError as error:
-            raise unreadable(str(error.filename), error) from error
+            raise unreadable(str(self.root / base), error) from error
+
+    def _enter_opened(
+        self, place: int, base: str, rules: Rules, prefix: str
+    ) -> list[tuple[str, Rules]]:
+        with os.scandir(place) as scan:
+            found = list(scan)
+        rules = rules.entering(Path(f"/proc/self/fd/{place}"), prefix + base)
         if base and any(item.name == _VENV for item in found):
             return []
         if base:
@@ -120,13 +127,14 @@ class Listing:
             if directory:
                 directories.append((f"{path}/", rules))
             else:
-                self._add(path, item)
+                self._add(path, item, place)
         return directories
 
-    def _add(self, path: str, item: os.DirEntry[str]) -> None:
+    def _add(self, path: str, item: os.DirEntry[str], place: int) -> None:
         try:
             status = item.stat(follow_symlinks=False)
-            link = os.readlink(item) if stat.S_ISLNK(status.st_mode) else ""  # noqa: PTH115  (as text, as it is)
+            is_link = stat.S_ISLNK(status.st_mode)
+            link = os.readlink(item.name, dir_fd=place) if is_link else ""
         except FileNotFoundError:
             return  # it has just been removed
         if link:

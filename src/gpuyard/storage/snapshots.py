@@ -19,6 +19,7 @@ from gpuyard.storage.archive import beside
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.listing import Listing, ListingEntry, look, unreadable
 from gpuyard.storage.streams import CHUNK, Blob, as_file
+from gpuyard.storage.untrusted import UntrustedFileError, open_beneath
 
 MAX_BYTES = 1 << 30
 _TRIES = 3
@@ -137,7 +138,7 @@ def _archive(listing: Listing) -> Iterator[bytes]:
     for entry in listing.entries:
         yield _header(entry).tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
         if entry.kind == tarfile.REGTYPE:
-            yield from _content(listing.root / entry.path, entry)
+            yield from _content(listing.root, entry)
             yield bytes(-entry.size % tarfile.BLOCKSIZE)
     yield bytes(2 * tarfile.BLOCKSIZE)
 
@@ -151,24 +152,23 @@ def _header(entry: ListingEntry) -> tarfile.TarInfo:
     return info
 
 
-def _content(path: Path, entry: ListingEntry) -> Iterator[bytes]:
+def _content(root: Path, entry: ListingEntry) -> Iterator[bytes]:
     """The file's bytes, as many as its header says. _ChangedError when it is no longer
     the file that was listed.
     """
-    # A file that has become a link is not followed, and a pipe is not waited for.
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, flags)
-        with os.fdopen(descriptor, "rb", buffering=0) as file:
+        with open_beneath(root, entry.path) as file:
             left = entry.size
-            while left and look(os.fstat(descriptor)) == entry.look:
+            while left and look(os.fstat(file.fileno())) == entry.look:
                 data = file.read(min(left, CHUNK))
                 if not data:
                     break
                 left -= len(data)
                 yield data
-            if left or look(os.fstat(descriptor)) != entry.look:
+            if left or look(os.fstat(file.fileno())) != entry.look:
                 raise _ChangedError(entry.path)
+    except UntrustedFileError as error:
+        raise _ChangedError(entry.path) from error
     except OSError as error:
         if error.errno in _GONE:
             raise _ChangedError(entry.path) from error

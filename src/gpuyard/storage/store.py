@@ -5,21 +5,28 @@ its final name: it is there whole or not at all. Stores are used from threads.
 """
 
 import io
+import os
 import re
 import secrets
 import shutil
+import stat
 import tarfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, Protocol
+
+import structlog
 
 from gpuyard.domain.errors import GpuyardError
 from gpuyard.storage.archive import beside, pack, replace, unpack
-from gpuyard.storage.streams import CHUNK, Blob, HashedFile
+from gpuyard.storage.streams import CHUNK, Blob, FirstBytes, HashedFile
+from gpuyard.storage.untrusted import descriptor_beneath, file_of
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_SHOWN = 10
+log = structlog.get_logger(__name__)
 
 
 class BucketError(GpuyardError, OSError):
@@ -58,14 +65,17 @@ class Blobs(Protocol):
         """Store the content of `source`; an OSError leaves nothing behind."""
         ...
 
-    def put_directory(self, directory: Path) -> Blob:
-        """Store a directory as an uncompressed tar with sorted names, and without
-        owners or times.
-        """
-        ...
+    def put_beneath(
+        self, folder: Path, name: str | PurePath, *, owner: int | None = None
+    ) -> Blob:
+        """Store the file or directory `name` below `folder`, where a job may write. A
+        directory becomes an uncompressed tar with sorted names, and without owners or
+        times.
 
-    def put_path(self, path: Path) -> Blob:
-        """Store a file, or a directory as `put_directory` does."""
+        No link is followed; a link in the directory that leads out of it is left out.
+        With `owner`, only files of that user are read. UntrustedFileError when the file
+        itself may not be read.
+        """
         ...
 
     def open(self, sha256: str, part: tuple[int, int] | None = None) -> IO[bytes]:
@@ -130,14 +140,18 @@ class BaseBlobStore(ABC):
     def put(self, source: IO[bytes]) -> Blob:
         return self._save(lambda file: shutil.copyfileobj(source, file, CHUNK))
 
-    def put_directory(self, directory: Path) -> Blob:
-        return self._save(lambda file: pack(directory, file))
-
-    def put_path(self, path: Path) -> Blob:
-        if path.is_dir():
-            return self.put_directory(path)
-        with path.open("rb") as file:
-            return self.put(file)
+    def put_beneath(
+        self, folder: Path, name: str | PurePath, *, owner: int | None = None
+    ) -> Blob:
+        descriptor = descriptor_beneath(folder, name, owner=owner)
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            try:
+                return self._save(lambda file: _pack(descriptor, file, name, owner))
+            finally:
+                os.close(descriptor)
+        with file_of(descriptor, name) as file:
+            size = os.fstat(descriptor).st_size
+            return self.put(FirstBytes(file, size))  # type: ignore[arg-type]
 
     def restore(self, sha256: str, target: Path, *, directory: bool) -> None:
         with self.open(sha256) as source, beside(target) as fresh:
@@ -165,6 +179,19 @@ def blob_key(sha256: str) -> str:
     if not _SHA256.fullmatch(sha256):
         raise ValueError(f"{sha256!r} is not a SHA-256 in hex")
     return f"{sha256[:2]}/{sha256[2:]}"
+
+
+def _pack(
+    folder: int, target: IO[bytes], name: str | PurePath, owner: int | None
+) -> None:
+    left_out = pack(folder, target, owner=owner)
+    if left_out:
+        log.warning(
+            "a part of a folder is not kept: it leads out of it, or is no file",
+            folder=os.fspath(name),
+            left_out=left_out[:_SHOWN],
+            count=len(left_out),
+        )
 
 
 def _write_out(source: IO[bytes], fresh: Path, sha256: str, directory: bool) -> None:

@@ -57,6 +57,24 @@ class HashedFile(io.RawIOBase):
         self._size += memoryview(data).nbytes
 
 
+class FirstBytes(io.RawIOBase):
+    """The first `size` bytes of a file, which another program may make longer while it
+    is read.
+    """
+
+    def __init__(self, file: IO[bytes], size: int) -> None:
+        super().__init__()
+        self._file = file
+        self._left = size
+        self.name = file.name
+
+    def read(self, size: int = -1, /) -> bytes:
+        wanted = self._left if size < 0 else min(size, self._left)
+        data = self._file.read(wanted)
+        self._left -= len(data)
+        return data
+
+
 def as_file(parts: Iterator[bytes]) -> io.BufferedReader:
     """The parts, one after the other, as a file to read.
 

@@ -50,8 +50,21 @@ def files_of(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
 
     Blocks on the disk.
     """
-    for root, _, names in os.walk(folder):
-        for name in names:
-            path = os.path.join(root, name)  # noqa: PTH118  (Path takes twice the time, of a million files)
-            with suppress(OSError):
-                yield os.path.relpath(path, folder), os.lstat(path)
+    # No recursion: a job may nest folders as deep as it likes.
+    folders = [os.fspath(folder)]
+    while folders:
+        for entry in _entries(folders.pop()):
+            if not entry.is_dir():
+                with suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    yield os.path.relpath(entry.path, folder), status
+            elif not entry.is_symlink():
+                folders.append(entry.path)
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except OSError:
+        return []

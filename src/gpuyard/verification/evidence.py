@@ -97,7 +97,8 @@ def write_evidence(
 ) -> CheckOutcome:
     """Judge a check, sign its evidence and write the file atomically.
 
-    Raises InvalidInputError when the file would be too large.
+    The caller syncs the folder: once for all files. Raises InvalidInputError when the
+    file would be too large.
     """
     judged = outcome(judge(evidence))
     body = msgspec.json.encode(_Body(judged, evidence))
@@ -115,7 +116,10 @@ def write_evidence(
         )
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        fresh.write_bytes(content)
+        with fresh.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)

@@ -7,11 +7,11 @@ kB, on asyncio's own loop 300 kB (benchmarks/verification_barrier.py).
 
 import asyncio
 import json
-import resource
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
+from gpuyard.config.open_files import allow_many_files
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.verification.certificates import Authority
 from gpuyard.verification.protocol import (
@@ -27,8 +27,6 @@ from gpuyard.verification.protocol import (
 # For a TLS handshake or shutdown: S0's streaming timeout with its leeway.
 _PATIENCE_S = 35.0
 _BACKLOG = 4096
-# Each solver is an open file; the usual default limit is 1,024.
-_FILES = 65_536
 
 
 class ConnectionLostError(Exception):
@@ -148,7 +146,7 @@ class Hub:
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
-        _allow_files()
+        allow_many_files()
         try:
             self._server = await asyncio.start_server(
                 self._arrived,
@@ -272,14 +270,6 @@ def release(
         line.conversation.release()
         released[line.check_id] = time.monotonic()
     return released
-
-
-def _allow_files() -> None:
-    """Raise this process's limit of open files, as far as the hub could need it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _encoded(message: Mapping[str, Any]) -> bytes:

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from gpuyard.client import calls
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.domain.trust import Trust as InstanceTrust
+from gpuyard.storage.folder_syncs import make_folder, sync_folder
 from gpuyard.verification import evidence
 from gpuyard.verification.check import Check
 from gpuyard.verification.context import Context, LeaseBusy, LeaseLost, call, leased
@@ -161,10 +162,15 @@ def keep_evidence(
     lost = list[str]()
     for check in checks:
         try:
-            folder.mkdir(exist_ok=True, mode=0o700)
+            make_folder(folder)
             evidence.write_evidence(folder / f"{check.id}.json", check.evidence(), key)
         except (OSError, InvalidInputError) as error:
             lost.append(f"The evidence of {check.id} is not kept: {error}")
+    try:
+        if len(lost) < len(checks):
+            sync_folder(folder)
+    except OSError as error:
+        lost.append(f"Evidence may not survive a power cut: {error}")
     return lost
 
 

@@ -72,6 +72,23 @@ async def test_a_checkpoint_that_is_told_twice_is_one(instance: Controlled):
     assert report.step == 10
 
 
+async def test_a_file_that_is_written_again_with_the_same_content_is_one(
+    instance: Controlled,
+):
+    job_id = await instance.submit()
+    for content, step in ((b"a", 10), (b"a", 20), (b"b", 30), (b"a", 40)):
+        await instance.save(job_id, "out/ckpt.pt", content, step=step)
+    await instance.save(job_id, "out/best.pt", b"a", step=50)
+    await instance.settled()
+    rows = instance.ledger.queries.checkpoints_of(job_id)
+    assert [(row["path"], row["step"]) for row in rows] == [
+        ("out/ckpt.pt", 10),
+        ("out/ckpt.pt", 30),
+        ("out/ckpt.pt", 40),
+        ("out/best.pt", 50),
+    ]
+
+
 async def said_again(instance: Controlled, job_id: str):
     """The host repeats its last report after a broken link, as one that was never
     acknowledged.
@@ -111,7 +128,7 @@ async def test_the_newest_are_kept_and_the_blobs_of_the_others_are_deleted(
 async def test_a_blob_that_cannot_be_deleted_is_tried_again(
     instance: Controlled, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("gpuyard.controller.reports._FIRST_DELETE_PAUSE_S", 0.01)
+    monkeypatch.setattr("gpuyard.controller.checkpoints._FIRST_DELETE_PAUSE_S", 0.01)
     delete = BlobStore.delete
     tries = []
 
@@ -262,3 +279,52 @@ async def test_two_resumes_at_once_make_one_attempt(instance: Controlled):
     assert sorted(map(str, map(type, answers))).count(str(type(None))) == 1
     await instance.finish(job_id)
     assert (await instance.until(job_id))["attempts"] == 2
+
+
+async def resumed_at(instance: Controlled, *steps: int) -> str:
+    """A job that was cancelled at step 160, resumed, and then prints these steps."""
+    job_id = await interrupted(instance, 140, 160)
+    await instance.resume(job_id)
+    await instance.until(job_id, "running")
+    for step in steps:
+        await instance.progress(job_id, step)
+    await instance.settled()
+    return job_id
+
+
+async def test_a_program_that_begins_anew_after_a_resume_is_told_once(
+    instance: Controlled,
+) -> None:
+    job_id = await resumed_at(instance, 0, 10, 20, 30)
+    (warning,) = instance.job(job_id)["warnings"]
+    assert warning.startswith("attempt 2 was to resume from step 160 and began anew")
+    journal = instance.ledger.queries.events_after(0, 1000)
+    (event,) = [row for row in journal if row["kind"] == "job.began_anew"]
+    assert (event["info"]["step"], event["info"]["checkpoint_step"]) == (10, 160)
+
+
+@pytest.mark.parametrize("steps", [(160, 170), (150, 155, 160), (0, 160), (170,), (0,)])
+async def test_a_program_that_resumes_or_may_do_so_is_not_warned_of(
+    instance: Controlled, steps: tuple[int, ...]
+) -> None:
+    job_id = await resumed_at(instance, *steps)
+    assert not instance.job(job_id)["warnings"]
+
+
+async def test_a_program_that_begins_anew_removes_no_better_checkpoint(
+    instance: Controlled,
+) -> None:
+    keep = instance.settings.node.keep_checkpoints
+    steps = [100 + 10 * number for number in range(keep)]
+    job_id = await interrupted(instance, *steps)
+    await instance.resume(job_id)
+    await instance.until(job_id, "running")
+    better = [f"out/step-{step}.pt" for step in steps]
+    for step in range(10, 20):
+        await instance.save(job_id, f"out/step-{step}.pt", step=step)
+    await instance.settled()
+    newest = [f"out/step-{step}.pt" for step in range(20 - keep, 20)]
+    assert kept(instance, job_id) == better + newest
+    await instance.save(job_id, "out/step-500.pt", step=500)
+    await instance.settled()
+    assert kept(instance, job_id) == [*newest[1:], "out/step-500.pt"]

@@ -52,6 +52,7 @@ def test_what_a_card_tells_is_read(state: Path) -> None:
         "ecc_uncorrected": 0,
         "slowdown_c": 100,
         "mig": False,
+        "drm": [129, 1],
     }
     assert {name: gpu[name] for name in expected} == expected
 

@@ -65,6 +65,7 @@ def test_two_gpus_are_read_exactly(fake_gpus: FakeGpus, probe: Probe) -> None:
                 processes=(GpuProcess(4242, 1500), GpuProcess(4243, None)),
                 mig=False,
                 ecc_uncorrected=0,
+                minor=0,
             ),
             GpuReading(
                 uuid=SECOND,
@@ -80,6 +81,7 @@ def test_two_gpus_are_read_exactly(fake_gpus: FakeGpus, probe: Probe) -> None:
                 processes=(),
                 mig=False,
                 ecc_uncorrected=0,
+                minor=1,
             ),
         ),
         lost=(),
@@ -166,6 +168,8 @@ def test_mig_instances_stand_in_for_their_gpu(two_gpus: FakeGpus, probe: Probe) 
     assert (instance.temperature_c, instance.compute_capability) == (50, "8.0")
     assert (instance.utilization, instance.power_w) == (None, None)
     assert instance.processes == (GpuProcess(77, 100),)
+    numbers = (instance.minor, instance.instance, instance.compute_instance)
+    assert numbers == (0, 2, 0)
 
 
 def test_mig_mode_without_instances_says_what_to_do(

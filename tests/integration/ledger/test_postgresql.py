@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 import psycopg
 import pytest
 import sqlalchemy as sa
+from structlog.testing import capture_logs
 
 from gpuyard.domain.errors import FencedError, LedgerError, LedgerUnreachableError
 from gpuyard.ledger.lease import Lease, Member
@@ -41,6 +42,21 @@ async def put(writer: Writer, number: int) -> None:
 
 def numbers(ledger: Ledger) -> list[int]:
     return [row["info"]["number"] for row in ledger.queries.events_after(0, 10_000)]
+
+
+def test_commits_are_durable_even_where_the_database_is_told_otherwise(
+    place: str,
+) -> None:
+    with psycopg.connect(place, autocommit=True) as connection:
+        name = connection.info.dbname
+        connection.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
+    with capture_logs() as logged:
+        ledger = Ledger.open(place)
+    with ledger.engine.connect() as connection:
+        shown = connection.execute(sa.text("SHOW synchronous_commit")).scalar()
+    ledger.close()
+    assert shown == "on"
+    assert any("synchronous_commit=off" in entry["event"] for entry in logged)
 
 
 async def test_a_connection_that_is_cut_is_made_anew(
@@ -140,6 +156,26 @@ async def test_a_leader_that_is_stopped_in_the_middle_of_a_commit_is_replaced(
             next_term = await asyncio.to_thread(other.acquire)
     assert next_term.epoch == term.epoch + 1
     assert former.renew(term) is None
+
+
+def test_only_servers_of_late_whose_urls_mean_the_same_here_are_dialled(
+    ledger: Ledger,
+) -> None:
+    urls = {"a": "http://a", "b": "http://b", "c": "http://127.0.0.1:1"}
+    for name, url in urls.items():
+        Lease(ledger.engine, Member(name, url, f"digest of {name}", "there")).refresh()
+    with ledger.engine.begin() as tx:
+        tx.execute(
+            sa.text(
+                "UPDATE servers SET seen_at = seen_at - interval '2 hours'"
+                " WHERE id = 'b'"
+            )
+        )
+    me = Member("d", "http://127.0.0.1:2", "", "here")
+    seen = Lease(ledger.engine, me).refresh()
+    assert [member.id for member in seen.reachable] == ["a", "d"]
+    # Its token is still known: it may come back.
+    assert [member.id for member in seen.members] == ["a", "b", "c", "d"]
 
 
 async def test_taking_the_lead_waits_for_the_commit_that_is_under_way_and_renewing_does_not(

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from gpuyard.domain.errors import IllegalMoveError
 from gpuyard.ledger.apply import apply, event_of, fold
 from gpuyard.ledger.ledger import Ledger
-from gpuyard.ledger.prune import history, prune
+from gpuyard.ledger.prune import Pruner, history
+from gpuyard.ledger.replay import check
 from tests.support.examples import examples
-from tests.support.ledger import node_event, state_of, trust_event
+from tests.support.ledger import node_event, prune_slices, state_of, trust_event
 from tests.support.life import Life
 
 Step = Callable[[Life, int], object]
@@ -39,6 +40,7 @@ STEPS: dict[str, Step] = {
     "resume": lambda life, n: life.resume(_pick(life.jobs, n)),
     "lose": lambda life, n: life.lose_sight(_pick(life.jobs, n), lost=n % 2 == 0),
     "save": lambda life, n: life.save_checkpoint(_pick(life.attempts, n), step=n),
+    "remove": lambda life, n: life.remove(_pick(life.jobs, n)),
     "trust": lambda life, n: life.record(trust_event(n)),
     "node": lambda life, n: life.record(
         node_event(n % 4, state=f"s{n}", limits={"n": n}, reason=None)
@@ -114,16 +116,52 @@ def test_the_tables_are_the_fold_of_the_journal(new, steps, cut, keep, group):
 
     put(journal[:cut])
     assert replayed(live, new) == state_of(live.engine)
-    prune(live.engine, keep)
+    pruned = prune_slices(live.engine, Pruner(keep))
     put(journal[cut:])
     state = state_of(live.engine)
     assert replayed(live, new) == state
-    assert prune(live.engine, keep) == max(
-        min(len(journal), len(journal) - cut + min(cut, keep)) - keep, 0
-    )
-    assert prune(live.engine, keep) == 0
+    pruned += prune_slices(live.engine, Pruner(keep))
+    assert pruned == max(len(journal) - keep, 0)
+    assert prune_slices(live.engine, Pruner(keep)) == 0
     assert state_of(live.engine) == state
     assert replayed(live, new) == state
+    live.close()
+
+
+upkeep = st.lists(
+    st.tuples(
+        st.integers(0, 12),
+        st.integers(1, 30),
+        st.integers(0, 3),
+        st.booleans(),
+    ),
+    max_size=12,
+)
+
+
+@settings(
+    max_examples=examples(15),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    steps=histories,
+    work=upkeep,
+    sizes=st.tuples(st.integers(1, 5), st.integers(1, 4)),
+)
+def test_the_fold_holds_in_the_middle_of_pruning_and_after_a_kill(
+    new, steps, work, sizes
+):
+    journal = live_through(steps).journal
+    live = new()
+    for events, keep, slices, killed in work:
+        with live.engine.begin() as tx:
+            apply(tx, journal[:events])
+        journal = journal[events:]
+        pruner = Pruner(keep, events_at_once=sizes[0], rows_at_once=sizes[1])
+        prune_slices(live.engine, pruner, slices, killed=killed)
+        report = check(live.engine)
+        assert report.ok, report.differences
     live.close()
 
 

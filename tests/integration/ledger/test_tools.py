@@ -2,22 +2,26 @@
 
 import asyncio
 import shutil
+import sqlite3
 import stat
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 
 from gpuyard.domain.errors import DiskFullError, InvalidInputError, RefusedError
 from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.ledger import migrate
 from gpuyard.ledger.ledger import Ledger
-from gpuyard.ledger.prune import prune
+from gpuyard.ledger.prune import Pruner
 from gpuyard.ledger.replay import check, rebuild
 from gpuyard.ledger.tables import metadata
 from gpuyard.ledger.transfer import backup, copy
 from gpuyard.ledger.writer import Writer
-from tests.support.ledger import node_event, state_of
+from tests.support.ledger import node_event, prune_slices, state_of
 from tests.support.life import Life
 from tests.support.postgres import PostgresServer
 from tests.support.tmpfs import small_disk
@@ -54,7 +58,7 @@ async def lived(ledger: Ledger, writer: Writer) -> Ledger:
     )
     writer.set_progress("j", {"step": 49})
     await writer.committed()
-    prune(ledger.engine, 30)
+    prune_slices(ledger.engine, Pruner(30))
     writer.add_events([node_event(2)])
     await writer.committed()
     return ledger
@@ -229,3 +233,42 @@ async def test_a_backup_onto_a_full_disk_leaves_nothing(lived: Ledger, tmp_path:
         with pytest.raises(DiskFullError):
             backup(lived.engine, disk / "saved.db")
         assert [path.name for path in disk.iterdir()] == ["ballast"]
+
+
+def test_a_restore_that_was_killed_is_finished_at_the_next_opening(tmp_path: Path):
+    """It died after the backup was ready, beside a log of the former ledger."""
+    ledger = tmp_path / "ledger.db"
+    made = Ledger.open(ledger)
+    backup(made.engine, tmp_path / "saved.db")
+    made.close()
+    former = ledger.read_bytes()
+    with closing(sqlite3.connect(tmp_path / "saved.db")) as saved, saved:
+        saved.execute("UPDATE lease SET epoch = 77")
+    log = tmp_path / "ledger.db-wal"
+    log.write_bytes(b"of the former ledger")
+    (tmp_path / "saved.db").rename(tmp_path / "ledger.db.restored")
+    opened = Ledger.open(ledger)
+    assert opened.queries.next_epoch() == 78
+    opened.close()
+    (kept,) = tmp_path.glob("ledger.db.before-restore-*[0-9]")
+    assert kept.read_bytes() == former
+    kept_log = kept.with_name(f"{kept.name}-wal")
+    assert kept_log.read_bytes() == b"of the former ledger"
+
+
+def test_a_ledger_is_saved_before_it_is_migrated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ledger.db"
+    former = f"{int(migrate.HEAD) - 1:04}"
+    real = command.upgrade
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "upgrade", lambda config, _head: real(config, former))
+        Ledger.open(path).close()
+    partial = tmp_path / f"ledger.db.schema-{former}.partial"
+    partial.write_bytes(b"left by a server that was killed")
+    Ledger.open(path).close()
+    (saved,) = tmp_path.glob("ledger.db.schema-*")
+    with closing(sqlite3.connect(saved)) as kept:
+        version = kept.execute("SELECT version_num FROM alembic_version").fetchone()
+    assert (saved.name, version) == (f"ledger.db.schema-{former}", (former,))

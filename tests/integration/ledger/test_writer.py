@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -198,11 +199,11 @@ async def test_upkeep_waits_for_the_group_and_the_next_group_for_the_upkeep(
     go_on = threading.Event()
     order = []
 
-    def work(engine: sa.Engine) -> None:
+    def work(tx: sa.Connection) -> None:
         assert go_on.wait(10)
         order.append("upkeep")
 
-    upkeep = asyncio.create_task(writer.exclusively(work))
+    upkeep = asyncio.create_task(writer.maintain(work))
     await asyncio.sleep(0)
     writer.add_events([node_event(1)])
     written = writer.committed()
@@ -217,3 +218,18 @@ async def test_epochs_count_the_servers(ledger: Ledger, place: Path | str):
     again = Ledger.open(place)
     assert again.queries.next_epoch() == 3
     again.close()
+
+
+async def test_a_commit_waits_for_no_thread_of_others(writer: Writer):
+    """All threads of the event loop's pool are taken, as by many slow reads."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    let_go = threading.Event()
+    taken = asyncio.create_task(asyncio.to_thread(let_go.wait, 10))
+    writer.quick_s = 0  # each commit takes a thread
+    try:
+        writer.add_events([node_event(1)])
+        await asyncio.wait_for(writer.committed(), 5)
+        assert not taken.done()
+    finally:
+        let_go.set()
+        await taken

@@ -32,7 +32,7 @@ def staying(node: Node, code: str = STAY, **fields) -> str:
 def test_the_job_knows_who_it_is_and_nothing_of_the_agents_settings():
     code = (
         "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if"
-        " k.startswith(('GPUYARD', 'OMP'))}))"
+        " k.startswith(('GPUYARD', 'OMP', 'COLUMNS'))}))"
     )
     with make_node({"GPUYARD_TOKEN": "secret"}) as node:
         job = node.start(
@@ -46,6 +46,7 @@ def test_the_job_knows_who_it_is_and_nothing_of_the_agents_settings():
             "GPUYARD_ATTEMPT": "3",
             "GPUYARD_NODE": hello.name,
             "OMP_NUM_THREADS": "1",
+            "COLUMNS": "200",
         }
         assert eval(node.output(job)) == expected
 

@@ -286,6 +286,31 @@ def test_logs_are_read_by_offset_and_waited_for(node):
     by_hand(node, scenario)
 
 
+def test_logs_that_nobody_takes_hold_up_no_other_message(node):
+    """One part at a time waits in the link, however many were asked for."""
+    parts = 500
+    part_bytes = 1 << 16
+
+    async def scenario(server):
+        await server.welcome()
+        server.send(start("a1", command=("head", "-c", "1000000", "/dev/zero")))
+        await server.reports(ended)
+        server.send(*(wire.ReadLog(n, "a1", 0, limit=part_bytes) for n in range(parts)))
+        await server.receive(wire.LogPart)
+        server.send(wire.Find(parts, "a1"))
+        before = 0
+        while True:
+            message = await server.receive(wire.LogPart | wire.Found)
+            if isinstance(message, wire.Found):
+                break
+            before += 1
+        assert before < parts // 10
+        for _ in range(parts - 1 - before):
+            assert len((await server.receive(wire.LogPart)).data) == part_bytes
+
+    by_hand(node, scenario)
+
+
 def test_told_to_leave_it_leaves_its_jobs_to_the_next_agent(node):
     job = node.start("print('here', flush=True); import time; time.sleep(1000)")
     node.says(job, "here")

@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -169,7 +170,7 @@ def test_a_daemon_with_an_environment_of_its_own_is_killed(start, tmp_path, limi
     process, pid = daemon(
         start, tmp_path, env="env -i PATH=/usr/bin:/bin", limits=limits
     )
-    assert b"GPUYARD_ATTEMPT_ID" not in b"".join(procfs.environment(pid))
+    assert b"GPUYARD_ATTEMPT_ID" not in Path(f"/proc/{pid}/environ").read_bytes()
     assert process.kill_all() == []
     assert not running(pid)
 
@@ -198,7 +199,8 @@ def test_what_a_job_started_before_its_group_held_it_is_gathered(
     assert pid in process.cgroup.procs()
     (tmp_path / "go").touch()
     wait_until(
-        lambda: procfs.environment(pid) == [b""], what="the loss of its environment"
+        lambda: Path(f"/proc/{pid}/environ").read_bytes() == b"",
+        what="the loss of its environment",
     )
     assert process.kill_all() == []
     assert not running(pid)
@@ -448,3 +450,20 @@ def test_a_process_lives_on_when_its_first_thread_ends(start, python, log):
     assert process.exit() is None
     assert process.kill_all() == []
     assert process.exit() == Exit(signal=9)
+
+
+def test_no_more_of_an_environment_is_read_than_a_program_can_have(
+    tmp_path: Path,
+) -> None:
+    """A process may say that all of its memory is its environment."""
+    endless = tmp_path / "environ"
+    endless.touch()
+    os.truncate(endless, 1 << 40)
+    assert len(procfs.read_file(str(endless), procfs.MAX_ENVIRONMENT)) == 8 << 20
+
+
+def test_a_variable_is_found_whole(start) -> None:
+    process = start("sleep", "60", environment={"ONE": "two", "THREE": "four"})
+    found = partial(procfs.has_variable, process.pid)
+    assert found(b"ONE=two") and found(b"THREE=four")
+    assert not found(b"NE=two") and not found(b"ONE=tw") and not found(b"THREE=")

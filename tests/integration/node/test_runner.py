@@ -194,6 +194,46 @@ def test_checkpoints_are_put_aside_whole(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoints" / listed[0]["file"]).read_text() == "4\n"
 
 
+def test_a_link_is_no_checkpoint_and_is_copied_as_a_link(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "step-1.pt").write_text("secret")
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "out").symlink_to(tmp_path / "disk")
+    (tmp_path / "disk").mkdir()
+    code = """
+        mkdir out/step-9 && echo x > out/step-9/weights
+        ln -s step-9 out/latest-step; ln -s "$SECRET" out/step-8
+        ln -s "$SECRET"/step-1.pt out/step-9/far
+        ln -s weights out/step-9/near; ln -s "$PWD"/out/step-9/weights out/step-9/whole
+    """
+    lay(
+        tmp_path,
+        "sh",
+        "-c",
+        code,
+        workdir=str(work),
+        environment={"SECRET": str(secret)},
+        checkpoint={"path": "out/*step*"},
+    )
+    end_of(tmp_path)
+    (listed,) = json.loads((tmp_path / "checkpoints.json").read_text())
+    assert (listed["path"], listed["step"], listed["size"]) == ("out/step-9", 9, 2)
+    copy = tmp_path / "checkpoints" / listed["file"]
+    assert (copy / "far").is_symlink()
+    assert (copy / "near").readlink() == Path("weights")
+    assert (copy / "whole").readlink() == Path("weights")
+
+
+@pytest.mark.parametrize("pattern", ["/etc/hostname", "../secret/*"])
+def test_a_pattern_that_leads_out_finds_nothing(tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "x").write_text("secret")
+    end_of(lay(tmp_path, "touch", "../secret/x", checkpoint={"path": pattern}))
+    assert not (tmp_path / "checkpoints.json").exists()
+
+
 def test_a_share_of_a_gang_leaves_with_the_jobs_own_code(tmp_path: Path) -> None:
     lay(tmp_path, "srun", "ignored", share=["sh", "-c", "echo $NODE_RANK; exit 9"])
     done = subprocess.run(
@@ -239,3 +279,25 @@ def test_where_no_signal_comes_it_looks_for_a_word_and_minds_its_limit(
     near = lay(tmp_path / "near", sys.executable, "-c", code, **order, limit_s=83)
     assert end_of(near)["reason"] == "preempted", "it can go on from what it saves"
     assert (near / "log").read_text() == "here\nsaved\n"
+
+
+def test_secrets_reach_the_program_only(tmp_path: Path) -> None:
+    value = "planted-secret-value"
+    secrets = tmp_path / "secrets.json"
+    secrets.write_text(json.dumps({"HF_TOKEN": value}))
+    code = 'test -e "$0" && echo left; echo "got $HF_TOKEN"; exit 3'
+    end = end_of(lay(tmp_path, "sh", "-c", code, str(secrets)))
+    assert end["exit_code"] == 3
+    assert (tmp_path / "log").read_text() == f"got {'*' * len(value)}\n"
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert all(value.encode() not in path.read_bytes() for path in left)
+
+
+def test_a_secret_in_a_long_log_is_hidden(tmp_path: Path) -> None:
+    value = "planted-secret-value"
+    (tmp_path / "secrets.json").write_text(json.dumps({"KEY": value}))
+    code = "import os; print('x' * (2**20 - 7), end=''); print(os.environ['KEY'] * 3)"
+    end_of(lay(tmp_path, sys.executable, "-c", code))
+    log = (tmp_path / "log").read_bytes()
+    assert value.encode() not in log
+    assert len(log) == 2**20 - 7 + 3 * len(value) + 1

@@ -89,10 +89,18 @@ def serve(ledger: Ledger) -> Serve:
 
     @asynccontextmanager
     async def serving(
-        *specs: WebhookSpec, killed: bool = False, timeout_s: float = 1.0
+        *specs: WebhookSpec,
+        killed: bool = False,
+        timeout_s: float = 1.0,
+        give_up_s: float = 3600.0,
     ) -> AsyncIterator[Serving]:
         made = Serving(
-            ledger, list(specs), timeout_s, first_wait_s=0.02, longest_wait_s=0.1
+            ledger,
+            list(specs),
+            timeout_s,
+            first_wait_s=0.02,
+            longest_wait_s=0.1,
+            give_up_s=give_up_s,
         )
         made.writer.start()
         await made.notifier.start()

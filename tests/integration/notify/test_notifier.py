@@ -12,9 +12,9 @@ from gpuyard.domain.events import Event, EventKind
 from gpuyard.domain.health import FAILURES, Health
 from gpuyard.domain.webhooks import WebhookSpec
 from gpuyard.ledger.ledger import Ledger
-from gpuyard.ledger.prune import prune
 from gpuyard.notify.delivery_result import DeliveryOutcome
-from gpuyard.notify.notifier import PAGE
+from gpuyard.notify.journal_pages import PAGE
+from gpuyard.notify.notifier import CONCURRENT
 from tests.integration.notify.conftest import KEY, SECRET, Serve, event
 from tests.support.receiver import HANG, Receiver, receiver
 from tests.support.wait import eventually
@@ -185,6 +185,56 @@ async def test_one_that_is_refused_is_dropped_with_a_warning(serve: Serve, statu
     assert warning["why"] == f"status {status}: refused"
 
 
+async def test_one_that_is_never_taken_is_put_aside_and_later_ones_come_in_order(
+    serve: Serve,
+):
+    with receiver() as there, receiver() as other:
+        there.poison = b"train-2"
+        async with serve(spec_for(there), spec_for(other), give_up_s=0.01) as serving:
+            await serving.happens(1, 2, 3, 4)
+            await eventually(lambda: numbers(there) == [1, 3, 4])
+            await eventually(lambda: not notified_late(serving))
+            seen = serving.notifier.describe()
+        assert numbers(other) == [1, 2, 3, 4]
+        (letter,) = seen[0]["dead_letters"]["latest"]
+        assert (letter["job_id"], letter["why"]) == ("job_2", "status 500")
+        assert letter["tries"] >= 5
+        assert [hook["dead_letters"]["count"] for hook in seen] == [1, 0]
+        assert seen[0]["failing"] is None and seen[0]["behind"] == 0
+        async with serve(spec_for(there), spec_for(other)) as serving:
+            assert serving.notifier.describe() == seen
+            await serving.happens(5)
+            await eventually(lambda: numbers(there) == [1, 3, 4, 5])
+
+
+async def test_hundreds_of_webhooks_share_one_reader_and_a_few_connections(
+    serve: Serve, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+):
+    reads: list[int] = []
+    real = ledger.queries.events_of
+
+    def counted(kinds: Any, seq: int, limit: int) -> Any:
+        reads.append(seq)
+        return real(kinds, seq, limit)
+
+    monkeypatch.setattr(ledger.queries, "events_of", counted)
+    with receiver() as there:
+        hooks = [WebhookSpec(url=f"{there.url}/{n}") for n in range(400)]
+        async with serve(*hooks, timeout_s=10.0) as serving:
+            await eventually(lambda: not notified_late(serving))
+            reads.clear()
+            await serving.happens(1)
+            await eventually(lambda: len(there.taken) == 400, within_s=60)
+    assert len(reads) < 10
+    assert len({one.path for one in there.taken}) == 400
+    assert there.most_connections <= 2 * CONCURRENT
+
+
+def notified_late(serving: Any) -> list[Any]:
+    """The webhooks that have not received everything yet."""
+    return [state for state in serving.notifier._states if not state.up_to_date]
+
+
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 async def test_a_redirect_is_not_followed(serve: Serve, status: int):
     with receiver() as there, receiver() as elsewhere, capture_logs() as logged:
@@ -254,7 +304,7 @@ async def test_what_was_pruned_meanwhile_is_counted(serve: Serve, ledger: Ledger
 
 async def ledger_pruned(ledger: Ledger, writer: Any, keep: int) -> None:
     await writer.committed()
-    await writer.exclusively(lambda engine: prune(engine, keep))
+    await ledger.prune(writer, keep)
     assert ledger.queries.journal_length() == keep
 
 

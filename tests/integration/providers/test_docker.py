@@ -1,5 +1,6 @@
 """The provider `docker` on a real daemon."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from gpuyard.providers.conformance import CASES, Subject
 from gpuyard.providers.conformance.subject import Case
 from gpuyard.providers.docker.provider import DockerProvider
+from tests.support.clock import survive_a_jump
 from tests.support.dockerd import IMAGE, Dockerd
 
 
@@ -28,3 +30,18 @@ def test_conformance(case: Case, dockerd: Dockerd, tmp_path: Path) -> None:
         await provider.close()
 
     case.run(subject)
+
+
+def test_a_clock_that_jumps_ends_no_job_early_and_keeps_none_too_long(
+    dockerd: Dockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def jump() -> None:
+        provider = DockerProvider({"home": str(tmp_path), "host": dockerd.host})
+        subject = Subject(provider, image=IMAGE, pause_s=0.05)
+        try:
+            await survive_a_jump(subject, monkeypatch)
+        finally:
+            await subject.clean_up()
+            await provider.close()
+
+    asyncio.run(jump())

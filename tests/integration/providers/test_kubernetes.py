@@ -2,6 +2,7 @@
 processes.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from gpuyard.providers.conformance import CASES, Subject
 from gpuyard.providers.conformance.subject import Case
 from gpuyard.providers.kubernetes.provider import KubernetesProvider
+from tests.support.clock import survive_a_jump
 from tests.support.kubernetes import Cluster, Node
 
 IMAGE = "python:3.11-slim"
@@ -49,3 +51,18 @@ def test_conformance(case: Case, cluster: Cluster, tmp_path: Path) -> None:
         await kubernetes.close()
 
     case.run(subject)
+
+
+def test_a_clock_that_jumps_ends_no_job_early_and_keeps_none_too_long(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def jump() -> None:
+        kubernetes = provider(cluster, tmp_path)
+        subject = Subject(kubernetes, image=IMAGE, pause_s=0.05)
+        try:
+            await survive_a_jump(subject, monkeypatch)
+        finally:
+            await subject.clean_up()
+            await kubernetes.close()
+
+    asyncio.run(jump())

@@ -2,6 +2,7 @@
 agent and processes.
 """
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ import pytest
 from gpuyard.domain.jobconfig import GpuSpec
 from gpuyard.providers.conformance import CASES, Case, Subject
 from gpuyard.providers.local import LocalProvider
+from tests.support.clock import survive_a_jump
 from tests.support.node import Node, make_node
 from tests.support.nvml import FakeGpus
 from tests.support.nvml import fixtures as nvml
@@ -58,6 +60,19 @@ def node() -> Iterator[Node]:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_conformance(case: Case, node: Node) -> None:
     case.run(lambda: open_subject(node))
+
+
+def test_a_clock_that_jumps_ends_no_job_early_and_keeps_none_too_long(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def jump() -> None:
+        async with open_subject(node) as subject:
+            try:
+                await survive_a_jump(subject, monkeypatch)
+            finally:
+                await subject.clean_up()
+
+    asyncio.run(jump())
 
 
 WITH_GPUS = ("completes", "available_gpus", "too_much", "fifty_at_once")

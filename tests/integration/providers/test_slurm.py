@@ -10,6 +10,7 @@ import pytest
 from gpuyard.providers.conformance import CASES, Subject
 from gpuyard.providers.conformance.subject import Case
 from gpuyard.providers.slurm.provider import SlurmProvider
+from tests.support.clock import survive_a_jump
 from tests.support.slurm import SlurmCluster
 from tests.support.sshd import Sshd
 
@@ -31,6 +32,23 @@ def test_conformance(case: Case, slurm: SlurmCluster, tmp_path: Path) -> None:
         await provider.close()
 
     case.run(subject)
+
+
+def test_a_clock_that_jumps_ends_no_job_early_and_keeps_none_too_long(
+    slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def jump() -> None:
+        provider = SlurmProvider(
+            {"home": str(tmp_path), "poll_s": 0.2, "environment": slurm.environment}
+        )
+        subject = Subject(provider, pause_s=0.1)
+        try:
+            await survive_a_jump(subject, monkeypatch)
+        finally:
+            await subject.clean_up()
+            await provider.close()
+
+    asyncio.run(jump())
 
 
 _OVER_SSH = {

@@ -177,7 +177,7 @@ def test_a_blob_that_lost_its_end_is_an_oserror_and_heals(
     place: Place, checkpoint: Path, tmp_path: Path, left: int, directory: bool
 ):
     source = checkpoint if directory else checkpoint / "model.safetensors"
-    blob = place.blobs.put_path(source)
+    blob = place.blobs.put_beneath(source.parent, source.name)
     with place.blobs.open(blob.sha256) as file:
         place.write(blob.sha256, file.read()[:left])
     target = tmp_path / "back"
@@ -187,7 +187,7 @@ def test_a_blob_that_lost_its_end_is_an_oserror_and_heals(
         place.blobs.restore(blob.sha256, target, directory=directory)
     assert not target.exists()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
-    assert place.blobs.put_path(source) == blob
+    assert place.blobs.put_beneath(source.parent, source.name) == blob
     place.blobs.restore(blob.sha256, target, directory=directory)
     assert target.exists()
 
@@ -279,7 +279,7 @@ def tree(folder: Path) -> dict[str, object]:
 def test_a_directory_comes_back_as_it_was(
     store: Blobs, checkpoint: Path, tmp_path: Path
 ):
-    blob = store.put_directory(checkpoint)
+    blob = store.put_beneath(checkpoint.parent, checkpoint.name)
     with store.open(blob.sha256) as file:
         archive = file.read()
     assert Blob(hashlib.sha256(archive).hexdigest(), len(archive)) == blob
@@ -296,12 +296,12 @@ def test_a_directory_comes_back_as_it_was(
 def test_a_directory_with_the_same_content_has_the_same_hash(
     store: Blobs, checkpoint: Path
 ):
-    first = store.put_directory(checkpoint)
+    first = store.put_beneath(checkpoint.parent, checkpoint.name)
     for path in checkpoint.rglob("*"):
         os.utime(path, (1, 1), follow_symlinks=False)
-    assert store.put_directory(checkpoint) == first
+    assert store.put_beneath(checkpoint.parent, checkpoint.name) == first
     (checkpoint / "run.sh").write_text("#!/bin/bash\n")
-    assert store.put_directory(checkpoint) != first
+    assert store.put_beneath(checkpoint.parent, checkpoint.name) != first
 
 
 def test_a_directory_that_does_not_fit_leaves_nothing(tmp_path: Path):
@@ -311,7 +311,7 @@ def test_a_directory_that_does_not_fit_leaves_nothing(tmp_path: Path):
         folder.mkdir()
         (folder / "big").write_bytes(BIG)
         with pytest.raises(OSError, match="No space left"):
-            full.put_directory(folder)
+            full.put_beneath(tmp_path, "folder")
         assert files(full) == []
 
 
@@ -319,7 +319,7 @@ def test_a_target_on_a_full_disk_is_an_oserror_and_leaves_nothing(
     store: Blobs, checkpoint: Path, tmp_path: Path
 ):
     file = store.put(io.BytesIO(BIG))
-    folder = store.put_directory(checkpoint)
+    folder = store.put_beneath(checkpoint.parent, checkpoint.name)
     with small_disk(tmp_path / "disk") as disk:
         for blob, directory in ((file, False), (folder, True)):
             with pytest.raises(OSError, match="No space left"):
@@ -331,10 +331,14 @@ def test_a_target_on_a_full_disk_is_an_oserror_and_leaves_nothing(
 def test_a_link_that_leads_out_is_an_oserror_on_the_way_back(
     store: Blobs, tmp_path: Path, link: str
 ):
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    (folder / "link").symlink_to(link)
-    blob = store.put_directory(folder)
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        info = tarfile.TarInfo("link")
+        info.type = tarfile.SYMTYPE
+        info.linkname = link
+        tar.addfile(info)
+    archive.seek(0)
+    blob = store.put(archive)
     with pytest.raises(OSError, match="cannot be unpacked"):
         store.restore(blob.sha256, tmp_path / "back", directory=True)
 

@@ -63,7 +63,8 @@ def amdsmi_get_processor_handles() -> list[Gpu]:
 
 
 def amdsmi_get_gpu_enumeration_info(gpu: Gpu) -> dict[str, Any]:
-    return {"hip_uuid": _tell(gpu, "uuid")[0]}
+    nodes = {name: gpu.get(name, "N/A") for name in ("drm_render", "drm_card")}
+    return {"hip_uuid": _tell(gpu, "uuid")[0], **nodes}
 
 
 def amdsmi_get_gpu_asic_info(gpu: Gpu) -> dict[str, Any]:

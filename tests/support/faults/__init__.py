@@ -15,6 +15,7 @@ class Faults:
     def __init__(self, folder: Path) -> None:
         library = folder / "faults.so"
         self._file = folder / "faults"
+        self._syncs = folder / "syncs"
         subprocess.run(
             ["gcc", "-shared", "-fPIC", "-O2", "-o", library, _SOURCE, "-ldl"],
             check=True,
@@ -23,8 +24,13 @@ class Faults:
         self._file.write_bytes(bytes(16))
         self.environment = {
             "LD_PRELOAD": str(library),
-            "GPUYARD_FAULTS": str(self._file),
+            "TEST_FAULTS": str(self._file),
+            "TEST_SYNCS": str(self._syncs),
         }
+
+    def synced(self) -> list[str]:
+        """Each sync and rename so far, in order: `sync PATH` and `rename PATH`."""
+        return self._syncs.read_text().splitlines() if self._syncs.exists() else []
 
     def syncs_fail(self, errno: int) -> None:
         """Let each fsync and fdatasync fail with `errno`; 0: let them work."""

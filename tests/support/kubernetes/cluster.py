@@ -91,7 +91,8 @@ class Cluster:
             raise self.errors[0]
 
     def _live(self) -> None:
-        with asyncio.Runner() as runner:
+        # uvloop closes a pipe of a process twice, and the second time it may be another's.
+        with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
             runner.run(self._run())
 
     async def _run(self) -> None:

@@ -37,6 +37,8 @@ _KEYS = {
     "slowdown",
     "recovery",
     "instance",
+    "compute_instance",
+    "minor",
 }
 
 
@@ -116,6 +118,7 @@ class FakeGpus:
             "temperature": 35,
             "utilization": 0,
             "power_w": 55.0,
+            "minor": len(self._gpus),
         }
         healthy = {"ecc": 0, "ecc_corrected": 0, "remapped_rows": "0 0 0 0"}
         self._gpus[uuid] = []
@@ -141,6 +144,7 @@ class FakeGpus:
                 "memory_mb": memory_mb,
                 "memory_used_mb": 0,
                 "instance": number,
+                "compute_instance": 0,
             },
         )
 

@@ -417,10 +417,19 @@ int nvmlEventSetWait_v2(EventSet set, Event *event, unsigned timeout_ms) {
     return TIMEOUT;
 }
 
-/* MIG: a line "mig_mode 1", and the "mig" sections under the GPU, each with a line "instance N". */
+/* The number of the device file: a line "minor N". */
+int nvmlDeviceGetMinorNumber(Device device, unsigned *minor) {
+    return read_number(device, __func__, "minor", 1, minor);
+}
+
+/* MIG: a line "mig_mode 1", and the "mig" sections under the GPU, each with lines "instance N", "compute_instance N". */
 
 int nvmlDeviceGetGpuInstanceId(Device device, unsigned *id) {
     return read_number(device, __func__, "instance", 1, id);
+}
+
+int nvmlDeviceGetComputeInstanceId(Device device, unsigned *id) {
+    return read_number(device, __func__, "compute_instance", 1, id);
 }
 
 int nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending) {

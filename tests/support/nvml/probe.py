@@ -75,7 +75,8 @@ def _look(answer: dict[str, Any]) -> Look:
             | {
                 "processes": tuple(
                     GpuProcess(**process) for process in gpu["processes"]
-                )
+                ),
+                "drm": tuple(gpu["drm"]),
             }
         )
         for gpu in found.pop("gpus")

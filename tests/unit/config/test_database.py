@@ -1,6 +1,8 @@
 """Where the ledger is said to be, and that its password shows nowhere."""
 
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,3 +63,35 @@ def test_what_is_shown_tells_where_and_not_who(home: Home):
         == "localhost:5432/instance"
     )
     assert shown(home.ledger) == str(home.ledger)
+
+
+def test_an_address_without_the_driver_names_the_extra(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(InvalidInputError, match=r"gpuyard\[postgresql\]") as caught:
+        remember_database(home, URL)
+    assert "s3cret" not in str(caught.value)
+    assert not home.database.exists()
+
+
+WITHOUT_THE_DRIVER = """
+import sys
+from pathlib import Path
+
+sys.modules["psycopg"] = None
+
+import gpuyard.resource_manager.manager
+import gpuyard.server.__main__
+from gpuyard.ledger.ledger import Ledger
+from gpuyard.verification.database import Database
+
+Ledger.open(Path(sys.argv[1], "ledger.db")).close()
+Database.open(Path(sys.argv[1], "verification.db")).close()
+"""
+
+
+def test_sqlite_needs_no_driver_of_postgresql(tmp_path: Path):
+    command = [sys.executable, "-c", WITHOUT_THE_DRIVER, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

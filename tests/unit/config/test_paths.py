@@ -68,3 +68,24 @@ def test_a_socket_may_stand_at_a_long_path_and_tells_whose_it_is(
             return  # root may be at the other end of every socket
         with pytest.raises(PermissionError, match=f"user {me} is at the other end"):
             connected_socket(path)
+
+
+def test_a_home_that_others_may_write_to_is_closed(tmp_path: Path) -> None:
+    root = tmp_path / "home"
+    root.mkdir()
+    root.chmod(0o775)
+    Home(root).create()
+    assert stat.S_IMODE(root.stat().st_mode) == 0o755
+
+
+def test_a_folder_for_all_users_is_no_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "like-tmp"
+    root.mkdir()
+    root.chmod(0o1777)
+    monkeypatch.setattr("gpuyard.config.paths._FOR_ALL_USERS", {str(root)})
+    with pytest.raises(PermissionError, match="is a folder for all users"):
+        Home(root).create()
+    assert list(root.iterdir()) == []
+    assert stat.S_IMODE(root.stat().st_mode) == 0o1777

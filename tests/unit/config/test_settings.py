@@ -107,6 +107,38 @@ def test_a_tier_may_be_overridden(home):
             "[[tiers]]\nid = 'X'\nmemory = 1\n",
             "tiers.0.memory: is not a field (did you mean memory_gb",
         ),
+        (
+            "[server]\nmax_body_mb = inf\n",
+            "server.max_body_mb: is inf (must be a finite number)",
+        ),
+        (
+            "[server]\nmax_bodies_mb = nan\n",
+            "server.max_bodies_mb: is nan (must be a finite number)",
+        ),
+        (
+            "[server]\nmax_bodies_mb = 1e305\n",
+            "server.max_bodies_mb: is 1e+305 (must be at most 1000000000.0)",
+        ),
+        (
+            "[server]\nslow_s = 1e300\n",
+            "server.slow_s: is 1e+300 (must be at most 8640000000.0)",
+        ),
+        (
+            "[retention]\njobs_days = inf\n",
+            "retention.jobs_days: is inf (must be a finite number)",
+        ),
+        (
+            "[retention]\njobs_days = 100001\n",
+            "retention.jobs_days: is 100001 (must be at most 100000.0)",
+        ),
+        (
+            "[billing]\nrates = {EUR = inf}\n",
+            "billing.rates.EUR: is inf (must be a finite number)",
+        ),
+        (
+            "[scripts.x]\npace = inf\n",
+            "scripts.x.pace: is inf (must be a finite number)",
+        ),
         ("[server\n", "is not valid TOML"),
         ("port = 1\nport = 2\n", "is not valid TOML"),
         ("\udcff", "is not valid TOML"),

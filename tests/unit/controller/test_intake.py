@@ -1,5 +1,7 @@
 """Intake: jobs that are submitted together, their parents, their tiers."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -317,3 +319,21 @@ def test_what_is_no_job_at_all_is_named(text, fault):
     with pytest.raises(InvalidInputError) as caught:
         Intake(Tiers()).read(msgspec.Raw(text))
     assert caught.value.faults[0].fault.startswith(fault)
+
+
+def test_how_a_program_is_told_to_resume_is_said_of_that_program_only(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "told.py").write_text("parser.add_argument('--resume')")
+    (tmp_path / "other.py").write_text("print()")
+    fields = {"workdir": str(tmp_path), "checkpoint": {"path": "*.pt"}}
+    commands = (["python", "told.py"], ["python", "other.py"], ["python", "told.py"])
+    taken = take(*(job(command=command, **fields) for command in commands))
+    told = [
+        "--resume-args '--resume {path}'" in " ".join(one.template.warnings)
+        for one in taken
+    ]
+    assert told == [True, False, True]
+    fields["checkpoint"] = {"path": "*.pt", "resume_args": ["--resume", "{path}"]}
+    (silent,) = take(job(command=commands[0], **fields))
+    assert not silent.template.warnings

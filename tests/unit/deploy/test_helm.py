@@ -196,7 +196,23 @@ def test_containers_have_no_rights_and_write_to_volumes_only(values: Values) -> 
                 assert context["readOnlyRootFilesystem"] is True
                 assert context["capabilities"] == {"drop": ["ALL"]}
                 assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
-                assert container["image"].rpartition(":")[2][0].isdigit()
+                assert container["image"].partition(":")[2][0].isdigit()
+
+
+def test_with_a_name_for_it_the_servers_speak_tls_among_themselves() -> None:
+    inside: Values = {
+        "tls": {"existingSecret": "instance-tls", "name": "gpuyard.example"}
+    }
+    environment = environment_of(inside)
+    assert environment["GPUYARD_SERVER__URL"] == "https://$(POD_IP):8443"
+    assert environment["GPUYARD_SERVER__TLS_NAME"] == "gpuyard.example"
+    mounts = pod_of(inside)["containers"][0]["volumeMounts"]
+    assert environment["GPUYARD_SERVER__CA_FILE"] in [
+        one["mountPath"] for one in mounts
+    ]
+    rules = named(render(inside), "NetworkPolicy")["spec"]["ingress"]
+    assert [one["ports"] for one in rules] == [[{"port": "https"}]] * 2
+    assert "GPUYARD_SERVER__TLS_NAME" not in environment_of(EVERYTHING)
 
 
 def test_the_server_is_told_where_it_is_and_where_its_ledger_is() -> None:
@@ -304,6 +320,13 @@ def test_what_is_turned_off_is_not_there() -> None:
     )
 
 
+def test_the_servers_image_is_named_by_its_digest_where_one_is_given() -> None:
+    digest = f"sha256:{'0' * 64}"
+    image = pod_of({"image": {"digest": digest}})["containers"][0]["image"]
+    assert image == f"gpuyard/gpuyard:{__version__}@{digest}"
+    assert "@" not in pod_of()["containers"][0]["image"]
+
+
 def test_a_release_named_gpuyard_does_not_stutter() -> None:
     assert named(render(name="gpuyard"), "Deployment", "gpuyard")
 
@@ -316,6 +339,7 @@ def test_a_release_named_gpuyard_does_not_stutter() -> None:
         ({"replicas": 2}, "replicas"),
         ({"existingSecret": ""}, "existingSecret"),
         ({"image": {"tag": "latest"}}, "image/tag"),
+        ({"image": {"digest": "sha256:12"}}, "image/digest"),
         ({"proxy": {"image": "nginx:stable"}}, "proxy/image"),
         ({"spool": {"size": "much"}}, "spool/size"),
         ({"postgresql": {"password": "secret"}}, "password"),
@@ -334,3 +358,14 @@ def test_values_that_cannot_be_meant_are_refused_by_name(
     with pytest.raises(ChartError) as caught:
         render(values)
     assert fault in str(caught.value)
+
+
+def test_a_secret_for_jobs_is_a_folder_of_the_server() -> None:
+    given: Values = {"jobSecrets": "keys-of-jobs"}
+    pod = pod_of(given)
+    (volume,) = (one for one in pod["volumes"] if one["name"] == "job-secrets")
+    assert volume["secret"] == {"secretName": "keys-of-jobs"}
+    mounts = pod["containers"][0]["volumeMounts"]
+    (mount,) = (one for one in mounts if one["name"] == "job-secrets")
+    folder = environment_of(given)["GPUYARD_SECRETS__FOLDER"]
+    assert (mount["mountPath"], mount["readOnly"]) == (folder, True)

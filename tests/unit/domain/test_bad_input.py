@@ -245,6 +245,18 @@ def gpu(**fields: Any) -> dict[str, Any]:
             "'KILL' is not a signal a program can catch",
             "use USR1",
         ),
+        (
+            {"checkpoint": {"path": "/etc/*"}},
+            "checkpoint.path",
+            "'/etc/*' may lead out of the job's folder",
+            "write it relative to that folder, without '..'",
+        ),
+        (
+            {"checkpoint": {"path": "out/../../*.pt"}},
+            "checkpoint.path",
+            "'out/../../*.pt' may lead out of the job's folder",
+            "write it relative to that folder, without '..'",
+        ),
         ({"checkpoint": {"every_s": 60}}, "checkpoint", "every_s needs signal", ""),
         ({"depends_on": "other"}, "depends_on", "is 'other'", "must be a list"),
         (

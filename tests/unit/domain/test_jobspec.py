@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.jobspec import (
+    STORED,
     CheckpointSpec,
     GpuRequest,
     JobKind,
@@ -82,7 +83,7 @@ specs = object_of(
     provider_options=st.dictionaries(printable, json_values, max_size=2),
     labels=st.dictionaries(names, names),
     checkpoint=object_of(
-        path=printable,
+        path=names.map("ckpt-{}".format),
         grace_s=st.floats(0, 1000),
         signal=st.sampled_from(["USR1", "SIGINT", "hup"]),
         resume_args=st.lists(printable, max_size=2),
@@ -213,3 +214,9 @@ def test_every_part_refuses_what_it_does_not_know_and_cannot_be_changed(
 ):
     assert model.model_config["extra"] == "forbid"
     assert model.model_config["frozen"] is True
+
+
+def test_a_stored_spec_may_have_a_pattern_that_is_refused_today() -> None:
+    body = {"command": ["true"], "checkpoint": {"path": "/scratch/*.pt"}}
+    spec = JobSpec.model_validate(body, context=STORED)
+    assert spec.checkpoint.path == "/scratch/*.pt"

@@ -21,16 +21,32 @@ TAGS = {
     wire.StopAttempt: "Stop",
 }
 
-# Whole numbers as msgpack has them, and as a database takes them.
-st.register_type_strategy(int, st.integers(-(2**63), 2**63 - 1))
-st.register_type_strategy(float, st.floats(allow_nan=False))
+# Numbers that JSON and databases hold.
+st.register_type_strategy(int, st.integers(0, 2**53))
+st.register_type_strategy(float, st.floats(0.0, 1e9))
 progress = st.dictionaries(
-    st.text(), st.none() | st.integers(-(2**63), 2**63 - 1) | st.text(), max_size=3
+    st.text(), st.none() | st.integers(-(2**53), 2**53) | st.text(), max_size=3
 )
+attempt_ids = st.from_regex(r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,40}\Z")
+gpus = st.lists(
+    st.builds(wire.GpuStatus, compute_capability=st.sampled_from(["", "8.6", "10.0"])),
+    max_size=3,
+)
+# Fields whose values are limited further.
+LIMITED = {
+    "progress": progress,
+    "attempt_id": attempt_ids,
+    "attempt_ids": st.lists(attempt_ids, max_size=3),
+    "gpus": gpus,
+}
 
 
 def messages(kind: type) -> st.SearchStrategy:
-    fixed = {"progress": progress} if kind is wire.ProgressSeen else {}
+    fixed = {
+        name: strategy
+        for name, strategy in LIMITED.items()
+        if name in kind.__struct_fields__
+    }
     if kind is wire.NumberedReport:
         bodies = [
             messages(body)
@@ -45,6 +61,32 @@ def test_what_an_agent_says_is_heard_as_it_was_said(message):
     frame = wire.encode(message)
     assert wire.frame_length(frame[:4]) == len(frame) - 4
     assert wire.decode_from_agent(frame[4:]) == message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        wire.Started("a", float("nan"), 1),
+        wire.Started("a", 1.0, 2**60),
+        wire.UsageSeen("a", [wire.SeriesPoint("x", 0, None, 1.0, float("inf"))]),
+        wire.GpusSeen([wire.GpuStatus("GPU-1", 0, "A100", 1, compute_capability="x")]),
+        wire.Ended("a", 1.0, None, usage={"cpu_s": float("nan")}),
+        wire.ProgressSeen("a", {"step": 2**60}),
+        wire.ProgressSeen("a", {"step": [[[[[[[[[1]]]]]]]]]}),
+        wire.ProgressSeen("a", {"step": b"1"}),
+    ],
+    ids=repr,
+)
+def test_what_the_ledger_cannot_hold_is_refused(message):
+    frame = wire.encode(wire.NumberedReport(1, message))
+    with pytest.raises(ValueError):
+        wire.decode_from_agent(frame[4:])
+
+
+@pytest.mark.parametrize("name", ["", "..", "../../etc/x", "a/b", "a\n", "x" * 201])
+def test_an_id_that_leads_elsewhere_names_no_attempt(name):
+    with pytest.raises(ValueError):
+        wire.decode_to_agent(wire.encode(wire.Find(1, name))[4:])
 
 
 @given(st.one_of([messages(kind) for kind in TO_AGENT]))

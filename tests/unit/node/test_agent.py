@@ -22,7 +22,7 @@ def test_an_attempt_is_never_left_without_an_end(tmp_path):
 
     async def scenario():
         agent = Agent(home, NodeSettings(), BlobStore(home.blobs), home.workspaces)
-        attempt = agent._remember(agent._journal.intend(start, "boot"))
+        attempt = agent._remember(agent.journal.intend(start, "boot"))
         await agent._attend(attempt, fails())
         return agent, attempt
 
@@ -31,5 +31,5 @@ def test_an_attempt_is_never_left_without_an_end(tmp_path):
     (report,) = agent._outbox._waiting
     assert report.body.reason == "agent_failed"
     assert "a fault of ours" in report.body.message
-    (record,) = agent._journal.records()
+    (record,) = agent.journal.records()
     assert record.ended == report.body

@@ -23,7 +23,7 @@ class Scans:
         began_at = time.time() - 60 if began_at is None else began_at
         self.blobs = BlobStore(folder.parent / "blobs")
         self.watcher = CheckpointWatcher(
-            start, folder, began_at, self.blobs, lambda: 77
+            start, folder, began_at, self.blobs, lambda _at: 77
         )
 
     def __call__(self, *, last=False, pids=lambda: ()):

@@ -24,10 +24,11 @@ def environment(withheld: tuple[str, ...], **given: str) -> dict[str, str]:
     return job_environment(start, "node", None, None, withheld)
 
 
-def test_without_a_bucket_nothing_is_withheld() -> None:
+def test_without_a_bucket_only_keys_and_settings_are_withheld() -> None:
     found = environment(())
-    assert (found["AWS_SECRET_ACCESS_KEY"], found["EDITOR"]) == ("the agent's", "vi")
-    assert not {"GPUYARD_STORAGE__URL", "SLURM_JWT"} & found.keys()
+    assert (found["AWS_REGION"], found["EDITOR"]) == ("eu-central-1", "vi")
+    keys = {"AWS_SECRET_ACCESS_KEY", "GPUYARD_STORAGE__URL", "SLURM_JWT"}
+    assert not keys & found.keys()
 
 
 def test_what_opens_the_bucket_is_withheld_and_what_the_job_says_is_its_own() -> None:

@@ -23,6 +23,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: postgresql
 {{- end }}
 
+{{/* Whether the servers speak TLS among themselves. */}}
+{{- define "gpuyard.tlsInside" -}}
+{{- if and .Values.tls.existingSecret .Values.tls.name }}yes{{ end }}
+{{- end }}
+
 {{- define "gpuyard.labels" -}}
 app.kubernetes.io/name: gpuyard
 app.kubernetes.io/instance: {{ .Release.Name }}

@@ -20,6 +20,11 @@ class CheckpointQueries(LedgerReader):
             .order_by(*order)
         )
 
+    def checkpoints_of_jobs(self, job_ids: Iterable[str]) -> list[Row]:
+        """The checkpoints of these jobs, kept or not."""
+        of_jobs = checkpoints.c.job_id.in_(list(job_ids))
+        return self._rows(sa.select(checkpoints).where(of_jobs))
+
     def checkpoint_counts(self, job_ids: Iterable[str]) -> dict[str, int]:
         """How many checkpoints of each job are kept."""
         statement = (

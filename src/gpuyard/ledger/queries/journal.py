@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from gpuyard.ledger.faults import ledger_error, place
+from gpuyard.ledger.faults import ledger_error, patiently, place
 from gpuyard.ledger.queries.base import LedgerReader, Row
 from gpuyard.ledger.tables import LEASE, events, lease, notes
 
@@ -77,10 +77,13 @@ class JournalQueries(LedgerReader):
             .where(lease.c.name == LEASE)
             .values(epoch=lease.c.epoch + 1)
         )
-        try:
+
+        def count() -> int:
             with self._engine.begin() as connection:
-                return int(
-                    connection.execute(counted.returning(lease.c.epoch)).scalar_one()
-                )
+                found = connection.execute(counted.returning(lease.c.epoch))
+                return int(found.scalar_one())
+
+        try:
+            return patiently(count)
         except DBAPIError as error:
             raise ledger_error(error, place(self._engine)) from error

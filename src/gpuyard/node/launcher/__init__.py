@@ -13,7 +13,8 @@ boot. Needs Linux 5.3 or later. The order at an attempt's end matters:
    group.
 """
 
-from gpuyard.node.launcher.cgroup import Cgroup
+from gpuyard.node.launcher.cgroup import Cgroup, can_confine_devices
+from gpuyard.node.launcher.identity import Identity
 from gpuyard.node.launcher.launch import LaunchError, LaunchRequest
 from gpuyard.node.launcher.limits import ProcessLimits
 from gpuyard.node.launcher.logfile import LogFile
@@ -25,6 +26,7 @@ __all__ = [
     "NEVER_STARTED",
     "Cgroup",
     "Exit",
+    "Identity",
     "LaunchError",
     "LaunchRequest",
     "LogFile",
@@ -32,6 +34,7 @@ __all__ = [
     "ProcessLimits",
     "Usage",
     "adopt",
+    "can_confine_devices",
     "find_attempt",
     "spawn",
 ]

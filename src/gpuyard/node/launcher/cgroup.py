@@ -8,12 +8,15 @@ it, whatever it forks.
 import os
 import signal
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuyard.node.launcher import procfs
+from gpuyard.devices.access import DeviceRule
+from gpuyard.node.launcher import device_filter, procfs
 from gpuyard.node.launcher.hierarchy import (
+    Hierarchy,
     groups_of,
     hierarchies,
     make,
@@ -32,8 +35,8 @@ _PERIOD_US = 100_000  # the kernel's default length of a CPU quota's period
 class Cgroup:
     """An attempt's groups: one in version 2, in version 1 one for each kind of limit.
 
-    `enforced`: the version that enforces each limit (`memory`, `cpus`, `processes`),
-    such as `cgroup v1`.
+    `enforced`: the version that enforces each limit (`memory`, `cpus`, `processes`,
+    `devices`), such as `cgroup v1`.
     """
 
     paths: tuple[Path, ...]
@@ -41,14 +44,18 @@ class Cgroup:
 
     @classmethod
     def create(
-        cls, attempt_id: str, limits: ProcessLimits, root: Path | None = None
+        cls,
+        attempt_id: str,
+        limits: ProcessLimits,
+        root: Path | None = None,
+        devices: Sequence[DeviceRule] | None = None,
     ) -> "Cgroup | None":
         """Make the attempt's groups and set the limits that groups can enforce here;
         None if no group can be made.
 
-        `root`: the group to make them in, as a path inside every mounted tree
-        (`/gpuyard`); by default under the agent's own group. Raises ValueError for an
-        id that is no file name.
+        `devices`: which devices it may open; None for no rules. `root`: the group to
+        make them in, as a path inside every mounted tree (`/gpuyard`); by default under
+        the agent's own group. Raises ValueError for an id that is no file name.
         """
         _check_name(attempt_id)
         available = hierarchies(root)
@@ -68,6 +75,11 @@ class Cgroup:
                     paths.append(group)
                     enforced[limit] = f"cgroup v{hierarchy.version}"
                     break
+        if devices is not None:
+            confined = _confine(available, attempt_id, devices)
+            if confined:
+                paths.append(confined[0])
+                enforced["devices"] = f"cgroup v{confined[1]}"
         # A group that limits forking, or can kill all at once, can also keep track of
         # the processes. Else one more is made; the first hierarchy is the best for it.
         can_kill = any((path / "cgroup.kill").exists() for path in paths)
@@ -182,6 +194,41 @@ class Cgroup:
         """
         removed = [_remove(path) for path in self.paths]
         return all(removed)
+
+
+def can_confine_devices(root: Path | None = None) -> bool:
+    """True when groups can refuse devices here. `root` as in `Cgroup.create`."""
+    name = f"probe-{os.getpid()}"
+    confined = _confine(hierarchies(root), name, ())
+    if confined is None:
+        return False
+    _remove(confined[0])
+    return True
+
+
+def _confine(
+    available: Sequence[Hierarchy], name: str, rules: Sequence[DeviceRule]
+) -> tuple[Path, int] | None:
+    """Apply rules for devices to the group `name` in the first tree that takes them;
+    returns the group and the version. None, with no group made, if there is none.
+    """
+    for hierarchy in available:
+        if hierarchy.version == 2:
+            apply = device_filter.attach
+        elif "devices" in hierarchy.controllers:
+            apply = device_filter.deny
+        else:
+            continue
+        group = hierarchy.root / name
+        made = not group.exists() and make(group)
+        try:
+            apply(group, rules)
+        except OSError:
+            if made:
+                group.rmdir()
+            continue
+        return group, hierarchy.version
+    return None
 
 
 def _childless(group: Path) -> bool:

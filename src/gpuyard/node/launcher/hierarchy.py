@@ -11,6 +11,7 @@ service).
 import errno
 import functools
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,15 +19,16 @@ from pathlib import Path
 
 from gpuyard.node.launcher import procfs
 
-CONTROLLERS = frozenset({"memory", "cpu", "pids"})
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+CONTROLLERS = frozenset({"memory", "cpu", "pids", "devices"})
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
     """One mounted tree of groups. `root`: the group in which attempts' groups are made.
 
-    `controllers`: those of memory, cpu and pids that work in it; in version 2 there may
-    be none.
+    `controllers`: those of memory, cpu, pids and devices that work in it; in version 2
+    there may be none, and devices are not among them.
     """
 
     version: int
@@ -80,9 +82,15 @@ def tree(group: Path) -> Iterator[Path]:
 
 
 def make(group: Path) -> bool:
-    """Make a group and those above it; False if that is not allowed."""
+    """Make a group and those above it; False if that is not allowed.
+
+    Others may neither make groups in it nor enter it, whatever the umask was.
+    """
     try:
         group.mkdir(parents=True, exist_ok=True)
+        mode = group.stat().st_mode
+        if mode & _OTHERS_WRITE:
+            group.chmod(mode & ~_OTHERS_WRITE)
     except OSError:
         return False
     return True

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpuyard.devices.access import DeviceRule
 from gpuyard.domain.reasons import Reason
+from gpuyard.node.launcher.identity import Identity
 from gpuyard.node.launcher.limits import ProcessLimits
 from gpuyard.node.launcher.process import ATTEMPT_VARIABLE
 
@@ -23,7 +25,8 @@ class LaunchRequest:
     start from `workdir`. `log`: the file to which stdout and stderr are appended, made
     with mode 0600. `stdin`: the bytes on standard input; without them, /dev/null.
     `cgroup_root`: see `Cgroup.create`. `reaper`: this process's parent, if that is the
-    subreaper that gets orphans.
+    subreaper that gets orphans. `identity`: the account that the process takes; without
+    it, that of this process. `devices`: which devices it may open; None for all.
     """
 
     attempt_id: str
@@ -35,6 +38,13 @@ class LaunchRequest:
     stdin: bytes | None = field(default=None, repr=False)
     cgroup_root: Path | None = None
     reaper: int | None = None
+    identity: Identity | None = None
+    devices: tuple[DeviceRule, ...] | None = None
+
+    @property
+    def as_whom(self) -> str:
+        """The account for a message; empty for this process's own."""
+        return f" by {self.identity.account.name}" if self.identity else ""
 
 
 class LaunchError(Exception):
@@ -183,7 +193,8 @@ def explain(error: OSError, launch: LaunchRequest) -> LaunchError:
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ELOOP):
         return LaunchError(
-            Reason.NOT_EXECUTABLE, f"{name} cannot be run: {error.strerror}"
+            Reason.NOT_EXECUTABLE,
+            f"{name} cannot be run{launch.as_whom}: {error.strerror}",
         )
     if error.errno == errno.E2BIG:
         return LaunchError(

@@ -62,10 +62,13 @@ class Fallback:
     enforcement: dict[str, str]
 
 
-def fall_back(wanted: dict[str, float], attempt_id: str) -> Fallback:
+def fall_back(
+    wanted: dict[str, float], attempt_id: str, uid: int | None = None
+) -> Fallback:
     """Plan how to enforce the `wanted` limits (named as in `ProcessLimits.wanted`) with
-    the means of an ordinary process.
+    the means of an ordinary process of the user `uid` (by default this process's).
     """
+    uid = os.getuid() if uid is None else uid
     rlimits: list[tuple[int, int]] = []
     cpus: tuple[int, ...] = ()
     enforcement: dict[str, str] = {}
@@ -79,11 +82,11 @@ def fall_back(wanted: dict[str, float], attempt_id: str) -> Fallback:
         cpus = _pick_cpus(math.ceil(wanted["cpus"]), attempt_id)
         enforcement["cpus"] = "affinity"
     if "processes" in wanted:
-        if os.getuid() == 0:
+        if uid == 0:
             enforcement["processes"] = "none: RLIMIT_NPROC does not bind root"
         else:
             # It counts all threads of the user, not only the attempt's.
-            threads = procfs.threads_of_user(os.getuid()) + int(wanted["processes"])
+            threads = procfs.threads_of_user(uid) + int(wanted["processes"])
             most = _within_hard(resource.RLIMIT_NPROC, threads)
             rlimits.append((resource.RLIMIT_NPROC, most))
             enforcement["processes"] = "rlimit"

@@ -10,6 +10,9 @@ import ctypes
 import errno
 import os
 from pathlib import Path
+from typing import IO
+
+from gpuyard.storage.untrusted import open_regular
 
 _BLOCK_BYTES = 1 << 16
 _KEEP_SIZE = 0x01
@@ -27,15 +30,20 @@ class LogFile:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def _open(self, flags: int = os.O_RDONLY) -> IO[bytes]:
+        """The file. A job may have put a link in its place; that is not followed."""
+        mode = "rb" if flags == os.O_RDONLY else "r+b"
+        return os.fdopen(open_regular(self.path, flags), mode, buffering=0)
+
     def size(self) -> int:
         """Bytes written so far, including the hole: the offset of the next byte."""
-        return self.path.stat().st_size
+        return self.path.lstat().st_size
 
     def start(self) -> int:
         """The first offset that can be read: 0, or after a cap the start of the first
         whole line that is left.
         """
-        with self.path.open("rb", buffering=0) as file:
+        with self._open() as file:
             return _start(file.fileno())
 
     def read(self, offset: int, limit: int) -> tuple[int, bytes]:
@@ -45,7 +53,7 @@ class LogFile:
         At the end of the file there are no bytes. The next call's offset is the
         returned one plus their number.
         """
-        with self.path.open("rb", buffering=0) as file:
+        with self._open() as file:
             first = max(offset, _start(file.fileno()))
             return first, os.pread(file.fileno(), limit, first)
 
@@ -55,7 +63,7 @@ class LogFile:
 
         They are cut to the last `limit` bytes, if necessary within a line.
         """
-        with self.path.open("rb", buffering=0) as file:
+        with self._open() as file:
             end = file.seek(0, os.SEEK_END)
             first = max(_start(file.fileno()), end - limit)
             position = end
@@ -81,7 +89,7 @@ class LogFile:
 
         False, with the file unchanged, if the file system cannot punch holes.
         """
-        with self.path.open("r+b", buffering=0) as file:
+        with self._open(os.O_RDWR) as file:
             block_bytes = os.fstatvfs(file.fileno()).f_bsize
             end = (file.seek(0, os.SEEK_END) - max_bytes) // block_bytes * block_bytes
             if end <= 0:
@@ -90,12 +98,14 @@ class LogFile:
 
 
 def _start(fd: int) -> int:
+    # Read before the data are looked for: the program may write in between.
+    size = os.fstat(fd).st_size
     try:
         kept = os.lseek(fd, 0, os.SEEK_DATA)
     except OSError as error:
         # No data at all: the file is empty, or nothing but a hole.
         if error.errno == errno.ENXIO:
-            return os.lseek(fd, 0, os.SEEK_END)
+            return size
         raise
     if kept == 0:
         return 0

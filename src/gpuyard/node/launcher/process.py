@@ -214,7 +214,7 @@ class Process:
                 process = procfs.stat(pid)
                 if process is None or process.dead:
                     continue
-                if mark in procfs.read_file(f"/proc/{pid}/environ"):
+                if procfs.has_variable(pid, mark):
                     procfs.send(process, signal.SIGKILL)
                     quiet = 0
             newest = last
@@ -383,15 +383,18 @@ def adopt(
     )
 
 
-def find_attempt(attempt_id: str) -> list[int]:
+def find_attempt(attempt_id: str, uid: int | None = None) -> list[int]:
     """The pids of all live processes that carry the attempt's id in their environment,
     its session's leader first.
 
-    Only processes whose environment this user may read are found.
+    Only processes whose environment this user may read are found. With `uid`, only
+    those of that user: others could claim the id.
     """
     found: list[procfs.Stat] = []
     for process in procfs.stats():
         if process.dead or process.pid == os.getpid():
+            continue
+        if uid is not None and procfs.owner(process.pid) != uid:
             continue
         if _carries(attempt_id, process):
             found.append(process)
@@ -414,4 +417,4 @@ def no_orphans(reaper: int) -> bool:
 def _carries(attempt_id: str, process: procfs.Stat) -> bool:
     """True when the process has the attempt's id in its environment."""
     variable = os.fsencode(f"{ATTEMPT_VARIABLE}={attempt_id}")
-    return variable in procfs.environment(process.pid)
+    return procfs.has_variable(process.pid, variable)

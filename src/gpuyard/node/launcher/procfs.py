@@ -14,6 +14,9 @@ from pathlib import Path
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _READ_BYTES = 1 << 16
+# The kernel lets no program have a longer one. But a process may say that any part of
+# its memory is its environment.
+MAX_ENVIRONMENT = 8 << 20
 _GONE = {
     errno.ENOENT,
     errno.ESRCH,
@@ -85,24 +88,32 @@ def stats() -> Iterator[Stat]:
             yield found
 
 
-def environment(pid: int) -> list[bytes]:
-    """The `NAME=value` entries with which a process was started; none if it has ended
-    or cannot be read.
+def has_variable(pid: int, entry: bytes) -> bool:
+    """Whether a process was started with this `NAME=value`; False if it has ended or
+    cannot be read.
 
     During an exec a process has neither environment nor arguments. This waits for the
     end of that, at most 20 ms.
     """
     content = b""
     for _ in range(20):
-        content = read_file(f"/proc/{pid}/environ")
-        if content or read_file(f"/proc/{pid}/cmdline"):
+        content = read_file(f"/proc/{pid}/environ", MAX_ENVIRONMENT)
+        if content or read_file(f"/proc/{pid}/cmdline", 1):
             break
         process = stat(pid)
         # Without memory it is a thread of the kernel.
         if process is None or process.dead or not process.rss_bytes:
             break
         time.sleep(0.001)
-    return content.split(b"\0")
+    return b"\0" + entry + b"\0" in b"\0" + content
+
+
+def owner(pid: int) -> int | None:
+    """The effective user of a process; None if it has ended."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
+    except FileNotFoundError:
+        return None
 
 
 def children(pid: int) -> list[int]:
@@ -165,9 +176,9 @@ def threads_of_user(uid: int) -> int:
     return total
 
 
-def read_file(path: str) -> bytes:
-    """Read a file of /proc or of a control group; b"" if it does not exist or may not
-    be read.
+def read_file(path: str, limit: int = 1 << 30) -> bytes:
+    """Read a file of /proc or of a control group, up to about `limit` bytes; b"" if it
+    does not exist or may not be read.
 
     Any other error is raised: if there were no free descriptors, an empty file would
     look like a dead process. There is no Path and no text layer, because this runs for
@@ -177,8 +188,10 @@ def read_file(path: str) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         parts: list[bytes] = []
-        while part := os.read(fd, _READ_BYTES):
+        left = limit
+        while left > 0 and (part := os.read(fd, min(_READ_BYTES, left))):
             parts.append(part)
+            left -= len(part)
         return b"".join(parts)
     except OSError as error:
         if error.errno not in _GONE:

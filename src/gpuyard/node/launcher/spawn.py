@@ -1,8 +1,8 @@
 """Starts an attempt: opens its log and starts a process under its limits.
 
 Without limits the process is spawned directly and then moved into its control group
-(0.3 ms). With limits it goes through `prologue.py` (10 ms), so that they apply before
-the job's first instruction. `spawn` blocks for that time.
+(0.3 ms). With limits, or under another account, it goes through `prologue.py` (10 ms),
+so that they apply before the job's first instruction. `spawn` blocks for that time.
 """
 
 import errno
@@ -45,14 +45,21 @@ def spawn(launch: LaunchRequest, *, cgroups: bool = True) -> Process:
     program = resolve(launch)
     cgroup = None
     if cgroups:
-        cgroup = Cgroup.create(launch.attempt_id, launch.limits, launch.cgroup_root)
+        cgroup = Cgroup.create(
+            launch.attempt_id, launch.limits, launch.cgroup_root, launch.devices
+        )
     held = cgroup.enforced if cgroup else {}
     # A limit on processes may start a moment late, because one new process does no
     # harm. Limits on memory and CPU need the prologue, which costs the start of an
     # interpreter.
     simple = set(launch.limits.wanted()) <= ({"processes"} & held.keys())
+    simple = simple and launch.identity is None and launch.devices is None
     start = _spawn_directly if simple else _spawn_limited
     try:
+        if launch.devices is not None and "devices" not in held:
+            raise LaunchError(
+                Reason.LIMITS_FAILED, "no control group refuses devices any more"
+            )
         with _open_streams(launch) as streams:
             return start(launch, program, streams, cgroup)
     except (OSError, LaunchError) as error:
@@ -104,12 +111,16 @@ def _spawn_limited(
         for limit, value in launch.limits.wanted().items()
         if limit not in held
     }
-    fallback = fall_back(rest, launch.attempt_id)
+    identity = launch.identity
+    uid = identity.account.uid if identity else os.getuid()
+    fallback = fall_back(rest, launch.attempt_id, uid)
     groups = [str(path / "cgroup.procs") for path in cgroup.paths] if cgroup else []
     orders = {
         "groups": groups,
         "rlimits": fallback.rlimits,
         "cpus": fallback.cpus,
+        "identity": identity.orders() if identity else None,
+        "directory": os.fsdecode(program.directory),
         "path": program.path,
         "argv": program.argv,
         "environment": program.environment(),
@@ -121,7 +132,9 @@ def _spawn_limited(
     with ours:
         with theirs:
             control = Streams(streams.stdin, streams.output, theirs.fileno())
-            pid = posix_spawn(interpreter, argv, marker, program.directory, control)
+            # An account enters its folder itself: root could enter any.
+            start = b"/" if identity else program.directory
+            pid = posix_spawn(interpreter, argv, marker, start, control)
         answer = _converse(ours, marshal.dumps(orders))
     # If the kernel killed it at its memory limit before its exec, that counts as an end
     # after the exec.
@@ -155,10 +168,10 @@ def _refused(answer: bytes) -> OSError | LaunchError:
     number = answer.removeprefix(b"exec")
     if number != answer:
         return OSError(int(number), os.strerror(int(number)))
-    why = (
-        answer.decode(errors="replace")
-        or "the process died under them before it could run the program"
-    )
+    reason, _, message = answer.decode(errors="replace").partition(" ")
+    if reason in (Reason.WORKDIR_MISSING, Reason.ACCOUNT_REFUSED):
+        return LaunchError(Reason(reason), message)
+    why = message or "the process died under them before it could run the program"
     return LaunchError(Reason.LIMITS_FAILED, f"the limits could not be set: {why}")
 
 
@@ -200,11 +213,15 @@ def _attach(
 @contextmanager
 def _open_streams(launch: LaunchRequest) -> Generator[Streams]:
     with _open_log(launch.log) as output, _open_stdin(launch.stdin) as stdin:
+        if launch.identity:
+            # The log stays root's; programs that open /dev/stdout need this.
+            os.fchown(output.fileno(), -1, launch.identity.account.gid)
+            os.fchmod(output.fileno(), 0o620)
         yield Streams(stdin.fileno(), output.fileno())
 
 
 def _open_log(path: Path) -> BinaryIO:
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         return os.fdopen(os.open(path, flags, 0o600), "wb", buffering=0)
     except OSError as error:

@@ -2,12 +2,13 @@
 
 from decimal import Decimal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from gpuyard.config.settings import StorageSettings
+from gpuyard.domain.strict_model import StrictModel
 
 
-class DockerConfig(BaseModel):
+class DockerConfig(StrictModel):
     """The settings of `[providers.docker]`.
 
     - `host`: the daemon's address, by default the one that the `docker` command uses.
@@ -15,8 +16,6 @@ class DockerConfig(BaseModel):
       unless its job names a gpuyard workspace.
     - `writable_root`: whether jobs may change the image's files.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     home: str
     storage: StorageSettings = StorageSettings()

@@ -15,6 +15,7 @@ from docker.types import DeviceRequest, LogConfig, Mount
 from gpuyard.domain.attempt_order import AttemptOrder, ResumePoint
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.docker.config import DockerConfig
+from gpuyard.providers.runner_files import KeptLimits, read_limits
 from gpuyard.storage.blobs import Blobs, BucketError
 
 ATTEMPT = "gpuyard.attempt"
@@ -131,7 +132,8 @@ def _environment(
     order: AttemptOrder, uuids: Sequence[str], resume_from: str
 ) -> dict[str, str]:
     # This host's PATH and HOME do not apply in an image.
-    values = {"PYTHONUNBUFFERED": "1", "HOME": "/tmp", **order.environment}
+    defaults = {"PYTHONUNBUFFERED": "1", "COLUMNS": "200", "HOME": "/tmp"}
+    values = {**defaults, **order.whole_environment}
     values.pop("PATH", None)
     values |= {
         "CUDA_VISIBLE_DEVICES": ",".join(uuids),
@@ -158,10 +160,11 @@ def is_live(container: Container) -> bool:
     return container.status in ("running", "paused", "restarting")
 
 
-def limits_of(container: Container) -> dict[str, Any]:
-    """Its timeout, grace and checkpoint signal."""
-    found: dict[str, Any] = json.loads(container.labels[LIMITS])
-    return found
+def limits_of(container: Container) -> KeptLimits:
+    """Its timeout, grace and checkpoint signal; BrokenFileError when it is no container
+    of ours.
+    """
+    return read_limits(container.labels.get(LIMITS) or "", "the container's labels")
 
 
 def instant(text: str) -> float | None:

@@ -9,7 +9,6 @@ its output and its exit code until `forget_job`.
 # docker-py has no types.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import asyncio
-import shutil
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
@@ -44,10 +43,14 @@ from gpuyard.providers.docker.container import (
 )
 from gpuyard.providers.docker.daemon import DockerDaemon, ImagePulls
 from gpuyard.providers.docker.stream import in_thread
+from gpuyard.providers.runner_files import BrokenFileError
+from gpuyard.providers.running_times import RunningTimes
 from gpuyard.storage.blobs import BucketError
 from gpuyard.storage.place import in_background, open_store
+from gpuyard.storage.untrusted import remove_tree
 
 _TERM_GRACE_S = 10.0
+_PREFIX = "gpuyard-"
 _SHELL_SAYS = {126: Reason.NOT_EXECUTABLE, 127: Reason.COMMAND_NOT_FOUND}
 """Exit codes of a shell that could not start the program and printed why."""
 _DAEMON_STOPPED = frozenset({137, 143, 255})
@@ -91,6 +94,7 @@ class DockerProvider(QueueProvider):
         self._stops: dict[str, _Stop] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._signalled_at: dict[str, float] = {}
+        self._running_times = RunningTimes()
         self._locks: dict[str, asyncio.Lock] = {}
         self._polled_at = time.time()
 
@@ -102,11 +106,12 @@ class DockerProvider(QueueProvider):
 
     async def submit_attempt(self, order: AttemptOrder) -> str:
         """Pull the image, create and start the container, unless it exists."""
-        name = f"gpuyard-{order.attempt_id}"
+        name = f"{_PREFIX}{order.attempt_id}"
         async with self._locks.setdefault(order.attempt_id, asyncio.Lock()):
             try:
                 with suppress(JobNotFoundError):
                     return await self._started(await self._daemon.find(name))
+                self._running_times.note_waiting(name)
                 self._refuse_too_much(order)
                 if not order.image:
                     message = "The job names no image."
@@ -149,8 +154,12 @@ class DockerProvider(QueueProvider):
     async def _started(self, container: Container) -> str:
         """Start a container unless it was started; returns its name.
 
-        If it cannot be started, the container keeps the error.
+        If it cannot be started, the container keeps the error. ProviderError when it is
+        not ours.
         """
+        if f"{_PREFIX}{container.labels.get(ATTEMPT)}" != container.name:
+            message = f"There is a container {container.name} that is not gpuyard's."
+            raise ProviderError(message, self.PROVIDER_NAME, "REFUSED")
         if container.status == "created" and not state_of(container)["Error"]:
             with suppress(APIError):
                 await self._daemon.call(container.start)
@@ -159,7 +168,7 @@ class DockerProvider(QueueProvider):
     async def find_by_attempt(self, attempt_id: str) -> str | None:
         """Find the container by its name, and start it if it was only created."""
         try:
-            container = await self._daemon.find(f"gpuyard-{attempt_id}")
+            container = await self._daemon.find(f"{_PREFIX}{attempt_id}")
         except JobNotFoundError:
             return None
         return await self._started(container)
@@ -170,15 +179,20 @@ class DockerProvider(QueueProvider):
         """One request for each job: the daemon's list does not say how jobs ended."""
         found: dict[str, JobResult] = {}
         for job_id in job_ids:
-            with suppress(JobNotFoundError):
+            try:
                 found[job_id] = await self.get_job_status(job_id)
+            except JobNotFoundError:
+                continue
+            except BrokenFileError as error:
+                found[job_id] = error.result(job_id)
         self._polled_at = time.time()
         self._daemon.was_away = False
         return found
 
     async def get_job_status(self, job_id: str) -> JobResult:
-        """See GpuProviderInterface."""
+        """See GpuProviderInterface; BrokenFileError for a container of others."""
         container = await self._daemon.find(job_id)
+        limits_of(container)
         await self._enforce_limits(container)
         result = self._result(container)
         reason = _SHELL_SAYS.get(result.exit_code or 0)
@@ -212,7 +226,10 @@ class DockerProvider(QueueProvider):
             return result
         if container.status == "created" and not state["Error"]:
             return replace(result, status=JobStatus.PENDING, started_at=None)
-        ended_at = instant(state["FinishedAt"]) or started_at or time.time()
+        ended_at = instant(state["FinishedAt"]) or time.time()
+        if started_at:
+            # The host's clock may have been put back meanwhile.
+            ended_at = max(ended_at, started_at)
         exit_code = int(state["ExitCode"])
         return self._ended(
             replace(result, exit_code=exit_code, completed_at=ended_at), state
@@ -275,8 +292,8 @@ class DockerProvider(QueueProvider):
             if reason == Reason.CANCELLED:
                 earlier_stop.reason = reason
             return
-        grace_s = float(limits["grace_s"])
-        signal = limits["signal"] if checkpoint else None
+        grace_s = limits.grace_s or 0.0
+        signal = limits.signal if checkpoint else None
         term_at = time.monotonic() + (grace_s if signal else 0.0)
         kill_at = term_at + min(grace_s, _TERM_GRACE_S)
         self._stops[name] = _Stop(reason, term_at, kill_at)
@@ -309,35 +326,39 @@ class DockerProvider(QueueProvider):
                 stop.term_at = stop.kill_at
                 await self._signal(container, "TERM")
             return
-        started_at = instant(state_of(container)["StartedAt"]) or time.time()
-        if limits["timeout_s"] and time.time() - started_at >= limits["timeout_s"]:
+        wall_clock = time.time()
+        started_at = instant(state_of(container)["StartedAt"]) or wall_clock
+        ran_s = self._running_times.ran_s(name, wall_clock - started_at)
+        if limits.timeout_s and ran_s >= limits.timeout_s:
             await self._begin_stop(container, Reason.TIMED_OUT, checkpoint=True)
-        elif limits["signal"] and limits["every_s"]:
+        elif limits.signal and limits.every_s:
             last = self._signalled_at.setdefault(name, now)
-            if now - last >= limits["every_s"]:
+            if now - last >= limits.every_s:
                 self._signalled_at[name] = now
-                await self._signal(container, limits["signal"])
+                await self._signal(container, limits.signal)
 
     async def _signal(self, container: Container, name: str) -> None:
         with suppress(APIError):  # it has just ended by itself
             await self._daemon.call(container.kill, f"SIG{name.removeprefix('SIG')}")
 
     async def forget_job(self, job_id: str) -> None:
-        """Remove the container and its folder."""
+        """Remove the container, unless it only has the name of one of ours, and its
+        folder.
+        """
         container = await self._daemon.find(job_id)
-        attempt_id = container.labels[ATTEMPT]
-        await self._daemon.call(container.remove, force=True)
-        await asyncio.to_thread(
-            shutil.rmtree, self._folder / attempt_id, ignore_errors=True
-        )
+        attempt_id = job_id.removeprefix(_PREFIX)
+        if container.labels.get(ATTEMPT) == attempt_id:
+            await self._daemon.call(container.remove, force=True)
+        await asyncio.to_thread(remove_tree, self._folder / attempt_id)
         self._checkpoints.forget(job_id)
         self._stops.pop(job_id, None)
         self._signalled_at.pop(job_id, None)
+        self._running_times.forget(job_id)
 
     async def checkpoints(self, job_id: str) -> Sequence[SavedFile]:
         """The checkpoints in its folder, which is on this host."""
         container = await self._daemon.find(job_id)
-        pattern = limits_of(container).get("path")
+        pattern = limits_of(container).path
         started_at = instant(state_of(container)["StartedAt"])
         folder = _work_folder(container)
         if not pattern or started_at is None or folder is None:

@@ -4,16 +4,15 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from gpuyard.config.settings import StorageSettings
+from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.validation import parse_model
 
 
-class Toleration(BaseModel):
+class Toleration(StrictModel):
     """A taint that jobs tolerate, as Kubernetes writes it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     key: str | None = None
     operator: str = "Exists"
@@ -21,12 +20,10 @@ class Toleration(BaseModel):
     effect: str | None = None
 
 
-class Pool(BaseModel):
+class Pool(StrictModel):
     """Nodes that the cluster's autoscaler adds when they are needed: the labels that
     select them, and what each has.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     node_selector: dict[str, str] = Field(min_length=1)
     gpu: str = ""
@@ -41,7 +38,7 @@ class Pool(BaseModel):
     wait_s: float | None = Field(default=None, ge=0)
 
 
-class KubernetesConfig(BaseModel):
+class KubernetesConfig(StrictModel):
     """How to reach the cluster, and the settings of its Jobs.
 
     - `kubeconfig`: a file. Unset: the pod's own account where gpuyard runs in the
@@ -63,7 +60,6 @@ class KubernetesConfig(BaseModel):
       have been placed after this time.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     provider: ClassVar[str] = "kubernetes"
 
     home: str

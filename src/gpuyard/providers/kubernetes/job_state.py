@@ -1,10 +1,9 @@
 """The state of a Job as a JobResult, from the Job, its pods and its events."""
 
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 
 from gpuyard.domain.jobconfig import JobResult, JobStatus
 from gpuyard.domain.reasons import Reason
@@ -17,6 +16,7 @@ from gpuyard.providers.kubernetes.fields import (
     value_at,
 )
 from gpuyard.providers.kubernetes.manifest import LIMITS, PRICE, STOP
+from gpuyard.providers.runner_files import KeptLimits, read_limits
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 # Our reason, by the reason of a pod's DisruptionTarget condition.
@@ -50,28 +50,12 @@ _NOT_STARTED = {
 # --- what gpuyard wrote in the Job's annotations ---
 
 
-@dataclass(frozen=True, slots=True)
-class JobLimits:
-    """A job's timeout and grace in seconds, its checkpoint signal and checkpoint path.
-
-    They are kept with the Job, so that they outlive the gpuyard server.
+def limits_of(job: Json) -> KeptLimits:
+    """The limits noted with the Job, so that they outlive the gpuyard server;
+    BrokenFileError.
     """
-
-    timeout_s: float | None
-    grace_s: float
-    signal: str | None
-    path: str | None
-
-
-def limits_of(job: Json) -> JobLimits:
-    """The limits noted with the Job."""
-    found = json.loads(text_at(_annotations(job), LIMITS) or "{}")
-    return JobLimits(
-        value_at(found, "timeout_s"),
-        float(value_at(found, "grace_s") or 0.0),
-        value_at(found, "signal"),
-        value_at(found, "path"),
-    )
+    text = text_at(_annotations(job), LIMITS)
+    return read_limits(text or "{}", "the Job's annotations")
 
 
 def stop_of(job: Json) -> str:
@@ -81,7 +65,11 @@ def stop_of(job: Json) -> str:
 
 def price_of(job: Json) -> Decimal:
     """The Job's price per hour; 0 when it is unknown."""
-    return Decimal(text_at(_annotations(job), PRICE) or 0)
+    try:
+        price = Decimal(text_at(_annotations(job), PRICE) or 0)
+    except InvalidOperation:
+        return Decimal(0)
+    return price if price.is_finite() and price >= 0 else Decimal(0)
 
 
 def _annotations(item: Json) -> Json:

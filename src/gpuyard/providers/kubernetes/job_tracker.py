@@ -166,7 +166,8 @@ class JobTracker:
             note = {"metadata": {"annotations": {manifest.STOP: reason}}}
             job = await self._api.call_or_none("PATCH", path, note) or job
         limits = job_state.limits_of(job)
-        grace_s = limits.grace_s if checkpoint and limits.signal else 0.0
+        may_save = checkpoint and limits.signal
+        grace_s = (limits.grace_s or 0.0) if may_save else 0.0
         force_at = time.monotonic() + grace_s + _FORCE_S
         self._force_at[name] = min(force_at, self._force_at.get(name, force_at))
         if any(map(job_state.has_begun, self.last_pods(name).values())):

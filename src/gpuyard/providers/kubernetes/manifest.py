@@ -95,7 +95,7 @@ def _secret_of(order: AttemptOrder) -> Json | None:
     """
     values = {
         name: value.encode()
-        for name, value in order.environment.items()
+        for name, value in order.whole_environment.items()
         if name != "PATH"
     }
     if order.stdin is not None:
@@ -310,10 +310,9 @@ def _environment(order: AttemptOrder, settings: KubernetesConfig) -> list[Json]:
         values["GPUYARD_RESUME_FROM"] = resume
     if settings.spool and order.workspace:
         values["GPUYARD_WORKSPACE"] = _WORKSPACE
-    if "PYTHONUNBUFFERED" not in order.environment:
-        values["PYTHONUNBUFFERED"] = "1"
-    if "HOME" not in order.environment:
-        values["HOME"] = "/tmp"
+    given = order.whole_environment
+    defaults = {"PYTHONUNBUFFERED": "1", "COLUMNS": "200", "HOME": "/tmp"}
+    values |= {name: value for name, value in defaults.items() if name not in given}
     if not order.gpu_spec.gpu_count:
         values |= {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}
     if nodes > 1:
@@ -323,7 +322,7 @@ def _environment(order: AttemptOrder, settings: KubernetesConfig) -> list[Json]:
             "MASTER_PORT": "29500",
         }
     variables: list[Json] = []
-    for key in order.environment:
+    for key in given:
         if key != "PATH" and key not in values:
             reference = {"secretKeyRef": {"name": name, "key": key}}
             variables.append({"name": key, "valueFrom": reference})

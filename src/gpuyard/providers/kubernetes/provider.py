@@ -42,6 +42,8 @@ from gpuyard.providers.kubernetes.rights import missing_rights
 from gpuyard.providers.kubernetes.spool import KubernetesSpool
 from gpuyard.providers.kubernetes.supply import Supply, supplies
 from gpuyard.providers.rsync import RsyncHost, WorkspaceSync
+from gpuyard.providers.runner_files import BrokenFileError
+from gpuyard.providers.running_times import RunningTimes
 from gpuyard.storage.blobs import BlobStore
 from gpuyard.storage.place import in_background, open_store
 
@@ -72,6 +74,7 @@ class KubernetesProvider(QueueProvider):
         self._supply: dict[str, Supply] = {}
         self._events: dict[str, tuple[float, list[Json]]] = {}
         self._partly_placed_since: dict[str, float] = {}
+        self._running_times = RunningTimes()
 
     def _read(self, config: Mapping[str, Any]) -> KubernetesConfig:
         return KubernetesConfig.read(config)
@@ -203,7 +206,7 @@ class KubernetesProvider(QueueProvider):
             if job is None:
                 result = self._jobs.result_once_gone(name)
             else:
-                result = await self._update(name, job)
+                result = await self._updated(name, job)
             if result is not None:
                 results[name] = result
         return results
@@ -212,6 +215,15 @@ class KubernetesProvider(QueueProvider):
         """See GpuProviderInterface."""
         job, result = await self._jobs.fetch(job_id)
         return result if job is None else await self._update(job_id, job)
+
+    async def _updated(self, name: str, job: Json) -> JobResult:
+        """As `_update`; a Job with broken annotations is ended, and has failed."""
+        try:
+            return await self._update(name, job)
+        except BrokenFileError as error:
+            result = error.result(name)
+            await self._jobs.drop(job, result.reason)
+            return result
 
     async def _update(self, name: str, job: Json) -> JobResult:
         """The state of a Job, after ending it if its time is over."""
@@ -258,11 +270,13 @@ class KubernetesProvider(QueueProvider):
         if job_state.stop_of(job):
             self._jobs.end_in_background(name)
         elif result.started_at is None:
+            self._running_times.note_waiting(name)
             await self._withdraw_if_partly_placed(name, job)
         else:
             self._partly_placed_since.pop(name, None)
             timeout_s = job_state.limits_of(job).timeout_s
-            ran_s = time.time() + self._api.ahead_s - result.started_at
+            by_wall_clock_s = time.time() + self._api.ahead_s - result.started_at
+            ran_s = self._running_times.ran_s(name, by_wall_clock_s)
             if timeout_s and ran_s >= timeout_s:
                 await self._jobs.stop(name, Reason.TIMED_OUT, checkpoint=True)
 
@@ -295,6 +309,7 @@ class KubernetesProvider(QueueProvider):
         self._checkpoints.forget(job_id)
         self._events.pop(job_id, None)
         self._partly_placed_since.pop(job_id, None)
+        self._running_times.forget(job_id)
 
     async def checkpoints(self, job_id: str) -> Sequence[SavedFile]:
         """The checkpoints in its folder, if this host shares the volume."""

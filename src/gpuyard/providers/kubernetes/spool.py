@@ -1,6 +1,5 @@
 """The folders of attempts on a volume that the cluster's pods and this host share."""
 
-import shutil
 import threading
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from gpuyard.providers.rsync import WorkspaceSync
 from gpuyard.storage.blobs import Blobs, BlobStore, BucketError
 from gpuyard.storage.place import in_background
 from gpuyard.storage.snapshots import take, unpack
+from gpuyard.storage.untrusted import remove_tree
 
 # How many snapshots are kept: a retried job, or another job from the same folder, need
 # not be copied again.
@@ -96,4 +96,4 @@ class KubernetesSpool:
 
     def remove(self, job_id: str) -> None:
         """Remove an attempt's folders; it blocks on the disk."""
-        shutil.rmtree(self._root / job_id, ignore_errors=True)
+        remove_tree(self._root / job_id)

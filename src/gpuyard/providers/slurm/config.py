@@ -5,8 +5,6 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     ValidationInfo,
     field_validator,
@@ -14,22 +12,21 @@ from pydantic import (
 )
 
 from gpuyard.config.settings import StorageSettings
+from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.validation import parse_model
 
 VERSIONS = ("v0.0.38", "v0.0.37")
 """The versions of slurmrestd's API that we support, newest first."""
 
 
-class GpuType(BaseModel):
+class GpuType(StrictModel):
     """One GPU type of the cluster's `gres`. Slurm knows only its name."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     memory_gb: float = Field(default=0.0, ge=0)
     price_per_hour: Decimal | None = Field(default=None, ge=0)
 
 
-class SlurmConfig(BaseModel):
+class SlurmConfig(StrictModel):
     """The settings of `[providers.slurm]`.
 
     - `spool`: a folder that the nodes share with the host that submits.
@@ -42,8 +39,6 @@ class SlurmConfig(BaseModel):
     - `timeout_s`: a command that takes longer is ended.
     - `rest`: the address of a slurmrestd to use instead of the commands.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     home: str
     storage: StorageSettings = StorageSettings()

@@ -3,12 +3,16 @@
 Slurm forgets a job minutes after its end, so the spool has a file for each job.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpuyard.providers.attempt_folder import AttemptFolder
+from gpuyard.providers.runner_files import Content
 from gpuyard.providers.slurm.records import SlurmRow, is_job_id
 from gpuyard.providers.slurm.site import SlurmSite
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
 class JobIndex:
@@ -52,14 +56,16 @@ class JobIndex:
             if job_id in self.attempts or not is_job_id(job_id):
                 continue
             row = rows.get(job_id)
-            if row and row.attempt_id and not row.index:
+            if row and not row.index and is_id(row.attempt_id):
                 self.attempts[job_id] = row.attempt_id
             else:
                 paths[self._by_job(job_id)] = job_id
         if paths:
             found = await self._site.read_all(list(paths))
-            for path, attempt_id in found.items():
-                self.attempts[paths[path]] = attempt_id.decode()
+            for path, content in found.items():
+                attempt_id = text_of(content)
+                if is_id(attempt_id):
+                    self.attempts[paths[path]] = attempt_id
 
     async def attempt_of(self, job_id: str) -> str | None:
         """The attempt of a job; None when it is unknown."""
@@ -70,3 +76,15 @@ class JobIndex:
         """Remove a job."""
         await self._site.remove(self._by_job(job_id))
         self.attempts.pop(job_id, None)
+
+
+def is_id(text: str) -> bool:
+    """Whether this may be the id of an attempt or an array, by which its folder is
+    named. Jobs can write where ids are read from, and folders are removed.
+    """
+    return _ID.fullmatch(text) is not None
+
+
+def text_of(content: Content | None) -> str:
+    """The text of a small file; empty when there is none that can be read."""
+    return content.decode(errors="replace") if isinstance(content, bytes) else ""

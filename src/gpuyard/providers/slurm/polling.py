@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from gpuyard.domain.jobconfig import JobResult, JobStatus
+from gpuyard.domain.reasons import Reason
+from gpuyard.providers.runner_files import Content
 from gpuyard.providers.shared_call import SharedCall
 from gpuyard.providers.slurm.client import SlurmClient
 from gpuyard.providers.slurm.job_index import JobIndex
@@ -21,6 +23,7 @@ from gpuyard.providers.slurm.site import SlurmSite
 _FORCE_S = 15.0
 # An array job that Slurm has not listed for this long is given up.
 _UNLISTED_S = 15.0
+_UNWANTED = (Reason.PREEMPTED, Reason.BROKEN_FILE)
 
 
 class SlurmPolling:
@@ -65,7 +68,7 @@ class SlurmPolling:
             job_id: result for job_id, result in results.items() if result is not None
         }
 
-    async def _read_files(self, job_ids: Iterable[str]) -> Mapping[Path, bytes]:
+    async def _read_files(self, job_ids: Iterable[str]) -> Mapping[Path, Content]:
         paths: list[Path] = []
         for job_id in job_ids:
             folder = self._jobs.job_folder(job_id)
@@ -77,7 +80,7 @@ class SlurmPolling:
         self,
         rows: dict[str, SlurmRow],
         job_ids: Sequence[str],
-        files: Mapping[Path, bytes],
+        files: Mapping[Path, Content],
     ) -> None:
         """Add the rows of jobs that have left the queue, or are not listed singly."""
         unlisted = [job_id for job_id in job_ids if job_id not in rows]
@@ -96,24 +99,26 @@ class SlurmPolling:
     async def _cancel_unwanted(
         self, rows: Mapping[str, SlurmRow], results: Mapping[str, JobResult | None]
     ) -> None:
-        """Cancel jobs that Slurm has queued again, and those past their grace."""
+        """Cancel jobs that Slurm has queued again, those past their grace, and those
+        that have broken their files.
+        """
         for job_id, result in results.items():
             row = rows.get(job_id)
             is_in_slurm = row is not None and row.status.is_live
             is_over = False
-            is_requeued = False
+            is_unwanted = False
             if result is not None and not result.status.is_live:
                 is_over = True
-                is_requeued = result.reason == "preempted"
+                is_unwanted = result.reason in _UNWANTED
             force_at = self._force_at.get(job_id, float("inf"))
             is_overdue = not is_over and time.monotonic() >= force_at
-            if is_in_slurm and (is_requeued or is_overdue):
+            if is_in_slurm and (is_unwanted or is_overdue):
                 await self._slurm.cancel(job_id)
             if is_over or row is None:
                 self._force_at.pop(job_id, None)
 
     async def _give_up_unlisted(
-        self, results: dict[str, JobResult | None], files: Mapping[Path, bytes]
+        self, results: dict[str, JobResult | None], files: Mapping[Path, Content]
     ) -> None:
         """Give up array jobs that Slurm does not list and that never began.
 

@@ -24,6 +24,7 @@ from gpuyard.domain.offers import Offer
 from gpuyard.domain.reasons import Reason
 from gpuyard.providers.attempt_folder import AttemptFolder, read_json, runner_order
 from gpuyard.providers.base import TRANSIENT, QueueProvider, SavedFile
+from gpuyard.providers.runner_files import read_grace
 from gpuyard.providers.shared_call import SharedCall
 from gpuyard.providers.slurm.client import SlurmClient, SlurmRefusedError
 from gpuyard.providers.slurm.commands import CommandClient
@@ -42,6 +43,8 @@ from gpuyard.storage.place import open_store
 _FOLLOW_S = 0.2
 _STATUS_S = 5.0
 _LOG_PART = 1 << 20
+# A job's input and environment are in its order.
+_MAX_ORDER = 16 << 20
 
 
 class SlurmProvider(QueueProvider):
@@ -70,7 +73,9 @@ class SlurmProvider(QueueProvider):
         self._submissions = SlurmSubmissions(
             self._slurm, self._site, self._jobs, self._spool, self.settings.python
         )
-        self._scripts = SlurmScripts(self._slurm, self._site, self._jobs)
+        self._scripts = SlurmScripts(
+            self._slurm, self._site, self._jobs, home / "slurm-copies"
+        )
         self._queue = SharedCall(self._slurm.queue)
         self._polling = SlurmPolling(
             self._slurm, self._site, self._jobs, self._scripts, self._queue
@@ -85,13 +90,16 @@ class SlurmProvider(QueueProvider):
         config = self.settings
         environment = {**config.environment, "SLURM_TIME_FORMAT": "%s"}
         if config.host is None:
-            return LocalSlurmSite(environment, config.timeout_s, config.concurrency)
+            return LocalSlurmSite(
+                environment, config.timeout_s, config.concurrency, self._spool
+            )
         return SshSlurmSite(
             config.host,
             config.ssh_options,
             environment,
             config.timeout_s,
             config.concurrency,
+            self._spool,
         )
 
     async def close(self) -> None:
@@ -150,6 +158,9 @@ class SlurmProvider(QueueProvider):
                 " read a file"
             )
             raise ProviderError(fault, "slurm", "BAD_SCRIPT")
+        if order.secrets:
+            fault = f"secrets: sbatch gives {script} none; let the script read them"
+            raise ProviderError(fault, "slurm", "BAD_SCRIPT")
         return await self._scripts.submit(script, folder)
 
     def _launcher(self, folder: AttemptFolder, order: AttemptOrder) -> tuple[str, ...]:
@@ -201,15 +212,14 @@ class SlurmProvider(QueueProvider):
             return False
         reason = Reason.PREEMPTED if checkpoint else Reason.CANCELLED
         folder = self._jobs.job_folder(job_id)
-        files = await self._site.read_all([folder.stop, folder.order])
+        files = await self._site.read_all([folder.stop, folder.order], _MAX_ORDER)
         earlier_stop = read_json(files.get(folder.stop))
         # A cancellation replaces any other reason.
         is_cancelled = earlier_stop.get("reason") == "cancelled"
         if not earlier_stop or (reason == "cancelled" and not is_cancelled):
             stop = {"reason": reason, "checkpoint": checkpoint}
             await self._site.write({folder.stop: json.dumps(stop).encode()})
-        grace_s = float(read_json(files.get(folder.order)).get("grace_s") or 0.0)
-        self._polling.force_after(job_id, grace_s)
+        self._polling.force_after(job_id, read_grace(files.get(folder.order)))
         is_script = await self._scripts.is_script(job_id)
         signal_only = result.status is JobStatus.RUNNING and not is_script
         problem = await self._slurm.cancel(job_id, signal_only=signal_only)
@@ -222,8 +232,8 @@ class SlurmProvider(QueueProvider):
         attempt_id = await self._jobs.attempt_of(job_id)
         if attempt_id:
             await self._forget(attempt_id)
+            await self._scripts.forget(job_id)
             await self._jobs.forget(job_id)
-            self._scripts.forget(job_id)
 
     async def _forget(self, attempt_id: str) -> None:
         await self._submissions.forget(attempt_id)
@@ -242,11 +252,13 @@ class SlurmProvider(QueueProvider):
     ) -> AsyncIterator[bytes]:
         """See GpuProviderInterface. The log is one file; only its new part is read."""
         folder = await self._job_folder(job_id)
+        log = await self._scripts.log_of(folder)
         offset = 0
         if lines is not None:
-            data = await self._site.read(folder.log) or b""
+            first = max(await self._site.size(log) - _LOG_PART, 0)
+            data = await self._site.read(log, first, _LOG_PART) or b""
             tail = b"".join(data.splitlines(keepends=True)[-lines:]) if lines else b""
-            offset = len(data)
+            offset = first + len(data)
             if tail:
                 yield tail
             if not follow:
@@ -258,10 +270,11 @@ class SlurmProvider(QueueProvider):
     async def _log_so_far(
         self, job_id: str, folder: AttemptFolder, offset: int
     ) -> AsyncIterator[bytes]:
-        size = await self._size(folder.log)
+        log = await self._scripts.log_of(folder)
+        size = await self._site.size(log)
         while offset < size:
             limit = min(_LOG_PART, size - offset)
-            part = await self._site.read(folder.log, offset, limit)
+            part = await self._site.read(log, offset, limit)
             if not part:
                 return
             offset += len(part)
@@ -273,7 +286,8 @@ class SlurmProvider(QueueProvider):
         is_over = False
         checked_at = time.monotonic()
         while True:
-            part = await self._site.read(folder.log, offset, _LOG_PART)
+            log = await self._scripts.log_of(folder)
+            part = await self._site.read(log, offset, _LOG_PART)
             if part:
                 offset += len(part)
                 yield part
@@ -286,10 +300,6 @@ class SlurmProvider(QueueProvider):
                 checked_at = time.monotonic()
                 result = await self.get_job_status(job_id)
                 is_over = not result.status.is_live
-
-    async def _size(self, path: Path) -> int:
-        answer = await self._site.run(("wc", "-c", str(path)))
-        return int(answer.out.split()[0]) if not answer.code else 0
 
     async def checkpoints(self, job_id: str) -> Sequence[SavedFile]:
         """See GpuProviderInterface."""

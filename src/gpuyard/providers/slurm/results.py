@@ -4,10 +4,18 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from gpuyard.domain.jobconfig import JobResult, JobStatus
-from gpuyard.providers.attempt_folder import AttemptFolder, read_exit, read_json
+from gpuyard.providers.attempt_folder import AttemptFolder
+from gpuyard.providers.runner_files import (
+    BrokenFileError,
+    Content,
+    RunnerStart,
+    plain,
+    read_end,
+    read_json,
+    read_start,
+)
 from gpuyard.providers.slurm.records import ENDS, SlurmRow, explain_reason, hosts
 
 
@@ -22,18 +30,38 @@ def result_of(
     job_id: str,
     row: SlurmRow | None,
     folder: AttemptFolder,
-    files: Mapping[Path, bytes],
+    files: Mapping[Path, Content],
 ) -> JobResult | None:
-    """The state of a job; None when neither Slurm nor its folder knows it."""
-    if folder.exit in files:
-        return read_exit(job_id, read_json(files[folder.exit]))
-    start = read_json(files.get(folder.started))
+    """The state of a job; None when neither Slurm nor its folder knows it.
+
+    A job whose files are broken has failed.
+    """
+    try:
+        if folder.exit in files:
+            return read_end(job_id, files[folder.exit])
+        start = read_start(files.get(folder.started))
+        return _unfinished(job_id, row, folder, files, start)
+    except BrokenFileError as error:
+        return error.result(job_id)
+
+
+def _unfinished(
+    job_id: str,
+    row: SlurmRow | None,
+    folder: AttemptFolder,
+    files: Mapping[Path, Content],
+    start: RunnerStart | None,
+) -> JobResult | None:
+    """The state of a job whose runner has written no end."""
     stop = read_json(files.get(folder.stop))
     stop_reason = str(stop.get("reason") or "")
     if row is None:
         return None if start else _cancelled_in_array(job_id, stop_reason)
     base = JobResult(
-        job_id, row.status, started_at=start.get("at"), node=hosts(row.nodes)
+        job_id,
+        row.status,
+        started_at=start.at if start else None,
+        node=hosts(row.nodes),
     )
     second_start = read_json(files.get(folder.again))
     is_pending = row.status is JobStatus.PENDING
@@ -44,8 +72,9 @@ def result_of(
         return replace(base, reason=row.reason, error_message=why)
     if row.status is JobStatus.RUNNING:
         return _running(base, start)
-    output = files.get(folder.messages, b"").decode(errors="replace").strip()
-    return _ended_by_slurm(base, row, stop_reason, output[-500:])
+    output = files.get(folder.messages, b"")
+    shown = output.decode(errors="replace") if isinstance(output, bytes) else ""
+    return _ended_by_slurm(base, row, stop_reason, plain(shown.strip()[-500:]))
 
 
 def _cancelled_in_array(job_id: str, stop_reason: str) -> JobResult | None:
@@ -71,14 +100,12 @@ def _requeued(base: JobResult, row: SlurmRow) -> JobResult:
     )
 
 
-def _running(base: JobResult, start: Mapping[str, Any]) -> JobResult:
+def _running(base: JobResult, start: RunnerStart | None) -> JobResult:
     """It runs once its runner has said so; before that it is still pending."""
-    return replace(
-        base,
-        status=JobStatus.RUNNING if start else JobStatus.PENDING,
-        gpus=tuple(start.get("gpus", ())),
-        node=start.get("host", base.node),
-    )
+    if start is None:
+        return replace(base, status=JobStatus.PENDING)
+    node = start.host or base.node
+    return replace(base, status=JobStatus.RUNNING, gpus=start.gpus, node=node)
 
 
 def removed_from_array(job_id: str) -> JobResult:

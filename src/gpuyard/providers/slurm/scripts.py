@@ -6,6 +6,7 @@ of other jobs, and they stay when Slurm has forgotten the job.
 """
 
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,14 +16,18 @@ from gpuyard.domain.attempt_order import AttemptOrder
 from gpuyard.domain.errors import ProviderError
 from gpuyard.domain.jobconfig import JobStatus
 from gpuyard.providers.attempt_folder import AttemptFolder, read_json
+from gpuyard.providers.runner_files import Content
 from gpuyard.providers.slurm.client import SlurmClient
 from gpuyard.providers.slurm.job_index import JobIndex
 from gpuyard.providers.slurm.records import ENDS, SlurmRow, hosts
 from gpuyard.providers.slurm.site import SlurmSite
 from gpuyard.storage.place import in_background
+from gpuyard.storage.untrusted import read_beneath, write_beneath
 
 # Accounting is late by seconds; after this long an end is written without it.
 _ACCOUNTING_S = 15.0
+# The most bytes in a note: as long as a path may be.
+_NOTE = 4096
 
 
 def script_of(order: AttemptOrder) -> str | None:
@@ -35,9 +40,16 @@ def script_of(order: AttemptOrder) -> str | None:
 
 
 class SlurmScripts:
-    """Sends scripts, and writes down their starts and ends."""
+    """Sends scripts, and writes down their starts and ends.
 
-    def __init__(self, slurm: SlurmClient, site: SlurmSite, jobs: JobIndex) -> None:
+    Slurm tells where a script's output is. That is noted in the folder `notes` of this
+    host, where no job can change it.
+    """
+
+    def __init__(
+        self, slurm: SlurmClient, site: SlurmSite, jobs: JobIndex, notes: Path
+    ) -> None:
+        self._notes = notes
         self._slurm = slurm
         self._site = site
         self._jobs = jobs
@@ -83,12 +95,13 @@ class SlurmScripts:
         paths: list[Path] = []
         for folder in folders.values():
             paths += [folder.started, folder.exit, folder.stop]
-        files = await self._site.read_all(paths) if paths else dict[Path, bytes]()
+        files = await self._site.read_all(paths) if paths else dict[Path, Content]()
         for job_id, folder in folders.items():
             row = rows[job_id]
             if row.status is JobStatus.PENDING or folder.exit in files:
                 continue
-            if folder.started not in files:
+            is_noted = await in_background(self._note(folder).exists)
+            if folder.started not in files or not is_noted:
                 await self._write_start(job_id, row, folder)
             if row.status is not JobStatus.RUNNING:
                 stop = read_json(files.get(folder.stop))
@@ -101,8 +114,22 @@ class SlurmScripts:
         details = await self._slurm.gone([job_id])
         output = details[0].output if details else ""
         start = {"at": row.started_at or time.time(), "host": hosts(row.nodes)}
-        links = {folder.log: output} if output.startswith("/") else {}
-        await self._site.write({folder.started: json.dumps(start).encode()}, links)
+        note = self._note(folder)
+        await in_background(write_beneath, note.parent, note.name, output.encode())
+        await self._site.write({folder.started: json.dumps(start).encode()})
+
+    def _note(self, folder: AttemptFolder) -> Path:
+        return self._notes / f"{folder.attempt_id}.output"
+
+    async def log_of(self, folder: AttemptFolder) -> Path:
+        """Where the output of an attempt is, of a script or another one."""
+        note = self._note(folder)
+        try:
+            content = await in_background(read_beneath, note.parent, note.name, _NOTE)
+        except OSError:
+            return folder.log
+        output = os.fsdecode(content)
+        return Path(output) if output.startswith("/") else folder.log
 
     async def _write_end(
         self, job_id: str, row: SlurmRow, folder: AttemptFolder, stop_reason: str
@@ -116,8 +143,11 @@ class SlurmScripts:
         end = end_of(details[0] if details else row, stop_reason, used or {})
         await self._site.write({folder.exit: json.dumps(end).encode()})
 
-    def forget(self, job_id: str) -> None:
+    async def forget(self, job_id: str) -> None:
         """Drop what is kept of a job."""
+        if job_id in self._jobs.attempts:
+            note = self._note(self._jobs.job_folder(job_id))
+            await in_background(note.unlink, missing_ok=True)
         self._is_script.pop(job_id, None)
         self._over_at.pop(job_id, None)
 

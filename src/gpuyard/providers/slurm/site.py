@@ -12,14 +12,22 @@ import shlex
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
+from gpuyard.config.private_environment import public_environment
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.rsync import RsyncHost
+from gpuyard.providers.runner_files import MAX_BYTES, Content
+from gpuyard.storage.untrusted import (
+    UntrustedFileError,
+    open_beneath,
+    read_beneath,
+    write_beneath,
+)
 
 _NO_LINKS: Mapping[Path, str] = {}
 # The variables of this host that Slurm's commands get, by the beginning of their names.
@@ -36,6 +44,20 @@ _PASSED_PREFIXES = (
     "XDG_RUNTIME",
     "SLURM_",
 )
+# Goes on only where "$2" is a regular file below the folder "$1", and no link.
+_REGULAR = (
+    'cd -P -- "$1" 2>/dev/null && [ -f "$2" ] &&'
+    ' [ "$(readlink -f -- "$2")" = "$PWD/$2" ] || exit 3'
+)
+# Packs the files below "$1" that standard input names, but tells on standard error
+# the names of what is no regular file of at most "$2" bytes. A file may grow meanwhile,
+# so no more than "$3" bytes come back.
+_READ_ALL = r"""cd -P -- "$1" || exit 0
+xargs -0 sh -c 'exec find "$@" -prune \( -type f ! -size "+${0}c" -print0 \) \
+    -o -exec sh -c "echo \"\$0\" >&3" {} \;' "$2" 3>&2 2>/dev/null |
+tar --no-recursion --ignore-failed-read -cf - --null -T - 2>/dev/null |
+head -c "$3" """
+_TAR_OVERHEAD = 4096
 # ssh's own exit code when it has no connection.
 _SSH_FAILED = 255
 
@@ -54,6 +76,9 @@ class SlurmSite(Protocol):
 
     When it cannot be reached, calls raise ProviderError with the code NOT_CONNECTED or
     TIMEOUT. `rsync` copies large files and folders there and back.
+
+    Jobs can write in the spool. So below it no link is followed on this host, whose
+    user may read more than the jobs can.
     """
 
     rsync: RsyncHost
@@ -62,12 +87,25 @@ class SlurmSite(Protocol):
         """Run a command to its end."""
         ...
 
-    async def read(self, path: Path, offset: int = 0, limit: int = -1) -> bytes | None:
-        """A file from `offset` on, at most `limit` bytes; None when it is missing."""
+    async def read(
+        self, path: Path, offset: int = 0, limit: int = MAX_BYTES
+    ) -> bytes | None:
+        """A file from `offset` on, at most `limit` bytes; None when it is missing, or
+        no regular file.
+        """
         ...
 
-    async def read_all(self, paths: Sequence[Path]) -> Mapping[Path, bytes]:
-        """The contents of small files; files that do not exist are left out."""
+    async def size(self, path: Path) -> int:
+        """The bytes of a file; 0 when it cannot be read."""
+        ...
+
+    async def read_all(
+        self, paths: Sequence[Path], limit: int = MAX_BYTES
+    ) -> Mapping[Path, Content]:
+        """The contents of small files in the spool; files that do not exist are left
+        out. A link, or a file of more than `limit` bytes, is an error in the mapping:
+        it must not keep others from being read.
+        """
         ...
 
     async def write(
@@ -144,8 +182,13 @@ class LocalSlurmSite:
     """This host: a login node, or a workstation that can submit."""
 
     def __init__(
-        self, environment: Mapping[str, str], timeout_s: float, concurrency: int
+        self,
+        environment: Mapping[str, str],
+        timeout_s: float,
+        concurrency: int,
+        spool: Path,
     ) -> None:
+        self._spool = spool
         self._environment = environment
         self._timeout_s = timeout_s
         self._slots = asyncio.Semaphore(concurrency)
@@ -169,19 +212,71 @@ class LocalSlurmSite:
             code, out.decode(errors="replace"), err.decode(errors="replace")
         )
 
-    async def read(self, path: Path, offset: int = 0, limit: int = -1) -> bytes | None:
+    async def read(
+        self, path: Path, offset: int = 0, limit: int = MAX_BYTES
+    ) -> bytes | None:
         """See SlurmSite."""
-        return await asyncio.to_thread(_read, path, offset, limit)
+        return await asyncio.to_thread(self._read, path, offset, limit)
 
-    async def read_all(self, paths: Sequence[Path]) -> Mapping[Path, bytes]:
+    def _read(self, path: Path, offset: int, limit: int) -> bytes | None:
+        try:
+            with open_beneath(*self._place(path)) as file:
+                file.seek(offset)
+                return file.read(limit)
+        except OSError:
+            return None
+
+    def _place(self, path: Path) -> tuple[Path, Path]:
+        """The folder below which no link is followed, and the rest of the path.
+
+        Outside of the spool that is its own folder: only a batch script has its output
+        there, where its owner has told Slurm to put it.
+        """
+        if path.is_relative_to(self._spool):
+            return self._spool, path.relative_to(self._spool)
+        return path.parent, Path(path.name)
+
+    async def size(self, path: Path) -> int:
         """See SlurmSite."""
-        return await asyncio.to_thread(_read_all, paths)
+        return await asyncio.to_thread(self._size, path)
+
+    def _size(self, path: Path) -> int:
+        try:
+            with open_beneath(*self._place(path)) as file:
+                return os.fstat(file.fileno()).st_size
+        except OSError:
+            return 0
+
+    async def read_all(
+        self, paths: Sequence[Path], limit: int = MAX_BYTES
+    ) -> Mapping[Path, Content]:
+        """See SlurmSite."""
+        return await asyncio.to_thread(self._read_all, paths, limit)
+
+    def _read_all(self, paths: Sequence[Path], limit: int) -> dict[Path, Content]:
+        contents: dict[Path, Content] = {}
+        for path in paths:
+            try:
+                contents[path] = read_beneath(*self._place(path), limit)
+            except UntrustedFileError as error:
+                contents[path] = error
+            except FileNotFoundError:
+                continue
+            except (PermissionError, NotADirectoryError) as error:
+                contents[path] = UntrustedFileError(error.strerror)
+        return contents
 
     async def write(
         self, files: Mapping[Path, bytes], links: Mapping[Path, str] = _NO_LINKS
     ) -> None:
         """See SlurmSite."""
-        await asyncio.to_thread(_write, files, links)
+        await asyncio.to_thread(self._write, files, links)
+
+    def _write(self, files: Mapping[Path, bytes], links: Mapping[Path, str]) -> None:
+        for path, content in files.items():
+            write_beneath(*self._place(path), content)
+        for path, target in links.items():
+            path.symlink_to(target)
 
     async def make_folder(self, folder: Path) -> None:
         """See SlurmSite."""
@@ -206,7 +301,9 @@ class SshSlurmSite:
         environment: Mapping[str, str],
         timeout_s: float,
         concurrency: int,
+        spool: Path,
     ) -> None:
+        self._spool = spool
         self._host = host
         self._slots = asyncio.Semaphore(concurrency)
         self._timeout_s = timeout_s
@@ -239,7 +336,9 @@ class SshSlurmSite:
         remote_command = shlex.join(["env", *variables, *command])
         words = ("ssh", *self._options, self._host, "--", remote_command)
         async with self._slots:
-            code, out, err = await call(words, stdin, os.environ, self._timeout_s)
+            code, out, err = await call(
+                words, stdin, public_environment(), self._timeout_s
+            )
         if code == _SSH_FAILED:
             lines = err.decode(errors="replace").strip().splitlines()
             why = lines[-1] if lines else "failed"
@@ -254,26 +353,45 @@ class SshSlurmSite:
             code, out.decode(errors="replace"), err.decode(errors="replace")
         )
 
-    async def read(self, path: Path, offset: int = 0, limit: int = -1) -> bytes | None:
+    async def read(
+        self, path: Path, offset: int = 0, limit: int = MAX_BYTES
+    ) -> bytes | None:
         """See SlurmSite."""
-        head = f" | head -c {limit}" if limit >= 0 else ""
-        script = f'[ -f "$1" ] || exit 3; tail -c "+$2" -- "$1"{head}'
-        code, out, _ = await self._ssh(
-            ("sh", "-c", script, "sh", str(path), str(offset + 1))
-        )
+        script = f'{_REGULAR}; tail -c "+$3" -- "$2" | head -c "$4"'
+        words = (*self._place(path), str(offset + 1), str(limit))
+        code, out, _ = await self._ssh(("sh", "-c", script, "sh", *words))
         return out if code == 0 else None
 
-    async def read_all(self, paths: Sequence[Path]) -> Mapping[Path, bytes]:
+    def _place(self, path: Path) -> tuple[str, str]:
+        """The folder below which no link is followed, and the rest of the path."""
+        if path.is_relative_to(self._spool):
+            return str(self._spool), str(path.relative_to(self._spool))
+        return str(path.parent), path.name
+
+    async def size(self, path: Path) -> int:
+        """See SlurmSite."""
+        script = f'{_REGULAR}; wc -c < "$2"'
+        answer = await self.run(("sh", "-c", script, "sh", *self._place(path)))
+        return int(answer.out.strip()) if answer.code == 0 else 0
+
+    async def read_all(
+        self, paths: Sequence[Path], limit: int = MAX_BYTES
+    ) -> Mapping[Path, Content]:
         """See SlurmSite. One tar holds all files, so that one call reads them all."""
-        script = "tar --ignore-failed-read -P -cf - --null -T - 2>/dev/null || true"
-        names = b"".join(os.fsencode(path) + b"\0" for path in paths)
-        _, out, _ = await self._ssh(("sh", "-c", script), names)
-        contents: dict[Path, bytes] = {}
-        with tarfile.open(fileobj=io.BytesIO(out)) as archive:
-            for item in archive:
-                file = archive.extractfile(item)
-                if file:
-                    contents[Path(item.name)] = file.read()
+        asked = {str(path.relative_to(self._spool)): path for path in paths}
+        names = b"".join(os.fsencode(name) + b"\0" for name in asked)
+        most = len(asked) * (limit + _TAR_OVERHEAD) + _TAR_OVERHEAD
+        words = (str(self._spool), str(limit), str(most))
+        command = ("sh", "-c", _READ_ALL, "sh", *words)
+        _, out, err = await self._ssh(command, names)
+        contents: dict[Path, Content] = {}
+        for name in err.decode(errors="replace").splitlines():
+            if name in asked:
+                fault = f"{name} is no regular file of at most {limit:,} bytes"
+                contents[asked[name]] = UntrustedFileError(fault)
+        for name, content in _unpacked(out, limit):
+            if name in asked:
+                contents[asked[name]] = content
         return contents
 
     async def write(
@@ -312,34 +430,19 @@ class SshSlurmSite:
             await call(
                 ("ssh", *self._options, "-O", "exit", self._host),
                 b"",
-                os.environ,
+                public_environment(),
                 self._timeout_s,
             )
         shutil.rmtree(self._control, ignore_errors=True)
 
 
-def _read(path: Path, offset: int, limit: int) -> bytes | None:
+def _unpacked(archive: bytes, limit: int) -> Iterator[tuple[str, bytes]]:
+    """The regular files in an archive, as far as it is one."""
     try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            return file.read(limit)
-    except FileNotFoundError:
-        return None
-
-
-def _read_all(paths: Sequence[Path]) -> dict[Path, bytes]:
-    contents = {path: _read(path, 0, -1) for path in paths}
-    return {path: data for path, data in contents.items() if data is not None}
-
-
-def _write(files: Mapping[Path, bytes], links: Mapping[Path, str]) -> None:
-    for path, content in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor, temporary = tempfile.mkstemp(
-            dir=path.parent, prefix=f".{path.name}."
-        )
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        Path(temporary).replace(path)
-    for path, target in links.items():
-        path.symlink_to(target)
+        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+            for item in files:
+                file = files.extractfile(item) if item.isreg() else None
+                if file and item.size <= limit:
+                    yield item.name, file.read()
+    except (tarfile.TarError, ValueError):
+        return  # it was cut off, or there is none

@@ -5,24 +5,23 @@ Each attempt has a hard link to it. A snapshot that no attempt links to can be r
 """
 
 import asyncio
-import json
 import os
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from gpuyard.domain.attempt_order import AttemptOrder, ResumePoint
 from gpuyard.domain.errors import GpuyardError, ProviderError
 from gpuyard.providers.attempt_folder import AttemptFolder, StagedInput
 from gpuyard.providers.base import SavedFile
-from gpuyard.providers.rsync import WorkspaceSync
+from gpuyard.providers.rsync import INSIDE_ONLY, WorkspaceSync
+from gpuyard.providers.runner_files import SavedCheckpoint, read_checkpoints
 from gpuyard.providers.slurm.config import SlurmConfig
 from gpuyard.providers.slurm.site import SlurmSite
 from gpuyard.storage.blobs import Blobs, BlobStore, BucketError
 from gpuyard.storage.place import in_background
 from gpuyard.storage.snapshots import take
+from gpuyard.storage.untrusted import remove_tree
 
 # How many snapshots this host keeps.
 _KEPT_SNAPSHOTS = 4
@@ -144,25 +143,33 @@ class SlurmStaging:
 
         Over ssh, checkpoints that are too large are not fetched.
         """
-        listed = await self._site.read(folder.checkpoints)
-        items: list[dict[str, Any]] = json.loads(listed) if listed else []
+        files = await self._site.read_all([folder.checkpoints])
+        items = read_checkpoints(files.get(folder.checkpoints))
+        top = self._spool
         if self._settings.host is None:
             shared = folder.path / "checkpoints"
-            paths = {item["file"]: shared / Path(item["file"]).name for item in items}
+            paths = {item.file: shared / item.file for item in items}
         else:
+            top = self._copies
             paths = await self._fetch_all(folder, items)
         saved: list[SavedFile] = []
         for item in items:
-            path = paths.get(item["file"])
-            if path is None:
-                continue
-            is_directory = bool(item["directory"])
-            file = SavedFile(item["path"], item["step"], item["at"], path, is_directory)
-            saved.append(file)
+            where = paths.get(item.file)
+            if where:
+                saved.append(
+                    SavedFile(
+                        item.path,
+                        item.step,
+                        item.at,
+                        where,
+                        item.directory,
+                        beneath=top,
+                    )
+                )
         return saved
 
     async def _fetch_all(
-        self, folder: AttemptFolder, items: Sequence[dict[str, Any]]
+        self, folder: AttemptFolder, items: Sequence[SavedCheckpoint]
     ) -> dict[str, Path]:
         """The paths of the checkpoints on this host; missing ones are fetched.
 
@@ -170,20 +177,21 @@ class SlurmStaging:
         fetched.
         """
         local_folder = self._copies / folder.attempt_id / "checkpoints"
-        names = {Path(item["file"]).name for item in items}
+        names = {item.file for item in items}
         await in_background(_keep_only, local_folder, names)
-        max_bytes = self._settings.most_checkpoint_gb * (1 << 30)
+        max_bytes = int(self._settings.most_checkpoint_gb * (1 << 30))
         found = dict[str, Path]()
         for item in reversed(items):
-            local = local_folder / Path(item["file"]).name
-            if item["size"] <= max_bytes and await self._fetch(folder, local):
-                found[item["file"]] = local
+            local = local_folder / item.file
+            if item.size <= max_bytes and await self._fetch(folder, local, max_bytes):
+                found[item.file] = local
         return found
 
-    async def _fetch(self, folder: AttemptFolder, local: Path) -> bool:
-        """Copy a checkpoint to this host, unless it is here.
+    async def _fetch(self, folder: AttemptFolder, local: Path, max_bytes: int) -> bool:
+        """Copy a checkpoint to this host, unless it is here. What the job says about
+        its size may be wrong, so no file of more than `max_bytes` is copied.
 
-        False when the runner has removed it meanwhile.
+        False when the runner has removed it meanwhile, or when it was left out.
         """
         if await in_background(local.exists):
             return True
@@ -192,15 +200,19 @@ class SlurmStaging:
         await in_background(partial.mkdir, parents=True, exist_ok=True, mode=0o700)
         rsync = self._site.rsync
         try:
-            await rsync.copy(rsync.remote_path(remote), f"{partial}/")
+            options = (*INSIDE_ONLY, f"--max-size={max_bytes}")
+            await rsync.copy(rsync.remote_path(remote), f"{partial}/", *options)
         except ProviderError:
             answer = await self._site.run(("test", "-e", str(remote)))
             if answer.code:
                 return False
             raise
-        await in_background((partial / local.name).rename, local)
+        copied = partial / local.name
+        is_here = await in_background(os.path.lexists, copied)
+        if is_here:
+            await in_background(copied.rename, local)
         await in_background(partial.rmdir)
-        return True
+        return is_here
 
     async def forget(self, attempt_id: str) -> None:
         """Remove what this host keeps of an attempt."""
@@ -215,8 +227,8 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
+    if path.is_dir() and not path.is_symlink():
+        remove_tree(path)
     else:
         path.unlink(missing_ok=True)
 

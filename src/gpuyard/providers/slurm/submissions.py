@@ -15,9 +15,10 @@ from pathlib import Path
 
 from gpuyard.domain.ids import new_id
 from gpuyard.providers.attempt_folder import AttemptFolder
+from gpuyard.providers.runner_files import Content
 from gpuyard.providers.slurm.client import SlurmClient, SlurmRefusedError, SlurmRequest
-from gpuyard.providers.slurm.job_index import JobIndex
-from gpuyard.providers.slurm.records import SlurmRow, unlisted_jobs
+from gpuyard.providers.slurm.job_index import JobIndex, is_id, text_of
+from gpuyard.providers.slurm.records import SlurmRow, is_job_id, unlisted_jobs
 from gpuyard.providers.slurm.site import SlurmSite
 
 MAX_ARRAY_SIZE = 100
@@ -138,7 +139,8 @@ class SlurmSubmissions:
         links: dict[Path, str] = {}
         for index, folder in enumerate(folders):
             path = _arrays_file(folder)
-            files[path] = old_lists.get(path, b"") + f"{array_id} {index}\n".encode()
+            old_list = text_of(old_lists.get(path))
+            files[path] = f"{old_list}{array_id} {index}\n".encode()
             links[array_folder / str(index)] = f"../../{folder.attempt_id}"
         await self._site.write(files, links)
 
@@ -157,8 +159,9 @@ class SlurmSubmissions:
         files = await self._site.read_all([folder.job, folder.order, arrays_file])
         if not files:
             return None  # every submission begins with its folder
-        if folder.job in files:
-            return files[folder.job].decode()
+        job_id = text_of(files.get(folder.job))
+        if is_job_id(job_id):
+            return job_id
         rows = await queue()
         indices = _read_arrays(files.get(arrays_file))
         labels = {(attempt_id, ""), *indices.items()}
@@ -205,8 +208,9 @@ class SlurmSubmissions:
         await self._site.remove(folder.path)
         for array_id in _read_arrays(files.get(arrays_file)):
             array_folder = self._array_folder(array_id)
-            listed = await self._site.read(array_folder / "attempts") or b""
-            orders = [self._jobs.folder(name).order for name in listed.decode().split()]
+            listed = text_of(await self._site.read(array_folder / "attempts"))
+            names = [name for name in listed.split() if is_id(name)]
+            orders = [self._jobs.folder(name).order for name in names]
             if not await self._site.read_all(orders):
                 await self._site.remove(array_folder)
 
@@ -216,8 +220,7 @@ def _arrays_file(folder: AttemptFolder) -> Path:
     return folder.path / "arrays"
 
 
-def _read_arrays(listed: bytes | None) -> dict[str, str]:
+def _read_arrays(listed: Content | None) -> dict[str, str]:
     """The attempt's index in each array, from its list."""
-    lines = (listed or b"").decode().splitlines()
-    parts = [line.partition(" ") for line in lines]
-    return {array_id: index for array_id, _, index in parts}
+    parts = [line.partition(" ") for line in text_of(listed).splitlines()]
+    return {array_id: index for array_id, _, index in parts if is_id(array_id)}

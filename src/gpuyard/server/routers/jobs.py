@@ -22,12 +22,19 @@ from gpuyard.insight.series import downsample
 from gpuyard.server.app_state import AppState, TheAppState
 from gpuyard.server.body import read_bodies
 from gpuyard.server.openapi import json_body, one_of, text
-from gpuyard.server.present import present_checkpoint, present_jobs, present_queued
+from gpuyard.server.present import (
+    present_checkpoint,
+    present_jobs,
+    present_queued,
+    present_spec,
+)
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 # A page's cursor is the id of its last job.
 _CURSOR = re.compile(r"job_[0-9a-f]{32}")
 _JSON = "application/json"
+# More lines than any log has, and more attempts than any job.
+_MOST = 2**31 - 1
 # So many jobs become JSON in a millisecond.
 _PIECE = 200
 
@@ -128,7 +135,7 @@ def _one(app_state: AppState, job_id: str, *, spec: bool = False) -> Job:
     assert row is not None
     (job,) = present_jobs(app_state, [row])
     return (
-        job.model_copy(update={"spec": app_state.queries.specs([job_id])[job_id]})
+        job.model_copy(update={"spec": present_spec(app_state, job_id)})
         if spec
         else job
     )
@@ -200,9 +207,9 @@ async def why(reference: str, app_state: TheAppState) -> dict[str, Any]:
 async def logs(
     reference: str,
     app_state: TheAppState,
-    lines: Annotated[int | None, Query(ge=0)] = None,
+    lines: Annotated[int | None, Query(ge=0, le=_MOST)] = None,
     follow: bool = False,
-    attempt: Annotated[int | None, Query(ge=1)] = None,
+    attempt: Annotated[int | None, Query(ge=1, le=_MOST)] = None,
 ) -> StreamingResponse:
     """Output as plain text: of the last attempt, or of `attempt`; with `follow`, until
     the job is over.

@@ -1,20 +1,15 @@
 """`/api/v1/ledger`: is the ledger what its journal says, and a copy of it to keep."""
 
-import asyncio
-import tempfile
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import FileResponse
-from starlette.background import BackgroundTask
 
-from gpuyard.ledger.replay import check
-from gpuyard.ledger.transfer import backup
 from gpuyard.server.app_state import TheAppState
 from gpuyard.server.openapi import text
 
+_PRUNE_WAIT_S = 10.0
 router = APIRouter(prefix="/ledger", tags=["ledger"])
 
 
@@ -22,9 +17,30 @@ router = APIRouter(prefix="/ledger", tags=["ledger"])
 async def check_ledger(app_state: TheAppState) -> dict[str, Any]:
     """Fold the journal anew and compare: `ok`, how much was looked at, and every
     difference (at most a hundred).
+
+    Who asks while a check runs gets the result of that one.
     """
-    report = await asyncio.to_thread(check, app_state.controller.core.ledger.engine)
+    report = await app_state.whole_ledger.check()
     return {"ok": report.ok, **asdict(report)}
+
+
+@router.get("/prune")
+async def plan_prune(app_state: TheAppState) -> dict[str, Any]:
+    """What `[retention]` would remove now: by kind, `count` and `bytes`."""
+    found = await app_state.controller.retention.plan()
+    return {kind: asdict(amount) for kind, amount in found.items()}
+
+
+@router.post("/prune")
+async def prune(app_state: TheAppState) -> dict[str, Any]:
+    """Remove what `[retention]` says is too old: `removed`, a count by kind, and
+    whether everything is `done`.
+
+    The answer comes after some seconds. If it says that not everything is done, the
+    work goes on, and the same request asks for it again.
+    """
+    done, removed = await app_state.controller.retention.run_on_request(_PRUNE_WAIT_S)
+    return {"done": done, "removed": dict(removed)}
 
 
 @router.post(
@@ -33,18 +49,7 @@ async def check_ledger(app_state: TheAppState) -> dict[str, Any]:
 async def back_up(app_state: TheAppState) -> FileResponse:
     """The ledger as it is now, as a SQLite file, whichever database it is in.
 
-    Commits go on meanwhile.
+    Commits go on meanwhile. While another client downloads one, the answer is 503; a
+    client that reads nothing for a minute gets no more of it.
     """
-    folder = tempfile.TemporaryDirectory(prefix="backup-", dir=app_state.home.root)
-    file = Path(folder.name) / "ledger.db"
-    try:
-        await asyncio.to_thread(backup, app_state.controller.core.ledger.engine, file)
-    except BaseException:
-        folder.cleanup()
-        raise
-    return FileResponse(
-        file,
-        media_type="application/vnd.sqlite3",
-        filename="ledger.db",
-        background=BackgroundTask(folder.cleanup),
-    )
+    return await app_state.whole_ledger.download()

@@ -20,6 +20,7 @@ async def list_gpus(app_state: TheAppState) -> dict[str, Any]:
     """Every GPU: its class, its state, and the model or script on it."""
     names = {row["id"]: row["name"] for row in app_state.queries.nodes()}
     figures = app_state.controller.gpus.figures()
+    separations = app_state.controller.gpus.separations()
     work = app_state.manager.gpu_work.all()
     view = app_state.controller.core.view
     quarantines = {
@@ -40,6 +41,7 @@ async def list_gpus(app_state: TheAppState) -> dict[str, Any]:
                 "temperature_c": seen and seen.temperature_c,
                 "utilization": seen and seen.utilization,
                 "quarantine": quarantines.get(row["uuid"]) or None,
+                "separation": separations.get(row["node_id"]),
                 **at,
             }
         )
@@ -68,7 +70,12 @@ async def release_gpu(app_state: TheAppState, gpu: str) -> dict[str, Any]:
 
 @router.get("/nodes")
 async def list_nodes(app_state: TheAppState) -> dict[str, Any]:
-    """Every node: capacity, what is booked, whether its agent is connected."""
+    """Every node: capacity, what is booked, whether its agent is connected.
+
+    `separation` says what keeps its jobs apart: `agreement`, `accounts` or `accounts
+    and devices`; null while its agent is not connected.
+    """
+    separations = app_state.controller.gpus.separations()
     items: list[dict[str, Any]] = []
     for row in app_state.queries.nodes():
         places = [
@@ -86,7 +93,15 @@ async def list_nodes(app_state: TheAppState) -> dict[str, Any]:
         barred = app_state.controller.core.view.node(row["id"]).barred.get(
             row["provider"]
         )
-        items.append({**row, "gpus": gpus, "booked": booked, "quarantine": barred})
+        items.append(
+            {
+                **row,
+                "gpus": gpus,
+                "booked": booked,
+                "quarantine": barred,
+                "separation": separations.get(row["id"]),
+            }
+        )
     return {"items": items, "next": None}
 
 

@@ -4,13 +4,14 @@ import os
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Response
+from fastapi import APIRouter, Body, Depends, Query, Response
 
 from gpuyard import __version__
-from gpuyard.domain.errors import RefusedError
+from gpuyard.config.proof import NONCE, PATH
+from gpuyard.domain.errors import NotFoundError, RefusedError
 from gpuyard.domain.stopping import RunningJobs
 from gpuyard.server.app_state import AppState, TheAppState
-from gpuyard.server.auth import require_token
+from gpuyard.server.auth import document_token
 from gpuyard.server.openapi import text
 from gpuyard.server.prometheus import render_metrics
 from gpuyard.storage.place import problem_of
@@ -27,9 +28,29 @@ async def healthz() -> dict[str, Any]:
     return {"status": "ok", "version": __version__, "pid": os.getpid()}
 
 
+@open_router.get(PATH)
+async def prove(
+    app_state: TheAppState,
+    nonce: Annotated[str, Query(pattern=f"^{NONCE}$")],
+    key: Annotated[str, Query(max_length=64)],
+) -> dict[str, str]:
+    """Prove that this server knows the token that `key` names, to a caller who will
+    tell it that token only then; needs no token.
+    """
+    found = app_state.proof(key, nonce)
+    if found is None and app_state.election:
+        await app_state.election.read_anew()
+        found = app_state.proof(key, nonce)
+    if found is None:
+        raise NotFoundError(
+            "This server knows no such token.", "Dial a server of this instance."
+        )
+    return {"proof": found}
+
+
 @open_router.get(
     "/metrics",
-    dependencies=[Depends(require_token)],
+    dependencies=[Depends(document_token)],
     response_class=Response,
     responses=text("text/plain"),
 )

@@ -45,6 +45,7 @@ from gpuyard.providers.attempt_folder import (
 )
 from gpuyard.providers.base import QueueProvider
 from gpuyard.providers.shared_call import SharedCall
+from gpuyard.storage.untrusted import UntrustedFileError, open_regular
 
 from .toycloud import CloudError, Machine, ToyCloud
 
@@ -466,12 +467,13 @@ def _write(files: Mapping[Path, bytes]) -> None:
 def _read(path: Path, offset: int = 0) -> bytes:
     """What it holds at this moment: one that grows all the while is not chased.
 
-    Empty when it is not there.
+    Empty when it is not there, or when the job has put a link in its place.
     """
     try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            file.seek(offset)
-            return file.read(max(size - offset, 0))
-    except FileNotFoundError:
+        descriptor = open_regular(path)
+    except (FileNotFoundError, UntrustedFileError):
         return b""
+    with os.fdopen(descriptor, "rb") as file:
+        size = os.fstat(descriptor).st_size
+        file.seek(offset)
+        return file.read(max(size - offset, 0))

@@ -1,0 +1,58 @@
+"""Turns the options of a command into fields of a job."""
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.gpu_text import gpus_of
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """What was said, without what was left out."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def secrets_of(words: Sequence[str]) -> dict[str, str]:
+    """The secret of each variable; a bare NAME is both."""
+    pairs: dict[str, str] = {}
+    for word in words:
+        variable, found, name = word.partition("=")
+        pairs[variable] = name if found else variable
+    return pairs
+
+
+def pairs_of(option: str, words: Sequence[str], defaults: Any) -> dict[str, str]:
+    """NAME=VALUE words as a mapping; a bare NAME takes its value from `defaults`."""
+    pairs: dict[str, str] = {}
+    for word in words:
+        name, found, value = word.partition("=")
+        if not found and name not in defaults:
+            raise InvalidInputError.of(
+                f"--{option}", f"{word!r} has no value", "write NAME=VALUE"
+            )
+        pairs[name] = value if found else defaults[name]
+    return pairs
+
+
+def gpu_request(gpus: str | None, kind: dict[str, Any]) -> dict[str, Any]:
+    """What `--gpus` and the options about their kind say together; nothing without
+    any.
+    """
+    if gpus is None:
+        return kind | {"count": 1} if kind else {}
+    said = gpus_of(gpus)
+    if twice := said.keys() & kind.keys():
+        option = "--gpu-memory" if "memory_gb" in twice else "--gpu-class"
+        fault = f"{gpus!r} says what {option} says, too"
+        raise InvalidInputError.of("--gpus", fault, "say it once")
+    return said | kind
+
+
+def words_of(option: str, text: str | None) -> list[str] | None:
+    """The words of an option's text, as a shell reads them."""
+    try:
+        return shlex.split(text) if text else None
+    except ValueError as error:
+        fault = f"{text!r} is no list of words: {error}"
+        raise InvalidInputError.of(option, fault, "close each quote") from None

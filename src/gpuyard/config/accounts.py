@@ -1,0 +1,166 @@
+"""The accounts of this host under which jobs run: which one a project has, and which
+ones are refused.
+"""
+
+import os
+import pwd
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuyard.config.settings import NodeSettings
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.workspaces import DEFAULT_PROJECT
+
+# The first uid of people's accounts, where login.defs(5) does not tell it.
+_FIRST_UID = 1000
+_NOBODY = 65534
+# What an agent of root needs for jobs of others; containers often lack some.
+_CAPABILITIES = {
+    "CAP_CHOWN": 0,
+    "CAP_DAC_OVERRIDE": 1,
+    "CAP_FOWNER": 3,
+    "CAP_KILL": 5,
+    "CAP_SETGID": 6,
+    "CAP_SETUID": 7,
+    "CAP_SYS_PTRACE": 19,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """An account as passwd(5) and group(5) describe it; `groups` are all its groups."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+    shell: str
+
+    def environment(self) -> dict[str, str]:
+        """What a login sets."""
+        return {
+            "HOME": self.home,
+            "USER": self.name,
+            "LOGNAME": self.name,
+            "SHELL": self.shell or "/bin/sh",
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """Whose account a job gets: that of its project, else `run_as`.
+
+    `allowed_system_accounts`: accounts of services, or root, that may be used
+    nevertheless.
+    """
+
+    run_as: str | None
+    by_project: Mapping[str, str] = field(default_factory=dict[str, str])
+    allowed_system_accounts: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, settings: NodeSettings, root: Path = Path("/")) -> "Accounts | None":
+        """Those of the settings; None when jobs run as the agent does.
+
+        `root` is the file system's root. InvalidInputError when this process cannot run
+        jobs as others, or `run_as` is an account that it must not use.
+        """
+        run_as = settings.run_as
+        others = {*settings.accounts.values(), run_as} - {None}
+        if os.geteuid() != 0:
+            others -= {_own_name()}
+        if not others:
+            return None
+        _check_rights("node.run_as" if run_as else "node.accounts", root)
+        found = cls(run_as, settings.accounts, settings.allow_system_accounts)
+        if run_as:
+            found.find(run_as, "node.run_as")
+        return found
+
+    def of_project(self, project: str) -> Account:
+        """The account of a project's jobs; InvalidInputError names the setting."""
+        project = project or DEFAULT_PROJECT
+        name = self.by_project.get(project)
+        if name:
+            return self.find(name, f"node.accounts.{project}")
+        if self.run_as:
+            return self.find(self.run_as, "node.run_as")
+        raise InvalidInputError.of(
+            f"node.accounts.{project}",
+            "is not set, and neither is node.run_as",
+            "name the account of this project's jobs",
+        )
+
+    def find(self, name: str, setting: str) -> Account:
+        """The account with this name; InvalidInputError names the `setting`."""
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            raise InvalidInputError.of(
+                setting,
+                f"names {name!r}, which is no account of this host",
+                "make the account, or name another one",
+            ) from None
+        self._refuse_system(entry, setting)
+        groups = tuple(os.getgrouplist(name, entry.pw_gid))
+        return Account(
+            name, entry.pw_uid, entry.pw_gid, groups, entry.pw_dir, entry.pw_shell
+        )
+
+    def _refuse_system(self, entry: pwd.struct_passwd, setting: str) -> None:
+        name = entry.pw_name
+        is_system = entry.pw_uid < _first_uid() or entry.pw_uid == _NOBODY
+        if is_system and name not in self.allowed_system_accounts:
+            kind = "root" if entry.pw_uid == 0 else f"a system account, {name}"
+            raise InvalidInputError.of(
+                setting,
+                f"names {kind}, which owns more than its jobs",
+                "name a person's account, or list it in node.allow_system_accounts",
+            )
+
+
+def _own_name() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return ""
+
+
+def _first_uid(path: Path = Path("/etc/login.defs")) -> int:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return _FIRST_UID
+    for line in lines:
+        words = line.split()
+        if len(words) == 2 and words[0] == "UID_MIN" and words[1].isdigit():
+            return int(words[1])
+    return _FIRST_UID
+
+
+def _check_rights(setting: str, root: Path) -> None:
+    """InvalidInputError unless this process may become others and act for them."""
+    if os.geteuid() != 0:
+        raise InvalidInputError.of(
+            setting,
+            "needs an agent that runs as root, and this one does not",
+            "start gpuyard as root, or remove the setting",
+        )
+    held = _effective_capabilities(root)
+    missing = [name for name, bit in _CAPABILITIES.items() if not held >> bit & 1]
+    if missing:
+        raise InvalidInputError.of(
+            setting,
+            f"needs {', '.join(missing)}, which root lacks here",
+            "give the container these capabilities, or remove the setting",
+        )
+
+
+def _effective_capabilities(root: Path) -> int:
+    for line in (root / "proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "CapEff":
+            return int(value, 16)
+    return 0

@@ -1,0 +1,285 @@
+"""Removes history whose time is over, in small slices beside running commits.
+
+`ledger/retention.py` finds what may go. What a row points to goes before the row, so a
+pass that was cut off leaves nothing that the next one does not find.
+"""
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from gpuyard.config.retention import before
+from gpuyard.controller.core import Core
+from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.ledger.retention import (
+    JobWalk,
+    PointRemoval,
+    RetentionLimits,
+    SeriesWalk,
+    items_of_batch,
+    old_batches,
+    removal_event,
+    rows_of_jobs,
+)
+from gpuyard.ledger.retention_plan import Amount, plan
+from gpuyard.ledger.slices import in_slices
+from gpuyard.providers.configured import Providers
+from gpuyard.storage.blobs import Blobs
+from gpuyard.storage.place import in_background
+
+# One commit removes at most this many jobs with all their rows, or this many items.
+JOBS_AT_ONCE = 10
+_ITEMS_AT_ONCE = 100
+# A pass removes at most this many jobs in a row of which each depended on the next.
+_GENERATIONS = 10
+# After each commit, others have the loop for this many times as long as it took.
+_REST = 2.0
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+
+class Retention:
+    """Removes what `[retention]` says is too old.
+
+    `mirror` is the folder of the copied output of external queues. `removed` counts
+    what the newest pass has removed so far.
+    """
+
+    def __init__(
+        self, core: Core, providers: Providers, blobs: Blobs, mirror: Path
+    ) -> None:
+        self.removed = Counter[str]()
+        self._core = core
+        self._providers = providers
+        self._blobs = blobs
+        self._mirror = mirror
+        self._lock = asyncio.Lock()
+        # Plans read much, so that one at a time is made.
+        self._planning = asyncio.Lock()
+        # Up to which job the usage of ended ones has been deleted.
+        self._usage_deleted_to = ""
+        self._asked: asyncio.Task[Counter[str]] | None = None
+
+    def limits(self) -> RetentionLimits:
+        """What goes now."""
+        settings = self._core.settings.retention
+        now = self._core.clock()
+        return RetentionLimits(
+            jobs_before=before(settings.jobs_days, now),
+            jobs_most=settings.jobs or None,
+            keys_before=before(settings.keys_days, now) or now,
+            series_before=before(settings.series_days, now),
+            usage_before=before(settings.usage_days, now),
+            logs_before=before(settings.logs_days, now),
+            events_before=before(settings.events_days, now),
+            events_most=self._core.settings.ledger.keep_events,
+        )
+
+    async def run(self) -> Counter[str]:
+        """One pass over everything; returns how much of each kind was removed.
+
+        LedgerError.
+        """
+        async with self._lock:
+            self.removed = Counter[str]()
+            limits = self.limits()
+            await self._remove_batches(limits)
+            await self._remove_jobs(limits)
+            await self._remove_series(limits)
+            await self._remove_logs(limits)
+            self.removed["events"] += await self._core.ledger.prune(
+                self._core.writer, limits.events_most, limits.events_before
+            )
+            return self.removed
+
+    async def run_on_request(self, wait_s: float) -> tuple[bool, Counter[str]]:
+        """Start a pass, or join the one that was started so; after at most `wait_s`
+        returns whether it has ended, and what it has removed. LedgerError.
+        """
+        asked = self._asked
+        if asked is None:
+            asked = asyncio.create_task(self.run(), name="retention")
+            self._asked = asked
+        await asyncio.wait([asked], timeout=wait_s)
+        if not asked.done():
+            return False, self.removed
+        # Of several who waited, the first may have started the next one already.
+        if self._asked is asked:
+            self._asked = None
+        return True, asked.result()
+
+    async def plan(self) -> Mapping[str, Amount]:
+        """What a pass would remove now, by kind. LedgerError."""
+        async with self._planning:
+            return await self._plan()
+
+    async def _plan(self) -> Mapping[str, Amount]:
+        limits = self.limits()
+        logged = await asyncio.to_thread(_names, self._mirror)
+        found, attempts = await self._read(plan, limits, logged)
+        live = frozenset(self._core.view.attempts)
+        old = await asyncio.to_thread(old_logs, self._mirror, limits.logs_before, live)
+        output = Amount()
+        for path in {*old, *(self._mirrored(attempt) for attempt in attempts)}:
+            with suppress(FileNotFoundError):
+                output.add(1, path.stat().st_size)
+        return {**found, "logs": output}
+
+    async def _read(self, work: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.to_thread(self._core.ledger.read, work, *arguments)
+
+    async def _emit(self, events: Sequence[Event]) -> None:
+        """Commit `events`, then rest for as long as running work needs."""
+        began = time.monotonic()
+        self._core.emit(events)
+        await self._core.committed(own_only=True)
+        await asyncio.sleep(_REST * (time.monotonic() - began))
+
+    # --- jobs ---
+
+    async def _remove_jobs(self, limits: RetentionLimits) -> None:
+        for _ in range(_GENERATIONS):
+            removed = self.removed["jobs"]
+            walk = JobWalk(limits)
+            while (page := await self._read(walk.next_page)) is not None:
+                for start in range(0, len(page), JOBS_AT_ONCE):
+                    await self._remove(page[start : start + JOBS_AT_ONCE])
+            if not walk.blocked or self.removed["jobs"] == removed:
+                return
+
+    async def _remove(self, job_ids: Sequence[str]) -> None:
+        """Remove these jobs with all that belongs to them."""
+        job_ids = await self._without_blobs(job_ids)
+        await self._remove_points(PointRemoval(job_ids))
+        await self._remove_output(job_ids)
+        keys = await self._read(rows_of_jobs, job_ids)
+        view = self._core.view
+        # Somebody may have resumed one meanwhile, or let another job depend on it.
+        if any(job_id in view.jobs or job_id in view.ended for job_id in job_ids):
+            return
+        if job_ids:
+            await self._remove_rows(keys)
+
+    async def _remove_rows(self, keys: Mapping[Table, Sequence[str]]) -> None:
+        await self._emit([removal_event(keys, self._core.clock())])
+        self.removed.update({table.value: len(found) for table, found in keys.items()})
+
+    async def _without_blobs(self, job_ids: Sequence[str]) -> list[str]:
+        """Delete the blobs of their checkpoints; returns the jobs that have none left.
+
+        The ledger forgets a blob before the blob is deleted, so it never names one that
+        is gone.
+        """
+        queries = self._core.queries
+        rows = await asyncio.to_thread(queries.checkpoints_of_jobs, job_ids)
+        kept = [row for row in rows if row["kept"]]
+        if kept:
+            changes = tuple(
+                Change(Table.CHECKPOINTS, row["id"], {"kept": False}) for row in kept
+            )
+            kind = EventKind.CHECKPOINT_PRUNED
+            info = {"count": len(kept)}
+            await self._emit([Event(kind, self._core.clock(), changes, None, info)])
+        stuck: set[str] = set()
+        for row in rows:
+            if await asyncio.to_thread(queries.blob_is_used, row["sha256"]):
+                continue
+            try:
+                await in_background(self._blobs.delete, row["sha256"])
+            except OSError as error:
+                log.warning("a blob cannot be deleted, its job stays", error=str(error))
+                stuck.add(row["job_id"])
+        return [job_id for job_id in job_ids if job_id not in stuck]
+
+    async def _remove_output(self, job_ids: Sequence[str]) -> None:
+        """Delete the output of their attempts, here and on the nodes that are
+        connected; other nodes delete it by its age.
+        """
+        found = await asyncio.to_thread(self._core.queries.attempts_of, job_ids)
+        nodes: dict[str, list[str]] = {}
+        for row in (row for rows in found.values() for row in rows):
+            await asyncio.to_thread(_delete_log, self._mirrored(row["id"]))
+            for share in row["placements"] or ():
+                nodes.setdefault(share.get("node_id") or "", []).append(row["id"])
+        for provider in self._providers.node_providers.values():
+            for node_id, attempt_ids in nodes.items():
+                await provider.discard(node_id, attempt_ids)
+
+    def _mirrored(self, attempt_id: str) -> Path:
+        return self._mirror / f"{attempt_id}.log"
+
+    # --- batches, series, output ---
+
+    async def _remove_batches(self, limits: RetentionLimits) -> None:
+        for batch_id in await self._read(old_batches, limits):
+            while ids := await self._read(items_of_batch, batch_id, _ITEMS_AT_ONCE):
+                await self._remove_rows({Table.ITEMS: ids})
+            await self._remove_rows({Table.BATCHES: [batch_id]})
+
+    async def _remove_series(self, limits: RetentionLimits) -> None:
+        if limits.series_before is not None:
+            walk = SeriesWalk(limits.series_before)
+            while (page := await self._read(walk.next_page)) is not None:
+                await self._remove_points(PointRemoval(page))
+        if limits.usage_before is not None:
+            walk = SeriesWalk(limits.usage_before, self._usage_deleted_to)
+            while (page := await self._read(walk.next_page)) is not None:
+                await self._remove_points(PointRemoval(page, usage_only=True))
+            self._usage_deleted_to = walk.after
+
+    async def _remove_points(self, removal: PointRemoval) -> None:
+        if removal.job_ids and await self._read(removal.any):
+            kind = "usage" if removal.usage_only else "points"
+            slices = in_slices(self._core.writer, removal.run_slice)
+            self.removed[kind] += await slices
+
+    async def _remove_logs(self, limits: RetentionLimits) -> None:
+        """Delete the old output of attempts in external queues. That of other attempts
+        is on the nodes, which look after it.
+        """
+        live = frozenset(self._core.view.attempts)
+        for path in await asyncio.to_thread(
+            old_logs, self._mirror, limits.logs_before, live
+        ):
+            self.removed["logs"] += await asyncio.to_thread(_delete_log, path)
+
+
+def _names(folder: Path) -> frozenset[str]:
+    """The attempts that have a log in `folder`."""
+    if not folder.exists():
+        return frozenset()
+    return frozenset(name.removesuffix(".log") for name in os.listdir(folder))  # noqa: PTH208
+
+
+def _delete_log(path: Path) -> bool:
+    """Whether it is gone now; one that stays is not in the way of others."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("a log cannot be deleted", path=str(path), error=str(error))
+        return False
+    return True
+
+
+def old_logs(folder: Path, limit: float | None, live: Collection[str]) -> list[Path]:
+    """The logs in `folder` that were written to before `limit` for the last time,
+    except those of the attempts `live`.
+    """
+    found: list[Path] = []
+    if limit is None or not folder.exists():
+        return found
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name, _, ending = entry.name.rpartition(".")
+            if ending != "log" or name in live:
+                continue
+            if entry.stat(follow_symlinks=False).st_mtime < limit:
+                found.append(Path(entry.path))
+    return found

@@ -1,0 +1,45 @@
+"""Names of secrets, and which variables hold one, judged by their names.
+
+Standard library only.
+"""
+
+import re
+from collections.abc import Mapping
+
+MASK = "***"
+_KEY = re.compile(
+    r"(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|API_?KEY|JWT)(_|$)"
+    r"|(^|_)KEY(_ID)?$"
+)
+
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+
+
+def secret_name(text: str) -> str:
+    """`text`, if it can be the name of a secret; else ValueError, without the text: it
+    may be a value in the wrong place.
+    """
+    if not is_secret_name(text):
+        raise ValueError(
+            "is not the name of a secret; use up to 128 letters, digits, _, . and -"
+        )
+    return text
+
+
+def is_secret_name(text: str) -> bool:
+    """Whether `text` can be the name of a secret."""
+    return _NAME.fullmatch(text) is not None
+
+
+def looks_like_key(name: str) -> bool:
+    """True for names such as HF_TOKEN, AWS_SECRET_ACCESS_KEY and PGPASSWORD."""
+    return _KEY.search(name.upper()) is not None
+
+
+def without_keys(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` with a mask in place of each value whose name looks like a key."""
+    return {
+        name: MASK if looks_like_key(name) else value
+        for name, value in environment.items()
+    }

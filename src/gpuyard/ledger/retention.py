@@ -1,0 +1,249 @@
+"""What history is too old to keep: finds it in pages, and says how to remove it.
+
+Rows of state go by an event that names each of them, so the journal stays exact. Series
+are outside the journal and are deleted in place.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from gpuyard.domain.batches import BatchState
+from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.domain.states import JobState
+from gpuyard.ledger.tables import (
+    HAS_PARENTS,
+    attempts,
+    batches,
+    checkpoints,
+    items,
+    jobs,
+    points,
+    progress,
+)
+
+# What an attempt used has series with this beginning; others are the program's own.
+USAGE_PREFIX = "system/"
+_AFTER_USAGE = "system0"
+_JOBS_AT_ONCE = 500
+_SERIES_AT_ONCE = 200
+_POINTS_AT_ONCE = 200
+_ENDED = tuple(state.value for state in JobState if state.terminal)
+_ENDED_BATCHES = tuple(state.value for state in BatchState if state.terminal)
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionLimits:
+    """Up to when history goes, in UTC seconds, and how much of it stays; None: no
+    limit.
+
+    A job whose idempotency key may still come again stays: one that ended after
+    `keys_before`.
+    """
+
+    jobs_before: float | None
+    jobs_most: int | None
+    keys_before: float
+    series_before: float | None
+    usage_before: float | None
+    logs_before: float | None
+    events_before: float | None
+    events_most: int
+
+
+def removal_event(keys: Mapping[Table, Sequence[str]], now: float) -> Event:
+    """The event that removes these rows."""
+    changes = tuple(
+        Change(table, key, None) for table, found in keys.items() for key in found
+    )
+    info = {table.value: len(found) for table, found in keys.items() if found}
+    return Event(EventKind.HISTORY_REMOVED, now, changes, None, info)
+
+
+# --- jobs ---
+
+
+@dataclass(slots=True)
+class JobWalk:
+    """Walks over the jobs that may go, from the newest to the oldest: a job goes before
+    those it depended on. `blocked` counts those that only others still need.
+    """
+
+    limits: RetentionLimits
+    blocked: int = 0
+    _before: str | None = None
+    _count_bound: str = ""
+
+    def next_page(self, tx: sa.Connection) -> list[str] | None:
+        """The jobs of the next page that may go; None after the last page."""
+        if self._before is None:
+            self._begin(tx)
+        page = tx.execute(
+            sa.select(
+                jobs.c.id,
+                jobs.c.state,
+                jobs.c.ended_at,
+                jobs.c.idempotency_key,
+                sa.cast(jobs.c.labels, sa.Text).label("labels"),
+            )
+            .where(jobs.c.id < self._before)
+            .order_by(jobs.c.id.desc())
+            .limit(_JOBS_AT_ONCE)
+        ).all()
+        if not page:
+            return None
+        self._before = page[-1].id
+        found = [row.id for row in page if self._may_go(row)]
+        needed = _referred_to(tx, found)
+        self.blocked += len(needed)
+        return [job_id for job_id in found if job_id not in needed]
+
+    def _begin(self, tx: sa.Connection) -> None:
+        age_bound = ""
+        if self.limits.jobs_before is not None:
+            age_bound = f"job_{max(int(self.limits.jobs_before * 1000), 0):012x}"
+        if self.limits.jobs_most is not None:
+            newest_first = sa.select(jobs.c.id).order_by(jobs.c.id.desc())
+            first_beyond = newest_first.limit(1).offset(self.limits.jobs_most)
+            found = tx.execute(first_beyond).scalar()
+            # The bound itself may go.
+            self._count_bound = f"{found}0" if found else ""
+        self._before = max(age_bound, self._count_bound)
+
+    def _may_go(self, row: Any) -> bool:
+        if row.state not in _ENDED:
+            return False
+        ended_at = row.ended_at or 0.0
+        if row.idempotency_key and ended_at >= self.limits.keys_before:
+            return False
+        # A study reads its jobs whenever somebody asks for its report.
+        if row.labels and '"study":' in row.labels:
+            return False
+        jobs_before = self.limits.jobs_before
+        too_old = jobs_before is not None and ended_at < jobs_before
+        return too_old or row.id < self._count_bound
+
+
+def _referred_to(tx: sa.Connection, job_ids: Sequence[str]) -> set[str]:
+    """Those that another job depends on or that a batch has as a worker."""
+    if not job_ids:
+        return set()
+    of_batches = sa.select(items.c.job_id).where(items.c.job_id.in_(job_ids))
+    found = set(tx.execute(of_batches.distinct()).scalars())
+    elements = "json_each(jobs.depends_on) AS parent"
+    value = "parent.value"
+    if tx.dialect.name == "postgresql":
+        elements = "json_array_elements_text(jobs.depends_on) AS parent(value)"
+    # A job is older than those that depend on it.
+    parents = sa.text(
+        f"SELECT DISTINCT {value} FROM jobs, {elements} WHERE {HAS_PARENTS} AND"
+        f" jobs.id > :oldest AND {value} IN :wanted"
+    ).bindparams(sa.bindparam("wanted", expanding=True))
+    values = {"oldest": min(job_ids), "wanted": list(job_ids)}
+    return found | set(tx.execute(parents, values).scalars())
+
+
+def rows_of_jobs(tx: sa.Connection, job_ids: Sequence[str]) -> dict[Table, list[str]]:
+    """The keys of all rows of these jobs."""
+    keys = {Table.JOBS: list(job_ids), Table.SPECS: list(job_ids)}
+    for name, table in ((Table.ATTEMPTS, attempts), (Table.CHECKPOINTS, checkpoints)):
+        found = sa.select(table.c.id).where(table.c.job_id.in_(job_ids))
+        keys[name] = list(tx.execute(found).scalars())
+    return keys
+
+
+# --- batches ---
+
+
+def old_batches(tx: sa.Connection, limits: RetentionLimits) -> list[str]:
+    """The batches that ended too long ago."""
+    if limits.jobs_before is None:
+        return []
+    before = min(limits.jobs_before, limits.keys_before)
+    found = sa.select(batches.c.id).where(
+        batches.c.state.in_(_ENDED_BATCHES), batches.c.ended_at < before
+    )
+    return list(tx.execute(found.order_by(batches.c.id)).scalars())
+
+
+def items_of_batch(tx: sa.Connection, batch_id: str, most: int) -> list[str]:
+    """The ids of at most so many of its items."""
+    found = sa.select(items.c.id).where(items.c.batch_id == batch_id)
+    return list(tx.execute(found.order_by(items.c.number).limit(most)).scalars())
+
+
+# --- series ---
+
+
+@dataclass(slots=True)
+class SeriesWalk:
+    """Walks over the jobs after the id `after` that have series and ended before the
+    time `before`, from the oldest on.
+    """
+
+    before: float
+    after: str = ""
+
+    def next_page(self, tx: sa.Connection) -> list[str] | None:
+        """The jobs of the next page whose series may go; None after the last page."""
+        found: list[str] = []
+        while len(found) < _SERIES_AT_ONCE:
+            job_id = tx.execute(
+                sa.select(points.c.job_id)
+                .where(points.c.job_id > (found[-1] if found else self.after))
+                .order_by(points.c.job_id)
+                .limit(1)
+            ).scalar()
+            if job_id is None or job_id > f"job_{int(self.before * 1000):012x}":
+                break
+            found.append(job_id)
+        if not found:
+            return None
+        self.after = found[-1]
+        columns = (jobs.c.id, jobs.c.state, jobs.c.ended_at)
+        rows = tx.execute(sa.select(*columns).where(jobs.c.id.in_(found)))
+        kept = {
+            row.id
+            for row in rows
+            if row.state not in _ENDED or (row.ended_at or 0.0) >= self.before
+        }
+        return [job_id for job_id in found if job_id not in kept]
+
+
+@dataclass(frozen=True, slots=True)
+class PointRemoval:
+    """Deletes the points of `job_ids` in slices. With `usage_only`, only what the jobs
+    used; else also their last progress.
+    """
+
+    job_ids: Sequence[str]
+    usage_only: bool = False
+
+    def any(self, tx: sa.Connection) -> bool:
+        """Whether there is anything to delete."""
+        found = sa.select(sa.literal(1)).where(*self.chosen()).limit(1)
+        if tx.execute(found).first():
+            return True
+        of_jobs = sa.select(sa.literal(1)).where(self._progress()).limit(1)
+        return not self.usage_only and tx.execute(of_jobs).first() is not None
+
+    def run_slice(self, tx: sa.Connection) -> int | None:
+        """Delete some; returns how many points, or None when none is left."""
+        if not self.usage_only:
+            tx.execute(sa.delete(progress).where(self._progress()))
+        key = (points.c.attempt_id, points.c.name, points.c.n)
+        some = sa.select(*key).where(*self.chosen()).limit(_POINTS_AT_ONCE)
+        deleted = sa.delete(points).where(sa.tuple_(*key).in_(some))
+        return tx.execute(deleted).rowcount or None
+
+    def _progress(self) -> sa.ColumnElement[bool]:
+        return progress.c.job_id.in_(self.job_ids)
+
+    def chosen(self) -> Iterator[sa.ColumnElement[bool]]:
+        """The conditions for its points."""
+        yield points.c.job_id.in_(self.job_ids)
+        if self.usage_only:
+            yield points.c.name >= USAGE_PREFIX
+            yield points.c.name < _AFTER_USAGE

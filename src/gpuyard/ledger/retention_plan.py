@@ -1,0 +1,137 @@
+"""How much a pass of retention would remove: counted in pages, without a write."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from gpuyard.domain.events import Table
+from gpuyard.ledger.apply import last_seq
+from gpuyard.ledger.prune import KEPT_ALWAYS
+from gpuyard.ledger.retention import (
+    JobWalk,
+    PointRemoval,
+    RetentionLimits,
+    SeriesWalk,
+    old_batches,
+)
+from gpuyard.ledger.tables import (
+    STATE_TABLES,
+    attempts,
+    checkpoints,
+    events,
+    items,
+    jobs,
+    points,
+    specs,
+)
+
+_OF_JOBS: Mapping[str, tuple[sa.Table, sa.Column[str]]] = {
+    "jobs": (jobs, jobs.c.id),
+    "specs": (specs, specs.c.job_id),
+    "attempts": (attempts, attempts.c.job_id),
+    "checkpoints": (checkpoints, checkpoints.c.job_id),
+    "points": (points, points.c.job_id),
+}
+_EVENTS_AT_ONCE = 20_000
+
+
+@dataclass(slots=True)
+class Amount:
+    """How many, and how many bytes of content they hold."""
+
+    count: int = 0
+    bytes: int = 0
+
+    def add(self, count: int, size: int) -> None:
+        """Add this much."""
+        self.count += count
+        self.bytes += size
+
+
+Plan = dict[str, Amount]
+
+
+def plan(
+    tx: sa.Connection, limits: RetentionLimits, logged: Collection[str]
+) -> tuple[Plan, list[str]]:
+    """What would be removed, by kind, and those of the attempts `logged` that would go.
+
+    Jobs that only others still need which would go themselves do not count.
+    """
+    found: Plan = defaultdict(Amount)
+    gone: list[str] = []
+    walk = JobWalk(limits)
+    while (page := walk.next_page(tx)) is not None:
+        for kind, (table, column) in _OF_JOBS.items():
+            _add(tx, found[kind], table, column.in_(page))
+        size = sa.func.coalesce(sa.func.sum(checkpoints.c.size), 0)
+        kept = sa.and_(checkpoints.c.job_id.in_(page), checkpoints.c.kept)
+        count = sa.func.count()
+        found["checkpoint files"].add(
+            *tx.execute(sa.select(count, size).where(kept)).one()
+        )
+        of_page = sa.select(attempts.c.id).where(attempts.c.job_id.in_(page))
+        gone += [i for i in tx.execute(of_page).scalars() if i in logged]
+    for batch_id in old_batches(tx, limits):
+        _add(tx, found["batches"], STATE_TABLES[Table.BATCHES], _is_batch(batch_id))
+        _add(tx, found["items"], items, items.c.batch_id == batch_id)
+    _add_series(tx, limits, found)
+    for first, last in _old_events(tx, limits):
+        _add(tx, found["events"], events, events.c.seq.between(first, last))
+    return dict(found), gone
+
+
+def _is_batch(batch_id: str) -> sa.ColumnElement[bool]:
+    return STATE_TABLES[Table.BATCHES].c.id == batch_id
+
+
+def _add_series(tx: sa.Connection, limits: RetentionLimits, found: Plan) -> None:
+    kinds = (("points", limits.series_before), ("usage", limits.usage_before))
+    for kind, before in kinds:
+        walk = SeriesWalk(before or 0.0)
+        while (page := walk.next_page(tx)) is not None:
+            chosen = PointRemoval(page, usage_only=kind == "usage").chosen()
+            _add(tx, found[kind], points, *chosen)
+
+
+def _old_events(
+    tx: sa.Connection, limits: RetentionLimits
+) -> Iterator[tuple[int, int]]:
+    """The numbers of the events that would go: the first and the last of each page."""
+    first = tx.execute(sa.select(sa.func.min(events.c.seq))).scalar() or 0
+    last = last_seq(tx)
+    upto = last - limits.events_most
+    if limits.events_before is not None:
+        kept = tx.execute(
+            sa.select(events.c.seq)
+            .where(events.c.seq > max(upto, 0), events.c.at >= limits.events_before)
+            .order_by(events.c.seq)
+            .limit(1)
+        ).scalar()
+        newest_old = last if kept is None else kept - 1
+        always_kept = min(limits.events_most, KEPT_ALWAYS)
+        upto = max(upto, min(newest_old, last - always_kept))
+    while first <= upto:
+        end = min(first + _EVENTS_AT_ONCE - 1, upto)
+        yield first, end
+        first = end + 1
+
+
+def _add(
+    tx: sa.Connection,
+    amount: Amount,
+    table: sa.Table,
+    *where: sa.ColumnElement[bool],
+) -> None:
+    lengths = [
+        sa.func.coalesce(sa.func.length(sa.cast(column, sa.Text)), 0)
+        for column in table.columns
+    ]
+    size = lengths[0]
+    for length in lengths[1:]:
+        size += length
+    total = sa.func.coalesce(sa.func.sum(size), 0)
+    row = tx.execute(sa.select(sa.func.count(), total).where(*where)).one()
+    amount.add(int(row[0]), int(row[1]))

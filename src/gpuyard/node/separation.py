@@ -1,0 +1,151 @@
+"""Jobs under the accounts of their owners: who a job becomes on this node, which files
+are its own, and which devices.
+
+The agent acts as root for jobs that are not. So their folders are in a place where only
+root makes entries, and a file counts as a job's only if the job's account owns it.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+from gpuyard.config.accounts import Account, Accounts
+from gpuyard.config.settings import NodeSettings
+from gpuyard.devices.access import DeviceNumber, DeviceRule, rules_for
+from gpuyard.domain import wire
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.reasons import Reason
+from gpuyard.domain.separation import Separation
+from gpuyard.node.launcher import Identity, LaunchError, can_confine_devices
+
+Devices = Mapping[str, frozenset[DeviceNumber] | None]
+_ENTER = 0o711
+
+
+class JobAccounts:
+    """The accounts of this node's jobs.
+
+    `devices` returns the device files of each GPU by UUID, None where they are not
+    known.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        accounts: Accounts,
+        devices: Callable[[], Devices],
+    ) -> None:
+        self._settings = settings
+        self._accounts = accounts
+        self._devices = devices
+        self._confines = can_confine_devices()
+
+    @property
+    def separation(self) -> Separation:
+        """What holds between the jobs of this node."""
+        known = all(numbers is not None for numbers in self._devices().values())
+        if self._confines and known:
+            return Separation.ACCOUNTS_AND_DEVICES
+        return Separation.ACCOUNTS
+
+    def account_of(self, start: wire.StartAttempt) -> Account | None:
+        """The account that the attempt runs under; None for a program of our own, which
+        runs nothing of the user's.
+
+        LaunchError when there is no such account.
+        """
+        if start.command[0] == wire.SCRIPT:
+            raise LaunchError(
+                Reason.ACCOUNT_REFUSED,
+                "scripts and batches need the token of the instance, which no account"
+                " may have: run it as a command, or on a node without [node] run_as",
+            )
+        if start.command[0] == wire.ASK:
+            return None
+        try:
+            return self._accounts.of_project(start.project)
+        except InvalidInputError as error:
+            raise LaunchError(Reason.ACCOUNT_REFUSED, str(error)) from None
+
+    def identity(self, account: Account, workspace: Path | None) -> Identity:
+        """What the attempt's process becomes. It must be able to use its workspace."""
+        return Identity(
+            account,
+            int(self._settings.job_umask, 8),
+            self._settings.no_new_privileges,
+            (workspace,) if workspace else (),
+        )
+
+    def device_rules(self, gpu_uuids: Collection[str]) -> tuple[DeviceRule, ...] | None:
+        """The devices that a job with these GPUs may open; None if that cannot be
+        enforced here.
+        """
+        if not self._confines:
+            return None
+        devices = self._devices()
+        own: set[DeviceNumber] = set()
+        for uuid in gpu_uuids:
+            numbers = devices.get(uuid)
+            if numbers is None:
+                return None
+            own |= numbers
+        every = [number for numbers in devices.values() for number in numbers or ()]
+        return rules_for(own, every)
+
+
+def job_folder(root: Path, node_id: str) -> Path:
+    """The folder of this node's jobs below `root`, made when it does not exist.
+
+    InvalidInputError unless only root can change the way to it and all may go there.
+    """
+    folder = root / node_id
+    for made in (root, folder):
+        if not made.exists():
+            made.mkdir(parents=True)
+            made.chmod(_ENTER)
+    for step in (folder, *folder.parents):
+        status = step.lstat()
+        shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        sticky = status.st_mode & stat.S_ISVTX
+        safe = stat.S_ISDIR(status.st_mode) and status.st_uid == 0
+        if not safe or (shared and not sticky):
+            fault = f"leads through {step}, which others than root may change"
+        elif not status.st_mode & stat.S_IXOTH:
+            fault = f"leads through {step}, which accounts may not enter"
+        else:
+            continue
+        raise InvalidInputError.of(
+            "node.accounts_folder", fault, "name a folder such as /var/lib/gpuyard"
+        )
+    return folder
+
+
+def make_owned(folder: Path, account: Account) -> None:
+    """Make a folder of the account's own, unless there is one; the folders above it are
+    root's, and all may pass through them.
+    """
+    if not folder.exists():
+        make_closed(folder)
+        os.chown(folder, account.uid, account.gid, follow_symlinks=False)
+
+
+def make_closed(folder: Path) -> None:
+    """Make a folder that only root may enter; all may pass through those above it."""
+    for parent in reversed(folder.parents):
+        if not parent.exists():
+            parent.mkdir()
+            parent.chmod(_ENTER)
+    folder.mkdir(mode=0o700)
+
+
+def hand_over(folder: Path, account: Account) -> None:
+    """Give a folder with all that is in it to the account.
+
+    The folder comes last: before that, nobody but root can enter it.
+    """
+    for above, folders, files in os.walk(folder, topdown=False):
+        for name in (*folders, *files):
+            path = os.path.join(above, name)  # noqa: PTH118  (checkpoints may have many files)
+            os.chown(path, account.uid, account.gid, follow_symlinks=False)
+    os.chown(folder, account.uid, account.gid, follow_symlinks=False)

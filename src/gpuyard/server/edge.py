@@ -1,0 +1,228 @@
+"""The server's edge: what every request passes before anything of it is parsed.
+
+The name that it asks for, its token, the number of its client's requests and the length
+of its body are looked at in this order, in the headers alone. Nothing of the body is
+read before. What is refused is answered with a problem document, and its connection
+ends without reading on.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gpuyard.config import proof
+from gpuyard.domain.errors import (
+    GpuyardError,
+    NotFoundError,
+    RequestRefusedError,
+    TooManyRequestsError,
+    UnauthorizedError,
+)
+from gpuyard.server import problems
+from gpuyard.server.app_state import AppState
+from gpuyard.server.audit import AuditLog
+from gpuyard.server.bodies import Bodies, Body
+from gpuyard.server.callers import Caller, CallerKey, caller_of, is_own_user
+from gpuyard.server.guesses import Guesses
+from gpuyard.server.headers import secured
+from gpuyard.server.host_names import HostNames
+
+if TYPE_CHECKING:
+    from gpuyard.server.connections import Connection
+
+# All that is answered without a token.
+PUBLIC_PATHS = frozenset({"/healthz", "/docs", "/openapi.json", proof.PATH})
+# What is done all day: it changes something, and still is no act for the audit log.
+_EVERYDAY = re.compile(
+    r"(GET|HEAD|OPTIONS) .*|POST (/v1/.*"
+    r"|/api/v1/(jobs|batches|estimate|estimate/batch|batches/[^/]+/take)/?)"
+)
+
+
+class Edge:
+    """ASGI middleware, outside all others."""
+
+    def __init__(self, app: ASGIApp, app_state: AppState, audit: AuditLog) -> None:
+        self._app = app
+        self._app_state = app_state
+        self._audit = audit
+        settings = app_state.settings.server
+        urls = [app_state.url, *([settings.url] if settings.url else [])]
+        self._hosts = HostNames(settings.hosts, urls)
+        self._bodies = Bodies(settings)
+        self._guesses = Guesses()
+        self._most_requests = settings.max_requests
+        self._requests: dict[CallerKey, int] = {}
+        # Behind a proxy everybody looks like the proxy.
+        self._trusts_own_user = settings.url is None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        caller = caller_of(scope)
+        try:
+            self._hosts.check(headers.get(b"host", b""))
+            if scope["path"] == proof.PATH:
+                await self._slow_down(scope, caller)
+            elif scope["path"] not in PUBLIC_PATHS:
+                await self._authenticate(scope, headers, caller)
+            self._begin(caller)
+        except GpuyardError as error:
+            self._audit.refused(caller, _what(scope), error.code)
+            await _refuse(error, scope, receive, send)
+            return
+        try:
+            await self._pass(scope, headers, caller, receive, send)
+        finally:
+            self._end(caller)
+
+    async def _pass(
+        self,
+        scope: Scope,
+        headers: Mapping[bytes, bytes],
+        caller: Caller,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        if scope["type"] == "websocket":
+            await self._app(scope, receive, send)
+            return
+        try:
+            body = self._bodies.of(scope, headers, receive)
+        except RequestRefusedError as error:
+            self._audit.refused(caller, _what(scope), error.code)
+            await _refuse(error, scope, receive, send)
+            return
+        answer = _Answer(scope, body, receive, send)
+        try:
+            await self._app(scope, body or receive, answer)
+        finally:
+            if body:
+                body.close()
+                if body.fault:
+                    self._audit.refused(caller, _what(scope), body.fault.code)
+            self._note(scope, caller, answer.status)
+
+    async def _authenticate(
+        self, scope: Scope, headers: Mapping[bytes, bytes], caller: Caller
+    ) -> None:
+        """UnauthorizedError without the token, TooManyRequestsError after many wrong
+        ones.
+        """
+        token = _bearer(headers)
+        if token is None:
+            raise _unauthorized()
+        await self._slow_down(scope, caller)
+        if not await self._app_state.knows(token):
+            self._guesses.wrong(caller.key)
+            raise _unauthorized()
+        if connection := _connection_of(scope):
+            connection.prove()
+        self._audit.admitted(caller)
+
+    async def _slow_down(self, scope: Scope, caller: Caller) -> None:
+        """Wait if the caller may be guessing tokens; TooManyRequestsError when it tries
+        many at a time.
+        """
+        connection = _connection_of(scope)
+        if connection and connection.proven:
+            return
+        if not self._guesses.suspects(caller.key):
+            return
+        if not (self._trusts_own_user and is_own_user(caller)):
+            await self._guesses.wait(caller.key)
+
+    def _begin(self, caller: Caller) -> None:
+        count = self._requests.get(caller.key, 0)
+        if count >= self._most_requests:
+            raise TooManyRequestsError(
+                f"This client has {count} requests under way.", "Send fewer at a time."
+            )
+        self._requests[caller.key] = count + 1
+
+    def _end(self, caller: Caller) -> None:
+        count = self._requests.pop(caller.key)
+        if count > 1:
+            self._requests[caller.key] = count - 1
+
+    def _note(self, scope: Scope, caller: Caller, status: int | None) -> None:
+        """Note what is an act, and what was a guess."""
+        what = _what(scope)
+        if scope["path"] == proof.PATH and status == NotFoundError.status:
+            # Whoever learns that the server knows a key knows its token, too.
+            self._guesses.wrong(caller.key)
+            self._audit.refused(caller, what, NotFoundError.code)
+        elif scope["path"] not in PUBLIC_PATHS and not _EVERYDAY.fullmatch(what):
+            self._audit.act(caller, what, str(status or "no answer"))
+
+
+class _Answer:
+    """The server's `send`: adds the headers, and says why a body was not read to its
+    end, whatever the application makes of that.
+    """
+
+    def __init__(
+        self, scope: Scope, body: Body | None, receive: Receive, send: Send
+    ) -> None:
+        self.status: int | None = None
+        self._scope = scope
+        self._body = body
+        self._receive = receive
+        self._send = send
+        self._replaced = False
+
+    async def __call__(self, message: Message) -> None:
+        """Send on."""
+        if message["type"] != "http.response.start":
+            if not self._replaced:
+                await self._send(message)
+            return
+        if self._body and self._body.fault:
+            self._replaced = True
+            self.status = self._body.fault.status
+            await _refuse(self._body.fault, self._scope, self._receive, self._send)
+            return
+        self.status = message["status"]
+        headers = secured(message.get("headers", ()))
+        if self._body and not self._body.ended:
+            headers.append((b"connection", b"close"))
+        await self._send({**message, "headers": headers})
+
+
+async def _refuse(
+    error: GpuyardError, scope: Scope, receive: Receive, send: Send
+) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    answer = problems.of_error(error)
+    answer.headers["Connection"] = "close"
+    answer.raw_headers = secured(answer.raw_headers)
+    await answer(scope, receive, send)
+
+
+def _connection_of(scope: Scope) -> "Connection | None":
+    return scope.get("gpuyard.connection")
+
+
+def _unauthorized() -> UnauthorizedError:
+    return UnauthorizedError(
+        "This request carries no valid token.",
+        "Send `Authorization: Bearer …`; the token is in the file `token` in the"
+        " server's $GPUYARD_HOME.",
+    )
+
+
+def _bearer(headers: Mapping[bytes, bytes]) -> str | None:
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    given = token.strip()
+    return given.decode("latin-1") if scheme.lower() == b"bearer" and given else None
+
+
+def _what(scope: Scope) -> str:
+    return f"{scope.get('method', 'WEBSOCKET')} {scope['path']}"

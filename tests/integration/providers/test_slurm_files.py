@@ -1,0 +1,158 @@
+"""The spool of Slurm, where jobs write: what they put there is read with care."""
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from gpuyard.providers.slurm.client import SlurmClient
+from gpuyard.providers.slurm.job_index import JobIndex
+from gpuyard.providers.slurm.provider import SlurmProvider
+from gpuyard.providers.slurm.site import LocalSlurmSite, SlurmSite, SshSlurmSite
+from gpuyard.providers.slurm.submissions import SlurmSubmissions
+from gpuyard.storage.untrusted import UntrustedFileError
+from tests.support.sshd import Sshd
+
+Check = Callable[[SlurmSite], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    """A spool that is reached through a link, as many shared folders are."""
+    (tmp_path / "disk" / "spool").mkdir(parents=True)
+    (tmp_path / "shared").symlink_to(tmp_path / "disk")
+    return tmp_path / "shared" / "spool"
+
+
+@pytest.fixture(params=["here", "over ssh"])
+def with_site(request: pytest.FixtureRequest, spool: Path) -> Callable[[Check], None]:
+    def run(check: Check) -> None:
+        async def whole() -> None:
+            site: SlurmSite = LocalSlurmSite({}, 20.0, 4, spool)
+            if request.param == "over ssh":
+                sshd: Sshd = request.getfixturevalue("sshd")
+                site = SshSlurmSite("login", sshd.options, {}, 20.0, 4, spool)
+            try:
+                await check(site)
+            finally:
+                await site.close()
+
+        asyncio.run(whole())
+
+    return run
+
+
+def test_one_bad_file_hides_no_other(
+    with_site: Callable[[Check], None], spool: Path, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"the secret")
+    for name in ("good", "link", "huge", "folder", "pipe"):
+        (spool / name).mkdir()
+    (spool / "good" / "exit.json").write_bytes(b"{}")
+    (spool / "link" / "exit.json").symlink_to(secret)
+    with (spool / "huge" / "exit.json").open("wb") as huge:
+        huge.truncate(1 << 40)
+    (spool / "folder" / "exit.json").mkdir()
+    os.mkfifo(spool / "pipe" / "exit.json")
+    names = ["good", "link", "huge", "folder", "pipe", "missing"]
+    paths = {name: spool / name / "exit.json" for name in names}
+
+    async def check(site: SlurmSite) -> None:
+        found = await site.read_all(list(paths.values()))
+        assert found.pop(paths["good"]) == b"{}"  # type: ignore[attr-defined]
+        assert set(found) == {paths[name] for name in names[1:5]}
+        assert all(isinstance(item, UntrustedFileError) for item in found.values())
+        assert await site.read_all([paths["missing"]]) == {}
+        for name in ("link", "folder", "pipe", "missing"):
+            assert await site.read(paths[name]) is None
+            assert await site.size(paths[name]) == 0
+        assert await site.read(paths["huge"], 1 << 39, 5) == bytes(5)
+        assert await site.size(paths["huge"]) == 1 << 40
+
+    with_site(check)
+
+
+def test_a_folder_that_became_a_link_is_not_read_or_written_through(
+    spool: Path, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "exit.json").write_bytes(b"{}")
+    (spool / "job").symlink_to(outside)
+    site = LocalSlurmSite({}, 20.0, 4, spool)
+    path = spool / "job" / "exit.json"
+
+    async def check() -> None:
+        assert isinstance((await site.read_all([path]))[path], UntrustedFileError)
+        assert await site.read(path) is None
+        with pytest.raises(UntrustedFileError):
+            await site.write({spool / "job" / "stop.json": b"{}"})
+
+    asyncio.run(check())
+    assert not (outside / "stop.json").exists()
+
+
+def test_no_id_that_a_job_wrote_leads_out_of_the_spool(
+    spool: Path, tmp_path: Path
+) -> None:
+    keep = tmp_path / "disk" / "keep"
+    keep.mkdir()
+    job = spool / "attempt_1"
+    job.mkdir()
+    (job / "arrays").write_text("../../keep 0\n../../../disk/keep 1\n.. 2\n\xff\n")
+    (job / "job").write_text("../../keep")
+    (spool / "by-job").mkdir()
+    (spool / "by-job" / "7").write_text("../keep")
+
+    async def check() -> None:
+        site = LocalSlurmSite({}, 20.0, 4, spool)
+        index = JobIndex(site, spool)
+        # It needs no Slurm: nothing is submitted.
+        submissions = SlurmSubmissions(
+            cast("SlurmClient", None), site, index, spool, "python3"
+        )
+        assert await index.attempt_of("7") is None
+
+        async def queue() -> list[Any]:
+            return []
+
+        assert await submissions.find("attempt_1", queue) is None
+        await submissions.forget("attempt_1")
+
+    asyncio.run(check())
+    assert keep.is_dir()
+    assert not job.exists()
+    assert (spool / "by-job").is_dir()
+
+
+@pytest.mark.parametrize("name", ["../../secret", "/etc/hostname", "link", "deep/x"])
+def test_a_list_of_checkpoints_names_only_what_the_runner_copied(
+    spool: Path, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "secret").write_bytes(b"the secret")
+    copies = spool / "attempt_1" / "checkpoints"
+    copies.mkdir(parents=True)
+    (copies / "link").symlink_to(tmp_path / "secret")
+    listed = (
+        f'[{{"path": "x", "at": 1, "file": "{name}", "directory": false, "size": 1}}]'
+    )
+    (spool / "attempt_1" / "checkpoints.json").write_text(listed)
+    (spool / "by-job").mkdir()
+    (spool / "by-job" / "7").write_text("attempt_1")
+
+    async def check() -> None:
+        provider = SlurmProvider({"home": str(tmp_path / "home"), "spool": str(spool)})
+        staging = provider._staging
+        folder = provider._jobs.folder("attempt_1")
+        for found in await staging.checkpoints(folder):
+            assert found.beneath
+            place = found.where.relative_to(found.beneath)
+            staging._blobs.put_beneath(found.beneath, place)
+
+    with pytest.raises(Exception, match=r"no name of a file|is or lies below a link"):
+        asyncio.run(check())
+    assert not list((tmp_path / "home").rglob("blobs/??/*"))
