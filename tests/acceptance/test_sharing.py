@@ -106,8 +106,12 @@ def test_the_gpu_stays_booked_when_the_one_who_booked_it_dies(
     assert [bool(holder["gpus"]), bool(rider["gpus"])].count(True) == 1, (
         "one of them books it"
     )
-    state = json.loads((shared.home.root / "gpu_state.json").read_text())["gpus"]["0"]
-    assert state["state"] == "llm_ready"
+    file = shared.home.root / "gpu_state.json"
+
+    def is_ready() -> bool:
+        return json.loads(file.read_text())["gpus"]["0"]["state"] == "llm_ready"
+
+    wait_until(is_ready, 30, "the file to say so")
     replica = models(shared)[first]["replicas"][0]["job_id"]
     os.kill(
         next(g["pid"] for g in _pids(shared) if g["job_id"] == replica), signal.SIGKILL

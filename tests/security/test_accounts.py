@@ -168,7 +168,7 @@ def test_a_job_has_its_accounts_environment_and_nothing_of_roots(
     assert environment["OWN"] == "1"
     assert environment["PATH"] == "/usr/local/bin:/usr/bin:/bin"
     expected = ("GPUYARD_", "CUDA_", "ROCR_", "LC_", "LANG", "TZ", "PYTHON", "OMP_")
-    login = {"HOME", "USER", "LOGNAME", "SHELL", "PATH", "OWN"}
+    login = {"HOME", "USER", "LOGNAME", "SHELL", "PATH", "OWN", "COLUMNS"}
     others = [name for name in environment if not name.startswith(expected)]
     assert set(others) == login
     status = Path(folder).stat()
