@@ -234,15 +234,25 @@ class Controlled:
                 "an attempt was run twice"
             )
         assert not self.core.submitting, "a key is held that is in the ledger"
-        tables = state_of(self.ledger.engine)
         live = [
             row["job_id"]
             for row in self.ledger.queries.live_attempts()
             if AttemptState(row["state"]).live
         ]
         assert len(live) == len(set(live)), "a job has two live attempts"
+        tables = None
+        folded = None
+        # A commit that was under way in its thread may come between the two readings.
+        while tables is None or state_of(self.ledger.engine) != tables:
+            tables = state_of(self.ledger.engine)
+            folded = self._folded()
+        assert folded == tables
+
+    def _folded(self) -> Any:
+        """The tables as the journal has them."""
         fresh = Ledger.open(self.folder / f"fold-{time.monotonic_ns()}.db")
         with self.ledger.engine.connect() as source, fresh.engine.begin() as tx:
             fold(tx, history(source))
-        assert state_of(fresh.engine) == tables
+        tables = state_of(fresh.engine)
         fresh.close()
+        return tables
