@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuyard.cli.jobs import AsJson
-from gpuyard.cli.options import pairs_of, secrets_of
+from gpuyard.cli.options import SecretOption, pairs_of, secrets_of
 from gpuyard.cli.output import (
     ago,
     clock,
@@ -133,14 +133,7 @@ def submit(
         list[str] | None,
         typer.Option(help="NAME=VALUE, or NAME to pass this shell's value."),
     ] = None,
-    secret: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Give it this secret in a variable of that name; VARIABLE=NAME for"
-            " another. See `gpuyard secret`.",
-        ),
-    ] = None,
+    secret: SecretOption = None,
     results: Annotated[
         Path | None,
         typer.Option(help="The folder for the folder of results; default: here."),

@@ -9,10 +9,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuyard.config.paths import Home
 from gpuyard.domain.errors import GpuyardError
+
+if TYPE_CHECKING:
+    from gpuyard.client.calls import Call
 
 _LOW_DISK_GB = 5.0
 
@@ -183,73 +186,70 @@ def _storage(home: Home) -> CheckupResult:
     """Only the server is asked: the credentials of a bucket are in its environment and
     need not be in ours.
     """
-    from gpuyard.cli.session import connect
     from gpuyard.client import calls
-    from gpuyard.client.connection import running_server
 
-    if running_server(home) is None:
-        return CheckupResult("storage", True, "not looked at: the server does that")
-    try:
-        with connect(start=False) as client:
-            found = client.call(calls.storage())
-    except GpuyardError as error:
-        return CheckupResult(
-            "storage", False, str(error), f"see {home.logs / 'server.log'}"
-        )
-    if found["problem"]:
+    def judge(found: Any) -> CheckupResult:
+        if not found["problem"]:
+            return CheckupResult("storage", True, str(found["place"]))
         remedy = (
             "checkpoints cannot be kept: see [storage] in the settings, and the"
             " server's environment"
         )
         return CheckupResult("storage", False, str(found["problem"]), remedy)
-    return CheckupResult("storage", True, str(found["place"]))
+
+    return _ask(home, "storage", calls.storage(), judge)
 
 
 def _agent(home: Home) -> CheckupResult:
-    from gpuyard.cli.session import connect
     from gpuyard.client import calls
-    from gpuyard.client.connection import running_server
 
-    if running_server(home) is None:
-        return CheckupResult("agent", True, "not running; starts with the server")
-    try:
-        with connect(start=False) as client:
-            found = client.call(calls.listing("providers"))
-    except GpuyardError as error:
-        return CheckupResult(
-            "agent", False, str(error), f"see {home.logs / 'server.log'}"
-        )
-    health = next(item for item in found if item["name"] == "local")
-    ok = health["status"] == "healthy"
-    return CheckupResult(
-        "agent", ok, health["status"], "" if ok else f"see {home.logs / 'node.log'}"
-    )
+    def judge(found: Any) -> CheckupResult:
+        health = next(item for item in found if item["name"] == "local")
+        ok = health["status"] == "healthy"
+        remedy = "" if ok else f"see {home.logs / 'node.log'}"
+        return CheckupResult("agent", ok, health["status"], remedy)
+
+    without = "not running; starts with the server"
+    return _ask(home, "agent", calls.listing("providers"), judge, without)
 
 
 def _webhooks(home: Home) -> CheckupResult:
-    from gpuyard.cli.session import connect
     from gpuyard.client import calls
+
+    def judge(hooks: Any) -> CheckupResult:
+        faults = [
+            f"{hook['webhook']} did not take {hook['dead_letters']['count']} events"
+            f" (last: {hook['dead_letters']['latest'][-1]['why']})"
+            for hook in hooks
+            if hook["dead_letters"]["count"]
+        ]
+        if not faults:
+            return CheckupResult("webhooks", True, f"{len(hooks)} configured")
+        remedy = "correct the receiver; GET /api/v1/webhooks lists the last of them"
+        return CheckupResult("webhooks", False, "; ".join(faults), remedy)
+
+    return _ask(home, "webhooks", calls.listing("webhooks"), judge)
+
+
+def _ask(
+    home: Home,
+    what: str,
+    call: "Call[Any]",
+    judge: Callable[[Any], CheckupResult],
+    without: str = "not looked at: the server does that",
+) -> CheckupResult:
+    """What `judge` makes of the server's answer; `without` is said when none runs."""
+    from gpuyard.cli.session import connect
     from gpuyard.client.connection import running_server
 
     if running_server(home) is None:
-        return CheckupResult("webhooks", True, "not looked at: the server does that")
+        return CheckupResult(what, True, without)
     try:
         with connect(start=False) as client:
-            hooks = client.call(calls.listing("webhooks"))
+            found = client.call(call)
     except GpuyardError as error:
-        return CheckupResult(
-            "webhooks", False, str(error), f"see {home.logs / 'server.log'}"
-        )
-    faults = [
-        f"{hook['webhook']} did not take {hook['dead_letters']['count']} events (last:"
-        f" {hook['dead_letters']['latest'][-1]['why']})"
-        for hook in hooks
-        if hook["dead_letters"]["count"]
-    ]
-    remedy = "correct the receiver; GET /api/v1/webhooks lists the last of them"
-    if faults:
-        return CheckupResult("webhooks", False, "; ".join(faults), remedy)
-    return CheckupResult("webhooks", True, f"{len(hooks)} configured")
+        return CheckupResult(what, False, str(error), f"see {home.logs / 'server.log'}")
+    return judge(found)
 
 
 def _separation(home: Home) -> CheckupResult:

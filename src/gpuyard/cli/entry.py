@@ -4,7 +4,7 @@ import os
 import sys
 
 from gpuyard.cli.broken_pipe import discard_output
-from gpuyard.domain.errors import GpuyardError, InvalidInputError
+from gpuyard.domain.errors import GpuyardError, InvalidInputError, is_text
 
 
 def main() -> None:
@@ -32,9 +32,7 @@ def _open_closed_streams() -> None:
 
 def _refuse_odd_arguments() -> None:
     for word in sys.argv[1:]:
-        try:
-            word.encode()
-        except UnicodeEncodeError:
+        if not is_text(word):
             sys.stderr.write(f"gpuyard: the argument {word!r} is not UTF-8 text\n")
             sys.exit(InvalidInputError.exit_code)
 

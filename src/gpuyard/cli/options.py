@@ -2,10 +2,21 @@
 
 import shlex
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.gpu_text import gpus_of
+
+SecretOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Give it this secret in a variable of that name; VARIABLE=NAME for"
+        " another. See `gpuyard secret`.",
+    ),
+]
 
 
 def given(**values: Any) -> dict[str, Any]:

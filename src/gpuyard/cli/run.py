@@ -15,6 +15,7 @@ import typer
 
 from gpuyard.cli.follow import GPUYARD_FAULT, follow
 from gpuyard.cli.options import (
+    SecretOption,
     given,
     gpu_request,
     pairs_of,
@@ -95,14 +96,7 @@ def run(
         list[str] | None,
         typer.Option(help="NAME=VALUE, or NAME to pass this shell's value."),
     ] = None,
-    secret: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Give it this secret in a variable of that name; VARIABLE=NAME for"
-            " another. See `gpuyard secret`.",
-        ),
-    ] = None,
+    secret: SecretOption = None,
     stdin: Annotated[
         Path | None,
         typer.Option(

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, cast
 from urllib.parse import quote
 from uuid import uuid4
 
-from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.errors import InvalidInputError, is_text
 from gpuyard.domain.jobconfig import JobConfig
 from gpuyard.domain.jobs import Checkpoint, Job
 from gpuyard.domain.jobspec import JobSpec
@@ -457,22 +457,13 @@ def _given(**values: Any) -> dict[str, Any]:
 
 def _segment(text: str, safe: str = "") -> str:
     """A part of a path. InvalidInputError for what names nothing there."""
-    if text.strip("./") == "" or not _is_text(text):
+    if text.strip("./") == "" or not is_text(text):
         raise InvalidInputError.of(
             "NAME",
             f"{text!r} is the name of nothing",
             "give an id or a name; the listings show them",
         )
     return quote(text, safe=safe)
-
-
-def _is_text(text: str) -> bool:
-    """False for bytes that are no UTF-8, as a shell may pass them on."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def current_folder() -> str:

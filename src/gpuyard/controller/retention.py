@@ -203,11 +203,14 @@ class Retention:
         connected; other nodes delete it by its age.
         """
         found = await asyncio.to_thread(self._core.queries.attempts_of, job_ids)
+        attempts = [row for rows in found.values() for row in rows]
+        copies = [self._mirrored(row["id"]) for row in attempts]
+        await asyncio.to_thread(_delete_logs, copies)
         nodes: dict[str, list[str]] = {}
-        for row in (row for rows in found.values() for row in rows):
-            await asyncio.to_thread(_delete_log, self._mirrored(row["id"]))
+        for row in attempts:
             for share in row["placements"] or ():
-                nodes.setdefault(share.get("node_id") or "", []).append(row["id"])
+                node_id = share.get("node_id") or ""
+                nodes.setdefault(node_id, []).append(row["id"])
         for provider in self._providers.node_providers.values():
             for node_id, attempt_ids in nodes.items():
                 await provider.discard(node_id, attempt_ids)
@@ -245,10 +248,9 @@ class Retention:
         is on the nodes, which look after it.
         """
         live = frozenset(self._core.view.attempts)
-        for path in await asyncio.to_thread(
-            old_logs, self._mirror, limits.logs_before, live
-        ):
-            self.removed["logs"] += await asyncio.to_thread(_delete_log, path)
+        limit = limits.logs_before
+        old = await asyncio.to_thread(old_logs, self._mirror, limit, live)
+        self.removed["logs"] += await asyncio.to_thread(_delete_logs, old)
 
 
 def _names(folder: Path) -> frozenset[str]:
@@ -266,6 +268,11 @@ def _delete_log(path: Path) -> bool:
         log.warning("a log cannot be deleted", path=str(path), error=str(error))
         return False
     return True
+
+
+def _delete_logs(paths: Sequence[Path]) -> int:
+    """How many are gone now."""
+    return sum(map(_delete_log, paths))
 
 
 def old_logs(folder: Path, limit: float | None, live: Collection[str]) -> list[Path]:

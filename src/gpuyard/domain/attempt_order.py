@@ -14,6 +14,9 @@ from gpuyard.domain.jobconfig import GpuSpec, JobConfig
 from gpuyard.domain.jobspec import CheckpointSpec
 
 NO_GPU = GpuSpec(gpu_count=0)
+# What a job may replace: unbuffered output, in lines that are long enough for many
+# metrics. The runner, which travels alone, has the same.
+DEFAULT_ENVIRONMENT = {"PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,15 @@ def quoted(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
+def is_text(value: str) -> bool:
+    """False for bytes that are no UTF-8, as a shell may pass them on."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class GpuyardError(Exception):
     """An error that gpuyard can explain.
 

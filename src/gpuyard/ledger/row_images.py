@@ -47,9 +47,10 @@ def write_images(tx: sa.Connection, keys: Mapping[Table, Sequence[str]]) -> None
     """Replace the images of these rows by what the tables hold now."""
     for name, wanted in keys.items():
         table = STATE_TABLES[name]
-        key = key_column(table)
-        found = tx.execute(sa.select(table).where(key.in_(wanted))).mappings()
-        rows = {row[key.name]: dict(row) for row in found}
+        column = key_column(table)
+        chosen = sa.select(table).where(column.in_(wanted))
+        found = tx.execute(chosen).mappings()
+        rows = {row[column.name]: dict(row) for row in found}
         images = [(name.value, key, _pack(row)) for key, row in rows.items()]
         upsert_image(tx.dialect.name).run(cursor(tx), images)
         removed = [(name.value, key) for key in wanted if key not in rows]

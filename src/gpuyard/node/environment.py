@@ -11,6 +11,7 @@ from pathlib import Path
 from gpuyard.config.accounts import Account
 from gpuyard.config.private_environment import is_private
 from gpuyard.domain import wire
+from gpuyard.domain.attempt_order import DEFAULT_ENVIRONMENT
 
 # gpuyard's own settings.
 _OURS = "GPUYARD_"
@@ -74,7 +75,7 @@ def _defaults(start: wire.StartAttempt) -> dict[str, str]:
     """Useful values that the job may replace: unbuffered output in lines that are long
     enough for many metrics, and no more threads than the job has cores.
     """
-    values = {"PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
+    values = dict(DEFAULT_ENVIRONMENT)
     if start.cpus is not None:
         values["OMP_NUM_THREADS"] = str(max(math.floor(start.cpus), 1))
     return values

@@ -64,7 +64,9 @@ class OutputFollower:
         A program often prints a step and saves at once, so what was printed in the same
         moment counts.
         """
-        return next((step for seen, step in self._steps if seen >= at), self.step)
+        # A copy: another thread may read the log and add to it meanwhile.
+        steps = self._steps.copy()
+        return next((step for seen, step in steps if seen >= at), self.step)
 
     def read_progress(self, *, last: bool = False) -> wire.ProgressSeen | None:
         """Read what is new; None when it shows nothing. `last`: the log is complete."""

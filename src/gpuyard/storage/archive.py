@@ -7,13 +7,13 @@ import secrets
 import stat
 import tarfile
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path, PurePath
 from typing import IO
 
 from gpuyard.storage.streams import CHUNK
-from gpuyard.storage.untrusted import Entry, remove_tree, walk
+from gpuyard.storage.untrusted import Entry, remove, walk
 
 # What tarfile raises beside its own errors, for example for a link to itself.
 _DAMAGES = (LookupError, ValueError, EOFError, ArithmeticError, RecursionError)
@@ -94,7 +94,7 @@ def beside(target: Path) -> Generator[Path]:
     try:
         yield fresh
     finally:
-        _remove(fresh)
+        remove(fresh)
 
 
 def replace(fresh: Path, target: Path) -> None:
@@ -107,14 +107,6 @@ def replace(fresh: Path, target: Path) -> None:
     with beside(target) as old:
         target.rename(old)
         fresh.rename(target)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        remove_tree(path)
-    else:
-        with suppress(FileNotFoundError):
-            path.unlink()
 
 
 def _without_times(info: tarfile.TarInfo, directory: str) -> tarfile.TarInfo:

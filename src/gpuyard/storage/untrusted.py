@@ -226,6 +226,14 @@ def walk(folder: int, base: str = "", *, owner: int | None = None) -> Iterator[E
             yield from walk(inner, f"{entry.path}/", owner=owner)
 
 
+def remove(path: Path) -> None:
+    """Remove a file or a link, if there is one, or a folder with all that is in it."""
+    if path.is_dir() and not path.is_symlink():
+        remove_tree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def remove_tree(folder: Path) -> None:
     """Remove a folder with all that is in it, however deep; what cannot be removed
     stays. Nothing happens if there is no such folder, or only a link to one.

@@ -113,5 +113,9 @@ def test_a_process_finds_no_key_of_roots_session(
     added = libc.syscall(add_key, b"user", b"gpuyard:root", b"secret", 6, session)
     assert added > 0, os.strerror(ctypes.get_errno())
     arguments = ("-c", KEYRING, str(keyctl))
-    ended(start(PYTHON, *arguments, workdir=home, identity=Identity(account)))
+    try:
+        ended(start(PYTHON, *arguments, workdir=home, identity=Identity(account)))
+    finally:
+        unlink = 9
+        libc.syscall(keyctl, unlink, added, session)
     assert log.read_text() == f"{errno.ENOKEY}\n"

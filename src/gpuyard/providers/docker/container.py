@@ -12,7 +12,11 @@ from typing import Any
 from docker.models.containers import Container
 from docker.types import DeviceRequest, LogConfig, Mount
 
-from gpuyard.domain.attempt_order import AttemptOrder, ResumePoint
+from gpuyard.domain.attempt_order import (
+    DEFAULT_ENVIRONMENT,
+    AttemptOrder,
+    ResumePoint,
+)
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.docker.config import DockerConfig
 from gpuyard.providers.runner_files import KeptLimits, read_limits
@@ -132,7 +136,7 @@ def _environment(
     order: AttemptOrder, uuids: Sequence[str], resume_from: str
 ) -> dict[str, str]:
     # This host's PATH and HOME do not apply in an image.
-    defaults = {"PYTHONUNBUFFERED": "1", "COLUMNS": "200", "HOME": "/tmp"}
+    defaults = {**DEFAULT_ENVIRONMENT, "HOME": "/tmp"}
     values = {**defaults, **order.whole_environment}
     values.pop("PATH", None)
     values |= {

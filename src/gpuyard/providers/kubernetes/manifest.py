@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from decimal import Decimal
 
-from gpuyard.domain.attempt_order import AttemptOrder
+from gpuyard.domain.attempt_order import DEFAULT_ENVIRONMENT, AttemptOrder
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.kubernetes.config import KubernetesConfig
 from gpuyard.providers.kubernetes.fields import Json, text_at
@@ -311,7 +311,7 @@ def _environment(order: AttemptOrder, settings: KubernetesConfig) -> list[Json]:
     if settings.spool and order.workspace:
         values["GPUYARD_WORKSPACE"] = _WORKSPACE
     given = order.whole_environment
-    defaults = {"PYTHONUNBUFFERED": "1", "COLUMNS": "200", "HOME": "/tmp"}
+    defaults = {**DEFAULT_ENVIRONMENT, "HOME": "/tmp"}
     values |= {name: value for name, value in defaults.items() if name not in given}
     if not order.gpu_spec.gpu_count:
         values |= {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}

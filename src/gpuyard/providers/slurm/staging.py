@@ -21,7 +21,7 @@ from gpuyard.providers.slurm.site import SlurmSite
 from gpuyard.storage.blobs import Blobs, BlobStore, BucketError
 from gpuyard.storage.place import in_background
 from gpuyard.storage.snapshots import take
-from gpuyard.storage.untrusted import remove_tree
+from gpuyard.storage.untrusted import remove
 
 # How many snapshots this host keeps.
 _KEPT_SNAPSHOTS = 4
@@ -131,7 +131,7 @@ class SlurmStaging:
         if is_remote:
             await self._site.make_folder(folder.resume)
             await self._upload(local, f"{folder.resume}/")
-            await in_background(_remove, local)
+            await in_background(remove, local)
         return folder.resume / resume.name
 
     async def bring_back(self, folder: AttemptFolder) -> None:
@@ -217,7 +217,7 @@ class SlurmStaging:
     async def forget(self, attempt_id: str) -> None:
         """Remove what this host keeps of an attempt."""
         await self._workspaces.forget(attempt_id)
-        await in_background(_remove, self._copies / attempt_id)
+        await in_background(remove, self._copies / attempt_id)
 
 
 def _link(source: Path, target: Path) -> None:
@@ -226,16 +226,9 @@ def _link(source: Path, target: Path) -> None:
     os.link(source, target)
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        remove_tree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
 def _keep_only(folder: Path, names: set[str]) -> None:
     """Remove the checkpoints that the runner has removed."""
     with suppress(FileNotFoundError):
         for path in folder.iterdir():
             if path.name.lstrip(".") not in names:
-                _remove(path)
+                remove(path)
