@@ -9,6 +9,7 @@ SEEDS ?= 10000
 MINUTES ?= 10
 ROUNDS ?= 0
 DATABASE ?= both
+API_EXAMPLES ?= 200
 HISTORY_JOBS ?= 1000000
 HISTORY_DAYS ?= 30
 STUDY_KILLS ?= 10
@@ -25,7 +26,7 @@ setup: ## make .venv from the lock file, with this checkout installed in it
 demo: setup ## train a small GPT through the whole system
 	@$(PYTHON) examples/demo.py
 
-test: setup ## run every test, WORKERS=3 at a time; ARGS reaches pytest
+test: setup ## run every test, WORKERS=4 at a time; ARGS reaches pytest
 	@scripts/system-packages.sh
 	@$(PYTHON) -m tests.support.prepare
 	@$(PYTHON) -m compileall -q src
@@ -62,6 +63,7 @@ soak: setup ## kill -9 for MINUTES=10 or ROUNDS=500; DATABASE=sqlite|postgresql|
 	@scripts/system-packages.sh
 	@GPUYARD_SEEDS=1000 $(PYTHON) -m pytest tests/simulation --timeout 3600
 	@$(PYTHON) -m pytest -n 2 --hypothesis-profile=soak --timeout 1800 $$(grep -rlE 'hypothesis|examples\(' tests/unit tests/integration tests/security --include=test_*.py)
+	@EXAMPLES=$(API_EXAMPLES) $(PYTHON) -m pytest tests/acceptance/test_openapi.py --timeout 3600
 	@$(PYTHON) -m tests.soak --minutes $(MINUTES) --rounds $(ROUNDS) --database $(DATABASE) $(if $(SEED),--seed $(SEED))
 	@$(PYTHON) -m tests.soak.history --jobs $(HISTORY_JOBS) --days $(HISTORY_DAYS)
 	@GPUYARD_STUDY_KILLS=$(STUDY_KILLS) $(PYTHON) -m pytest tests/acceptance/test_studies.py -k killed

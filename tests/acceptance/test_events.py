@@ -117,7 +117,7 @@ def test_a_broken_stream_goes_on_where_it_was_even_after_the_server_was_killed(
 def test_listeners_that_never_read_cost_little_and_hold_up_nobody(
     instance: TestInstance,
 ) -> None:
-    """200 of them, each owed more than the kernel keeps for it (4 MB); one that reads
+    """80 of them, each owed more than the kernel keeps for it (4 MB); one that reads
     in the end gets everything.
     """
     instance.ok("up")
@@ -131,7 +131,7 @@ def test_listeners_that_never_read_cost_little_and_hold_up_nobody(
         assert web.post("/api/v1/jobs", json=children).status_code == 201
         server = psutil.Process(instance.pid("server"))
         before = server.memory_info().rss
-        listeners = [mute_listener(web) for _ in range(200)]
+        listeners = [mute_listener(web) for _ in range(80)]
         wait_until(
             lambda: all(listener.recv(1, socket.MSG_PEEK) for listener in listeners),
             30,
