@@ -2,6 +2,7 @@
 home of its own.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -80,6 +81,15 @@ def engine_of(page: Path, work: Path, request: pytest.FixtureRequest) -> dict[st
     if page.stem == "slurm":
         cluster: SlurmCluster = request.getfixturevalue("slurm")
         return cluster.environment
+    if page.stem == "service":
+        programs = work / "bin"
+        programs.mkdir()
+        (programs / "systemctl").symlink_to(ROOT / "tests/support/systemctl.py")
+        return {
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "SYSTEMD_FAKE": str(work),
+            "XDG_CONFIG_HOME": str(work / "config"),
+        }
     if page.stem == "storage":
         bucket: Bucket = request.getfixturevalue("bucket")
         bucket.s3.client.create_bucket(Bucket="example-models")
@@ -98,11 +108,8 @@ def test_every_command_of_the_page_runs(
     page: Path, instance: TestInstance, request: pytest.FixtureRequest
 ) -> None:
     engine = engine_of(page, instance.work, request)
-    environment = (
-        instance.environment
-        | engine
-        | {"PATH": f"{Path(sys.executable).parent}:{instance.environment['PATH']}"}
-    )
+    environment = instance.environment | engine
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     script = f"set -eux -o pipefail\n{commands(page)}\n"
     done = subprocess.run(
         ["bash", "-c", script],

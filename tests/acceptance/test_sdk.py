@@ -299,7 +299,7 @@ def test_a_wrong_token_and_a_server_that_is_away(shared_instance: TestInstance) 
     asyncio.run(program())
 
 
-def test_following_ends_with_an_error_when_the_server_is_killed_and_goes_on_anew(
+def test_following_goes_on_where_it_was_when_the_server_is_killed(
     here: TestInstance,
 ) -> None:
     step = here.work / "step"
@@ -309,13 +309,40 @@ def test_following_ends_with_an_error_when_the_server_is_killed_and_goes_on_anew
         lines = job.logs()
         assert next(lines) == "one"
         here.kill("server")
-        with pytest.raises(UnreachableError, match="does not answer"):
+        step.touch()
+        assert list(lines) == ["two"]
+        assert (job.wait(30).state, len(job.info.attempts)) == ("completed", 1)
+
+
+def test_following_ends_with_an_error_when_no_server_comes_back(
+    here: TestInstance,
+) -> None:
+    told: list[str] = []
+    with gpuyard.Client(patience_s=3.0, tell=told.append) as instance:
+        lines = instance.run(["sh", "-c", "echo one; exec sleep 300"]).logs()
+        assert next(lines) == "one"
+        here.ok("down", "--running", "leave")
+        with pytest.raises(UnreachableError):
             next(lines)
-    step.touch()
-    with gpuyard.Client() as instance:  # starts the server again
-        again = instance.job(job.id)
-        assert list(again.logs()) == ["one", "two"]
-        assert (again.wait(30).state, len(again.info.attempts)) == ("completed", 1)
+        assert len(told) == 1 and told[0].endswith("Waiting for it.")
+
+
+def test_an_async_program_goes_on_as_well(here: TestInstance) -> None:
+    step = here.work / "step"
+    script = f"echo one; while [ ! -e {step} ]; do sleep 0.05; done; echo two"
+
+    async def program() -> list[str]:
+        async with gpuyard.AsyncClient() as instance:
+            job = await instance.run(["sh", "-c", script])
+            found: list[str] = []
+            async for line in job.logs():
+                found.append(line)
+                if line == "one":
+                    await asyncio.to_thread(here.kill, "server")
+                    step.touch()
+            return found
+
+    assert asyncio.run(program()) == ["one", "two"]
 
 
 def test_every_form_of_work_and_every_character(

@@ -24,6 +24,7 @@ COMPONENTS = {
     "slurm": "apt-get install slurm-wlm munge slurmdbd slurmrestd mariadb-server"
     " slurm-wlm-jwt-plugin, and run as root",
     "ssh": "apt-get install openssh-server, and run as root",
+    "systemd": "apt-get install systemd",
     "tmpfs": "run as root: a small disk is mounted",
 }
 

@@ -46,6 +46,8 @@ class TestInstance:
             **os.environ,
             "GPUYARD_HOME": str(self.home.root),
             "NO_COLOR": "1",
+            # A test that kills the server says when there is one again.
+            "GPUYARD_SERVER__RESTART": "false",
             **environment,
         }
         self.environment.pop("GPUYARD_URL", None)

@@ -48,7 +48,7 @@ def check_problem(answer: httpx.Response, status: int, code: str) -> dict[str, A
 
 def sse(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Server-sent events as `id` (None without one), `event` and decoded `data`;
-    comments are skipped.
+    comments, and ids without an event, are skipped.
     """
     fields: dict[str, str] = {}
     for line in lines:
@@ -57,10 +57,11 @@ def sse(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
         if line:
             name, _, value = line.partition(": ")
             fields[name] = value
-        elif fields:
+            continue
+        if "data" in fields:
             yield {
                 "id": fields.get("id"),
                 "event": fields["event"],
                 "data": json.loads(fields["data"]),
             }
-            fields = {}
+        fields = {}

@@ -180,7 +180,7 @@ def logs(
 ) -> None:
     """Print a job's output; with -f its exit code becomes this command's."""
     try:
-        with connect() as client:
+        with connect(patient=follow_) as client:
             handle = client.job(job)
             if follow_ and attempt is None:
                 sys.exit(follow(handle, lines=lines, ask=False))
@@ -299,7 +299,7 @@ def events(
     """
     from gpuyard.client import calls
 
-    with connect() as client:
+    with connect(patient=follow_) as client:
         if not follow_:
             found = client.call(calls.events(after or 0, limit, job))
             if as_json:

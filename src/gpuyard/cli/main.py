@@ -18,6 +18,7 @@ from gpuyard.cli import (
     run,
     secret,
     server,
+    service,
     simulate,
     templates,
     top,
@@ -65,6 +66,7 @@ for module in (
     ledger,
     audit,
     server,
+    service,
 ):
     module.register(app)
 

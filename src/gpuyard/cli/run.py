@@ -255,7 +255,7 @@ def _guarded(
             fields | ({} if stdin is None else {"stdin": _read_input(stdin)}),
             env,
         )
-        with connect() as client:
+        with connect(patient=not detach) as client:
             job = client.run(body)
             for warning in job.info.warnings:
                 typer.echo(f"gpuyard: note: {warning}", err=True)

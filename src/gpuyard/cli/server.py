@@ -73,7 +73,7 @@ def up(
     if foreground:
         from gpuyard.config.private_environment import execute
 
-        execute([sys.executable, "-m", "gpuyard.server"])
+        execute([sys.executable, "-m", "gpuyard.server", "--foreground"])
     from gpuyard.client.connection import running_server, start_server
     from gpuyard.config.paths import Home
 

@@ -1,5 +1,7 @@
 """Reaching the server from a command, with the client imported late."""
 
+import math
+import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -8,12 +10,22 @@ if TYPE_CHECKING:
     from gpuyard.client.sync import Client
 
 
-def connect(*, start: bool = True) -> "Client":
-    """A client; with `start`, the embedded server is started when none runs."""
-    from gpuyard.client.connection import find_server
+def connect(*, start: bool = True, patient: bool = False) -> "Client":
+    """A client; with `start`, the embedded server is started when none runs.
+
+    With `patient`, for what is followed, it waits for a server that goes away, and says
+    so.
+    """
     from gpuyard.client.sync import Client
 
-    return Client(find_server(start=start))
+    if patient:
+        return Client(start=start, patience_s=math.inf, tell=_tell)
+    return Client(start=start)
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"gpuyard: {text}\n")
+    sys.stderr.flush()
 
 
 @contextmanager

@@ -8,7 +8,7 @@ async with gpuyard.AsyncClient() as client:
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -17,17 +17,20 @@ import httpx
 from gpuyard.client import calls, media
 from gpuyard.client.calls import Call, StreamCall, Work
 from gpuyard.client.connection import Address, find_server, look_again
+from gpuyard.client.followed_log import LogReader
 from gpuyard.client.light import unreachable
 from gpuyard.client.lines import LineReader
 from gpuyard.client.problems import error_of
-from gpuyard.client.resend import AGAIN, Resend
+from gpuyard.client.resend import AGAIN, PATIENCE_S, Outage, Resend, broken_off
 from gpuyard.client.sse import EventReader
 from gpuyard.client.transport import (
     STREAM_TIMEOUT,
+    TIMEOUT,
     answer_of,
     async_options,
     content_of,
 )
+from gpuyard.domain.errors import GpuyardError
 from gpuyard.domain.jobs import Checkpoint, Job
 from gpuyard.domain.secret_facts import SecretFacts
 from gpuyard.domain.trust import Trust
@@ -38,7 +41,7 @@ T = TypeVar("T")
 class AsyncClient:
     """A connection to an instance.
 
-    Entering it finds the server, and starts the embedded one if need be.
+    Entering it finds the server, and starts the embedded one if need be. See Client.
     """
 
     def __init__(
@@ -46,7 +49,11 @@ class AsyncClient:
         address: Address | None = None,
         *,
         transport: httpx.AsyncBaseTransport | None = None,
+        patience_s: float = PATIENCE_S,
+        tell: Callable[[str], None] | None = None,
     ) -> None:
+        self.patience_s = patience_s
+        self.tell = tell
         self._address = address
         self._found = address is None
         self._answered = False
@@ -79,7 +86,7 @@ class AsyncClient:
         or UnreachableError.
         """
         content = content_of(call.body)
-        resend = Resend(call, self._answered)
+        resend = Resend(call, self._answered, self.patience_s, self.tell)
         while True:
             try:
                 url = self.address.url + call.path
@@ -87,6 +94,7 @@ class AsyncClient:
                     call.method, url, params=dict(call.params), content=content
                 )
                 self._answered = True
+                resend.end()
                 return answer_of(call, response)
             except (httpx.HTTPError, *AGAIN) as error:
                 pause = resend.pause(self.address, error)
@@ -219,13 +227,23 @@ class AsyncClient:
     ) -> AsyncIterator[dict[str, Any]]:
         """The live stream of events after the number `after` (default: from now on).
 
-        UnreachableError when the connection breaks; give the last event's `seq` as
-        `after` to miss nothing.
+        It goes on when the connection breaks, and misses nothing; UnreachableError
+        after `patience_s` without a server.
         """
-        reader = EventReader()
-        async for part in self._stream(calls.event_stream(after, job)):
-            for event in reader.feed(part):
-                yield event
+        reader = EventReader(after)
+        outage = Outage(self.patience_s, self.tell)
+        while True:
+            reader.begin()
+            stream = calls.event_stream(reader.last_id, job)
+            try:
+                async for part in self._stream(stream):
+                    outage.end()
+                    for event in reader.feed(part):
+                        yield event
+                error = broken_off(self.address)
+            except AGAIN as raised:
+                error = raised
+            await self._wait_for_server(outage, error)
 
     async def chat(self, body: calls.Json) -> AsyncIterator[str]:
         """Ask a model, in the form of OpenAI's chat request; its answer piece by
@@ -252,8 +270,47 @@ class AsyncClient:
         follow: bool = False,
         attempt: int | None = None,
     ) -> AsyncIterator[bytes]:
-        """A job's output as it comes, undecoded."""
+        """A job's output as it comes, undecoded.
+
+        With `follow` it goes on where it was when the connection breaks;
+        UnreachableError after `patience_s` without a server.
+        """
+        if follow:
+            return self._follow_log(reference, lines, attempt)
         return self._stream(calls.log(reference, lines, follow, attempt))
+
+    async def _follow_log(
+        self, reference: str, lines: int | None, attempt: int | None
+    ) -> AsyncIterator[bytes]:
+        reader = LogReader()
+        outage = Outage(self.patience_s, self.tell)
+        while not reader.is_over:
+            reader.begin()
+            if reader.has_output and reader.position is None:
+                lines = 0  # where it was is not known; nothing is shown twice
+            stream = calls.followed_log(reference, lines, attempt, reader.position)
+            try:
+                async for part in self._stream(stream):
+                    outage.end()
+                    for output in reader.feed(part):
+                        yield output
+                if reader.is_over:
+                    return
+                error = broken_off(self.address)
+            except AGAIN as raised:
+                error = raised
+            await self._wait_for_server(outage, error)
+
+    async def _wait_for_server(self, outage: Outage, error: GpuyardError) -> None:
+        """Pause before a stream is asked for again; raises `error` when that makes no
+        sense.
+        """
+        if not self._answered:
+            raise error
+        await asyncio.sleep(outage.pause(error))
+        if self._found:
+            address = await asyncio.to_thread(look_again, self.address, start=False)
+            await self._move(address)
 
     async def download(self, checkpoint: Checkpoint, target: Path) -> Path:
         """Save a checkpoint as `target` (into it, when it is a folder); appears whole
@@ -289,12 +346,13 @@ class AsyncClient:
             async with self._http.stream(
                 stream.method,
                 self.address.url + stream.path,
-                timeout=STREAM_TIMEOUT,
+                timeout=TIMEOUT if stream.beats else STREAM_TIMEOUT,
                 **wanted,
             ) as answer:
                 if answer.is_error:
                     await answer.aread()
                     raise error_of(answer.status_code, answer.content)
+                self._answered = True
                 async for part in answer.aiter_bytes():
                     yield part
         except httpx.HTTPError as error:

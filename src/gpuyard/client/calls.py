@@ -58,13 +58,16 @@ class Call(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class StreamCall:
-    """A request whose answer is read as it comes, as bytes."""
+    """A request whose answer is read as it comes, as bytes. With `beats`, something
+    comes every few seconds.
+    """
 
     path: str
     params: Json = field(default_factory=dict[str, Any])
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     method: str = "GET"
     body: Any = None
+    beats: bool = False
 
 
 def body_of(work: Work, fields: Json) -> dict[str, Any]:
@@ -424,12 +427,25 @@ def log(
     )
 
 
+def followed_log(
+    reference: str, lines: int | None, attempt: int | None, position: str | None
+) -> StreamCall:
+    """A job's output until it is over, in lines of JSON; see LogReader."""
+    return StreamCall(
+        f"/api/v1/jobs/{_segment(reference)}/logs",
+        _given(lines=lines, follow=True, attempt=attempt, position=position),
+        {"Accept": "application/x-ndjson"},
+        beats=True,
+    )
+
+
 def event_stream(after: int | None, reference: str | None) -> StreamCall:
     """Events as they come."""
     return StreamCall(
         "/api/v1/events",
         _given(after=after, job=reference),
         {"Accept": "text/event-stream"},
+        beats=True,
     )
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,11 +60,21 @@ def look_again(before: Address, *, start: bool) -> Address:
     """Where the server that was at `before` is now: one that was started anew may
     listen elsewhere.
 
-    With `start`, one is started when none runs, as at the beginning.
+    With `start`, one is started when none runs, as at the beginning; without, only one
+    that was killed.
     """
+    home = Home.find()
     if start or os.environ.get("GPUYARD_URL"):
         return find_server()
-    return running_server(Home.find()) or before
+    if was_killed(home):
+        with suppress(UnreachableError):  # the next look may find it started
+            return find_server()
+    return running_server(home) or before
+
+
+def was_killed(home: Home) -> bool:
+    """Whether the last server of this home did not end as it should."""
+    return home.server.exists() and not is_locked(home.lock)
 
 
 def running_server(home: Home) -> Address | None:

@@ -6,7 +6,7 @@ look at one that is not there is answered at once.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -46,14 +46,56 @@ def pauses(patience_s: float) -> Iterator[float]:
         pause = min(pause * 2, _LONGEST_PAUSE_S)
 
 
-class Resend:
-    """One call and how often it has been sent; `answered` says that this server has
-    answered this client before.
+class Outage:
+    """How long a server that is away is waited for: until nothing has come for
+    `patience_s`. `tell` hears of an outage that lasts, and of its end.
     """
 
-    def __init__(self, call: Call[Any], answered: bool) -> None:
+    def __init__(self, patience_s: float, tell: Callable[[str], None] | None) -> None:
+        self._patience_s = patience_s
+        self._tell = tell
+        self._pauses: Iterator[float] | None = None
+        self._is_told = False
+
+    def pause(self, error: GpuyardError) -> float:
+        """Seconds after which to ask again; raises the error when it has been long
+        enough.
+        """
+        if self._pauses is None:
+            self._pauses = pauses(self._patience_s)
+        pause = next(self._pauses, None)
+        if pause is None:
+            raise error from None
+        if self._tell and not self._is_told and pause >= _LONGEST_PAUSE_S:
+            self._tell(f"{error.message} Waiting for it.")
+            self._is_told = True
+        return pause
+
+    def end(self) -> None:
+        """Something has come."""
+        self._pauses = None
+        if self._tell and self._is_told:
+            self._tell("The server is back.")
+        self._is_told = False
+
+
+class Resend:
+    """One call and how often it has been sent.
+
+    `answered` says that this server has answered this client before: then it is worth
+    waiting for as long as `patience_s`.
+    """
+
+    def __init__(
+        self,
+        call: Call[Any],
+        answered: bool,
+        patience_s: float = PATIENCE_S,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
         self._call = call
-        self._pauses = pauses(PATIENCE_S if call.submits or answered else 0.0)
+        first_s = PATIENCE_S if call.submits else 0.0
+        self._outage = Outage(patience_s if answered else first_s, tell)
 
     def pause(self, address: Address, error: Lost) -> float:
         """Seconds after which to send it again; raises the error as ours when that is
@@ -63,7 +105,15 @@ class Resend:
             error if isinstance(error, AGAIN) else unreachable(address, error)
         )
         lost = not isinstance(error, _SLOW) and self._call.repeatable
-        pause = next(self._pauses, None) if lost or isinstance(error, _UNSENT) else None
-        if pause is None:
-            raise problem from None
-        return pause
+        if lost or isinstance(error, _UNSENT):
+            return self._outage.pause(problem)
+        raise problem from None
+
+    def end(self) -> None:
+        """It was answered."""
+        self._outage.end()
+
+
+def broken_off(address: Address) -> UnreachableError:
+    """A stream ended before the server said so."""
+    return UnreachableError(f"The server at {address.url} is going away.")

@@ -7,11 +7,19 @@ from gpuyard.client.lines import LineReader
 
 
 class EventReader:
-    """Parts of the stream in, events out."""
+    """Parts of the stream in, events out; `last_id` is the number after which a further
+    stream goes on.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, last_id: int | None = None) -> None:
+        self.last_id = last_id
         self._lines = LineReader()
         self._data: list[str] = []
+
+    def begin(self) -> None:
+        """A new stream begins: what is left of the one before is no whole event."""
+        self._lines = LineReader()
+        self._data = []
 
     def feed(self, part: bytes) -> list[dict[str, Any]]:
         """The events that `part` completes."""
@@ -24,8 +32,11 @@ class EventReader:
     def _line(self, line: str) -> dict[str, Any] | None:
         if line:
             name, _, value = line.partition(":")
+            value = value.removeprefix(" ")
             if name == "data":
-                self._data.append(value.removeprefix(" "))
+                self._data.append(value)
+            elif name == "id":
+                self.last_id = int(value)
             return None
         data = "\n".join(self._data)
         self._data = []

@@ -9,7 +9,7 @@ with gpuyard.Client() as client:
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -18,12 +18,20 @@ import httpx
 from gpuyard.client import calls, media
 from gpuyard.client.calls import Call, StreamCall, Work
 from gpuyard.client.connection import Address, find_server, look_again
+from gpuyard.client.followed_log import LogReader
 from gpuyard.client.light import unreachable
 from gpuyard.client.lines import LineReader
 from gpuyard.client.problems import error_of
-from gpuyard.client.resend import AGAIN, Resend
+from gpuyard.client.resend import AGAIN, PATIENCE_S, Outage, Resend, broken_off
 from gpuyard.client.sse import EventReader
-from gpuyard.client.transport import STREAM_TIMEOUT, answer_of, content_of, options
+from gpuyard.client.transport import (
+    STREAM_TIMEOUT,
+    TIMEOUT,
+    answer_of,
+    content_of,
+    options,
+)
+from gpuyard.domain.errors import GpuyardError
 from gpuyard.domain.jobs import Checkpoint, Job
 from gpuyard.domain.secret_facts import SecretFacts
 from gpuyard.domain.trust import Trust
@@ -34,7 +42,9 @@ T = TypeVar("T")
 class Client:
     """A connection to an instance.
 
-    With no `address`, to `$GPUYARD_URL` or the embedded server, started if need be.
+    With no `address`, to `$GPUYARD_URL` or the embedded server, started if need be
+    (with `start`). A server that has answered and goes away is waited for, as long as
+    `patience_s`; `tell` hears of it.
     """
 
     def __init__(
@@ -42,8 +52,13 @@ class Client:
         address: Address | None = None,
         *,
         transport: httpx.BaseTransport | None = None,
+        start: bool = True,
+        patience_s: float = PATIENCE_S,
+        tell: Callable[[str], None] | None = None,
     ) -> None:
-        self.address = address or find_server()
+        self.address = address or find_server(start=start)
+        self.patience_s = patience_s
+        self.tell = tell
         self._found = address is None
         self._answered = False
         self._transport = transport
@@ -64,7 +79,7 @@ class Client:
         or UnreachableError.
         """
         content = content_of(call.body)
-        resend = Resend(call, self._answered)
+        resend = Resend(call, self._answered, self.patience_s, self.tell)
         while True:
             try:
                 url = self.address.url + call.path
@@ -72,6 +87,7 @@ class Client:
                     call.method, url, params=dict(call.params), content=content
                 )
                 self._answered = True
+                resend.end()
                 return answer_of(call, response)
             except (httpx.HTTPError, *AGAIN) as error:
                 pause = resend.pause(self.address, error)
@@ -194,12 +210,21 @@ class Client:
     ) -> Iterator[dict[str, Any]]:
         """The live stream of events after the number `after` (default: from now on).
 
-        UnreachableError when the connection breaks; give the last event's `seq` as
-        `after` to miss nothing.
+        It goes on when the connection breaks, and misses nothing; UnreachableError
+        after `patience_s` without a server.
         """
-        reader = EventReader()
-        for part in self._stream(calls.event_stream(after, job)):
-            yield from reader.feed(part)
+        reader = EventReader(after)
+        outage = Outage(self.patience_s, self.tell)
+        while True:
+            reader.begin()
+            try:
+                for part in self._stream(calls.event_stream(reader.last_id, job)):
+                    outage.end()
+                    yield from reader.feed(part)
+                error = broken_off(self.address)
+            except AGAIN as raised:
+                error = raised
+            self._wait_for_server(outage, error)
 
     def chat(self, body: calls.Json) -> Iterator[str]:
         """Ask a model, in the form of OpenAI's chat request; its answer piece by
@@ -225,8 +250,45 @@ class Client:
         follow: bool = False,
         attempt: int | None = None,
     ) -> Iterator[bytes]:
-        """A job's output as it comes, undecoded."""
+        """A job's output as it comes, undecoded.
+
+        With `follow` it goes on where it was when the connection breaks;
+        UnreachableError after `patience_s` without a server.
+        """
+        if follow:
+            return self._follow_log(reference, lines, attempt)
         return self._stream(calls.log(reference, lines, follow, attempt))
+
+    def _follow_log(
+        self, reference: str, lines: int | None, attempt: int | None
+    ) -> Iterator[bytes]:
+        reader = LogReader()
+        outage = Outage(self.patience_s, self.tell)
+        while not reader.is_over:
+            reader.begin()
+            if reader.has_output and reader.position is None:
+                lines = 0  # where it was is not known; nothing is shown twice
+            stream = calls.followed_log(reference, lines, attempt, reader.position)
+            try:
+                for part in self._stream(stream):
+                    outage.end()
+                    yield from reader.feed(part)
+                if reader.is_over:
+                    return
+                error = broken_off(self.address)
+            except AGAIN as raised:
+                error = raised
+            self._wait_for_server(outage, error)
+
+    def _wait_for_server(self, outage: Outage, error: GpuyardError) -> None:
+        """Pause before a stream is asked for again; raises `error` when that makes no
+        sense.
+        """
+        if not self._answered:
+            raise error
+        time.sleep(outage.pause(error))
+        if self._found:
+            self._move(look_again(self.address, start=False))
 
     def download(self, checkpoint: Checkpoint, target: Path) -> Path:
         """Save a checkpoint as `target` (into it, when it is a folder); appears whole
@@ -262,12 +324,13 @@ class Client:
             with self._http.stream(
                 stream.method,
                 self.address.url + stream.path,
-                timeout=STREAM_TIMEOUT,
+                timeout=TIMEOUT if stream.beats else STREAM_TIMEOUT,
                 **wanted,
             ) as answer:
                 if answer.is_error:
                     answer.read()
                     raise error_of(answer.status_code, answer.content)
+                self._answered = True
                 yield from answer.iter_bytes()
         except httpx.HTTPError as error:
             raise unreachable(self.address, error) from None

@@ -32,6 +32,9 @@ _PUBLIC = (
     FILE_VARIABLE,
     "GPUYARD_JOB",
     "GPUYARD_ATTEMPT",
+)
+_SETTINGS = (
+    "GPUYARD_CONFIG",
     "GPUYARD_SERVER__",
     "GPUYARD_NODE__",
     "GPUYARD_SCHEDULER__",
@@ -45,8 +48,16 @@ _SEALS = (
 
 def is_private(name: str) -> bool:
     """True for a variable of ours that no job may see."""
-    is_setting = name.startswith(_OURS) and not name.startswith(_PUBLIC)
+    is_public = name.startswith((*_PUBLIC, *_SETTINGS))
+    is_setting = name.startswith(_OURS) and not is_public
     return is_setting or looks_like_key(name)
+
+
+def public_settings() -> dict[str, str]:
+    """The settings in this process's environment that are no secret."""
+    return {
+        name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)
+    }
 
 
 def public_environment() -> dict[str, str]:
@@ -97,10 +108,10 @@ def protect() -> None:
     them.
     """
     is_shown = any(is_private(name) for name in _names_in_proc())
+    close_to_others()  # before the keys are in this process's memory
     _receive()
     if is_shown:
         execute([sys.executable, *sys.orig_argv[1:]])
-    close_to_others()
 
 
 def close_to_others() -> None:

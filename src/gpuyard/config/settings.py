@@ -68,7 +68,8 @@ def _absolute(path: Path | None) -> Path | None:
 
 class ServerSettings(SettingsSection):
     """Where the server listens (port 0: a free port). It exits after `idle_exit_s`
-    without work (0: never).
+    without work (0: never). With `restart`, the keeper of its node starts it again when
+    it was killed.
 
     `url` is the address for other servers and agents, if that is not the one where it
     listens (behind a proxy with TLS). `hosts` are further names under which clients may
@@ -93,6 +94,7 @@ class ServerSettings(SettingsSection):
     tls_name: str | None = None
     hosts: tuple[str, ...] = ()
     idle_exit_s: Seconds = 1800.0
+    restart: bool = True
     max_body_mb: Megabytes = 64.0
     max_bodies_mb: Megabytes = 512.0
     max_requests: int = Field(default=16_384, ge=1)

@@ -3,18 +3,38 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from gpuyard.controller.core import Core
 from gpuyard.domain.errors import NotFoundError, ProviderError
 from gpuyard.domain.states import JobState
-from gpuyard.providers.base import GpuProviderInterface
+from gpuyard.providers.base import GpuProviderInterface, LogPiece
 
 _LONGEST_WAIT_S = 5.0
 # A reader that does not read holds two of these in memory.
 _PART_BYTES = 1 << 16
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """A place in the output of a job: a byte of one of its attempts."""
+
+    attempt: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """A part of a job's output, by one attempt; `offset` is the place of its first
+    byte, None if that is not known.
+    """
+
+    attempt: int
+    offset: int | None
+    data: bytes
 
 
 class Logs:
@@ -44,84 +64,108 @@ class Logs:
         lines: int | None = None,
         follow: bool = False,
         number: int | None = None,
-    ) -> AsyncIterator[bytes]:
-        """The output of the last attempt or of attempt `number`; with `lines`, only its
-        last lines.
+        position: LogPosition | None = None,
+    ) -> AsyncIterator[LogPart]:
+        """The output of the last attempt or of attempt `number`, or what comes at and
+        after `position`; with `lines`, only the last lines.
 
         With `follow`, it goes on until the end of the attempt `number`; without a
         number, through all later attempts until the end of the job.
         """
-        if not follow or number is not None:
-            attempt = self._attempt(job_id, number)
-            if attempt:
-                async for part in self._attempt_output(attempt, lines, follow):
-                    yield part
-            return
-        shown = max(len(self._attempts(job_id)) - 1, 0)
+        first = number if position is None else position.attempt
+        begin = self._attempt(job_id, first)
+        offset = 0 if position is None else position.offset
+        if position:
+            lines = None
         while True:
-            for attempt in self._attempts(job_id)[shown:]:
-                async for part in self._attempt_output(attempt, lines, follow=True):
+            for attempt in self._attempts_from(job_id, begin):
+                async for part in self._output(attempt, offset, lines, follow):
                     yield part
-                shown += 1
+                begin = attempt["number"] + 1
                 lines = None
+                offset = 0
+                if number is not None or not follow:
+                    return
             row = self._core.queries.job(job_id)
-            if row is None or JobState(row["state"]).terminal:
+            is_over = row is None or JobState(row["state"]).terminal
+            if not follow or is_over:
                 return
             await self._wait_for_event(_LONGEST_WAIT_S)
+
+    def _attempts_from(self, job_id: str, first: int) -> list[Row]:
+        return [row for row in self._attempts(job_id) if row["number"] >= first]
 
     def _attempts(self, job_id: str) -> list[Row]:
         return self._core.queries.attempts_of([job_id]).get(job_id, [])
 
-    def _attempt(self, job_id: str, number: int | None) -> Row | None:
-        """Attempt `number`, or the last one, if there is any."""
-        attempts = self._attempts(job_id)
+    def _attempt(self, job_id: str, number: int | None) -> int:
+        """The number of the attempt to begin with: `number`, or that of the last one,
+        or 1 where there is none yet. NotFoundError.
+        """
+        attempts = [row["number"] for row in self._attempts(job_id)]
         if number is None:
-            return attempts[-1] if attempts else None
-        found = [attempt for attempt in attempts if attempt["number"] == number]
-        if not found:
+            return max(attempts, default=1)
+        if number not in attempts:
             raise NotFoundError(
                 f"Job {job_id} has no attempt {number}.", f"It has {len(attempts)}."
             )
-        return found[0]
+        return number
 
-    async def _attempt_output(
-        self, attempt: Row, lines: int | None, follow: bool
-    ) -> AsyncIterator[bytes]:
-        provider = self._providers.get(attempt["provider"])
-        copy = self._copy_path(attempt["id"])
-        if not self._is_live(attempt) and copy.exists():
-            async for part in _read_file(copy, lines):
-                yield part
-            return
-        if provider is None:
-            return
+    async def _output(
+        self, attempt: Row, offset: int, lines: int | None, follow: bool
+    ) -> AsyncIterator[LogPart]:
+        """The output of one attempt, as `read`."""
+        number = attempt["number"]
         sent = 0
         while True:
-            reference = self._reference(attempt)
             problem: ProviderError | None = None
             try:
-                async for part in provider.stream_logs(
-                    reference, lines=lines, follow=follow
-                ):
-                    sent += len(part)
-                    yield part
+                async for piece in self._pieces(attempt, offset, lines, follow):
+                    sent += len(piece.data)
+                    if piece.offset is not None:
+                        # From here it can be read again.
+                        offset = piece.offset + len(piece.data)
+                        lines = None
+                    yield LogPart(number, piece.offset, piece.data)
             except ProviderError as error:
                 problem = error
-            live = self._is_live(attempt)
-            if not live and not sent and copy.exists():
-                # The attempt ended, and its provider has already forgotten it.
-                async for part in _read_file(copy, lines):
-                    yield part
-                return
             if problem is None:
                 return
             # An attempt that never reached its agent has no log. The log of an agent
             # that is not connected is back later.
+            live = self._is_live(attempt)
             if problem.error_code == "JOB_NOT_FOUND" and not (follow and live):
                 return
-            if not follow or sent:
+            repeats = sent > 0 and lines is not None
+            if not follow or repeats:
                 raise problem
             await self._wait_for_event(_LONGEST_WAIT_S)
+
+    async def _pieces(
+        self, attempt: Row, offset: int, lines: int | None, follow: bool
+    ) -> AsyncIterator[LogPiece]:
+        """From our copy where there is one, else from the provider."""
+        copy = self._copy_path(attempt["id"])
+        provider = self._providers.get(attempt["provider"])
+        sent = 0
+        if provider and (self._is_live(attempt) or not copy.exists()):
+            pieces = provider.stream_log_pieces(
+                self._reference(attempt), offset=offset, lines=lines, follow=follow
+            )
+            try:
+                async for piece in pieces:
+                    sent += len(piece.data)
+                    yield piece
+                if sent:
+                    return
+            except ProviderError:
+                if sent or self._is_live(attempt) or not copy.exists():
+                    raise
+        # An attempt that has ended, perhaps while it was waited for: its provider may
+        # have forgotten it already.
+        if not self._is_live(attempt) and copy.exists():
+            async for piece in _read_file(copy, offset, lines):
+                yield piece
 
     def _is_live(self, attempt: Row) -> bool:
         return attempt["id"] in self._core.view.attempts
@@ -134,13 +178,19 @@ class Logs:
         return attempt["provider_ref"] or attempt["id"]
 
 
-async def _read_file(path: Path, lines: int | None) -> AsyncIterator[bytes]:
-    """The file, which is complete, or its last lines."""
+async def _read_file(
+    path: Path, offset: int, lines: int | None
+) -> AsyncIterator[LogPiece]:
+    """The file, which is complete, from the byte `offset` on, or its last lines."""
     with path.open("rb") as file:
-        if lines is not None:
+        if lines is None:
+            file.seek(offset)
+        else:
             await asyncio.to_thread(seek_last_lines, file, lines)
+        begin = file.tell()
         while part := await asyncio.to_thread(file.read, _PART_BYTES):
-            yield part
+            yield LogPiece(begin, part)
+            begin += len(part)
 
 
 def seek_last_lines(file: BinaryIO, lines: int) -> None:

@@ -1,7 +1,7 @@
 """Starts the agent, restarts it when it dies, and keeps the exit codes of the jobs that
 a dead agent leaves behind.
 
-    python -I keeper.py --dir NODE_DIR -- AGENT [ARGUMENT…]
+    python -I keeper.py --dir NODE_DIR [--server HOME] -- AGENT [ARGUMENT…]
 
 A stand-alone script of the standard library: it must not fail with the program that it
 watches. It is the subreaper of its descendants, so a job whose agent has died becomes
@@ -18,6 +18,10 @@ its exit code; a second SIGTERM ends the keeper at once. Its log is
 The keeper kills an agent that stays suspended (SIGSTOP) or no longer touches
 `NODE_DIR/pulse`; a new agent adopts the jobs. In the same way the server watches the
 keeper, which touches `NODE_DIR/keeper.pulse`.
+
+With `--server`, it starts the server of that home again when it was killed, or the
+kernel ended it: then its lock is free and `HOME/server.json`, which a server that ends
+as it should removes, is still there.
 """
 
 import argparse
@@ -30,6 +34,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_DUMPABLE = 4
@@ -51,6 +56,16 @@ _SUSPENDED_CHECKS = 5
 _SILENT_CHECKS = 30
 _ORPHAN_TRIES = 10
 _ORPHAN_PAUSE_S = 0.002
+# What a server's settings in its environment begin with, and what is not one's own.
+_SETTINGS = (
+    "GPUYARD_CONFIG",
+    "GPUYARD_SERVER__",
+    "GPUYARD_NODE__",
+    "GPUYARD_SCHEDULER__",
+    "GPUYARD_RESIDENCY__",
+    "GPUYARD_KEEPER",
+)
+_LONGEST_SERVER_PAUSE_S = 60.0
 _ATTEMPT = b"GPUYARD_ATTEMPT_ID="
 # The kernel lets no program have a longer one. But a process may say that any part of
 # its memory is its environment.
@@ -180,13 +195,83 @@ class AgentWatchdog:
         return ""
 
 
+class ServerRestarts:
+    """Starts the server of a home again when it was killed.
+
+    A running server says in `server.json` how to start it: `restart`, with the command
+    and with `environment`, its settings. A service manager looks after a server that
+    says nothing.
+    """
+
+    def __init__(self, home: Path, log: KeeperLog) -> None:
+        self._home = home
+        self._log = log
+        self._pause_s = _FIRST_PAUSE_S
+        self._start_at = 0.0
+        self.pid: int | None = None
+
+    def check(self) -> None:
+        """Start it if it was killed. One that fails again and again is started after
+        growing pauses.
+        """
+        if self.pid is not None or time.monotonic() < self._start_at:
+            return
+        if _is_held(self._home / "server.lock"):
+            self._pause_s = _FIRST_PAUSE_S
+            return
+        restart = self._restart()
+        if restart:
+            self._start(restart["command"], restart["environment"])
+
+    def _restart(self) -> "dict[str, Any] | None":
+        try:
+            return json.loads((self._home / "server.json").read_text()).get("restart")
+        except (OSError, ValueError):
+            return None
+
+    def _start(self, command: list[str], settings: dict[str, str]) -> None:
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(_SETTINGS)
+        }
+        output = str(self._home / "logs" / "server.log")
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        self._start_at = time.monotonic() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _LONGEST_SERVER_PAUSE_S)
+        try:
+            self.pid = os.posix_spawn(
+                command[0],
+                command,
+                {**environment, **settings},
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 1, output, flags, 0o600),
+                    (os.POSIX_SPAWN_DUP2, 1, 2),
+                ],
+                setsid=True,
+                setsigmask=[],
+                setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
+            )
+            self._log.write(f"the server was killed: started again as {self.pid}")
+        except OSError as error:
+            self._log.write(f"server not started: {error}")
+
+    def ended(self) -> None:
+        """The server that was started here has ended."""
+        self._log.write(f"server {self.pid} ended")
+        self.pid = None
+
+
 class Keeper:
     """Keeps one agent running, and the jobs that it leaves behind."""
 
-    def __init__(self, folder: Path, command: list[str], lock: int) -> None:
+    def __init__(
+        self, folder: Path, command: list[str], lock: int, home: Path | None = None
+    ) -> None:
         self._command = command
         self._lock = lock
         self._log = KeeperLog(folder / "keeper.log")
+        self._server = ServerRestarts(home, self._log) if home else None
         self._exits = Exits(folder / "exits", self._log)
         self._agent: int | None = None
         self._started_at = 0.0
@@ -220,6 +305,8 @@ class Keeper:
             received = self._wait()
             if not received:
                 self._kill_broken_agent()
+            if self._server and not self._stopping:
+                self._server.check()
             if received in (signal.SIGTERM, signal.SIGINT) and not self._stop():
                 break
         self._log.write("ends")
@@ -297,18 +384,26 @@ class Keeper:
             except ChildProcessError:
                 return False
             if ended is None:
-                return True
+                return self._jobs_left()
             code = signum = None
             if ended.si_code == os.CLD_EXITED:
                 code = ended.si_status
             else:
                 signum = ended.si_status
             attempt = self._orphans.pop(ended.si_pid, "")
-            if ended.si_pid != self._agent:
+            is_server = self._server is not None and ended.si_pid == self._server.pid
+            if ended.si_pid != self._agent and not is_server:
                 self._record(ended.si_pid, code, signum, attempt)
             os.waitid(os.P_PID, ended.si_pid, os.WEXITED)
             if ended.si_pid == self._agent:
                 self._agent_ended(code, signum)
+            if self._server and is_server:
+                self._server.ended()
+
+    def _jobs_left(self) -> bool:
+        """True while there is a child; a server that was started here needs nobody."""
+        server = self._server.pid if self._server else None
+        return server is None or _children() != [server]
 
     def _record(
         self, pid: int, code: int | None, signum: int | None, attempt: str
@@ -368,6 +463,18 @@ def _children() -> list[int]:
     except OSError:  # a kernel may be built without this file
         return []
     return [int(pid) for pid in text.split()]
+
+
+def _is_held(path: Path) -> bool:
+    """True when a process holds the lock file; see `config/locks.py`."""
+    try:
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def take_lock(path: Path) -> int | None:
@@ -431,6 +538,7 @@ def main() -> int:
         )
     )
     parser.add_argument("--dir", type=Path, required=True, help="the node's folder")
+    parser.add_argument("--server", type=Path, help="the home of the server to restart")
     parser.add_argument("command", nargs="+", help="the agent's command, after --")
     options = parser.parse_args()
     folder: Path = options.dir
@@ -443,7 +551,8 @@ def main() -> int:
         )
         return 0
     detach()
-    Keeper(folder, options.command, lock).run()
+    os.chdir(folder)
+    Keeper(folder, options.command, lock, options.server).run()
     return 0
 
 

@@ -28,7 +28,13 @@ from gpuyard.domain.errors import (
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobResult, JobStatus
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.separation import Separation
-from gpuyard.providers.base import NodeProvider, Sink, cost_of, log_text
+from gpuyard.providers.base import (
+    LogPiece,
+    NodeProvider,
+    Sink,
+    cost_of,
+    log_text,
+)
 from gpuyard.providers.link import LOG_PART, Link
 from gpuyard.providers.placing import place
 from gpuyard.providers.results import AttemptResults, KnownAttempt
@@ -287,18 +293,28 @@ class AgentProvider(NodeProvider):
         self, job_id: str, *, lines: int | None, follow: bool
     ) -> AsyncIterator[bytes]:
         """See GpuProviderInterface."""
+        pieces = self.stream_log_pieces(job_id, offset=0, lines=lines, follow=follow)
+        async for piece in pieces:
+            yield piece.data
+
+    async def stream_log_pieces(
+        self, job_id: str, *, offset: int, lines: int | None, follow: bool
+    ) -> AsyncIterator[LogPiece]:
+        """See GpuProviderInterface."""
         known = self._results.find(job_id)
         node_id = known.node_id if known else await self._node_of(job_id)
-        offset, tail = (0, 0) if lines is None else (-1, lines)
         if lines == 0 and not follow:
             return
+        tail = lines or 0
+        if lines is not None:
+            offset = -1
         while True:
             wait_s = _LOG_WAIT_S if follow else 0.0
             part = await self._link(node_id).read_log(job_id, offset, tail, wait_s)
             if part.missing:
                 raise JobNotFoundError(job_id, self.PROVIDER_NAME)
             if part.data:
-                yield part.data
+                yield LogPiece(part.offset, part.data)
             offset = part.offset + len(part.data)
             tail = 0
             # A part shorter than asked for ends at the log's current end.

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from gpuyard.domain import wire
 from gpuyard.domain.attempt_order import (
@@ -71,6 +71,15 @@ class Sink(Protocol):
     ) -> None:
         """The reports of a node's agent, in order."""
         ...
+
+
+class LogPiece(NamedTuple):
+    """A piece of a job's output, and the place of its first byte; None if that is not
+    known.
+    """
+
+    offset: int | None
+    data: bytes
 
 
 class GpuProviderInterface(ABC):
@@ -193,6 +202,26 @@ class GpuProviderInterface(ABC):
         return
 
     # --- output ---
+
+    async def stream_log_pieces(
+        self, job_id: str, *, offset: int, lines: int | None, follow: bool
+    ) -> AsyncIterator[LogPiece]:
+        """The output from the byte `offset` on, or its last `lines`.
+
+        This default reads what is before `offset`, too, and cannot say where the last
+        lines begin.
+        """
+        parts = self.stream_logs(job_id, lines=lines, follow=follow)
+        if lines is not None:
+            async for part in parts:
+                yield LogPiece(None, part)
+            return
+        begin = 0
+        async for part in parts:
+            wanted = part[max(0, offset - begin) :]
+            begin += len(part)
+            if wanted:
+                yield LogPiece(begin - len(wanted), wanted)
 
     async def stream_logs(
         self, job_id: str, *, lines: int | None, follow: bool

@@ -108,6 +108,8 @@ def start_keeper(home: Home) -> None:
         str(package / "node" / "keeper.py"),
         "--dir",
         str(home.node),
+        "--server",
+        str(home.root),
         "--",
         *agent,
     ]

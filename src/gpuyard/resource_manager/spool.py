@@ -234,10 +234,8 @@ class Spool:
         """The output of the job; of a long one, its end."""
         output = b""
         try:
-            async for part in self._logs.read(
-                job_id, lines=None, follow=False, number=None
-            ):
-                output = (output + part)[-_MAX_OUTPUT_BYTES:]
+            async for part in self._logs.read(job_id):
+                output = (output + part.data)[-_MAX_OUTPUT_BYTES:]
         except GpuyardError as error:
             log.info("a task has no output", job=job_id, cause=str(error))
         return output.decode(errors="replace")

@@ -2,7 +2,7 @@
 been idle for long enough.
 """
 
-from gpuyard.config.private_environment import execute, protect
+from gpuyard.config.private_environment import execute, protect, public_settings
 
 if __name__ == "__main__":
     # Before all other imports, which take half a second.
@@ -21,7 +21,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import structlog
 import uvicorn
@@ -81,6 +81,11 @@ def main() -> None:
         "--home", type=Path, help="default: $GPUYARD_HOME or ~/.gpuyard"
     )
     parser.add_argument(
+        "--foreground",
+        action="store_true",
+        help="a service manager starts it again when it was killed",
+    )
+    parser.add_argument(
         "--inherited",
         type=int,
         nargs=3,
@@ -93,7 +98,7 @@ def main() -> None:
     try:
         home.create()
         allow_many_files()  # a listener of the event stream is one
-        _run(home, arguments.inherited)
+        _run(home, arguments.inherited, is_kept=not arguments.foreground)
     except GpuyardError as error:
         sys.stderr.write(f"gpuyard: {error}\n")
         sys.exit(error.exit_code)
@@ -104,7 +109,7 @@ def main() -> None:
         sys.exit(LedgerError.exit_code)
 
 
-def _run(home: Home, inherited: list[int] | None) -> None:
+def _run(home: Home, inherited: list[int] | None, *, is_kept: bool) -> None:
     settings = load_settings(home)
     Accounts.of(settings.node)  # the agent would find the same fault, but say it less
     hooks = read_webhooks(settings.notify.webhooks, os.environ)
@@ -127,11 +132,17 @@ def _run(home: Home, inherited: list[int] | None) -> None:
     if hooks:
         give_up_s = settings.notify.give_up_s
         app_state.notifier = _notifier(hooks, app_state.controller, give_up_s)
+    command = [sys.executable, "-m", "gpuyard.server", "--home", str(home.root)]
+    if not is_kept:
+        command.append("--foreground")
     app_state.start_over = lambda why: _start_over(
-        home, [lock.fileno(), listener.fileno(), own.fileno()], why
+        command, [lock.fileno(), listener.fileno(), own.fileno()], why
     )
+    restart = None
+    if is_kept and settings.server.restart:
+        restart = {"command": command, "environment": public_settings()}
     try:
-        uvloop.run(_serve(app_state, listener, own))
+        uvloop.run(_serve(app_state, listener, own, restart))
     finally:
         ledger.close()
         lock.close()
@@ -194,14 +205,13 @@ def _open_patiently(home: Home, settings: Settings) -> Ledger:
             time.sleep(_DATABASE_AGAIN_S)
 
 
-def _start_over(home: Home, inherited: Sequence[int], why: str) -> None:
+def _start_over(command: list[str], inherited: Sequence[int], why: str) -> None:
     """Become a new server with the same process, lock and addresses: nothing this one
     believed is to be relied on.
     """
     log.warning("this server starts over", why=why)
     for number in inherited:
         os.set_inheritable(number, True)
-    command = [sys.executable, "-m", "gpuyard.server", "--home", str(home.root)]
     restore_files()
     execute([*command, "--inherited", *map(str, inherited)])
 
@@ -284,7 +294,10 @@ class _Server(uvicorn.Server):
 
 
 async def _serve(
-    app_state: AppState, listener: socket.socket, own: socket.socket
+    app_state: AppState,
+    listener: socket.socket,
+    own: socket.socket,
+    restart: dict[str, Any] | None,
 ) -> None:
     connections = Connections(app_state.settings.server)
     http = partial(_Connection, connections=connections)
@@ -314,7 +327,7 @@ async def _serve(
         return_when=asyncio.FIRST_COMPLETED,
     )
     if server.started:
-        _announce(app_state, listener)
+        _announce(app_state, listener, restart)
         # What was loaded at the start never becomes garbage: collections need not look
         # at it again.
         gc.collect()
@@ -335,8 +348,12 @@ async def _serve(
     app_state.home.server_socket.unlink(missing_ok=True)
 
 
-def _announce(app_state: AppState, listener: socket.socket) -> None:
-    """Tell clients where the server is, atomically: they wait for this file."""
+def _announce(
+    app_state: AppState, listener: socket.socket, restart: dict[str, Any] | None
+) -> None:
+    """Tell clients where the server is, atomically: they wait for this file. `restart`
+    tells the keeper how to start it again.
+    """
     body = {
         "url": _url_of(listener),
         "pid": os.getpid(),
@@ -344,7 +361,8 @@ def _announce(app_state: AppState, listener: socket.socket) -> None:
         "socket": str(app_state.home.server_socket),
     }
     file = app_state.home.server
-    write_beneath(file.parent, file.name, json.dumps(body).encode())
+    document = json.dumps({**body, "restart": restart})
+    write_beneath(file.parent, file.name, document.encode())
     log.info("serving", **body)
 
 

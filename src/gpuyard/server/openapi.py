@@ -47,9 +47,10 @@ def one_of(*models: str) -> dict[str, Any]:
     }
 
 
-def text(media_type: str) -> Responses:
+def text(*media_types: str) -> Responses:
     """An answer that is not JSON."""
-    return {200: {"content": {media_type: {"schema": {"type": "string"}}}}}
+    schema = {"schema": {"type": "string"}}
+    return {200: {"content": dict.fromkeys(media_types, schema)}}
 
 
 class GpuyardApi(FastAPI):

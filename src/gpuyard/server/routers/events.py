@@ -39,7 +39,9 @@ async def events(
     start = _cursor(last_event_id) if last_event_id else after
 
     async def body() -> AsyncIterator[bytes]:
-        yield b": gpuyard\n\n"
+        # An id without an event: whoever comes back before the first event misses none.
+        begin = app_state.queries.last_seq() if start is None else start
+        yield f": gpuyard\n\nid: {begin}\n\n".encode()
         async for batch in app_state.stream.listen(start, job_id):
             yield b"".join(message.to_sse() for message in batch) or b": still here\n\n"
 

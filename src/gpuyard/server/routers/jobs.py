@@ -21,6 +21,14 @@ from gpuyard.domain.tasks import task_of
 from gpuyard.insight.series import downsample
 from gpuyard.server.app_state import AppState, TheAppState
 from gpuyard.server.body import read_bodies
+from gpuyard.server.log_stream import (
+    NDJSON,
+    POSITION,
+    begin,
+    framed,
+    plain,
+    position_of,
+)
 from gpuyard.server.openapi import json_body, one_of, text
 from gpuyard.server.present import (
     present_checkpoint,
@@ -202,34 +210,41 @@ async def why(reference: str, app_state: TheAppState) -> dict[str, Any]:
 
 
 @router.get(
-    "/{reference}/logs", response_class=StreamingResponse, responses=text("text/plain")
+    "/{reference}/logs",
+    response_class=StreamingResponse,
+    responses=text("text/plain", NDJSON),
 )
 async def logs(
     reference: str,
+    request: Request,
     app_state: TheAppState,
     lines: Annotated[int | None, Query(ge=0, le=_MOST)] = None,
     follow: bool = False,
     attempt: Annotated[int | None, Query(ge=1, le=_MOST)] = None,
+    position: Annotated[str | None, Query(pattern=POSITION)] = None,
 ) -> StreamingResponse:
     """Output as plain text: of the last attempt, or of `attempt`; with `follow`, until
-    the job is over.
+    the job is over; from `position` (ATTEMPT:BYTE) on.
+
+    With `Accept: application/x-ndjson`, each line is `{"attempt", "offset", "data"}`,
+    data in Base64; `{}` first and while nothing comes; the last one is `{"end": true}`.
+    Without that, the connection broke: go on at the position after the last byte.
     """
     job_id = app_state.controller.requests.find(reference)
     parts = app_state.controller.logs.read(
-        job_id, lines=lines, follow=follow, number=attempt
+        job_id,
+        lines=lines,
+        follow=follow,
+        number=attempt,
+        position=position_of(position),
     )
-    # So that an error is still an error and not half an answer.
-    first = await anext(parts, b"")
-
-    async def body() -> AsyncIterator[bytes]:
-        yield first
-        async for part in parts:
-            yield part
-
+    first = await begin(parts)
+    headers = {"X-Accel-Buffering": "no"}
+    if NDJSON in request.headers.get("accept", ""):
+        body = framed(first, parts, app_state.stopping)
+        return StreamingResponse(body, media_type=NDJSON, headers=headers)
     return StreamingResponse(
-        body(),
-        media_type="text/plain; charset=utf-8",
-        headers={"X-Accel-Buffering": "no"},
+        plain(first, parts), media_type="text/plain; charset=utf-8", headers=headers
     )
 
 

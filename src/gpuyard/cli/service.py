@@ -1,0 +1,113 @@
+"""`gpuyard service`: the server as a service of systemd, which starts it at boot."""
+
+import os
+import shutil
+from typing import Annotated
+
+import typer
+
+from gpuyard.config.paths import Home
+from gpuyard.config.systemd import UNIT, unit_path, unit_text
+from gpuyard.domain.errors import InvalidInputError, RefusedError
+
+_IS_ROOT = os.geteuid() == 0
+System = Annotated[
+    bool,
+    typer.Option(
+        "--system/--user",
+        help="For this machine, as root, or for this user; default: for whoever calls.",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    service = typer.Typer(
+        help="Let systemd run the server: at boot, and again when it was killed.",
+        no_args_is_help=True,
+    )
+    service.command()(install)
+    service.command()(remove)
+    app.add_typer(service, name="service")
+
+
+def install(
+    system: System = _IS_ROOT,
+    print_: Annotated[
+        bool, typer.Option("--print", help="Only print the unit, and change nothing.")
+    ] = False,
+) -> None:
+    """Write a unit for the server of this home, start it, and enable it for each
+    boot.
+    """
+    home = Home.find()
+    text = unit_text(home.root, system=system)
+    if print_:
+        typer.echo(text, nl=False)
+        return
+    _refuse_others(system)
+    _refuse_running(home)
+    home.create()
+    path = unit_path(system=system)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    _systemctl(system, "daemon-reload")
+    _systemctl(system, "enable", "--now", UNIT)
+    typer.echo(
+        f"{path} is enabled: the server of {home.root} runs, and after each boot"
+    )
+    if not system:
+        typer.echo(
+            "Until you run `loginctl enable-linger`, it begins when you log in and ends"
+            " when you log out."
+        )
+
+
+def remove(system: System = _IS_ROOT) -> None:
+    """Stop the service and remove its unit. The home stays, and so do running jobs."""
+    _refuse_others(system)
+    path = unit_path(system=system)
+    if not path.exists():
+        raise RefusedError(
+            f"There is no {path}.", "Look for it with the other of --system and --user."
+        )
+    _systemctl(system, "disable", "--now", UNIT)
+    path.unlink()
+    _systemctl(system, "daemon-reload")
+    typer.echo(f"{path} is removed; `gpuyard up` starts a server without it")
+
+
+def _refuse_others(system: bool) -> None:
+    if system and os.geteuid() != 0:
+        raise InvalidInputError.of(
+            "--system", "needs root", "use sudo, or --user for a service of your own"
+        )
+    if shutil.which("systemctl") is None:
+        raise InvalidInputError.of(
+            "service",
+            "needs systemd, and there is no systemctl",
+            "let your service manager run `gpuyard up --foreground`",
+        )
+
+
+def _refuse_running(home: Home) -> None:
+    from gpuyard.client.connection import running_server
+
+    if running_server(home):
+        raise RefusedError(
+            f"A server of {home.root} runs already, outside the service.",
+            "Stop it with `gpuyard down --running leave`; jobs run on.",
+        )
+
+
+def _systemctl(system: bool, *words: str) -> None:
+    import subprocess  # late, because every command imports this module
+
+    command = ["systemctl", *([] if system else ["--user"]), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = done.stderr.strip() or f"it left with {done.returncode}"
+        raise RefusedError(
+            f"`{' '.join(command)}` failed: {said.rstrip('.')}.",
+            "The unit is written; start it when systemd can be reached.",
+        )

@@ -1,0 +1,64 @@
+"""A unit of systemd that runs the server of a home.
+
+Standard library only.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+UNIT = "gpuyard.service"
+
+
+def unit_path(*, system: bool) -> Path:
+    """Where the unit of the system, or of this user, is kept."""
+    if system:
+        return Path("/etc/systemd/system") / UNIT
+    config = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(config).expanduser() / "systemd" / "user" / UNIT
+
+
+def unit_text(home: Path, *, system: bool) -> str:
+    """The unit: it starts the server at boot and again when it was killed, but not
+    after `gpuyard down`.
+
+    Keys for buckets and providers are read from `HOME/service.env`, if that exists.
+    """
+    command = [sys.executable, "-m", "gpuyard.server", "--foreground"]
+    wanted_by = "multi-user.target" if system else "default.target"
+    return f"""\
+# Written by `gpuyard service install`.
+[Unit]
+Description=gpuyard, one queue for all GPU work
+After=network-online.target
+Wants=network-online.target
+# However often it fails, it is tried again.
+StartLimitIntervalSec=0
+
+[Service]
+Type=exec
+ExecStart={" ".join(map(_quoted, command))}
+Environment={_quoted(f"GPUYARD_HOME={home}")} GPUYARD_SERVER__IDLE_EXIT_S=0
+Environment={_quoted(f"PATH={os.environ.get('PATH', os.defpath)}")}
+EnvironmentFile=-{_escaped(str(home / "service.env"))}
+Restart=on-failure
+RestartSec=1
+# Agent, keeper and jobs outlive the server.
+KillMode=process
+OOMPolicy=continue
+# The limits of jobs are control groups below this one.
+Delegate=yes
+
+[Install]
+WantedBy={wanted_by}
+"""
+
+
+def _quoted(word: str) -> str:
+    """A word of a command or an assignment, whatever characters it has."""
+    plain = word.replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
+    return f'"{_escaped(plain)}"'
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%%")

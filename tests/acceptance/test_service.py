@@ -1,0 +1,84 @@
+"""`gpuyard service`: systemd runs the server, at boot and after a kill."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.components import require
+from tests.support.instance import TestInstance, make_instance
+from tests.support.wait import wait_until
+
+SYSTEMCTL = Path(__file__).parents[1] / "support" / "systemctl.py"
+
+
+@pytest.fixture
+def managed(tmp_path: Path) -> Iterator[TestInstance]:
+    """An instance whose systemctl starts what a unit says."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "systemctl").symlink_to(SYSTEMCTL)
+    with make_instance(
+        PATH=f"{programs}:{os.environ['PATH']}",
+        SYSTEMD_FAKE=str(tmp_path),
+        XDG_CONFIG_HOME=str(tmp_path / "config"),
+        TESTS_REAL_PYTHON="1",
+    ) as instance:
+        yield instance
+        instance.run("service", "remove", "--user")
+
+
+def test_the_server_runs_as_a_service_and_again_after_a_kill(
+    managed: TestInstance, tmp_path: Path
+) -> None:
+    said = managed.ok("service", "install", "--user")
+    assert "loginctl enable-linger" in said
+    first = wait_until(lambda: managed.pid("server"), what="the server")
+    wait_until(managed.home.server.exists, what="the server to serve")
+    job_id = managed.submit(["sleep", "300"])
+    managed.wait(job_id, "running")
+    managed.kill("server")
+    wait_until(lambda: managed.pid("server") not in (None, first), what="another")
+    assert managed.wait(job_id, "running").attempts[-1].number == 1
+    assert managed.run("service", "install", "--user").returncode == 4
+    managed.ok("service", "remove", "--user")
+    wait_until(lambda: managed.pid("server") is None, what="the server to stop")
+    assert managed.job(job_id).state == "running"
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls == [
+        "--user daemon-reload",
+        "--user enable --now gpuyard.service",
+        "--user disable --now gpuyard.service",
+        "--user daemon-reload",
+    ]
+    assert not list(tmp_path.glob("config/**/*.service"))
+
+
+@pytest.mark.parametrize("scope", ["--user", "--system"])
+def test_systemd_finds_no_fault_in_the_unit(scope: str, tmp_path: Path) -> None:
+    verifier = shutil.which("systemd-analyze")
+    require("systemd", verifier is not None)
+    assert verifier
+    odd = 'a home with spaces, 100 % and "quotes" $HOME'
+    with make_instance() as instance:
+        environment = {"GPUYARD_HOME": str(tmp_path / odd)}
+        unit = instance.ok("service", "install", "--print", scope, env=environment)
+        assert not (tmp_path / odd).exists()
+    file = tmp_path / "gpuyard.service"
+    file.write_text(unit)
+    words = [verifier, "verify", scope, str(file)]
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment)
+    faults = [line for line in done.stderr.splitlines() if str(file) in line]
+    assert (done.returncode, faults) == (0, []), done.stderr
+
+
+def test_without_systemd_it_says_what_to_do(instance: TestInstance) -> None:
+    nowhere = {"PATH": str(instance.work)}
+    done = instance.run("service", "install", "--user", env=nowhere)
+    assert done.returncode == 2
+    assert "there is no systemctl" in done.stderr
+    assert "gpuyard up --foreground" in done.stderr
