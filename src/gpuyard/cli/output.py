@@ -245,3 +245,8 @@ def duration_of(job: "Job | ListedJob") -> str:
     now = time.time()
     spans = [(a.ended_at or now) - a.started_at for a in job.attempts if a.started_at]
     return format_duration(sum(spans)) if spans else "-"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 job`, `2 jobs`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

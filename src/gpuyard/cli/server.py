@@ -6,13 +6,14 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from gpuyard.cli.jobs import AsJson
-from gpuyard.cli.output import print_json, print_table
-from gpuyard.domain.errors import RefusedError, UnreachableError
+from gpuyard.cli.output import count, print_json, print_table
+from gpuyard.config.paths import Home
+from gpuyard.domain.errors import GpuyardError, RefusedError, UnreachableError
 from gpuyard.domain.stopping import RunningJobs
 
 _STOP_S = 20.0
@@ -75,7 +76,6 @@ def up(
 
         execute([sys.executable, "-m", "gpuyard.server", "--foreground"])
     from gpuyard.client.connection import running_server, start_server
-    from gpuyard.config.paths import Home
 
     home = Home.find()
     running = running_server(home)
@@ -91,7 +91,6 @@ def up(
 
 def _use_database(url: str) -> None:
     from gpuyard.config.database import remember_database
-    from gpuyard.config.paths import Home
 
     home = Home.find()
     home.create()
@@ -103,7 +102,6 @@ def _use_setting(variable: str, value: str, has: str) -> None:
     """Give the server that is to start a setting; what is wrong is told here, and not
     by one that does not start.
     """
-    from gpuyard.config.paths import Home
     from gpuyard.config.settings import load_settings
 
     _refuse_running(has)
@@ -113,7 +111,6 @@ def _use_setting(variable: str, value: str, has: str) -> None:
 
 def _refuse_running(how: str) -> None:
     from gpuyard.client.connection import running_server
-    from gpuyard.config.paths import Home
 
     if running_server(Home.find()):
         raise RefusedError(
@@ -126,6 +123,7 @@ def down(
         RunningJobs,
         typer.Option(
             help="Running jobs: refuse to stop, leave them running, or cancel them."
+            " Jobs that wait go on waiting, for the next start."
         ),
     ] = RunningJobs.REFUSE,
     as_json: AsJson = False,
@@ -134,26 +132,52 @@ def down(
     from gpuyard.cli.session import connect
     from gpuyard.client import calls
     from gpuyard.client.connection import running_server
-    from gpuyard.config.paths import Home
 
+    home = Home.find()
     try:
         with connect(start=False) as client:
             answer = client.call(calls.stop(running.value))
     except UnreachableError as error:
-        if running_server(Home.find()):
+        if running_server(home):
             raise
         answer = {"stopping": False, "message": error.message}
     except RefusedError as error:
         raise RefusedError(
             error.message, "Use --running leave or --running cancel."
         ) from None
-    deadline = time.monotonic() + _STOP_S
-    while running_server(Home.find()) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    if answer["stopping"]:
+        _wait_until_gone(home, with_node=not answer["left_running"])
     if as_json:
         print_json(answer)
     else:
-        typer.echo("gpuyard is down" if answer["stopping"] else answer["message"])
+        typer.echo(_down_words(answer) if answer["stopping"] else answer["message"])
+
+
+def _wait_until_gone(home: Home, *, with_node: bool) -> None:
+    """Wait until the server has ended; with `with_node`, its node's processes, too."""
+    from gpuyard.config.locks import is_locked
+
+    deadline = time.monotonic() + _STOP_S
+    while time.monotonic() < deadline:
+        node_runs = with_node and is_locked(home.node / "keeper.lock")
+        if not node_runs and not is_locked(home.lock):
+            return
+        time.sleep(0.02)
+    raise GpuyardError(
+        f"The server of {home.root} still runs after {_STOP_S:g} s.",
+        f"Its log, {home.logs / 'server.log'}, may say why.",
+    )
+
+
+def _down_words(answer: dict[str, Any]) -> str:
+    words = ["gpuyard is down"]
+    if answer["cancelled"]:
+        words.append(f"{count(answer['cancelled'], 'running job')} cancelled")
+    if answer["left_running"]:
+        words.append(f"{count(len(answer['left_running']), 'job')} left running")
+    if answer["left_waiting"]:
+        words.append(f"{count(answer['left_waiting'], 'job')} left waiting")
+    return ": ".join([words[0], ", ".join(words[1:])]) if words[1:] else words[0]
 
 
 def doctor(as_json: AsJson = False) -> None:

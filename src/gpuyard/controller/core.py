@@ -87,6 +87,8 @@ class Core:
         self.on_ending: Callable[[LiveAttempt], None] = lambda _: None
         self.before_deciding: Callable[[], None] = lambda: None
         self.on_reload: Callable[[], None] = lambda: None
+        # A server that is stopping starts nothing more.
+        self.is_stopping = False
         self.epoch = 0
         # Providers whose nodes accept prefetched attempts. They use our attempt id as
         # their reference.
@@ -193,6 +195,8 @@ class Core:
         """
         self.view.apply_quarantines(self.clock())
         self.before_deciding()
+        if self.is_stopping:
+            return
         intents: list[str] = []
         while True:
             decision = decide(self.view, self.clock(), self.policy)

@@ -147,6 +147,17 @@ class Requests:
         if attempt is not None and attempt.id in core.view.attempts:
             await self.stop(attempt, Reason.CANCELLED)
 
+    async def cancel_running(self) -> int:
+        """End every job that has an attempt, and return how many. The others wait
+        on.
+        """
+        view = self._core.view
+        running = [
+            job.id for job in view.jobs.values() if job.attempt_id in view.attempts
+        ]
+        await asyncio.gather(*(self.cancel(job_id) for job_id in running))
+        return len(running)
+
     async def cancel_all(self) -> None:
         """End every job: first the waiting ones, in slices and with one decision
         afterwards, then those with an attempt.

@@ -31,7 +31,7 @@ class KeeperWatchdog:
 
     def check(self) -> str:
         """Look at the keeper; returns why it was killed, empty if it was not."""
-        pid = self._keeper()
+        pid = keeper_of(self._folder)
         if pid != self._pid:
             self._start_over(pid)
         if not pid:
@@ -67,25 +67,12 @@ class KeeperWatchdog:
         except OSError:
             return 0
 
-    def _keeper(self) -> int:
-        """The pid of the process that is the folder's keeper, 0 if there is none.
-
-        The pid in the lock file may be another process's by now.
-        """
-        try:
-            pid = int((self._folder / "keeper.lock").read_text())
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except (OSError, ValueError):
-            return 0
-        is_keeper = any(word.endswith(b"/keeper.py") for word in words)
-        return pid if is_keeper and os.fsencode(self._folder) in words else 0
-
     def _kill(self, pid: int) -> None:
         """Kill it, after it has had the time to record the exits that it missed."""
         with suppress(ProcessLookupError):
             descriptor = os.pidfd_open(pid)
             try:
-                if self._keeper() == pid:
+                if keeper_of(self._folder) == pid:
                     signal.pidfd_send_signal(descriptor, signal.SIGCONT)
                     self._wait_for_touch()
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
@@ -96,6 +83,20 @@ class KeeperWatchdog:
         deadline = time.monotonic() + _RECORDING_S
         while self._touched() == self._last_touch and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
+
+
+def keeper_of(folder: Path) -> int:
+    """The pid of the process that is the folder's keeper, 0 if there is none.
+
+    The pid in the lock file may be another process's by now.
+    """
+    try:
+        pid = int((folder / "keeper.lock").read_text())
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return 0
+    is_keeper = any(word.endswith(b"/keeper.py") for word in words)
+    return pid if is_keeper and os.fsencode(folder) in words else 0
 
 
 def _state(pid: int) -> str:

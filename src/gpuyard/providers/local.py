@@ -7,9 +7,11 @@ provider starts, restarts the agent when it dies.
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,7 +28,7 @@ from gpuyard.domain import wire
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.providers.agent import AgentProvider
 from gpuyard.providers.base import Sink
-from gpuyard.providers.keeper_watchdog import KeeperWatchdog
+from gpuyard.providers.keeper_watchdog import KeeperWatchdog, keeper_of
 
 _KEEPER_CHECK_S = 2.0
 log = structlog.get_logger(__name__)
@@ -42,6 +44,7 @@ class LocalProvider(AgentProvider):
         self._home = Home(Path(config["home"]))
         self._server: asyncio.Server | None = None
         self._guard: asyncio.Task[None] | None = None
+        self._keeper: subprocess.Popen[bytes] | None = None
 
     async def start(self, sink: Sink) -> None:
         """Open the socket, then keep a keeper running."""
@@ -49,7 +52,9 @@ class LocalProvider(AgentProvider):
         self._home.create()
         bound = listening_socket(self._home.socket)
         self._server = await asyncio.start_unix_server(self.serve, sock=bound)
-        self._guard = asyncio.create_task(keep_keeper(self._home), name="keeper-guard")
+        self._guard = asyncio.create_task(
+            keep_keeper(self._home, self._note_keeper), name="keeper-guard"
+        )
 
     async def close(self) -> None:
         """Close the socket; keeper, agent and jobs keep running."""
@@ -61,12 +66,26 @@ class LocalProvider(AgentProvider):
         self._home.socket.unlink(missing_ok=True)
 
     async def dismiss(self) -> None:
-        """Send Leave to this home's agent; other homes' agents have other servers."""
+        """Send Leave to this home's agent; other homes' agents have other servers. The
+        keeper of one that is not connected yet is told to end it.
+        """
+        if self._guard:
+            self._guard.cancel()  # no new keeper
         id_file = self._home.node / "id"
         node_id = id_file.read_text().strip() if id_file.exists() else ""
         link = self._links.get(node_id)
         if link:
             link.send(wire.Leave())
+            return
+        keeper = keeper_of(self._home.node)
+        if not keeper and self._keeper and self._keeper.poll() is None:
+            keeper = self._keeper.pid  # it has only just begun
+        if keeper:
+            with suppress(ProcessLookupError):
+                os.kill(keeper, signal.SIGTERM)
+
+    def _note_keeper(self, keeper: "subprocess.Popen[bytes]") -> None:
+        self._keeper = keeper
 
     async def check(
         self, program: Sequence[str], workdir: str | None, path: str | None
@@ -83,13 +102,15 @@ def keeper_alive(home: Home) -> bool:
     return is_locked(home.node / "keeper.lock")
 
 
-async def keep_keeper(home: Home) -> None:
+async def keep_keeper(
+    home: Home, started: Callable[["subprocess.Popen[bytes]"], None] = lambda _: None
+) -> None:
     """Start a keeper whenever none runs; kill one that does not work."""
     watchdog = KeeperWatchdog(home.node)
     while True:
         try:
             if not keeper_alive(home):
-                start_keeper(home)
+                started(start_keeper(home))
             elif fault := await asyncio.to_thread(watchdog.check):
                 log.warning("the keeper was killed, another follows", why=fault)
                 continue
@@ -98,7 +119,7 @@ async def keep_keeper(home: Home) -> None:
         await asyncio.sleep(_KEEPER_CHECK_S)
 
 
-def start_keeper(home: Home) -> None:
+def start_keeper(home: Home) -> "subprocess.Popen[bytes]":
     """Start the keeper, which starts the agent; both outlive this process."""
     package = Path(gpuyard.__file__).parent
     agent = [sys.executable, "-m", "gpuyard.node.agent", "--home", str(home.root)]
@@ -132,6 +153,7 @@ def start_keeper(home: Home) -> None:
         )
     restore_files(keeper.pid)
     log.info("keeper started")
+    return keeper
 
 
 def _checked_folder(workdir: str | None) -> Path:

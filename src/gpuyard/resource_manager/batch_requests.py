@@ -320,10 +320,12 @@ class BatchRequests:
         return self.show(batch_id)
 
     def abandon(self) -> None:
-        """End every batch and load no models again, because the server stops and its
-        jobs are cancelled.
+        """End every batch that runs, because the server stops and what runs is
+        cancelled. Those that wait are there when it starts again.
         """
         for batch in list(self._batches.live.values()):
+            if not batch.running:
+                continue
             events = self._cancel_items(batch)
             events.append(batch.ended(self._core.clock()))
             self._core.emit(events)

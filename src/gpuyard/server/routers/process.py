@@ -102,23 +102,27 @@ async def stop(
 
     Running jobs make it refuse, unless told to leave them running or cancel them.
     """
-    view = app_state.controller.core.view
-    live = {
-        attempt.job_id for attempt in view.attempts.values()
-    } - app_state.manager.residents.servers.live.keys()
+    core = app_state.controller.core
+    servers = app_state.manager.residents.servers.live.keys()
+    live = {attempt.job_id for attempt in core.view.attempts.values()} - servers
     if live and running is RunningJobs.REFUSE:
         raise RefusedError(
             f"{len(live)} {'job is' if len(live) == 1 else 'jobs are'} running.",
             "Choose: leave them running (the next start adopts them) or cancel them.",
         )
+    core.is_stopping = True
     if running is RunningJobs.CANCEL:
         app_state.manager.batches.abandon()
-        await app_state.controller.requests.cancel_all()
+        await app_state.controller.requests.cancel_running()
         await _until_ended(app_state)
     if running is not RunningJobs.LEAVE:
         await app_state.manager.residents.leave()
+    waiting = [job for job in core.view.jobs.values() if job.attempt_id is None]
+    left = {attempt.job_id for attempt in core.view.attempts.values()} - servers
     app_state.stopping.set()
     return {
         "stopping": True,
-        "left_running": sorted(live) if running is RunningJobs.LEAVE else [],
+        "left_running": sorted(left),
+        "cancelled": len(live - left) if running is RunningJobs.CANCEL else 0,
+        "left_waiting": len(waiting),
     }
