@@ -31,6 +31,7 @@ from gpuyard.ledger.row_images import import_rows
 from gpuyard.ledger.tables import attempts, events, jobs, points, specs
 from gpuyard.providers.configured import Providers
 from gpuyard.storage.blobs import BlobStore
+from gpuyard.storage.environments import Environments
 
 DAY_S = 86_400.0
 _START = 1_700_000_000.0
@@ -188,8 +189,9 @@ class SimulatedYard:
         self.ledger = Ledger.open(self.path)
         self.core = Core(self.ledger, settings, lambda: self.now)
         blobs = BlobStore(Home(folder).blobs)
+        environments = Environments(Home(folder).environments)
         self.retention = Retention(
-            self.core, Providers(), blobs, folder / "logs" / "attempts"
+            self.core, Providers(), blobs, folder / "logs" / "attempts", environments
         )
         self.number = 10_000_000
 

@@ -75,6 +75,7 @@ def show(job: Reference, as_json: AsJson = False) -> None:
             "command": shlex.join(spec.get("command", [])),
             "standard input": _input_size(spec),
             "workdir": spec.get("workdir"),
+            "environment": _environment(info),
             "needs": _needs(spec),
             "timeout": spec.get("timeout_s") and format_duration(spec["timeout_s"]),
             "retries": spec.get("retry_count"),
@@ -109,6 +110,24 @@ def _input_size(spec: dict[str, Any]) -> str:
     business.
     """
     return size(len(spec["stdin"].encode())) if spec.get("stdin") else ""
+
+
+def _environment(info: "Job") -> str:
+    """How what it carries differs from the server's own environment, by names."""
+    environment = info.environment
+    if environment is None:
+        return ""
+    if not environment.stored:
+        return "as submitted; it is no longer stored"
+    differences = {
+        "added": environment.added,
+        "missing": environment.missing,
+        "changed": environment.changed,
+    }
+    words = [
+        f"{word} {' '.join(names)}" for word, names in differences.items() if names
+    ]
+    return f"as submitted; to the server's own: {'; '.join(words) or 'no difference'}"
 
 
 def _needs(spec: dict[str, Any]) -> str:

@@ -96,6 +96,13 @@ def run(
         list[str] | None,
         typer.Option(help="NAME=VALUE, or NAME to pass this shell's value."),
     ] = None,
+    clean_env: Annotated[
+        bool,
+        typer.Option(
+            "--clean-env",
+            help="It begins with the server's environment and not with this shell's.",
+        ),
+    ] = False,
     secret: SecretOption = None,
     stdin: Annotated[
         Path | None,
@@ -184,6 +191,7 @@ def run(
         max_price=max_price,
         strategy=strategy,
         spot=spot or None,
+        clean_env=clean_env or None,
         allowed=given(regions=region or None, quarantined=allow_quarantined or None)
         or None,
         idempotency_key=idempotency_key,
@@ -425,8 +433,6 @@ def submit(
 
     A JSON file may hold a list.
     """
-    from gpuyard.client import calls
-
     bodies: list[Any] = []
     for path in files:
         document = load_spec(path)
@@ -440,11 +446,7 @@ def submit(
                 else body
             )
     with connect() as client:
-        jobs = (
-            [client.call(calls.submit(bodies[0]))]
-            if len(bodies) == 1
-            else client.call(calls.submit_many(bodies))
-        )
+        jobs = client.submit(bodies)
     if as_json:
         print_page(jobs)
         return

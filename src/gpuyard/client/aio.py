@@ -9,6 +9,7 @@ async with gpuyard.AsyncClient() as client:
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -16,6 +17,7 @@ import httpx
 
 from gpuyard.client import calls, media
 from gpuyard.client.calls import Call, StreamCall, Work
+from gpuyard.client.carrying import EnvironmentCarrier
 from gpuyard.client.connection import Address, find_server, look_again
 from gpuyard.client.followed_log import LogReader
 from gpuyard.client.light import unreachable
@@ -30,7 +32,7 @@ from gpuyard.client.transport import (
     async_options,
     content_of,
 )
-from gpuyard.domain.errors import GpuyardError
+from gpuyard.domain.errors import GpuyardError, NotFoundError
 from gpuyard.domain.jobs import Checkpoint, Job
 from gpuyard.domain.secret_facts import SecretFacts
 from gpuyard.domain.trust import Trust
@@ -57,6 +59,7 @@ class AsyncClient:
         self._address = address
         self._found = address is None
         self._answered = False
+        self._carrier = EnvironmentCarrier()
         self._transport = transport
         self._open: httpx.AsyncClient | None = None
 
@@ -117,15 +120,28 @@ class AsyncClient:
         """Submit `work` (a command as a list, a JobSpec, S2's JobConfig or a mapping)
         and return its handle.
         """
-        return AsyncJobHandle(
-            self, await self.call(calls.submit(calls.body_of(work, fields)))
-        )
+        (job,) = await self.submit([calls.body_of(work, fields)])
+        return AsyncJobHandle(self, job)
 
     async def submit_many(self, bodies: Sequence[Work]) -> "list[AsyncJobHandle]":
         """Submit specs together: all are queued, or none."""
         plain = [calls.body_of(body, {}) for body in bodies]
-        jobs = await self.call(calls.submit_many(plain))
+        jobs = await self.submit(plain)
         return [AsyncJobHandle(self, job) for job in jobs]
+
+    async def submit(self, bodies: Sequence[Any]) -> list[Job]:
+        """Queue jobs in the form of the API, all or none. On this host, they carry the
+        environment of this process.
+        """
+        request = self._carrier.request(self.address, bodies)
+        if request is not None:
+            # A server of an older version knows no environments.
+            with suppress(NotFoundError):
+                self._carrier.stored = await self.call(request)
+        filled_in = self._carrier.filled_in(bodies)
+        if len(filled_in) == 1:
+            return [await self.call(calls.submit(filled_in[0]))]
+        return await self.call(calls.submit_many(filled_in))
 
     async def job(self, reference: str) -> "AsyncJobHandle":
         """A job by id, by the ending of its id, or the newest of a name;

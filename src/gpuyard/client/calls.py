@@ -22,6 +22,8 @@ from gpuyard.domain.trust import Trust
 T = TypeVar("T")
 Json = Mapping[str, Any]
 Work = JobSpec | JobConfig | Json | Sequence[str]
+# By these one knows S2's form and the seed document's task.
+OTHER_FORMS = frozenset({"gpu_spec", "timeout_minutes", "task_class"})
 # What a job needs of the caller's shell to find the same programs. Never everything:
 # secrets would end in the ledger.
 _SHELL = (
@@ -97,7 +99,7 @@ def at_home_here(body: Json) -> dict[str, Any]:
 
     S2's form and the seed document's task say neither, so they are left as they stand.
     """
-    if {"gpu_spec", "timeout_minutes", "task_class"} & set(body):
+    if OTHER_FORMS & set(body):
         return dict(body)
     environment: Any = body.get("environment")
     # What is no table is the server's to refuse.

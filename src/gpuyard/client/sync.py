@@ -10,6 +10,7 @@ with gpuyard.Client() as client:
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -17,6 +18,7 @@ import httpx
 
 from gpuyard.client import calls, media
 from gpuyard.client.calls import Call, StreamCall, Work
+from gpuyard.client.carrying import EnvironmentCarrier
 from gpuyard.client.connection import Address, find_server, look_again
 from gpuyard.client.followed_log import LogReader
 from gpuyard.client.light import unreachable
@@ -31,7 +33,7 @@ from gpuyard.client.transport import (
     content_of,
     options,
 )
-from gpuyard.domain.errors import GpuyardError
+from gpuyard.domain.errors import GpuyardError, NotFoundError
 from gpuyard.domain.jobs import Checkpoint, Job
 from gpuyard.domain.secret_facts import SecretFacts
 from gpuyard.domain.trust import Trust
@@ -61,6 +63,7 @@ class Client:
         self.tell = tell
         self._found = address is None
         self._answered = False
+        self._carrier = EnvironmentCarrier()
         self._transport = transport
         self._http = httpx.Client(**options(self.address, transport))
 
@@ -106,13 +109,28 @@ class Client:
         """Submit `work` (a command as a list, a JobSpec, S2's JobConfig or a mapping)
         and return its handle.
         """
-        return JobHandle(self, self.call(calls.submit(calls.body_of(work, fields))))
+        (job,) = self.submit([calls.body_of(work, fields)])
+        return JobHandle(self, job)
 
     def submit_many(self, bodies: Sequence[Work]) -> "list[JobHandle]":
         """Submit specs together: all are queued, or none."""
         plain = [calls.body_of(body, {}) for body in bodies]
-        jobs = self.call(calls.submit_many(plain))
+        jobs = self.submit(plain)
         return [JobHandle(self, job) for job in jobs]
+
+    def submit(self, bodies: Sequence[Any]) -> list[Job]:
+        """Queue jobs in the form of the API, all or none. On this host, they carry the
+        environment of this process.
+        """
+        request = self._carrier.request(self.address, bodies)
+        if request is not None:
+            # A server of an older version knows no environments.
+            with suppress(NotFoundError):
+                self._carrier.stored = self.call(request)
+        filled_in = self._carrier.filled_in(bodies)
+        if len(filled_in) == 1:
+            return [self.call(calls.submit(filled_in[0]))]
+        return self.call(calls.submit_many(filled_in))
 
     def job(self, reference: str) -> "JobHandle":
         """A job by id, by the ending of its id, or the newest of a name;

@@ -131,6 +131,11 @@ class Home:
         return self.root / "blobs"
 
     @property
+    def environments(self) -> Path:
+        """The environments that jobs carry; files of mode 0600."""
+        return self.root / "environments"
+
+    @property
     def workspaces(self) -> Path:
         """The folders that outlive jobs, unless the settings name another path."""
         return self.root / "workspaces"

@@ -23,6 +23,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from gpuyard.config.jobs import JobSettings
 from gpuyard.config.paths import Home
 from gpuyard.config.retention import RetentionSettings
 from gpuyard.config.sections import (
@@ -356,6 +357,7 @@ class Settings(BaseSettings):
     server: ServerSettings = ServerSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     node: NodeSettings = NodeSettings()
+    jobs: JobSettings = JobSettings()
     billing: BillingSettings = BillingSettings()
     ledger: LedgerSettings = LedgerSettings()
     retention: RetentionSettings = RetentionSettings()

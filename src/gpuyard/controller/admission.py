@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -34,6 +34,7 @@ from gpuyard.domain.errors import (
 )
 from gpuyard.providers.base import GpuProviderInterface
 from gpuyard.scheduler.refusal import impossible
+from gpuyard.storage.environments import Environments
 
 _WAIT_FOR_CAPACITY_S = 5.0
 # A request in which thousands of jobs are wrong is answered with the first faults.
@@ -57,6 +58,7 @@ class Admission:
         capacity_known: asyncio.Event,
         find_gpu: Callable[[str], str],
         secrets: Secrets,
+        environments: Environments,
     ) -> None:
         self._secrets = secrets
         self._core = core
@@ -70,6 +72,7 @@ class Admission:
             core.scripts,
             self._container_providers,
             core.images,
+            environments,
         )
         self._queue_lock = asyncio.Lock()
 
@@ -217,7 +220,7 @@ class Admission:
                 spec = submitting[key].spec()
             else:
                 continue
-            if spec != job.spec():
+            if not _are_equal(spec, job.spec()):
                 raise RefusedError(
                     f"idempotency_key {key!r} was used for another spec (job"
                     f" {job_id}).",
@@ -304,6 +307,14 @@ def _parents_elsewhere(
     if not parents:
         return parents
     return parents - {job.id for job in jobs}
+
+
+def _are_equal(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether two specs mean the same job: a request may be repeated from another
+    shell.
+    """
+    names = (first.keys() | second.keys()) - {"carried_environment"}
+    return all(first.get(name) == second.get(name) for name in names)
 
 
 def _as_sentence(text: str) -> str:

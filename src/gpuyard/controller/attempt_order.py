@@ -47,6 +47,7 @@ def order_for(
         stdin=stdin,
         environment=spec.environment,
         secrets=secrets or {},
+        carried_environment=spec.carried_environment or "",
         volumes=spec.volumes,
         workdir=spec.workdir,
         workspace=shape.workspace or "",

@@ -28,6 +28,7 @@ from gpuyard.providers.configured import (
     keep_host_agent,
 )
 from gpuyard.storage.blobs import Blobs
+from gpuyard.storage.environments import Environments
 from gpuyard.storage.secret_sources import SecretSources
 
 __all__ = ["Controller", "Extension", "configured_providers", "keep_host_agent"]
@@ -79,7 +80,10 @@ class Controller:
         self.providers = Providers()
         folder = settings.secrets.root(home)
         self.secrets = Secrets(SecretSources(folder, settings.secrets))
-        self.requests = Requests(self.core, self.providers, self.secrets)
+        self.environments = Environments(home.environments, clock)
+        self.requests = Requests(
+            self.core, self.providers, self.secrets, self.environments
+        )
         self.health = ProviderHealth(self.core)
         self.launching = Launching(
             self.core,
@@ -97,7 +101,9 @@ class Controller:
         log_mirror = LogMirror(
             self.core, self.reports, self.providers, blobs, mirror, self.secrets
         )
-        self.retention = Retention(self.core, self.providers, blobs, mirror)
+        self.retention = Retention(
+            self.core, self.providers, blobs, mirror, self.environments
+        )
         self.logs = Logs(self.core, self.providers, wait_for_event, log_mirror.path)
         self.external_queues = ExternalQueues(
             self.core,

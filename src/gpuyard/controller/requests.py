@@ -35,6 +35,7 @@ from gpuyard.scheduler.explanation import Why
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.view import LiveAttempt
 from gpuyard.scheduler.why import why
+from gpuyard.storage.environments import Environments
 
 
 class Requests:
@@ -44,7 +45,13 @@ class Requests:
     offers.
     """
 
-    def __init__(self, core: Core, providers: Providers, secrets: Secrets) -> None:
+    def __init__(
+        self,
+        core: Core,
+        providers: Providers,
+        secrets: Secrets,
+        environments: Environments,
+    ) -> None:
         self._core = core
         self._providers = providers
         self.capacity_known = asyncio.Event()
@@ -56,6 +63,7 @@ class Requests:
             self.capacity_known,
             lambda name: self.gpus.find(name).uuid,
             secrets,
+            environments,
         )
 
     def find(self, reference: str) -> str:

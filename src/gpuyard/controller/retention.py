@@ -19,6 +19,7 @@ from gpuyard.config.retention import before
 from gpuyard.controller.core import Core
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.ledger.retention import (
+    EnvironmentWalk,
     JobWalk,
     PointRemoval,
     RetentionLimits,
@@ -32,6 +33,7 @@ from gpuyard.ledger.retention_plan import Amount, plan
 from gpuyard.ledger.slices import in_slices
 from gpuyard.providers.configured import Providers
 from gpuyard.storage.blobs import Blobs
+from gpuyard.storage.environments import Environments
 from gpuyard.storage.place import in_background
 
 # One commit removes at most this many jobs with all their rows, or this many items.
@@ -53,13 +55,19 @@ class Retention:
     """
 
     def __init__(
-        self, core: Core, providers: Providers, blobs: Blobs, mirror: Path
+        self,
+        core: Core,
+        providers: Providers,
+        blobs: Blobs,
+        mirror: Path,
+        environments: Environments,
     ) -> None:
         self.removed = Counter[str]()
         self._core = core
         self._providers = providers
         self._blobs = blobs
         self._mirror = mirror
+        self._environments = environments
         self._lock = asyncio.Lock()
         # Plans read much, so that one at a time is made.
         self._planning = asyncio.Lock()
@@ -92,6 +100,7 @@ class Retention:
             limits = self.limits()
             await self._remove_batches(limits)
             await self._remove_jobs(limits)
+            await self._remove_environments()
             await self._remove_series(limits)
             await self._remove_logs(limits)
             self.removed["events"] += await self._core.ledger.prune(
@@ -217,6 +226,19 @@ class Retention:
 
     def _mirrored(self, attempt_id: str) -> Path:
         return self._mirror / f"{attempt_id}.log"
+
+    # --- environments ---
+
+    async def _remove_environments(self) -> None:
+        """Remove those that no job carries any more."""
+        unused = await asyncio.to_thread(self._environments.not_handed_over)
+        if not unused:
+            return
+        walk = EnvironmentWalk(unused)
+        while await self._read(walk.next_page):
+            pass
+        await asyncio.to_thread(self._environments.remove, walk.unused)
+        self.removed["environments"] += len(walk.unused)
 
     # --- batches, series, output ---
 

@@ -44,7 +44,8 @@ class AttemptOrder:
 
     `environment`, `volumes` (container path to host path), `labels` and
     `provider_options` are as the job's owner wrote them. `secrets` are variables whose
-    values must reach nothing but the program.
+    values must reach nothing but the program. `carried_environment` is the digest of
+    the environment to begin with, which a node of this host reads from the home.
     """
 
     attempt_id: str
@@ -58,6 +59,7 @@ class AttemptOrder:
     stdin: bytes | None = None
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    carried_environment: str = ""
     volumes: Mapping[str, str] = field(default_factory=dict[str, str])
     workdir: str | None = None
     workspace: str = ""
@@ -106,6 +108,7 @@ def order_from_config(config: JobConfig) -> AttemptOrder:
         image=config.image,
         stdin=config.args_via_stdin,
         environment=config.environment,
+        carried_environment=str(options.get("carried_environment") or ""),
         volumes=config.volumes,
         workdir=options.get("workdir"),
         workspace=str(options.get("workspace") or ""),
@@ -149,6 +152,7 @@ def config_from_order(order: AttemptOrder) -> JobConfig:
         "job_id": order.job_id,
         "project": order.project,
         "priority": order.priority,
+        "carried_environment": order.carried_environment or None,
         "workdir": order.workdir,
         "workspace": order.workspace or None,
         "workspace_here": order.workspace_folder or None,

@@ -85,6 +85,17 @@ class Checkpoint(_View):
     kept: bool = True
 
 
+class Environment(_View):
+    """How the environment that a job carries differs from the server's own: names of
+    variables. `stored` is false when it is no longer stored, and nothing is known.
+    """
+
+    stored: bool = True
+    added: list[str] = Field(default_factory=list)
+    missing: list[str] = Field(default_factory=list)
+    changed: list[str] = Field(default_factory=list)
+
+
 class Job(_View):
     """A job: the essentials of its spec, its state and its history."""
 
@@ -110,4 +121,5 @@ class Job(_View):
     usage: dict[str, float] = Field(default_factory=dict)
     checkpoints: int = 0
     warnings: list[str] = Field(default_factory=list)
+    environment: Environment | None = None
     spec: dict[str, Any] | None = None

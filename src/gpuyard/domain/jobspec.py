@@ -36,6 +36,7 @@ MAX_SPEC_BYTES = 1_000_000
 MAX_DEPTH = 64
 STORED = {"stored": True}
 """The validation context of a spec from the ledger, where it was validated before."""
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -101,6 +102,14 @@ def _pattern(value: str, info: ValidationInfo) -> str:
     return value
 
 
+def _digest(value: str) -> str:
+    if not _SHA256.fullmatch(value):
+        raise ValueError(
+            f"{quoted(value)} is not a SHA-256 in hex; leave it out, clients fill it in"
+        )
+    return value
+
+
 def _gpu_class(value: str) -> str:
     resolve_gpu_class(value)
     return value.strip().lower()
@@ -153,6 +162,7 @@ Pattern = Annotated[
 SignalName = Annotated[str, AfterValidator(_signal_name)]
 SecretName = Annotated[str, AfterValidator(secret_name)]
 """The name of a secret, never its value."""
+Digest = Annotated[str, AfterValidator(_digest)]
 Data = Annotated[dict[str, Any], AfterValidator(_not_too_deep)]
 
 
@@ -268,6 +278,10 @@ class JobSpec(StrictModel):
     A command reads `stdin` on its standard input and then finds its end; without
     `stdin` it finds the end at once. `secrets` gives the name of the secret that each
     of these variables gets; the values are never part of a spec.
+
+    On the host of its submission, a job begins with `carried_environment`, the digest
+    of what the shell that submitted it exported. Clients fill it in, unless `clean_env`
+    is true.
     """
 
     name: Name = "job"
@@ -284,6 +298,8 @@ class JobSpec(StrictModel):
     tier: Name | None = None
     environment: dict[str, Text] = Field(default_factory=dict)
     secrets: dict[str, SecretName] = Field(default_factory=dict)
+    carried_environment: Digest | None = None
+    clean_env: bool = False
     volumes: dict[Text, Text] = Field(default_factory=dict)
     workspace: Name | None = None
     timeout_s: Seconds | None = None
@@ -372,6 +388,11 @@ class JobSpec(StrictModel):
     def _environment_is_legal(self) -> Self:
         check_environment(self.environment)
         check_environment(self.secrets, "secrets")
+        if self.clean_env and self.carried_environment:
+            raise ValueError(
+                "@clean_env@is true, and carried_environment is given; remove one of"
+                " them"
+            )
         for name in self.secrets.keys() & self.environment.keys():
             raise ValueError(
                 f"@secrets.{name}@is set in environment, too; remove one of them"

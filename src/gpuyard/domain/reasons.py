@@ -54,6 +54,7 @@ class Reason(StrEnum):
     NOT_STARTED = "not_started"
     BAD_RESUME = "bad_resume"
     SECRET_MISSING = "secret_missing"
+    ENVIRONMENT_MISSING = "environment_missing"
     # gpuyard ended it, or could not begin it yet.
     PREEMPTED = "preempted"
     REVOKED = "revoked"
@@ -172,6 +173,9 @@ _FACTS = {
     Reason.NOT_STARTED: _Facts(Blame.USER, "the container could not be started"),
     Reason.BAD_RESUME: _user("the checkpoint to resume from is gone or damaged"),
     Reason.SECRET_MISSING: _user("a secret that it refers to does not exist"),
+    Reason.ENVIRONMENT_MISSING: _user(
+        "the environment that it was submitted with is no longer stored"
+    ),
     Reason.PREEMPTED: _taken("its place was needed for another job, or taken back"),
     Reason.REVOKED: _taken("it was withdrawn before it began"),
     Reason.SUPERSEDED: _taken("the ledger had already recorded its end"),

@@ -230,7 +230,8 @@ class StartAttempt(_Message, frozen=True, tag="Start"):
     GPUs, or it may sleep beside them; the server decides who may use them when.
     `workspace`: the key of its workspace (`domain/workspaces.py`). `secrets`: more
     variables, whose values the agent keeps to itself. `project`: that of the job, which
-    may choose the account that it runs under.
+    may choose the account that it runs under. `carried_environment`: the digest of the
+    environment that it gets in place of the agent's.
     """
 
     attempt_id: AttemptId
@@ -260,6 +261,7 @@ class StartAttempt(_Message, frozen=True, tag="Start"):
     workspace: str | None = None
     secrets: dict[str, str] = {}
     project: str = ""
+    carried_environment: str = ""
 
 
 class StopAttempt(_Message, frozen=True, tag="Stop"):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 
 from gpuyard.domain.batches import BatchState
@@ -22,12 +23,15 @@ from gpuyard.ledger.tables import (
     jobs,
     points,
     progress,
+    specs,
 )
 
 # What an attempt used has series with this beginning; others are the program's own.
 USAGE_PREFIX = "system/"
 _AFTER_USAGE = "system0"
 _JOBS_AT_ONCE = 500
+# Ids of jobs are hexadecimal.
+AFTER_ALL_JOBS = "job_g"
 _SERIES_AT_ONCE = 200
 _POINTS_AT_ONCE = 200
 _ENDED = tuple(state.value for state in JobState if state.terminal)
@@ -152,6 +156,40 @@ def rows_of_jobs(tx: sa.Connection, job_ids: Sequence[str]) -> dict[Table, list[
         found = sa.select(table.c.id).where(table.c.job_id.in_(job_ids))
         keys[name] = list(tx.execute(found).scalars())
     return keys
+
+
+# --- environments ---
+
+
+class _Carrying(msgspec.Struct):
+    carried_environment: str | None = None
+
+
+_carrying = msgspec.json.Decoder(_Carrying)
+
+
+@dataclass(slots=True)
+class EnvironmentWalk:
+    """Walks over the specs of all jobs, from the newest to the oldest, and takes those
+    environments from `unused` that a job carries.
+    """
+
+    unused: set[str]
+    _before: str = AFTER_ALL_JOBS
+
+    def next_page(self, tx: sa.Connection) -> bool:
+        """Look at the next page of specs; False when nothing is left to look at."""
+        page = tx.execute(
+            sa.select(specs.c.job_id, sa.cast(specs.c.body, sa.Text).label("body"))
+            .where(specs.c.job_id < self._before)
+            .order_by(specs.c.job_id.desc())
+            .limit(_JOBS_AT_ONCE)
+        ).all()
+        for row in page:
+            self.unused.discard(_carrying.decode(row.body).carried_environment or "")
+        if page:
+            self._before = page[-1].job_id
+        return bool(page and self.unused)
 
 
 # --- batches ---

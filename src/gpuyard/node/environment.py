@@ -1,17 +1,19 @@
-"""The environment of a job: the agent's own, the variables of the spec, and those that
-gpuyard sets.
+"""The environment of a job: that of the shell that submitted it or else the agent's
+own, the variables of the spec, and those that gpuyard sets.
 """
 
 import math
 import os
 import sys
-from functools import cache
+from collections.abc import Mapping
+from functools import cache, lru_cache
 from pathlib import Path
 
 from gpuyard.config.accounts import Account
 from gpuyard.config.private_environment import is_private
 from gpuyard.domain import wire
 from gpuyard.domain.attempt_order import DEFAULT_ENVIRONMENT
+from gpuyard.storage.environments import Environments
 
 # gpuyard's own settings.
 _OURS = "GPUYARD_"
@@ -27,10 +29,12 @@ def job_environment(
     workspace: Path | None = None,
     withheld: tuple[str, ...] = (),
     account: Account | None = None,
+    carried: dict[str, str] | None = None,
 ) -> dict[str, str]:
-    """The whole environment of an attempt's process. Neither keys nor variables whose
-    names begin with one of `withheld` are inherited. With an `account`, the job gets
-    what a login would set in place of the agent's variables.
+    """The whole environment of an attempt's process. It begins with the environment
+    that the job carries (`carried_environment`), or else with the agent's own, without
+    keys and without variables whose names begin with one of `withheld`. With an
+    `account`, the job gets what a login would set in place of the agent's variables.
 
     The GPUs are named by UUID here because a running program cannot choose them once
     CUDA is initialised. A job that asked for no GPU sees none.
@@ -49,9 +53,22 @@ def job_environment(
         own["GPUYARD_RESUME_FROM"] = str(resume_from)
     if workspace:
         own["GPUYARD_WORKSPACE"] = str(workspace)
-    base = _of_account(account) if account else _inherited(withheld)
     given = start.environment | start.secrets
-    return base | _defaults(start) | given | own
+    if carried is None:
+        base = _of_account(account) if account else _inherited(withheld)
+        return base | _defaults(start) | given | own
+    login = {"PATH": _PATH, **account.environment()} if account else {}
+    return _defaults(start) | carried | login | given | own
+
+
+@lru_cache(maxsize=16)
+def carried_environment(
+    folder: Path, digest: str, withheld: tuple[str, ...]
+) -> dict[str, str]:
+    """What a job may have of an environment in `folder`; cached, because many jobs
+    carry the same. EnvironmentMissingError.
+    """
+    return _without_ours(Environments(folder).get(digest).variables, withheld)
 
 
 def _of_account(account: Account) -> dict[str, str]:
@@ -64,9 +81,15 @@ def _of_account(account: Account) -> dict[str, str]:
 @cache
 def _inherited(withheld: tuple[str, ...]) -> dict[str, str]:
     """What jobs inherit from the agent; cached, because each attempt needs it."""
+    return _without_ours(os.environ, withheld)
+
+
+def _without_ours(
+    environment: Mapping[str, str], withheld: tuple[str, ...]
+) -> dict[str, str]:
     return {
         name: value
-        for name, value in os.environ.items()
+        for name, value in environment.items()
         if not name.startswith((_OURS, *withheld)) and not is_private(name)
     }
 

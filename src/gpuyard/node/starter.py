@@ -8,12 +8,25 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from gpuyard.config.accounts import Account
+from gpuyard.config.paths import Home
 from gpuyard.domain import wire
-from gpuyard.node.environment import job_command, job_environment
+from gpuyard.domain.reasons import Reason
+from gpuyard.node.environment import (
+    carried_environment,
+    job_command,
+    job_environment,
+)
 from gpuyard.node.journal import AttemptRecord
-from gpuyard.node.launcher import LaunchRequest, Process, ProcessLimits, spawn
+from gpuyard.node.launcher import (
+    LaunchError,
+    LaunchRequest,
+    Process,
+    ProcessLimits,
+    spawn,
+)
 from gpuyard.node.separation import hand_over, make_closed, make_owned
 from gpuyard.node.watch import AgentContext
+from gpuyard.storage.environments import EnvironmentMissingError
 from gpuyard.storage.untrusted import remove_tree
 
 
@@ -26,7 +39,12 @@ class AttemptStarter:
         self._is_ours = bool(context.accounts) and start.command[0] == wire.ASK
         if self._is_ours:
             start = replace(
-                start, environment={}, secrets={}, workdir="/", workspace=None
+                start,
+                environment={},
+                secrets={},
+                workdir="/",
+                workspace=None,
+                carried_environment="",
             )
         self._record = record
         self._start = start
@@ -89,7 +107,13 @@ class AttemptStarter:
         # A job must not get the agent's key to a bucket: its spec can give it its own.
         withheld = context.blobs.variables
         environment = job_environment(
-            start, context.node, resume_from, self._workspace, withheld, self._account
+            start,
+            context.node,
+            resume_from,
+            self._workspace,
+            withheld,
+            self._account,
+            self._carried(withheld),
         )
         command = job_command(start, resume_from, context.home, isolated=self._is_ours)
         identity = devices = None
@@ -109,3 +133,17 @@ class AttemptStarter:
             devices=devices,
         )
         return spawn(request)
+
+    def _carried(self, withheld: tuple[str, ...]) -> dict[str, str] | None:
+        """The environment that the job carries, if any; as a shell would, it says where
+        the program begins. Raises LaunchError.
+        """
+        digest = self._start.carried_environment
+        if not digest:
+            return None
+        folder = Home(self._context.home).environments
+        try:
+            carried = carried_environment(folder, digest, withheld)
+        except EnvironmentMissingError as error:
+            raise LaunchError(Reason.ENVIRONMENT_MISSING, str(error)) from None
+        return {**carried, "PWD": str(self.workdir)}

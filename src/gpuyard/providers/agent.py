@@ -445,6 +445,7 @@ def _start_message(
         workspace=order.workspace or None,
         secrets=dict(order.secrets),
         project=order.project,
+        carried_environment=order.carried_environment,
     )
 
 

@@ -25,6 +25,7 @@ from gpuyard.server.routers import (
     agents,
     batches,
     checkpoints,
+    environments,
     estimate,
     events,
     jobs,
@@ -98,6 +99,7 @@ def make_app(app_state: AppState) -> FastAPI:
         trust,
         webhooks,
         secrets,
+        environments,
     )
     for noun in nouns:
         api.include_router(noun.router)

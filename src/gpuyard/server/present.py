@@ -7,8 +7,16 @@ from typing import Any
 import msgspec
 
 from gpuyard.billing.meter import cost
+from gpuyard.controller.environments import difference_to_server
 from gpuyard.controller.intake import PreparedJob
-from gpuyard.domain.jobs import Attempt, Checkpoint, Cost, Job, Progress
+from gpuyard.domain.jobs import (
+    Attempt,
+    Checkpoint,
+    Cost,
+    Environment,
+    Job,
+    Progress,
+)
 from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.secret_names import without_keys
 from gpuyard.domain.states import AttemptState, JobState
@@ -48,6 +56,23 @@ def present_spec(app_state: AppState, job_id: str) -> dict[str, Any]:
     if "environment" in spec:
         spec["environment"] = without_keys(spec["environment"])
     return spec
+
+
+def present_environment(
+    app_state: AppState, spec: Mapping[str, Any]
+) -> Environment | None:
+    """How the environment that a job carries differs from the server's; None if it
+    carries none.
+    """
+    digest = spec.get("carried_environment")
+    if digest is None:
+        return None
+    never_carry = app_state.settings.jobs.never_carry
+    environments = app_state.controller.environments
+    found = difference_to_server(digest, environments, never_carry)
+    if found is None:
+        return Environment(stored=False)
+    return Environment.model_validate(found, from_attributes=True)
 
 
 def present_queued(job: PreparedJob) -> bytes:

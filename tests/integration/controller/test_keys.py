@@ -5,6 +5,7 @@ from contextlib import suppress
 
 import pytest
 
+from gpuyard.domain.carried_environment import CarriedEnvironment
 from gpuyard.domain.errors import DiskFullError, InvalidInputError, RefusedError
 from tests.support.controlled import Controlled
 from tests.support.ledger import failing_commits
@@ -85,3 +86,17 @@ async def test_a_key_whose_job_was_never_written_can_be_used_again(
         with suppress(DiskFullError):
             again = await instance.submit(idempotency_key="k", name="other")
     assert instance.job(again)["name"] == "other"
+
+
+async def test_the_same_request_from_another_shell_is_the_same_job(
+    instance: Controlled,
+):
+    stored = instance.controller.environments
+    digests = [
+        stored.put(CarriedEnvironment({"SHELL_NUMBER": number})) for number in "12"
+    ]
+    ids = {
+        await instance.submit(idempotency_key="k", carried_environment=digest)
+        for digest in digests
+    }
+    assert len(ids) == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuyard.domain.batches import BatchState
+from gpuyard.domain.carried_environment import CarriedEnvironment
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from tests.support.controlled import Controlled
 
@@ -232,3 +233,23 @@ async def test_a_log_that_cannot_be_deleted_is_not_in_the_way(tmp_path: Path) ->
     assert await prune(made) == {"logs": 1}
     assert [path.name for path in logs.iterdir()] == ["attempt_a.log"]
     await made.stop()
+
+
+async def test_an_environment_goes_with_the_last_job_that_carries_it(
+    short: Controlled,
+) -> None:
+    stored = short.controller.environments
+    digest = stored.put(CarriedEnvironment({"LR": "0.1"}))
+    jobs = [await short.submit(carried_environment=digest) for _ in range(2)]
+    for job_id in jobs:
+        await short.begun(job_id)
+    file = short.folder / "environments" / digest[:2] / digest[2:]
+    os.utime(file, (0, 0))
+    await short.finish(jobs[0])
+    await short.until(jobs[0])
+    assert (await prune(short))["jobs"] == 1
+    assert stored.get(digest).variables == {"LR": "0.1"}
+    await short.finish(jobs[1])
+    await short.until(jobs[1])
+    assert (await prune(short))["environments"] == 1
+    assert not file.exists()

@@ -34,7 +34,7 @@ LOST = [
 
 class Server:
     """Answers with the job, but for what `faults` still holds; remembers every body it
-    was sent.
+    was sent. Its jobs carry no environment.
     """
 
     def __init__(self, *faults: Exception | httpx.Response) -> None:
@@ -42,6 +42,8 @@ class Server:
         self.bodies: list[Any] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/api/v1/environments":
+            return httpx.Response(201, json={"digest": None})
         self.bodies.append(json.loads(request.content) if request.content else None)
         fault = (
             self.faults.pop(0)

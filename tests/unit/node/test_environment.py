@@ -2,6 +2,7 @@
 
 import pytest
 
+from gpuyard.config.accounts import Account
 from gpuyard.domain import wire
 from gpuyard.node.environment import _inherited, job_environment
 
@@ -37,3 +38,22 @@ def test_what_opens_the_bucket_is_withheld_and_what_the_job_says_is_its_own() ->
         name: value for name, value in found.items() if name.startswith("AWS_")
     } == {"AWS_SECRET_ACCESS_KEY": "the job's"}
     assert found["EDITOR"] == "vi"
+
+
+def test_what_a_job_carries_stands_in_place_of_the_agents_environment() -> None:
+    start = wire.StartAttempt("a1", 1, 1, "job_1", ["true"], {"LR": "0.2"}, cpus=8)
+    carried = {"HOME": "/home/ann", "LR": "0.1", "OMP_NUM_THREADS": "2"}
+    found = job_environment(start, "node", None, None, carried=carried)
+    assert "EDITOR" not in found
+    assert (found["HOME"], found["LR"]) == ("/home/ann", "0.2")
+    assert (found["OMP_NUM_THREADS"], found["COLUMNS"]) == ("2", "200")
+    assert found["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_who_a_job_is_says_its_account_and_not_what_it_carries() -> None:
+    start = wire.StartAttempt("a1", 1, 1, "job_1", ["true"], {})
+    account = Account("bob", 1001, 1001, (), "/home/bob", "/bin/sh")
+    carried = {"HOME": "/root", "USER": "root", "PATH": "/root/bin", "LR": "0.1"}
+    found = job_environment(start, "node", None, None, (), account, carried)
+    assert (found["HOME"], found["USER"], found["LR"]) == ("/home/bob", "bob", "0.1")
+    assert "/root" not in found["PATH"]

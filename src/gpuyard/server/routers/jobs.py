@@ -32,6 +32,7 @@ from gpuyard.server.log_stream import (
 from gpuyard.server.openapi import json_body, one_of, text
 from gpuyard.server.present import (
     present_checkpoint,
+    present_environment,
     present_jobs,
     present_queued,
     present_spec,
@@ -142,11 +143,11 @@ def _one(app_state: AppState, job_id: str, *, spec: bool = False) -> Job:
     row = app_state.queries.job(job_id)
     assert row is not None
     (job,) = present_jobs(app_state, [row])
-    return (
-        job.model_copy(update={"spec": present_spec(app_state, job_id)})
-        if spec
-        else job
-    )
+    if not spec:
+        return job
+    given = present_spec(app_state, job_id)
+    environment = present_environment(app_state, given)
+    return job.model_copy(update={"spec": given, "environment": environment})
 
 
 @router.get("/{reference}")

@@ -1,0 +1,80 @@
+"""`/api/v1/environments`: takes the environment that the jobs of a client carry. No
+route returns one.
+"""
+
+import asyncio
+
+import msgspec
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+
+from gpuyard.config.dialling import loopback_id
+from gpuyard.controller.intake import reading_json
+from gpuyard.domain.carried_environment import CarriedEnvironment, carried_from
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.server.app_state import AppState, TheAppState
+from gpuyard.storage.environments import MAX_BYTES
+
+router = APIRouter(prefix="/environments", tags=["jobs"])
+
+
+class StoredEnvironment(BaseModel):
+    """The value for `carried_environment` in the specs of jobs; null where jobs cannot
+    carry one: the client is on another host, or several servers share the ledger.
+    """
+
+    digest: str | None = None
+
+
+class _HandedOver(msgspec.Struct):
+    """`host` is the client's `loopback_id`; `keys` are the names of those that the
+    client kept because they look like keys.
+    """
+
+    host: str
+    variables: dict[str, str]
+    keys: list[str] = []
+
+
+_decoder = msgspec.json.Decoder(_HandedOver)
+
+
+@router.post("", status_code=201)
+async def store(request: Request, app_state: TheAppState) -> StoredEnvironment:
+    """Store variables for the jobs that a client is about to submit, given as
+    `{"host": …, "variables": {NAME: VALUE}, "keys": [NAME]}`. What never travels is
+    dropped.
+    """
+    content = await request.body()
+    # Its messages tell the place of a fault, and no value.
+    with reading_json():
+        given = _decoder.decode(content)
+    _check(given)
+    if given.host != loopback_id() or app_state.election is not None:
+        return StoredEnvironment()
+    environment = _without_what_stays(given, app_state)
+    store = app_state.controller.environments
+    digest = await asyncio.to_thread(store.put, environment)
+    return StoredEnvironment(digest=digest)
+
+
+def _check(given: _HandedOver) -> None:
+    size = sum(len(name) + len(value) for name, value in given.variables.items())
+    if size > MAX_BYTES:
+        fault = f"hold {size} characters; an environment has at most {MAX_BYTES}"
+        raise InvalidInputError.of(
+            "variables", fault, "submit with --clean-env, and name what jobs need"
+        )
+    for name, value in given.variables.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise InvalidInputError.of(
+                "variables",
+                "hold what cannot be a variable",
+                "send names without '=', and neither with NUL bytes",
+            )
+
+
+def _without_what_stays(given: _HandedOver, app_state: AppState) -> CarriedEnvironment:
+    never = app_state.settings.jobs.never_carry
+    found = carried_from(given.variables | dict.fromkeys(given.keys, ""), never)
+    return CarriedEnvironment(found.variables, found.keys)
