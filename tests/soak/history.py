@@ -25,13 +25,13 @@ from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings
 from gpuyard.controller.core import Core
 from gpuyard.controller.retention import Retention
+from gpuyard.controller.submissions import Submissions
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.row_images import import_rows
 from gpuyard.ledger.tables import attempts, events, jobs, points, specs
 from gpuyard.providers.configured import Providers
 from gpuyard.storage.blobs import BlobStore
-from gpuyard.storage.environments import Environments
 
 DAY_S = 86_400.0
 _START = 1_700_000_000.0
@@ -189,9 +189,9 @@ class SimulatedYard:
         self.ledger = Ledger.open(self.path)
         self.core = Core(self.ledger, settings, lambda: self.now)
         blobs = BlobStore(Home(folder).blobs)
-        environments = Environments(Home(folder).environments)
+        submissions = Submissions(Home(folder), settings.jobs)
         self.retention = Retention(
-            self.core, Providers(), blobs, folder / "logs" / "attempts", environments
+            self.core, Providers(), blobs, folder / "logs" / "attempts", submissions
         )
         self.number = 10_000_000
 

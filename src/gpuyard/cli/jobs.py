@@ -28,6 +28,8 @@ from gpuyard.domain.units import format_duration
 if TYPE_CHECKING:
     from gpuyard.domain.jobs import Job
 
+_SHOWN = 5
+
 Reference = Annotated[
     str, typer.Argument(metavar="JOB", help="An id, the end of one, or a name.")
 ]
@@ -75,6 +77,7 @@ def show(job: Reference, as_json: AsJson = False) -> None:
             "command": shlex.join(spec.get("command", [])),
             "standard input": _input_size(spec),
             "workdir": spec.get("workdir"),
+            "code": _code(info),
             "environment": _environment(info),
             "needs": _needs(spec),
             "timeout": spec.get("timeout_s") and format_duration(spec["timeout_s"]),
@@ -110,6 +113,27 @@ def _input_size(spec: dict[str, Any]) -> str:
     business.
     """
     return size(len(spec["stdin"].encode())) if spec.get("stdin") else ""
+
+
+def _code(info: "Job") -> str:
+    """Which code it runs, and what has changed since it was submitted."""
+    code = info.code
+    if code is None:
+        is_on_own_node = info.provider in (None, "local")
+        runs_live = is_on_own_node and (info.spec or {}).get("workdir")
+        return "as it is when the job starts" if runs_live else ""
+    if not code.stored:
+        return "as submitted; it is no longer stored"
+    commit = f", commit {code.commit[:7]}" if code.commit else ""
+    commit += " with changes" if code.dirty else ""
+    words = [f"as submitted (sha256 {code.digest[:12]}{commit})"]
+    if code.changed:
+        more = len(code.changed) - _SHOWN
+        ending = f" and {more} more" if more > 0 else ""
+        words.append(f"changed since: {', '.join(code.changed[:_SHOWN])}{ending}")
+    if code.folder:
+        words.append(f"ran in {code.folder}")
+    return "; ".join(words)
 
 
 def _environment(info: "Job") -> str:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from gpuyard.cli.code import with_code
 from gpuyard.cli.follow import GPUYARD_FAULT, follow
 from gpuyard.cli.options import (
     SecretOption,
@@ -101,6 +102,13 @@ def run(
         typer.Option(
             "--clean-env",
             help="It begins with the server's environment and not with this shell's.",
+        ),
+    ] = False,
+    live: Annotated[
+        bool,
+        typer.Option(
+            "--live",
+            help="It runs the code as it is when it starts, not as it is now.",
         ),
     ] = False,
     secret: SecretOption = None,
@@ -192,6 +200,7 @@ def run(
         strategy=strategy,
         spot=spot or None,
         clean_env=clean_env or None,
+        live=live or None,
         allowed=given(regions=region or None, quarantined=allow_quarantined or None)
         or None,
         idempotency_key=idempotency_key,
@@ -264,7 +273,8 @@ def _guarded(
             env,
         )
         with connect(patient=not detach) as client:
-            job = client.run(body)
+            (filled_in,) = with_code(client, [body])
+            job = client.run(filled_in)
             for warning in job.info.warnings:
                 typer.echo(f"gpuyard: note: {warning}", err=True)
             if as_json:
@@ -446,7 +456,7 @@ def submit(
                 else body
             )
     with connect() as client:
-        jobs = client.submit(bodies)
+        jobs = client.submit(with_code(client, bodies))
     if as_json:
         print_page(jobs)
         return

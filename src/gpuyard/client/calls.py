@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar, cast
 from urllib.parse import quote
 from uuid import uuid4
 
+from gpuyard.config.dialling import loopback_id
 from gpuyard.domain.errors import InvalidInputError, is_text
 from gpuyard.domain.jobconfig import JobConfig
 from gpuyard.domain.jobs import Checkpoint, Job
@@ -152,6 +153,12 @@ def submit_many(bodies: Sequence[Json]) -> Call[list[Job]]:
     return _submission(
         lambda a: [Job.model_validate(i) for i in a["items"]], _keyed(bodies)
     )
+
+
+def store_code(workdir: str) -> Call[dict[str, Any]]:
+    """Store the code of a folder of this host: its `digest`, or `why` it has none."""
+    body = {"host": loopback_id(), "workdir": workdir}
+    return Call("POST", "/api/v1/code", dict, body=body, done_once=True, submits=True)
 
 
 def jobs(filters: Json) -> Call[tuple[list[Job], str | None]]:

@@ -40,8 +40,7 @@ class EnvironmentCarrier:
 
     def request(self, address: Address, bodies: Sequence[Any]) -> Call[Stored] | None:
         """The call to make before `bodies` are submitted; None if none is needed."""
-        wanted = any(_takes_environment(body) for body in bodies)
-        if not wanted or not _is_on_this_host(address):
+        if not any(_takes_environment(address, body) for body in bodies):
             return None
         environment = carried_from(os.environ)
         if self._is_stored(environment, address):
@@ -67,28 +66,35 @@ class EnvironmentCarrier:
 
     def filled_in(self, bodies: Sequence[Any]) -> list[Any]:
         """`bodies`, each job with the environment that it carries."""
-        digest = self.stored.digest if self.stored else None
-        if digest is None:
+        stored = self.stored
+        if stored is None or stored.digest is None:
             return list(bodies)
         return [
-            {**body, "carried_environment": digest}
-            if _takes_environment(body)
+            {**body, "carried_environment": stored.digest}
+            if _takes_environment(stored.address, body)
             else body
             for body in bodies
         ]
 
 
-def _takes_environment(body: Any) -> bool:
-    """Whether it is a command that can run as a process of this host."""
+def runs_on_this_host(address: Address, body: Any) -> bool:
+    """Whether it is a command that can run as a process of this host, if the server at
+    `address` is here.
+    """
     if not isinstance(body, Mapping) or OTHER_FORMS & set(cast("Json", body)):
         return False
     given = cast("Json", body)
-    is_decided = given.get("clean_env") or "carried_environment" in given
     is_elsewhere = given.get("image") or given.get("provider") not in (None, "local")
-    return bool(given.get("command")) and not is_decided and not is_elsewhere
+    return bool(given.get("command")) and not is_elsewhere and _is_here(address)
 
 
-def _is_on_this_host(address: Address) -> bool:
+def _takes_environment(address: Address, body: Any) -> bool:
+    if not runs_on_this_host(address, body):
+        return False
+    return not (body.get("clean_env") or "carried_environment" in body)
+
+
+def _is_here(address: Address) -> bool:
     if address.socket:
         return True
     try:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gpuyard.config.sections import SettingsSection
+from gpuyard.config.sections import Megabytes, SettingsSection
 
 NamePattern = Annotated[str, Field(min_length=1)]
 
@@ -13,6 +13,12 @@ class JobSettings(SettingsSection):
     """`never_carry`: patterns such as `AWS_*`, of variables that no job takes along
     from the shell that submits it; they add to those that never are (see the guide on
     job files).
+
+    With `live`, jobs run the code as it is when they start; else as it was when they
+    were submitted, if a folder has at most `code_files` files of code with `code_mb`.
     """
 
     never_carry: tuple[NamePattern, ...] = ()
+    live: bool = False
+    code_files: int = Field(default=2000, ge=1)
+    code_mb: Megabytes = 50.0

@@ -136,6 +136,11 @@ class Home:
         return self.root / "environments"
 
     @property
+    def code(self) -> Path:
+        """The code that waiting jobs were submitted with."""
+        return self.root / "code"
+
+    @property
     def workspaces(self) -> Path:
         """The folders that outlive jobs, unless the settings name another path."""
         return self.root / "workspaces"

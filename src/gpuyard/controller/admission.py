@@ -25,6 +25,7 @@ from gpuyard.controller.intake import (
     refuse_shared_keys,
 )
 from gpuyard.controller.secrets import Secrets
+from gpuyard.controller.submissions import Submissions
 from gpuyard.domain.errors import (
     CapacityError,
     Fault,
@@ -34,7 +35,6 @@ from gpuyard.domain.errors import (
 )
 from gpuyard.providers.base import GpuProviderInterface
 from gpuyard.scheduler.refusal import impossible
-from gpuyard.storage.environments import Environments
 
 _WAIT_FOR_CAPACITY_S = 5.0
 # A request in which thousands of jobs are wrong is answered with the first faults.
@@ -58,7 +58,7 @@ class Admission:
         capacity_known: asyncio.Event,
         find_gpu: Callable[[str], str],
         secrets: Secrets,
-        environments: Environments,
+        submissions: Submissions,
     ) -> None:
         self._secrets = secrets
         self._core = core
@@ -72,7 +72,7 @@ class Admission:
             core.scripts,
             self._container_providers,
             core.images,
-            environments,
+            submissions,
         )
         self._queue_lock = asyncio.Lock()
 
@@ -311,9 +311,9 @@ def _parents_elsewhere(
 
 def _are_equal(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     """Whether two specs mean the same job: a request may be repeated from another
-    shell.
+    shell, and after an edit.
     """
-    names = (first.keys() | second.keys()) - {"carried_environment"}
+    names = (first.keys() | second.keys()) - {"carried_environment", "submitted_code"}
     return all(first.get(name) == second.get(name) for name in names)
 
 

@@ -48,6 +48,7 @@ def order_for(
         environment=spec.environment,
         secrets=secrets or {},
         carried_environment=spec.carried_environment or "",
+        code=spec.submitted_code or "",
         volumes=spec.volumes,
         workdir=spec.workdir,
         workspace=shape.workspace or "",

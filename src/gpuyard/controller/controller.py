@@ -19,6 +19,7 @@ from gpuyard.controller.reports import Reports
 from gpuyard.controller.requests import Requests
 from gpuyard.controller.retention import Retention
 from gpuyard.controller.secrets import Secrets
+from gpuyard.controller.submissions import Submissions
 from gpuyard.controller.trust import TrustRecords
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.providers.configured import (
@@ -28,7 +29,6 @@ from gpuyard.providers.configured import (
     keep_host_agent,
 )
 from gpuyard.storage.blobs import Blobs
-from gpuyard.storage.environments import Environments
 from gpuyard.storage.secret_sources import SecretSources
 
 __all__ = ["Controller", "Extension", "configured_providers", "keep_host_agent"]
@@ -80,9 +80,9 @@ class Controller:
         self.providers = Providers()
         folder = settings.secrets.root(home)
         self.secrets = Secrets(SecretSources(folder, settings.secrets))
-        self.environments = Environments(home.environments, clock)
+        self.submissions = Submissions(home, settings.jobs, clock)
         self.requests = Requests(
-            self.core, self.providers, self.secrets, self.environments
+            self.core, self.providers, self.secrets, self.submissions
         )
         self.health = ProviderHealth(self.core)
         self.launching = Launching(
@@ -102,7 +102,7 @@ class Controller:
             self.core, self.reports, self.providers, blobs, mirror, self.secrets
         )
         self.retention = Retention(
-            self.core, self.providers, blobs, mirror, self.environments
+            self.core, self.providers, blobs, mirror, self.submissions
         )
         self.logs = Logs(self.core, self.providers, wait_for_event, log_mirror.path)
         self.external_queues = ExternalQueues(

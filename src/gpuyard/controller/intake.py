@@ -15,8 +15,8 @@ from typing import Annotated, Any, cast
 
 import msgspec
 
-from gpuyard.controller.environments import keys_left_behind
 from gpuyard.controller.images import AUTO, image_for, source_of
+from gpuyard.controller.submissions import Submissions
 from gpuyard.domain.errors import Fault, InvalidInputError
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.images import IMAGES, Image
@@ -29,7 +29,6 @@ from gpuyard.domain.tasks import FindGpu, is_task, spec_from_task
 from gpuyard.domain.tiers import Tier, Tiers
 from gpuyard.domain.validation import parse_spec
 from gpuyard.insight.resume_options import resume_arguments
-from gpuyard.storage.environments import Environments
 
 MAX_JOBS = 100_000
 VARYING = frozenset(
@@ -197,13 +196,13 @@ class Intake:
         scripts: Scripts | None = None,
         container_providers: Callable[[], Collection[str]] = tuple,
         images: Sequence[Image] = IMAGES,
-        environments: Environments | None = None,
+        submissions: Submissions | None = None,
     ) -> None:
         """`container_providers()` gives the names of the providers that run only
         containers.
         """
         self._images = images
-        self._environments = environments
+        self._submissions = submissions
         self._container_providers = container_providers
         self._scripts = scripts or Scripts({})
         self._tiers = tiers
@@ -267,8 +266,8 @@ class Intake:
             if looks_like_key(name)
         ]
         warnings += _resume_advice(spec)
-        if spec.carried_environment and self._environments:
-            warnings += keys_left_behind(spec, self._environments)
+        if self._submissions:
+            warnings += self._submissions.warnings(spec)
         if spec.tier:
             spec = with_tier(spec, self._tiers.get(spec.tier))
         return spec, warnings

@@ -16,6 +16,7 @@ from gpuyard.controller.core import SLICE, Core
 from gpuyard.controller.gpus import Gpus
 from gpuyard.controller.intake import PreparedJob
 from gpuyard.controller.secrets import Secrets
+from gpuyard.controller.submissions import Submissions
 from gpuyard.domain.errors import (
     InvalidInputError,
     JobNotFoundError,
@@ -35,7 +36,7 @@ from gpuyard.scheduler.explanation import Why
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.view import LiveAttempt
 from gpuyard.scheduler.why import why
-from gpuyard.storage.environments import Environments
+from gpuyard.storage.place import in_background
 
 
 class Requests:
@@ -50,10 +51,11 @@ class Requests:
         core: Core,
         providers: Providers,
         secrets: Secrets,
-        environments: Environments,
+        submissions: Submissions,
     ) -> None:
         self._core = core
         self._providers = providers
+        self._submissions = submissions
         self.capacity_known = asyncio.Event()
         self.gpus = Gpus(core, providers)
         self._admission = Admission(
@@ -63,7 +65,7 @@ class Requests:
             self.capacity_known,
             lambda name: self.gpus.find(name).uuid,
             secrets,
-            environments,
+            submissions,
         )
 
     def find(self, reference: str) -> str:
@@ -242,9 +244,11 @@ class Requests:
 
     async def resume(self, job_id: str, checkpoint: str | None) -> None:
         """Queue an ended job again, from its newest checkpoint or from `checkpoint` (an
-        id, a path, a file name or a step).
+        id, a path, a file name or a step), with the code that its folder has now.
         """
         core = self._core
+        spec = core.queries.specs([job_id])[job_id]
+        new_spec = await in_background(self._submissions.with_present_code, spec)
         while not core.add_ended_parents(set(self._row(job_id)["depends_on"])):
             await core.committed()
         row = self._row(job_id)
@@ -261,7 +265,7 @@ class Requests:
                 "Submit a new job.",
             )
         chosen = self._named_checkpoint(job_id, checkpoint)
-        core.emit([transitions.resumed(row, chosen, core.clock())])
+        core.emit([transitions.resumed(row, chosen, core.clock(), new_spec)])
         core.schedule()
         await core.committed(own_only=True)
 

@@ -17,13 +17,14 @@ import structlog
 
 from gpuyard.config.retention import before
 from gpuyard.controller.core import Core
+from gpuyard.controller.submissions import Submissions
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.ledger.retention import (
-    EnvironmentWalk,
     JobWalk,
     PointRemoval,
     RetentionLimits,
     SeriesWalk,
+    SubmissionWalk,
     items_of_batch,
     old_batches,
     removal_event,
@@ -33,7 +34,6 @@ from gpuyard.ledger.retention_plan import Amount, plan
 from gpuyard.ledger.slices import in_slices
 from gpuyard.providers.configured import Providers
 from gpuyard.storage.blobs import Blobs
-from gpuyard.storage.environments import Environments
 from gpuyard.storage.place import in_background
 
 # One commit removes at most this many jobs with all their rows, or this many items.
@@ -60,14 +60,14 @@ class Retention:
         providers: Providers,
         blobs: Blobs,
         mirror: Path,
-        environments: Environments,
+        submissions: Submissions,
     ) -> None:
         self.removed = Counter[str]()
         self._core = core
         self._providers = providers
         self._blobs = blobs
         self._mirror = mirror
-        self._environments = environments
+        self._submissions = submissions
         self._lock = asyncio.Lock()
         # Plans read much, so that one at a time is made.
         self._planning = asyncio.Lock()
@@ -100,7 +100,7 @@ class Retention:
             limits = self.limits()
             await self._remove_batches(limits)
             await self._remove_jobs(limits)
-            await self._remove_environments()
+            await self._remove_submissions()
             await self._remove_series(limits)
             await self._remove_logs(limits)
             self.removed["events"] += await self._core.ledger.prune(
@@ -227,18 +227,23 @@ class Retention:
     def _mirrored(self, attempt_id: str) -> Path:
         return self._mirror / f"{attempt_id}.log"
 
-    # --- environments ---
+    # --- environments and code ---
 
-    async def _remove_environments(self) -> None:
-        """Remove those that no job carries any more."""
-        unused = await asyncio.to_thread(self._environments.not_handed_over)
-        if not unused:
+    async def _remove_submissions(self) -> None:
+        """Remove the environments and the code that no job has any more."""
+        environments = self._submissions.environments
+        code = self._submissions.code
+        old_environments = await asyncio.to_thread(environments.not_handed_over)
+        old_code = await asyncio.to_thread(code.not_stored_lately)
+        if not old_environments and not old_code:
             return
-        walk = EnvironmentWalk(unused)
+        walk = SubmissionWalk(old_environments | old_code)
         while await self._read(walk.next_page):
             pass
-        await asyncio.to_thread(self._environments.remove, walk.unused)
-        self.removed["environments"] += len(walk.unused)
+        await asyncio.to_thread(environments.remove, walk.unused & old_environments)
+        await asyncio.to_thread(code.remove, walk.unused & old_code)
+        self.removed["environments"] += len(walk.unused & old_environments)
+        self.removed["code"] += len(walk.unused & old_code)
 
     # --- batches, series, output ---
 

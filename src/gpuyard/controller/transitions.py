@@ -420,9 +420,14 @@ def job_ended(
     return Event(_EVENT_OF_FINAL_STATE[state], now, (change,), job.id, info)
 
 
-def resumed(row: Mapping[str, Any], checkpoint: str, now: float) -> Event:
+def resumed(
+    row: Mapping[str, Any],
+    checkpoint: str,
+    now: float,
+    spec: Mapping[str, Any] | None = None,
+) -> Event:
     """The owner resumes an ended job (its whole ledger `row`), from a checkpoint id or
-    from NEWEST.
+    from NEWEST, with another `spec` if one is given.
 
     The event holds every column, because the view forgot the job when it ended.
     """
@@ -443,9 +448,12 @@ def resumed(row: Mapping[str, Any], checkpoint: str, now: float) -> Event:
         "not_before": None,
         "resume_from": checkpoint,
     }
-    change = Change(Table.JOBS, row["id"], values)
+    changes = [Change(Table.JOBS, row["id"], values)]
+    if spec is not None:
+        body = msgspec.Raw(msgspec.json.encode(spec))
+        changes.append(Change(Table.SPECS, row["id"], {"body": body}))
     info = {"state": JobState.QUEUED, "resume_from": checkpoint}
-    return Event(EventKind.JOB_RESUMED, now, (change,), row["id"], info)
+    return Event(EventKind.JOB_RESUMED, now, tuple(changes), row["id"], info)
 
 
 def node_silent(job: LiveJob, now: float) -> Event:

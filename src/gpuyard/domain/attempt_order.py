@@ -45,7 +45,8 @@ class AttemptOrder:
     `environment`, `volumes` (container path to host path), `labels` and
     `provider_options` are as the job's owner wrote them. `secrets` are variables whose
     values must reach nothing but the program. `carried_environment` is the digest of
-    the environment to begin with, which a node of this host reads from the home.
+    the environment to begin with, and `code` that of the code to run; a node of this
+    host reads both from the home.
     """
 
     attempt_id: str
@@ -60,6 +61,7 @@ class AttemptOrder:
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     carried_environment: str = ""
+    code: str = ""
     volumes: Mapping[str, str] = field(default_factory=dict[str, str])
     workdir: str | None = None
     workspace: str = ""
@@ -109,6 +111,7 @@ def order_from_config(config: JobConfig) -> AttemptOrder:
         stdin=config.args_via_stdin,
         environment=config.environment,
         carried_environment=str(options.get("carried_environment") or ""),
+        code=str(options.get("code") or ""),
         volumes=config.volumes,
         workdir=options.get("workdir"),
         workspace=str(options.get("workspace") or ""),
@@ -153,6 +156,7 @@ def config_from_order(order: AttemptOrder) -> JobConfig:
         "project": order.project,
         "priority": order.priority,
         "carried_environment": order.carried_environment or None,
+        "code": order.code or None,
         "workdir": order.workdir,
         "workspace": order.workspace or None,
         "workspace_here": order.workspace_folder or None,

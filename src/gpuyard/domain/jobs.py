@@ -96,6 +96,22 @@ class Environment(_View):
     changed: list[str] = Field(default_factory=list)
 
 
+class Code(_View):
+    """The code that a job was submitted with. `commit` is git's; `dirty`: tracked files
+    differed from it. `changed` are the files that have changed since; `folder` is where
+    the job found them as submitted, if it had to.
+
+    `stored` is false when it is no longer stored, and nothing else is known.
+    """
+
+    digest: str
+    stored: bool = True
+    commit: str = ""
+    dirty: bool = False
+    changed: list[str] = Field(default_factory=list)
+    folder: str | None = None
+
+
 class Job(_View):
     """A job: the essentials of its spec, its state and its history."""
 
@@ -122,4 +138,5 @@ class Job(_View):
     checkpoints: int = 0
     warnings: list[str] = Field(default_factory=list)
     environment: Environment | None = None
+    code: Code | None = None
     spec: dict[str, Any] | None = None

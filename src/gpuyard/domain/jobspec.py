@@ -281,7 +281,9 @@ class JobSpec(StrictModel):
 
     On the host of its submission, a job begins with `carried_environment`, the digest
     of what the shell that submitted it exported. Clients fill it in, unless `clean_env`
-    is true.
+    is true. `submitted_code` is the digest of the code that its `workdir` had then:
+    should that change while it waits, it runs the code as submitted, unless `live` is
+    true.
     """
 
     name: Name = "job"
@@ -300,6 +302,8 @@ class JobSpec(StrictModel):
     secrets: dict[str, SecretName] = Field(default_factory=dict)
     carried_environment: Digest | None = None
     clean_env: bool = False
+    submitted_code: Digest | None = None
+    live: bool = False
     volumes: dict[Text, Text] = Field(default_factory=dict)
     workspace: Name | None = None
     timeout_s: Seconds | None = None
@@ -392,6 +396,10 @@ class JobSpec(StrictModel):
             raise ValueError(
                 "@clean_env@is true, and carried_environment is given; remove one of"
                 " them"
+            )
+        if self.live and self.submitted_code:
+            raise ValueError(
+                "@live@is true, and submitted_code is given; remove one of them"
             )
         for name in self.secrets.keys() & self.environment.keys():
             raise ValueError(

@@ -55,6 +55,7 @@ class Reason(StrEnum):
     BAD_RESUME = "bad_resume"
     SECRET_MISSING = "secret_missing"
     ENVIRONMENT_MISSING = "environment_missing"
+    CODE_MISSING = "code_missing"
     # gpuyard ended it, or could not begin it yet.
     PREEMPTED = "preempted"
     REVOKED = "revoked"
@@ -175,6 +176,9 @@ _FACTS = {
     Reason.SECRET_MISSING: _user("a secret that it refers to does not exist"),
     Reason.ENVIRONMENT_MISSING: _user(
         "the environment that it was submitted with is no longer stored"
+    ),
+    Reason.CODE_MISSING: _user(
+        "the code that it was submitted with is no longer stored"
     ),
     Reason.PREEMPTED: _taken("its place was needed for another job, or taken back"),
     Reason.REVOKED: _taken("it was withdrawn before it began"),

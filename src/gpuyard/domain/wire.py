@@ -231,7 +231,8 @@ class StartAttempt(_Message, frozen=True, tag="Start"):
     `workspace`: the key of its workspace (`domain/workspaces.py`). `secrets`: more
     variables, whose values the agent keeps to itself. `project`: that of the job, which
     may choose the account that it runs under. `carried_environment`: the digest of the
-    environment that it gets in place of the agent's.
+    environment that it gets in place of the agent's. `code`: the digest of the code
+    that it runs, should that of `workdir` have changed.
     """
 
     attempt_id: AttemptId
@@ -262,6 +263,7 @@ class StartAttempt(_Message, frozen=True, tag="Start"):
     secrets: dict[str, str] = {}
     project: str = ""
     carried_environment: str = ""
+    code: str = ""
 
 
 class StopAttempt(_Message, frozen=True, tag="Stop"):

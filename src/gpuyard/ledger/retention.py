@@ -158,20 +158,21 @@ def rows_of_jobs(tx: sa.Connection, job_ids: Sequence[str]) -> dict[Table, list[
     return keys
 
 
-# --- environments ---
+# --- what jobs took along from their submission ---
 
 
-class _Carrying(msgspec.Struct):
+class _TakenAlong(msgspec.Struct):
     carried_environment: str | None = None
+    submitted_code: str | None = None
 
 
-_carrying = msgspec.json.Decoder(_Carrying)
+_taken_along = msgspec.json.Decoder(_TakenAlong)
 
 
 @dataclass(slots=True)
-class EnvironmentWalk:
+class SubmissionWalk:
     """Walks over the specs of all jobs, from the newest to the oldest, and takes those
-    environments from `unused` that a job carries.
+    environments and code from `unused` (digests) that a job has.
     """
 
     unused: set[str]
@@ -186,7 +187,8 @@ class EnvironmentWalk:
             .limit(_JOBS_AT_ONCE)
         ).all()
         for row in page:
-            self.unused.discard(_carrying.decode(row.body).carried_environment or "")
+            found = _taken_along.decode(row.body)
+            self.unused -= {found.carried_environment or "", found.submitted_code or ""}
         if page:
             self._before = page[-1].job_id
         return bool(page and self.unused)

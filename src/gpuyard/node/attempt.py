@@ -128,7 +128,8 @@ class AttemptRun:
         if start.resume_sha256:
             return await in_background(work, *arguments)
         limited = start.memory_gb or start.cpus
-        if start.checkpoint_path or limited or self._context.accounts:
+        reads_files = start.checkpoint_path or start.code
+        if reads_files or limited or self._context.accounts:
             return await asyncio.to_thread(work, *arguments)
         return work(*arguments)
 
@@ -140,7 +141,7 @@ class AttemptRun:
         resumes from; returns the path of that.
         """
         self._starter.prepare()
-        self._watch.begin()
+        self._watch.begin(self._starter.workdir)
         return self._starter.restore()
 
     def _launch(self, resume_from: Path | None) -> Process:

@@ -11,6 +11,7 @@ from gpuyard.config.accounts import Account
 from gpuyard.config.paths import Home
 from gpuyard.domain import wire
 from gpuyard.domain.reasons import Reason
+from gpuyard.node.code_folder import code_folders
 from gpuyard.node.environment import (
     carried_environment,
     job_command,
@@ -26,6 +27,8 @@ from gpuyard.node.launcher import (
 )
 from gpuyard.node.separation import hand_over, make_closed, make_owned
 from gpuyard.node.watch import AgentContext
+from gpuyard.storage.code_folders import folder_of
+from gpuyard.storage.code_store import CodeMissingError
 from gpuyard.storage.environments import EnvironmentMissingError
 from gpuyard.storage.untrusted import remove_tree
 
@@ -45,12 +48,15 @@ class AttemptStarter:
                 workdir="/",
                 workspace=None,
                 carried_environment="",
+                code="",
             )
         self._record = record
         self._start = start
         self._context = context
         self._private = context.journal.private(start.attempt_id)
         self.workdir = Path(start.workdir) if start.workdir else self._private / "work"
+        if start.code and folder_of(self._private).is_dir():
+            self.workdir = folder_of(self._private)  # an earlier agent made it
         self._workspace = (
             context.workspaces / start.workspace if start.workspace else None
         )
@@ -67,10 +73,22 @@ class AttemptStarter:
             # Which files are the attempt's must be known after a crash, too.
             self._record.uid = self._account.uid
             self._context.journal.note(self._start.attempt_id, uid=self._account.uid)
+        if self._start.code and not self._account:
+            self.workdir = self._with_code(self._start.code)
         if not self._start.workdir:
             self._make(self.workdir)
         if self._workspace:
             self._make(self._workspace)
+
+    def _with_code(self, digest: str) -> Path:
+        """Where the program finds the code that it was submitted with; LaunchError,
+        OSError.
+        """
+        folders = code_folders(Home(self._context.home).code)
+        try:
+            return folders.prepare(digest, self.workdir, self._private)
+        except CodeMissingError as error:
+            raise LaunchError(Reason.CODE_MISSING, str(error)) from None
 
     def _make(self, folder: Path) -> None:
         if self._account:
@@ -115,6 +133,7 @@ class AttemptStarter:
             self._account,
             self._carried(withheld),
         )
+        self._point_to_code(environment)
         command = job_command(start, resume_from, context.home, isolated=self._is_ours)
         identity = devices = None
         if self._account and context.accounts:
@@ -134,6 +153,19 @@ class AttemptStarter:
         )
         return spawn(request)
 
+    def _point_to_code(self, environment: dict[str, str]) -> None:
+        """Let Python find in the folder with the code what it would find in the live
+        one.
+        """
+        live = self._start.workdir
+        search_path = environment.get("PYTHONPATH")
+        if not live or not search_path or str(self.workdir) == live:
+            return
+        environment["PYTHONPATH"] = ":".join(
+            f"{self.workdir}{place[len(live) :]}" if is_below(place, live) else place
+            for place in search_path.split(":")
+        )
+
     def _carried(self, withheld: tuple[str, ...]) -> dict[str, str] | None:
         """The environment that the job carries, if any; as a shell would, it says where
         the program begins. Raises LaunchError.
@@ -147,3 +179,8 @@ class AttemptStarter:
         except EnvironmentMissingError as error:
             raise LaunchError(Reason.ENVIRONMENT_MISSING, str(error)) from None
         return {**carried, "PWD": str(self.workdir)}
+
+
+def is_below(place: str, folder: str) -> bool:
+    """Whether a path is the folder, or in it."""
+    return place == folder or place.startswith(f"{folder}/")

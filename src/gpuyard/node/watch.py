@@ -92,12 +92,14 @@ class AttemptWatch:
             await asyncio.wait_for(self._over.wait(), seconds)
         return not self._over.is_set()
 
-    def begin(self) -> None:
-        """Call this before the launch: files that exist already are not the attempt's.
+    def begin(self, workdir: Path) -> None:
+        """Call this before the launch: files that exist already are not the attempt's,
+        which works in `workdir`.
 
         Blocks on the disk.
         """
         self._over.clear()
+        self._workdir = workdir
         if self._checkpoint_path:
             self._checkpoints = self._watcher(time.time())
             self._checkpoints.ignore_existing()

@@ -446,6 +446,7 @@ def _start_message(
         secrets=dict(order.secrets),
         project=order.project,
         carried_environment=order.carried_environment,
+        code=order.code,
     )
 
 

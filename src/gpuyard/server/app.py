@@ -25,6 +25,7 @@ from gpuyard.server.routers import (
     agents,
     batches,
     checkpoints,
+    code,
     environments,
     estimate,
     events,
@@ -100,6 +101,7 @@ def make_app(app_state: AppState) -> FastAPI:
         webhooks,
         secrets,
         environments,
+        code,
     )
     for noun in nouns:
         api.include_router(noun.router)

@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from gpuyard.billing.meter import cost
-from gpuyard.controller.environments import difference_to_server
 from gpuyard.controller.intake import PreparedJob
 from gpuyard.domain.jobs import (
     Attempt,
     Checkpoint,
+    Code,
     Cost,
     Environment,
     Job,
@@ -21,6 +22,8 @@ from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.secret_names import without_keys
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.server.app_state import AppState
+from gpuyard.storage.code_folders import code_of_attempt
+from gpuyard.storage.code_store import CodeMissingError
 
 Row = Mapping[str, Any]
 
@@ -58,21 +61,52 @@ def present_spec(app_state: AppState, job_id: str) -> dict[str, Any]:
     return spec
 
 
-def present_environment(
-    app_state: AppState, spec: Mapping[str, Any]
-) -> Environment | None:
+def present_environment(app_state: AppState, job: Job) -> Environment | None:
     """How the environment that a job carries differs from the server's; None if it
-    carries none.
+    carries none. The job is given with its spec.
     """
-    digest = spec.get("carried_environment")
-    if digest is None:
+    digest = (job.spec or {}).get("carried_environment")
+    if digest is None or _ran_elsewhere(app_state, job):
         return None
-    never_carry = app_state.settings.jobs.never_carry
-    environments = app_state.controller.environments
-    found = difference_to_server(digest, environments, never_carry)
+    found = app_state.controller.submissions.difference_to_server(digest)
     if found is None:
         return Environment(stored=False)
     return Environment.model_validate(found, from_attributes=True)
+
+
+def _ran_elsewhere(app_state: AppState, job: Job) -> bool:
+    """Whether an external queue has the job: it gives it neither this environment nor
+    this code.
+    """
+    name = job.provider
+    return bool(name) and app_state.controller.providers.node_provider(name) is None
+
+
+def present_code(app_state: AppState, job: Job) -> Code | None:
+    """The code of a job, given with its spec; None if it runs the code as it is then.
+
+    Blocks on the disk.
+    """
+    spec = job.spec or {}
+    digest = spec.get("submitted_code")
+    if digest is None or _ran_elsewhere(app_state, job):
+        return None
+    submissions = app_state.controller.submissions
+    try:
+        tree = submissions.code.get(digest)
+    except CodeMissingError:
+        return Code(digest=digest, stored=False)
+    code = Code(digest=digest, commit=tree.commit, dirty=tree.dirty)
+    found = (
+        code_of_attempt(app_state.home, job.attempts[-1].id) if job.attempts else None
+    )
+    if found:
+        folder, changed = found
+        return code.model_copy(update={"folder": str(folder), "changed": changed})
+    if job.state is not JobState.QUEUED or job.attempts:
+        return code
+    changed = submissions.reader.changes(tree, Path(spec["workdir"]))
+    return code.model_copy(update={"changed": changed})
 
 
 def present_queued(job: PreparedJob) -> bytes:

@@ -46,8 +46,10 @@ class Listing:
     changed_ns: int = 0
 
     @classmethod
-    def of(cls, root: Path) -> "Listing":
-        """List `root`, a resolved path; InvalidInputError names what cannot be read."""
+    def of(cls, root: Path, *, most: int | None = None) -> "Listing":
+        """List `root`, a resolved path; InvalidInputError names what cannot be read, or
+        says that there are more than `most` paths.
+        """
         listing = cls(root)
         try:
             rules, prefix = rules_above(root)
@@ -57,6 +59,13 @@ class Listing:
         while pending:
             base, rules = pending.pop()
             pending += listing._enter(base, rules, prefix)
+            if most is not None and len(listing.entries) > most:
+                raise InvalidInputError.of(
+                    "workdir",
+                    f"{str(root)!r} holds more than {most:,} paths",
+                    "leave out what the job does not need: .gpuyardignore is written"
+                    " like .gitignore",
+                )
         listing.entries.sort(key=lambda entry: entry.path)
         return listing
 

@@ -24,7 +24,7 @@ from gpuyard.storage.untrusted import UntrustedFileError, open_beneath
 MAX_BYTES = 1 << 30
 _TRIES = 3
 _RETRY_S = 0.5
-_SETTLED_NS = 2_000_000_000
+SETTLED_NS = 2_000_000_000
 _MAX_CACHED = 1000
 # The errors of `open` for a file that is gone, or has become a link or a socket.
 _GONE = {errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ELOOP, errno.ENXIO}
@@ -59,7 +59,7 @@ def take(workdir: Path, blobs: Blobs, *, max_bytes: int = MAX_BYTES) -> Snapshot
     InvalidInputError when it holds more than `max_bytes`, cannot be read, keeps
     changing, or is `/` or the home directory; OSError when it cannot be stored.
     """
-    root = _checked(workdir)
+    root = checked_folder(workdir)
     changed = ""
     for tried in range(_TRIES):
         if tried:
@@ -104,7 +104,10 @@ class _ChangedError(Exception):
         self.path = path
 
 
-def _checked(workdir: Path) -> Path:
+def checked_folder(workdir: Path) -> Path:
+    """The folder without links; InvalidInputError when it is none, or holds the home
+    directory.
+    """
     root = workdir.resolve()
     if not root.is_dir():
         raise InvalidInputError.of(
@@ -126,7 +129,7 @@ def _stored(listing: Listing, blobs: Blobs, began_ns: int) -> Blob:
     if cached and blobs.has(cached.sha256):
         return cached
     blob = blobs.put(as_file(_archive(listing)))
-    if listing.changed_ns < began_ns - _SETTLED_NS:
+    if listing.changed_ns < began_ns - SETTLED_NS:
         if len(_cache) >= _MAX_CACHED:
             _cache.clear()
         _cache[key] = blob

@@ -91,7 +91,7 @@ async def test_a_key_whose_job_was_never_written_can_be_used_again(
 async def test_the_same_request_from_another_shell_is_the_same_job(
     instance: Controlled,
 ):
-    stored = instance.controller.environments
+    stored = instance.controller.submissions.environments
     digests = [
         stored.put(CarriedEnvironment({"SHELL_NUMBER": number})) for number in "12"
     ]

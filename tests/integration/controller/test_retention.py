@@ -10,6 +10,7 @@ import pytest
 from gpuyard.domain.batches import BatchState
 from gpuyard.domain.carried_environment import CarriedEnvironment
 from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.storage.code_store import CodeEntry, CodeMissingError, CodeTree
 from tests.support.controlled import Controlled
 
 pytestmark = pytest.mark.anyio
@@ -238,7 +239,7 @@ async def test_a_log_that_cannot_be_deleted_is_not_in_the_way(tmp_path: Path) ->
 async def test_an_environment_goes_with_the_last_job_that_carries_it(
     short: Controlled,
 ) -> None:
-    stored = short.controller.environments
+    stored = short.controller.submissions.environments
     digest = stored.put(CarriedEnvironment({"LR": "0.1"}))
     jobs = [await short.submit(carried_environment=digest) for _ in range(2)]
     for job_id in jobs:
@@ -253,3 +254,20 @@ async def test_an_environment_goes_with_the_last_job_that_carries_it(
     await short.until(jobs[1])
     assert (await prune(short))["environments"] == 1
     assert not file.exists()
+
+
+async def test_code_goes_with_the_last_job_that_was_submitted_with_it(
+    short: Controlled,
+) -> None:
+    store = short.controller.submissions.code
+    entry = CodeEntry("train.py", store.put_file(b"print()"))
+    digest = store.put(CodeTree([entry]))
+    job_id = await short.submit(submitted_code=digest)
+    await short.begun(job_id)
+    os.utime(short.folder / "code" / "trees" / digest[:2] / digest[2:], (0, 0))
+    assert await prune(short) == {}
+    await short.finish(job_id)
+    await short.until(job_id)
+    assert (await prune(short))["code"] == 1
+    with pytest.raises(CodeMissingError):
+        store.file(entry.sha256)

@@ -53,7 +53,7 @@ async def store(request: Request, app_state: TheAppState) -> StoredEnvironment:
     if given.host != loopback_id() or app_state.election is not None:
         return StoredEnvironment()
     environment = _without_what_stays(given, app_state)
-    store = app_state.controller.environments
+    store = app_state.controller.submissions.environments
     digest = await asyncio.to_thread(store.put, environment)
     return StoredEnvironment(digest=digest)
 

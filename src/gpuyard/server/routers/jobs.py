@@ -32,6 +32,7 @@ from gpuyard.server.log_stream import (
 from gpuyard.server.openapi import json_body, one_of, text
 from gpuyard.server.present import (
     present_checkpoint,
+    present_code,
     present_environment,
     present_jobs,
     present_queued,
@@ -145,9 +146,7 @@ def _one(app_state: AppState, job_id: str, *, spec: bool = False) -> Job:
     (job,) = present_jobs(app_state, [row])
     if not spec:
         return job
-    given = present_spec(app_state, job_id)
-    environment = present_environment(app_state, given)
-    return job.model_copy(update={"spec": given, "environment": environment})
+    return job.model_copy(update={"spec": present_spec(app_state, job_id)})
 
 
 @router.get("/{reference}")
@@ -155,7 +154,10 @@ async def show(reference: str, app_state: TheAppState) -> Job:
     """A job by id, by a unique ending of its id, or the newest of a name; with its
     spec.
     """
-    return _one(app_state, app_state.controller.requests.find(reference), spec=True)
+    job = _one(app_state, app_state.controller.requests.find(reference), spec=True)
+    environment = present_environment(app_state, job)
+    code = await asyncio.to_thread(present_code, app_state, job)
+    return job.model_copy(update={"environment": environment, "code": code})
 
 
 @router.get("/{reference}/task")

@@ -1,0 +1,60 @@
+"""`/api/v1/code`: stores the code of a working folder, for jobs that are about to be
+submitted.
+"""
+
+from pathlib import Path
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from gpuyard.config.dialling import loopback_id
+from gpuyard.domain.errors import GpuyardError, InvalidInputError
+from gpuyard.domain.strict_model import StrictModel
+from gpuyard.server.app_state import AppState, TheAppState
+from gpuyard.storage.place import in_background
+
+router = APIRouter(prefix="/code", tags=["jobs"])
+
+
+class WorkingFolder(StrictModel):
+    """`host` is the client's `loopback_id`."""
+
+    host: str
+    workdir: str
+
+
+class StoredCode(BaseModel):
+    """The value for `submitted_code` in the specs of jobs; null if jobs run the code as
+    it is when they start. `why` says so for people, where they may not expect it.
+    """
+
+    digest: str | None = None
+    why: str = ""
+
+
+@router.post("", status_code=201)
+async def store(folder: WorkingFolder, app_state: TheAppState) -> StoredCode:
+    """Store the code of a folder of this host: what git tracks, programs and their
+    settings. A file that looks as before is not read again.
+    """
+    if folder.host != loopback_id() or _runs_live(app_state):
+        return StoredCode()
+    take = app_state.controller.submissions.take_code
+    try:
+        digest = await in_background(take, Path(folder.workdir))
+    except InvalidInputError as error:
+        (fault,) = error.faults
+        return StoredCode(why=f"{fault.field} {fault.fault}; {fault.remedy}")
+    except (OSError, GpuyardError, ValueError) as error:
+        return StoredCode(why=str(error))
+    return StoredCode(digest=digest)
+
+
+def _runs_live(app_state: AppState) -> bool:
+    """Where jobs have accounts, server and agent read no working folders for them; of
+    several servers, another may start the job.
+    """
+    node = app_state.settings.node
+    has_accounts = bool(node.run_as or node.accounts)
+    is_one_of_many = app_state.election is not None
+    return app_state.settings.jobs.live or has_accounts or is_one_of_many

@@ -1,0 +1,120 @@
+"""The code that jobs were submitted with: trees of files, each content once under its
+hash. A tree is a document that names its files; its own hash is what a spec has.
+"""
+
+import hashlib
+import io
+import os
+import threading
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import msgspec
+
+from gpuyard.storage.blobs import BlobStore
+
+# A job may be submitted for so long after its code was stored.
+_LATELY_S = 86400.0
+
+
+class CodeMissingError(FileNotFoundError):
+    """There is no code with this digest, or its document is damaged."""
+
+
+class CodeEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file, or a link to `link`. `path` is relative, with slashes."""
+
+    path: str
+    sha256: str = ""
+    executable: bool = False
+    link: str = ""
+
+
+class CodeTree(msgspec.Struct, frozen=True):
+    """The code of a folder, sorted by path. `commit` is git's, empty without git;
+    `dirty`: tracked files differ from it.
+    """
+
+    entries: list[CodeEntry]
+    commit: str = ""
+    dirty: bool = False
+
+
+class CodeStore:
+    """The trees and their files in `folder`. The server writes; the agent reads.
+
+    `lock` is held while files of a tree are stored, so that none is removed meanwhile.
+    """
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
+        self.lock = threading.Lock()
+        self._trees = BlobStore(folder / "trees")
+        self._files = BlobStore(folder / "files")
+        self._clock = clock
+
+    def put_file(self, content: bytes) -> str:
+        """Store the content of a file, unless it is there; returns its SHA-256."""
+        digest = hashlib.sha256(content).hexdigest()
+        if not self._files.has(digest):
+            self._files.put(io.BytesIO(content))
+        return digest
+
+    def has_file(self, sha256: str) -> bool:
+        """Whether this content is stored."""
+        return self._files.has(sha256)
+
+    def file(self, sha256: str) -> bytes:
+        """The content of a file; CodeMissingError."""
+        try:
+            return self._files.path(sha256).read_bytes()
+        except FileNotFoundError as error:
+            raise CodeMissingError(f"the file {sha256} is not stored") from error
+
+    def put(self, tree: CodeTree) -> str:
+        """Store a tree whose files are stored, unless it is there; its digest."""
+        encoded = msgspec.json.encode(tree)
+        digest = hashlib.sha256(encoded).hexdigest()
+        try:
+            os.utime(self._trees.path(digest))
+        except FileNotFoundError:
+            self._trees.put(io.BytesIO(encoded))
+        return digest
+
+    def get(self, digest: str) -> CodeTree:
+        """The tree; CodeMissingError."""
+        try:
+            encoded = self._trees.path(digest).read_bytes()
+            return msgspec.json.decode(encoded, type=CodeTree)
+        except (FileNotFoundError, ValueError) as error:
+            raise CodeMissingError(
+                f"the code {digest} that it was submitted with is not stored"
+            ) from error
+
+    def not_stored_lately(self) -> set[str]:
+        """The digests of trees that no submission has stored lately: jobs may still
+        need them.
+        """
+        return _older(self._trees, self._clock() - _LATELY_S)
+
+    def remove(self, digests: Collection[str]) -> None:
+        """Remove these trees, and the files that no other tree has."""
+        with self.lock:
+            for digest in digests:
+                self._trees.delete(digest)
+            needed = {
+                entry.sha256
+                for digest in _older(self._trees, float("inf"))
+                for entry in self.get(digest).entries
+            }
+            for sha256 in _older(self._files, float("inf")) - needed:
+                self._files.delete(sha256)
+
+
+def _older(blobs: BlobStore, limit: float) -> set[str]:
+    """Those whose files were last changed before the time `limit`."""
+    return {
+        path.parent.name + path.name
+        for path in blobs.root.glob("??/*")
+        if path.stat().st_mtime < limit
+    }

@@ -1,0 +1,63 @@
+"""What git says of a folder: its commit, whether files differ from it, and which files
+it tracks.
+"""
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuyard.config.private_environment import public_environment
+
+_TIMEOUT_S = 5.0
+# A folder's own settings must start no programs and leave no locks.
+_GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false")
+_STATUS = ("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=no")
+_COMMIT = "# branch.oid "
+_NO_COMMIT = "(initial)"
+
+
+@dataclass(frozen=True, slots=True)
+class GitState:
+    """`commit` is empty before the first one. `tracked` are paths relative to the
+    folder, with slashes.
+    """
+
+    commit: str
+    dirty: bool
+    tracked: frozenset[str]
+
+
+def git_state(folder: Path) -> GitState | None:
+    """The state of the folder; None where there is no repository or no git."""
+    status = _ask(folder, *_STATUS, "--ignore-submodules=all")
+    tracked = _ask(folder, "ls-files", "-z")
+    if status is None or tracked is None:
+        return None
+    commits = [line[len(_COMMIT) :] for line in status if line.startswith(_COMMIT)]
+    commit = commits[0] if commits and commits[0] != _NO_COMMIT else ""
+    dirty = any(not line.startswith("#") for line in status)
+    return GitState(commit, dirty, frozenset(tracked))
+
+
+def _ask(folder: Path, *words: str) -> list[str] | None:
+    """The parts that git prints, each ended by a NUL byte; None if it fails."""
+    environment = {
+        name: value
+        for name, value in public_environment().items()
+        if not name.startswith("GIT_")
+    }
+    try:
+        done = subprocess.run(
+            [*_GIT, "-C", str(folder), *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=environment,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode:
+        return None
+    return [os.fsdecode(part) for part in done.stdout.split(b"\0") if part]
