@@ -5,6 +5,7 @@ limits, webhooks, and what keeps jobs apart.
 import os
 import platform
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -67,12 +68,14 @@ def _python(_home: Home) -> CheckupResult:
 
 
 def _settings(home: Home) -> CheckupResult:
-    from gpuyard.config.settings import load_settings
-
-    try:
-        load_settings(home)
-    except GpuyardError as error:
-        return CheckupResult("settings", False, str(error), "correct the setting")
+    """All that a server reads when it starts: it looks itself."""
+    command = [sys.executable, "-m", "gpuyard.server", "--home", str(home.root)]
+    done = subprocess.run(
+        [*command, "--check"], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        said = done.stderr.strip().removeprefix("gpuyard: ")
+        return CheckupResult("settings", False, said, f"correct {home.settings}")
     return CheckupResult(
         "settings", True, str(home.settings) if home.settings.exists() else "defaults"
     )
@@ -172,14 +175,20 @@ def _ledger(home: Home) -> CheckupResult:
 
 
 def _server(home: Home) -> CheckupResult:
+    from gpuyard import __version__
+    from gpuyard.client import calls
     from gpuyard.client.connection import running_server
 
-    address = running_server(home)
-    return CheckupResult(
-        "server",
-        True,
-        address.url if address else "not running; the first command starts it",
-    )
+    def judge(found: Any) -> CheckupResult:
+        if found["version"] == __version__:
+            address = running_server(home)
+            return CheckupResult("server", True, address.url if address else "")
+        versions = f"has version {found['version']}, this command {__version__}"
+        remedy = "gpuyard down --running leave; gpuyard up"
+        return CheckupResult("server", False, versions, remedy)
+
+    without = "not running; the first command starts it"
+    return _ask(home, "server", calls.about(), judge, without)
 
 
 def _storage(home: Home) -> CheckupResult:
@@ -201,16 +210,35 @@ def _storage(home: Home) -> CheckupResult:
 
 
 def _agent(home: Home) -> CheckupResult:
+    from gpuyard import __version__
     from gpuyard.client import calls
 
     def judge(found: Any) -> CheckupResult:
         health = next(item for item in found if item["name"] == "local")
-        ok = health["status"] == "healthy"
-        remedy = "" if ok else f"see {home.logs / 'node.log'}"
-        return CheckupResult("agent", ok, health["status"], remedy)
+        if health["status"] != "healthy":
+            remedy = f"see {home.logs / 'node.log'}"
+            return CheckupResult("agent", False, health["status"], remedy)
+        if version := _other_agent(home):
+            said = f"healthy, but has version {version}, this command {__version__}"
+            remedy = "gpuyard down, once its jobs have ended; then gpuyard up"
+            return CheckupResult("agent", False, said, remedy)
+        return CheckupResult("agent", True, "healthy")
 
     without = "not running; starts with the server"
     return _ask(home, "agent", calls.listing("providers"), judge, without)
+
+
+def _other_agent(home: Home) -> str:
+    """The version of this home's agent, if it is not ours; an agent that was left with
+    running jobs may be older.
+    """
+    from gpuyard import __version__
+
+    try:
+        version = home.agent_version.read_text()
+    except OSError:
+        return ""
+    return "" if version == __version__ else version
 
 
 def _webhooks(home: Home) -> CheckupResult:

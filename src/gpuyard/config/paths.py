@@ -83,6 +83,11 @@ class Home:
         return self.root / "server.json"
 
     @property
+    def agent_version(self) -> Path:
+        """The version of this home's agent."""
+        return self.node / "agent.version"
+
+    @property
     def server_socket(self) -> Path:
         """The server's Unix socket, for everything on this host that has the token."""
         return self.root / "server.sock"

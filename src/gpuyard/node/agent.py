@@ -471,6 +471,8 @@ def main() -> None:
     configure_logging(home.logs / "node.log")
     home.create()
     lock = lock_agent(home.node / "agent.lock")
+    with suppress(OSError):  # a full disk; only `gpuyard doctor` reads it
+        home.agent_version.write_text(__version__)
     shorten_gil_interval()
     try:
         settings = load_settings(home)

@@ -81,6 +81,11 @@ def main() -> None:
         "--home", type=Path, help="default: $GPUYARD_HOME or ~/.gpuyard"
     )
     parser.add_argument(
+        "--check",
+        action="store_true",
+        help="only read the settings as at a start, and say what is wrong",
+    )
+    parser.add_argument(
         "--foreground",
         action="store_true",
         help="a service manager starts it again when it was killed",
@@ -94,6 +99,9 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     home = Home(arguments.home.absolute()) if arguments.home else Home.find()
+    if arguments.check:
+        _check(home)
+        return
     configure_logging(home.logs / "server.log")
     try:
         home.create()
@@ -146,6 +154,23 @@ def _run(home: Home, inherited: list[int] | None, *, is_kept: bool) -> None:
     finally:
         ledger.close()
         lock.close()
+
+
+def _check(home: Home) -> None:
+    """Read everything that the settings name as a server does when it starts; leave
+    with the error's exit code when it would not start.
+    """
+    try:
+        settings = load_settings(home)
+        Accounts.of(settings.node)
+        read_webhooks(settings.notify.webhooks, os.environ)
+        open_store(home.root, settings.storage)
+        find_database(home, settings.ledger.url)
+        configured_providers(home.root, settings)
+        _refuse_other_hosts(settings)
+    except GpuyardError as error:
+        sys.stderr.write(f"gpuyard: {error}\n")
+        sys.exit(error.exit_code)
 
 
 def _check_membership(app_state: AppState, election: Election) -> None:
@@ -234,14 +259,9 @@ def _listen(settings: Settings) -> socket.socket:
     """The listening socket; loopback only, because the embedded server speaks plain
     HTTP.
     """
+    _refuse_other_hosts(settings)
     host = settings.server.host
     port = settings.server.port
-    if host not in ("127.0.0.1", "::1", "localhost"):
-        raise InvalidInputError.of(
-            "server.host",
-            f"is {host!r}",
-            "use 127.0.0.1: this server speaks plain HTTP",
-        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -255,6 +275,16 @@ def _listen(settings: Settings) -> socket.socket:
         ) from None
     listener.listen(_BACKLOG)
     return listener
+
+
+def _refuse_other_hosts(settings: Settings) -> None:
+    host = settings.server.host
+    if host not in ("127.0.0.1", "::1", "localhost"):
+        raise InvalidInputError.of(
+            "server.host",
+            f"is {host!r}",
+            "use 127.0.0.1: this server speaks plain HTTP",
+        )
 
 
 class _Connection(Connection):
