@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.corpus import CORPUS, corpus
 from tests.support.instance import TestInstance, gpuyard, make_instance
 from tests.support.wait import wait_until
 from tests.support.web import http
@@ -147,6 +148,22 @@ def test_the_logs_of_every_trainer_are_read_as_they_are_written(
                 metric: values[-1][1] for metric, values in points.items()
             }, name
             assert b"".join(job.output()) == (LOGS / f"{name}.log").read_bytes(), name
+
+
+def test_megatrons_loss_and_ultralytics_tables_become_curves(
+    quick_instance: TestInstance,
+) -> None:
+    logs = {log.name: log for log in corpus()}
+    for name in ("megatron", "ultralytics"):
+        quick_instance.ok("run", "--name", name, "--", "cat", f"{CORPUS}/{name}.log")
+        points = {
+            (metric, step, value)
+            for metric, values in series(quick_instance, name).items()
+            for step, value in values
+        }
+        assert set(logs[name].points) <= points
+        others = {metric for metric, _, _ in points - set(logs[name].points)}
+        assert others <= logs[name].tolerated
 
 
 def test_fifty_megabytes_and_a_line_of_five_come_through_whole(

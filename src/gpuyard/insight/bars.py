@@ -78,6 +78,9 @@ class Bars:
         if _OTHER.search(label):
             return None
         bar = self._update(reading, label)
+        if not reading.step:
+            # Before its first step a bar can only show values left from another.
+            reading = replace(reading, metrics={})
         if bar is self._around:
             return self._count_epochs(bar, reading)
         if bar is not self._training:

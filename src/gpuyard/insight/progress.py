@@ -12,6 +12,8 @@ from gpuyard.insight.forms import read
 from gpuyard.insight.lines import LineSplitter
 from gpuyard.insight.reading import Confidence, Reading
 from gpuyard.insight.step_rate import StepRate
+from gpuyard.insight.tables import Tables
+from gpuyard.insight.wrapped import WrappedBar
 
 __all__ = ["MetricPoint", "ProgressReader", "TrainingProgress"]
 
@@ -52,6 +54,8 @@ class ProgressReader:
         self.progress = TrainingProgress(metrics=self._curves.last)
         self.fault: str | None = None
         self._lines = LineSplitter()
+        self._tables = Tables()
+        self._wrapped = WrappedBar()
         self._epochs = Epochs()
         self._bars = Bars(self._epochs)
         self._step_rate = StepRate()
@@ -76,7 +80,7 @@ class ProgressReader:
         points: list[MetricPoint] = []
         for line in lines:
             self.fault = fault_of(line) or self.fault
-            for reading in read(line):
+            for reading in self._readings(line):
                 placed = self._place(reading)
                 if placed is None:
                     continue
@@ -84,6 +88,19 @@ class ProgressReader:
                     self._move(placed, at)
                     points += self._points(placed, at)
         return points
+
+    def _readings(self, line: str) -> list[Reading]:
+        if self._wrapped.bar is not None:
+            continued = self._wrapped.continued(line)
+            if continued is not None:
+                return continued
+        rows = self._tables.read(line)
+        if rows is not None:
+            return rows
+        readings = read(line)
+        if readings:
+            self._wrapped.note(line, readings)
+        return readings
 
     def _place(self, reading: Reading) -> Reading | None:
         """The reading counted over the whole training; None if it is not about the

@@ -5,12 +5,15 @@ reads single lines and keeps no state.
 from collections.abc import Callable
 
 from gpuyard.insight.forms import (
+    boosting,
     explicit,
     huggingface,
     keras,
     lightning,
     nanogpt,
+    openmmlab,
     pairs,
+    speech,
     tqdm,
 )
 from gpuyard.insight.reading import Reading
@@ -22,6 +25,9 @@ FORMS: tuple[Callable[[str], Reading | None], ...] = (
     lightning.read,
     tqdm.read,
     keras.read,
+    boosting.read,
+    openmmlab.read,
+    speech.read,
     pairs.read,
 )
 

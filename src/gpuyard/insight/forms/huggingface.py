@@ -8,6 +8,7 @@ the bar, and so the step, can be one drawing behind.
 
 import re
 
+from gpuyard.insight.names import is_metric
 from gpuyard.insight.reading import NUMBER, Reading
 
 _ITEM = re.compile(
@@ -34,7 +35,9 @@ def read(line: str) -> Reading | None:
     # The summary's loss is the mean of the whole run, not a point of the curve.
     if "train_runtime" not in items:
         metrics = {
-            name: value for name, value in items.items() if not name.endswith(_TIMINGS)
+            name: value
+            for name, value in items.items()
+            if is_metric(name) and not name.endswith(_TIMINGS)
         }
     return Reading(
         step=None if step is None else int(step), epoch=epoch, metrics=metrics

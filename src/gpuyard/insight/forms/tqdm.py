@@ -41,7 +41,7 @@ def read(line: str) -> Reading | None:
     label = (bar["label"] or "").strip().removesuffix(":")
     epoch = _EPOCH.search(label)
     total = bar.groupdict().get("total", "?")
-    metrics = measures(label)
+    metrics = measures(label) if label else {}
     metrics |= {
         name.replace(" ", "_"): float(value)
         for name, value in _METRIC.findall(state["postfix"] or "")
