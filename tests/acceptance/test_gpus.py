@@ -58,6 +58,46 @@ def test_a_job_gets_the_smallest_gpu_that_fits_by_uuid(
     assert gpu_instance.ok("run", "--", *SHOW).strip() == ""
 
 
+TRAIN = """
+import os
+
+def train():
+    import torch
+    return torch.cuda.current_device()
+
+print("Using cpu device")
+print("devices:", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+"""
+
+
+def test_a_gpu_script_without_gpus_is_told_and_offered_the_flag(
+    gpu_instance: TestInstance,
+) -> None:
+    (gpu_instance.work / "train.py").write_text(TRAIN)
+    told = gpu_instance.run("run", "--name", "cpu", "train.py").stderr
+    assert "meant for a GPU (torch.cuda)" in told
+    assert "--gpus 1" in told
+    wait_until(lambda: "found no GPU" in gpu_instance.ok("show", "cpu"), 20, "the note")
+    kinds = [event["kind"] for event in gpu_instance.json("events")["items"]]
+    assert kinds.count("job.on_cpu") == 1
+    chosen = gpu_instance.run("run", "--name", "chosen", "--gpus", "0", "train.py")
+    assert "GPU" not in chosen.stderr
+    assert "found no GPU" not in gpu_instance.ok("show", "chosen")
+
+
+def test_a_gpu_script_gets_a_gpu_by_default_where_the_settings_say_so(
+    fake_gpus: FakeGpus,
+) -> None:
+    fake_gpus.add(T, name="Tesla T4", memory_mb=15360, cc="7.5")
+    with make_instance(**fake_gpus.env(), GPUYARD_DEFAULTS__GPUS="auto") as instance:
+        (instance.work / "train.py").write_text(TRAIN)
+        given = instance.run("run", "--name", "auto", "train.py")
+        assert "it gets 1 GPU" in given.stderr
+        assert f"devices: {T}" in given.stdout
+        none = instance.ok("run", "--name", "none", "--gpus", "0", "train.py")
+        assert T not in none
+
+
 def test_the_catalogue_knows_them_and_the_listing_shows_who_has_them(
     gpu_instance: TestInstance,
 ) -> None:

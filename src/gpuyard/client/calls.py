@@ -88,7 +88,7 @@ def body_of(work: Work, fields: Json) -> dict[str, Any]:
     if isinstance(work, str):
         raise TypeError(f"give the command as a list, such as {work.split()!r}")
     if isinstance(work, JobSpec):
-        given: dict[str, Any] = work.model_dump(mode="json", exclude_defaults=True)
+        given = work.given_json()
     else:
         given = dict(work) if isinstance(work, Mapping) else {"command": list(work)}
     return at_home_here({**given, **fields})

@@ -265,6 +265,14 @@ class ImageSettings(SettingsSection):
             ) from None
 
 
+class DefaultSettings(SettingsSection):
+    """What jobs get that do not say it themselves. `gpus = "auto"`: a job whose program
+    is meant for a GPU gets one, where there is one (see the guide on job files).
+    """
+
+    gpus: Literal["auto"] | None = None
+
+
 class SpoolSettings(SettingsSection):
     """Tasks as files below `path` (see the guide on models); without it there is no
     spool.
@@ -366,6 +374,7 @@ class Settings(BaseSettings):
     spool: SpoolSettings = SpoolSettings()
     storage: StorageSettings = StorageSettings()
     images: ImageSettings = ImageSettings()
+    defaults: DefaultSettings = DefaultSettings()
     notify: NotifySettings = NotifySettings()
     workspaces: WorkspaceSettings = WorkspaceSettings()
     secrets: SecretSettings = SecretSettings()

@@ -33,6 +33,7 @@ from gpuyard.domain.errors import (
     NotFoundError,
     RefusedError,
 )
+from gpuyard.domain.shape import Shape
 from gpuyard.providers.base import GpuProviderInterface
 from gpuyard.scheduler.refusal import impossible
 
@@ -73,8 +74,13 @@ class Admission:
             self._container_providers,
             core.images,
             submissions,
+            self._can_start,
+            gives_gpu=core.settings.defaults.gpus == "auto",
         )
         self._queue_lock = asyncio.Lock()
+
+    def _can_start(self, shape: Shape) -> bool:
+        return impossible(self._core.view, shape) is None
 
     def _container_providers(self) -> list[str]:
         return [
@@ -105,6 +111,8 @@ class Admission:
 
         Raises InvalidInputError.
         """
+        if self._core.settings.defaults.gpus:
+            await self._wait_for_capacity()
         job, _ = self._intake.read(body)
         await self._wait_for_capacity()
         return job
@@ -125,6 +133,8 @@ class Admission:
             raise InvalidInputError.of(
                 "(body)", f"holds {len(bodies)} jobs", f"send 1 to {MAX_JOBS} at once"
             )
+        if self._core.settings.defaults.gpus:
+            await self._wait_for_capacity()
         is_single = len(bodies) == 1
         jobs: list[PreparedJob] = []
         faults: list[Fault] = []

@@ -15,7 +15,14 @@ from typing import Annotated, Any, cast
 
 import msgspec
 
-from gpuyard.controller.images import AUTO, image_for, source_of
+from gpuyard.controller.images import AUTO, image_for
+from gpuyard.controller.program_advice import (
+    GpuAdvice,
+    gpu_sign,
+    may_need_gpu,
+    needs_resume_advice,
+    resume_advice,
+)
 from gpuyard.controller.submissions import Submissions
 from gpuyard.domain.errors import Fault, InvalidInputError
 from gpuyard.domain.ids import new_id
@@ -28,7 +35,6 @@ from gpuyard.domain.shape import Shape
 from gpuyard.domain.tasks import FindGpu, is_task, spec_from_task
 from gpuyard.domain.tiers import Tier, Tiers
 from gpuyard.domain.validation import parse_spec
-from gpuyard.insight.resume_options import resume_arguments
 
 MAX_JOBS = 100_000
 VARYING = frozenset(
@@ -61,13 +67,14 @@ class Template:
     workdir: str | None
     path: str | None
     secrets: Mapping[str, str]
+    may_need_gpu: bool
     warnings: tuple[str, ...]
     rest: bytes
 
     @classmethod
     def of(cls, spec: JobSpec, warnings: Sequence[str]) -> "Template":
         """The template of `spec`, in which the tier is already filled in."""
-        rest = spec.model_dump(mode="json", exclude_defaults=True, exclude=set(VARYING))
+        rest = spec.given_json(exclude=VARYING)
         shape = Shape.of(spec)
         return cls(
             kind=spec.kind.value,
@@ -84,6 +91,7 @@ class Template:
             workdir=spec.workdir,
             path=spec.environment.get("PATH"),
             secrets=spec.secrets,
+            may_need_gpu=may_need_gpu(spec),
             warnings=tuple(warnings),
             rest=msgspec.json.encode(rest),
         )
@@ -197,10 +205,17 @@ class Intake:
         container_providers: Callable[[], Collection[str]] = tuple,
         images: Sequence[Image] = IMAGES,
         submissions: Submissions | None = None,
+        can_start: Callable[[Shape], bool] = lambda _: True,
+        *,
+        gives_gpu: bool = False,
     ) -> None:
         """`container_providers()` gives the names of the providers that run only
-        containers.
+        containers. `can_start(shape)` says whether such a job could ever start here.
+
+        `gives_gpu`: a job whose program is meant for a GPU gets one, unless it says how
+        many it wants.
         """
+        self._gpu_advice = GpuAdvice(can_start, gives_gpu=gives_gpu)
         self._images = images
         self._submissions = submissions
         self._container_providers = container_providers
@@ -223,13 +238,23 @@ class Intake:
             given = None
             key = None
         if given is not None and key in self._templates and given.is_plain():
-            return PreparedJob.of(self._templates[key], given), given.command
+            template = self._templates[key]
+            needs_gpu = template.may_need_gpu and gpu_sign(
+                given.command, template.workdir
+            )
+            if not needs_gpu:
+                return PreparedJob.of(template, given), given.command
         spec, warnings = self._validate(body)
         given_image = spec.image
+        sign = gpu_sign(spec.command, spec.workdir) if may_need_gpu(spec) else None
+        if sign is not None:
+            spec = self._gpu_advice.apply(spec, sign, warnings)
         spec = self._with_image(spec, warnings)
         template = Template.of(spec, warnings)
         # What was read off the command does not suit the whole template.
-        is_by_command = spec.image != given_image or _needs_advice(spec)
+        is_by_command = (
+            spec.image != given_image or sign is not None or needs_resume_advice(spec)
+        )
         if key is not None and not is_by_command:
             if len(self._templates) >= _MAX_TEMPLATES:
                 self._templates.clear()
@@ -265,7 +290,7 @@ class Intake:
             for name in spec.environment
             if looks_like_key(name)
         ]
-        warnings += _resume_advice(spec)
+        warnings += resume_advice(spec)
         if self._submissions:
             warnings += self._submissions.warnings(spec)
         if spec.tier:
@@ -335,25 +360,6 @@ class Intake:
             )
             update["resources"] = spec.resources.model_copy(update={"gpus": gpus})
         return spec.model_copy(update=update)
-
-
-def _needs_advice(spec: JobSpec) -> bool:
-    return bool(spec.checkpoint.path and not spec.checkpoint.resume_args)
-
-
-def _resume_advice(spec: JobSpec) -> list[str]:
-    """What the owner of a program should know that saves checkpoints and is not told to
-    go on from them.
-    """
-    if not _needs_advice(spec):
-        return []
-    arguments = " ".join(resume_arguments(source_of(spec.command, spec.workdir)))
-    if not arguments:
-        return []
-    return [
-        "when this program is tried again or resumed, it begins anew unless it is told"
-        f" to go on; it seems to take --resume-args '{arguments}'"
-    ]
 
 
 def _without_image(spec: JobSpec, warnings: list[str], *, is_s2: bool) -> JobSpec:

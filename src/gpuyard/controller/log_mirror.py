@@ -252,10 +252,11 @@ class _OutputReader:
 
     def _report(self, points: list[MetricPoint]) -> None:
         progress = asdict(self._progress.progress)
-        if points or any(progress.values()):
+        no_gpu = self._progress.no_gpu
+        if points or no_gpu or any(progress.values()):
             reported = [
                 wire.SeriesPoint(point.name, point.n, point.step, point.value, point.at)
                 for point in points
             ]
-            seen = wire.ProgressSeen(self._attempt_id, progress, reported)
+            seen = wire.ProgressSeen(self._attempt_id, progress, reported, no_gpu)
             self._reports.progressed(seen)

@@ -13,6 +13,7 @@ from gpuyard.controller import transitions
 from gpuyard.controller.attempt_outcome import AttemptOutcome
 from gpuyard.controller.checkpoints import Checkpoints, ResumeWatch
 from gpuyard.controller.core import Core
+from gpuyard.controller.cpu_watch import CpuWatch
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.requests import Requests
 from gpuyard.domain import wire
@@ -52,6 +53,7 @@ class Reports:
         self._providers = providers
         self.checkpoints = Checkpoints(core, blobs)
         self._resume_watch = ResumeWatch(core)
+        self._cpu_watch = CpuWatch(core)
         # A task for each node that is not connected.
         self._silence_watches: dict[str, asyncio.Task[None]] = {}
         self.on_progress: ProgressListener | None = None
@@ -374,6 +376,8 @@ class Reports:
         core.progress[attempt.job_id] = body.progress
         core.writer.set_progress(attempt.job_id, body.progress)
         self._resume_watch.progressed(attempt, body.progress)
+        if body.no_gpu:
+            self._cpu_watch.found_no_gpu(attempt, body.no_gpu)
         self._add_points(attempt, body.points)
         if self.on_progress:
             self.on_progress(attempt.job_id, body.progress, core.clock())

@@ -41,6 +41,8 @@ class EventKind(StrEnum):
     JOB_RESUMED = "job.resumed"
     JOB_BEGAN_ANEW = "job.began_anew"
     """A resumed program did not go on at its checkpoint."""
+    JOB_ON_CPU = "job.on_cpu"
+    """Its program says that it found no GPU, and the job asked for none."""
     JOB_CANCEL_REQUESTED = "job.cancel_requested"
     JOB_COMPLETED = "job.completed"
     JOB_FAILED = "job.failed"

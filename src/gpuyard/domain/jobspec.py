@@ -6,7 +6,7 @@ Every figure in `resources` is per node; `nodes` multiplies it. Memory may be wr
 
 import re
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import PurePosixPath
@@ -214,6 +214,11 @@ class Resources(StrictModel):
     nodes: int = Field(default=1, ge=1, le=10_000)
     gpus: Annotated[GpuRequest, BeforeValidator(_gpus)] = GpuRequest(count=0)
 
+    @property
+    def says_gpus(self) -> bool:
+        """True when the job says how many GPUs it wants, be it none."""
+        return "gpus" in self.model_fields_set
+
 
 class CheckpointSpec(StrictModel):
     """Where checkpoints appear (a glob in `workdir`), and how to ask for one.
@@ -323,6 +328,18 @@ class JobSpec(StrictModel):
     labels: dict[Name, Name] = Field(default_factory=dict)
     estimated_duration_s: Seconds | None = None
     idempotency_key: Name | None = None
+
+    def given_json(self, exclude: Collection[str] = ()) -> dict[str, Any]:
+        """The spec as JSON without the fields that have their default, except that a
+        job which says that it wants no GPU keeps saying so.
+        """
+        given = self.model_dump(
+            mode="json", exclude_defaults=True, exclude=set(exclude)
+        )
+        wants_none = self.resources.says_gpus and not self.resources.gpus.count
+        if wants_none and self.tier is None:
+            given.setdefault("resources", {})["gpus"] = {"count": 0}
+        return given
 
     @model_validator(mode="before")
     @classmethod

@@ -9,6 +9,7 @@ from gpuyard.insight.curves import Curves, MetricPoint
 from gpuyard.insight.epochs import Epochs
 from gpuyard.insight.faults import fault_of
 from gpuyard.insight.forms import read
+from gpuyard.insight.gpu_use import no_gpu_sign
 from gpuyard.insight.lines import LineSplitter
 from gpuyard.insight.reading import Confidence, Reading
 from gpuyard.insight.step_rate import StepRate
@@ -17,6 +18,8 @@ from gpuyard.insight.wrapped import WrappedBar
 
 __all__ = ["MetricPoint", "ProgressReader", "TrainingProgress"]
 
+# A program says at its start that it found no GPU.
+_LINES_ABOUT_GPUS = 2000
 MAX_COUNT = 2**53  # steps that JSON readers and databases store exactly
 
 
@@ -46,13 +49,16 @@ class ProgressReader:
     bar does not overwrite a program's own report. Of one kind the last line counts,
     even if it goes back. The step of a point is its line's own, or that position if the
     line is a bar or has no step. Values that are not finite are dropped. `fault` is the
-    last fault (see `faults`) in the output, or None.
+    last fault (see `faults`) in the output, or None; `no_gpu` are the words that
+    say that the program found no GPU (see `gpu_use`), or None.
     """
 
     def __init__(self) -> None:
         self._curves = Curves()
         self.progress = TrainingProgress(metrics=self._curves.last)
         self.fault: str | None = None
+        self.no_gpu: str | None = None
+        self._lines_about_gpus = _LINES_ABOUT_GPUS
         self._lines = LineSplitter()
         self._tables = Tables()
         self._wrapped = WrappedBar()
@@ -77,6 +83,7 @@ class ProgressReader:
         return self._read(self._lines.flush(), at) + self._curves.flush()
 
     def _read(self, lines: list[str], at: float) -> list[MetricPoint]:
+        self._look_for_gpus(lines)
         points: list[MetricPoint] = []
         for line in lines:
             self.fault = fault_of(line) or self.fault
@@ -88,6 +95,11 @@ class ProgressReader:
                     self._move(placed, at)
                     points += self._points(placed, at)
         return points
+
+    def _look_for_gpus(self, lines: list[str]) -> None:
+        for line in lines[: self._lines_about_gpus]:
+            self.no_gpu = self.no_gpu or no_gpu_sign(line)
+        self._lines_about_gpus = max(self._lines_about_gpus - len(lines), 0)
 
     def _readings(self, line: str) -> list[Reading]:
         if self._wrapped.bar is not None:

@@ -34,6 +34,7 @@ class OutputFollower:
         self._reader = ProgressReader()
         self._offset = 0
         self._reported: dict[str, Any] = {}
+        self._reported_no_gpu: str | None = None
         # Times (UTC seconds) with the size of the log, not read so far, and with the
         # step at that size.
         self._sizes: deque[tuple[float, int]] = deque()
@@ -74,11 +75,13 @@ class OutputFollower:
         if last:
             points += [_on_wire(point) for point in self._reader.finish(time.time())]
         progress = asdict(self._reader.progress)
+        no_gpu = self._reader.no_gpu
         nothing_new = progress == self._reported or not any(progress.values())
-        if nothing_new and not points:
+        if nothing_new and not points and no_gpu == self._reported_no_gpu:
             return None
         self._reported = progress
-        return wire.ProgressSeen(self._attempt_id, progress, points)
+        self._reported_no_gpu = no_gpu
+        return wire.ProgressSeen(self._attempt_id, progress, points, no_gpu)
 
     def _read(self, budget: int) -> list[wire.SeriesPoint]:
         points: list[wire.SeriesPoint] = []

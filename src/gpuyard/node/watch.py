@@ -189,7 +189,8 @@ class AttemptWatch:
             return
         for first in range(0, max(len(seen.points), 1), _POINTS_PER_REPORT):
             points = seen.points[first : first + _POINTS_PER_REPORT]
-            self._context.send(wire.ProgressSeen(self._id, seen.progress, points))
+            part = wire.ProgressSeen(self._id, seen.progress, points, seen.no_gpu)
+            self._context.send(part)
 
     async def sample_usage(self, process: Process) -> None:
         """Report what the attempt uses, at the interval `usage_s`."""

@@ -25,6 +25,7 @@ PIECES = [
         b" 0.5\n"
     ),
     b"step=7 loss=2 ",
+    b"Using cpu device\n",
     b"  Epoch  GPU_mem  box_loss\n  1/3  0G  1.5: 50% \xe2\x94\x81 1/2 3.1it/s\n",
     b"|  loss  | 2.5 |\n| total_timesteps | 9 |\n----\n",
     b"[batch=2/10]:\n Train loss/train/total: 11.5\n",
@@ -467,3 +468,4 @@ def test_the_chunks_make_no_difference(output: bytes, places: list[int]) -> None
     assert points + cut.finish(5.0) == expected
     assert cut.progress == whole.progress
     assert cut.fault == whole.fault
+    assert cut.no_gpu == whole.no_gpu

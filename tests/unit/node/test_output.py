@@ -50,3 +50,17 @@ def test_without_sizes_the_last_step_counts(
     log.write_text("step 7: loss 0.5\n")
     follower.read_progress()
     assert follower.step_at(0.0) == 7
+
+
+def test_that_no_gpu_was_found_is_reported_without_any_progress(
+    log: Path, follower: OutputFollower
+) -> None:
+    log.write_text("Using cpu device\n")
+    seen = follower.read_progress()
+    assert seen is not None
+    assert seen.no_gpu == "Using cpu device"
+    assert follower.read_progress() is None
+    _print(log, follower, 10, 1.0)
+    seen = follower.read_progress()
+    assert seen is not None
+    assert seen.no_gpu == "Using cpu device"

@@ -1,0 +1,53 @@
+"""Tells the owner of a job that its program found no GPU, because the job asked for
+none.
+"""
+
+from dataclasses import replace
+
+from gpuyard.controller.core import Core
+from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.scheduler.refusal import impossible
+from gpuyard.scheduler.view import LiveAttempt
+
+_MOST_CHARACTERS = 200  # an agent may send anything
+_MOST_JOBS = 10_000
+
+
+class CpuWatch:
+    """Tells it once for each job; never where the job said that it wants none, or where
+    there is no GPU that it could get.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._seen: set[str] = set()
+
+    def found_no_gpu(self, attempt: LiveAttempt, words: str) -> None:
+        """The program of an attempt printed `words`: it found no GPU."""
+        job_id = attempt.job_id
+        if job_id in self._seen:
+            return
+        if len(self._seen) >= _MOST_JOBS:
+            self._seen.clear()
+        self._seen.add(job_id)
+        core = self._core
+        live = core.view.jobs.get(job_id)
+        job = core.queries.job(job_id)
+        if live is None or job is None or live.shape.gpus:
+            return
+        if impossible(core.view, replace(live.shape, gpus=1)) is not None:
+            return
+        spec = core.read_spec(core.queries.specs([job_id])[job_id])
+        if spec.tier is not None or spec.resources.says_gpus:
+            return
+        shown = "".join(c for c in words[:_MOST_CHARACTERS] if c.isprintable())
+        warning = (
+            f"its program found no GPU ({shown!r}): the job asked for none, see --gpus"
+        )
+        warnings: list[str] = job["warnings"] or []
+        if warning in warnings:
+            return  # told before the server was restarted
+        change = Change(Table.JOBS, job_id, {"warnings": [*warnings, warning]})
+        info = {"attempt_id": attempt.id, "printed": shown}
+        kind = EventKind.JOB_ON_CPU
+        core.emit([Event(kind, core.clock(), (change,), job_id, info)])
