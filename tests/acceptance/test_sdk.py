@@ -91,8 +91,10 @@ def test_the_same_awaited(here: TestInstance) -> None:
             second, third = await instance.submit_many(
                 [{"command": ["sleep", "60"]}, {"command": ["sleep", "60"]}]
             )
-            await second.cancel()
-            await third.cancel()
+            ids = [second.id, third.id]
+            assert await instance.cancel_jobs(*ids, job.id) == ids
+            ends = await instance.wait_for(*ids)
+            assert [end.state for end in ends] == ["cancelled", "cancelled"]
             assert {(await second.wait()).state, (await third.wait()).state} == {
                 "cancelled"
             }
@@ -210,6 +212,25 @@ def test_jobs_are_listed_over_pages_and_by_filter(
             what="all to be over",
         )
         assert list(instance.jobs(name="listed", state=["failed", "queued"])) == []
+
+
+def test_many_jobs_are_found_cancelled_and_waited_for(
+    shared_instance: TestInstance,
+) -> None:
+    with shared_instance.client() as instance:
+        body = {"name": "many", "command": ["sleep", "60"]}
+        one, two, three = instance.submit_many(
+            [{**body, "labels": {"part": part}} for part in ("a", "b", "b")]
+        )
+        labelled = [job.id for job in instance.jobs(label={"part": "b"})]
+        assert labelled == [three.id, two.id]
+        ended = instance.cancel_jobs(name="ma*", label={"part": "b"})
+        assert ended == [two.id, three.id]
+        ends = instance.wait_for(*ended, timeout=30)
+        assert [end.state for end in ends] == ["cancelled", "cancelled"]
+        with pytest.raises(TimeoutError, match="not over after 0 s: 1"):
+            instance.wait_for(one.id, two.id, timeout=0)
+        assert instance.cancel_jobs(all=True) == [one.id]
 
 
 def fail_with(

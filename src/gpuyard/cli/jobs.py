@@ -1,4 +1,4 @@
-"""`gpuyard jobs, show, logs, cancel, resume, why, events`."""
+"""`gpuyard jobs, show, logs, resume, why, events`."""
 
 import json
 import shlex
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli.follow import GPUYARD_FAULT, follow, summary
+from gpuyard.cli.follow import GPUYARD_FAULT, follow
 from gpuyard.cli.listing import list_jobs
 from gpuyard.cli.output import (
     clock,
@@ -38,7 +38,7 @@ AsJson = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (jobs, show, logs, cancel, resume, why, events):
+    for command in (jobs, show, logs, resume, why, events):
         app.command()(command)
 
 
@@ -46,15 +46,33 @@ def jobs(
     state: Annotated[
         list[str] | None, typer.Option(help="Only in this state; repeat for several.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Only of this name.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Only of this name; `*` and `?` are wild.")
+    ] = None,
     project: Annotated[str | None, typer.Option(help="Only of this project.")] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="Only with this label, NAME=VALUE; repeat for several."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(help="Only what was submitted since, such as 2h or 2026-11-25."),
+    ] = None,
     limit: Annotated[
         int, typer.Option("--limit", "-n", help="At most so many.", min=1)
     ] = 30,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
-    list_jobs(state=state, name=name, project=project, limit=limit, as_json=as_json)
+    list_jobs(
+        state=state,
+        name=name,
+        project=project,
+        label=label,
+        since=since,
+        limit=limit,
+        as_json=as_json,
+    )
 
 
 def show(job: Reference, as_json: AsJson = False) -> None:
@@ -194,28 +212,6 @@ def logs(
             raise
         typer.echo(f"gpuyard: {error}", err=True)
         sys.exit(GPUYARD_FAULT)
-
-
-def cancel(
-    jobs: Annotated[
-        list[str], typer.Argument(metavar="JOB…", help="Ids, ends of ids, or names.")
-    ],
-    wait: Annotated[bool, typer.Option(help="Wait until it is over.")] = True,
-    as_json: AsJson = False,
-) -> None:
-    """End jobs. One that is over stays as it is."""
-    with connect() as client:
-        handles = [client.job(reference) for reference in jobs]
-        before = {handle.id: handle.state for handle in handles}
-        done = [handle.cancel() for handle in handles]
-        if wait:
-            done = [handle.wait() for handle in handles]
-    if as_json:
-        print_page(done)
-        return
-    for info in done:
-        over = before[info.id] in ("completed", "failed", "cancelled", "timed_out")
-        typer.echo(f"{info.id} was {info.state} already" if over else summary(info))
 
 
 def resume(

@@ -10,6 +10,7 @@ from gpuyard.cli import (
     batch,
     checkpoints,
     estimate,
+    groups,
     jobs,
     ledger,
     llm,
@@ -51,6 +52,7 @@ app = typer.Typer(
 for module in (
     run,
     jobs,
+    groups,
     batch,
     checkpoints,
     machines,

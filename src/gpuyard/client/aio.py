@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from gpuyard.client import calls, media
+from gpuyard.client import calls, job_calls, media
 from gpuyard.client.calls import Call, StreamCall, Work
 from gpuyard.client.connection import Address, find_server, look_again
 from gpuyard.client.light import unreachable
@@ -28,8 +28,9 @@ from gpuyard.client.transport import (
     async_options,
     content_of,
 )
-from gpuyard.domain.jobs import Checkpoint, Job
+from gpuyard.domain.jobs import Checkpoint, Job, JobOutcome
 from gpuyard.domain.secret_facts import SecretFacts
+from gpuyard.domain.states import JobState
 from gpuyard.domain.trust import Trust
 
 T = TypeVar("T")
@@ -126,16 +127,38 @@ class AsyncClient:
         return AsyncJobHandle(self, await self.call(calls.job(reference)))
 
     async def jobs(self, **filters: Any) -> AsyncIterator[Job]:
-        """Every job, newest first, read page by page."""
+        """Every job, newest first, read page by page; the filters of `Client.jobs`."""
+        wanted = job_calls.listed(filters)
         cursor: str | None = None
         while True:
             page, cursor = await self.call(
-                calls.jobs({**filters, **({"cursor": cursor} if cursor else {})})
+                calls.jobs({**wanted, **({"cursor": cursor} if cursor else {})})
             )
             for job in page:
                 yield job
             if cursor is None:
                 return
+
+    async def cancel_jobs(self, *references: str, **conditions: Any) -> list[str]:
+        """End many jobs in one request; the ids of those that were not over.
+
+        Give jobs (ids, ends of ids, names), or `all=True`, or conditions: `state` (a
+        list), `name`, `project`, `label` (a mapping), `since` (UTC seconds).
+        """
+        body = {**conditions, **({"jobs": references} if references else {})}
+        cancelled = await self.call(job_calls.cancel_many(body))
+        return [job["id"] for job in cancelled if not JobState(job["was"]).terminal]
+
+    async def wait_for(self, *references: str) -> list[JobOutcome]:
+        """Wait until these jobs are over; how each ended, in their order.
+
+        `asyncio.timeout` bounds it.
+        """
+        while True:
+            call = job_calls.wait(references, job_calls.LONGEST_WAIT_S)
+            over, waiting = await self.call(call)
+            if not waiting:
+                return over
 
     async def gpus(self) -> list[dict[str, Any]]:
         """Every GPU."""

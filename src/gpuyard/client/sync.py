@@ -8,6 +8,7 @@ with gpuyard.Client() as client:
 """
 
 import json
+import math
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from gpuyard.client import calls, media
+from gpuyard.client import calls, job_calls, media
 from gpuyard.client.calls import Call, StreamCall, Work
 from gpuyard.client.connection import Address, find_server, look_again
 from gpuyard.client.light import unreachable
@@ -24,8 +25,9 @@ from gpuyard.client.problems import error_of
 from gpuyard.client.resend import AGAIN, Resend
 from gpuyard.client.sse import EventReader
 from gpuyard.client.transport import STREAM_TIMEOUT, answer_of, content_of, options
-from gpuyard.domain.jobs import Checkpoint, Job
+from gpuyard.domain.jobs import Checkpoint, Job, JobOutcome
 from gpuyard.domain.secret_facts import SecretFacts
+from gpuyard.domain.states import JobState
 from gpuyard.domain.trust import Trust
 
 T = TypeVar("T")
@@ -105,17 +107,46 @@ class Client:
         return JobHandle(self, self.call(calls.job(reference)))
 
     def jobs(self, **filters: Any) -> Iterator[Job]:
-        """Every job, newest first, read page by page; `state`, `name`, `project`,
-        `limit` (a page's size).
+        """Every job, newest first, read page by page; `state`, `name` (with `*` and
+        `?`), `project`, `label` (a mapping), `since` (UTC seconds), `limit` (a page's
+        size).
         """
+        wanted = job_calls.listed(filters)
         cursor: str | None = None
         while True:
             page, cursor = self.call(
-                calls.jobs({**filters, **({"cursor": cursor} if cursor else {})})
+                calls.jobs({**wanted, **({"cursor": cursor} if cursor else {})})
             )
             yield from page
             if cursor is None:
                 return
+
+    def cancel_jobs(self, *references: str, **conditions: Any) -> list[str]:
+        """End many jobs in one request; the ids of those that were not over.
+
+        Give jobs (ids, ends of ids, names), or `all=True`, or conditions: `state` (a
+        list), `name`, `project`, `label` (a mapping), `since` (UTC seconds).
+        """
+        body = {**conditions, **({"jobs": references} if references else {})}
+        cancelled = self.call(job_calls.cancel_many(body))
+        return [job["id"] for job in cancelled if not JobState(job["was"]).terminal]
+
+    def wait_for(
+        self, *references: str, timeout: float | None = None
+    ) -> list[JobOutcome]:
+        """Wait until these jobs are over; how each ended, in their order. TimeoutError
+        after `timeout` seconds.
+        """
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            left_s = max(deadline - time.monotonic(), 0.0)
+            wait_s = min(left_s, job_calls.LONGEST_WAIT_S)
+            over, waiting = self.call(job_calls.wait(references, wait_s))
+            if not waiting:
+                return over
+            if left_s <= wait_s:
+                count = sum(waiting.values())
+                raise TimeoutError(f"jobs not over after {timeout:g} s: {count}")
 
     def gpus(self) -> list[dict[str, Any]]:
         """Every GPU."""

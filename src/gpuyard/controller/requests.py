@@ -76,6 +76,18 @@ class Requests:
             )
         return found[0]
 
+    async def find_many(self, references: Sequence[str]) -> list[str]:
+        """The ids of the jobs that these mean, each once and in their order; the errors
+        of `find`.
+        """
+        found: dict[str, None] = {}
+        for position, reference in enumerate(references):
+            if position % SLICE == 0:
+                await asyncio.sleep(0)
+            known = reference in self._core.view.jobs
+            found[reference if known else self.find(reference)] = None
+        return list(found)
+
     # --- submit ---
 
     async def submit(self, bodies: Sequence[Any]) -> list[str]:
@@ -148,21 +160,24 @@ class Requests:
             await self.stop(attempt, Reason.CANCELLED)
 
     async def cancel_all(self) -> None:
-        """End every job: first the waiting ones, in slices and with one decision
-        afterwards, then those with an attempt.
+        """End every job."""
+        await self.cancel_many(list(self._core.view.jobs))
+
+    async def cancel_many(self, job_ids: Sequence[str]) -> None:
+        """End these jobs: first the waiting ones, in slices and with one decision
+        afterwards, then those with an attempt. Jobs that have ended stay as they are.
         """
         core = self._core
         view = core.view
-        waiting = [
-            job.id for job in view.jobs.values() if job.attempt_id not in view.attempts
-        ]
-        for start in range(0, len(waiting), SLICE):
-            self._cancel_waiting(waiting[start : start + SLICE])
+        for start in range(0, len(job_ids), SLICE):
+            self._cancel_waiting(job_ids[start : start + SLICE])
             await asyncio.sleep(0)
             if core.view is not view:
                 break  # a commit failed, and the view was read again
         core.schedule()
-        await asyncio.gather(*(self.cancel(job_id) for job_id in list(core.view.jobs)))
+        live = [job_id for job_id in job_ids if job_id in core.view.jobs]
+        await asyncio.gather(*(self.cancel(job_id) for job_id in live))
+        await core.committed()
 
     def _cancel_waiting(self, job_ids: Sequence[str]) -> None:
         """Cancel those of the jobs that still have no attempt."""

@@ -111,3 +111,16 @@ class Job(_View):
     checkpoints: int = 0
     warnings: list[str] = Field(default_factory=list)
     spec: dict[str, Any] | None = None
+
+
+class JobOutcome(_View):
+    """How a job ended, in short; `signal` is what ended its last attempt, if anything
+    did.
+    """
+
+    id: str
+    name: str
+    state: JobState
+    reason: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None

@@ -27,6 +27,7 @@ from gpuyard.server.routers import (
     checkpoints,
     estimate,
     events,
+    job_groups,
     jobs,
     ledger,
     machines,
@@ -84,6 +85,7 @@ def make_app(app_state: AppState) -> FastAPI:
     problems.install(app)
     api = APIRouter(prefix="/api/v1", dependencies=[Depends(document_token)])
     nouns = (
+        job_groups,
         jobs,
         batches,
         checkpoints,

@@ -132,7 +132,7 @@ async def test_a_circle_is_refused_and_nothing_is_queued(instance: Controlled, b
     ]
     with pytest.raises(InvalidInputError, match="goes in a circle"):
         await instance.controller.requests.submit(circle)
-    assert instance.ledger.queries.jobs_page(limit=10, filters={}) == []
+    assert instance.ledger.queries.jobs_page(limit=10) == []
 
 
 async def test_an_ambiguous_parent_is_a_fault_of_depends_on(instance: Controlled):

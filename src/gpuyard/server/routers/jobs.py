@@ -19,6 +19,7 @@ from gpuyard.domain.jobs import Job
 from gpuyard.domain.states import JobState
 from gpuyard.domain.tasks import task_of
 from gpuyard.insight.series import downsample
+from gpuyard.ledger.queries import JobFilter
 from gpuyard.server.app_state import AppState, TheAppState
 from gpuyard.server.body import read_bodies
 from gpuyard.server.openapi import json_body, one_of, text
@@ -107,8 +108,19 @@ def _accepted(app_state: AppState, jobs: Sequence[PreparedJob]) -> list[bytes]:
 async def list_jobs(
     app_state: TheAppState,
     state: Annotated[list[JobState] | None, Query()] = None,
-    name: str | None = None,
+    name: Annotated[
+        str | None, Query(description="`*`: any characters; `?`: one.")
+    ] = None,
     project: str | None = None,
+    label: Annotated[
+        list[str] | None, Query(description="NAME=VALUE; a job must have all of them.")
+    ] = None,
+    since: Annotated[
+        float | None,
+        Query(
+            allow_inf_nan=False, description="Submitted at it or later; UTC seconds."
+        ),
+    ] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: str | None = None,
 ) -> Response:
@@ -117,10 +129,14 @@ async def list_jobs(
         raise InvalidInputError.of(
             "cursor", f"is {quoted(cursor)}", "send the `next` of the page before"
         )
-    filters: dict[str, list[str]] = {"state": [s.value for s in state]} if state else {}
-    filters |= {"name": [name]} if name else {}
-    filters |= {"project": [project]} if project else {}
-    rows = app_state.queries.jobs_page(limit=limit + 1, before=cursor, filters=filters)
+    wanted = JobFilter(
+        states=[one.value for one in state or ()],
+        names=[name] if name else [],
+        project=project or None,
+        labels=dict(map(_label, label or ())),
+        since=since,
+    )
+    rows = app_state.queries.jobs_page(limit=limit + 1, before=cursor, wanted=wanted)
     more = len(rows) > limit
     page = JobPage(
         items=present_jobs(app_state, rows[:limit]),
@@ -128,6 +144,13 @@ async def list_jobs(
     )
     # So that FastAPI does not validate it again.
     return Response(page.model_dump_json(), media_type=_JSON)
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not found:
+        raise InvalidInputError.of("label", f"is {quoted(text)}", "write NAME=VALUE")
+    return name, value
 
 
 def _one(app_state: AppState, job_id: str, *, spec: bool = False) -> Job:
