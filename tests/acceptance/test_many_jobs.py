@@ -166,3 +166,44 @@ def test_nothing_is_cancelled_if_one_is_not_known(busy: TestInstance) -> None:
         answer = web.post("/api/v1/jobs/cancel", json=body)
         check_problem(answer, 404, "not_found")
     assert busy.job(job.json()["id"]).state == "queued"
+
+
+def test_i_hold_a_job_change_it_and_release_it(busy: TestInstance) -> None:
+    held = busy.ok("run", "--hold", "-d", "--name", "nightly", "--", "true").strip()
+    free = busy.submit(["true"])
+    assert busy.ok("hold", "-", input=f"{free}\n") == f"{free} is held\n"
+    assert "held by gpuyard hold" in busy.ok("jobs", "--name", "nightly")
+    assert "queued (held by gpuyard hold)" in busy.ok("show", held)
+    assert busy.ok("why", held).startswith("It is held by `gpuyard hold`")
+    updated = busy.json(
+        "update", held, "--priority", "5", "--timeout", "2h", "--name", "tonight"
+    )
+    assert (updated["priority"], updated["name"]) == (5, "tonight")
+    assert busy.json("show", held)["spec"]["timeout_s"] == 7200
+    busy.kill("server")
+    busy.ok("up")
+    busy.ok("cancel", "blocker")
+    assert [job["held"] for job in busy.json("jobs", "--state=queued")["items"]] == [
+        True,
+        True,
+    ]
+    assert busy.ok("release", held, free).splitlines() == [
+        f"{held} is released",
+        f"{free} is released",
+    ]
+    assert busy.run("wait", held, free).returncode == 0
+    late = busy.run("update", held, "--priority", "1")
+    assert (late.returncode, late.stderr) == (
+        4,
+        f"gpuyard: Job {held} is over; only its name can change. `gpuyard resume` takes"
+        " --priority, --timeout and --gpus.\n",
+    )
+    assert "changes nothing" in busy.run("update", held).stderr
+
+
+def test_i_resume_a_job_with_a_longer_time_limit(instance: TestInstance) -> None:
+    job = instance.submit(["sh", "-c", "sleep 1.5; echo done"], timeout_s=0.2)
+    assert instance.wait(job).state == "timed_out"
+    done = instance.run("resume", job, "--timeout", "1h", "--priority", "4")
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    assert instance.job(job).priority == 4

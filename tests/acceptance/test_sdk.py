@@ -98,6 +98,13 @@ def test_the_same_awaited(here: TestInstance) -> None:
             assert {(await second.wait()).state, (await third.wait()).state} == {
                 "cancelled"
             }
+            held = await instance.run(["false"], held=True)
+            assert (await held.update(priority=1)).priority == 1
+            assert (await held.hold()).held
+            assert not (await held.release()).held
+            await held.wait()
+            assert (await held.resume(priority=5)).priority == 5
+            await instance.wait_for(held.id)
             kinds = [
                 event["kind"]
                 async for event in first_of(
@@ -231,6 +238,16 @@ def test_many_jobs_are_found_cancelled_and_waited_for(
         with pytest.raises(TimeoutError, match="not over after 0 s: 1"):
             instance.wait_for(one.id, two.id, timeout=0)
         assert instance.cancel_jobs(all=True) == [one.id]
+
+
+def test_a_job_is_held_changed_and_released(shared_instance: TestInstance) -> None:
+    with shared_instance.client() as instance:
+        job = instance.run(["true"], held=True)
+        assert job.info.held
+        assert job.update(name="renamed", priority=4).name == "renamed"
+        assert job.hold().held
+        assert not job.release().held
+        assert job.wait(30).priority == 4
 
 
 def fail_with(

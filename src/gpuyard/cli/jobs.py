@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuyard.cli.follow import GPUYARD_FAULT, follow
-from gpuyard.cli.listing import list_jobs
+from gpuyard.cli.listing import HELD, list_jobs
+from gpuyard.cli.options import given, gpu_request
 from gpuyard.cli.output import (
     clock,
     duration_of,
@@ -87,7 +88,7 @@ def show(job: Reference, as_json: AsJson = False) -> None:
         {
             "job": info.id,
             "name": info.name,
-            "state": info.state,
+            "state": f"{info.state} ({HELD})" if info.held else info.state,
             "reason": info.reason,
             "exit code": info.exit_code,
             "command": shlex.join(spec.get("command", [])),
@@ -220,15 +221,32 @@ def resume(
         str | None,
         typer.Option("--from", help="Its id, file name or step; default: newest."),
     ] = None,
+    timeout: Annotated[
+        str | None, typer.Option(help="End it after so long from now on, such as 2h.")
+    ] = None,
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            "--gpus", "-g", help="How many GPUs from now on, or which: 2, A100:8."
+        ),
+    ] = None,
+    priority: Annotated[
+        int | None, typer.Option(help="Its priority from now on, 1 to 5.")
+    ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Do not follow it.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Start a new attempt of an ended job from a checkpoint, and follow it."""
+    changes = given(
+        timeout_s=timeout,
+        gpus=None if gpus is None else gpu_request(gpus, {}),
+        priority=priority,
+    )
     with connect() as client:
         handle = client.job(job)
-        info = handle.resume(checkpoint)
+        info = handle.resume(checkpoint, **changes)
         if as_json:
             print_json(info)
         elif detach:

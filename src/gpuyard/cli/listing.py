@@ -18,6 +18,7 @@ from gpuyard.cli.output import (
 from gpuyard.cli.session import reading
 
 _PAGE = 1000  # the most the server gives at once
+HELD = "held by gpuyard hold"
 _REPEATED = ("state", "label")
 _OPTIONS = {
     "--state": "state",
@@ -114,7 +115,7 @@ def _row(job: ListedJob) -> tuple[Any, ...]:
         ago(job.created_at),
         duration_of(job),
         money(job.cost),
-        progress or job.reason,
+        HELD if job.held else progress or job.reason,
     )
 
 

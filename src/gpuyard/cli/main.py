@@ -8,6 +8,7 @@ import typer
 from gpuyard.cli import (
     audit,
     batch,
+    changes,
     checkpoints,
     estimate,
     groups,
@@ -53,6 +54,7 @@ for module in (
     run,
     jobs,
     groups,
+    changes,
     batch,
     checkpoints,
     machines,

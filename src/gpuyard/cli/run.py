@@ -22,7 +22,7 @@ from gpuyard.cli.options import (
     secrets_of,
     words_of,
 )
-from gpuyard.cli.output import print_json, print_page
+from gpuyard.cli.output import print_json, print_page, short_id
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 
@@ -125,6 +125,10 @@ def run(
     after: Annotated[
         list[str] | None, typer.Option(help="Only after this job has completed.")
     ] = None,
+    hold: Annotated[
+        bool,
+        typer.Option("--hold", help="Let it not start before `gpuyard release`."),
+    ] = False,
     project: Annotated[str | None, typer.Option(help="Whose budget.")] = None,
     label: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE, for finding it again.")
@@ -188,6 +192,7 @@ def run(
         or None,
         idempotency_key=idempotency_key,
         depends_on=after or None,
+        held=hold or None,
         labels=pairs_of("label", label or [], {}) or None,
         secrets=secrets_of(secret or []) or None,
         resources=given(
@@ -257,6 +262,9 @@ def _guarded(
         )
         with connect() as client:
             job = client.run(body)
+            if job.info.held:
+                release = f"gpuyard release {short_id(job.id)}"
+                typer.echo(f"gpuyard: note: it is held until `{release}`", err=True)
             for warning in job.info.warnings:
                 typer.echo(f"gpuyard: note: {warning}", err=True)
             if as_json:

@@ -381,9 +381,30 @@ class AsyncJobHandle:
         self.info = await self._client.call(calls.cancel(self.id))
         return self.info
 
-    async def resume(self, checkpoint: str | None = None) -> Job:
-        """Start a new attempt from its newest checkpoint, or from the one named."""
-        self.info = await self._client.call(calls.resume(self.id, checkpoint))
+    async def resume(self, checkpoint: str | None = None, **changes: Any) -> Job:
+        """Start a new attempt from its newest checkpoint, or from the one named.
+
+        `changes`, where it needs something else: `priority`, `timeout_s`, `gpus`.
+        """
+        call = calls.resume(self.id, checkpoint, changes)
+        self.info = await self._client.call(call)
+        return self.info
+
+    async def hold(self) -> Job:
+        """Let it not start before it is released."""
+        await self._client.call(job_calls.set_held([self.id], "hold"))
+        return await self.refresh()
+
+    async def release(self) -> Job:
+        """Let it start."""
+        await self._client.call(job_calls.set_held([self.id], "release"))
+        return await self.refresh()
+
+    async def update(self, **changes: Any) -> Job:
+        """Give it another `name`, `priority` or `timeout_s`; RefusedError for what
+        cannot change any more.
+        """
+        self.info = await self._client.call(job_calls.update(self.id, changes))
         return self.info
 
     async def why(self) -> dict[str, Any]:

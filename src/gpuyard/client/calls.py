@@ -174,13 +174,15 @@ def cancel(reference: str) -> Call[Job]:
     )
 
 
-def resume(reference: str, checkpoint: str | None) -> Call[Job]:
-    """Start a new attempt from a checkpoint."""
+def resume(reference: str, checkpoint: str | None, changes: Json) -> Call[Job]:
+    """Start a new attempt from a checkpoint; `changes`: `priority`, `timeout_s`,
+    `gpus`.
+    """
     return Call(
         "POST",
         f"/api/v1/jobs/{_segment(reference)}/resume",
         Job.model_validate,
-        body={"checkpoint": checkpoint},
+        body={"checkpoint": checkpoint, **changes},
     )
 
 

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from gpuyard.client.calls import Call, Json
-from gpuyard.domain.jobs import JobOutcome
+from gpuyard.client.calls import Call, Json, job
+from gpuyard.domain.jobs import Job, JobOutcome
 from gpuyard.domain.states import JobState
 
 LONGEST_WAIT_S = 10.0
@@ -46,6 +46,23 @@ def wait(references: Sequence[str], timeout_s: float) -> Call[Outcomes]:
         body={"jobs": list(references), "timeout_s": timeout_s},
         done_once=True,
     )
+
+
+def set_held(references: Sequence[str], action: str) -> Call[list[dict[str, Any]]]:
+    """`hold` or `release` jobs, all or none; of each its `id` and `held`."""
+    return Call(
+        "POST",
+        f"/api/v1/jobs/{action}",
+        lambda answer: list(answer["items"]),
+        body={"jobs": list(references)},
+        done_once=True,
+    )
+
+
+def update(reference: str, changes: Json) -> Call[Job]:
+    """Change a job: `name`, `priority`, `timeout_s`."""
+    call = job(reference)
+    return Call("PATCH", call.path, call.read, body=dict(changes), done_once=True)
 
 
 def _outcomes(answer: Any) -> Outcomes:

@@ -375,9 +375,30 @@ class JobHandle:
         self.info = self._client.call(calls.cancel(self.id))
         return self.info
 
-    def resume(self, checkpoint: str | None = None) -> Job:
-        """Start a new attempt from its newest checkpoint, or from the one named."""
-        self.info = self._client.call(calls.resume(self.id, checkpoint))
+    def resume(self, checkpoint: str | None = None, **changes: Any) -> Job:
+        """Start a new attempt from its newest checkpoint, or from the one named.
+
+        `changes`, where it needs something else: `priority`, `timeout_s`, `gpus`.
+        """
+        call = calls.resume(self.id, checkpoint, changes)
+        self.info = self._client.call(call)
+        return self.info
+
+    def hold(self) -> Job:
+        """Let it not start before it is released."""
+        self._client.call(job_calls.set_held([self.id], "hold"))
+        return self.refresh()
+
+    def release(self) -> Job:
+        """Let it start."""
+        self._client.call(job_calls.set_held([self.id], "release"))
+        return self.refresh()
+
+    def update(self, **changes: Any) -> Job:
+        """Give it another `name`, `priority` or `timeout_s`; RefusedError for what
+        cannot change any more.
+        """
+        self.info = self._client.call(job_calls.update(self.id, changes))
         return self.info
 
     def why(self) -> dict[str, Any]:

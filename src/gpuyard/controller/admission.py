@@ -32,8 +32,10 @@ from gpuyard.domain.errors import (
     NotFoundError,
     RefusedError,
 )
+from gpuyard.domain.shape import Shape
 from gpuyard.providers.base import GpuProviderInterface
 from gpuyard.scheduler.refusal import impossible
+from gpuyard.scheduler.view import View
 
 _WAIT_FOR_CAPACITY_S = 5.0
 # A request in which thousands of jobs are wrong is answered with the first faults.
@@ -160,11 +162,7 @@ class Admission:
         """
         await self._wait_for_capacity()
         if template.shape not in checked:
-            refusal = impossible(self._core.view, template.shape)
-            if refusal is not None:
-                raise CapacityError(
-                    _as_sentence(refusal.reason), _as_sentence(refusal.largest)
-                )
+            refuse_impossible(self._core.view, template.shape)
             checked.add(template.shape)
         name = template.provider or next(iter(self._providers))
         if name not in self._providers:
@@ -304,6 +302,13 @@ def _parents_elsewhere(
     if not parents:
         return parents
     return parents - {job.id for job in jobs}
+
+
+def refuse_impossible(view: View, shape: Shape) -> None:
+    """CapacityError for needs that no place could ever meet."""
+    refusal = impossible(view, shape)
+    if refusal is not None:
+        raise CapacityError(_as_sentence(refusal.reason), _as_sentence(refusal.largest))
 
 
 def _as_sentence(text: str) -> str:

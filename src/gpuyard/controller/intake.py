@@ -54,6 +54,7 @@ class Template:
     estimated_duration_s: float | None
     preemptible: bool
     retry_count: int
+    held: bool
     shape: Shape
     shape_row: Mapping[str, Any]
     provider: str | None
@@ -77,6 +78,7 @@ class Template:
             estimated_duration_s=spec.estimated_duration_s,
             preemptible=spec.preemptible,
             retry_count=spec.retry_count,
+            held=spec.held,
             shape=shape,
             shape_row=shape.to_row(),
             provider=spec.provider,

@@ -115,6 +115,7 @@ def _live_job(
         project=sys.intern(row.project) if row.project else None,
         preemptible=bool(row.preemptible),
         waits_for=_parents(row.depends_on) if state is JobState.QUEUED else (),
+        held=bool(row.held),
         tier=row.tier and sys.intern(row.tier),
         started_at=row.started_at,
         attempts=row.attempts,

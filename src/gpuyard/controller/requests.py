@@ -4,17 +4,19 @@ Each request that changes something returns after its commit.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
-from gpuyard.controller import transitions
-from gpuyard.controller.admission import Admission
+from gpuyard.controller import owner_transitions, transitions
+from gpuyard.controller.admission import Admission, refuse_impossible
 from gpuyard.controller.core import SLICE, Core
 from gpuyard.controller.gpus import Gpus
 from gpuyard.controller.intake import PreparedJob
+from gpuyard.controller.job_changes import changed_spec, with_gpus
 from gpuyard.controller.secrets import Secrets
 from gpuyard.domain.errors import (
     InvalidInputError,
@@ -25,8 +27,10 @@ from gpuyard.domain.errors import (
     RefusedError,
 )
 from gpuyard.domain.events import Event
+from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.offers import Strategy
 from gpuyard.domain.reasons import Reason
+from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.providers.base import TRANSIENT
 from gpuyard.providers.configured import Providers
@@ -35,6 +39,9 @@ from gpuyard.scheduler.explanation import Why
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.view import LiveAttempt
 from gpuyard.scheduler.why import why
+
+Changes = Mapping[str, Any]
+NO_CHANGES: Changes = MappingProxyType({})
 
 
 class Requests:
@@ -236,9 +243,14 @@ class Requests:
 
     # --- resume ---
 
-    async def resume(self, job_id: str, checkpoint: str | None) -> None:
+    async def resume(
+        self, job_id: str, checkpoint: str | None, changes: Changes = NO_CHANGES
+    ) -> None:
         """Queue an ended job again, from its newest checkpoint or from `checkpoint` (an
         id, a path, a file name or a step).
+
+        `changes`: new values of `timeout_s`, `priority` and `gpus` (fields of a
+        GpuRequest; those left out stay).
         """
         core = self._core
         while not core.add_ended_parents(set(self._row(job_id)["depends_on"])):
@@ -257,7 +269,10 @@ class Requests:
                 "Submit a new job.",
             )
         chosen = self._named_checkpoint(job_id, checkpoint)
-        core.emit([transitions.resumed(row, chosen, core.clock())])
+        spec = self._changed_spec(job_id, changes) if changes else None
+        if spec is not None:
+            row = {**row, **_needs_of(spec)}
+        core.emit([owner_transitions.resumed(row, chosen, core.clock(), spec)])
         core.schedule()
         await core.committed(own_only=True)
 
@@ -265,6 +280,18 @@ class Requests:
         row = self._core.queries.job(job_id)
         assert row is not None
         return row
+
+    def _changed_spec(self, job_id: str, changes: Changes) -> JobSpec:
+        """The spec with these changes; InvalidInputError, CapacityError."""
+        body = self._core.queries.specs([job_id])[job_id]
+        fields = {name: value for name, value in changes.items() if name != "gpus"}
+        if "gpus" in changes:
+            fields["resources"] = with_gpus(body, changes["gpus"])
+            # The size and the price of a tier are those of its own GPUs.
+            fields["tier"] = None
+        spec = changed_spec(body, fields)
+        refuse_impossible(self._core.view, Shape.of(spec))
+        return spec
 
     def _named_checkpoint(self, job_id: str, name: str | None) -> str:
         if name is None:
@@ -284,3 +311,13 @@ class Requests:
     def why(self, job_id: str) -> Why | None:
         """Why a pending job is not running; None if it is not pending."""
         return why(self._core.view, job_id, self._core.clock(), self._core.policy)
+
+
+def _needs_of(spec: JobSpec) -> dict[str, Any]:
+    """The columns of a job that follow from what it needs."""
+    return {
+        "priority": spec.priority,
+        "timeout_s": spec.timeout_s,
+        "tier": spec.tier,
+        "shape": Shape.of(spec).to_row(),
+    }

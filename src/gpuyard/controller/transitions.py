@@ -90,6 +90,9 @@ def submitted(job: PreparedJob, now: float) -> Event:
         "idempotency_key": job.key,
         "warnings": template.warnings,
     }
+    # What few jobs have is left out, which makes the journal of many shorter.
+    if template.held:
+        values["held"] = True
     changes = (
         Change(Table.JOBS, job.id, values),
         Change(Table.SPECS, job.id, {"body": msgspec.Raw(job.body)}),
@@ -415,37 +418,11 @@ def job_ended(
         "ended_at": now,
         "not_before": None,
     }
+    if job.held:
+        values["held"] = None
     change = Change(Table.JOBS, job.id, values)
     info = {"state": state, "reason": reason, "message": message}
     return Event(_EVENT_OF_FINAL_STATE[state], now, (change,), job.id, info)
-
-
-def resumed(row: Mapping[str, Any], checkpoint: str, now: float) -> Event:
-    """The owner resumes an ended job (its whole ledger `row`), from a checkpoint id or
-    from NEWEST.
-
-    The event holds every column, because the view forgot the job when it ended.
-    """
-    state = JobState(row["state"])
-    if not state.terminal:
-        raise IllegalMoveError(
-            f"job {row['id']} is {state}.", "Only a job that is over can be resumed."
-        )
-    check_move(JOB_MOVES, f"job {row['id']}", state, JobState.QUEUED)
-    values = {name: value for name, value in row.items() if name != "id"}
-    values |= {
-        "state": JobState.QUEUED.value,
-        "reason": None,
-        "exit_code": None,
-        "ended_at": None,
-        "cancel_requested": False,
-        "failures": 0,
-        "not_before": None,
-        "resume_from": checkpoint,
-    }
-    change = Change(Table.JOBS, row["id"], values)
-    info = {"state": JobState.QUEUED, "resume_from": checkpoint}
-    return Event(EventKind.JOB_RESUMED, now, (change,), row["id"], info)
 
 
 def node_silent(job: LiveJob, now: float) -> Event:

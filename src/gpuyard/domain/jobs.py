@@ -86,7 +86,10 @@ class Checkpoint(_View):
 
 
 class Job(_View):
-    """A job: the essentials of its spec, its state and its history."""
+    """A job: the essentials of its spec, its state and its history.
+
+    A queued job that is `held` starts only after its release.
+    """
 
     id: str
     name: str
@@ -109,6 +112,7 @@ class Job(_View):
     cost: Cost = Cost()
     usage: dict[str, float] = Field(default_factory=dict)
     checkpoints: int = 0
+    held: bool = False
     warnings: list[str] = Field(default_factory=list)
     spec: dict[str, Any] | None = None
 

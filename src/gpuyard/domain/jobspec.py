@@ -156,6 +156,7 @@ SecretName = Annotated[str, AfterValidator(secret_name)]
 Data = Annotated[dict[str, Any], AfterValidator(_not_too_deep)]
 
 
+Priority = Annotated[int, Field(ge=1, le=5)]
 GpuCount = Annotated[int, BeforeValidator(whole_gpus), Field(ge=0, le=1024)]
 
 
@@ -184,7 +185,7 @@ class GpuRequest(StrictModel):
         return self
 
 
-def _gpus(value: Any) -> Any:
+def gpus_as_fields(value: Any) -> Any:
     """`gpus = 2` means two GPUs of any kind, `gpus = "A100:8"` eight of that class."""
     if isinstance(value, str):
         return gpus_of(value)
@@ -202,7 +203,7 @@ class Resources(StrictModel):
     cpus: float | None = Field(default=None, gt=0, le=10_000)
     memory_gb: Gigabytes | None = None
     nodes: int = Field(default=1, ge=1, le=10_000)
-    gpus: Annotated[GpuRequest, BeforeValidator(_gpus)] = GpuRequest(count=0)
+    gpus: Annotated[GpuRequest, BeforeValidator(gpus_as_fields)] = GpuRequest(count=0)
 
 
 class CheckpointSpec(StrictModel):
@@ -267,7 +268,8 @@ class JobSpec(StrictModel):
 
     A command reads `stdin` on its standard input and then finds its end; without
     `stdin` it finds the end at once. `secrets` gives the name of the secret that each
-    of these variables gets; the values are never part of a spec.
+    of these variables gets; the values are never part of a spec. A `held` job waits
+    until it is released.
     """
 
     name: Name = "job"
@@ -289,9 +291,10 @@ class JobSpec(StrictModel):
     timeout_s: Seconds | None = None
     retry_count: int = Field(default=0, ge=0, le=100)
     max_silence_s: Seconds | None = None
-    priority: int = Field(default=3, ge=1, le=5)
+    priority: Priority = 3
     project: Name | None = None
     depends_on: tuple[Name, ...] = ()
+    held: bool = False
     spot: bool = False
     preemptible: bool = False
     max_price: Decimal | None = Field(default=None, gt=0)

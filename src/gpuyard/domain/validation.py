@@ -20,6 +20,7 @@ _OTHER_WORDS = {
     "env": "environment",
     "envs": "environment",
     "after": "depends_on",
+    "hold": "held",
     "memory": "resources.memory_gb",
     "cpus": "resources.cpus",
     "gpu": "resources.gpus",

@@ -9,7 +9,7 @@ from gpuyard.domain.states import JobState
 @dataclass(slots=True)
 class LiveJob:
     """A job that has not ended. Times are UTC seconds; `waits_for` are the parents that
-    have not completed.
+    have not completed. A `held` job waits for its owner's release.
 
     `job_type`: jobs of one type are expected to run equally long (see `learning`).
     Of its ended attempts: `served_s` is how many seconds they ran, `preemptions` how
@@ -27,6 +27,7 @@ class LiveJob:
     project: str | None = None
     preemptible: bool = False
     waits_for: tuple[str, ...] = ()
+    held: bool = False
     tier: str | None = None
     started_at: float | None = None
     attempts: int = 0

@@ -119,6 +119,7 @@ class View:
     A queued job is in exactly one place:
     - `queue`: it may start;
     - `delayed`: it waits for its `not_before`;
+    - `held`: it waits for its release;
     - `dependents`, by parent: it waits for other jobs;
     - `doomed`, with the parent that did not complete: it can never start;
     - `tentative`: an action on it is decided and not committed yet.
@@ -140,6 +141,7 @@ class View:
     delayed: LazyHeap[tuple[float, str]] = field(
         default_factory=LazyHeap[tuple[float, str]]
     )
+    held: set[str] = field(default_factory=set[str])
     dependents: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     doomed: dict[str, str] = field(default_factory=dict[str, str])
     tentative: dict[str, Action] = field(default_factory=dict[str, Action])
@@ -181,6 +183,8 @@ class View:
             self.doomed[job.id] = failed_parents[0]
         elif job.waits_for:
             return  # `dependents` has it
+        elif job.held:
+            self.held.add(job.id)
         elif job.not_before is not None:
             self.delayed.add((job.not_before, job.id))
         else:
@@ -204,6 +208,7 @@ class View:
             if not children:
                 self.dependents.pop(parent, None)
         self.doomed.pop(job.id, None)
+        self.held.discard(job.id)
         if job.not_before is not None:
             self.delayed.discard((job.not_before, job.id))
         self.queue.remove(job.id)

@@ -35,6 +35,13 @@ def why(view: View, job_id: str, now: float, policy: Policy) -> Why | None:
     action = view.tentative.get(job_id)
     if isinstance(action, Start):
         return _starting(view, action)
+    if job.held:
+        return Why(
+            "It is held by `gpuyard hold` or `gpuyard run --hold`.",
+            "held",
+            "when somebody releases it is not known",
+            would_help=(f"release it (gpuyard release {job_id})",),
+        )
     if job.waits_for:
         return _dependency(view, job)
     if job_id in view.promises:

@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from gpuyard.controller import transitions
+from gpuyard.controller import owner_transitions, transitions
 from gpuyard.controller.attempt_outcome import (
     AttemptOutcome,
     final_state,
@@ -112,7 +112,7 @@ def test_a_checkpoint_that_cannot_be_fetched_costs_no_retry_and_stays_the_one_to
 ):
     job_id = life.submit(retry_count=0)
     life.end(life.run(job_id), stopped="cancelled")
-    life.record(transitions.resumed(life.row(job_id), "ckpt_7", life.now))
+    life.record(owner_transitions.resumed(life.row(job_id), "ckpt_7", life.now))
     life.end(life.run(job_id), reason="storage_unreachable")
     row = life.row(job_id)
     assert (row["state"], row["failures"], row["resume_from"]) == (

@@ -46,6 +46,7 @@ class StoredJob(NamedTuple):
     cancel_requested: bool
     resume_from: str | None
     tier: str | None
+    held: bool | None
 
 
 _STORED = ", ".join(

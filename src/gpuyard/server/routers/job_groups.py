@@ -1,4 +1,4 @@
-"""`/api/v1/jobs/cancel` and `/jobs/wait`: many jobs in one request."""
+"""`/api/v1/jobs/cancel`, `/wait`, `/hold` and `/release`: many jobs in one request."""
 
 import asyncio
 import time
@@ -96,6 +96,26 @@ class CancelledJobs(BaseModel):
     next: None = None
 
 
+class ManyJobs(StrictModel):
+    """Some jobs: their ids, ends of ids, or names."""
+
+    jobs: References
+
+
+class HeldJob(BaseModel):
+    """A queued job, and whether it is held."""
+
+    id: str
+    held: bool
+
+
+class HeldJobs(BaseModel):
+    """The jobs in the order of the request."""
+
+    items: list[HeldJob]
+    next: None = None
+
+
 class WaitRequest(StrictModel):
     """For which jobs (ids, ends of ids, names), and how long at most."""
 
@@ -136,6 +156,22 @@ async def cancel_jobs(app_state: TheAppState, body: CancelRequest) -> CancelledJ
             for job_id in job_ids
         ]
     )
+
+
+@router.post("/hold")
+async def hold_jobs(app_state: TheAppState, body: ManyJobs) -> HeldJobs:
+    """Hold queued jobs, all or none: none of them starts before its release."""
+    job_ids = await app_state.controller.requests.find_many(body.jobs)
+    await app_state.controller.changes.hold(job_ids)
+    return HeldJobs(items=[HeldJob(id=job_id, held=True) for job_id in job_ids])
+
+
+@router.post("/release")
+async def release_jobs(app_state: TheAppState, body: ManyJobs) -> HeldJobs:
+    """Release queued jobs, all or none; one that is not held stays as it is."""
+    job_ids = await app_state.controller.requests.find_many(body.jobs)
+    await app_state.controller.changes.release(job_ids)
+    return HeldJobs(items=[HeldJob(id=job_id, held=False) for job_id in job_ids])
 
 
 async def _states(app_state: AppState, job_ids: list[str]) -> dict[str, JobState]:

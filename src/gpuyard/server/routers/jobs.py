@@ -6,17 +6,19 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from fastapi import APIRouter, Body, Query, Request
 from fastapi.responses import Response, StreamingResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator, model_validator
 
 from gpuyard.controller.intake import PreparedJob
 from gpuyard.controller.malloc_trim import MANY_JOBS, trim_memory_soon
 from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.domain.jobs import Job
+from gpuyard.domain.jobspec import GpuRequest, Name, Priority, Seconds, gpus_as_fields
 from gpuyard.domain.states import JobState
+from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.tasks import task_of
 from gpuyard.insight.series import downsample
 from gpuyard.ledger.queries import JobFilter
@@ -47,12 +49,39 @@ class JobPage(BaseModel):
     next: str | None = None
 
 
-class ResumeRequest(BaseModel):
+class ResumeRequest(StrictModel):
     """From which checkpoint: its id, path, file name or step; the newest when not
-    given.
+    given. What the job needs from now on, where it differs: of `gpus`, what is left out
+    stays.
     """
 
     checkpoint: str | None = None
+    priority: Priority | None = None
+    timeout_s: Seconds | None = None
+    gpus: Annotated[GpuRequest, BeforeValidator(gpus_as_fields)] | None = None
+
+    def changes(self) -> dict[str, Any]:
+        """What is to differ."""
+        given = self.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+        return {name: value for name, value in given.items() if name != "checkpoint"}
+
+
+class UpdateRequest(StrictModel):
+    """What is to differ of a job; what is left out stays."""
+
+    name: Name | None = None
+    priority: Priority | None = None
+    timeout_s: Seconds | None = None
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if not self.changes():
+            raise ValueError("changes nothing; give name, priority or timeout_s")
+        return self
+
+    def changes(self) -> dict[str, Any]:
+        """What is to differ."""
+        return self.model_dump(mode="json", exclude_none=True)
 
 
 @router.post(
@@ -196,9 +225,21 @@ async def resume(
 ) -> Job:
     """Start a new attempt of an ended job from a checkpoint."""
     job_id = app_state.controller.requests.find(reference)
+    wanted = body or ResumeRequest()
     await app_state.controller.requests.resume(
-        job_id, body.checkpoint if body else None
+        job_id, wanted.checkpoint, wanted.changes()
     )
+    return _one(app_state, job_id)
+
+
+@router.patch("/{reference}")
+async def update(reference: str, app_state: TheAppState, body: UpdateRequest) -> Job:
+    """Change a job that is not over; of one that is over, its name.
+
+    The time limit changes only while the job waits in the queue.
+    """
+    job_id = app_state.controller.requests.find(reference)
+    await app_state.controller.changes.update(job_id, body.changes())
     return _one(app_state, job_id)
 
 
