@@ -186,3 +186,18 @@ def test_help_and_version_are_instant_because_nothing_slow_is_imported(
     )
     assert done.returncode == 0, done.stderr
     assert instance.ok("--version").startswith("gpuyard ")
+
+
+def test_a_port_that_a_running_server_does_not_have_is_refused(
+    shared_instance: TestInstance,
+) -> None:
+    url = shared_instance.address().url
+    port = url.rsplit(":", 1)[-1]
+    assert url in shared_instance.ok("up", "--port", port)
+    assert url in shared_instance.ok("up", "--port", "0")
+    refused = shared_instance.run("up", "--port", "9")
+    assert (refused.returncode, refused.stderr) == (
+        4,
+        f"gpuyard: A server of this home runs at {url}, not on port 9. Stop it with"
+        " `gpuyard down`.\n",
+    )
