@@ -97,7 +97,10 @@ def show(job: Reference, as_json: AsJson = False) -> None:
             "needs": _needs(spec),
             "timeout": spec.get("timeout_s") and format_duration(spec["timeout_s"]),
             "retries": spec.get("retry_count"),
+            "retries after": ", ".join(spec.get("retry_on", [])),
             "after": ", ".join(spec.get("depends_on", [])),
+            "after failed": ", ".join(spec.get("depends_on_failed", [])),
+            "after any": ", ".join(spec.get("depends_on_any", [])),
             "labels": ", ".join(
                 f"{name}={value}" for name, value in info.labels.items()
             ),

@@ -87,7 +87,13 @@ def run(
         str | None, typer.Option(help="End it after so long, such as 2h.")
     ] = None,
     retries: Annotated[
-        int | None, typer.Option(help="Try again so often when it fails.")
+        int | None, typer.Option(help="Try again so often when it fails or times out.")
+    ] = None,
+    retry_on: Annotated[
+        str | None,
+        typer.Option(
+            help="Try again only after these: timeout,failure,lost; default: all."
+        ),
     ] = None,
     priority: Annotated[
         int | None, typer.Option(help="1 to 5; 5 is urgent, 3 the default.")
@@ -124,6 +130,14 @@ def run(
     ] = None,
     after: Annotated[
         list[str] | None, typer.Option(help="Only after this job has completed.")
+    ] = None,
+    after_failed: Annotated[
+        list[str] | None,
+        typer.Option(help="Only after this job has ended without being completed."),
+    ] = None,
+    after_any: Annotated[
+        list[str] | None,
+        typer.Option(help="Only after this job has ended in any way."),
     ] = None,
     hold: Annotated[
         bool,
@@ -181,6 +195,7 @@ def run(
         tier=tier,
         timeout_s=timeout,
         retry_count=retries,
+        retry_on=retry_on,
         priority=priority,
         project=project,
         workspace=workspace,
@@ -192,6 +207,8 @@ def run(
         or None,
         idempotency_key=idempotency_key,
         depends_on=after or None,
+        depends_on_failed=after_failed or None,
+        depends_on_any=after_any or None,
         held=hold or None,
         labels=pairs_of("label", label or [], {}) or None,
         secrets=secrets_of(secret or []) or None,

@@ -20,10 +20,10 @@ from gpuyard.controller.intake import (
     Intake,
     PreparedJob,
     Template,
-    find_parents,
     numbered,
     refuse_shared_keys,
 )
+from gpuyard.controller.parents import find_parents
 from gpuyard.controller.secrets import Secrets
 from gpuyard.domain.errors import (
     CapacityError,
@@ -298,6 +298,10 @@ def _parents_elsewhere(
     children = [job for job in jobs if job.parents]
     for job in children:
         job.parents = tuple(earlier.get(parent, parent) for parent in job.parents)
+        job.parent_ends = {
+            earlier.get(parent, parent): end
+            for parent, end in (job.parent_ends or {}).items()
+        }
     parents = {parent for job in children for parent in job.parents}
     if not parents:
         return parents

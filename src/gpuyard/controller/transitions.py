@@ -93,6 +93,10 @@ def submitted(job: PreparedJob, now: float) -> Event:
     # What few jobs have is left out, which makes the journal of many shorter.
     if template.held:
         values["held"] = True
+    if template.retry_on is not None:
+        values["retry_on"] = template.retry_on
+    if job.parent_ends:
+        values["parent_ends"] = job.parent_ends
     changes = (
         Change(Table.JOBS, job.id, values),
         Change(Table.SPECS, job.id, {"body": msgspec.Raw(job.body)}),
@@ -339,7 +343,7 @@ def attempt_ended(
     }
     if outcome.limits:
         values["limits"] = dict(outcome.limits)
-    if state is JobState.FAILED and retry.not_before is not None:
+    if retry.not_before is not None:
         job_values = _requeued_values(job, reason, retry.not_before)
         kind = EventKind.JOB_REQUEUED
     else:

@@ -26,6 +26,7 @@ from gpuyard.domain.errors import quoted
 from gpuyard.domain.gpu_text import gpus_of
 from gpuyard.domain.gpus import compute_capability, resolve_gpu_class, whole_gpus
 from gpuyard.domain.offers import Strategy
+from gpuyard.domain.reasons import RetryCause
 from gpuyard.domain.secret_names import secret_name
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.workspaces import folder_name
@@ -193,6 +194,11 @@ def gpus_as_fields(value: Any) -> Any:
     return {"count": value} if is_count else value
 
 
+def _words(value: Any) -> Any:
+    """`"timeout,lost"` means the same as a list."""
+    return value.replace(",", " ").split() if isinstance(value, str) else value
+
+
 class Resources(StrictModel):
     """Needs per node.
 
@@ -269,7 +275,9 @@ class JobSpec(StrictModel):
     A command reads `stdin` on its standard input and then finds its end; without
     `stdin` it finds the end at once. `secrets` gives the name of the secret that each
     of these variables gets; the values are never part of a spec. A `held` job waits
-    until it is released.
+    until it is released. Jobs in `depends_on` must complete before it starts, those in
+    `depends_on_failed` must end otherwise, and those in `depends_on_any` must end.
+    `retry_on`: after which ends it is tried again, `retry_count` times at most.
     """
 
     name: Name = "job"
@@ -290,10 +298,15 @@ class JobSpec(StrictModel):
     workspace: Name | None = None
     timeout_s: Seconds | None = None
     retry_count: int = Field(default=0, ge=0, le=100)
+    retry_on: Annotated[tuple[RetryCause, ...], BeforeValidator(_words)] = tuple(
+        RetryCause
+    )
     max_silence_s: Seconds | None = None
     priority: Priority = 3
     project: Name | None = None
     depends_on: tuple[Name, ...] = ()
+    depends_on_failed: tuple[Name, ...] = ()
+    depends_on_any: tuple[Name, ...] = ()
     held: bool = False
     spot: bool = False
     preemptible: bool = False

@@ -214,6 +214,7 @@ def _new_job(job_id: str, row: Row) -> LiveJob:
         row["priority"],
         row["created_at"],
         waits_for=tuple(row.get("depends_on") or ()),
+        parent_ends=row.get("parent_ends"),
         served_s=row.get("served_s", 0.0),
         preemptions=row.get("preemptions", 0),
     )
@@ -229,6 +230,8 @@ def _update_job(job: LiveJob, state: JobState, row: Row) -> None:
         job.shape = Shape.from_row(row["shape"])
     if "held" in row:
         job.held = bool(row["held"])
+    if row.get("retry_on") is not None:
+        job.retry_on = frozenset(row["retry_on"])
     if "project" in row:
         job.project = sys.intern(row["project"]) if row["project"] else None
     if "estimated_duration_s" in row:

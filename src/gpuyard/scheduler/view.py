@@ -121,7 +121,7 @@ class View:
     - `delayed`: it waits for its `not_before`;
     - `held`: it waits for its release;
     - `dependents`, by parent: it waits for other jobs;
-    - `doomed`, with the parent that did not complete: it can never start;
+    - `doomed`, with the parent that ended otherwise: it can never start;
     - `tentative`: an action on it is decided and not committed yet.
 
     `ended` holds ended jobs on which live ones depend; a decision forgets the others,
@@ -191,14 +191,18 @@ class View:
             self.queue.add(job)
 
     def _wait_for_parents(self, job: LiveJob) -> None:
-        """Drop parents that have completed, and register the job with the others."""
+        """Drop parents that have ended as they must, and register the job with the
+        others.
+        """
         job.waits_for = tuple(
-            parent
-            for parent in job.waits_for
-            if self.ended.get(parent) is not JobState.COMPLETED
+            parent for parent in job.waits_for if not self._allows(parent, job)
         )
         for parent in job.waits_for:
             self.dependents.setdefault(parent, set()).add(job.id)
+
+    def _allows(self, parent: str, job: LiveJob) -> bool:
+        state = self.ended.get(parent)
+        return state is not None and job.wanted_end(parent).allows(state)
 
     def remove_job(self, job: LiveJob) -> None:
         """Undo `enqueue` and any tentative action on the job; idempotent."""

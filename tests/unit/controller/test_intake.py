@@ -9,9 +9,9 @@ from gpuyard.controller.intake import (
     VARYING,
     Intake,
     PreparedJob,
-    find_parents,
     refuse_shared_keys,
 )
+from gpuyard.controller.parents import find_parents
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.shape import Shape

@@ -20,8 +20,8 @@ _LIVE_JOBS = tuple(state.value for state in JobState if not state.terminal)
 class StoredJob(NamedTuple):
     """The columns of a job that the scheduler needs.
 
-    `labels`, `shape` and `depends_on` are JSON text, not decoded: in a long queue many
-    rows hold the same text. Booleans may be 1 or 0.
+    `labels`, `shape`, `depends_on`, `parent_ends` and `retry_on` are JSON text, not
+    decoded: in a long queue many rows hold the same text. Booleans may be 1 or 0.
     """
 
     id: str
@@ -47,6 +47,8 @@ class StoredJob(NamedTuple):
     resume_from: str | None
     tier: str | None
     held: bool | None
+    parent_ends: str | None
+    retry_on: str | None
 
 
 _STORED = ", ".join(
