@@ -9,6 +9,7 @@ import typer
 
 from gpuyard.cli.follow import GPUYARD_FAULT, follow
 from gpuyard.cli.listing import HELD, list_jobs
+from gpuyard.cli.moments import moment
 from gpuyard.cli.options import given, gpu_request
 from gpuyard.cli.output import (
     clock,
@@ -23,12 +24,15 @@ from gpuyard.cli.output import (
     size,
 )
 from gpuyard.cli.session import connect
-from gpuyard.domain.errors import GpuyardError
+from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.domain.units import format_duration
 
 if TYPE_CHECKING:
     from gpuyard.domain.jobs import Job
 
+# How many events are listed without `--limit`.
+_ON_SCREEN = 20
+_IN_A_PIPE = 1000
 Reference = Annotated[
     str, typer.Argument(metavar="JOB", help="An id, the end of one, or a name.")
 ]
@@ -305,29 +309,54 @@ def events(
         int | None,
         typer.Option(min=0, help="Only after this number; with -f, from now on."),
     ] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only since then, such as 2h or 2026-11-25.")
+    ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=10_000, help="At most so many.")
-    ] = 1000,
+        int | None,
+        typer.Option(
+            "--limit",
+            "-n",
+            min=1,
+            max=10_000,
+            help="The newest so many; default: 20 on a terminal, else 1000.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what happened; with -f, what happens.
+    """List what happened, the newest last; with -f, what happens.
 
     With --json and -f, one JSON object a line.
     """
     from gpuyard.client import calls
 
+    _refuse_together(after, since, limit, follow_=follow_)
+    most = limit or (_ON_SCREEN if sys.stdout.isatty() and not as_json else _IN_A_PIPE)
+    start = moment("--since", since) if since else None
     with connect() as client:
         if not follow_:
-            found = client.call(calls.events(after or 0, limit, job))
+            found = client.call(calls.events(after, most, job, start))
             if as_json:
-                print_page(
-                    found, str(found[-1]["seq"]) if len(found) == limit else None
-                )
+                is_full = after is not None and len(found) == most
+                print_page(found, str(found[-1]["seq"]) if is_full else None)
             for event in [] if as_json else found:
                 typer.echo(_event_line(event))
             return
         for event in client.events(after=after, job=job):
             typer.echo(json.dumps(event) if as_json else _event_line(event))
+
+
+def _refuse_together(
+    after: int | None, since: str | None, limit: int | None, *, follow_: bool
+) -> None:
+    """InvalidInputError for options that have no effect together."""
+    if after is not None and since is not None:
+        raise InvalidInputError.of(
+            "--since", "goes with no --after", "give one of them"
+        )
+    if follow_ and (since is not None or limit is not None):
+        option = "--limit" if since is None else "--since"
+        raise InvalidInputError.of(option, "goes with no --follow", "leave one out")
 
 
 def _event_line(event: dict[str, Any]) -> str:

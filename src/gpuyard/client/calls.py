@@ -391,13 +391,14 @@ def tend_batch(
     return Call("POST", path, dict, body=dict(body or {}), done_once=action == "cancel")
 
 
-def events(after: int, limit: int, reference: str | None) -> Call[list[dict[str, Any]]]:
-    """A page of the journal."""
-    params = {
-        "after": after,
-        "limit": limit,
-        **({"job": reference} if reference else {}),
-    }
+def events(
+    after: int | None, limit: int, reference: str | None, since: float | None = None
+) -> Call[list[dict[str, Any]]]:
+    """A page of the journal: what follows the number `after`, or else the newest, if
+    given not before `since` (UTC seconds).
+    """
+    newest = True if after is None else None
+    params = _given(after=after, newest=newest, since=since, limit=limit, job=reference)
     return Call("GET", "/api/v1/events", _items, params)
 
 

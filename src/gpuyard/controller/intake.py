@@ -156,7 +156,7 @@ class PreparedJob:
 
 
 def _references(given: "_Varying | JobSpec") -> Mapping[str, Sequence[str]]:
-    named = {field: getattr(given, field) for field in PARENT_FIELDS}
+    named = {field: tuple(getattr(given, field)) for field in PARENT_FIELDS}
     return {field: references for field, references in named.items() if references}
 
 

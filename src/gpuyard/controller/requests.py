@@ -4,7 +4,9 @@ Each request that changes something returns after its commit.
 """
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -41,6 +43,8 @@ from gpuyard.scheduler.view import LiveAttempt
 from gpuyard.scheduler.why import why
 
 Changes = Mapping[str, Any]
+# An agent needs a second or two to join.
+WAIT_FOR_NODE_S = 5.0
 NO_CHANGES: Changes = MappingProxyType({})
 
 
@@ -55,6 +59,7 @@ class Requests:
         self._core = core
         self._providers = providers
         self.capacity_known = asyncio.Event()
+        self._started_at = time.monotonic()
         self.gpus = Gpus(core, providers)
         self._admission = Admission(
             core,
@@ -82,6 +87,18 @@ class Requests:
                 "give more of the id",
             )
         return found[0]
+
+    async def until_capacity_is_known(self) -> None:
+        """Wait for the first node while the server has only just started, so that a
+        listing does not say that there is none.
+        """
+        left_s = self._started_at + WAIT_FOR_NODE_S - time.monotonic()
+        if left_s <= 0:
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.capacity_known.wait(), left_s)
+        # The rows of the node may not be written yet.
+        await self._core.committed()
 
     async def find_many(self, references: Sequence[str]) -> list[str]:
         """The ids of the jobs that these mean, each once and in their order; the errors
