@@ -28,7 +28,7 @@ def cancel_many(body: Json) -> Call[list[dict[str, Any]]]:
     """
     return Call(
         "POST",
-        "/api/v1/jobs/cancel",
+        "/api/v1/jobs:cancel",
         lambda answer: list(answer["items"]),
         body=dict(body),
         done_once=True,
@@ -41,7 +41,7 @@ def wait(references: Sequence[str], timeout_s: float) -> Call[Outcomes]:
     """
     return Call(
         "POST",
-        "/api/v1/jobs/wait",
+        "/api/v1/jobs:wait",
         _outcomes,
         body={"jobs": list(references), "timeout_s": timeout_s},
         done_once=True,
@@ -52,7 +52,7 @@ def set_held(references: Sequence[str], action: str) -> Call[list[dict[str, Any]
     """`hold` or `release` jobs, all or none; of each its `id` and `held`."""
     return Call(
         "POST",
-        f"/api/v1/jobs/{action}",
+        f"/api/v1/jobs:{action}",
         lambda answer: list(answer["items"]),
         body={"jobs": list(references)},
         done_once=True,

@@ -1,4 +1,4 @@
-"""`/api/v1/jobs/cancel`, `/wait`, `/hold` and `/release`: many jobs in one request."""
+"""`/api/v1/jobs:cancel`, `:wait`, `:hold` and `:release`: many jobs in one request."""
 
 import asyncio
 import time
@@ -15,7 +15,8 @@ from gpuyard.domain.strict_model import StrictModel
 from gpuyard.ledger.queries import JobFilter
 from gpuyard.server.app_state import AppState, TheAppState
 
-router = APIRouter(prefix="/jobs", tags=["jobs"])
+# Not below `/jobs/`, where any word is the name of a job.
+router = APIRouter(tags=["jobs"])
 _MOST = 100_000
 # The server of a model and the worker of a batch end with these.
 _SUBMITTED = (JobKind.COMMAND, JobKind.SCRIPT, JobKind.LLM)
@@ -133,7 +134,7 @@ class JobOutcomes(BaseModel):
     next: None = None
 
 
-@router.post("/cancel")
+@router.post("/jobs:cancel")
 async def cancel_jobs(app_state: TheAppState, body: CancelRequest) -> CancelledJobs:
     """End many jobs in one request. Idempotent; jobs that are over stay as they are.
 
@@ -158,7 +159,7 @@ async def cancel_jobs(app_state: TheAppState, body: CancelRequest) -> CancelledJ
     )
 
 
-@router.post("/hold")
+@router.post("/jobs:hold")
 async def hold_jobs(app_state: TheAppState, body: ManyJobs) -> HeldJobs:
     """Hold queued jobs, all or none: none of them starts before its release."""
     job_ids = await app_state.controller.requests.find_many(body.jobs)
@@ -166,7 +167,7 @@ async def hold_jobs(app_state: TheAppState, body: ManyJobs) -> HeldJobs:
     return HeldJobs(items=[HeldJob(id=job_id, held=True) for job_id in job_ids])
 
 
-@router.post("/release")
+@router.post("/jobs:release")
 async def release_jobs(app_state: TheAppState, body: ManyJobs) -> HeldJobs:
     """Release queued jobs, all or none; one that is not held stays as it is."""
     job_ids = await app_state.controller.requests.find_many(body.jobs)
@@ -179,7 +180,7 @@ async def _states(app_state: AppState, job_ids: list[str]) -> dict[str, JobState
     return {row["id"]: JobState(row["state"]) for row in rows}
 
 
-@router.post("/wait")
+@router.post("/jobs:wait")
 async def wait_for_jobs(app_state: TheAppState, body: WaitRequest) -> JobOutcomes:
     """Answer when all of these jobs are over, or after `timeout_s`."""
     job_ids = await app_state.controller.requests.find_many(body.jobs)
