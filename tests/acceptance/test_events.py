@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -277,8 +278,18 @@ def test_the_command_lists_and_follows_events(shared_instance: TestInstance) -> 
         )["items"]
         == events[-1:]
     )
-    page = shared_instance.json("events", "-n", "2")
-    assert page["next"] == str(page["items"][-1]["seq"])
+    page = shared_instance.json("events", "--after", "0", "-n", "2")
+    assert page["next"] == str(page["items"][-1]["seq"]) == "2"
+    newest = shared_instance.json("events", "--job", "listed", "-n", "2")
+    assert newest == {"items": events[-2:], "next": None}
+    ended_at = str(datetime.fromtimestamp(events[-1]["at"] - 1e-4, UTC))
+    late = shared_instance.json("events", "--job", "listed", "--since", ended_at)
+    assert late["items"] == events[-1:]
+    both = shared_instance.run("events", "--after", "1", "--since", "1h")
+    assert (both.returncode, "--since: goes with no --after" in both.stderr) == (
+        2,
+        True,
+    )
     following = shared_instance.popen("events", "-f", "--json", "--after", "0")
     assert following.stdout is not None
     second = shared_instance.submit(["true"])

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.support.instance import TestInstance
+from tests.support.instance import REAL_GPUYARD, TestInstance
+from tests.support.terminal import CTRL_C, terminal
 
 
 def test_run_starts_everything_and_prints_the_output(instance: TestInstance) -> None:
@@ -186,3 +187,39 @@ def test_help_and_version_are_instant_because_nothing_slow_is_imported(
     )
     assert done.returncode == 0, done.stderr
     assert instance.ok("--version").startswith("gpuyard ")
+
+
+def test_a_port_that_a_running_server_does_not_have_is_refused(
+    shared_instance: TestInstance,
+) -> None:
+    url = shared_instance.address().url
+    port = url.rsplit(":", 1)[-1]
+    assert url in shared_instance.ok("up", "--port", port)
+    assert url in shared_instance.ok("up", "--port", "0")
+    refused = shared_instance.run("up", "--port", "9")
+    assert (refused.returncode, refused.stderr) == (
+        4,
+        f"gpuyard: A server of this home runs at {url}, not on port 9. Stop it with"
+        " `gpuyard down`.\n",
+    )
+
+
+def test_the_first_command_of_all_sees_the_node(instance: TestInstance) -> None:
+    assert len(instance.json("nodes")["items"]) == 1
+
+
+def test_top_shows_a_job_without_gpus_and_ends_with_q_and_ctrl_c(
+    instance: TestInstance,
+) -> None:
+    job = instance.submit(["sleep", "600"], name="on-cores")
+    instance.wait(job, "running")
+    assert "on-cores" in instance.ok("top")
+    for key in ("q", CTRL_C):
+        with terminal(
+            [*REAL_GPUYARD, "top"],
+            cwd=instance.work,
+            env={**instance.environment, "TERM": "xterm"},
+        ) as screen:
+            screen.expect("on-cores")
+            screen.type(key)
+            assert screen.leave() == 0

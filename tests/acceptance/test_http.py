@@ -375,3 +375,37 @@ def test_cancel_is_idempotent_and_never_undoes_an_end(
         web.post(f"/api/v1/jobs/{running}/cancel").json()["ended_at"] == over.ended_at
     )
     assert web.post(f"/api/v1/jobs/{done}/cancel").json()["state"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("path", "fault"),
+    [
+        (
+            "/api/v1/jobs?sate=queued",
+            "'sate': is no parameter of this route; did you mean state? (it knows"
+            " cursor, label, limit, name, project, since, state)",
+        ),
+        (
+            "/api/v1/gpus?limit=5",
+            "'limit': is no parameter of this route (it knows none)",
+        ),
+        ("/healthz?x=1", "'x': is no parameter of this route (it knows none)"),
+        ("/openapi.json?x=1", "'x': is no parameter of this route (it knows none)"),
+    ],
+)
+def test_a_parameter_that_a_route_does_not_know_is_refused(
+    web: httpx.Client, path: str, fault: str
+) -> None:
+    assert check_problem(web.get(path), 422, "invalid_input")["detail"] == fault
+
+
+def test_every_route_refuses_a_parameter_that_it_does_not_know(
+    web: httpx.Client,
+) -> None:
+    for method, path, _ in operations(web.get("/openapi.json").json()):
+        if path.startswith("/v1/"):
+            continue  # OpenAI's, whose clients may send their own
+        address = path.replace("{", "").replace("}", "")
+        answer = web.request(method.upper(), address, params={"nonsense": "1"})
+        detail = check_problem(answer, 422, "invalid_input")["detail"]
+        assert "'nonsense': is no parameter" in detail, (method, path)

@@ -91,11 +91,20 @@ def test_the_same_awaited(here: TestInstance) -> None:
             second, third = await instance.submit_many(
                 [{"command": ["sleep", "60"]}, {"command": ["sleep", "60"]}]
             )
-            await second.cancel()
-            await third.cancel()
+            ids = [second.id, third.id]
+            assert await instance.cancel_jobs(*ids, job.id) == ids
+            ends = await instance.wait_for(*ids)
+            assert [end.state for end in ends] == ["cancelled", "cancelled"]
             assert {(await second.wait()).state, (await third.wait()).state} == {
                 "cancelled"
             }
+            held = await instance.run(["false"], held=True)
+            assert (await held.update(priority=1)).priority == 1
+            assert (await held.hold()).held
+            assert not (await held.release()).held
+            await held.wait()
+            assert (await held.resume(priority=5)).priority == 5
+            await instance.wait_for(held.id)
             kinds = [
                 event["kind"]
                 async for event in first_of(
@@ -210,6 +219,35 @@ def test_jobs_are_listed_over_pages_and_by_filter(
             what="all to be over",
         )
         assert list(instance.jobs(name="listed", state=["failed", "queued"])) == []
+
+
+def test_many_jobs_are_found_cancelled_and_waited_for(
+    shared_instance: TestInstance,
+) -> None:
+    with shared_instance.client() as instance:
+        body = {"name": "many", "command": ["sleep", "60"]}
+        one, two, three = instance.submit_many(
+            [{**body, "labels": {"part": part}} for part in ("a", "b", "b")]
+        )
+        labelled = [job.id for job in instance.jobs(label={"part": "b"})]
+        assert labelled == [three.id, two.id]
+        ended = instance.cancel_jobs(name="ma*", label={"part": "b"})
+        assert ended == [two.id, three.id]
+        ends = instance.wait_for(*ended, timeout=30)
+        assert [end.state for end in ends] == ["cancelled", "cancelled"]
+        with pytest.raises(TimeoutError, match="not over after 0 s: 1"):
+            instance.wait_for(one.id, two.id, timeout=0)
+        assert instance.cancel_jobs(all=True) == [one.id]
+
+
+def test_a_job_is_held_changed_and_released(shared_instance: TestInstance) -> None:
+    with shared_instance.client() as instance:
+        job = instance.run(["true"], held=True)
+        assert job.info.held
+        assert job.update(name="renamed", priority=4).name == "renamed"
+        assert job.hold().held
+        assert not job.release().held
+        assert job.wait(30).priority == 4
 
 
 def fail_with(

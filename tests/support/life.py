@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from gpuyard.billing.meter import Price
-from gpuyard.controller import transitions
+from gpuyard.controller import owner_transitions, transitions
 from gpuyard.controller.attempt_outcome import AttemptOutcome, Retry, wants_retry
 from gpuyard.controller.intake import PreparedJob, Template
 from gpuyard.domain.errors import IllegalMoveError
@@ -154,7 +154,9 @@ class Life:
         )
 
     def resume(self, job_id: str) -> None:
-        self.record(transitions.resumed(self.row(job_id), transitions.NEWEST, self.now))
+        self.record(
+            owner_transitions.resumed(self.row(job_id), transitions.NEWEST, self.now)
+        )
 
     def lose_sight(self, job_id: str, *, lost: bool = True) -> None:
         move = transitions.node_silent if lost else transitions.node_back

@@ -17,6 +17,7 @@ class Seen:
     """What the server said at one moment."""
 
     gpus: Sequence[Item]
+    jobs: Sequence[Item]
     batches: Sequence[Item]
     waiting: Mapping[str, int]
     at: float
@@ -35,8 +36,11 @@ class GpuRow:
 
 
 def rows(seen: Seen, *, sort: str = "GPU", only: str = "") -> list[GpuRow]:
-    """The GPUs whose cells contain `only`, sorted by a column."""
+    """The GPUs, and then the running jobs without one, whose cells contain `only`;
+    sorted by a column.
+    """
     every = [_row(gpu, seen) for gpu in seen.gpus]
+    every += [_job_row(job, seen.at) for job in seen.jobs if not job["gpus"]]
     found = [row for row in every if only.lower() in " ".join(row.cells).lower()]
     if sort == "LOAD":
         return sorted(found, key=lambda row: -row.load)
@@ -69,6 +73,21 @@ def _row(gpu: Item, seen: Seen) -> GpuRow:
         gpu.get("model"),
         gpu.get("job_id"),
     )
+
+
+def _job_row(job: Item, now: float) -> GpuRow:
+    """A row for a job that uses no GPU."""
+    progress = job["progress"]
+    words: list[str] = []
+    if progress["step"] is not None and progress["total"]:
+        words.append(bar(progress["step"] / progress["total"]))
+    if progress["eta_s"] is not None:
+        words.append(f"ETA {format_duration(progress['eta_s'])}")
+    elif job["started_at"] is not None:
+        words.append(f"for {format_duration(max(now - job['started_at'], 0))}")
+    cells = ("CPU", job["state"].upper(), job["name"], " ".join(words))
+    cells += ("", "", "", "", job["node"] or "")
+    return GpuRow(job["id"], cells, "script_busy", 0.0, None, job["id"])
 
 
 def _memory(gpu: Item) -> str:

@@ -52,19 +52,24 @@ def follow(job: "JobHandle", *, lines: int | None = None, ask: bool = True) -> i
 
 
 def exit_code(job: "Job") -> int:
+    """The exit code of a job that is over; see `code_of`."""
+    last = job.attempts[-1] if job.attempts else None
+    return code_of(job.state, job.exit_code, last and last.signal)
+
+
+def code_of(state: str, code: int | None, signal: int | None) -> int:
     """The job's own exit code, 128 + n for signal n; 124, 130 and 125 as `docker` and
     `timeout` use them.
     """
-    if job.state == "completed":
+    if state == "completed":
         return 0
-    if job.state == "timed_out":
+    if state == "timed_out":
         return TIMED_OUT
-    if job.state == "cancelled":
+    if state == "cancelled":
         return CANCELLED
-    if job.exit_code:
-        return job.exit_code
-    last = job.attempts[-1] if job.attempts else None
-    return 128 + last.signal if last and last.signal else GPUYARD_FAULT
+    if code:
+        return code
+    return 128 + signal if signal else GPUYARD_FAULT
 
 
 def _plain(job: "JobHandle", lines: int | None) -> int:

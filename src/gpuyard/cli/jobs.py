@@ -1,4 +1,4 @@
-"""`gpuyard jobs, show, logs, cancel, resume, why, events`."""
+"""`gpuyard jobs, show, logs, resume, why, events`."""
 
 import json
 import shlex
@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli.follow import GPUYARD_FAULT, follow, summary
-from gpuyard.cli.listing import list_jobs
+from gpuyard.cli.follow import GPUYARD_FAULT, follow
+from gpuyard.cli.listing import HELD, list_jobs
+from gpuyard.cli.moments import moment
+from gpuyard.cli.options import given, gpu_request
 from gpuyard.cli.output import (
     clock,
     duration_of,
@@ -22,14 +24,16 @@ from gpuyard.cli.output import (
     size,
 )
 from gpuyard.cli.session import connect
-from gpuyard.domain.errors import GpuyardError
+from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.domain.units import format_duration
 
 if TYPE_CHECKING:
     from gpuyard.domain.jobs import Job
 
 _SHOWN = 5
-
+# How many events are listed without `--limit`.
+_ON_SCREEN = 20
+_IN_A_PIPE = 1000
 Reference = Annotated[
     str, typer.Argument(metavar="JOB", help="An id, the end of one, or a name.")
 ]
@@ -40,7 +44,7 @@ AsJson = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (jobs, show, logs, cancel, resume, why, events):
+    for command in (jobs, show, logs, resume, why, events):
         app.command()(command)
 
 
@@ -48,15 +52,33 @@ def jobs(
     state: Annotated[
         list[str] | None, typer.Option(help="Only in this state; repeat for several.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Only of this name.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Only of this name; `*` and `?` are wild.")
+    ] = None,
     project: Annotated[str | None, typer.Option(help="Only of this project.")] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="Only with this label, NAME=VALUE; repeat for several."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(help="Only what was submitted since, such as 2h or 2026-11-25."),
+    ] = None,
     limit: Annotated[
         int, typer.Option("--limit", "-n", help="At most so many.", min=1)
     ] = 30,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
-    list_jobs(state=state, name=name, project=project, limit=limit, as_json=as_json)
+    list_jobs(
+        state=state,
+        name=name,
+        project=project,
+        label=label,
+        since=since,
+        limit=limit,
+        as_json=as_json,
+    )
 
 
 def show(job: Reference, as_json: AsJson = False) -> None:
@@ -71,7 +93,7 @@ def show(job: Reference, as_json: AsJson = False) -> None:
         {
             "job": info.id,
             "name": info.name,
-            "state": info.state,
+            "state": f"{info.state} ({HELD})" if info.held else info.state,
             "reason": info.reason,
             "exit code": info.exit_code,
             "command": shlex.join(spec.get("command", [])),
@@ -82,7 +104,10 @@ def show(job: Reference, as_json: AsJson = False) -> None:
             "needs": _needs(spec),
             "timeout": spec.get("timeout_s") and format_duration(spec["timeout_s"]),
             "retries": spec.get("retry_count"),
+            "retries after": ", ".join(spec.get("retry_on", [])),
             "after": ", ".join(spec.get("depends_on", [])),
+            "after failed": ", ".join(spec.get("depends_on_failed", [])),
+            "after any": ", ".join(spec.get("depends_on_any", [])),
             "labels": ", ".join(
                 f"{name}={value}" for name, value in info.labels.items()
             ),
@@ -239,33 +264,23 @@ def logs(
         sys.exit(GPUYARD_FAULT)
 
 
-def cancel(
-    jobs: Annotated[
-        list[str], typer.Argument(metavar="JOB…", help="Ids, ends of ids, or names.")
-    ],
-    wait: Annotated[bool, typer.Option(help="Wait until it is over.")] = True,
-    as_json: AsJson = False,
-) -> None:
-    """End jobs. One that is over stays as it is."""
-    with connect() as client:
-        handles = [client.job(reference) for reference in jobs]
-        before = {handle.id: handle.state for handle in handles}
-        done = [handle.cancel() for handle in handles]
-        if wait:
-            done = [handle.wait() for handle in handles]
-    if as_json:
-        print_page(done)
-        return
-    for info in done:
-        over = before[info.id] in ("completed", "failed", "cancelled", "timed_out")
-        typer.echo(f"{info.id} was {info.state} already" if over else summary(info))
-
-
 def resume(
     job: Reference,
     checkpoint: Annotated[
         str | None,
         typer.Option("--from", help="Its id, file name or step; default: newest."),
+    ] = None,
+    timeout: Annotated[
+        str | None, typer.Option(help="End it after so long from now on, such as 2h.")
+    ] = None,
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            "--gpus", "-g", help="How many GPUs from now on, or which: 2, A100:8."
+        ),
+    ] = None,
+    priority: Annotated[
+        int | None, typer.Option(help="Its priority from now on, 1 to 5.")
     ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Do not follow it.")
@@ -273,9 +288,14 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Start a new attempt of an ended job from a checkpoint, and follow it."""
+    changes = given(
+        timeout_s=timeout,
+        gpus=None if gpus is None else gpu_request(gpus, {}),
+        priority=priority,
+    )
     with connect() as client:
         handle = client.job(job)
-        info = handle.resume(checkpoint)
+        info = handle.resume(checkpoint, **changes)
         if as_json:
             print_json(info)
         elif detach:
@@ -331,29 +351,54 @@ def events(
         int | None,
         typer.Option(min=0, help="Only after this number; with -f, from now on."),
     ] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only since then, such as 2h or 2026-11-25.")
+    ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=10_000, help="At most so many.")
-    ] = 1000,
+        int | None,
+        typer.Option(
+            "--limit",
+            "-n",
+            min=1,
+            max=10_000,
+            help="The newest so many; default: 20 on a terminal, else 1000.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what happened; with -f, what happens.
+    """List what happened, the newest last; with -f, what happens.
 
     With --json and -f, one JSON object a line.
     """
     from gpuyard.client import calls
 
+    _refuse_together(after, since, limit, follow_=follow_)
+    most = limit or (_ON_SCREEN if sys.stdout.isatty() and not as_json else _IN_A_PIPE)
+    start = moment("--since", since) if since else None
     with connect(patient=follow_) as client:
         if not follow_:
-            found = client.call(calls.events(after or 0, limit, job))
+            found = client.call(calls.events(after, most, job, start))
             if as_json:
-                print_page(
-                    found, str(found[-1]["seq"]) if len(found) == limit else None
-                )
+                is_full = after is not None and len(found) == most
+                print_page(found, str(found[-1]["seq"]) if is_full else None)
             for event in [] if as_json else found:
                 typer.echo(_event_line(event))
             return
         for event in client.events(after=after, job=job):
             typer.echo(json.dumps(event) if as_json else _event_line(event))
+
+
+def _refuse_together(
+    after: int | None, since: str | None, limit: int | None, *, follow_: bool
+) -> None:
+    """InvalidInputError for options that have no effect together."""
+    if after is not None and since is not None:
+        raise InvalidInputError.of(
+            "--since", "goes with no --after", "give one of them"
+        )
+    if follow_ and (since is not None or limit is not None):
+        option = "--limit" if since is None else "--since"
+        raise InvalidInputError.of(option, "goes with no --follow", "leave one out")
 
 
 def _event_line(event: dict[str, Any]) -> str:

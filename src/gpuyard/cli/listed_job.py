@@ -44,6 +44,7 @@ class ListedJob:
     priority: int
     created_at: float
     reason: str | None
+    held: bool
     cost: ListedCost
     progress: ListedProgress
     attempts: Sequence[ListedAttempt]
@@ -60,6 +61,7 @@ class ListedJob:
             priority=document["priority"],
             created_at=document["created_at"],
             reason=document["reason"],
+            held=document.get("held", False),
             cost=ListedCost(Decimal(cost["amount"]), cost["currency"]),
             progress=ListedProgress(
                 **{name: progress[name] for name in ListedProgress.__slots__}

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuyard.cli.listed_job import ListedJob
+from gpuyard.cli.moments import moment
 from gpuyard.cli.output import (
     ago,
     duration_of,
@@ -17,10 +18,14 @@ from gpuyard.cli.output import (
 from gpuyard.cli.session import reading
 
 _PAGE = 1000  # the most the server gives at once
+HELD = "held by gpuyard hold"
+_REPEATED = ("state", "label")
 _OPTIONS = {
     "--state": "state",
     "--name": "name",
     "--project": "project",
+    "--label": "label",
+    "--since": "since",
     "--limit": "limit",
     "-n": "limit",
 }
@@ -41,8 +46,8 @@ def plain_options(words: Sequence[str]) -> dict[str, Any] | None:
         value = next(rest, None)
         if name is None or value is None or value.startswith("-"):
             return None
-        if name == "state":
-            given["state"] = [*given.get("state", ()), value]
+        if name in _REPEATED:
+            given[name] = [*given.get(name, ()), value]
         elif name != "limit":
             given[name] = value
         elif _is_count(value):
@@ -61,12 +66,21 @@ def list_jobs(
     state: Sequence[str] | None = None,
     name: str | None = None,
     project: str | None = None,
+    label: Sequence[str] | None = None,
+    since: str | None = None,
     limit: int = 30,
     as_json: bool = False,
 ) -> None:
     """Print jobs, newest first."""
-    filters = {"state": state, "name": name, "project": project}
+    filters = {
+        "state": state,
+        "name": name,
+        "project": project,
+        "label": label,
+        "since": moment("--since", since) if since else None,
+    }
     given = {key: value for key, value in filters.items() if value}
+    is_filtered = bool(given)
     with reading() as get:
         found = _newest(get, limit, given)
         more = len(found) == limit
@@ -82,7 +96,7 @@ def list_jobs(
         return
     rows = [_row(ListedJob.of(document)) for document in found]
     columns = ("JOB", "NAME", "STATE", "PRIO", "SUBMITTED", "RAN", "COST", "PROGRESS")
-    if state or name or project:
+    if is_filtered:
         empty = "No such job."
     else:
         empty = "No jobs. Start one with `gpuyard run -- COMMAND`."
@@ -101,7 +115,7 @@ def _row(job: ListedJob) -> tuple[Any, ...]:
         ago(job.created_at),
         duration_of(job),
         money(job.cost),
-        progress or job.reason,
+        HELD if job.held else progress or job.reason,
     )
 
 

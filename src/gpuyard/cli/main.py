@@ -8,8 +8,10 @@ import typer
 from gpuyard.cli import (
     audit,
     batch,
+    changes,
     checkpoints,
     estimate,
+    groups,
     jobs,
     ledger,
     llm,
@@ -52,6 +54,8 @@ app = typer.Typer(
 for module in (
     run,
     jobs,
+    groups,
+    changes,
     batch,
     checkpoints,
     machines,

@@ -23,7 +23,7 @@ from gpuyard.cli.options import (
     secrets_of,
     words_of,
 )
-from gpuyard.cli.output import print_json, print_page
+from gpuyard.cli.output import print_json, print_page, short_id
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 
@@ -88,7 +88,13 @@ def run(
         str | None, typer.Option(help="End it after so long, such as 2h.")
     ] = None,
     retries: Annotated[
-        int | None, typer.Option(help="Try again so often when it fails.")
+        int | None, typer.Option(help="Try again so often when it fails or times out.")
+    ] = None,
+    retry_on: Annotated[
+        str | None,
+        typer.Option(
+            help="Try again only after these: timeout,failure,lost; default: all."
+        ),
     ] = None,
     priority: Annotated[
         int | None, typer.Option(help="1 to 5; 5 is urgent, 3 the default.")
@@ -140,6 +146,18 @@ def run(
     after: Annotated[
         list[str] | None, typer.Option(help="Only after this job has completed.")
     ] = None,
+    after_failed: Annotated[
+        list[str] | None,
+        typer.Option(help="Only after this job has ended without being completed."),
+    ] = None,
+    after_any: Annotated[
+        list[str] | None,
+        typer.Option(help="Only after this job has ended in any way."),
+    ] = None,
+    hold: Annotated[
+        bool,
+        typer.Option("--hold", help="Let it not start before `gpuyard release`."),
+    ] = False,
     project: Annotated[str | None, typer.Option(help="Whose budget.")] = None,
     label: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE, for finding it again.")
@@ -192,6 +210,7 @@ def run(
         tier=tier,
         timeout_s=timeout,
         retry_count=retries,
+        retry_on=retry_on,
         priority=priority,
         project=project,
         workspace=workspace,
@@ -205,6 +224,9 @@ def run(
         or None,
         idempotency_key=idempotency_key,
         depends_on=after or None,
+        depends_on_failed=after_failed or None,
+        depends_on_any=after_any or None,
+        held=hold or None,
         labels=pairs_of("label", label or [], {}) or None,
         secrets=secrets_of(secret or []) or None,
         resources=given(
@@ -275,6 +297,9 @@ def _guarded(
         with connect(patient=not detach) as client:
             (filled_in,) = with_code(client, [body])
             job = client.run(filled_in)
+            if job.info.held:
+                release = f"gpuyard release {short_id(job.id)}"
+                typer.echo(f"gpuyard: note: it is held until `{release}`", err=True)
             for warning in job.info.warnings:
                 typer.echo(f"gpuyard: note: {warning}", err=True)
             if as_json:

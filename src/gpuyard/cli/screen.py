@@ -49,6 +49,7 @@ class Top(App[None]):
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", "quit", show=False, priority=True),
         Binding("s", "sort", "sort"),
         Binding("slash", "filter", "filter"),
         Binding("d", "ask('drain')", "drain/undrain"),
@@ -170,15 +171,16 @@ class Top(App[None]):
         if action == "drain" and row.state == "draining":
             action = "undrain"
         targets = {"unload": row.model, "cancel": row.job_id}
-        target = targets.get(action, row.uuid)
-        gpu = row.cells[0]
+        is_gpu = row.uuid != row.job_id
+        target = targets.get(action, row.uuid if is_gpu else None)
+        place = f"GPU {row.cells[0]}" if is_gpu else row.cells[0]
         if target is None:
-            self.say(f"nothing to {action} on GPU {gpu}")
+            self.say(f"nothing to {action} on {place}")
         elif self._asked != (action, target):
             self._asked = (action, target)
             key = "d" if action == "undrain" else action[0]
             self.say(
-                f"press {key} again to {action} {target} (GPU {gpu}); escape forgets it"
+                f"press {key} again to {action} {target} ({place}); escape forgets it"
             )
         else:
             self._asked = None

@@ -70,6 +70,7 @@ def up(
             "GPUYARD_NODE__SIMULATE_GPUS", simulate_gpus, "with the GPUs it has"
         )
     if port is not None:
+        _refuse_other_port(port)
         os.environ["GPUYARD_SERVER__PORT"] = str(port)
     if foreground:
         from gpuyard.config.private_environment import execute
@@ -107,6 +108,22 @@ def _use_setting(variable: str, value: str, has: str) -> None:
     _refuse_running(has)
     os.environ[variable] = value
     load_settings(Home.find())
+
+
+def _refuse_other_port(port: int) -> None:
+    """RefusedError when a server of this home listens on another port."""
+    from urllib.parse import urlsplit
+
+    from gpuyard.client.connection import running_server
+    from gpuyard.config.paths import Home
+
+    running = running_server(Home.find())
+    # 0 asks for any port.
+    if running and port not in (0, urlsplit(running.url).port):
+        raise RefusedError(
+            f"A server of this home runs at {running.url}, not on port {port}.",
+            "Stop it with `gpuyard down`.",
+        )
 
 
 def _refuse_running(how: str) -> None:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from gpuyard.client.sync import Client
 
 
+_MOST_JOBS = 200
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command()(top)
@@ -31,7 +34,8 @@ def top(
         bool, typer.Option("--json", help="What it shows, as one JSON document.")
     ] = False,
 ) -> None:
-    """Show every GPU: the model or script on it, how far it is, and what waits.
+    """Show every GPU: the model or script on it, how far it is, and what waits; below
+    them the running jobs that use no GPU.
 
     Keys are named below the table.
     """
@@ -39,7 +43,12 @@ def top(
         if as_json:
             seen = look(client)
             print_json(
-                {"gpus": seen.gpus, "batches": seen.batches, "waiting": seen.waiting}
+                {
+                    "gpus": seen.gpus,
+                    "jobs": seen.jobs,
+                    "batches": seen.batches,
+                    "waiting": seen.waiting,
+                }
             )
         elif once or not sys.stdout.isatty():
             _print(look(client))
@@ -57,12 +66,18 @@ def look(client: "Client") -> Seen:
     }
     gpus = client.call(calls.listing("gpus"))
     batches = client.call(calls.listing("batches"))
-    return Seen(gpus, batches, waiting, time.time())
+    running, _ = client.call(calls.jobs({"state": ["running"], "limit": _MOST_JOBS}))
+    jobs = [job.model_dump(mode="json") for job in running]
+    return Seen(gpus, jobs, batches, waiting, time.time())
 
 
 def _print(seen: Seen) -> None:
     say(f"GPUYARD {datetime.fromtimestamp(seen.at).astimezone():%Y-%m-%d %H:%M:%S}")
-    print_table(COLUMNS, [row.cells for row in rows(seen)], empty="No GPUs here.")
+    print_table(
+        COLUMNS,
+        [row.cells for row in rows(seen)],
+        empty="No GPUs here, and no job is running.",
+    )
     say("\n".join(foot(seen)))
 
 

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from gpuyard.client import calls, media
+from gpuyard.client import calls, job_calls, media
 from gpuyard.client.calls import Call, StreamCall, Work
 from gpuyard.client.carrying import EnvironmentCarrier
 from gpuyard.client.connection import Address, find_server, look_again
@@ -33,8 +33,9 @@ from gpuyard.client.transport import (
     content_of,
 )
 from gpuyard.domain.errors import GpuyardError, NotFoundError
-from gpuyard.domain.jobs import Checkpoint, Job
+from gpuyard.domain.jobs import Checkpoint, Job, JobOutcome
 from gpuyard.domain.secret_facts import SecretFacts
+from gpuyard.domain.states import JobState
 from gpuyard.domain.trust import Trust
 
 T = TypeVar("T")
@@ -150,16 +151,38 @@ class AsyncClient:
         return AsyncJobHandle(self, await self.call(calls.job(reference)))
 
     async def jobs(self, **filters: Any) -> AsyncIterator[Job]:
-        """Every job, newest first, read page by page."""
+        """Every job, newest first, read page by page; the filters of `Client.jobs`."""
+        wanted = job_calls.listed(filters)
         cursor: str | None = None
         while True:
             page, cursor = await self.call(
-                calls.jobs({**filters, **({"cursor": cursor} if cursor else {})})
+                calls.jobs({**wanted, **({"cursor": cursor} if cursor else {})})
             )
             for job in page:
                 yield job
             if cursor is None:
                 return
+
+    async def cancel_jobs(self, *references: str, **conditions: Any) -> list[str]:
+        """End many jobs in one request; the ids of those that were not over.
+
+        Give jobs (ids, ends of ids, names), or `all=True`, or conditions: `state` (a
+        list), `name`, `project`, `label` (a mapping), `since` (UTC seconds).
+        """
+        body = {**conditions, **({"jobs": references} if references else {})}
+        cancelled = await self.call(job_calls.cancel_many(body))
+        return [job["id"] for job in cancelled if not JobState(job["was"]).terminal]
+
+    async def wait_for(self, *references: str) -> list[JobOutcome]:
+        """Wait until these jobs are over; how each ended, in their order.
+
+        `asyncio.timeout` bounds it.
+        """
+        while True:
+            call = job_calls.wait(references, job_calls.LONGEST_WAIT_S)
+            over, waiting = await self.call(call)
+            if not waiting:
+                return over
 
     async def gpus(self) -> list[dict[str, Any]]:
         """Every GPU."""
@@ -432,9 +455,30 @@ class AsyncJobHandle:
         self.info = await self._client.call(calls.cancel(self.id))
         return self.info
 
-    async def resume(self, checkpoint: str | None = None) -> Job:
-        """Start a new attempt from its newest checkpoint, or from the one named."""
-        self.info = await self._client.call(calls.resume(self.id, checkpoint))
+    async def resume(self, checkpoint: str | None = None, **changes: Any) -> Job:
+        """Start a new attempt from its newest checkpoint, or from the one named.
+
+        `changes`, where it needs something else: `priority`, `timeout_s`, `gpus`.
+        """
+        call = calls.resume(self.id, checkpoint, changes)
+        self.info = await self._client.call(call)
+        return self.info
+
+    async def hold(self) -> Job:
+        """Let it not start before it is released."""
+        await self._client.call(job_calls.set_held([self.id], "hold"))
+        return await self.refresh()
+
+    async def release(self) -> Job:
+        """Let it start."""
+        await self._client.call(job_calls.set_held([self.id], "release"))
+        return await self.refresh()
+
+    async def update(self, **changes: Any) -> Job:
+        """Give it another `name`, `priority` or `timeout_s`; RefusedError for what
+        cannot change any more.
+        """
+        self.info = await self._client.call(job_calls.update(self.id, changes))
         return self.info
 
     async def why(self) -> dict[str, Any]:

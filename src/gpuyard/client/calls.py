@@ -186,13 +186,15 @@ def cancel(reference: str) -> Call[Job]:
     )
 
 
-def resume(reference: str, checkpoint: str | None) -> Call[Job]:
-    """Start a new attempt from a checkpoint."""
+def resume(reference: str, checkpoint: str | None, changes: Json) -> Call[Job]:
+    """Start a new attempt from a checkpoint; `changes`: `priority`, `timeout_s`,
+    `gpus`.
+    """
     return Call(
         "POST",
         f"/api/v1/jobs/{_segment(reference)}/resume",
         Job.model_validate,
-        body={"checkpoint": checkpoint},
+        body={"checkpoint": checkpoint, **changes},
     )
 
 
@@ -401,13 +403,14 @@ def tend_batch(
     return Call("POST", path, dict, body=dict(body or {}), done_once=action == "cancel")
 
 
-def events(after: int, limit: int, reference: str | None) -> Call[list[dict[str, Any]]]:
-    """A page of the journal."""
-    params = {
-        "after": after,
-        "limit": limit,
-        **({"job": reference} if reference else {}),
-    }
+def events(
+    after: int | None, limit: int, reference: str | None, since: float | None = None
+) -> Call[list[dict[str, Any]]]:
+    """A page of the journal: what follows the number `after`, or else the newest, if
+    given not before `since` (UTC seconds).
+    """
+    newest = True if after is None else None
+    params = _given(after=after, newest=newest, since=since, limit=limit, job=reference)
     return Call("GET", "/api/v1/events", _items, params)
 
 

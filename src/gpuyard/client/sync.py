@@ -8,6 +8,7 @@ with gpuyard.Client() as client:
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from gpuyard.client import calls, media
+from gpuyard.client import calls, job_calls, media
 from gpuyard.client.calls import Call, StreamCall, Work
 from gpuyard.client.carrying import EnvironmentCarrier
 from gpuyard.client.connection import Address, find_server, look_again
@@ -34,8 +35,9 @@ from gpuyard.client.transport import (
     options,
 )
 from gpuyard.domain.errors import GpuyardError, NotFoundError
-from gpuyard.domain.jobs import Checkpoint, Job
+from gpuyard.domain.jobs import Checkpoint, Job, JobOutcome
 from gpuyard.domain.secret_facts import SecretFacts
+from gpuyard.domain.states import JobState
 from gpuyard.domain.trust import Trust
 
 T = TypeVar("T")
@@ -139,17 +141,46 @@ class Client:
         return JobHandle(self, self.call(calls.job(reference)))
 
     def jobs(self, **filters: Any) -> Iterator[Job]:
-        """Every job, newest first, read page by page; `state`, `name`, `project`,
-        `limit` (a page's size).
+        """Every job, newest first, read page by page; `state`, `name` (with `*` and
+        `?`), `project`, `label` (a mapping), `since` (UTC seconds), `limit` (a page's
+        size).
         """
+        wanted = job_calls.listed(filters)
         cursor: str | None = None
         while True:
             page, cursor = self.call(
-                calls.jobs({**filters, **({"cursor": cursor} if cursor else {})})
+                calls.jobs({**wanted, **({"cursor": cursor} if cursor else {})})
             )
             yield from page
             if cursor is None:
                 return
+
+    def cancel_jobs(self, *references: str, **conditions: Any) -> list[str]:
+        """End many jobs in one request; the ids of those that were not over.
+
+        Give jobs (ids, ends of ids, names), or `all=True`, or conditions: `state` (a
+        list), `name`, `project`, `label` (a mapping), `since` (UTC seconds).
+        """
+        body = {**conditions, **({"jobs": references} if references else {})}
+        cancelled = self.call(job_calls.cancel_many(body))
+        return [job["id"] for job in cancelled if not JobState(job["was"]).terminal]
+
+    def wait_for(
+        self, *references: str, timeout: float | None = None
+    ) -> list[JobOutcome]:
+        """Wait until these jobs are over; how each ended, in their order. TimeoutError
+        after `timeout` seconds.
+        """
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            left_s = max(deadline - time.monotonic(), 0.0)
+            wait_s = min(left_s, job_calls.LONGEST_WAIT_S)
+            over, waiting = self.call(job_calls.wait(references, wait_s))
+            if not waiting:
+                return over
+            if left_s <= wait_s:
+                count = sum(waiting.values())
+                raise TimeoutError(f"jobs not over after {timeout:g} s: {count}")
 
     def gpus(self) -> list[dict[str, Any]]:
         """Every GPU."""
@@ -425,9 +456,30 @@ class JobHandle:
         self.info = self._client.call(calls.cancel(self.id))
         return self.info
 
-    def resume(self, checkpoint: str | None = None) -> Job:
-        """Start a new attempt from its newest checkpoint, or from the one named."""
-        self.info = self._client.call(calls.resume(self.id, checkpoint))
+    def resume(self, checkpoint: str | None = None, **changes: Any) -> Job:
+        """Start a new attempt from its newest checkpoint, or from the one named.
+
+        `changes`, where it needs something else: `priority`, `timeout_s`, `gpus`.
+        """
+        call = calls.resume(self.id, checkpoint, changes)
+        self.info = self._client.call(call)
+        return self.info
+
+    def hold(self) -> Job:
+        """Let it not start before it is released."""
+        self._client.call(job_calls.set_held([self.id], "hold"))
+        return self.refresh()
+
+    def release(self) -> Job:
+        """Let it start."""
+        self._client.call(job_calls.set_held([self.id], "release"))
+        return self.refresh()
+
+    def update(self, **changes: Any) -> Job:
+        """Give it another `name`, `priority` or `timeout_s`; RefusedError for what
+        cannot change any more.
+        """
+        self.info = self._client.call(job_calls.update(self.id, changes))
         return self.info
 
     def why(self) -> dict[str, Any]:

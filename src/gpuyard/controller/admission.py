@@ -20,10 +20,10 @@ from gpuyard.controller.intake import (
     Intake,
     PreparedJob,
     Template,
-    find_parents,
     numbered,
     refuse_shared_keys,
 )
+from gpuyard.controller.parents import find_parents
 from gpuyard.controller.secrets import Secrets
 from gpuyard.controller.submissions import Submissions
 from gpuyard.domain.errors import (
@@ -36,6 +36,7 @@ from gpuyard.domain.errors import (
 from gpuyard.domain.shape import Shape
 from gpuyard.providers.base import GpuProviderInterface
 from gpuyard.scheduler.refusal import impossible
+from gpuyard.scheduler.view import View
 
 _WAIT_FOR_CAPACITY_S = 5.0
 # A request in which thousands of jobs are wrong is answered with the first faults.
@@ -173,11 +174,7 @@ class Admission:
         """
         await self._wait_for_capacity()
         if template.shape not in checked:
-            refusal = impossible(self._core.view, template.shape)
-            if refusal is not None:
-                raise CapacityError(
-                    _as_sentence(refusal.reason), _as_sentence(refusal.largest)
-                )
+            refuse_impossible(self._core.view, template.shape)
             checked.add(template.shape)
         name = template.provider or next(iter(self._providers))
         if name not in self._providers:
@@ -313,6 +310,10 @@ def _parents_elsewhere(
     children = [job for job in jobs if job.parents]
     for job in children:
         job.parents = tuple(earlier.get(parent, parent) for parent in job.parents)
+        job.parent_ends = {
+            earlier.get(parent, parent): end
+            for parent, end in (job.parent_ends or {}).items()
+        }
     parents = {parent for job in children for parent in job.parents}
     if not parents:
         return parents
@@ -325,6 +326,13 @@ def _are_equal(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     """
     names = (first.keys() | second.keys()) - {"carried_environment", "submitted_code"}
     return all(first.get(name) == second.get(name) for name in names)
+
+
+def refuse_impossible(view: View, shape: Shape) -> None:
+    """CapacityError for needs that no place could ever meet."""
+    refusal = impossible(view, shape)
+    if refusal is not None:
+        raise CapacityError(_as_sentence(refusal.reason), _as_sentence(refusal.largest))
 
 
 def _as_sentence(text: str) -> str:

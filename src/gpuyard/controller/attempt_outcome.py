@@ -70,10 +70,10 @@ def _failure_reason(outcome: AttemptOutcome) -> str:
 
 def wants_retry(job: LiveJob, outcome: AttemptOutcome) -> bool:
     """Whether the job gets another attempt after this outcome."""
-    state, reason = final_state(job, outcome)
-    if state is not JobState.FAILED:
+    state, text = final_state(job, outcome)
+    if state not in (JobState.FAILED, JobState.TIMED_OUT) or job.cancel_requested:
         return False
-    rule = Reason.of(reason).retry
-    if rule is RetryRule.COUNTED:
-        return job.failures < job.retry_count
-    return rule is RetryRule.FREE
+    reason = Reason.of(text)
+    if reason.retry is RetryRule.COUNTED:
+        return reason.cause in job.retry_on and job.failures < job.retry_count
+    return reason.retry is RetryRule.FREE

@@ -12,6 +12,7 @@ from gpuyard.config.settings import Settings
 from gpuyard.controller.core import Core
 from gpuyard.controller.external_queues import ExternalQueues
 from gpuyard.controller.health import ProviderHealth
+from gpuyard.controller.job_changes import JobChanges
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.log_mirror import LogMirror
 from gpuyard.controller.logs import Logs
@@ -84,6 +85,7 @@ class Controller:
         self.requests = Requests(
             self.core, self.providers, self.secrets, self.submissions
         )
+        self.changes = JobChanges(self.core)
         self.health = ProviderHealth(self.core)
         self.launching = Launching(
             self.core,

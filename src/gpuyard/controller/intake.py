@@ -10,8 +10,7 @@ the JobSpec model. So there is one validation and one wording of errors.
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import msgspec
 
@@ -29,21 +28,28 @@ from gpuyard.domain.ids import new_id
 from gpuyard.domain.images import IMAGES, Image
 from gpuyard.domain.jobconfig import is_job_config, spec_from_config
 from gpuyard.domain.jobspec import MAX_DEPTH, GpuRequest, JobKind, JobSpec
+from gpuyard.domain.reasons import RetryCause
 from gpuyard.domain.scripts import WORKER_FIELDS, Scripts
 from gpuyard.domain.secret_names import looks_like_key
 from gpuyard.domain.shape import Shape
+from gpuyard.domain.states import ParentEnd
 from gpuyard.domain.tasks import FindGpu, is_task, spec_from_task
 from gpuyard.domain.tiers import Tier, Tiers
 from gpuyard.domain.validation import parse_spec
 
 MAX_JOBS = 100_000
+PARENT_FIELDS: Mapping[str, ParentEnd] = {
+    "depends_on": ParentEnd.COMPLETED,
+    "depends_on_failed": ParentEnd.FAILED,
+    "depends_on_any": ParentEnd.ANY,
+}
+"""The fields that name parents, and how these must end."""
 VARYING = frozenset(
-    {"name", "command", "stdin", "labels", "depends_on", "idempotency_key"}
+    {"name", "command", "stdin", "labels", "idempotency_key", *PARENT_FIELDS}
 )
 # A limit, so that a list of jobs that are all different does not fill the memory.
 _MAX_TEMPLATES = 256
 _NO_LABELS = msgspec.Raw(b"{}")
-FindJob = Callable[[str], str | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +67,8 @@ class Template:
     estimated_duration_s: float | None
     preemptible: bool
     retry_count: int
+    retry_on: tuple[str, ...] | None
+    held: bool
     shape: Shape
     shape_row: Mapping[str, Any]
     provider: str | None
@@ -85,6 +93,8 @@ class Template:
             estimated_duration_s=spec.estimated_duration_s,
             preemptible=spec.preemptible,
             retry_count=spec.retry_count,
+            retry_on=_retry_on(spec),
+            held=spec.held,
             shape=shape,
             shape_row=shape.to_row(),
             provider=spec.provider,
@@ -97,13 +107,22 @@ class Template:
         )
 
 
+def _retry_on(spec: JobSpec) -> tuple[str, ...] | None:
+    """After which ends it is tried again; None for all."""
+    if set(spec.retry_on) == set(RetryCause):
+        return None
+    return tuple(cause.value for cause in spec.retry_on)
+
+
 @dataclass(slots=True, eq=False)
 class PreparedJob:
     """A job ready for the queue. `body` is its whole spec and `labels` its labels, as
     JSON.
 
-    `depends_on` holds references as given, `parents` the ids. `queued_at` (UTC seconds)
-    is None until the job is queued, and stays None if an earlier request made the job.
+    `references` are the parents as given, by field. `parents` are their ids, and
+    `parent_ends` says how they must end, where not `completed`. `queued_at` (UTC
+    seconds) is None until the job is queued, and stays None if an earlier request made
+    the job.
     """
 
     id: str
@@ -111,9 +130,10 @@ class PreparedJob:
     name: str
     labels: msgspec.Raw
     key: str | None
-    depends_on: tuple[str, ...]
+    references: Mapping[str, Sequence[str]]
     body: bytes
     parents: tuple[str, ...] = ()
+    parent_ends: Mapping[str, str] | None = None
     queued_at: float | None = None
 
     @classmethod
@@ -135,13 +155,18 @@ class PreparedJob:
             given.name,
             labels,
             given.idempotency_key,
-            tuple(given.depends_on),
+            _references(given),
             _join_objects(msgspec.json.encode(varying), template.rest),
         )
 
     def spec(self) -> dict[str, Any]:
         """The spec as plain data."""
         return msgspec.json.decode(self.body)
+
+
+def _references(given: "_Varying | JobSpec") -> Mapping[str, Sequence[str]]:
+    named = {field: tuple(getattr(given, field)) for field in PARENT_FIELDS}
+    return {field: references for field, references in named.items() if references}
 
 
 def _join_objects(first: bytes, second: bytes) -> bytes:
@@ -165,6 +190,8 @@ class _Varying(msgspec.Struct):
     name: _Name = "job"
     labels: dict[_Name, _Name] = {}
     depends_on: list[_Name] = []
+    depends_on_failed: list[_Name] = []
+    depends_on_any: list[_Name] = []
     idempotency_key: _Name | None = None
 
     def is_plain(self) -> bool:
@@ -175,6 +202,8 @@ class _Varying(msgspec.Struct):
             self.name,
             self.idempotency_key or "",
             *self.depends_on,
+            *self.depends_on_failed,
+            *self.depends_on_any,
             *self.labels,
             *self.labels.values(),
         )
@@ -186,7 +215,7 @@ _VARYING_IN_ORDER = (
     "command",
     "stdin",
     "labels",
-    "depends_on",
+    *PARENT_FIELDS,
     "idempotency_key",
 )
 _varying_decoder = msgspec.json.Decoder(_Varying)
@@ -440,49 +469,6 @@ def refuse_shared_keys(jobs: Sequence[PreparedJob]) -> None:
                 f"{job.key!r} is also that of job {first[job.key]}",
                 "give each job a key of its own",
             )
-
-
-def find_parents(jobs: Sequence[PreparedJob], find_job: FindJob) -> None:
-    """Fill in `parents` from `depends_on`, which names a job of the same request, or
-    one that `find_job(reference)` finds.
-
-    Raises InvalidInputError for an unknown or ambiguous name, and for a cycle.
-    """
-    if not any(job.depends_on for job in jobs):
-        return
-    siblings: dict[str, list[str]] = {}
-    for job in jobs:
-        siblings.setdefault(job.name, []).append(job.id)
-    known: dict[str, str] = {}
-    for job in jobs:
-        for name in job.depends_on:
-            if name not in known:
-                known[name] = _find_parent(name, siblings, find_job)
-        job.parents = tuple(known[name] for name in job.depends_on)
-    try:
-        TopologicalSorter({job.id: job.parents for job in jobs}).prepare()
-    except CycleError as error:
-        names = {job.id: job.name for job in jobs}
-        around = cast("list[str]", error.args[1])
-        circle = " → ".join(names.get(job_id, job_id) for job_id in around)
-        raise InvalidInputError.of(
-            "depends_on", f"goes in a circle: {circle}", "remove one of these"
-        ) from None
-
-
-def _find_parent(
-    name: str, siblings: Mapping[str, Sequence[str]], find_job: FindJob
-) -> str:
-    named = siblings.get(name, ())
-    if len(named) > 1:
-        fault = f"{name!r} is the name of {len(named)} jobs of this submission"
-        raise InvalidInputError.of("depends_on", fault, "give each a name of its own")
-    job_id = named[0] if named else find_job(name)
-    if job_id is None:
-        raise InvalidInputError.of(
-            "depends_on", f"there is no job {name!r}", "give a job's id, or its name"
-        )
-    return job_id
 
 
 def numbered(error: InvalidInputError, position: int) -> list[Fault]:

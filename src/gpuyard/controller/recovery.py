@@ -3,7 +3,7 @@ commit.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +14,7 @@ from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import JobState
 from gpuyard.ledger.queries import Queries, Row, StoredJob
-from gpuyard.scheduler.jobs import LiveJob
+from gpuyard.scheduler.jobs import ALL_CAUSES, LiveJob
 from gpuyard.scheduler.observe import note_completed_job, observe
 from gpuyard.scheduler.view import View
 
@@ -115,11 +115,14 @@ def _live_job(
         project=sys.intern(row.project) if row.project else None,
         preemptible=bool(row.preemptible),
         waits_for=_parents(row.depends_on) if state is JobState.QUEUED else (),
+        held=bool(row.held),
+        parent_ends=_parent_ends(row.parent_ends),
         tier=row.tier and sys.intern(row.tier),
         started_at=row.started_at,
         attempts=row.attempts,
         attempt_id=row.attempt_id,
         retry_count=row.retry_count,
+        retry_on=_retry_on(row.retry_on),
         failures=row.failures,
         cancel_requested=bool(row.cancel_requested),
         resume_from=row.resume_from,
@@ -142,6 +145,15 @@ def _parents(text: str | None) -> tuple[str, ...]:
     if not text or text == "[]":
         return ()
     return tuple(msgspec.json.decode(text) or ())
+
+
+def _retry_on(text: str | None) -> Collection[str]:
+    causes: list[str] | None = msgspec.json.decode(text) if text else None
+    return ALL_CAUSES if causes is None else frozenset(causes)
+
+
+def _parent_ends(text: str | None) -> Mapping[str, str] | None:
+    return msgspec.json.decode(text) if text else None
 
 
 def _job_types(view: View) -> Callable[[str, str | None], str]:

@@ -4,17 +4,21 @@ Each request that changes something returns after its commit.
 """
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
-from gpuyard.controller import transitions
-from gpuyard.controller.admission import Admission
+from gpuyard.controller import owner_transitions, transitions
+from gpuyard.controller.admission import Admission, refuse_impossible
 from gpuyard.controller.core import SLICE, Core
 from gpuyard.controller.gpus import Gpus
 from gpuyard.controller.intake import PreparedJob
+from gpuyard.controller.job_changes import changed_spec, with_gpus
 from gpuyard.controller.secrets import Secrets
 from gpuyard.controller.submissions import Submissions
 from gpuyard.domain.errors import (
@@ -26,8 +30,10 @@ from gpuyard.domain.errors import (
     RefusedError,
 )
 from gpuyard.domain.events import Event
+from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.offers import Strategy
 from gpuyard.domain.reasons import Reason
+from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.providers.base import TRANSIENT
 from gpuyard.providers.configured import Providers
@@ -37,6 +43,11 @@ from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.view import LiveAttempt
 from gpuyard.scheduler.why import why
 from gpuyard.storage.place import in_background
+
+Changes = Mapping[str, Any]
+# An agent needs a second or two to join.
+WAIT_FOR_NODE_S = 5.0
+NO_CHANGES: Changes = MappingProxyType({})
 
 
 class Requests:
@@ -57,6 +68,7 @@ class Requests:
         self._providers = providers
         self._submissions = submissions
         self.capacity_known = asyncio.Event()
+        self._started_at = time.monotonic()
         self.gpus = Gpus(core, providers)
         self._admission = Admission(
             core,
@@ -85,6 +97,30 @@ class Requests:
                 "give more of the id",
             )
         return found[0]
+
+    async def until_capacity_is_known(self) -> None:
+        """Wait for the first node while the server has only just started, so that a
+        listing does not say that there is none.
+        """
+        left_s = self._started_at + WAIT_FOR_NODE_S - time.monotonic()
+        if left_s <= 0:
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.capacity_known.wait(), left_s)
+        # The rows of the node may not be written yet.
+        await self._core.committed()
+
+    async def find_many(self, references: Sequence[str]) -> list[str]:
+        """The ids of the jobs that these mean, each once and in their order; the errors
+        of `find`.
+        """
+        found: dict[str, None] = {}
+        for position, reference in enumerate(references):
+            if position % SLICE == 0:
+                await asyncio.sleep(0)
+            known = reference in self._core.view.jobs
+            found[reference if known else self.find(reference)] = None
+        return list(found)
 
     # --- submit ---
 
@@ -168,22 +204,21 @@ class Requests:
         await asyncio.gather(*(self.cancel(job_id) for job_id in running))
         return len(running)
 
-    async def cancel_all(self) -> None:
-        """End every job: first the waiting ones, in slices and with one decision
-        afterwards, then those with an attempt.
+    async def cancel_many(self, job_ids: Sequence[str]) -> None:
+        """End these jobs: first the waiting ones, in slices and with one decision
+        afterwards, then those with an attempt. Jobs that have ended stay as they are.
         """
         core = self._core
         view = core.view
-        waiting = [
-            job.id for job in view.jobs.values() if job.attempt_id not in view.attempts
-        ]
-        for start in range(0, len(waiting), SLICE):
-            self._cancel_waiting(waiting[start : start + SLICE])
+        for start in range(0, len(job_ids), SLICE):
+            self._cancel_waiting(job_ids[start : start + SLICE])
             await asyncio.sleep(0)
             if core.view is not view:
                 break  # a commit failed, and the view was read again
         core.schedule()
-        await asyncio.gather(*(self.cancel(job_id) for job_id in list(core.view.jobs)))
+        live = [job_id for job_id in job_ids if job_id in core.view.jobs]
+        await asyncio.gather(*(self.cancel(job_id) for job_id in live))
+        await core.committed()
 
     def _cancel_waiting(self, job_ids: Sequence[str]) -> None:
         """Cancel those of the jobs that still have no attempt."""
@@ -242,13 +277,18 @@ class Requests:
 
     # --- resume ---
 
-    async def resume(self, job_id: str, checkpoint: str | None) -> None:
+    async def resume(
+        self, job_id: str, checkpoint: str | None, changes: Changes = NO_CHANGES
+    ) -> None:
         """Queue an ended job again, from its newest checkpoint or from `checkpoint` (an
         id, a path, a file name or a step), with the code that its folder has now.
+
+        `changes`: new values of `timeout_s`, `priority` and `gpus` (fields of a
+        GpuRequest; those left out stay).
         """
         core = self._core
-        spec = core.queries.specs([job_id])[job_id]
-        new_spec = await in_background(self._submissions.with_present_code, spec)
+        body = core.queries.specs([job_id])[job_id]
+        present = await in_background(self._submissions.with_present_code, body)
         while not core.add_ended_parents(set(self._row(job_id)["depends_on"])):
             await core.committed()
         row = self._row(job_id)
@@ -265,7 +305,13 @@ class Requests:
                 "Submit a new job.",
             )
         chosen = self._named_checkpoint(job_id, checkpoint)
-        core.emit([transitions.resumed(row, chosen, core.clock(), new_spec)])
+        new_spec = None
+        if changes:
+            new_spec = self._changed_spec(present or body, changes)
+            row = {**row, **_needs_of(new_spec)}
+        elif present:
+            new_spec = changed_spec(present, {})
+        core.emit([owner_transitions.resumed(row, chosen, core.clock(), new_spec)])
         core.schedule()
         await core.committed(own_only=True)
 
@@ -273,6 +319,19 @@ class Requests:
         row = self._core.queries.job(job_id)
         assert row is not None
         return row
+
+    def _changed_spec(self, body: Mapping[str, Any], changes: Changes) -> JobSpec:
+        """The spec in the ledger (`body`) with these changes; InvalidInputError,
+        CapacityError.
+        """
+        fields = {name: value for name, value in changes.items() if name != "gpus"}
+        if "gpus" in changes:
+            fields["resources"] = with_gpus(body, changes["gpus"])
+            # The size and the price of a tier are those of its own GPUs.
+            fields["tier"] = None
+        spec = changed_spec(body, fields)
+        refuse_impossible(self._core.view, Shape.of(spec))
+        return spec
 
     def _named_checkpoint(self, job_id: str, name: str | None) -> str:
         if name is None:
@@ -292,3 +351,13 @@ class Requests:
     def why(self, job_id: str) -> Why | None:
         """Why a pending job is not running; None if it is not pending."""
         return why(self._core.view, job_id, self._core.clock(), self._core.policy)
+
+
+def _needs_of(spec: JobSpec) -> dict[str, Any]:
+    """The columns of a job that follow from what it needs."""
+    return {
+        "priority": spec.priority,
+        "timeout_s": spec.timeout_s,
+        "tier": spec.tier,
+        "shape": Shape.of(spec).to_row(),
+    }

@@ -90,6 +90,13 @@ def submitted(job: PreparedJob, now: float) -> Event:
         "idempotency_key": job.key,
         "warnings": template.warnings,
     }
+    # What few jobs have is left out, which makes the journal of many shorter.
+    if template.held:
+        values["held"] = True
+    if template.retry_on is not None:
+        values["retry_on"] = template.retry_on
+    if job.parent_ends:
+        values["parent_ends"] = job.parent_ends
     changes = (
         Change(Table.JOBS, job.id, values),
         Change(Table.SPECS, job.id, {"body": msgspec.Raw(job.body)}),
@@ -336,7 +343,7 @@ def attempt_ended(
     }
     if outcome.limits:
         values["limits"] = dict(outcome.limits)
-    if state is JobState.FAILED and retry.not_before is not None:
+    if retry.not_before is not None:
         job_values = _requeued_values(job, reason, retry.not_before)
         kind = EventKind.JOB_REQUEUED
     else:
@@ -415,45 +422,11 @@ def job_ended(
         "ended_at": now,
         "not_before": None,
     }
+    if job.held:
+        values["held"] = None
     change = Change(Table.JOBS, job.id, values)
     info = {"state": state, "reason": reason, "message": message}
     return Event(_EVENT_OF_FINAL_STATE[state], now, (change,), job.id, info)
-
-
-def resumed(
-    row: Mapping[str, Any],
-    checkpoint: str,
-    now: float,
-    spec: Mapping[str, Any] | None = None,
-) -> Event:
-    """The owner resumes an ended job (its whole ledger `row`), from a checkpoint id or
-    from NEWEST, with another `spec` if one is given.
-
-    The event holds every column, because the view forgot the job when it ended.
-    """
-    state = JobState(row["state"])
-    if not state.terminal:
-        raise IllegalMoveError(
-            f"job {row['id']} is {state}.", "Only a job that is over can be resumed."
-        )
-    check_move(JOB_MOVES, f"job {row['id']}", state, JobState.QUEUED)
-    values = {name: value for name, value in row.items() if name != "id"}
-    values |= {
-        "state": JobState.QUEUED.value,
-        "reason": None,
-        "exit_code": None,
-        "ended_at": None,
-        "cancel_requested": False,
-        "failures": 0,
-        "not_before": None,
-        "resume_from": checkpoint,
-    }
-    changes = [Change(Table.JOBS, row["id"], values)]
-    if spec is not None:
-        body = msgspec.Raw(msgspec.json.encode(spec))
-        changes.append(Change(Table.SPECS, row["id"], {"body": body}))
-    info = {"state": JobState.QUEUED, "resume_from": checkpoint}
-    return Event(EventKind.JOB_RESUMED, now, tuple(changes), row["id"], info)
 
 
 def node_silent(job: LiveJob, now: float) -> Event:

@@ -113,7 +113,10 @@ class Code(_View):
 
 
 class Job(_View):
-    """A job: the essentials of its spec, its state and its history."""
+    """A job: the essentials of its spec, its state and its history.
+
+    A queued job that is `held` starts only after its release.
+    """
 
     id: str
     name: str
@@ -136,7 +139,21 @@ class Job(_View):
     cost: Cost = Cost()
     usage: dict[str, float] = Field(default_factory=dict)
     checkpoints: int = 0
+    held: bool = False
     warnings: list[str] = Field(default_factory=list)
     environment: Environment | None = None
     code: Code | None = None
     spec: dict[str, Any] | None = None
+
+
+class JobOutcome(_View):
+    """How a job ended, in short; `signal` is what ended its last attempt, if anything
+    did.
+    """
+
+    id: str
+    name: str
+    state: JobState
+    reason: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None

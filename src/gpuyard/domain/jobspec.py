@@ -26,6 +26,7 @@ from gpuyard.domain.errors import quoted
 from gpuyard.domain.gpu_text import gpus_of
 from gpuyard.domain.gpus import compute_capability, resolve_gpu_class, whole_gpus
 from gpuyard.domain.offers import Strategy
+from gpuyard.domain.reasons import RetryCause
 from gpuyard.domain.secret_names import secret_name
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.workspaces import folder_name
@@ -166,6 +167,7 @@ Digest = Annotated[str, AfterValidator(_digest)]
 Data = Annotated[dict[str, Any], AfterValidator(_not_too_deep)]
 
 
+Priority = Annotated[int, Field(ge=1, le=5)]
 GpuCount = Annotated[int, BeforeValidator(whole_gpus), Field(ge=0, le=1024)]
 
 
@@ -194,12 +196,17 @@ class GpuRequest(StrictModel):
         return self
 
 
-def _gpus(value: Any) -> Any:
+def gpus_as_fields(value: Any) -> Any:
     """`gpus = 2` means two GPUs of any kind, `gpus = "A100:8"` eight of that class."""
     if isinstance(value, str):
         return gpus_of(value)
     is_count = isinstance(value, int) and not isinstance(value, bool)
     return {"count": value} if is_count else value
+
+
+def _words(value: Any) -> Any:
+    """`"timeout,lost"` means the same as a list."""
+    return value.replace(",", " ").split() if isinstance(value, str) else value
 
 
 class Resources(StrictModel):
@@ -212,7 +219,7 @@ class Resources(StrictModel):
     cpus: float | None = Field(default=None, gt=0, le=10_000)
     memory_gb: Gigabytes | None = None
     nodes: int = Field(default=1, ge=1, le=10_000)
-    gpus: Annotated[GpuRequest, BeforeValidator(_gpus)] = GpuRequest(count=0)
+    gpus: Annotated[GpuRequest, BeforeValidator(gpus_as_fields)] = GpuRequest(count=0)
 
     @property
     def says_gpus(self) -> bool:
@@ -282,7 +289,10 @@ class JobSpec(StrictModel):
 
     A command reads `stdin` on its standard input and then finds its end; without
     `stdin` it finds the end at once. `secrets` gives the name of the secret that each
-    of these variables gets; the values are never part of a spec.
+    of these variables gets; the values are never part of a spec. A `held` job waits
+    until it is released. Jobs in `depends_on` must complete before it starts, those in
+    `depends_on_failed` must end otherwise, and those in `depends_on_any` must end.
+    `retry_on`: after which ends it is tried again, `retry_count` times at most.
 
     On the host of its submission, a job begins with `carried_environment`, the digest
     of what the shell that submitted it exported. Clients fill it in, unless `clean_env`
@@ -313,10 +323,16 @@ class JobSpec(StrictModel):
     workspace: Name | None = None
     timeout_s: Seconds | None = None
     retry_count: int = Field(default=0, ge=0, le=100)
+    retry_on: Annotated[tuple[RetryCause, ...], BeforeValidator(_words)] = tuple(
+        RetryCause
+    )
     max_silence_s: Seconds | None = None
-    priority: int = Field(default=3, ge=1, le=5)
+    priority: Priority = 3
     project: Name | None = None
     depends_on: tuple[Name, ...] = ()
+    depends_on_failed: tuple[Name, ...] = ()
+    depends_on_any: tuple[Name, ...] = ()
+    held: bool = False
     spot: bool = False
     preemptible: bool = False
     max_price: Decimal | None = Field(default=None, gt=0)

@@ -33,6 +33,17 @@ class RetryRule(StrEnum):
     """Always, and it uses up no retry."""
 
 
+class RetryCause(StrEnum):
+    """What kind of end a job may be tried again after."""
+
+    TIMEOUT = "timeout"
+    """It ran longer than its time limit."""
+    FAILURE = "failure"
+    """Its program failed."""
+    LOST = "lost"
+    """Its place could not start it, or was lost."""
+
+
 class Reason(StrEnum):
     """Why an attempt or a job ended. Part of the API: a value is never changed."""
 
@@ -99,6 +110,15 @@ class Reason(StrEnum):
         return _FACTS[self].retry
 
     @property
+    def cause(self) -> RetryCause:
+        """What kind of end this is, for a job that is tried again only after some."""
+        if self is Reason.TIMED_OUT:
+            return RetryCause.TIMEOUT
+        if self.blame is Blame.PLACE:
+            return RetryCause.LOST
+        return RetryCause.FAILURE
+
+    @property
     def lost(self) -> bool:
         """True when it is not known how the program ended: the attempt is `lost`."""
         return _FACTS[self].lost
@@ -157,13 +177,13 @@ _FACTS = {
         "the program needed more GPU memory than there was"
     ),
     Reason.BROKEN_FILE: _program("a file that tells how it goes was changed or broken"),
-    Reason.TIMED_OUT: _Facts(
-        Blame.PROGRAM, "it ran longer than its time limit", RetryRule.NEVER
-    ),
+    Reason.TIMED_OUT: _program("it ran longer than its time limit"),
     Reason.CANCELLED: _Facts(
         Blame.USER, "it was cancelled", RetryRule.NEVER, counts_against_batch=False
     ),
-    Reason.DEPENDENCY_FAILED: _user("a job that it depends on did not complete"),
+    Reason.DEPENDENCY_FAILED: _user(
+        "a job that it depends on did not end as it must for this one"
+    ),
     Reason.COMMAND_NOT_FOUND: _user("the program does not exist"),
     Reason.NOT_EXECUTABLE: _user("the program cannot be executed"),
     Reason.WORKDIR_MISSING: _user("the working directory cannot be used"),

@@ -51,6 +51,23 @@ JOB_MOVES: Mapping[JobState, frozenset[JobState]] = {
 }
 
 
+class ParentEnd(StrEnum):
+    """How the end of a job must be for another that depends on it."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    """Any end but `completed`: it failed, was cancelled or timed out."""
+    ANY = "any"
+
+    def allows(self, state: JobState) -> bool:
+        """Whether a job that depends on one in this state may start."""
+        if not state.terminal:
+            return False
+        if self is ParentEnd.ANY:
+            return True
+        return (state is JobState.COMPLETED) == (self is ParentEnd.COMPLETED)
+
+
 class AttemptState(StrEnum):
     """One execution: intent recorded, sent to the provider, accepted and waiting,
     running, being stopped, ended.

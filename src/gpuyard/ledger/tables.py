@@ -66,6 +66,10 @@ jobs = sa.Table(
     sa.Column("tier", TEXT),
     sa.Column("idempotency_key", TEXT, unique=True),
     sa.Column("warnings", sa.JSON),
+    # NULL in these three: the default.
+    sa.Column("held", sa.Boolean),
+    sa.Column("parent_ends", sa.JSON),
+    sa.Column("retry_on", sa.JSON),
     sa.Index("jobs_by_state", "state", "id"),
     sa.Index("jobs_by_name", "name", "id"),
     sa.Index("jobs_by_project", "project", "id"),

@@ -473,7 +473,7 @@ def _is_free(view: View, share: Placement, shape: Shape) -> bool:
 
 
 def _fail(view: View, child: str, parent: str) -> Fail:
-    message = f"It depends on {parent}, which ended {view.ended[parent]}."
+    message = view.jobs[child].why_never(parent, view.ended[parent])
     action = Fail(child, Reason.DEPENDENCY_FAILED, message)
     view.apply_tentatively(view.jobs[child], action)
     return action

@@ -1,15 +1,21 @@
 """Live jobs as the scheduler and the controller remember them."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from gpuyard.domain.reasons import RetryCause
 from gpuyard.domain.shape import Shape
-from gpuyard.domain.states import JobState
+from gpuyard.domain.states import JobState, ParentEnd
+
+ALL_CAUSES = frozenset(RetryCause)
 
 
 @dataclass(slots=True)
 class LiveJob:
     """A job that has not ended. Times are UTC seconds; `waits_for` are the parents that
-    have not completed.
+    have not ended as they must, and `parent_ends` says how, where that is not
+    `completed`. A `held` job waits for its release. `retry_on`: after which ends
+    it is tried again.
 
     `job_type`: jobs of one type are expected to run equally long (see `learning`).
     Of its ended attempts: `served_s` is how many seconds they ran, `preemptions` how
@@ -27,11 +33,14 @@ class LiveJob:
     project: str | None = None
     preemptible: bool = False
     waits_for: tuple[str, ...] = ()
+    parent_ends: Mapping[str, str] | None = None
+    held: bool = False
     tier: str | None = None
     started_at: float | None = None
     attempts: int = 0
     attempt_id: str | None = None
     retry_count: int = 0
+    retry_on: Collection[str] = ALL_CAUSES
     failures: int = 0
     cancel_requested: bool = False
     resume_from: str | None = None
@@ -39,6 +48,17 @@ class LiveJob:
     served_s: float = 0.0
     preemptions: int = 0
     last_provider: str = ""
+
+    def wanted_end(self, parent: str) -> ParentEnd:
+        """How the job `parent` must end before this one may start."""
+        ends = self.parent_ends or {}
+        return ParentEnd(ends.get(parent, ParentEnd.COMPLETED))
+
+    def why_never(self, parent: str, state: JobState) -> str:
+        """Why it can never start after its parent has ended in `state`."""
+        if self.wanted_end(parent) is ParentEnd.FAILED:
+            return f"It starts only if {parent} does not complete, and that completed."
+        return f"It depends on {parent}, which ended {state}."
 
     @property
     def width(self) -> int:

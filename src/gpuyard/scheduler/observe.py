@@ -167,10 +167,14 @@ def _job(view: View, job_id: str, row: Row) -> None:
     elif state is not JobState.QUEUED or job_id not in view.tentative:
         _take_out(view, job, state)
     _update_job(job, state, row)
-    if "name" in row or "labels" in row:
+    attempt = view.attempts.get(job.attempt_id or "")
+    # What is known of a live attempt is filed under the type that it began with.
+    if ("name" in row or "labels" in row) and attempt is None:
         job.job_type = _job_type(view, row)
-    if "timeout_s" in row and (attempt := view.attempts.get(job.attempt_id or "")):
+    if attempt and "timeout_s" in row:
         _release_times_changed(view, attempt)
+    if attempt and "priority" in row:
+        view.victims.changed.add(attempt.id)
     if state is JobState.QUEUED and job_id not in view.tentative:
         view.enqueue(job)
     if view.ended.pop(job_id, None):
@@ -210,6 +214,7 @@ def _new_job(job_id: str, row: Row) -> LiveJob:
         row["priority"],
         row["created_at"],
         waits_for=tuple(row.get("depends_on") or ()),
+        parent_ends=row.get("parent_ends"),
         served_s=row.get("served_s", 0.0),
         preemptions=row.get("preemptions", 0),
     )
@@ -223,6 +228,10 @@ def _update_job(job: LiveJob, state: JobState, row: Row) -> None:
         job.waits_for = ()
     if "shape" in row:
         job.shape = Shape.from_row(row["shape"])
+    if "held" in row:
+        job.held = bool(row["held"])
+    if row.get("retry_on") is not None:
+        job.retry_on = frozenset(row["retry_on"])
     if "project" in row:
         job.project = sys.intern(row["project"]) if row["project"] else None
     if "estimated_duration_s" in row:

@@ -119,8 +119,9 @@ class View:
     A queued job is in exactly one place:
     - `queue`: it may start;
     - `delayed`: it waits for its `not_before`;
+    - `held`: it waits for its release;
     - `dependents`, by parent: it waits for other jobs;
-    - `doomed`, with the parent that did not complete: it can never start;
+    - `doomed`, with the parent that ended otherwise: it can never start;
     - `tentative`: an action on it is decided and not committed yet.
 
     `ended` holds ended jobs on which live ones depend; a decision forgets the others,
@@ -140,6 +141,7 @@ class View:
     delayed: LazyHeap[tuple[float, str]] = field(
         default_factory=LazyHeap[tuple[float, str]]
     )
+    held: set[str] = field(default_factory=set[str])
     dependents: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     doomed: dict[str, str] = field(default_factory=dict[str, str])
     tentative: dict[str, Action] = field(default_factory=dict[str, Action])
@@ -181,20 +183,26 @@ class View:
             self.doomed[job.id] = failed_parents[0]
         elif job.waits_for:
             return  # `dependents` has it
+        elif job.held:
+            self.held.add(job.id)
         elif job.not_before is not None:
             self.delayed.add((job.not_before, job.id))
         else:
             self.queue.add(job)
 
     def _wait_for_parents(self, job: LiveJob) -> None:
-        """Drop parents that have completed, and register the job with the others."""
+        """Drop parents that have ended as they must, and register the job with the
+        others.
+        """
         job.waits_for = tuple(
-            parent
-            for parent in job.waits_for
-            if self.ended.get(parent) is not JobState.COMPLETED
+            parent for parent in job.waits_for if not self._allows(parent, job)
         )
         for parent in job.waits_for:
             self.dependents.setdefault(parent, set()).add(job.id)
+
+    def _allows(self, parent: str, job: LiveJob) -> bool:
+        state = self.ended.get(parent)
+        return state is not None and job.wanted_end(parent).allows(state)
 
     def remove_job(self, job: LiveJob) -> None:
         """Undo `enqueue` and any tentative action on the job; idempotent."""
@@ -204,6 +212,7 @@ class View:
             if not children:
                 self.dependents.pop(parent, None)
         self.doomed.pop(job.id, None)
+        self.held.discard(job.id)
         if job.not_before is not None:
             self.delayed.discard((job.not_before, job.id))
         self.queue.remove(job.id)

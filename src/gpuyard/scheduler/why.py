@@ -4,7 +4,7 @@ an estimate.
 
 from dataclasses import replace
 
-from gpuyard.domain.states import JobState
+from gpuyard.domain.states import JobState, ParentEnd
 from gpuyard.domain.units import format_duration
 from gpuyard.scheduler.explanation import Why
 from gpuyard.scheduler.jobs import LiveJob
@@ -12,6 +12,13 @@ from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.verdicts import offer_verdicts
 from gpuyard.scheduler.view import LiveAttempt, Promise, Start, View
 from gpuyard.scheduler.why_queued import MOST_NAMED, QueuedJob
+
+# What is said of a parent, and what to wait for.
+_MUST = {
+    ParentEnd.COMPLETED: ("", "complete"),
+    ParentEnd.FAILED: ("; it must not complete", "end without being completed"),
+    ParentEnd.ANY: ("; it must end", "end"),
+}
 
 
 def why(view: View, job_id: str, now: float, policy: Policy) -> Why | None:
@@ -35,6 +42,13 @@ def why(view: View, job_id: str, now: float, policy: Policy) -> Why | None:
     action = view.tentative.get(job_id)
     if isinstance(action, Start):
         return _starting(view, action)
+    if job.held:
+        return Why(
+            "It is held by `gpuyard hold` or `gpuyard run --hold`.",
+            "held",
+            "when somebody releases it is not known",
+            would_help=(f"release it (gpuyard release {job_id})",),
+        )
     if job.waits_for:
         return _dependency(view, job)
     if job_id in view.promises:
@@ -92,24 +106,27 @@ def _dependency(view: View, job: LiveJob) -> Why:
     if ended:
         parent = ended[0]
         return Why(
-            f"It can never start: it depends on {parent}, which ended"
-            f" {view.ended[parent]}.",
+            f"It can never start. {job.why_never(parent, view.ended[parent])}",
             "dependency",
             "it will be failed",
             would_help=(f"resume {parent}, then this job",),
         )
     named = job.waits_for[:MOST_NAMED]
     parents: list[str] = []
+    help_: list[str] = []
     for parent in named:
         live = view.jobs.get(parent)
-        parents.append(f"{parent} ({live.state if live else 'not known'})")
+        state = live.state if live else "not known"
+        must, end = _MUST[job.wanted_end(parent)]
+        parents.append(f"{parent} ({state}{must})")
+        help_.append(f"wait for {parent} to {end}")
     more = len(job.waits_for) - MOST_NAMED
     rest = f" and {more} more" if more > 0 else ""
     return Why(
         f"It depends on {', '.join(parents)}{rest}.",
         "dependency",
-        "when the jobs it depends on complete is not known",
-        would_help=tuple(f"wait for {parent} to complete" for parent in named),
+        "when the jobs it depends on end is not known",
+        would_help=tuple(help_),
     )
 
 

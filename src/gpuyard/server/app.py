@@ -21,6 +21,7 @@ from gpuyard.server.edge import Edge
 from gpuyard.server.history import remove_history
 from gpuyard.server.leading import Leading
 from gpuyard.server.openapi import PROBLEMS, GpuyardApi
+from gpuyard.server.parameters import refuse_unknown
 from gpuyard.server.routers import (
     agents,
     batches,
@@ -29,6 +30,7 @@ from gpuyard.server.routers import (
     environments,
     estimate,
     events,
+    job_groups,
     jobs,
     ledger,
     machines,
@@ -84,8 +86,12 @@ def make_app(app_state: AppState) -> FastAPI:
     )
     app.state.app_state = app_state
     problems.install(app)
-    api = APIRouter(prefix="/api/v1", dependencies=[Depends(document_token)])
+    known_only = [Depends(refuse_unknown)]
+    api = APIRouter(
+        prefix="/api/v1", dependencies=[Depends(document_token), *known_only]
+    )
     nouns = (
+        job_groups,
         jobs,
         batches,
         checkpoints,
@@ -107,8 +113,8 @@ def make_app(app_state: AppState) -> FastAPI:
         api.include_router(noun.router)
     api.include_router(batches.estimates)
     app.include_router(api)
-    app.include_router(process.open_router)
-    app.include_router(docs_page.make_router(app.openapi))
+    app.include_router(process.open_router, dependencies=known_only)
+    app.include_router(docs_page.make_router(app.openapi), dependencies=known_only)
     app.include_router(agents.router)
     queues = app_state.manager.residents.request_queues
     models_ = app_state.manager.models

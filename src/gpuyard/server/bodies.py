@@ -21,7 +21,10 @@ _MB = 1_000_000
 _SMALL_BYTES = _MB
 _SLOWEST_BYTES_S = 16_000
 # What comes with many jobs, items or pictures; every other route takes small bodies.
-_LARGE = re.compile(r"POST (/api/v1/(jobs|batches|estimate(/batch)?)|/v1/.+)")
+_LARGE = re.compile(
+    r"POST (/api/v1/(jobs(:(cancel|wait|hold|release))?|batches|estimate(/batch)?)"
+    r"|/v1/.+)"
+)
 
 
 class Bodies:

@@ -37,7 +37,8 @@ PUBLIC_PATHS = frozenset({"/healthz", "/docs", "/openapi.json", proof.PATH})
 # What is done all day: it changes something, and still is no act for the audit log.
 _EVERYDAY = re.compile(
     r"(GET|HEAD|OPTIONS) .*|POST (/v1/.*"
-    r"|/api/v1/(jobs|environments|code|batches|estimate|estimate/batch|batches/[^/]+/take)/?)"
+    r"|/api/v1/(jobs(:wait)?|environments|code|batches|estimate|estimate/batch"
+    r"|batches/[^/]+/take)/?)"
 )
 
 

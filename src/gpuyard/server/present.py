@@ -124,6 +124,7 @@ def present_queued(job: PreparedJob) -> bytes:
             "project": template.project,
             "labels": job.labels,
             "created_at": job.queued_at,
+            "held": template.held,
             "warnings": template.warnings,
         }
     )
@@ -175,6 +176,7 @@ def _job(
         cost=_total(attempts),
         usage=last.usage if last else {},
         checkpoints=checkpoints,
+        held=bool(row["held"]),
         warnings=row["warnings"] or [],
     )
 

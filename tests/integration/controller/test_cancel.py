@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gpuyard.domain.errors import RefusedError
+from gpuyard.domain.errors import NotFoundError, RefusedError
 from tests.support.controlled import Controlled
 from tests.support.ledger import held_commit
 from tests.support.wait import eventually
@@ -47,13 +47,41 @@ async def test_all_are_cancelled_with_the_decisions_of_one(
         schedule()
 
     monkeypatch.setattr(core, "schedule", counted)
-    await instance.controller.requests.cancel_all()
+    await instance.controller.requests.cancel_many(list(core.view.jobs))
     assert {instance.job(job_id)["state"] for job_id in (*waiting, child)} == {
         "cancelled"
     }
     await instance.until(running)
     assert (instance.job(running)["state"], len(instance.host.runs)) == ("cancelled", 1)
     assert decided < 10
+
+
+async def test_many_are_cancelled_before_the_answer_and_others_are_not(
+    instance: Controlled,
+):
+    over = await instance.submit()
+    await instance.finish(over)
+    await instance.until(over)
+    running, *waiting = [
+        await instance.submit(resources={"cpus": 4}, name=f"sweep-{number}")
+        for number in range(4)
+    ]
+    *cancelled, kept = waiting
+    requests = instance.controller.requests
+    wanted = [cancelled[0], "sweep-2", cancelled[0], running, over]
+    ids = await requests.find_many(wanted)
+    assert ids == [*cancelled, running, over]
+    await requests.cancel_many(ids)
+    assert [instance.job(job_id)["state"] for job_id in cancelled] == ["cancelled"] * 2
+    assert (await instance.until(running))["state"] == "cancelled"
+    assert instance.job(over)["state"] == "completed"
+    await instance.until(kept, "running")
+
+
+async def test_a_job_that_is_not_known_cancels_nothing(instance: Controlled):
+    job_id = await instance.submit()
+    with pytest.raises(NotFoundError, match="'nobody'"):
+        await instance.controller.requests.find_many([job_id, "nobody"])
 
 
 async def test_a_running_job_is_stopped_and_its_room_is_free(instance: Controlled):

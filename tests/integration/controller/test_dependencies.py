@@ -50,6 +50,63 @@ async def test_a_failed_parent_fails_all_below_it_and_says_so(instance: Controll
     assert len(instance.host.runs) == 1
 
 
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize(
+    ("exit_code", "starts", "never"),
+    [
+        (0, ["depends_on", "depends_on_any"], "depends_on_failed"),
+        (1, ["depends_on_failed", "depends_on_any"], "depends_on"),
+    ],
+)
+async def test_a_job_starts_after_the_end_that_it_waits_for(
+    instance: Controlled, crashes: bool, exit_code: int, starts: list[str], never: str
+):
+    parent = await instance.submit(name="parent")
+    children = {
+        field: await instance.submit(**{field: ["parent"]})
+        for field in ("depends_on", "depends_on_failed", "depends_on_any")
+    }
+    await instance.begun(parent)
+    if crashes:
+        await instance.restart()
+    await instance.finish(parent, exit_code=exit_code)
+    await instance.end_all([children[field] for field in starts])
+    ended = await instance.until(children[never])
+    assert (ended["state"], ended["reason"]) == ("failed", "dependency_failed")
+    late = [await instance.submit(**{field: [parent]}) for field in starts]
+    await instance.end_all(late)
+
+
+async def test_why_tells_how_a_parent_must_end(instance: Controlled):
+    parent = await instance.submit(name="parent")
+    await instance.until(parent, "running")
+    child = await instance.submit(depends_on_failed=["parent"])
+    why = instance.controller.requests.why(child)
+    assert why is not None
+    assert (why.summary, why.would_help) == (
+        f"It depends on {parent} (running; it must not complete).",
+        (f"wait for {parent} to end without being completed",),
+    )
+    await instance.finish(parent)
+    await instance.until(child)
+    (event,) = [
+        row
+        for row in instance.ledger.queries.events_after(0, 100, child)
+        if row["kind"] == "job.failed"
+    ]
+    assert event["info"]["message"] == (
+        f"It starts only if {parent} does not complete, and that completed."
+    )
+
+
+async def test_a_parent_cannot_be_to_end_in_two_ways(instance: Controlled):
+    parent = await instance.submit(name="parent")
+    with pytest.raises(InvalidInputError, match="depends_on_any: 'parent' is to end"):
+        await instance.submit(depends_on=[parent], depends_on_any=["parent"])
+    with pytest.raises(InvalidInputError, match="depends_on_failed: there is no job"):
+        await instance.submit(depends_on_failed=["nobody"])
+
+
 async def test_a_cancelled_parent_fails_its_children(instance: Controlled):
     ids = await instance.controller.requests.submit(chain("a", "b"))
     await instance.cancel(ids[0])
@@ -132,7 +189,7 @@ async def test_a_circle_is_refused_and_nothing_is_queued(instance: Controlled, b
     ]
     with pytest.raises(InvalidInputError, match="goes in a circle"):
         await instance.controller.requests.submit(circle)
-    assert instance.ledger.queries.jobs_page(limit=10, filters={}) == []
+    assert instance.ledger.queries.jobs_page(limit=10) == []
 
 
 async def test_an_ambiguous_parent_is_a_fault_of_depends_on(instance: Controlled):

@@ -29,7 +29,7 @@ async def test_a_submission_that_cannot_be_written_leaves_nothing_behind(
         await instance.submit()
     assert memory(instance) == ({}, {})
     assert not instance.host.runs
-    assert instance.ledger.queries.jobs_page(limit=10, filters={}) == []
+    assert instance.ledger.queries.jobs_page(limit=10) == []
     job_id = await instance.submit()
     await instance.finish(job_id)
     assert (await instance.until(job_id))["state"] == "completed"

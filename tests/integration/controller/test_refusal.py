@@ -38,7 +38,7 @@ async def test_more_than_there_will_ever_be_is_refused_with_the_largest_that_fit
     assert all(
         words in str(caught.value) for words in [*said, "The largest node is node_1"]
     )
-    assert instance.ledger.queries.jobs_page(limit=10, filters={}) == []
+    assert instance.ledger.queries.jobs_page(limit=10) == []
 
 
 async def test_one_impossible_job_refuses_the_whole_list(instance: Controlled):
@@ -46,7 +46,7 @@ async def test_one_impossible_job_refuses_the_whole_list(instance: Controlled):
         await instance.controller.requests.submit(
             [{"command": ["true"]}, {"command": ["true"], "resources": {"cpus": 64}}]
         )
-    assert instance.ledger.queries.jobs_page(limit=10, filters={}) == []
+    assert instance.ledger.queries.jobs_page(limit=10) == []
 
 
 async def test_faults_are_numbered_when_several_jobs_come(instance: Controlled):
@@ -71,7 +71,7 @@ async def test_the_last_of_many_jobs_is_validated_before_the_first_is_queued(
     with pytest.raises(InvalidInputError) as caught:
         await instance.controller.requests.submit([good, *[bad] * 10_000])
     assert 100 <= len(caught.value.faults) <= 200
-    assert instance.ledger.queries.jobs_page(limit=10, filters={}) == []
+    assert instance.ledger.queries.jobs_page(limit=10) == []
     assert not instance.core.view.jobs
 
 

@@ -38,9 +38,7 @@ async def prune(instance: Controlled) -> dict[str, int]:
 
 
 def ids(instance: Controlled) -> set[str]:
-    return {
-        row["id"] for row in instance.ledger.queries.jobs_page(limit=100, filters={})
-    }
+    return {row["id"] for row in instance.ledger.queries.jobs_page(limit=100)}
 
 
 def series(instance: Controlled, job_id: str, *names: str) -> None:

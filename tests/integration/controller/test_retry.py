@@ -86,7 +86,6 @@ async def test_a_retry_that_succeeds_completes_the_job(instance: Controlled):
         ({"reason": "command_not_found"}, "failed", "command_not_found"),
         ({"reason": "not_executable"}, "failed", "not_executable"),
         ({"reason": "workdir_missing"}, "failed", "workdir_missing"),
-        ({"stopped": "timed_out", "signal": 15}, "timed_out", "timed_out"),
     ],
 )
 async def test_what_would_end_the_same_way_again_is_not_retried(
@@ -96,6 +95,33 @@ async def test_what_would_end_the_same_way_again_is_not_retried(
     await instance.finish(job_id, **outcome)
     row = await instance.until(job_id)
     assert (row["state"], row["reason"], row["attempts"]) == (state, reason, 1)
+
+
+async def test_one_that_timed_out_goes_on_from_its_checkpoint_with_its_time_anew(
+    instance: Controlled,
+):
+    job_id = await instance.submit(retry_count=1, timeout_s=60)
+    content = await instance.save(job_id, "out/ckpt-1.pt")
+    await instance.finish(job_id, stopped="timed_out", signal=15)
+    await requeued(instance, job_id, 1)
+    attempt_id = await instance.begun(job_id)
+    order = instance.host.attempts[attempt_id].order
+    assert order.resume_from is not None
+    assert (order.resume_from.sha256, order.timeout_s) == (content, 60)
+    await instance.finish(job_id, stopped="timed_out", signal=15)
+    row = await instance.until(job_id)
+    assert (row["state"], row["attempts"]) == ("timed_out", 2)
+
+
+async def test_the_causes_of_retries_outlive_a_crash(instance: Controlled):
+    job_id = await instance.submit(retry_count=3, retry_on="timeout, lost")
+    await instance.begun(job_id)
+    await instance.restart()
+    await instance.finish(job_id, stopped="timed_out", signal=15)
+    await requeued(instance, job_id, 1)
+    await instance.finish(job_id, exit_code=1)
+    row = await instance.until(job_id)
+    assert (row["state"], row["reason"], row["attempts"]) == ("failed", "exit_code", 2)
 
 
 async def test_while_one_waits_for_its_retry_another_runs(instance: Controlled):

@@ -4,6 +4,7 @@ import pytest
 
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.ledger.ledger import Ledger
+from gpuyard.ledger.queries import JobFilter
 from gpuyard.ledger.writer import Writer
 from tests.support.life import Life
 
@@ -22,11 +23,11 @@ def job_row(job_id: str, name: str = "job", state: str = "queued", **more) -> Ev
     )
 
 
-def pages(ledger: Ledger, limit: int, **filters) -> list[str]:
+def pages(ledger: Ledger, limit: int, **wanted) -> list[str]:
     """All ids, newest first, page by page."""
     found: list[str] = []
     while page := ledger.queries.jobs_page(
-        limit=limit, before=found[-1] if found else None, filters=filters
+        limit=limit, before=found[-1] if found else None, wanted=JobFilter(**wanted)
     ):
         assert len(page) <= limit
         found += [row["id"] for row in page]
@@ -41,11 +42,46 @@ async def test_paging_misses_nothing_and_repeats_nothing(
     await write(writer, life.journal)
     assert pages(ledger, 100) == ids[::-1]
     assert pages(ledger, 333) == ids[::-1]
-    named = pages(ledger, 10, name=["job-1", "job-2"])
+    named = pages(ledger, 10, names=["job-1", "job-2"])
     assert named == [
         job_id for n, job_id in reversed(list(enumerate(ids))) if n % 7 in (1, 2)
     ]
-    assert pages(ledger, 10, state=["running"]) == []
+    assert pages(ledger, 10, states=["running"]) == []
+
+
+ODD = 'a"b$.c'  # would end a path in JSON, or begin one
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ({"names": ["train-*"]}, ["job_3", "job_2", "job_1"]),
+        ({"names": ["train-?"]}, ["job_2", "job_1"]),
+        ({"names": ["TRAIN-*"]}, []),
+        ({"names": ["100%*", "[x]*"]}, ["job_5", "job_4"]),
+        ({"names": ["x"]}, []),
+        ({"labels": {"run": "7"}}, ["job_2", "job_1"]),
+        ({"labels": {"run": "7", ODD: "y"}}, ["job_2"]),
+        ({"labels": {"run": ""}}, []),
+        ({"kinds": ["llm"]}, ["job_3"]),
+        ({"since": 30.0}, ["job_5", "job_4", "job_3"]),
+        ({"since": 30.0, "states": ["failed"], "names": ["*"]}, ["job_4"]),
+    ],
+)
+async def test_a_filter_admits_what_it_says(
+    ledger: Ledger, writer: Writer, wanted: dict, found: list[str]
+):
+    label = {"run": "7"}
+    rows = [
+        job_row("job_1", "train-1", labels=label, created_at=10.0),
+        job_row("job_2", "train-2", labels={**label, ODD: "y"}, created_at=20.0),
+        job_row("job_3", "train-10", kind="llm", created_at=30.0),
+        job_row("job_4", "100%_", "failed", labels={}, created_at=40.0),
+        job_row("job_5", "[x]y", labels={"run": "8"}, created_at=50.0),
+    ]
+    await write(writer, rows)
+    assert pages(ledger, 2, **wanted) == found
+    assert ledger.queries.job_ids(JobFilter(**wanted)) == found[::-1]
 
 
 async def test_paging_stays_put_while_jobs_come_and_change(
@@ -54,16 +90,13 @@ async def test_paging_stays_put_while_jobs_come_and_change(
     life = Life()
     ids = [life.submit() for _ in range(30)]
     await write(writer, life.journal)
-    first = [row["id"] for row in ledger.queries.jobs_page(limit=10, filters={})]
+    first = [row["id"] for row in ledger.queries.jobs_page(limit=10)]
     life.journal.clear()
     newer = life.submit()
     for job_id in first:
         life.settle(job_id)
     await write(writer, life.journal)
-    second = [
-        row["id"]
-        for row in ledger.queries.jobs_page(limit=10, before=first[-1], filters={})
-    ]
+    second = [row["id"] for row in ledger.queries.jobs_page(limit=10, before=first[-1])]
     assert first + second == ids[:9:-1]
     assert newer not in second
 

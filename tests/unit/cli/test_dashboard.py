@@ -1,7 +1,7 @@
 """What `gpuyard top` shows, and what its keys do."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, Static
 from textual.worker import WorkerCancelled
 
-from gpuyard.cli.dashboard import COLUMNS, Seen, bar, foot, rows
+from gpuyard.cli.dashboard import COLUMNS, Item, Seen, bar, foot, rows
 from gpuyard.cli.screen import Top
 from gpuyard.domain.errors import RefusedError
 
@@ -81,6 +81,21 @@ GPUS = [
         free_mb=None,
     ),
 ]
+
+
+def job(name: str, gpus: Sequence[str] = (), eta_s: float | None = None) -> Item:
+    """A running job, as the API lists it."""
+    return {
+        "id": f"job_{name}",
+        "name": name,
+        "state": "running",
+        "node": "here",
+        "gpus": list(gpus),
+        "started_at": NOW - 60,
+        "progress": {"step": 3, "total": 4, "eta_s": eta_s},
+    }
+
+
 BATCH = {
     "batch_id": "whisper-talks",
     "gpu_mode": "exclusive",
@@ -93,6 +108,7 @@ BATCH = {
 }
 SEEN = Seen(
     GPUS,
+    [job("prepare", eta_s=25.0), job("on a GPU", gpus=["GPU-1"])],
     [BATCH, {**BATCH, "batch_id": "old", "ended_at": 1.0}],
     {"llm": 2, "script": 122},
     NOW,
@@ -107,7 +123,9 @@ def test_each_gpu_says_what_it_is_at() -> None:
         ("BOOTING_LLM", "llama + phi", "ready in 1m30s", ""),
         ("SCRIPT_BUSY", "train", "for 1m00s", ""),
         ("QUARANTINED", "Xid 79", "", ""),
+        ("RUNNING", "prepare", "████████░░  75% ETA 25s", ""),
     ]
+    assert (cells[5]["GPU"], cells[5]["NODE"]) == ("CPU", "here")
     assert (cells[0]["MEMORY"], cells[4]["MEMORY"], cells[4]["HEAT"]) == (
         "20.0/24 GB",
         "24 GB",
@@ -120,7 +138,7 @@ def test_what_waits_and_the_batch_stand_below() -> None:
         "LLM queue: 2 waiting | script queue: 122 waiting | mode: BATCH (exclusive)",
         "whisper-talks: ░░░░░░░░░░   3% 4/125, 1 failed running ETA 2m00s",
     ]
-    assert foot(Seen([], [], {}, NOW)) == [
+    assert foot(Seen([], [], [], {}, NOW)) == [
         "LLM queue: 0 waiting | script queue: 0 waiting | mode: NORMAL"
     ]
     assert [bar(part) for part in (0.0, 1.0)] == ["░░░░░░░░░░   0%", "██████████ 100%"]
@@ -156,6 +174,12 @@ class Instance:
         (["u", "u"], [("unload", "qwen")], "unload: qwen"),
         (["down", "c", "c"], [("cancel", "job_s")], "cancel: job_s"),
         (["down", "u"], [], "nothing to unload on GPU 1"),
+        (
+            ["down", "down", "down", "down", "down", "c", "c"],
+            [("cancel", "job_prepare")],
+            "cancel: job_prepare",
+        ),
+        (["down", "down", "down", "down", "down", "d"], [], "nothing to drain on CPU"),
         (["d", "escape", "d"], [], "press d again"),
         (["down", "down", "down", "c", "c"], [], "It cannot be."),
     ],

@@ -55,6 +55,10 @@ def test_what_must_be_instant_imports_nothing_slow(
             ["--state", "queued", "--state", "running", "--name", "a b"],
             {"state": ["queued", "running"], "name": "a b"},
         ),
+        (
+            ["--label", "a=1", "--since", "2h", "--label", "b=2"],
+            {"label": ["a=1", "b=2"], "since": "2h"},
+        ),
         (["--limit", "0"], None),
         (["-n", "²"], None),
         (["-n5"], None),

@@ -9,9 +9,9 @@ from gpuyard.controller.intake import (
     VARYING,
     Intake,
     PreparedJob,
-    find_parents,
     refuse_shared_keys,
 )
+from gpuyard.controller.parents import find_parents
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.shape import Shape
@@ -242,7 +242,7 @@ def test_a_job_of_a_known_template_is_what_the_model_makes_of_it(own):
     )
     (alone,) = take(body)
     assert item.template is not alone.template
-    for field in ("name", "labels", "key", "depends_on", "parents", "body"):
+    for field in ("name", "labels", "key", "references", "parents", "body"):
         assert getattr(item, field) == getattr(alone, field), field
 
 

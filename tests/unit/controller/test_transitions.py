@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from gpuyard.controller import transitions
+from gpuyard.controller import owner_transitions, transitions
 from gpuyard.controller.attempt_outcome import (
     AttemptOutcome,
     final_state,
@@ -74,7 +74,19 @@ def test_a_cancel_loses_to_a_clean_exit_only(outcome, state):
         ({"retry_count": 1}, {"reason": "invalid_argument"}, False),
         ({"retry_count": 1}, {"reason": "no_image"}, False),
         ({"retry_count": 1}, {"reason": "acme_quota_exceeded"}, True),
-        ({"retry_count": 1}, {"stopped": "timed_out"}, False),
+        ({"retry_count": 1}, {"stopped": "timed_out"}, True),
+        ({"retry_count": 0}, {"stopped": "timed_out"}, False),
+        ({"retry_count": 1, "retry_on": {"failure"}}, {"stopped": "timed_out"}, False),
+        ({"retry_count": 1, "retry_on": {"timeout"}}, {"stopped": "timed_out"}, True),
+        ({"retry_count": 1, "retry_on": {"timeout"}}, {"exit_code": 1}, False),
+        ({"retry_count": 1, "retry_on": {"lost"}}, {"reason": "node_lost"}, True),
+        ({"retry_count": 1, "retry_on": {"failure"}}, {"reason": "node_lost"}, False),
+        ({"retry_count": 0, "retry_on": {"lost"}}, {"stopped": "preempted"}, True),
+        (
+            {"retry_count": 1, "cancel_requested": True},
+            {"stopped": "timed_out"},
+            False,
+        ),
         ({"retry_count": 1}, {"stopped": "cancelled"}, False),
         ({"retry_count": 1, "cancel_requested": True}, {"exit_code": 1}, False),
         ({"retry_count": 1}, {"reason": "attempt_lost", "lost": True}, True),
@@ -112,7 +124,7 @@ def test_a_checkpoint_that_cannot_be_fetched_costs_no_retry_and_stays_the_one_to
 ):
     job_id = life.submit(retry_count=0)
     life.end(life.run(job_id), stopped="cancelled")
-    life.record(transitions.resumed(life.row(job_id), "ckpt_7", life.now))
+    life.record(owner_transitions.resumed(life.row(job_id), "ckpt_7", life.now))
     life.end(life.run(job_id), reason="storage_unreachable")
     row = life.row(job_id)
     assert (row["state"], row["failures"], row["resume_from"]) == (

@@ -120,10 +120,25 @@ class Scheduler(RuleBasedStateMachine):
             self.check_nobody_was_skipped()
         assert decision.wake_at is None or decision.wake_at > now
 
+    @rule(number=st.integers(0, 1000), held=st.booleans())
+    def hold_or_release(self, number, held):
+        queued = sorted(
+            job_id for job_id, state in self.outcomes.items() if state == "queued"
+        )
+        if queued:
+            self.world.set_job(queued[number % len(queued)], held=held)
+
+    @rule(number=st.integers(0, 1000), priority=st.integers(1, 5))
+    def update(self, number, priority):
+        live = sorted(self.world.view.jobs)
+        if live:
+            self.world.set_job(live[number % len(live)], priority=priority)
+
     def check_start(self, job, placements):
         """It was free to start, and it got all it asked for from nodes and GPUs that
         are well.
         """
+        assert not job.held
         assert job.not_before is None or job.not_before <= self.world.now
         assert all(
             self.outcomes[parent] == "completed" for parent in self.parents[job.id]
@@ -317,7 +332,8 @@ class Scheduler(RuleBasedStateMachine):
         view = self.world.view
         blocked = {child for children in view.dependents.values() for child in children}
         delayed = {job_id for _, job_id in view.delayed}
-        places = [{job.id for job in view.queue}, delayed, blocked, set(view.tentative)]
+        ready = {job.id for job in view.queue}
+        places = [ready, delayed, view.held, blocked, set(view.tentative)]
         queued = [
             job_id for job_id, job in view.jobs.items() if job.state is JobState.QUEUED
         ]
@@ -337,6 +353,8 @@ class Scheduler(RuleBasedStateMachine):
             self.world.set_gpu(uuid, node_id=uuid.split("-")[1], state="idle")
         for place_ in PLACES:
             self.place_is_judged(place_, None)
+        for job_id in sorted(self.world.view.jobs):
+            self.world.set_job(job_id, held=False)
         for _ in range(2 * len(self.outcomes) + 2):
             self.world.now += 100.0
             self.decide(run=True, look_again=True)

@@ -243,6 +243,7 @@ def snapshot(view: View) -> dict:
                 )
             ],
             "delayed": set(view.delayed),
+            "held": set(view.held),
             "dependents": view.dependents,
             "doomed": view.doomed,
             "tentative": view.tentative,

@@ -5,11 +5,12 @@ from gpuyard.ledger.queries.base import Row
 from gpuyard.ledger.queries.batches import BatchQueries
 from gpuyard.ledger.queries.checkpoints import CheckpointQueries
 from gpuyard.ledger.queries.fleet import FleetQueries
+from gpuyard.ledger.queries.job_filter import JobFilter
 from gpuyard.ledger.queries.jobs import JobQueries, StoredJob
 from gpuyard.ledger.queries.journal import JournalQueries
 from gpuyard.ledger.queries.metrics import MetricQueries
 
-__all__ = ["Queries", "Row", "StoredJob"]
+__all__ = ["JobFilter", "Queries", "Row", "StoredJob"]
 
 
 class Queries(

@@ -1,13 +1,14 @@
 """Reading jobs and their specs."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from gpuyard.domain.states import JobState
 from gpuyard.ledger.queries.base import LedgerReader, Row
-from gpuyard.ledger.tables import JOB_TAIL, jobs, specs
+from gpuyard.ledger.queries.job_filter import ALL_JOBS, Condition, JobFilter
+from gpuyard.ledger.tables import JOB_TAIL, attempts, jobs, specs
 
 # SQLite takes 32,766 variables in one statement unless it was built to take more.
 _MAX_VARIABLES = 30_000
@@ -19,8 +20,8 @@ _LIVE_JOBS = tuple(state.value for state in JobState if not state.terminal)
 class StoredJob(NamedTuple):
     """The columns of a job that the scheduler needs.
 
-    `labels`, `shape` and `depends_on` are JSON text, not decoded: in a long queue many
-    rows hold the same text. Booleans may be 1 or 0.
+    `labels`, `shape`, `depends_on`, `parent_ends` and `retry_on` are JSON text, not
+    decoded: in a long queue many rows hold the same text. Booleans may be 1 or 0.
     """
 
     id: str
@@ -45,6 +46,9 @@ class StoredJob(NamedTuple):
     cancel_requested: bool
     resume_from: str | None
     tier: str | None
+    held: bool | None
+    parent_ends: str | None
+    retry_on: str | None
 
 
 _STORED = ", ".join(
@@ -95,22 +99,21 @@ class JobQueries(LedgerReader):
         return [named["id"]] if named else []
 
     def jobs_page(
-        self,
-        *,
-        limit: int,
-        before: str | None = None,
-        filters: Mapping[str, Sequence[str]],
+        self, *, limit: int, before: str | None = None, wanted: JobFilter = ALL_JOBS
     ) -> list[Row]:
-        """Jobs older than the id `before`, newest first.
-
-        `filters` maps a column (state, name, project) to the values it may have.
-        """
+        """Jobs older than the id `before` that `wanted` admits, newest first."""
         statement = sa.select(jobs).order_by(jobs.c.id.desc()).limit(limit)
         if before:
             statement = statement.where(jobs.c.id < before)
-        for column, values in filters.items():
-            statement = statement.where(jobs.c[column].in_(values))
-        return self._rows(statement)
+        return self._rows(statement.where(*self._conditions(wanted)))
+
+    def job_ids(self, wanted: JobFilter) -> list[str]:
+        """The ids of all jobs that `wanted` admits, oldest first."""
+        statement = sa.select(jobs.c.id).where(*self._conditions(wanted))
+        return [row["id"] for row in self._rows(statement.order_by(jobs.c.id))]
+
+    def _conditions(self, wanted: JobFilter) -> list[Condition]:
+        return wanted.conditions(self._engine.dialect.name)
 
     def live_jobs(self, most: int = 5000) -> Iterator[list[StoredJob]]:
         """Pages of the jobs that are not over, by state and order of submission."""
@@ -174,6 +177,31 @@ class JobQueries(LedgerReader):
             f" ({marks})"
         )
         return {row["job_id"]: row["body"] for row in self._rows(sql, wanted)}
+
+    def job_outcomes(self, job_ids: Sequence[str]) -> list[Row]:
+        """Of each of these jobs: `id`, `name`, `state`, `reason`, `exit_code`, and the
+        `signal` that ended its last attempt.
+        """
+        last = (
+            sa.select(attempts.c.signal)
+            .where(attempts.c.job_id == jobs.c.id)
+            .order_by(attempts.c.number.desc())
+            .limit(1)
+            .scalar_subquery()
+        )
+        columns = (
+            jobs.c.id,
+            jobs.c.name,
+            jobs.c.state,
+            jobs.c.reason,
+            jobs.c.exit_code,
+            last.label("signal"),
+        )
+        found: list[Row] = []
+        for start in range(0, len(job_ids), _MAX_VARIABLES):
+            part = job_ids[start : start + _MAX_VARIABLES]
+            found += self._rows(sa.select(*columns).where(jobs.c.id.in_(part)))
+        return found
 
     def job_counts(self) -> dict[str, int]:
         """How many jobs are in each state."""

@@ -27,6 +27,17 @@ class JournalQueries(LedgerReader):
             statement = statement.where(events.c.job_id == job_id)
         return self._rows(statement)
 
+    def newest_events(
+        self, limit: int, job_id: str | None = None, since: float | None = None
+    ) -> list[Row]:
+        """The newest journal rows, in order; none before `since` (UTC seconds)."""
+        statement = sa.select(events).order_by(events.c.seq.desc()).limit(limit)
+        if job_id:
+            statement = statement.where(events.c.job_id == job_id)
+        if since is not None:
+            statement = statement.where(events.c.at >= since)
+        return self._rows(statement)[::-1]
+
     def events_of(self, kinds: Iterable[str], seq: int, limit: int) -> list[Row]:
         """Journal rows of these kinds after `seq`, in order, without their changes."""
         columns = (

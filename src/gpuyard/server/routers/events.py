@@ -22,14 +22,29 @@ async def events(
     app_state: TheAppState,
     job: str | None = None,
     after: Annotated[int | None, Query(ge=0, le=_LAST)] = None,
+    since: Annotated[
+        float | None,
+        Query(allow_inf_nan=False, description="Not before it; UTC seconds."),
+    ] = None,
+    newest: Annotated[
+        bool, Query(description="The newest events, not the first after `after`.")
+    ] = False,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> dict[str, Any] | StreamingResponse:
     """With `Accept: text/event-stream` a stream from `Last-Event-ID` (or `after`, or
-    now) on; else a page.
+    now) on; else a page, oldest first. `since` means `newest`, too.
     """
+    if after is not None and (newest or since is not None):
+        raise InvalidInputError.of(
+            "after", "does not go with newest or since", "give one of them"
+        )
     job_id = app_state.controller.requests.find(job) if job else None
     if "text/event-stream" not in request.headers.get("Accept", ""):
+        if newest or since is not None:
+            rows = app_state.queries.newest_events(limit, job_id, since)
+            items = [message_of(row).to_json() for row in rows]
+            return {"items": items, "next": None}
         rows = app_state.queries.events_after(after or 0, limit, job_id)
         items = [message_of(row).to_json() for row in rows]
         return {

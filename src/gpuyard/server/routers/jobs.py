@@ -6,19 +6,22 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from fastapi import APIRouter, Body, Query, Request
 from fastapi.responses import Response, StreamingResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator, model_validator
 
 from gpuyard.controller.intake import PreparedJob
 from gpuyard.controller.malloc_trim import MANY_JOBS, trim_memory_soon
 from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.domain.jobs import Job
+from gpuyard.domain.jobspec import GpuRequest, Name, Priority, Seconds, gpus_as_fields
 from gpuyard.domain.states import JobState
+from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.tasks import task_of
 from gpuyard.insight.series import downsample
+from gpuyard.ledger.queries import JobFilter
 from gpuyard.server.app_state import AppState, TheAppState
 from gpuyard.server.body import read_bodies
 from gpuyard.server.log_stream import (
@@ -56,12 +59,39 @@ class JobPage(BaseModel):
     next: str | None = None
 
 
-class ResumeRequest(BaseModel):
+class ResumeRequest(StrictModel):
     """From which checkpoint: its id, path, file name or step; the newest when not
-    given.
+    given. What the job needs from now on, where it differs: of `gpus`, what is left out
+    stays.
     """
 
     checkpoint: str | None = None
+    priority: Priority | None = None
+    timeout_s: Seconds | None = None
+    gpus: Annotated[GpuRequest, BeforeValidator(gpus_as_fields)] | None = None
+
+    def changes(self) -> dict[str, Any]:
+        """What is to differ."""
+        given = self.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+        return {name: value for name, value in given.items() if name != "checkpoint"}
+
+
+class UpdateRequest(StrictModel):
+    """What is to differ of a job; what is left out stays."""
+
+    name: Name | None = None
+    priority: Priority | None = None
+    timeout_s: Seconds | None = None
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if not self.changes():
+            raise ValueError("changes nothing; give name, priority or timeout_s")
+        return self
+
+    def changes(self) -> dict[str, Any]:
+        """What is to differ."""
+        return self.model_dump(mode="json", exclude_none=True)
 
 
 @router.post(
@@ -117,8 +147,19 @@ def _accepted(app_state: AppState, jobs: Sequence[PreparedJob]) -> list[bytes]:
 async def list_jobs(
     app_state: TheAppState,
     state: Annotated[list[JobState] | None, Query()] = None,
-    name: str | None = None,
+    name: Annotated[
+        str | None, Query(description="`*`: any characters; `?`: one.")
+    ] = None,
     project: str | None = None,
+    label: Annotated[
+        list[str] | None, Query(description="NAME=VALUE; a job must have all of them.")
+    ] = None,
+    since: Annotated[
+        float | None,
+        Query(
+            allow_inf_nan=False, description="Submitted at it or later; UTC seconds."
+        ),
+    ] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: str | None = None,
 ) -> Response:
@@ -127,10 +168,14 @@ async def list_jobs(
         raise InvalidInputError.of(
             "cursor", f"is {quoted(cursor)}", "send the `next` of the page before"
         )
-    filters: dict[str, list[str]] = {"state": [s.value for s in state]} if state else {}
-    filters |= {"name": [name]} if name else {}
-    filters |= {"project": [project]} if project else {}
-    rows = app_state.queries.jobs_page(limit=limit + 1, before=cursor, filters=filters)
+    wanted = JobFilter(
+        states=[one.value for one in state or ()],
+        names=[name] if name else [],
+        project=project or None,
+        labels=dict(map(_label, label or ())),
+        since=since,
+    )
+    rows = app_state.queries.jobs_page(limit=limit + 1, before=cursor, wanted=wanted)
     more = len(rows) > limit
     page = JobPage(
         items=present_jobs(app_state, rows[:limit]),
@@ -138,6 +183,13 @@ async def list_jobs(
     )
     # So that FastAPI does not validate it again.
     return Response(page.model_dump_json(), media_type=_JSON)
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not found:
+        raise InvalidInputError.of("label", f"is {quoted(text)}", "write NAME=VALUE")
+    return name, value
 
 
 def _one(app_state: AppState, job_id: str, *, spec: bool = False) -> Job:
@@ -184,9 +236,21 @@ async def resume(
 ) -> Job:
     """Start a new attempt of an ended job from a checkpoint."""
     job_id = app_state.controller.requests.find(reference)
+    wanted = body or ResumeRequest()
     await app_state.controller.requests.resume(
-        job_id, body.checkpoint if body else None
+        job_id, wanted.checkpoint, wanted.changes()
     )
+    return _one(app_state, job_id)
+
+
+@router.patch("/{reference}")
+async def update(reference: str, app_state: TheAppState, body: UpdateRequest) -> Job:
+    """Change a job that is not over; of one that is over, its name.
+
+    The time limit changes only while the job waits in the queue.
+    """
+    job_id = app_state.controller.requests.find(reference)
+    await app_state.controller.changes.update(job_id, body.changes())
     return _one(app_state, job_id)
 
 

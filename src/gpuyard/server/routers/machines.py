@@ -17,7 +17,11 @@ router = APIRouter(tags=["machines"])
 
 @router.get("/gpus")
 async def list_gpus(app_state: TheAppState) -> dict[str, Any]:
-    """Every GPU: its class, its state, and the model or script on it."""
+    """Every GPU: its class, its state, and the model or script on it.
+
+    A server that has just started waits some seconds for its first node.
+    """
+    await app_state.controller.requests.until_capacity_is_known()
     names = {row["id"]: row["name"] for row in app_state.queries.nodes()}
     figures = app_state.controller.gpus.figures()
     separations = app_state.controller.gpus.separations()
@@ -73,8 +77,10 @@ async def list_nodes(app_state: TheAppState) -> dict[str, Any]:
     """Every node: capacity, what is booked, whether its agent is connected.
 
     `separation` says what keeps its jobs apart: `agreement`, `accounts` or `accounts
-    and devices`; null while its agent is not connected.
+    and devices`; null while its agent is not connected. A server that has just started
+    waits some seconds for its first node.
     """
+    await app_state.controller.requests.until_capacity_is_known()
     separations = app_state.controller.gpus.separations()
     items: list[dict[str, Any]] = []
     for row in app_state.queries.nodes():

@@ -1,0 +1,71 @@
+"""Calls about many jobs, and calls that change one; see `calls`."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from gpuyard.client.calls import Call, Json, job
+from gpuyard.domain.jobs import Job, JobOutcome
+from gpuyard.domain.states import JobState
+
+LONGEST_WAIT_S = 10.0
+"""The server answers within it, so that a lost connection is noticed."""
+Outcomes = tuple[list[JobOutcome], Counter[JobState]]
+
+
+def listed(filters: Json) -> dict[str, Any]:
+    """The filters of a listing as the API takes them: `label` may be a mapping."""
+    label = filters.get("label")
+    if not isinstance(label, Mapping):
+        return dict(filters)
+    pairs = cast("Mapping[str, str]", label)
+    return {**filters, "label": [f"{name}={value}" for name, value in pairs.items()]}
+
+
+def cancel_many(body: Json) -> Call[list[dict[str, Any]]]:
+    """End the jobs that `body` (a CancelRequest) describes; of each its `id`, its
+    state before (`was`) and its `state`.
+    """
+    return Call(
+        "POST",
+        "/api/v1/jobs:cancel",
+        lambda answer: list(answer["items"]),
+        body=dict(body),
+        done_once=True,
+    )
+
+
+def wait(references: Sequence[str], timeout_s: float) -> Call[Outcomes]:
+    """Wait until these are over, `timeout_s` at most (60 is the most there is): how
+    those ended that are over, and how many others are in each state.
+    """
+    return Call(
+        "POST",
+        "/api/v1/jobs:wait",
+        _outcomes,
+        body={"jobs": list(references), "timeout_s": timeout_s},
+        done_once=True,
+    )
+
+
+def set_held(references: Sequence[str], action: str) -> Call[list[dict[str, Any]]]:
+    """`hold` or `release` jobs, all or none; of each its `id` and `held`."""
+    return Call(
+        "POST",
+        f"/api/v1/jobs:{action}",
+        lambda answer: list(answer["items"]),
+        body={"jobs": list(references)},
+        done_once=True,
+    )
+
+
+def update(reference: str, changes: Json) -> Call[Job]:
+    """Change a job: `name`, `priority`, `timeout_s`."""
+    call = job(reference)
+    return Call("PATCH", call.path, call.read, body=dict(changes), done_once=True)
+
+
+def _outcomes(answer: Any) -> Outcomes:
+    over = [JobOutcome.model_validate(item) for item in answer["items"]]
+    counts = {JobState(name): count for name, count in answer["waiting"].items()}
+    return over, Counter(counts)

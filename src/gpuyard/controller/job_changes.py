@@ -1,0 +1,123 @@
+"""Changes of jobs by their owners: hold and release, and other values in the spec.
+
+Each request that changes something returns after its commit.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from gpuyard.controller import owner_transitions
+from gpuyard.controller.core import Core
+from gpuyard.domain.errors import InvalidInputError, RefusedError
+from gpuyard.domain.jobspec import STORED, JobKind, JobSpec
+from gpuyard.domain.states import JobState
+from gpuyard.domain.validation import faults_of
+from gpuyard.scheduler.jobs import LiveJob
+
+# gpuyard itself submits and ends these.
+_OWN_KINDS = (JobKind.MODEL, JobKind.WORKER)
+
+
+class JobChanges:
+    """Carries out changes of jobs on the core."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def hold(self, job_ids: Sequence[str]) -> None:
+        """Hold these jobs, all or none: they stay queued until they are released.
+
+        Raises RefusedError for one that does not wait in the queue.
+        """
+        await self._set_held(job_ids, held=True)
+
+    async def release(self, job_ids: Sequence[str]) -> None:
+        """Release these jobs, all or none; one that is not held stays as it is.
+
+        Raises RefusedError for one that does not wait in the queue.
+        """
+        await self._set_held(job_ids, held=False)
+
+    async def _set_held(self, job_ids: Sequence[str], *, held: bool) -> None:
+        core = self._core
+        rows = core.queries.jobs_by_id(job_ids)
+        jobs = [self._waiting(rows[job_id], held=held) for job_id in job_ids]
+        now = core.clock()
+        changed = [job for job in jobs if job.held is not held]
+        core.emit([owner_transitions.held(job, now, held=held) for job in changed])
+        core.schedule()
+        await core.committed()
+
+    def _waiting(self, row: Mapping[str, Any], *, held: bool) -> LiveJob:
+        """The job, which has no attempt; else RefusedError."""
+        verb = "held" if held else "released"
+        job = self._core.view.jobs.get(row["id"])
+        if row["kind"] in _OWN_KINDS:
+            raise RefusedError(
+                f"Job {row['id']} belongs to a {_owner(row)} and cannot be {verb}.",
+                f"See `gpuyard {_owner(row)} --help`.",
+            )
+        if job is None or job.state is not JobState.QUEUED:
+            state = job.state if job else row["state"]
+            remedy = "Cancel it, and resume it later." if job else "Resume it."
+            raise RefusedError(
+                f"Job {row['id']} is {state}; only a queued job can be {verb}.", remedy
+            )
+        return job
+
+    async def update(self, job_id: str, changes: Mapping[str, Any]) -> None:
+        """Give a job another `name`, `priority` or `timeout_s`, without a new attempt.
+
+        Raises RefusedError for what cannot change any more.
+        """
+        core = self._core
+        row = core.queries.job(job_id)
+        assert row is not None
+        self._refuse_late(row, changes)
+        spec = changed_spec(core.queries.specs([job_id])[job_id], changes)
+        core.emit([owner_transitions.updated(row, changes, spec, core.clock())])
+        core.schedule()
+        await core.committed()
+
+    def _refuse_late(self, row: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+        """RefusedError for a value that is not used any more."""
+        job = self._core.view.jobs.get(row["id"])
+        if row["kind"] in _OWN_KINDS:
+            raise RefusedError(
+                f"Job {row['id']} belongs to a {_owner(row)} and cannot be changed.",
+                f"See `gpuyard {_owner(row)} --help`.",
+            )
+        if job is None and changes.keys() & {"priority", "timeout_s"}:
+            raise RefusedError(
+                f"Job {row['id']} is over; only its name can change.",
+                "`gpuyard resume` takes --priority, --timeout and --gpus.",
+            )
+        if job and job.attempt_id and "timeout_s" in changes:
+            raise RefusedError(
+                f"Job {row['id']} is {job.state}; the time limit of an attempt is fixed"
+                " when it starts.",
+                "Cancel it, and give `gpuyard resume` another --timeout.",
+            )
+
+
+def _owner(row: Mapping[str, Any]) -> str:
+    return "batch" if row["kind"] == JobKind.WORKER else "model"
+
+
+def changed_spec(body: Mapping[str, Any], changes: Mapping[str, Any]) -> JobSpec:
+    """The spec in the ledger (`body`) with other values; InvalidInputError."""
+    try:
+        return JobSpec.model_validate({**body, **changes}, context=STORED)
+    except ValidationError as error:
+        raise InvalidInputError(faults_of(error, JobSpec)) from None
+
+
+def with_gpus(body: Mapping[str, Any], gpus: Mapping[str, Any]) -> dict[str, Any]:
+    """The resources of the spec in the ledger (`body`) with other GPUs: what `gpus`
+    leaves open stays as it was.
+    """
+    resources: Mapping[str, Any] = body.get("resources", {})
+    before: Mapping[str, Any] = resources.get("gpus", {})
+    return {**resources, "gpus": {**before, **gpus}}

@@ -1,0 +1,74 @@
+"""The jobs on which others depend: from names to ids."""
+
+from collections.abc import Callable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from typing import cast
+
+from gpuyard.controller.intake import PARENT_FIELDS, PreparedJob
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.states import ParentEnd
+
+FindJob = Callable[[str], str | None]
+
+
+def find_parents(jobs: Sequence[PreparedJob], find_job: FindJob) -> None:
+    """Fill in `parents` and `parent_ends` from the references, each of which names a
+    job of the same request, or one that `find_job(reference)` finds.
+
+    Raises InvalidInputError for an unknown or ambiguous name, for one that is to end in
+    two ways, and for a cycle.
+    """
+    if not any(job.references for job in jobs):
+        return
+    siblings: dict[str, list[str]] = {}
+    for job in jobs:
+        siblings.setdefault(job.name, []).append(job.id)
+    known: dict[str, str] = {}
+    for job in jobs:
+        for field, names in job.references.items():
+            for name in names:
+                if name not in known:
+                    known[name] = _find_parent(field, name, siblings, find_job)
+        if job.references:
+            _set_parents(job, known)
+    try:
+        TopologicalSorter({job.id: job.parents for job in jobs}).prepare()
+    except CycleError as error:
+        names = {job.id: job.name for job in jobs}
+        around = cast("list[str]", error.args[1])
+        circle = " → ".join(names.get(job_id, job_id) for job_id in around)
+        raise InvalidInputError.of(
+            "depends_on", f"goes in a circle: {circle}", "remove one of these"
+        ) from None
+
+
+def _set_parents(job: PreparedJob, known: Mapping[str, str]) -> None:
+    """Set the parents of `job`; `known` has the id of each reference."""
+    ends: dict[str, ParentEnd] = {}
+    for field, names in job.references.items():
+        wanted = PARENT_FIELDS[field]
+        for name in names:
+            if ends.setdefault(known[name], wanted) is not wanted:
+                fault = f"{name!r} is to end in another way, too"
+                raise InvalidInputError.of(field, fault, "name each job once")
+    job.parents = tuple(ends)
+    job.parent_ends = {
+        parent: end.value
+        for parent, end in ends.items()
+        if end is not ParentEnd.COMPLETED
+    }
+
+
+def _find_parent(
+    field: str, name: str, siblings: Mapping[str, Sequence[str]], find_job: FindJob
+) -> str:
+    named = siblings.get(name, ())
+    if len(named) > 1:
+        fault = f"{name!r} is the name of {len(named)} jobs of this submission"
+        raise InvalidInputError.of(field, fault, "give each a name of its own")
+    job_id = named[0] if named else find_job(name)
+    if job_id is None:
+        raise InvalidInputError.of(
+            field, f"there is no job {name!r}", "give a job's id, or its name"
+        )
+    return job_id

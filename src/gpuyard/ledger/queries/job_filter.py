@@ -1,0 +1,71 @@
+"""Which jobs a listing shows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+
+from gpuyard.ledger.tables import jobs
+
+Condition = sa.ColumnElement[bool] | sa.TextClause
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """What a job must be to be shown; what is not given admits all.
+
+    `names`: one of them; in each, `*` stands for any characters and `?` for one.
+    `labels`: all of them. `since`: it was submitted then or later (UTC seconds).
+    """
+
+    states: Sequence[str] = ()
+    kinds: Sequence[str] = ()
+    names: Sequence[str] = ()
+    project: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    since: float | None = None
+
+    def conditions(self, dialect: str) -> list[Condition]:
+        """The conditions on a row of `jobs`, in the words of that database."""
+        found: list[Condition] = []
+        if self.states:
+            found.append(jobs.c.state.in_(self.states))
+        if self.kinds:
+            found.append(jobs.c.kind.in_(self.kinds))
+        if self.names:
+            found.append(sa.or_(*(_named(name, dialect) for name in self.names)))
+        if self.project is not None:
+            found.append(jobs.c.project == self.project)
+        if self.since is not None:
+            found.append(jobs.c.created_at >= self.since)
+        for number, (name, value) in enumerate(self.labels.items()):
+            found.append(_labelled(number, name, value, dialect))
+        return found
+
+
+ALL_JOBS = JobFilter()
+
+
+def _named(pattern: str, dialect: str) -> sa.ColumnElement[bool]:
+    if "*" not in pattern and "?" not in pattern:
+        return jobs.c.name == pattern
+    if dialect == "sqlite":
+        # Its LIKE takes upper and lower case for the same; its GLOB has sets in [ ].
+        return jobs.c.name.op("GLOB", is_comparison=True)(pattern.replace("[", "[[]"))
+    escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    like = escaped.replace("*", "%").replace("?", "_")
+    return jobs.c.name.like(like, escape="\\")
+
+
+def _labelled(number: int, name: str, value: str, dialect: str) -> sa.TextClause:
+    key = f"label_{number}"
+    wanted = f"label_value_{number}"
+    if dialect == "sqlite":
+        # A path such as `$.name` would read some names as something else.
+        condition = (
+            "EXISTS (SELECT 1 FROM json_each(jobs.labels) AS label"
+            f" WHERE label.key = :{key} AND label.value = :{wanted})"
+        )
+    else:
+        condition = f"jobs.labels ->> CAST(:{key} AS TEXT) = CAST(:{wanted} AS TEXT)"
+    return sa.text(condition).bindparams(**{key: name, wanted: value})

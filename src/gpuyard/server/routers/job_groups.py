@@ -1,0 +1,203 @@
+"""`/api/v1/jobs:cancel`, `:wait`, `:hold` and `:release`: many jobs in one request."""
+
+import asyncio
+import time
+from collections import Counter
+from typing import Annotated, Any, Self
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field, model_validator
+
+from gpuyard.domain.jobs import JobOutcome
+from gpuyard.domain.jobspec import JobKind
+from gpuyard.domain.states import TERMINAL, JobState
+from gpuyard.domain.strict_model import StrictModel
+from gpuyard.ledger.queries import JobFilter
+from gpuyard.server.app_state import AppState, TheAppState
+
+# Not below `/jobs/`, where any word is the name of a job.
+router = APIRouter(tags=["jobs"])
+_MOST = 100_000
+# The server of a model and the worker of a batch end with these.
+_SUBMITTED = (JobKind.COMMAND, JobKind.SCRIPT, JobKind.LLM)
+References = Annotated[list[str], Field(min_length=1, max_length=_MOST)]
+
+
+class CancelRequest(StrictModel):
+    """Which jobs: those in `jobs` (ids, ends of ids, names), or `all` that are not
+    over, or those that are not over and meet every condition of `state`, `name` (with
+    `*` and `?`), `project`, `label` and `since` (UTC seconds).
+
+    Conditions and `all` mean only jobs that somebody submitted: the server of a model
+    and the worker of a batch end with these.
+    """
+
+    jobs: References | None = None
+    all: bool = False
+    state: list[JobState] | None = None
+    name: str | None = None
+    project: str | None = None
+    label: dict[str, str] | None = None
+    since: float | None = None
+    dry_run: bool = Field(
+        default=False, description="Cancel nothing, and say which these are."
+    )
+
+    @property
+    def has_conditions(self) -> bool:
+        """True when it describes the jobs."""
+        conditions = (self.state, self.name, self.project, self.label, self.since)
+        return any(condition is not None for condition in conditions)
+
+    @model_validator(mode="after")
+    def _says_which_once(self) -> Self:
+        ways = (self.jobs is not None, self.all, self.has_conditions)
+        if sum(ways) != 1:
+            fault = "names jobs in more than one way" if any(ways) else "names no job"
+            raise ValueError(
+                f"{fault}; give jobs, or all, or conditions such as state, name, label"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_cancelled(self) -> Self:
+        for state in self.state or ():
+            if state.terminal:
+                live = ", ".join(s for s in JobState if s not in TERMINAL)
+                raise ValueError(f"state: a job that is {state} is over; use {live}")
+        return self
+
+    def as_filter(self) -> JobFilter:
+        """The jobs that it describes."""
+        states = self.state or [state for state in JobState if not state.terminal]
+        return JobFilter(
+            states=[state.value for state in states],
+            kinds=[kind.value for kind in _SUBMITTED],
+            names=[] if self.name is None else [self.name],
+            project=self.project,
+            labels=self.label or {},
+            since=self.since,
+        )
+
+
+class CancelledJob(BaseModel):
+    """A job, its state before, and its state after that. One whose program still ends
+    is not over yet.
+    """
+
+    id: str
+    was: JobState
+    state: JobState
+
+
+class CancelledJobs(BaseModel):
+    """What became of each job, in the order of the request, else oldest first."""
+
+    items: list[CancelledJob]
+    next: None = None
+
+
+class ManyJobs(StrictModel):
+    """Some jobs: their ids, ends of ids, or names."""
+
+    jobs: References
+
+
+class HeldJob(BaseModel):
+    """A queued job, and whether it is held."""
+
+    id: str
+    held: bool
+
+
+class HeldJobs(BaseModel):
+    """The jobs in the order of the request."""
+
+    items: list[HeldJob]
+    next: None = None
+
+
+class WaitRequest(StrictModel):
+    """For which jobs (ids, ends of ids, names), and how long at most."""
+
+    jobs: References
+    timeout_s: float = Field(default=10.0, ge=0, le=60)
+
+
+class JobOutcomes(BaseModel):
+    """How those ended that are over, in the order of the request; of the others, how
+    many are in each state.
+    """
+
+    items: list[JobOutcome]
+    waiting: dict[JobState, int]
+    next: None = None
+
+
+@router.post("/jobs:cancel")
+async def cancel_jobs(app_state: TheAppState, body: CancelRequest) -> CancelledJobs:
+    """End many jobs in one request. Idempotent; jobs that are over stay as they are.
+
+    If one of `jobs` is not known, nothing is cancelled.
+    """
+    requests = app_state.controller.requests
+    if body.jobs is not None:
+        job_ids = await requests.find_many(body.jobs)
+    else:
+        job_ids = await asyncio.to_thread(app_state.queries.job_ids, body.as_filter())
+    before = await _states(app_state, job_ids)
+    if body.dry_run:
+        after = before
+    else:
+        await requests.cancel_many(job_ids)
+        after = await _states(app_state, job_ids)
+    return CancelledJobs(
+        items=[
+            CancelledJob(id=job_id, was=before[job_id], state=after[job_id])
+            for job_id in job_ids
+        ]
+    )
+
+
+@router.post("/jobs:hold")
+async def hold_jobs(app_state: TheAppState, body: ManyJobs) -> HeldJobs:
+    """Hold queued jobs, all or none: none of them starts before its release."""
+    job_ids = await app_state.controller.requests.find_many(body.jobs)
+    await app_state.controller.changes.hold(job_ids)
+    return HeldJobs(items=[HeldJob(id=job_id, held=True) for job_id in job_ids])
+
+
+@router.post("/jobs:release")
+async def release_jobs(app_state: TheAppState, body: ManyJobs) -> HeldJobs:
+    """Release queued jobs, all or none; one that is not held stays as it is."""
+    job_ids = await app_state.controller.requests.find_many(body.jobs)
+    await app_state.controller.changes.release(job_ids)
+    return HeldJobs(items=[HeldJob(id=job_id, held=False) for job_id in job_ids])
+
+
+async def _states(app_state: AppState, job_ids: list[str]) -> dict[str, JobState]:
+    rows = await asyncio.to_thread(app_state.queries.job_outcomes, job_ids)
+    return {row["id"]: JobState(row["state"]) for row in rows}
+
+
+@router.post("/jobs:wait")
+async def wait_for_jobs(app_state: TheAppState, body: WaitRequest) -> JobOutcomes:
+    """Answer when all of these jobs are over, or after `timeout_s`."""
+    job_ids = await app_state.controller.requests.find_many(body.jobs)
+    deadline = time.monotonic() + body.timeout_s
+    while _any_live(app_state, job_ids):
+        left_s = deadline - time.monotonic()
+        if left_s <= 0 or not await app_state.stream.changed(left_s):
+            break
+    await app_state.controller.core.committed()
+    rows = await asyncio.to_thread(app_state.queries.job_outcomes, job_ids)
+    by_id: dict[str, Any] = {row["id"]: row for row in rows}
+    outcomes = [JobOutcome.model_validate(by_id[job_id]) for job_id in job_ids]
+    waiting = Counter(o.state for o in outcomes if not o.state.terminal)
+    over = [outcome for outcome in outcomes if outcome.state.terminal]
+    return JobOutcomes(items=over, waiting=dict(waiting))
+
+
+def _any_live(app_state: AppState, job_ids: list[str]) -> bool:
+    view = app_state.controller.core.view
+    return any(job_id in view.jobs for job_id in job_ids)
