@@ -276,7 +276,7 @@ def test_one_error_names_field_fault_and_remedy(fields, field, fault, remedy):
     assert fault in found.fault
     assert remedy in found.remedy
     assert str(error).isprintable()
-    assert len(str(error)) < 450
+    assert len(str(error)) < 600
 
 
 @pytest.mark.parametrize("body", [None, 3, "x", [], [{"command": ["x"]}]])

@@ -227,7 +227,7 @@ def test_dependencies(world):
     world.end(parents[0], "failed")
     assert (
         world.why(child).summary
-        == "It can never start: it depends on job_00001, which ended failed."
+        == "It can never start. It depends on job_00001, which ended failed."
     )
 
 
