@@ -1,6 +1,6 @@
 # Every target sets up what it needs; with nothing to do it is quiet. ARGS reaches pytest, ruff's fixes stay with you.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit coverage lint style docs bench bench-peers soak seeds images lock licences sbom audit clean
+.PHONY: help setup dev demo test unit coverage lint style docs bench bench-peers soak seeds images lock licences sbom audit clean
 
 PYTHON := .venv/bin/python
 # Many tests wait for other processes, so two cores are busy only with four workers.
@@ -20,46 +20,49 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-setup: ## make .venv from the lock file, with this checkout installed in it
+setup: ## make .venv, with this checkout and what it needs to run
 	@scripts/setup.sh
+
+dev: ## make .venv, with the tools for tests, lint and documents as well
+	@scripts/setup.sh dev
 
 demo: setup ## train a small GPT through the whole system
 	@$(PYTHON) examples/demo.py
 
-test: setup ## run every test, WORKERS=4 at a time; ARGS reaches pytest
+test: dev ## run every test, WORKERS=4 at a time; ARGS reaches pytest
 	@scripts/system-packages.sh
 	@$(PYTHON) -m tests.support.prepare
 	@$(PYTHON) -m compileall -q src
 	@$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-unit: setup ## run only the fast tests
+unit: dev ## run only the fast tests
 	@$(PYTHON) -m pytest tests/unit -n 2 -p no:schemathesis $(ARGS)
 
-coverage: setup ## how much of the providers their tests run, in their own process; at least 90 %
+coverage: dev ## how much of the providers their tests run, in their own process; at least 90 %
 	@scripts/system-packages.sh
 	@$(PYTHON) -m coverage run --source=src/gpuyard/providers -m pytest tests/unit/providers tests/integration/providers $(ARGS)
 	@$(PYTHON) -m coverage report --skip-covered --fail-under=90
 
-lint: setup ## check style, types and the floors of the house
+lint: dev ## check style, types and the floors of the house
 	@.venv/bin/ruff check --quiet .
 	@.venv/bin/ruff format --check --quiet --diff .
 	@.venv/bin/pyright
 	@.venv/bin/lint-imports --no-logo
 
-style: setup ## how plain the code is, by package and beside other projects (ARGS=--json)
+style: dev ## how plain the code is, by package and beside other projects (ARGS=--json)
 	@$(PYTHON) scripts/style.py $(ARGS)
 
-docs: setup ## build the site of the documents in build/site
+docs: dev ## build the site of the documents in build/site
 	@$(PYTHON) scripts/docs.py
 
-bench: setup ## measure the pace on this machine, each figure beside its floor
+bench: dev ## measure the pace on this machine, each figure beside its floor
 	@$(PYTHON) -m benchmarks $(ARGS)
 
-bench-peers: setup ## run the same work on other systems, in an environment of their own
+bench-peers: dev ## run the same work on other systems, in an environment of their own
 	@scripts/system-packages.sh
 	@$(PYTHON) -m benchmarks.peers $(ARGS)
 
-soak: setup ## kill -9 for MINUTES=10 or ROUNDS=500; DATABASE=sqlite|postgresql|both, SEED=; many examples and seeds
+soak: dev ## kill -9 for MINUTES=10 or ROUNDS=500; DATABASE=sqlite|postgresql|both, SEED=; many examples and seeds
 	@scripts/system-packages.sh
 	@GPUYARD_SEEDS=1000 $(PYTHON) -m pytest tests/simulation --timeout 3600
 	@$(PYTHON) -m pytest -n 2 --hypothesis-profile=soak --timeout 1800 $$(grep -rlE 'hypothesis|examples\(' tests/unit tests/integration tests/security --include=test_*.py)
@@ -69,22 +72,22 @@ soak: setup ## kill -9 for MINUTES=10 or ROUNDS=500; DATABASE=sqlite|postgresql|
 	@GPUYARD_STUDY_KILLS=$(STUDY_KILLS) $(PYTHON) -m pytest tests/acceptance/test_studies.py -k killed
 	@GPUYARD_VERIFY_KILL_ROUNDS=$(VERIFY_KILLS) $(PYTHON) -m pytest tests/acceptance/test_verify_servers.py -k killed
 
-seeds: setup ## simulated storms in virtual time: SEEDS=10000 of them
+seeds: dev ## simulated storms in virtual time: SEEDS=10000 of them
 	@$(PYTHON) -m tests.simulation --seeds 0:$(SEEDS)
 
-images: setup ## build the container images (ARGS="--registry REG --push" sends them; --help tells more)
+images: dev ## build the container images (ARGS="--registry REG --push" sends them; --help tells more)
 	@$(PYTHON) deploy/images/build $(ARGS)
 
-lock: setup ## resolve pyproject.toml into the lock files (ARGS=--upgrade takes newer versions)
+lock: dev ## resolve pyproject.toml into the lock files (ARGS=--upgrade takes newer versions)
 	@scripts/lock.sh $(ARGS)
 
-licences: setup ## write the tables of docs/licences.md, after a change of a lock file
+licences: dev ## write the tables of docs/licences.md, after a change of a lock file
 	@$(PYTHON) scripts/licences.py
 
-sbom: setup ## write what gpuyard is installed with to build/gpuyard.cdx.json, as CycloneDX
+sbom: dev ## write what gpuyard is installed with to build/gpuyard.cdx.json, as CycloneDX
 	@$(PYTHON) scripts/supply.py sbom build/gpuyard.cdx.json
 
-audit: setup ## ask OSV for known faults of the locked packages; needs the network
+audit: dev ## ask OSV for known faults of the locked packages; needs the network
 	@$(PYTHON) scripts/supply.py audit
 
 clean: ## remove .venv, caches and builds

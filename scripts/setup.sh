@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
-# Makes .venv from requirements-dev.lock (hashes checked) and installs this checkout in it, editable.
+# Usage: setup.sh [dev]   Makes .venv from a lock file (hashes checked) and installs this checkout in it, editable:
+# requirements-checkout.lock to use gpuyard, or with `dev` requirements-dev.lock, which has all of that and the tools.
 # Does nothing when the stamp says that this very lock file is already installed at this very path.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 stamp=.venv/setup.stamp
-wanted="$PWD $(cat requirements-dev.lock pyproject.toml | sha256sum | cut -c1-64)"
+stamp_of() {
+    echo "$PWD $1 $(cat "$1" pyproject.toml | sha256sum | cut -c1-64)"
+}
+lock=requirements-${1:-checkout}.lock
 found=$(cat "$stamp" 2>/dev/null || true)
-if [[ "$found" == "$wanted" && -x .venv/bin/python ]]; then
+if [[ -x .venv/bin/python && ("$found" == "$(stamp_of "$lock")" || "$found" == "$(stamp_of requirements-dev.lock)") ]]; then
     exit 0
 fi
 
@@ -41,13 +45,13 @@ make_venv() {
 
 echo "setup: installing into .venv"
 # Scripts in a virtual environment carry its path, so one that was moved is made anew, as is a broken one.
-if [[ -n "$found" && "${found% *}" != "$PWD" ]] || ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
+if [[ -n "$found" && "$found" != "$PWD "* ]] || ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
     make_venv
 fi
 rm -f "$stamp"
 install() {
     .venv/bin/python -m pip install -qq --disable-pip-version-check "$@"
 }
-install --require-hashes -r requirements-dev.lock
+install --require-hashes -r "$lock"
 install --no-deps --no-build-isolation --editable .
-echo "$wanted" >"$stamp"
+stamp_of "$lock" >"$stamp"

@@ -165,7 +165,7 @@ def submit(
         "idempotency_key": key,
     }
     body |= {name: value for name, value in more.items() if value is not None}
-    with connect() as client:
+    with connect(patient=not detach) as client:
         if not (as_json or detach):
             _tell(client.call(calls.estimate_batch(body)))
         batch = client.call(calls.submit_batch(body))
@@ -339,7 +339,7 @@ def _took(item: dict[str, Any]) -> str | None:
 
 def follow(batch: BatchId) -> None:
     """Follow a batch to its end; leaves with 1 when an item has failed."""
-    with connect() as client:
+    with connect(patient=True) as client:
         sys.exit(_follow(client, batch))
 
 
@@ -440,7 +440,7 @@ def retry(
     mode = None
     if exclusive is not None:
         mode = "exclusive" if exclusive else "shared"
-    with connect() as client:
+    with connect(patient=not detach) as client:
         found = client.call(calls.tend_batch(batch, "retry", {"mode": mode}))
         say(f"{found['counts']['queued']} items of {batch} wait again")
         if not detach:

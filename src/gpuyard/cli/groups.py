@@ -178,7 +178,7 @@ def wait(
     if not references:
         raise InvalidInputError.of("JOB…", "is missing", "name the jobs to wait for")
     try:
-        with connect() as client:
+        with connect(patient=True) as client:
             ended, left = _ends(client, references, deadline)
     except GpuyardError as error:
         typer.echo(f"gpuyard: {error}", err=True)

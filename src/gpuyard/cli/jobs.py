@@ -293,7 +293,7 @@ def resume(
         gpus=None if gpus is None else gpu_request(gpus, {}),
         priority=priority,
     )
-    with connect() as client:
+    with connect(patient=not detach) as client:
         handle = client.job(job)
         info = handle.resume(checkpoint, **changes)
         if as_json:
