@@ -163,7 +163,9 @@ def _extras_by_name() -> dict[str, set[str]]:
     for extra, wanted in project["optional-dependencies"].items():
         if extra == "dev":
             continue
-        waiting = [canonicalize_name(Requirement(one).name) for one in wanted]
+        names = [canonicalize_name(Requirement(one).name) for one in wanted]
+        # `gpuyard[top]` in an extra is that extra's own matter.
+        waiting = [name for name in names if name != "gpuyard"]
         seen: set[str] = set()
         while waiting:
             name = waiting.pop()

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from gpuyard.cli.job_files import load_spec
 from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.options import given
 from gpuyard.cli.output import print_json, print_table
-from gpuyard.cli.run import load_spec
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.units import format_duration

@@ -142,6 +142,7 @@ def _print_folded(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None
 
 
 _PIPE_WIDTH = 240
+_PLACES = 8
 _LOSSES = ("loss", "train_loss", "val_loss", "eval_loss")
 _NUMERIC = frozenset(
     {"PRIO", "COST", "SIZE", "STEP", "CPU", "MEMORY", "PER HOUR", "LONGEST", "FREE"}
@@ -206,16 +207,17 @@ def size(count: int) -> str:
 
 
 def money(cost: "Cost | ListedCost") -> str:
-    """An amount: cents where there are any, and enough digits to see that a small job
-    costs something.
-    """
+    """An amount: cents where there are any, else two digits that mean something."""
     if cost.currency != "USD":
         return f"{_amount(cost.amount)} {cost.currency}"
     return f"${_amount(cost.amount)}"
 
 
 def _amount(amount: Decimal) -> str:
-    return f"{amount:.2f}" if amount >= 1 or not amount else f"{amount:.6f}".rstrip("0")
+    if amount >= 1 or not amount:
+        return f"{amount:.2f}"
+    places = min(1 - amount.adjusted(), _PLACES)
+    return f"{amount:.{places}f}"
 
 
 def progress_words(progress: "Progress | ListedProgress") -> list[str]:

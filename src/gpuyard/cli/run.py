@@ -3,18 +3,18 @@
 `gpuyard submit` for spec files.
 """
 
-import json
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
 from gpuyard.cli.code import with_code
 from gpuyard.cli.follow import GPUYARD_FAULT, follow
+from gpuyard.cli.job_files import load_spec, merge, naming, read_jobs
 from gpuyard.cli.options import (
     SecretOption,
     given,
@@ -343,7 +343,7 @@ def _body(
         | base.get("environment", {})
         | pairs_of("env", env, os.environ)
     )
-    merged = _merge(base, fields)
+    merged = merge(base, fields)
     return {**merged, "command": words, "environment": environment}
 
 
@@ -394,25 +394,6 @@ def _template_body(name: str) -> dict[str, Any]:
     return {**load_spec(folder / "job.toml"), "workdir": str(folder)}
 
 
-def load_spec(path: Path) -> Any:
-    """What a .toml or .json file holds, or standard input for `-`; InvalidInputError
-    says what is wrong with it.
-    """
-    import tomllib
-
-    try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text()
-        return tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except OSError as error:
-        raise InvalidInputError.of(
-            str(path), f"cannot be read: {error.strerror}", "check the path"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise InvalidInputError.of(
-            str(path), f"is not valid: {error}", "write a JobSpec as TOML or JSON"
-        ) from None
-
-
 def _name_of(words: Sequence[str]) -> str:
     """The script's or the program's name."""
     scripts = [word for word in words if word.endswith((".py", ".sh"))]
@@ -420,44 +401,12 @@ def _name_of(words: Sequence[str]) -> str:
     return "".join(c for c in name if c.isprintable())[:60] or "job"
 
 
-def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` laid on `base`, tables within tables too."""
-    merged = dict(base)
-    for name, value in over.items():
-        inner = merged.get(name)
-        both = isinstance(inner, Mapping) and isinstance(value, Mapping)
-        merged[name] = (
-            _merge(cast("Mapping[str, Any]", inner), cast("Mapping[str, Any]", value))
-            if both
-            else value
-        )
-    return merged
-
-
-def _at_home(body: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A spec from a file means the folder the file lies in, unless it says
-    otherwise.
-    """
-    from gpuyard.client.calls import at_home_here
-
-    if "task_class" in body or "task_id" in body:
-        script = body.get("script")
-        beside = isinstance(script, str) and (folder / script).is_file()
-        return {**body, "script": str(folder / str(script))} if beside else body
-    workdir = body.get("workdir", "")
-    at = {"workdir": str(folder / workdir)} if isinstance(workdir, str) else {}
-    return (
-        body
-        if "gpu_spec" in body or "timeout_minutes" in body
-        else at_home_here({**body, **at})
-    )
-
-
 def submit(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE…", help="JobSpecs as .toml or .json; `-` reads JSON."
+            metavar="FILE…",
+            help="Jobs as .toml, .yaml or .json; `-` reads JSON or YAML.",
         ),
     ],
     as_json: Annotated[
@@ -466,22 +415,11 @@ def submit(
 ) -> None:
     """Queue the jobs of these files, all or none, and print their ids.
 
-    A JSON file may hold a list.
+    A file may hold several: a list, or tables `[[jobs]]` with what they share above.
     """
-    bodies: list[Any] = []
-    for path in files:
-        document = load_spec(path)
-        for body in (
-            cast("list[Any]", document) if isinstance(document, list) else [document]
-        ):
-            home = Path.cwd() if str(path) == "-" else path.absolute().parent
-            bodies.append(
-                _at_home(cast("dict[str, Any]", body), home)
-                if isinstance(body, dict)
-                else body
-            )
-    with connect() as client:
-        jobs = client.submit(with_code(client, bodies))
+    found = [job for path in files for job in read_jobs(path)]
+    with connect() as client, naming(found):
+        jobs = client.submit(with_code(client, [job.body for job in found]))
     if as_json:
         print_page(jobs)
         return

@@ -1,0 +1,96 @@
+"""Job files: several jobs in one, and in YAML."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.instance import TestInstance
+
+SEVERAL = """\
+workdir = "."
+labels = {set = "a"}
+
+[environment]
+SIZE = "big"
+
+[[jobs]]
+name = "first"
+command = ["sh", "-c", "echo $SIZE"]
+
+[[jobs]]
+name = "second"
+command = ["sh", "-c", "echo $SIZE"]
+environment = {SIZE = "small"}
+"""
+YAML = """\
+name: from-yaml
+command: [sh, -c, 'echo $N']
+environment:
+  N: "7"
+"""
+
+
+def written(instance: TestInstance, name: str, text: str) -> Path:
+    path = instance.work / name
+    path.write_text(text)
+    return path
+
+
+def test_a_toml_file_holds_several_jobs_and_what_they_share(
+    shared_instance: TestInstance,
+) -> None:
+    written(shared_instance, "several.toml", SEVERAL)
+    ids = shared_instance.ok("submit", "several.toml").split()
+    jobs = [shared_instance.wait(job_id) for job_id in ids]
+    assert [(job.name, job.labels) for job in jobs] == [
+        ("first", {"set": "a"}),
+        ("second", {"set": "a"}),
+    ]
+    assert [shared_instance.ok("logs", job_id) for job_id in ids] == [
+        "big\n",
+        "small\n",
+    ]
+
+
+@pytest.mark.parametrize("name", ["job.yaml", "job.yml", "-"])
+def test_yaml_is_read(shared_instance: TestInstance, name: str) -> None:
+    if name != "-":
+        written(shared_instance, name, YAML)
+    job_id = shared_instance.ok("submit", name, input=YAML).strip()
+    shared_instance.wait(job_id)
+    assert shared_instance.ok("logs", job_id) == "7\n"
+
+
+def test_documents_of_a_yaml_file_are_jobs(shared_instance: TestInstance) -> None:
+    written(shared_instance, "two.yaml", f"{YAML}---\n{YAML}")
+    assert len(shared_instance.ok("submit", "two.yaml").split()) == 2
+
+
+def test_an_error_of_sixty_jobs_names_the_one(shared_instance: TestInstance) -> None:
+    jobs = [f'[[jobs]]\nname = "n{i}"\ncommand = ["true"]\n' for i in range(60)]
+    jobs[41] += "priority = 9\n"
+    written(shared_instance, "sixty.toml", "\n".join(jobs))
+    before = len(shared_instance.json("jobs")["items"])
+    done = shared_instance.run("submit", "sixty.toml")
+    assert done.returncode == 2
+    assert "sixty.toml, job 42 (n41): priority: " in done.stderr
+    assert len(shared_instance.json("jobs")["items"]) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("x.toml", "jobs = 3\n", "x.toml: jobs: is no list of jobs"),
+        ("x.yaml", "a: [1\n", "x.yaml: is not valid"),
+        ("x.yaml", "command: [true]\nstart: 2026-11-25\n", "cannot be sent as JSON"),
+        ("x.toml", "jobs = [3]\n", "is int, not an object"),
+    ],
+)
+def test_what_is_no_job_file_is_one_error(
+    shared_instance: TestInstance, name: str, text: str, words: str
+) -> None:
+    written(shared_instance, name, text)
+    done = shared_instance.run("submit", name)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
