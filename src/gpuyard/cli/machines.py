@@ -70,7 +70,7 @@ def gpus(
         "CLASS",
         "MEMORY",
         "FREE",
-        "HEAT",
+        "TEMP",
         "LOAD",
         "STATE",
         "NODE",
@@ -159,7 +159,7 @@ def tiers(as_json: AsJson = False) -> None:
         )
         for t in found
     ]
-    columns = ("TIER", "CPU", "MEMORY", "GPU", "LONGEST", "PER HOUR", "LIKE", "FOR")
+    columns = ("TIER", "CPU", "MEMORY", "GPU", "MAX TIME", "PER HOUR", "SUCH AS", "FOR")
     print_table(columns, rows, empty="No tiers.")
     if found:
         typer.echo(

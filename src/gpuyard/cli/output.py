@@ -145,7 +145,7 @@ _PIPE_WIDTH = 240
 _PLACES = 8
 _LOSSES = ("loss", "train_loss", "val_loss", "eval_loss")
 _NUMERIC = frozenset(
-    {"PRIO", "COST", "SIZE", "STEP", "CPU", "MEMORY", "PER HOUR", "LONGEST", "FREE"}
+    {"PRIO", "COST", "SIZE", "STEP", "CPU", "MEMORY", "PER HOUR", "MAX TIME", "FREE"}
 )
 
 

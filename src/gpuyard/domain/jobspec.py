@@ -41,6 +41,13 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+_HOW_TO_GIVE = {
+    "command": 'give the program and its arguments, such as ["python3", "train.py"]',
+    "script": "name a registered script",
+    "prompt": "give the text that a model shall answer",
+}
+
+
 class JobKind(StrEnum):
     """`command`: a process or container; `script`: a registered script; `llm`: a prompt
     for a resident model.
@@ -383,11 +390,12 @@ class JobSpec(StrictModel):
         for field in ("command", "script", "prompt"):
             given = bool(getattr(self, field))
             if given != (field == wanted):
-                fault = "is missing" if field == wanted else "does not belong"
-                raise ValueError(
-                    f"@{field}@{fault} in a job of kind {self.kind}; give exactly"
-                    f" {wanted}"
-                )
+                if given:
+                    raise ValueError(
+                        f"@{field}@does not belong in a job of kind {self.kind}; give"
+                        f" {wanted} and no {field}"
+                    )
+                raise ValueError(f"@{wanted}@is missing; {_HOW_TO_GIVE[wanted]}")
         if self.stdin is not None and self.kind is not JobKind.COMMAND:
             raise ValueError(
                 f"@stdin@does not belong in a job of kind {self.kind}; only a command"

@@ -118,6 +118,8 @@ def _remedy(kind: str, context: Mapping[str, Any], message: str) -> str:
         "greater_than_equal": "must be at least {ge}",
         "less_than": "must be less than {lt}",
         "less_than_equal": "must be at most {le}",
+        "too_short": "must have {min_length} or more",
+        "too_long": "must have at most {max_length}",
         "enum": "must be one of {expected}",
         "tuple_type": 'must be a list, such as ["one", "two"]',
         "dict_type": "must be an object",

@@ -117,7 +117,7 @@ SEEN = Seen(
 
 def test_each_gpu_says_what_it_is_at() -> None:
     cells = [dict(zip(COLUMNS, row.cells, strict=True)) for row in rows(SEEN)]
-    assert [(c["STATE"], c["WORK"], c["HOW FAR"], c["TASKS"]) for c in cells] == [
+    assert [(c["STATE"], c["WORK"], c["PROGRESS"], c["TASKS"]) for c in cells] == [
         ("LLM_READY", "qwen", "idle 5m00s", "23"),
         ("SCRIPT_BUSY", "whisper_transcribe", "████░░░░░░  45% ETA 25s", "2"),
         ("BOOTING_LLM", "llama + phi", "ready in 1m30s", ""),
@@ -126,7 +126,7 @@ def test_each_gpu_says_what_it_is_at() -> None:
         ("RUNNING", "prepare", "████████░░  75% ETA 25s", ""),
     ]
     assert (cells[5]["GPU"], cells[5]["NODE"]) == ("CPU", "here")
-    assert (cells[0]["MEMORY"], cells[4]["MEMORY"], cells[4]["HEAT"]) == (
+    assert (cells[0]["MEMORY"], cells[4]["MEMORY"], cells[4]["TEMP"]) == (
         "20.0/24 GB",
         "24 GB",
         "",

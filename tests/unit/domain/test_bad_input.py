@@ -195,8 +195,8 @@ def gpu(**fields: Any) -> dict[str, Any]:
         (
             {"command": []},
             "command",
-            "is missing in a job of kind command",
-            "give exactly command",
+            "is missing",
+            "give the program and its arguments",
         ),
         (
             {"command": [""]},
@@ -227,7 +227,7 @@ def gpu(**fields: Any) -> dict[str, Any]:
             {"prompt": "hello"},
             "command",
             "does not belong in a job of kind llm",
-            "give exactly prompt",
+            "give prompt and no command",
         ),
         (
             {"kind": "dance"},
@@ -288,9 +288,7 @@ def test_what_is_no_object_at_all(body):
 
 
 def test_an_empty_spec_says_what_to_run():
-    with pytest.raises(
-        InvalidInputError, match="command: is missing in a job of kind command"
-    ):
+    with pytest.raises(InvalidInputError, match="command: is missing"):
         parse_spec({})
 
 

@@ -118,7 +118,7 @@ def test_a_checkpoint_is_carried_over():
         ({"timeout_minutes": 1e9}, "timeout_minutes", "must be at most"),
         ({"timeout_minutes": 0}, "timeout_minutes", "must be more than 0"),
         ({"command": "python train.py"}, "command", "must be a list"),
-        ({"command": []}, "command", "must have at least 1 item"),
+        ({"command": []}, "command", "must have 1 or more"),
         ({"environment": {"A": 1}}, "environment.A", "has a value of the wrong type"),
         (
             {"environment": {"GPUYARD_X": "1"}},
