@@ -349,9 +349,7 @@ class AttemptRun:
             message = "agent and keeper were both killed, so nobody saw how it ended"
         if found.out_of_memory:
             reason = Reason.OUT_OF_MEMORY
-            message = "the kernel killed it at its memory limit"
-            if self.start.memory_gb:
-                message += f" of {format_gb(self.start.memory_gb)}"
+            message = f"the kernel killed it at {self._memory_limit()}"
         if self._stopped or found.code or found.signal:
             message = "; ".join(text for text in (message, *self._remarks) if text)
         usage = self._usage()
@@ -367,6 +365,19 @@ class AttemptRun:
             {name: round(value, 3) for name, value in usage.items()},
             dict(self.record.limits),
         )
+
+    def _memory_limit(self) -> str:
+        """Its memory limit in words, and how to set another."""
+        own_gb = self.start.memory_gb
+        default_gb = self._context.default_memory_gb
+        if own_gb:
+            return f"its memory limit of {format_gb(own_gb)}; --memory sets another"
+        if default_gb:
+            return (
+                f"its memory limit of {format_gb(default_gb)}, which is the memory of"
+                " the node less [node] reserve_memory_gb; --memory sets another"
+            )
+        return "its memory limit"
 
     def _usage(self) -> dict[str, float]:
         """What the attempt used in total. If it was too short to be watched, only the
@@ -391,6 +402,8 @@ class AttemptRun:
         unexplained = not ended.reason and not ended.stopped
         if failed and unexplained and output.fault:
             message = "its output says so"
+            if output.fault == Reason.OUT_OF_MEMORY and "memory" in self.record.limits:
+                message += f", under {self._memory_limit()}"
             ended = replace(ended, reason=output.fault, message=message)
         exited = ended.exit_code is not None and ended.exit_code not in _KILLED
         if self.process and exited:

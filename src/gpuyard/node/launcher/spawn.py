@@ -1,8 +1,9 @@
 """Starts an attempt: opens its log and starts a process under its limits.
 
-Without limits the process is spawned directly and then moved into its control group
-(0.3 ms). With limits, or under another account, it goes through `prologue.py` (10 ms),
-so that they apply before the job's first instruction. `spawn` blocks for that time.
+Without limits of its own the process is spawned directly and then moved into its
+control group (0.3 ms). With such limits, or under another account, it goes through
+`prologue.py` (10 ms), so that they apply before the job's first instruction. `spawn`
+blocks for that time.
 """
 
 import errno
@@ -11,7 +12,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -26,7 +27,7 @@ from gpuyard.node.launcher.launch import (
     explain,
     resolve,
 )
-from gpuyard.node.launcher.limits import fall_back
+from gpuyard.node.launcher.limits import fall_back, limit_memory_of
 from gpuyard.node.launcher.posix_spawn import Streams, posix_spawn
 from gpuyard.node.launcher.process import ATTEMPT_VARIABLE, Process, no_orphans
 
@@ -49,12 +50,7 @@ def spawn(launch: LaunchRequest, *, cgroups: bool = True) -> Process:
             launch.attempt_id, launch.limits, launch.cgroup_root, launch.devices
         )
     held = cgroup.enforced if cgroup else {}
-    # A limit on processes may start a moment late, because one new process does no
-    # harm. Limits on memory and CPU need the prologue, which costs the start of an
-    # interpreter.
-    simple = set(launch.limits.wanted()) <= ({"processes"} & held.keys())
-    simple = simple and launch.identity is None and launch.devices is None
-    start = _spawn_directly if simple else _spawn_limited
+    start = _spawn_directly if _is_simple(launch, held) else _spawn_limited
     try:
         if launch.devices is not None and "devices" not in held:
             raise LaunchError(
@@ -68,6 +64,20 @@ def spawn(launch: LaunchRequest, *, cgroups: bool = True) -> Process:
         if isinstance(error, LaunchError):
             raise
         raise explain(error, launch) from error
+
+
+def _is_simple(launch: LaunchRequest, held: Mapping[str, str]) -> bool:
+    """Whether all its limits can begin after the start, without the prologue, which
+    costs the start of an interpreter.
+
+    `held`: the limits that its control group enforces.
+    """
+    if launch.identity is not None or launch.devices is not None:
+        return False
+    late = launch.limits.may_begin_late()
+    # Without a group, only memory can be limited later.
+    possible = late & {"memory", *held}
+    return set(launch.limits.wanted()) <= possible
 
 
 def _spawn_directly(
@@ -86,13 +96,21 @@ def _spawn_directly(
             # It has ended already or may not be moved: its session identifies it.
             cgroup.remove()
             cgroup = None
-    held = dict.fromkeys(launch.limits.wanted(), "none: it had ended")
-    if cgroup:
-        held = cgroup.enforced
+    held = dict(cgroup.enforced) if cgroup else {}
+    for limit, value in launch.limits.wanted().items():
+        if limit not in held:
+            held[limit] = _limit_late(pid, limit, value)
     process = _attach(launch, pid, cgroup, held, contained=contained)
     if not contained:
         process.gather()
     return process
+
+
+def _limit_late(pid: int, limit: str, value: float) -> str:
+    """Limit a process that is in no group for it; returns what enforces the limit."""
+    if limit == "memory":
+        return limit_memory_of(pid, value)
+    return "none: it had ended"
 
 
 def _childless(pid: int, reaper: int | None) -> bool:
