@@ -249,11 +249,7 @@ class Agent:
         return working
 
     def _hello(self) -> wire.Hello:
-        held: list[wire.HeldAttempt] = []
-        for attempt_id, attempt in self._attempts.items():
-            state = "running" if attempt.live else "ended"
-            pid = attempt.process.pid if attempt.process else 0
-            held.append(wire.HeldAttempt(attempt_id, attempt.start.token, state, pid))
+        held = [attempt.as_held() for attempt in self._attempts.values()]
         return wire.Hello(
             self._node_id,
             self._host.hostname,

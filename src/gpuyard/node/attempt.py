@@ -19,6 +19,7 @@ from gpuyard.domain import wire
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.units import format_gb
 from gpuyard.node import adoption
+from gpuyard.node.clocks import boot_clock_s, start_of
 from gpuyard.node.journal import AttemptRecord
 from gpuyard.node.launcher import (
     NEVER_STARTED,
@@ -74,6 +75,18 @@ class AttemptRun:
     def live(self) -> bool:
         """True until the attempt's end is known and journaled."""
         return self.record.ended is None
+
+    def as_held(self) -> wire.HeldAttempt:
+        """What the agent says of it when it greets a server."""
+        start = self.start
+        if self.process is None:
+            state = "running" if self.live else "ended"
+            return wire.HeldAttempt(start.attempt_id, start.token, state)
+        pid = self.process.pid
+        if not self.live:
+            return wire.HeldAttempt(start.attempt_id, start.token, "ended", pid)
+        ran_s = self._ran_s(None)
+        return wire.HeldAttempt(start.attempt_id, start.token, "running", pid, ran_s)
 
     @property
     def log(self) -> LogFile:
@@ -158,6 +171,7 @@ class AttemptRun:
         record.start_ticks = process.start_ticks
         record.started_at = at
         record.monotonic = time.monotonic()
+        record.boot_s = boot_clock_s()
         record.limits = process.enforcement
         self._journal.note(
             self.start.attempt_id,
@@ -165,6 +179,7 @@ class AttemptRun:
             start_ticks=process.start_ticks,
             started_at=at,
             monotonic=record.monotonic,
+            boot_s=record.boot_s,
             limits=process.enforcement,
         )
 
@@ -364,6 +379,7 @@ class AttemptRun:
             message,
             {name: round(value, 3) for name, value in usage.items()},
             dict(self.record.limits),
+            ran_s=None if found.lost else self._ran_s(found.ended_boot_s),
         )
 
     def _memory_limit(self) -> str:
@@ -378,6 +394,17 @@ class AttemptRun:
                 " the node less [node] reserve_memory_gb; --memory sets another"
             )
         return "its memory limit"
+
+    def _ran_s(self, ended_boot_s: float | None) -> float | None:
+        """For how many seconds it ran, until a time of the boot clock or until now."""
+        record = self.record
+        if record.pid is None:
+            return None
+        began_s = record.boot_s
+        if began_s is None:  # an agent of an earlier version started it
+            began_s = start_of(record.start_ticks)
+        until_s = boot_clock_s() if ended_boot_s is None else ended_boot_s
+        return max(until_s - began_s, 0.0)
 
     def _usage(self) -> dict[str, float]:
         """What the attempt used in total. If it was too short to be watched, only the
@@ -426,6 +453,7 @@ class AttemptRun:
             self.record.started_at,
             reason=Reason.AGENT_FAILED,
             message=repr(error),
+            ran_s=self._ran_s(None) if self.process else None,
         )
         await self._conclude(ended)
 
