@@ -17,8 +17,8 @@ os.environ["GPUYARD_HOME"] = str(DEMO / "home")
 import gpuyard  # noqa: E402  (the home must be known first)
 from gpuyard import templates  # noqa: E402
 from gpuyard.cli.follow import summary  # noqa: E402
-from gpuyard.cli.output import money  # noqa: E402
 from gpuyard.cli.job_files import load_spec  # noqa: E402
+from gpuyard.cli.output import money  # noqa: E402
 from gpuyard.client import calls  # noqa: E402
 from gpuyard.domain.jobs import Job  # noqa: E402
 from gpuyard.domain.units import format_duration  # noqa: E402

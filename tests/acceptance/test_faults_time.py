@@ -5,6 +5,7 @@ end.
 import json
 import re
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,6 +59,46 @@ def test_a_clock_that_jumps_an_hour_stops_nothing(
         assert (done.state, done.cost.amount >= 0) == ("completed", True)
     assert len(jumpy.job(running).attempts) == 1
     assert len(jumpy.job(retried).attempts) == 2
+
+
+UNTIL_TOLD = 'while ! test -e "$1"; do sleep 0.05; done'
+
+
+@pytest.mark.parametrize("jump_s", [7200, -7200])
+def test_a_clock_that_jumps_changes_neither_duration_nor_cost(
+    faults: Faults, jumpy: TestInstance, jump_s: float
+) -> None:
+    """While a job runs, the wall clock is set by two hours, server and agent are
+    killed, and the clock is set right. What the job took and cost is what it ran.
+    """
+    began = time.monotonic()
+    go = jumpy.work / "go"
+    job_id = jumpy.submit(["sh", "-c", UNTIL_TOLD, "sh", str(go)])
+    jumpy.wait(job_id, "running")
+    before = jumpy.job(job_id)
+    faults.clock_is_off(jump_s)
+    check_price(jumpy, job_id, began)
+    jumpy.kill("server")
+    jumpy.kill("agent")
+    wait_until(
+        lambda: before.attempts[0].ran_s < jumpy.job(job_id).attempts[0].ran_s < 3600,
+        what="the node to say how long the job has run",
+    )
+    check_price(jumpy, job_id, began)
+    faults.clock_is_off(0)
+    go.touch()
+    assert jumpy.wait(job_id).state == "completed"
+    check_price(jumpy, job_id, began)
+
+
+def check_price(instance: TestInstance, job_id: str, began: float) -> None:
+    """The job has run since `began` (monotonic seconds) at most, and costs that."""
+    job = instance.job(job_id)
+    (attempt,) = job.attempts
+    assert 0 < attempt.ran_s <= time.monotonic() - began
+    assert float(job.cost.amount) == pytest.approx(
+        float(job.cost.price_per_hour) * attempt.ran_s / 3600, abs=1e-5
+    )
 
 
 def test_a_reply_that_was_lost_is_given_again(instance: TestInstance) -> None:

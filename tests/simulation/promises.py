@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from gpuyard.domain import wire
+from gpuyard.domain.run_time import run_time_s
 from gpuyard.domain.states import (
     ATTEMPT_MOVES,
     JOB_MOVES,
@@ -306,13 +307,8 @@ class Promises:
                     told == seen,
                     f"{attempt_id} left with {seen}; the ledger has {told}",
                 )
-            began = row["started_at"]
-            ended = row["ended_at"]
-            owed = (
-                Decimal(row["price_per_hour"])
-                * Decimal(max(ended - began, 0.0) if began else 0.0)
-                / 3600
-            )
+            ran_s = run_time_s(row["started_at"], row["ended_at"], row["ran_s"])
+            owed = Decimal(row["price_per_hour"]) * Decimal(ran_s) / 3600
             self.expect(
                 abs(Decimal(row["cost"]) - owed) < Decimal("0.01"),
                 f"{attempt_id} cost {row['cost']}, by the ledger's times it would be"

@@ -15,6 +15,7 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings
 from gpuyard.controller.controller import Controller
+from gpuyard.controller.run_clock import RunClock
 from gpuyard.domain.errors import GpuyardError
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.providers.agent import AgentProvider
@@ -70,6 +71,8 @@ class Server:
                 self._no_news,
                 world.wall,
             )
+            loop = world.loop
+            self.controller.core.run_clock = RunClock(lambda: loop.now)
             # How long a commit really takes is no part of the simulation.
             self.controller.core.writer.quick_s = world.quick_s
             self.controller.core.listeners.append(self._published)

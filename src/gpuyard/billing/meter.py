@@ -47,11 +47,7 @@ def list_price(
     )
 
 
-def cost(per_hour: Decimal, started_at: float | None, ended_at: float) -> Decimal:
-    """The cost of an attempt that ran from `started_at` (None: never) to `ended_at`, in
-    the price's currency.
-    """
-    if started_at is None:
-        return Decimal(0)
-    seconds = Decimal(str(round(max(ended_at - started_at, 0.0), 6)))
+def cost(per_hour: Decimal, ran_s: float) -> Decimal:
+    """The cost of an attempt that ran for `ran_s` seconds, in the price's currency."""
+    seconds = Decimal(str(round(ran_s, 6)))
     return (per_hour * seconds / 3600).quantize(_QUANTUM)

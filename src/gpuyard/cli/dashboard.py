@@ -7,7 +7,17 @@ from typing import Any
 from gpuyard.domain.units import format_duration, format_gb
 
 Item = Mapping[str, Any]
-COLUMNS = ("GPU", "STATE", "WORK", "PROGRESS", "TASKS", "MEMORY", "TEMP", "LOAD", "NODE")
+COLUMNS = (
+    "GPU",
+    "STATE",
+    "WORK",
+    "PROGRESS",
+    "TASKS",
+    "MEMORY",
+    "TEMP",
+    "LOAD",
+    "NODE",
+)
 SORTS = ("GPU", "STATE", "WORK", "LOAD")
 _CELLS = 10
 

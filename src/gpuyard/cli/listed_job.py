@@ -16,10 +16,11 @@ class ListedCost:
 
 @dataclass(frozen=True, slots=True)
 class ListedAttempt:
-    """When an attempt ran; UTC seconds."""
+    """When an attempt ran, in UTC seconds, and for how many seconds."""
 
     started_at: float | None
     ended_at: float | None
+    ran_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class ListedJob:
                 **{name: progress[name] for name in ListedProgress.__slots__}
             ),
             attempts=[
-                ListedAttempt(a["started_at"], a["ended_at"])
+                ListedAttempt(a["started_at"], a["ended_at"], a.get("ran_s"))
                 for a in document["attempts"]
             ],
         )

@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from unicodedata import combining, east_asian_width
 
+from gpuyard.domain.run_time import run_time_s
 from gpuyard.domain.units import format_duration
 
 if TYPE_CHECKING:
@@ -245,7 +246,11 @@ def progress_words(progress: "Progress | ListedProgress") -> list[str]:
 def duration_of(job: "Job | ListedJob") -> str:
     """How long the job has run, all attempts together."""
     now = time.time()
-    spans = [(a.ended_at or now) - a.started_at for a in job.attempts if a.started_at]
+    spans = [
+        run_time_s(attempt.started_at, attempt.ended_at or now, attempt.ran_s)
+        for attempt in job.attempts
+        if attempt.started_at
+    ]
     return format_duration(sum(spans)) if spans else "-"
 
 

@@ -124,6 +124,9 @@ class NodeSettings(SettingsSection):
     """The local node. `max_processes` limits each job, against fork bombs; the newest
     `keep_checkpoints` of each job are kept.
 
+    A job that names no memory may use all of the host but `reserve_memory_gb`; unset,
+    the reserve is 5 % of the host's memory, at least 1 GB and at most half.
+
     Agent and server send a heartbeat every `heartbeat_s`; after five missing ones they
     end their link. `simulate_gpus`: simulated GPUs in place of this host's own, such as
     `5x24` (five of 24 GB each).
@@ -137,6 +140,7 @@ class NodeSettings(SettingsSection):
 
     max_log_gb: Gigabytes = 1.0
     max_processes: int = Field(default=8192, ge=1)
+    reserve_memory_gb: Gigabytes | None = None
     keep_checkpoints: int = Field(default=5, ge=1)
     progress_s: Period = 0.5
     usage_s: Period = 5.0

@@ -14,11 +14,13 @@ class AttemptOutcome:
 
     `reason`: what was found, such as `out_of_memory`. `stopped`: why gpuyard ended it,
     such as `timed_out`, `cancelled` or `gpu_failed`; empty if it did not. `stopped`
-    comes first.
+    comes first. `ran_s`: for how many seconds it ran, as measured; None if nobody
+    measured.
     """
 
     at: float
     started_at: float | None = None
+    ran_s: float | None = None
     exit_code: int | None = None
     signal: int | None = None
     reason: str = ""

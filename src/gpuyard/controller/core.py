@@ -16,6 +16,7 @@ from gpuyard.config.settings import Settings
 from gpuyard.controller import transitions
 from gpuyard.controller.intake import PreparedJob
 from gpuyard.controller.recovery import add_ended_parents, rebuild_view
+from gpuyard.controller.run_clock import RunClock
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobspec import STORED, JobSpec
@@ -81,6 +82,7 @@ class Core:
         # The progress of running jobs, and their process ids on their nodes, by job.
         self.progress: dict[str, Mapping[str, Any]] = {}
         self.pids: dict[str, int] = {}
+        self.run_clock = RunClock()
         # Jobs that are not committed yet, by idempotency key.
         self.submitting: dict[str, PreparedJob] = {}
         self.on_intents: Callable[[list[str]], None] = lambda _: None

@@ -401,6 +401,7 @@ class ExternalQueues:
         return AttemptOutcome(
             ended_at,
             started_at=started_at,
+            ran_s=result.ran_s,
             exit_code=exit_code,
             signal=signal,
             reason=reason,

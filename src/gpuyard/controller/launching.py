@@ -239,6 +239,9 @@ class Launching:
         message = self._secrets.hide(attempt.id, outcome.message)
         outcome = replace(outcome, message=message)
         self._secrets.forget([attempt.id])
+        if outcome.lost and outcome.ran_s is None:
+            # Nobody was there at its end: the time until now is all that is known.
+            outcome = replace(outcome, ran_s=core.run_clock.ran_s(attempt.id))
         retry = Retry(self._retry_at(job, outcome))
         takeovers = self._takeovers(job, current, outcome, successor)
         self._health.ended(job, current, outcome)
@@ -246,6 +249,7 @@ class Launching:
         core.emit([ended], can_wait=True)
         core.progress.pop(job.id, None)
         core.pids.pop(job.id, None)
+        core.run_clock.forget(attempt.id)
         takeovers.pop(successor, None)
         if takeovers:
             self.launch_soon(list(takeovers))

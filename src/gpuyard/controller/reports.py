@@ -136,6 +136,8 @@ class Reports:
                 continue
             if held.pid:
                 core.pids[job.id] = held.pid
+            if held.ran_s is not None:
+                core.run_clock.note(held.attempt_id, held.ran_s)
             if job.state is JobState.UNKNOWN:
                 core.emit([transitions.node_back(job, core.clock())])
 
@@ -344,6 +346,8 @@ class Reports:
     def _attempt_started(self, attempt: LiveAttempt, body: wire.Started) -> None:
         job = self._core.view.jobs[attempt.job_id]
         self._core.pids[job.id] = body.pid
+        if self._core.run_clock.ran_s(attempt.id) is None:
+            self._core.run_clock.note(attempt.id, 0.0)
         if attempt.started_at is None:
             started = transitions.started(job, attempt, body.at, body.limits)
             self._core.emit([started], can_wait=True)
@@ -352,6 +356,7 @@ class Reports:
         outcome = AttemptOutcome(
             body.at,
             started_at=body.started_at,
+            ran_s=body.ran_s,
             exit_code=body.exit_code,
             signal=body.signal,
             reason=body.reason,

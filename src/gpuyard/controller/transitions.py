@@ -18,6 +18,7 @@ from gpuyard.controller.intake import PreparedJob
 from gpuyard.domain.errors import IllegalMoveError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.reasons import Reason, RetryRule
+from gpuyard.domain.run_time import run_time_s
 from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import (
     ATTEMPT_MOVES,
@@ -162,6 +163,7 @@ def intended(
         "created_at": now,
         "started_at": None,
         "ended_at": None,
+        "ran_s": None,
         "exit_code": None,
         "signal": None,
         "reason": None,
@@ -328,12 +330,14 @@ def attempt_ended(
     attempt_state = AttemptState.LOST if outcome.lost else AttemptState.ENDED
     _check_attempt_move(attempt, attempt_state)
     started_at = outcome.started_at or attempt.started_at
-    spent = cost(Decimal(attempt.price_per_hour), started_at, outcome.at)
+    ran_s = run_time_s(started_at, outcome.at, outcome.ran_s)
+    spent = cost(Decimal(attempt.price_per_hour), ran_s)
     state, reason = final_state(job, outcome)
     values: dict[str, Any] = {
         "state": attempt_state.value,
         "started_at": started_at,
         "ended_at": outcome.at,
+        "ran_s": outcome.ran_s,
         "exit_code": outcome.exit_code,
         "signal": outcome.signal,
         "reason": reason,

@@ -85,7 +85,8 @@ class JobResult:
     `reason` is one word for programs: why it waits, in the external queue's own word,
     or why it ended (`timed_out`, `preempted`, `node_lost`, `out_of_memory`, …). `node`
     and `gpus` are where it runs, as the external queue names them. `usage` is what it
-    has used, by names that end with the unit.
+    has used, by names that end with the unit. `ran_s`: for how many seconds it ran, if
+    that was measured by a clock that nobody sets.
     """
 
     job_id: str
@@ -100,6 +101,7 @@ class JobResult:
     node: str = ""
     gpus: tuple[str, ...] = ()
     usage: Mapping[str, float] = field(default_factory=dict[str, float])
+    ran_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,11 @@ class Progress(_View):
 
 
 class Attempt(_View):
-    """One execution of the job."""
+    """One execution of the job.
+
+    `ran_s`: how long it has run, in seconds. Clocks that are set do not change it, so
+    it may differ from `ended_at` less `started_at`.
+    """
 
     id: str
     number: int
@@ -58,6 +62,7 @@ class Attempt(_View):
     created_at: float
     started_at: float | None = None
     ended_at: float | None = None
+    ran_s: float | None = None
     exit_code: int | None = None
     signal: int | None = None
     reason: str | None = None

@@ -31,6 +31,7 @@ _LARGEST = 2**53
 Whole = Annotated[int, Meta(ge=-_LARGEST, le=_LARGEST)]
 Count = Annotated[int, Meta(ge=0, le=_LARGEST)]
 Amount = Annotated[float, Meta(ge=-1e18, le=1e18)]
+Duration = Annotated[float, Meta(ge=0.0, le=1e11)]
 Time = Annotated[float, Meta(ge=0.0, le=1e11)]
 Capability = Annotated[
     str, Meta(pattern=r"^([0-9]{1,2}(\.[0-9]{1,2})?)?\Z", max_length=5)
@@ -75,13 +76,15 @@ class GpuStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 class HeldAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
     """An attempt that the agent holds: running, or ended and not yet forgotten.
 
-    `pid` is 0 if there is none.
+    `pid` is 0 if there is none. `ran_s`: for how many seconds it has run; None if it is
+    not running.
     """
 
     attempt_id: str
     token: Count
     state: str
     pid: Count = 0
+    ran_s: Duration | None = None
 
 
 class Hello(_Message, frozen=True, tag="Hello"):
@@ -168,7 +171,8 @@ class Ended(_Message, frozen=True, tag="Ended"):
     gpuyard stopped it, if it did.
 
     `limits` says how each limit was enforced; `successor` is the prefetched attempt
-    that now has its place.
+    that now has its place. `ran_s`: for how many seconds it ran, by the boot clock of
+    the node; None if that is not known.
     """
 
     attempt_id: str
@@ -182,6 +186,7 @@ class Ended(_Message, frozen=True, tag="Ended"):
     usage: dict[str, Amount] = {}
     limits: dict[str, str] = {}
     successor: str = ""
+    ran_s: Duration | None = None
 
 
 class NumberedReport(_Message, frozen=True, tag="Report"):

@@ -106,6 +106,7 @@ attempts = sa.Table(
     sa.Column("created_at", sa.Float),
     sa.Column("started_at", sa.Float),
     sa.Column("ended_at", sa.Float),
+    sa.Column("ran_s", sa.Float),
     sa.Column("exit_code", INTEGER),
     sa.Column("signal", INTEGER),
     sa.Column("reason", TEXT),

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gpuyard.domain import wire
+from gpuyard.node.clocks import start_of
 from gpuyard.node.journal import AttemptJournal, AttemptRecord, own_keeper
 from gpuyard.node.launcher import find_attempt
 from gpuyard.node.launcher.procfs import stat
@@ -35,12 +36,14 @@ def find_process(record: AttemptRecord, journal: AttemptJournal, exits: Path) ->
         record.pid, record.start_ticks = exit_record["pid"], exit_record["start_ticks"]
     record.started_at = time.time()
     record.monotonic = time.monotonic()
+    record.boot_s = start_of(record.start_ticks)
     journal.note(
         attempt_id,
         pid=record.pid,
         start_ticks=record.start_ticks,
         started_at=record.started_at,
         monotonic=record.monotonic,
+        boot_s=record.boot_s,
     )
     return True
 

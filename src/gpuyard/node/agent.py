@@ -48,6 +48,7 @@ from gpuyard.node.link import (
     server_addresses,
 )
 from gpuyard.node.logs import LogSender, LogWatch
+from gpuyard.node.memory_reserve import default_memory_gb
 from gpuyard.node.outbox import Outbox
 from gpuyard.node.prefetch import PrefetchQueue
 from gpuyard.node.separation import JobAccounts, job_folder
@@ -103,6 +104,7 @@ class Agent:
             self._gpus.until_clear,
             workspaces,
             self._accounts,
+            default_memory_gb(self._host.memory_mb / 1024, settings.reserve_memory_gb),
         )
         self._node_id = name
         self._attempts: dict[str, AttemptRun] = {}
@@ -247,11 +249,7 @@ class Agent:
         return working
 
     def _hello(self) -> wire.Hello:
-        held: list[wire.HeldAttempt] = []
-        for attempt_id, attempt in self._attempts.items():
-            state = "running" if attempt.live else "ended"
-            pid = attempt.process.pid if attempt.process else 0
-            held.append(wire.HeldAttempt(attempt_id, attempt.start.token, state, pid))
+        held = [attempt.as_held() for attempt in self._attempts.values()]
         return wire.Hello(
             self._node_id,
             self._host.hostname,

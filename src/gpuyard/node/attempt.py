@@ -19,6 +19,7 @@ from gpuyard.domain import wire
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.units import format_gb
 from gpuyard.node import adoption
+from gpuyard.node.clocks import boot_clock_s, start_of
 from gpuyard.node.journal import AttemptRecord
 from gpuyard.node.launcher import (
     NEVER_STARTED,
@@ -74,6 +75,18 @@ class AttemptRun:
     def live(self) -> bool:
         """True until the attempt's end is known and journaled."""
         return self.record.ended is None
+
+    def as_held(self) -> wire.HeldAttempt:
+        """What the agent says of it when it greets a server."""
+        start = self.start
+        if self.process is None:
+            state = "running" if self.live else "ended"
+            return wire.HeldAttempt(start.attempt_id, start.token, state)
+        pid = self.process.pid
+        if not self.live:
+            return wire.HeldAttempt(start.attempt_id, start.token, "ended", pid)
+        ran_s = self._ran_s(None)
+        return wire.HeldAttempt(start.attempt_id, start.token, "running", pid, ran_s)
 
     @property
     def log(self) -> LogFile:
@@ -158,6 +171,7 @@ class AttemptRun:
         record.start_ticks = process.start_ticks
         record.started_at = at
         record.monotonic = time.monotonic()
+        record.boot_s = boot_clock_s()
         record.limits = process.enforcement
         self._journal.note(
             self.start.attempt_id,
@@ -165,6 +179,7 @@ class AttemptRun:
             start_ticks=process.start_ticks,
             started_at=at,
             monotonic=record.monotonic,
+            boot_s=record.boot_s,
             limits=process.enforcement,
         )
 
@@ -349,9 +364,7 @@ class AttemptRun:
             message = "agent and keeper were both killed, so nobody saw how it ended"
         if found.out_of_memory:
             reason = Reason.OUT_OF_MEMORY
-            message = "the kernel killed it at its memory limit"
-            if self.start.memory_gb:
-                message += f" of {format_gb(self.start.memory_gb)}"
+            message = f"the kernel killed it at {self._memory_limit()}"
         if self._stopped or found.code or found.signal:
             message = "; ".join(text for text in (message, *self._remarks) if text)
         usage = self._usage()
@@ -366,7 +379,32 @@ class AttemptRun:
             message,
             {name: round(value, 3) for name, value in usage.items()},
             dict(self.record.limits),
+            ran_s=None if found.lost else self._ran_s(found.ended_boot_s),
         )
+
+    def _memory_limit(self) -> str:
+        """Its memory limit in words, and how to set another."""
+        own_gb = self.start.memory_gb
+        default_gb = self._context.default_memory_gb
+        if own_gb:
+            return f"its memory limit of {format_gb(own_gb)}; --memory sets another"
+        if default_gb:
+            return (
+                f"its memory limit of {format_gb(default_gb)}, which is the memory of"
+                " the node less [node] reserve_memory_gb; --memory sets another"
+            )
+        return "its memory limit"
+
+    def _ran_s(self, ended_boot_s: float | None) -> float | None:
+        """For how many seconds it ran, until a time of the boot clock or until now."""
+        record = self.record
+        if record.pid is None:
+            return None
+        began_s = record.boot_s
+        if began_s is None:  # an agent of an earlier version started it
+            began_s = start_of(record.start_ticks)
+        until_s = boot_clock_s() if ended_boot_s is None else ended_boot_s
+        return max(until_s - began_s, 0.0)
 
     def _usage(self) -> dict[str, float]:
         """What the attempt used in total. If it was too short to be watched, only the
@@ -391,6 +429,8 @@ class AttemptRun:
         unexplained = not ended.reason and not ended.stopped
         if failed and unexplained and output.fault:
             message = "its output says so"
+            if output.fault == Reason.OUT_OF_MEMORY and "memory" in self.record.limits:
+                message += f", under {self._memory_limit()}"
             ended = replace(ended, reason=output.fault, message=message)
         exited = ended.exit_code is not None and ended.exit_code not in _KILLED
         if self.process and exited:
@@ -413,6 +453,7 @@ class AttemptRun:
             self.record.started_at,
             reason=Reason.AGENT_FAILED,
             message=repr(error),
+            ran_s=self._ran_s(None) if self.process else None,
         )
         await self._conclude(ended)
 

@@ -32,7 +32,8 @@ class AttemptRecord:
 
     `keeper` is the keeper of the agent (see `own_keeper`) at `intended_at`, just before
     the agent started the attempt. `uid` is that of the account that the attempt runs
-    under, if that is not the agent's.
+    under, if that is not the agent's. `boot_s`: when it started, in seconds of the boot
+    clock (`clocks.py`).
     """
 
     start: wire.StartAttempt
@@ -44,6 +45,7 @@ class AttemptRecord:
     start_ticks: int = 0
     started_at: float | None = None
     monotonic: float = 0.0
+    boot_s: float | None = None
     limits: Mapping[str, str] = field(default_factory=dict[str, str])
     stopping: str = ""
     ended: wire.Ended | None = None

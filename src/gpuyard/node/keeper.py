@@ -126,6 +126,7 @@ class Exits:
             "code": code,
             "signal": signum,
             "at": time.time(),
+            "boot_s": time.clock_gettime(time.CLOCK_BOOTTIME),
             "attempt": attempt,
             "uid": uid,
         }

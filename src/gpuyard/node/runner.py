@@ -182,6 +182,10 @@ class RunningProgram:
                 with suppress(OSError):
                     os.kill(each, number)
 
+    def ran_s(self) -> float:
+        """For how many seconds it has run, whatever becomes of the wall clock."""
+        return time.monotonic() - self._began
+
     def _leads_shares(self) -> bool:
         return bool(self.order["share"] != self.order["command"])
 
@@ -365,7 +369,8 @@ def run(folder: Path) -> int:
     _write(folder / "started.json", dict(place, at=began))
     follow(job, checkpoints, folder, mask=mask)
     mask.hide_all()
-    _write_exit(folder, began, job.stop_reason, exit_code=job.code, **place)
+    facts = dict(place, exit_code=job.code, ran_s=job.ran_s())
+    _write_exit(folder, began, job.stop_reason, **facts)
     return 0
 
 

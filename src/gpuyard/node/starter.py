@@ -120,8 +120,12 @@ class AttemptStarter:
         """Start the process. Raises LaunchError or ValueError."""
         start = self._start
         context = self._context
-        memory = int(start.memory_gb * (1 << 30)) if start.memory_gb else None
-        limits = ProcessLimits(memory, start.cpus, context.settings.max_processes)
+        limits = ProcessLimits(
+            _in_bytes(start.memory_gb),
+            start.cpus,
+            context.settings.max_processes,
+            _in_bytes(context.default_memory_gb),
+        )
         # A job must not get the agent's key to a bucket: its spec can give it its own.
         withheld = context.blobs.variables
         environment = job_environment(
@@ -179,6 +183,10 @@ class AttemptStarter:
         except EnvironmentMissingError as error:
             raise LaunchError(Reason.ENVIRONMENT_MISSING, str(error)) from None
         return {**carried, "PWD": str(self.workdir)}
+
+
+def _in_bytes(gigabytes: float | None) -> int | None:
+    return int(gigabytes * (1 << 30)) if gigabytes else None
 
 
 def is_below(place: str, folder: str) -> bool:

@@ -41,7 +41,8 @@ class AgentContext:
     `until_clear` waits until processes that have ended hold no more memory on the given
     ones. `pop_next` returns the prefetched attempt for the place of one that has ended,
     and `begin` starts it. `reaper`: see `LaunchRequest`. `workspaces` is their folder.
-    `accounts`: None where all jobs run as the agent does.
+    `accounts`: None where all jobs run as the agent does. `default_memory_gb`: the
+    memory limit of a job that names none; None for no limit.
     """
 
     journal: AttemptJournal
@@ -57,6 +58,7 @@ class AgentContext:
     until_clear: Callable[[Collection[str]], Awaitable[None]] | None = None
     workspaces: Path = Path()
     accounts: JobAccounts | None = None
+    default_memory_gb: float | None = None
 
 
 class AttemptWatch:

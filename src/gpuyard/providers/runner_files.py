@@ -78,13 +78,14 @@ class RunnerStart(msgspec.Struct, frozen=True):
 
 
 class _End(msgspec.Struct, frozen=True):
-    """`exit.json`. Times are UTC seconds."""
+    """`exit.json`. Times are UTC seconds; `ran_s` is measured by a monotonic clock."""
 
     exit_code: _Code | None
     reason: str | None = None
     message: str | None = None
     started_at: _Time | None = None
     ended_at: _Time | None = None
+    ran_s: _Seconds | None = None
     host: str | None = None
     gpus: _Names | None = None
     usage: _Usage | None = None
@@ -221,6 +222,7 @@ def _result(job_id: str, end: _End) -> JobResult:
         status,
         started_at=end.started_at,
         completed_at=end.ended_at,
+        ran_s=end.ran_s,
         exit_code=end.exit_code,
         error_message=plain(end.message or "") or usual_message or None,
         reason=reason,

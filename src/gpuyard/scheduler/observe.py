@@ -15,6 +15,7 @@ import msgspec
 from gpuyard.domain.events import Event, Row, Table
 from gpuyard.domain.gpus import classify
 from gpuyard.domain.reasons import Blame, Reason
+from gpuyard.domain.run_time import run_time_s
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.scheduler.history import AttemptEnd
@@ -104,7 +105,8 @@ def note_ended_attempt(view: View, job_type: str, row: Row) -> None:
         end = _end_at_offer(row["state"], row["reason"], requested=False)
         view.external_queues.history.note_end(offer, end)
     if started_at is not None and _ran_once(row["number"], row):
-        _note_run(view, job_type, placements, row["ended_at"] - started_at)
+        ran_s = run_time_s(started_at, row["ended_at"], row.get("ran_s"))
+        _note_run(view, job_type, placements, ran_s)
 
 
 def _ran_once(number: int, row: Row) -> bool:
@@ -325,7 +327,8 @@ def _leave_prefetch_site(view: View, attempt: LiveAttempt, row: Row) -> None:
     view.prefetch_sites.remove(attempt.id, job.shape, attempt.node_id)
     started_at = row.get("started_at") or attempt.started_at
     if started_at and row.get("ended_at"):
-        view.prefetch_sites.note_duration(job.shape, row["ended_at"] - started_at)
+        ran_s = run_time_s(started_at, row["ended_at"], row.get("ran_s"))
+        view.prefetch_sites.note_duration(job.shape, ran_s)
 
 
 def _attempt_ended(
@@ -345,13 +348,14 @@ def _attempt_ended(
     if job is None:
         return
     if started_at is not None and ended_at is not None:
-        job.served_s += max(0.0, ended_at - started_at)
+        ran_s = run_time_s(started_at, ended_at, row.get("ran_s"))
+        job.served_s += ran_s
         job.last_provider = attempt.provider
         workspace = job.shape.workspace
         if workspace:
             view.external_queues.workspace_providers[workspace] = attempt.provider
         if attempt.placements and _ran_once(attempt.number, row):
-            _note_run(view, job.job_type, attempt.placements, ended_at - started_at)
+            _note_run(view, job.job_type, attempt.placements, ran_s)
     if reason == Reason.PREEMPTED:
         job.preemptions += 1
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from gpuyard.billing.meter import cost
+from gpuyard.controller.core import Core
 from gpuyard.controller.intake import PreparedJob
 from gpuyard.domain.jobs import (
     Attempt,
@@ -19,6 +20,7 @@ from gpuyard.domain.jobs import (
     Progress,
 )
 from gpuyard.domain.jobspec import JobKind
+from gpuyard.domain.run_time import run_time_s
 from gpuyard.domain.secret_names import without_keys
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.server.app_state import AppState
@@ -40,14 +42,14 @@ def present_jobs(app_state: AppState, rows: Sequence[Row]) -> list[Job]:
         if (body := app_state.controller.core.progress.get(job_id))
     }
     counts = app_state.queries.checkpoint_counts(ids)
-    now = app_state.controller.core.clock()
+    core = app_state.controller.core
     return [
         _job(
             row,
             attempts.get(row["id"], []),
             progress.get(row["id"], {}),
             counts.get(row["id"], 0),
-            now,
+            core,
         )
         for row in rows
     ]
@@ -145,9 +147,13 @@ _NEW = {
 
 
 def _job(
-    row: Row, attempt_rows: Sequence[Row], progress: Row, checkpoints: int, now: float
+    row: Row,
+    attempt_rows: Sequence[Row],
+    progress: Row,
+    checkpoints: int,
+    core: Core,
 ) -> Job:
-    attempts = [_attempt(attempt, now) for attempt in attempt_rows]
+    attempts = [_attempt(attempt, core) for attempt in attempt_rows]
     last = attempts[-1] if attempts else None
     return Job(
         **{
@@ -181,10 +187,13 @@ def _job(
     )
 
 
-def _attempt(row: Row, now: float) -> Attempt:
-    live = AttemptState(row["state"]).live
+def _attempt(row: Row, core: Core) -> Attempt:
     price = Decimal(row["price_per_hour"] or 0)
-    amount = cost(price, row["started_at"], now) if live else Decimal(row["cost"] or 0)
+    ran_s = _ran_s(row, core)
+    if AttemptState(row["state"]).live:
+        amount = cost(price, ran_s or 0.0)
+    else:
+        amount = Decimal(row["cost"] or 0)
     places: list[dict[str, Any]] = row["placements"] or []
     return Attempt(
         **{
@@ -208,6 +217,7 @@ def _attempt(row: Row, now: float) -> Attempt:
         },
         node=places[0]["node_id"] if places else None,
         gpus=[uuid for place in places for uuid in place["gpu_uuids"]],
+        ran_s=ran_s,
         limits=row["limits"] or {},
         usage=row["usage"] or {},
         cost=Cost(
@@ -218,6 +228,17 @@ def _attempt(row: Row, now: float) -> Attempt:
             tier=row["tier"],
         ),
     )
+
+
+def _ran_s(row: Row, core: Core) -> float | None:
+    """For how many seconds an attempt has run; None if it has not started."""
+    started_at = row["started_at"]
+    if started_at is None:
+        return None
+    if AttemptState(row["state"]).live:
+        measured = core.run_clock.ran_s(row["id"])
+        return run_time_s(started_at, core.clock(), measured)
+    return run_time_s(started_at, row["ended_at"] or started_at, row["ran_s"])
 
 
 def _total(attempts: Sequence[Attempt]) -> Cost:

@@ -2,12 +2,15 @@
 known or said to be lost.
 """
 
+import json
 import os
 import signal
 import time
 
+import pytest
+
 from gpuyard.domain import wire
-from gpuyard.node.launcher.procfs import children
+from gpuyard.node.launcher.procfs import children, stat
 from tests.support.node import Node, gone, wait_for
 
 # Says that it is there, waits for a file, and leaves with the given code, or by the
@@ -192,6 +195,39 @@ def test_with_keeper_and_agent_killed_a_running_job_is_adopted_and_its_exit_lost
     go(node)
     assert node.ended(running).reason == "exit_status_lost"
     assert node.output(running) == "here\n"
+
+
+def test_what_a_job_ran_ends_with_it_and_not_with_the_return_of_its_agent(node):
+    job = waiting(node, 7)
+    pid = leader(node, job)
+    with node.without_agent():
+        os.kill(pid, signal.SIGTERM)
+        gone(pid)
+        (record,) = wait_for(
+            lambda: list((node.home.node / "exits").glob(f"{pid}-*.json")),
+            "the keeper's record",
+        )
+        ended_boot_s = json.loads(record.read_text())["boot_s"]
+        began_boot_s = next(
+            facts["boot_s"] for facts in node.journal(job) if "boot_s" in facts
+        )
+    assert node.ended(job).ran_s == pytest.approx(ended_boot_s - began_boot_s)
+
+
+def test_a_job_that_is_found_ran_since_its_process_began(node):
+    """The agent was killed before it noted when it started the job."""
+    job = waiting(node, 7)
+    process = stat(leader(node, job))
+    with node.without_agent():
+        intent, *_ = node.journal(job)
+        node.rewrite_journal(job, [intent])
+    (noted,) = wait_for(
+        lambda: [facts for facts in node.journal(job) if "boot_s" in facts],
+        "the next agent to find it",
+    )
+    assert noted["boot_s"] == process.start_ticks / os.sysconf("SC_CLK_TCK")
+    go(node)
+    assert node.ended(job).ran_s > 0
 
 
 def test_after_a_reboot_jobs_are_lost_with_that_reason(node):

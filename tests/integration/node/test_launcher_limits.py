@@ -13,7 +13,7 @@ import pytest
 import gpuyard
 from gpuyard.node.launcher import Cgroup, ProcessLimits
 from gpuyard.node.launcher.hierarchy import hierarchies
-from gpuyard.node.launcher.limits import fall_back
+from gpuyard.node.launcher.limits import NO_GROUP, fall_back
 from tests.support.wait import wait_until
 
 MIB = 1 << 20
@@ -188,6 +188,37 @@ def test_without_groups_memory_is_held_by_a_resource_limit(start, ended, python,
     assert "MemoryError" in log.read_text()
 
 
+@pytest.mark.parametrize("cgroups", [pytest.param(True, marks=have("memory")), False])
+def test_the_default_memory_limit_holds_where_there_are_groups(
+    start, ended, python, log, cgroups
+):
+    """It begins after the start, so the program waits until it holds."""
+    program = "import sys, time\nwhile not open(sys.argv[1]).read(): time.sleep(0.01)\n"
+    go = log.with_name("go")
+    go.touch()
+    process = start(
+        python,
+        "-c",
+        program + ALLOCATE.format(mib=200),
+        str(go),
+        limits=ProcessLimits(default_memory_bytes=64 * MIB),
+        cgroups=cgroups,
+    )
+    go.write_text("go")
+    exit = ended(process)
+    if cgroups:
+        assert process.enforcement["memory"].startswith("cgroup v")
+        assert (exit.signal, exit.out_of_memory) == (9, True)
+    else:
+        assert process.enforcement == {"memory": NO_GROUP}
+        assert exit.code == 0
+
+
+def test_a_limit_of_its_own_replaces_the_default(start, ended, python):
+    limits = ProcessLimits(memory_bytes=1 << 30, default_memory_bytes=64 * MIB)
+    assert ended(start(python, "-c", ALLOCATE.format(mib=200), limits=limits)).code == 0
+
+
 def test_the_resource_limit_lets_a_job_reserve_address_space(start, ended, python):
     """CUDA reserves hundreds of gigabytes that it never writes to: RLIMIT_AS would keep
     it from starting.
@@ -278,6 +309,7 @@ def test_another_users_fork_bomb_is_stopped_by_a_resource_limit(attempt_id):
         ({"cpus": float("nan")}, "cpus"),
         ({"cpus": float("inf")}, "cpus"),
         ({"processes": 0}, "processes"),
+        ({"default_memory_bytes": 0}, "default_memory_bytes"),
     ],
 )
 def test_what_is_no_limit_is_refused(limits, field):

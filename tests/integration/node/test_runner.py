@@ -8,12 +8,14 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpuyard.node import runner
+from tests.support.faults import Faults
 from tests.support.wait import wait_until
 
 RUNNER = Path(runner.__file__)
@@ -59,6 +61,25 @@ def test_what_became_of_it_stands_in_its_folder(tmp_path: Path) -> None:
     assert (
         tmp_path / "log"
     ).read_text() == "from outside\njob_1 $(x) [$CUDA_VISIBLE_DEVICES]\n"
+
+
+@pytest.mark.parametrize("jump_s", [7200, -7200])
+def test_what_it_ran_is_measured_whatever_the_wall_clock_says(
+    tmp_path: Path, jump_s: float
+) -> None:
+    faults = Faults(tmp_path)
+    code = "while ! test -e go; do sleep 0.01; done"
+    lay(tmp_path, "sh", "-c", code, workdir=str(tmp_path))
+    began = time.monotonic()
+    environment = {**os.environ, **faults.environment}
+    run = subprocess.Popen([sys.executable, RUNNER, tmp_path], env=environment)
+    wait_until((tmp_path / "started.json").exists, 10, "its start")
+    faults.clock_is_off(jump_s)
+    (tmp_path / "go").touch()
+    assert run.wait(30) == 0
+    end = json.loads((tmp_path / "exit.json").read_text())
+    assert abs(end["ended_at"] - end["started_at"]) > 3600, "the clock did jump"
+    assert 0 < end["ran_s"] <= time.monotonic() - began
 
 
 def test_an_attempt_runs_once_however_often_it_is_started(tmp_path: Path) -> None:

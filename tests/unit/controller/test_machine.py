@@ -14,6 +14,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 from gpuyard.billing.meter import cost
 from gpuyard.domain.errors import IllegalMoveError
 from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.domain.run_time import run_time_s
 from gpuyard.domain.states import ATTEMPT_MOVES, JOB_MOVES, AttemptState, JobState
 from gpuyard.scheduler.view import View
 from tests.support.examples import examples
@@ -132,9 +133,8 @@ class Jobs(RuleBasedStateMachine):
             self.attempt_state(attempt_id).live,
             lambda: self.life.end(attempt_id, **outcome),
         ):
-            self.paid[attempt_id] = cost(
-                PRICE.per_hour, outcome.get("started_at") or known, at
-            )
+            ran_s = run_time_s(outcome.get("started_at") or known, at, None)
+            self.paid[attempt_id] = cost(PRICE.per_hour, ran_s)
 
     @rule(job_id=jobs, state=st.sampled_from(list(JobState)))
     def settle(self, job_id, state):

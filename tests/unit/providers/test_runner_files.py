@@ -175,3 +175,9 @@ def test_what_an_honest_runner_writes_is_read_as_it_is() -> None:
 
 def test_a_long_text_is_cut() -> None:
     assert len(plain("x" * 10_000)) == 2000
+
+
+@pytest.mark.parametrize(("told", "ran_s"), [({"ran_s": 1.25}, 1.25), ({}, None)])
+def test_what_the_runner_measured_is_kept(told, ran_s):
+    """A runner of an earlier version measured nothing."""
+    assert read_exit("job_1", {**END, **told}).ran_s == ran_s

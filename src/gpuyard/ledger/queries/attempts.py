@@ -46,7 +46,9 @@ class AttemptQueries(LedgerReader):
 
     def service(self, job_ids: Iterable[str]) -> dict[str, tuple[float, int]]:
         """By job: how many seconds its ended attempts ran, how many were preempted."""
-        ran = sa.func.sum(attempts.c.ended_at - attempts.c.started_at).label("seconds")
+        by_wall_clock = attempts.c.ended_at - attempts.c.started_at
+        measured = sa.func.coalesce(attempts.c.ran_s, by_wall_clock)
+        ran = sa.func.sum(measured).label("seconds")
         preempted = sa.func.sum(
             sa.case((attempts.c.reason == Reason.PREEMPTED.value, 1), else_=0)
         ).label("preempted")

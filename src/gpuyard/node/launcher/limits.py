@@ -19,16 +19,19 @@ class ProcessLimits:
     """The most that an attempt may use of the host; None for no limit.
 
     `memory_bytes`: RAM, swap included. `cpus`: processors' worth of time, at least
-    0.01. `processes`: processes and threads together. Raises ValueError for a number
-    that cannot be a limit.
+    0.01. `processes`: processes and threads together. `default_memory_bytes`: as
+    `memory_bytes`, which replaces it; it protects the host, so it may begin a moment
+    after the start, and only a control group enforces it. Raises ValueError for a
+    number that cannot be a limit.
     """
 
     memory_bytes: int | None = None
     cpus: float | None = None
     processes: int | None = None
+    default_memory_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        for field, least in zip(fields(self), (1, 0.01, 1), strict=True):
+        for field, least in zip(fields(self), (1, 0.01, 1, 1), strict=True):
             value = getattr(self, field.name)
             if value is not None and not (math.isfinite(value) and value >= least):
                 raise ValueError(
@@ -41,11 +44,26 @@ class ProcessLimits:
         `cpus`, `processes`.
         """
         named = {
-            "memory": self.memory_bytes,
+            "memory": self.memory_bytes or self.default_memory_bytes,
             "cpus": self.cpus,
             "processes": self.processes,
         }
         return {name: value for name, value in named.items() if value is not None}
+
+    def may_begin_late(self) -> set[str]:
+        """The limits that may begin a moment after the start, named as in `wanted`.
+
+        One new process does no harm, and in its first moment it does not take the
+        memory of a whole host.
+        """
+        if self.memory_bytes is None:
+            return {"processes", "memory"}
+        return {"processes"}
+
+
+# A resource limit counts files that a program maps, too: a model larger than the host
+# could not be loaded.
+NO_GROUP = "none: the default limit needs control groups"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +91,7 @@ def fall_back(
     cpus: tuple[int, ...] = ()
     enforcement: dict[str, str] = {}
     if "memory" in wanted:
-        # Not RLIMIT_AS: CUDA reserves far more address space than it uses, and would
-        # not start under one.
-        most = _within_hard(resource.RLIMIT_DATA, int(wanted["memory"]))
-        rlimits.append((resource.RLIMIT_DATA, most))
+        rlimits.append(_memory_rlimit(wanted["memory"]))
         enforcement["memory"] = "rlimit"
     if "cpus" in wanted:
         cpus = _pick_cpus(math.ceil(wanted["cpus"]), attempt_id)
@@ -91,6 +106,13 @@ def fall_back(
             rlimits.append((resource.RLIMIT_NPROC, most))
             enforcement["processes"] = "rlimit"
     return Fallback(tuple(rlimits), cpus, enforcement)
+
+
+def _memory_rlimit(memory_bytes: float) -> tuple[int, int]:
+    # Not RLIMIT_AS: CUDA reserves far more address space than it uses, and would not
+    # start under one.
+    most = _within_hard(resource.RLIMIT_DATA, int(memory_bytes))
+    return resource.RLIMIT_DATA, most
 
 
 def _within_hard(limit: int, value: int) -> int:

@@ -12,7 +12,7 @@ import select
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpuyard.node.launcher import procfs
@@ -32,13 +32,16 @@ class Exit:
 
     `out_of_memory`: it failed after the kernel had killed a process of the attempt at
     its memory limit. `lost`: nobody saw the end; while a keeper is running it may still
-    write its record.
+    write its record. `ended_boot_s`: when it ended, in seconds of the boot clock, if a
+    keeper recorded that; None if it has only just ended. Equality asks only how it
+    ended.
     """
 
     code: int | None = None
     signal: int | None = None
     out_of_memory: bool = False
     lost: bool = False
+    ended_boot_s: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +302,9 @@ class Process:
         path = exits_dir / f"{self.pid}-{self.start_ticks}.json"
         try:
             record = json.loads(path.read_text())
-            return self._ended(code=record["code"], signum=record["signal"])
+            ended = self._ended(code=record["code"], signum=record["signal"])
+            # A keeper of an earlier version did not record the time.
+            return replace(ended, ended_boot_s=record.get("boot_s"))
         # There is no record, or a damaged one.
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return Exit(lost=True)

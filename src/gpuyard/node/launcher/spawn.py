@@ -1,8 +1,9 @@
 """Starts an attempt: opens its log and starts a process under its limits.
 
-Without limits the process is spawned directly and then moved into its control group
-(0.3 ms). With limits, or under another account, it goes through `prologue.py` (10 ms),
-so that they apply before the job's first instruction. `spawn` blocks for that time.
+Without limits of its own the process is spawned directly and then moved into its
+control group (0.3 ms). With such limits, or under another account, it goes through
+`prologue.py` (10 ms), so that they apply before the job's first instruction. `spawn`
+blocks for that time.
 """
 
 import errno
@@ -11,7 +12,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -26,7 +27,7 @@ from gpuyard.node.launcher.launch import (
     explain,
     resolve,
 )
-from gpuyard.node.launcher.limits import fall_back
+from gpuyard.node.launcher.limits import NO_GROUP, fall_back
 from gpuyard.node.launcher.posix_spawn import Streams, posix_spawn
 from gpuyard.node.launcher.process import ATTEMPT_VARIABLE, Process, no_orphans
 
@@ -49,12 +50,7 @@ def spawn(launch: LaunchRequest, *, cgroups: bool = True) -> Process:
             launch.attempt_id, launch.limits, launch.cgroup_root, launch.devices
         )
     held = cgroup.enforced if cgroup else {}
-    # A limit on processes may start a moment late, because one new process does no
-    # harm. Limits on memory and CPU need the prologue, which costs the start of an
-    # interpreter.
-    simple = set(launch.limits.wanted()) <= ({"processes"} & held.keys())
-    simple = simple and launch.identity is None and launch.devices is None
-    start = _spawn_directly if simple else _spawn_limited
+    start = _spawn_directly if _is_simple(launch, held) else _spawn_limited
     try:
         if launch.devices is not None and "devices" not in held:
             raise LaunchError(
@@ -68,6 +64,20 @@ def spawn(launch: LaunchRequest, *, cgroups: bool = True) -> Process:
         if isinstance(error, LaunchError):
             raise
         raise explain(error, launch) from error
+
+
+def _is_simple(launch: LaunchRequest, held: Mapping[str, str]) -> bool:
+    """Whether all its limits can begin after the start, without the prologue, which
+    costs the start of an interpreter.
+
+    `held`: the limits that its control group enforces.
+    """
+    if launch.identity is not None or launch.devices is not None:
+        return False
+    late = launch.limits.may_begin_late()
+    # Without a group there is no default limit of memory.
+    possible = late & {"memory", *held}
+    return set(launch.limits.wanted()) <= possible
 
 
 def _spawn_directly(
@@ -86,9 +96,10 @@ def _spawn_directly(
             # It has ended already or may not be moved: its session identifies it.
             cgroup.remove()
             cgroup = None
-    held = dict.fromkeys(launch.limits.wanted(), "none: it had ended")
-    if cgroup:
-        held = cgroup.enforced
+    held = dict(cgroup.enforced) if cgroup else {}
+    for limit in launch.limits.wanted():
+        if limit not in held:
+            held[limit] = NO_GROUP if limit == "memory" else "none: it had ended"
     process = _attach(launch, pid, cgroup, held, contained=contained)
     if not contained:
         process.gather()
@@ -113,6 +124,9 @@ def _spawn_limited(
     }
     identity = launch.identity
     uid = identity.account.uid if identity else os.getuid()
+    is_default = launch.limits.memory_bytes is None
+    if is_default and rest.pop("memory", None):
+        held = {**held, "memory": NO_GROUP}
     fallback = fall_back(rest, launch.attempt_id, uid)
     groups = [str(path / "cgroup.procs") for path in cgroup.paths] if cgroup else []
     orders = {
