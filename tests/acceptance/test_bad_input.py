@@ -190,7 +190,7 @@ def test_a_field_that_does_not_exist_is_named_with_the_nearest(
         web.post("/api/v1/jobs", json=document), 422, "invalid_input"
     )
     assert {(f["field"], f["remedy"]) for f in problem["faults"]} == {
-        ("retrycount", "did you mean retry_count?"),
+        ("retrycount", "did you mean retry_count or retry_on?"),
         ("resources.gpu", "did you mean gpus or cpus?"),
     }
     for name in ("unknown.json", "unknown.toml"):

@@ -135,6 +135,6 @@ def test_a_folder_with_too_much_code_is_told(
         (tmp_path / f"{number}.py").touch()
     done = instance.run("run", "--", "true", cwd=tmp_path)
     assert done.returncode == 0
-    assert "note: the job will run the code as it is when it starts" in done.stderr
+    assert "note: the job runs the code as it is when it starts" in done.stderr
     assert "21 files of code" in done.stderr
     assert "--live" in done.stderr

@@ -297,7 +297,7 @@ def test_errors_come_back_as_the_classes_they_were(
     )
     assert isinstance(error, InvalidInputError)
     assert {(fault.field, fault.remedy) for fault in error.faults} == {
-        ("retrycount", "did you mean retry_count?"),
+        ("retrycount", "did you mean retry_count or retry_on?"),
         ("retry_count", "must be at least 0"),
     }
     with (

@@ -295,8 +295,10 @@ def _guarded(
             env,
         )
         with connect(patient=not detach) as client:
-            (filled_in,) = with_code(client, [body])
+            (filled_in,), notes = with_code(client, [body])
             job = client.run(filled_in)
+            for note in notes:
+                typer.echo(f"gpuyard: note: {note}", err=True)
             if job.info.held:
                 release = f"gpuyard release {short_id(job.id)}"
                 typer.echo(f"gpuyard: note: it is held until `{release}`", err=True)
@@ -419,7 +421,10 @@ def submit(
     """
     found = [job for path in files for job in read_jobs(path)]
     with connect() as client, naming(found):
-        jobs = client.submit(with_code(client, [job.body for job in found]))
+        filled_in, notes = with_code(client, [job.body for job in found])
+        jobs = client.submit(filled_in)
+        for note in notes:
+            typer.echo(f"gpuyard: note: {note}", err=True)
     if as_json:
         print_page(jobs)
         return

@@ -163,7 +163,7 @@ def down(
             error.message, "Use --running leave or --running cancel."
         ) from None
     if answer["stopping"]:
-        _wait_until_gone(home, with_node=not answer["left_running"])
+        _wait_until_gone(home, with_node=bool(answer["stops_node"]))
     if as_json:
         print_json(answer)
     else:

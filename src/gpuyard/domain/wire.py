@@ -40,6 +40,7 @@ Capability = Annotated[
 AttemptId = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\Z", max_length=200)
 ]
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z", max_length=64)]
 _DEEPEST = 8
 
 
@@ -159,7 +160,7 @@ class CheckpointSaved(_Message, frozen=True, tag="CheckpointSaved"):
 
     attempt_id: str
     path: str
-    sha256: str
+    sha256: Sha256
     size: Whole
     at: Time
     step: Whole | None = None

@@ -212,9 +212,16 @@ class AgentProvider(NodeProvider):
         else:
             node_id, gpu_uuids = self._place(order)
         epoch = int(self.config.get("epoch", 0))
+        if not self.shares_home(node_id):
+            # What was stored with the submission is in the server's home.
+            order = replace(order, carried_environment="", code="")
         self._link(node_id).send(_start_message(order, epoch, gpu_uuids))
         self._results.add_submitted(order.attempt_id, node_id, gpu_uuids)
         return order.attempt_id
+
+    def shares_home(self, node_id: str) -> bool:
+        """Whether the node's agent reads the home of this server."""
+        return False
 
     def _place(self, order: AttemptOrder) -> tuple[str, list[str]]:
         if order.node_id:

@@ -71,9 +71,7 @@ class LocalProvider(AgentProvider):
         """
         if self._guard:
             self._guard.cancel()  # no new keeper
-        id_file = self._home.node / "id"
-        node_id = id_file.read_text().strip() if id_file.exists() else ""
-        link = self._links.get(node_id)
+        link = self._links.get(self._own_node())
         if link:
             link.send(wire.Leave())
             return
@@ -83,6 +81,15 @@ class LocalProvider(AgentProvider):
         if keeper:
             with suppress(ProcessLookupError):
                 os.kill(keeper, signal.SIGTERM)
+
+    def shares_home(self, node_id: str) -> bool:
+        """See AgentProvider: only this home's own agent does."""
+        return node_id == self._own_node()
+
+    def _own_node(self) -> str:
+        """The id of this home's node, empty while it has none."""
+        id_file = self._home.node / "id"
+        return id_file.read_text().strip() if id_file.exists() else ""
 
     def _note_keeper(self, keeper: "subprocess.Popen[bytes]") -> None:
         self._keeper = keeper

@@ -3,6 +3,7 @@ route returns one.
 """
 
 import asyncio
+import errno
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -11,7 +12,7 @@ from pydantic import BaseModel
 from gpuyard.config.dialling import loopback_id
 from gpuyard.controller.intake import reading_json
 from gpuyard.domain.carried_environment import CarriedEnvironment, carried_from
-from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.errors import DiskFullError, InvalidInputError
 from gpuyard.server.app_state import AppState, TheAppState
 from gpuyard.storage.environments import MAX_BYTES
 
@@ -54,7 +55,16 @@ async def store(request: Request, app_state: TheAppState) -> StoredEnvironment:
         return StoredEnvironment()
     environment = _without_what_stays(given, app_state)
     store = app_state.controller.submissions.environments
-    digest = await asyncio.to_thread(store.put, environment)
+    try:
+        digest = await asyncio.to_thread(store.put, environment)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise DiskFullError(
+            f"The environment of the job cannot be stored in {app_state.home.root}:"
+            " the disk is full.",
+            "Free some space; `gpuyard doctor` shows what gpuyard keeps where.",
+        ) from None
     return StoredEnvironment(digest=digest)
 
 

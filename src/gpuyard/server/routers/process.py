@@ -125,4 +125,6 @@ async def stop(
         "left_running": sorted(left),
         "cancelled": len(live - left) if running is RunningJobs.CANCEL else 0,
         "left_waiting": len(waiting),
+        # Of several servers, another one keeps the agents.
+        "stops_node": not left and app_state.election is None,
     }
