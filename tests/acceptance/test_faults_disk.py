@@ -57,6 +57,19 @@ def test_a_sync_that_fails_acknowledges_nothing_and_loses_nothing(
     assert len(faulty.json("jobs", "-n", "100")["items"]) == 2
 
 
+def test_a_server_that_could_not_stop_goes_on_starting_jobs(
+    faults: Faults, faulty: TestInstance
+) -> None:
+    faulty.ok("up")
+    running = faulty.submit(["sleep", "300"])
+    faulty.wait(running, "running")
+    faults.syncs_fail(errno.ENOSPC)
+    assert faulty.run("down", "--running", "cancel").returncode != 0
+    faults.syncs_fail(0)
+    later = wait_until(lambda: _submitted(faulty, "later"), 20, "the ledger to write")
+    assert faulty.wait(later).state == "completed"
+
+
 def _submitted(instance: TestInstance, key: str) -> str | None:
     try:
         return submit(instance, key)

@@ -152,6 +152,15 @@ def test_a_script_runs_in_the_folder_it_is_started_from(
     )
 
 
+def test_a_shell_script_runs_as_sbatch_takes_it(shared_instance: TestInstance) -> None:
+    script = shared_instance.work / "train.sh"
+    script.write_text("echo $0 got $1\n")
+    assert shared_instance.ok("run", "train.sh", "x") == "train.sh got x\n"
+    refused = shared_instance.run("submit", "train.sh")
+    assert refused.returncode == 2
+    assert "`gpuyard run` runs a program" in refused.stderr
+
+
 def test_down_refuses_while_a_job_runs_and_leaves_it_running_when_told(
     instance: TestInstance,
 ) -> None:

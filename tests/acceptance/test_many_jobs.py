@@ -67,7 +67,7 @@ def test_i_cancel_a_sweep_by_its_label_in_a_script(busy: TestInstance) -> None:
         "30 jobs: 30 cancelled\n"
     )
     assert busy.ok("cancel", "--label", "sweep=drop", "--yes") == (
-        "There is no such job that is not over.\n"
+        "No unfinished job matches.\n"
     )
     assert {busy.job(job_id).state for job_id in kept} == {"queued"}
     cancelled = busy.json("cancel", "--all", "--yes")["items"]
@@ -159,6 +159,24 @@ def test_a_request_that_means_no_jobs_is_one_error(
         assert fault in check_problem(answer, 422, "invalid_input")["detail"]
 
 
+@pytest.mark.parametrize("options", [[], ["--all", "--yes"]])
+def test_an_empty_list_of_jobs_cancels_none(
+    busy: TestInstance, options: list[str]
+) -> None:
+    done = busy.run("cancel", "-", *options, input="")
+    assert (done.returncode, "standard input: names no job" in done.stderr) == (2, True)
+    assert busy.job("blocker").state == "running"
+
+
+def test_what_has_started_cannot_be_held_or_released(busy: TestInstance) -> None:
+    held = busy.run("hold", "blocker")
+    assert (held.returncode, "gpuyard cancel" in held.stderr) == (4, True)
+    released = busy.run("release", "blocker")
+    assert (released.returncode, "nothing to do" in released.stderr) == (4, True)
+    changed = busy.run("update", "blocker")
+    assert (changed.returncode, "--priority" in changed.stderr) == (2, True)
+
+
 def test_nothing_is_cancelled_if_one_is_not_known(busy: TestInstance) -> None:
     with http(busy) as web:
         job: httpx.Response = web.post("/api/v1/jobs", json=spec(busy))
@@ -172,8 +190,8 @@ def test_i_hold_a_job_change_it_and_release_it(busy: TestInstance) -> None:
     held = busy.ok("run", "--hold", "-d", "--name", "nightly", "--", "true").strip()
     free = busy.submit(["true"])
     assert busy.ok("hold", "-", input=f"{free}\n") == f"{free} is held\n"
-    assert "held by gpuyard hold" in busy.ok("jobs", "--name", "nightly")
-    assert "queued (held by gpuyard hold)" in busy.ok("show", held)
+    assert "held; gpuyard release JOB" in busy.ok("jobs", "--name", "nightly")
+    assert "queued (held; gpuyard release JOB)" in busy.ok("show", held)
     assert busy.ok("why", held).startswith("It is held by `gpuyard hold`")
     updated = busy.json(
         "update", held, "--priority", "5", "--timeout", "2h", "--name", "tonight"

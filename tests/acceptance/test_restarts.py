@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.instance import TestInstance, make_instance
+from tests.support.instance import TestInstance, keeper_looks, make_instance
 from tests.support.wait import wait_until
 from tests.support.web import http
 
@@ -25,17 +25,6 @@ def kept() -> Iterator[TestInstance]:
 def waiting_script(instance: TestInstance, name: str) -> str:
     """Prints one line, waits for the file `name`, and prints another."""
     return f"echo one; while [ ! -e {instance.work / name} ]; do sleep 0.05; done; echo two"
-
-
-def keeper_looks(instance: TestInstance, times: int) -> None:
-    """Wait until the keeper has looked around so often."""
-    pulse = instance.home.node / "keeper.pulse"
-    for _ in range(times):
-        before = pulse.stat().st_mtime_ns
-        wait_until(
-            lambda before=before: pulse.stat().st_mtime_ns != before,
-            what="the keeper to look around",
-        )
 
 
 def test_the_queue_goes_on_though_nobody_types_a_command(kept: TestInstance) -> None:
@@ -68,6 +57,21 @@ def test_a_server_in_the_foreground_is_left_to_its_service_manager(
     serving.wait(30)
     keeper_looks(kept, 2)
     assert kept.pid("server") is None
+
+
+def test_a_server_with_other_keys_than_its_keeper_is_left_to_a_command(
+    kept: TestInstance,
+) -> None:
+    job_id = kept.submit(["sleep", "300"])
+    kept.wait(job_id, "running")
+    kept.ok("down", "--running", "leave")
+    kept.environment["AWS_SECRET_ACCESS_KEY"] = "new"
+    kept.ok("up")
+    kept.kill("server")
+    keeper_looks(kept, 2)
+    assert kept.pid("server") is None
+    assert "other keys" in (kept.home.node / "keeper.log").read_text()
+    assert kept.wait(job_id, "running").state == "running"
 
 
 def _submitted(instance: TestInstance) -> str:

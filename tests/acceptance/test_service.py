@@ -41,7 +41,10 @@ def test_the_server_runs_as_a_service_and_again_after_a_kill(
     job_id = managed.submit(["sleep", "300"])
     managed.wait(job_id, "running")
     managed.kill("server")
-    wait_until(lambda: managed.pid("server") not in (None, first), what="another")
+    managed.ok("jobs")  # which would start one itself, without a service
+    assert managed.pid("server") not in (None, first)
+    command = Path(f"/proc/{managed.pid('server')}/cmdline").read_bytes()
+    assert b"--foreground" in command, "systemd and nobody else has started it"
     assert managed.wait(job_id, "running").attempts[-1].number == 1
     assert managed.run("service", "install", "--user").returncode == 4
     managed.ok("service", "remove", "--user")

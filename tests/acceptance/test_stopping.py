@@ -2,7 +2,7 @@
 
 import psutil
 
-from tests.support.instance import TestInstance
+from tests.support.instance import TestInstance, keeper_looks, make_instance
 from tests.support.wait import wait_until
 from tests.support.web import http
 
@@ -45,3 +45,12 @@ def test_ups_and_downs_in_quick_succession_leave_nothing_behind(
         wait_until(lambda: not processes_of(instance), what="all processes to end")
     instance.ok("run", "--", "true")
     assert len(instance.json("nodes")["items"]) == 1
+
+
+def test_down_gives_up_a_server_that_was_killed() -> None:
+    with make_instance(GPUYARD_SERVER__RESTART="true") as instance:
+        instance.wait(instance.submit(["sleep", "300"]), "running")
+        instance.kill("server")
+        instance.run("down", "--running", "leave")
+        keeper_looks(instance, 2)
+        assert instance.pid("server") is None

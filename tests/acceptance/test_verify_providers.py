@@ -270,7 +270,7 @@ def tiny_models(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 def test_a_real_models_answers_depend_on_the_seed_and_another_model_fails(
     instance: TestInstance, trainer_python: Path, tiny_models: tuple[Path, Path]
 ) -> None:
@@ -287,7 +287,7 @@ def test_a_real_models_answers_depend_on_the_seed_and_another_model_fails(
         executor("guesses", "practice-6", engine=mine, **guesses),
         executor("other", "practice-6", engine=other, **runs),
     )
-    found = verify(instance, "honest", "guesses", "other", code=1, timeout=200)
+    found = verify(instance, "honest", "guesses", "other", code=1, timeout=400)
     assert outcomes(found) == {
         "honest": "passed",
         "guesses": "failed",

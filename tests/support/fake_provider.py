@@ -354,7 +354,11 @@ class FakeProvider(NodeProvider):
     async def stream_logs(
         self, job_id: str, *, lines: int | None, follow: bool
     ) -> AsyncIterator[bytes]:
-        yield self._holder(job_id)[1].log
+        for node_id, host in self.hosts.items():
+            if job_id in host.attempts:
+                yield self._host(node_id).attempts[job_id].log
+                return
+        raise JobNotFoundError(job_id, self.PROVIDER_NAME)
 
     async def find_by_attempt(self, attempt_id: str) -> str | None:
         return (

@@ -194,3 +194,14 @@ def make_instance(**environment: str) -> Iterator[TestInstance]:
     finally:
         instance.close()
         shutil.rmtree(root, ignore_errors=True)
+
+
+def keeper_looks(instance: TestInstance, times: int) -> None:
+    """Wait until the keeper has looked around so often."""
+    pulse = instance.home.node / "keeper.pulse"
+    for _ in range(times):
+        before = pulse.stat().st_mtime_ns
+        wait_until(
+            lambda before=before: pulse.stat().st_mtime_ns != before,
+            what="the keeper to look around",
+        )

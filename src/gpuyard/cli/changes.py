@@ -53,12 +53,16 @@ def update(
     ] = None,
     timeout: Annotated[
         str | None,
-        typer.Option(help="End it after so long, such as 2h; while it is queued."),
+        typer.Option(help="Its time limit, such as 2h; only before it starts."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Change a job that was submitted. `gpuyard resume` changes one that is over."""
     changes = given(name=name, priority=priority, timeout_s=timeout)
+    if not changes:
+        raise InvalidInputError.of(
+            "update", "changes nothing", "give --name, --priority or --timeout"
+        )
     with connect() as client:
         info = client.job(job).update(**changes)
     if as_json:

@@ -65,8 +65,8 @@ def cancel(
 ) -> None:
     """End jobs. One that is over stays as it is.
 
-    Options that describe jobs mean those that you submitted and that are not over; with
-    several, those that meet all. They ask first, with a count.
+    Options that describe jobs mean the jobs of everybody on this server that are not
+    over; with several, those that meet all. They ask first, with a count.
     """
     conditions = given(
         all=all_ or None,
@@ -77,11 +77,10 @@ def cancel(
         since=moment("--since", since) if since else None,
     )
     references = read_references(jobs or [])
-    if bool(references) == bool(conditions):
-        fault = "are given twice, by name and by an option" if jobs else "are missing"
-        raise InvalidInputError.of(
-            "JOB…", fault, "name jobs, or give --all, --label, …"
-        )
+    if bool(jobs) == bool(conditions):
+        fault = "are named and described by options" if jobs else "are missing"
+        remedy = "name jobs, or describe them by --all, --label, …, but not both"
+        raise InvalidInputError.of("JOB…", fault, remedy)
     with connect() as client:
         if conditions and not yes:
             references = _confirmed(client, conditions)
@@ -96,10 +95,17 @@ def cancel(
 
 
 def read_references(words: Sequence[str]) -> list[str]:
-    """The jobs that the words name; for `-`, those that standard input names."""
+    """The jobs that the words name; for `-`, those that standard input names.
+
+    InvalidInputError if that names none.
+    """
     found: list[str] = []
     for word in words:
         found += sys.stdin.read().split() if word == "-" else [word]
+    if words and not found:
+        raise InvalidInputError.of(
+            "standard input", "names no job", "send ids or names, with spaces between"
+        )
     return found
 
 
@@ -143,7 +149,7 @@ def _wait_for_ends(client: "Client", found: Sequence[dict[str, Any]]) -> None:
 
 def _tell_cancelled(client: "Client", found: Sequence[Mapping[str, Any]]) -> None:
     if not found:
-        typer.echo("There is no such job that is not over.")
+        typer.echo("No unfinished job matches.")
     elif len(found) > _FEW:
         typer.echo(f"{_jobs(len(found))}: {_counts(job['state'] for job in found)}")
     for job in found if len(found) <= _FEW else ():

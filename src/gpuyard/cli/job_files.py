@@ -11,6 +11,8 @@ from typing import Any, cast
 from gpuyard.domain.errors import Fault, InvalidInputError
 
 _SEVERAL = "jobs"
+# Standard input has no suffix.
+_YAML = (".yaml", ".yml", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ def load_spec(path: Path) -> Any:
             str(path), f"cannot be read: {error.strerror}", "check the path"
         ) from None
     except (ValueError, RecursionError) as error:
-        remedy = "write a JobSpec as TOML, YAML or JSON"
+        remedy = "`gpuyard run` runs a program; a job file needs at least `command`"
         raise InvalidInputError.of(
             str(path), f"is not valid: {error}", remedy
         ) from None
@@ -47,6 +49,8 @@ def _parsed(text: str, suffix: str) -> Any:
         return tomllib.loads(text)
     if suffix == ".json":
         return json.loads(text)
+    if suffix not in _YAML:
+        raise ValueError("its name ends neither in .toml, .yaml, .yml nor .json")
     import yaml  # which reads JSON as well
 
     try:

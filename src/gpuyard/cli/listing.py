@@ -18,7 +18,7 @@ from gpuyard.cli.output import (
 from gpuyard.cli.session import reading
 
 _PAGE = 1000  # the most the server gives at once
-HELD = "held by gpuyard hold"
+HELD = "held; gpuyard release JOB"
 _REPEATED = ("state", "label")
 _OPTIONS = {
     "--state": "state",

@@ -30,7 +30,7 @@ from gpuyard.domain.errors import GpuyardError, InvalidInputError
 Command = Annotated[
     list[str],
     typer.Argument(
-        metavar="COMMAND…", help="A program, a .py file, or a template's name."
+        metavar="COMMAND…", help="A program, a .py or .sh file, or a template's name."
     ),
 ]
 
@@ -51,7 +51,9 @@ def register(app: typer.Typer) -> None:
 
 def run(
     command: Command,
-    name: Annotated[str | None, typer.Option(help="A name for people.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Its name, for `jobs`, `logs` and so on.")
+    ] = None,
     gpus: Annotated[
         str | None,
         typer.Option(
@@ -78,14 +80,14 @@ def run(
     image: Annotated[
         str | None,
         typer.Option(
-            help="Run it in a container of this image; `auto`: read off its imports."
+            help="Run it in a container of this image; `auto`: chosen by its imports."
         ),
     ] = None,
     tier: Annotated[
         str | None, typer.Option(help="A named size instead; see `gpuyard tiers`.")
     ] = None,
     timeout: Annotated[
-        str | None, typer.Option(help="End it after so long, such as 2h.")
+        str | None, typer.Option(help="End it after so long: 90s, 15m, 2h, or seconds.")
     ] = None,
     retries: Annotated[
         int | None, typer.Option(help="Try again so often when it fails or times out.")
@@ -107,7 +109,8 @@ def run(
         bool,
         typer.Option(
             "--clean-env",
-            help="It begins with the server's environment and not with this shell's.",
+            help="Take only PATH, LANG and the active Python from this shell; the rest"
+            " is the server's.",
         ),
     ] = False,
     live: Annotated[
@@ -120,9 +123,7 @@ def run(
     secret: SecretOption = None,
     stdin: Annotated[
         Path | None,
-        typer.Option(
-            help="What it reads on its standard input; `-`: what this command does."
-        ),
+        typer.Option(help="A file for its standard input; `-`: this command's own."),
     ] = None,
     workdir: Annotated[
         Path | None, typer.Option(help="Where it runs; default: here.")
@@ -158,14 +159,16 @@ def run(
         bool,
         typer.Option("--hold", help="Let it not start before `gpuyard release`."),
     ] = False,
-    project: Annotated[str | None, typer.Option(help="Whose budget.")] = None,
+    project: Annotated[
+        str | None, typer.Option(help="The project that it belongs to.")
+    ] = None,
     label: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE, for finding it again.")
     ] = None,
     provider: Annotated[str | None, typer.Option(help="Only on this provider.")] = None,
     region: Annotated[
         list[str] | None,
-        typer.Option(help="Elsewhere only in this region; more may be named."),
+        typer.Option(help="In clouds, only this region; repeat for more."),
     ] = None,
     allow_quarantined: Annotated[
         bool,
@@ -179,10 +182,17 @@ def run(
         typer.Option(help="A folder that outlives the job; see `gpuyard workspace`."),
     ] = None,
     max_price: Annotated[
-        str | None, typer.Option(help="Elsewhere at no more than this an hour.")
+        str | None, typer.Option(help="In clouds, at most this price per hour.")
     ] = None,
     spot: Annotated[
-        bool, typer.Option("--spot", help="It may be interrupted, which is cheaper.")
+        bool,
+        typer.Option("--spot", help="Use spot offers: cheaper, and may be taken back."),
+    ] = False,
+    preemptible: Annotated[
+        bool,
+        typer.Option(
+            "--preemptible", help="It may have to make room for a more urgent job."
+        ),
     ] = False,
     strategy: Annotated[
         str | None,
@@ -191,7 +201,8 @@ def run(
         ),
     ] = None,
     idempotency_key: Annotated[
-        str | None, typer.Option(help="Sent twice, makes one job.")
+        str | None,
+        typer.Option(help="A key of your own: used twice, it makes one job."),
     ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Print the job's id and leave.")
@@ -218,6 +229,7 @@ def run(
         max_price=max_price,
         strategy=strategy,
         spot=spot or None,
+        preemptible=preemptible or None,
         clean_env=clean_env or None,
         live=live or None,
         allowed=given(regions=region or None, quarantined=allow_quarantined or None)
@@ -333,11 +345,8 @@ def _body(
     ):
         base = _template_body(words[0])
         words = [*base["command"], *words[1:]]
-    elif words[0].endswith(".py") and (
-        Path(fields.get("workdir") or ".", words[0]).exists()
-        or not shutil.which(words[0])
-    ):
-        words = ["python3", *words]
+    elif _is_script(words[0], Path(fields.get("workdir") or ".")):
+        words = [_INTERPRETERS[Path(words[0]).suffix], *words]
     if "name" not in fields:
         fields["name"] = base.get("name") or _name_of(words)
     environment = (
@@ -347,6 +356,16 @@ def _body(
     )
     merged = merge(base, fields)
     return {**merged, "command": words, "environment": environment}
+
+
+def _is_script(program: str, workdir: Path) -> bool:
+    """Whether it is a script that an interpreter runs: a .py file, or a .sh file of the
+    folder that is named without its path, as `sbatch` takes it.
+    """
+    if program.endswith(".py"):
+        return (workdir / program).exists() or not shutil.which(program)
+    is_shell = program.endswith(".sh") and "/" not in program
+    return is_shell and (workdir / program).is_file() and not shutil.which(program)
 
 
 def _read_input(path: Path) -> str:

@@ -76,10 +76,14 @@ def up(
         from gpuyard.config.private_environment import execute
 
         execute([sys.executable, "-m", "gpuyard.server", "--foreground"])
-    from gpuyard.client.connection import running_server, start_server
+    from gpuyard.client.connection import (
+        managed_server,
+        running_server,
+        start_server,
+    )
 
     home = Home.find()
-    running = running_server(home)
+    running = running_server(home) or managed_server(home)
     address = running or start_server(home)
     if as_json:
         print_json(
@@ -151,6 +155,7 @@ def down(
     from gpuyard.client.connection import running_server
 
     home = Home.find()
+    _give_up_killed(home)
     try:
         with connect(start=False) as client:
             answer = client.call(calls.stop(running.value))
@@ -163,11 +168,27 @@ def down(
             error.message, "Use --running leave or --running cancel."
         ) from None
     if answer["stopping"]:
-        _wait_until_gone(home, with_node=bool(answer["stops_node"]))
+        _wait_until_gone(home, with_node=bool(answer.get("stops_node")))
     if as_json:
         print_json(answer)
     else:
         typer.echo(_down_words(answer) if answer["stopping"] else answer["message"])
+
+
+def _give_up_killed(home: Home) -> None:
+    """Let nobody start a server again that was killed; one that is just starting is
+    waited for.
+    """
+    from gpuyard.client.connection import running_server, was_killed
+    from gpuyard.config.locks import is_locked
+
+    if was_killed(home):
+        home.server.unlink(missing_ok=True)
+    deadline = time.monotonic() + _STOP_S
+    while is_locked(home.lock) and running_server(home) is None:
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.02)
 
 
 def _wait_until_gone(home: Home, *, with_node: bool) -> None:
@@ -188,11 +209,11 @@ def _wait_until_gone(home: Home, *, with_node: bool) -> None:
 
 def _down_words(answer: dict[str, Any]) -> str:
     words = ["gpuyard is down"]
-    if answer["cancelled"]:
+    if answer.get("cancelled"):
         words.append(f"{count(answer['cancelled'], 'running job')} cancelled")
-    if answer["left_running"]:
+    if answer.get("left_running"):
         words.append(f"{count(len(answer['left_running']), 'job')} left running")
-    if answer["left_waiting"]:
+    if answer.get("left_waiting"):
         words.append(f"{count(answer['left_waiting'], 'job')} left waiting")
     return ": ".join([words[0], ", ".join(words[1:])]) if words[1:] else words[0]
 

@@ -51,8 +51,10 @@ def install(
     path = unit_path(system=system)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    _systemctl(system, "daemon-reload")
-    _systemctl(system, "enable", "--now", UNIT)
+    again = f"`{' '.join(_command(system))} enable --now {UNIT}`"
+    remedy = f"The unit is written; try {again} when systemd can be reached."
+    _systemctl(system, "daemon-reload", remedy=remedy)
+    _systemctl(system, "enable", "--now", UNIT, remedy=remedy)
     typer.echo(
         f"{path} is enabled: the server of {home.root} runs, and after each boot"
     )
@@ -71,9 +73,10 @@ def remove(system: System = _IS_ROOT) -> None:
         raise RefusedError(
             f"There is no {path}.", "Look for it with the other of --system and --user."
         )
-    _systemctl(system, "disable", "--now", UNIT)
+    remedy = "The unit is still there; run this command again."
+    _systemctl(system, "disable", "--now", UNIT, remedy=remedy)
     path.unlink()
-    _systemctl(system, "daemon-reload")
+    _systemctl(system, "daemon-reload", remedy="The unit is removed.")
     typer.echo(f"{path} is removed; `gpuyard up` starts a server without it")
 
 
@@ -95,19 +98,22 @@ def _refuse_running(home: Home) -> None:
 
     if running_server(home):
         raise RefusedError(
-            f"A server of {home.root} runs already, outside the service.",
-            "Stop it with `gpuyard down --running leave`; jobs run on.",
+            f"A server of {home.root} runs already, as a service or without one.",
+            "To install it anew, stop it with `gpuyard down --running leave`; jobs run"
+            " on.",
         )
 
 
-def _systemctl(system: bool, *words: str) -> None:
+def _command(system: bool) -> list[str]:
+    return ["systemctl"] if system else ["systemctl", "--user"]
+
+
+def _systemctl(system: bool, *words: str, remedy: str) -> None:
     import subprocess  # late, because every command imports this module
 
-    command = ["systemctl", *([] if system else ["--user"]), *words]
+    command = [*_command(system), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         said = done.stderr.strip() or f"it left with {done.returncode}"
-        raise RefusedError(
-            f"`{' '.join(command)}` failed: {said.rstrip('.')}.",
-            "The unit is written; start it when systemd can be reached.",
-        )
+        fault = f"`{' '.join(command)}` failed: {said.rstrip('.')}."
+        raise RefusedError(fault, remedy)

@@ -330,8 +330,9 @@ class AsyncClient:
             stream = calls.followed_log(reference, lines, attempt, reader.position)
             try:
                 async for part in self._stream(stream):
-                    outage.end()
+                    outage.back()
                     for output in reader.feed(part):
+                        outage.end()
                         yield output
                 if reader.is_over:
                     return

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import subprocess
 
 _START_S = 30.0
+# So long a service manager may take to start a server again.
+_MANAGER_S = 15.0
 _NO_SPACE = 4096  # bytes: what is left on a full disk is less than a page
 
 
@@ -47,6 +49,8 @@ def find_server(home: Home | None = None, *, start: bool = True) -> Address:
     if url:
         return Address(url.rstrip("/"), _token(home))
     address = running_server(home)
+    if address is None and start:
+        address = managed_server(home)
     if address:
         return address
     if not start:
@@ -73,8 +77,33 @@ def look_again(before: Address, *, start: bool) -> Address:
 
 
 def was_killed(home: Home) -> bool:
-    """Whether the last server of this home did not end as it should."""
-    return home.server.exists() and not is_locked(home.lock)
+    """Whether the last server of this home did not end as it should, and no service
+    manager starts it again.
+    """
+    return not is_locked(home.lock) and not _has_manager(home) and home.server.exists()
+
+
+def _has_manager(home: Home) -> bool:
+    """Whether a service manager looks after the server that last announced itself."""
+    try:
+        return bool(json.loads(home.server.read_text()).get("managed"))
+    except (OSError, ValueError):
+        return False
+
+
+def managed_server(home: Home) -> Address | None:
+    """The server that a service manager starts again; None if there is none, or if it
+    does not come back.
+    """
+    if is_locked(home.lock) or not _has_manager(home):
+        return None
+    deadline = time.monotonic() + _MANAGER_S
+    while time.monotonic() < deadline:
+        address = running_server(home)
+        if address:
+            return address
+        time.sleep(0.05)
+    return None
 
 
 def running_server(home: Home) -> Address | None:
@@ -107,10 +136,6 @@ def start_server(home: Home) -> Address:
         home.create()
         with open_log(log) as output, handing_over() as (environment, files):
             said = output.tell()
-            # Its announcement is a file: one left by a server that was killed must not
-            # be mistaken for it.
-            if not is_locked(home.lock):
-                home.server.unlink(missing_ok=True)
             command = [sys.executable, "-m", "gpuyard.server", "--home", str(home.root)]
             process = subprocess.Popen(
                 command,

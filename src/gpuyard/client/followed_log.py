@@ -5,6 +5,7 @@ from base64 import b64decode
 from typing import Any
 
 from gpuyard.client.lines import LineReader
+from gpuyard.domain.errors import GpuyardError
 
 
 class LogReader:
@@ -31,7 +32,16 @@ class LogReader:
         ]
 
     def _part_of(self, line: str) -> bytes:
-        body: dict[str, Any] = json.loads(line)
+        try:
+            body: dict[str, Any] = json.loads(line)
+            return self._read(body)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise GpuyardError(
+                "The server sends output in another form: it has another version.",
+                "gpuyard down --running leave; gpuyard up",
+            ) from error
+
+    def _read(self, body: dict[str, Any]) -> bytes:
         if body.get("end"):
             self.is_over = True
             return b""

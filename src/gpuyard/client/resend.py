@@ -71,12 +71,16 @@ class Outage:
             self._is_told = True
         return pause
 
-    def end(self) -> None:
-        """Something has come."""
-        self._pauses = None
+    def back(self) -> None:
+        """The server answers; what it says may still break off at once."""
         if self._tell and self._is_told:
             self._tell("The server is back.")
         self._is_told = False
+
+    def end(self) -> None:
+        """What was asked for has come."""
+        self.back()
+        self._pauses = None
 
 
 class Resend:

@@ -320,8 +320,10 @@ class Client:
             stream = calls.followed_log(reference, lines, attempt, reader.position)
             try:
                 for part in self._stream(stream):
-                    outage.end()
-                    yield from reader.feed(part)
+                    outage.back()
+                    for output in reader.feed(part):
+                        outage.end()
+                        yield output
                 if reader.is_over:
                     return
                 error = broken_off(self.address)

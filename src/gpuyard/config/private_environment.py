@@ -9,6 +9,7 @@ Standard library only.
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import sys
@@ -58,6 +59,13 @@ def public_settings() -> dict[str, str]:
     return {
         name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)
     }
+
+
+def digest_of_keys() -> str:
+    """Tells whether two processes have the same keys; the keeper computes it, too."""
+    private = {name: value for name, value in os.environ.items() if is_private(name)}
+    content = json.dumps(private, sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def public_environment() -> dict[str, str]:

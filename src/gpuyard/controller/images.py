@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from gpuyard.domain.images import Choice, Image, choose_image
@@ -32,13 +34,17 @@ def source_of(command: Sequence[str], workdir: str | None) -> str:
         if word == "-c":
             return following
         if word.endswith(".py"):
-            return _read(Path(workdir or "/", word))
+            path = Path(workdir or "/", word)
+            with suppress(OSError):
+                seen = path.stat()
+                return _read(path, seen.st_mtime_ns, seen.st_size)
     return ""
 
 
-def _read(path: Path) -> str:
+@lru_cache(maxsize=64)
+def _read(path: Path, _mtime_ns: int, _size: int) -> str:
     """The text of a regular file, at most the length of a program; empty for anything
-    else.
+    else. Of thousands of jobs with one program, the first reads it.
     """
     try:
         # The program of a job may be a link: its owner, and not the job, has named it.

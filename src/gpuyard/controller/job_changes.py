@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from gpuyard.controller import owner_transitions
 from gpuyard.controller.core import Core
-from gpuyard.domain.errors import InvalidInputError, RefusedError
+from gpuyard.domain.errors import InvalidInputError, NotFoundError, RefusedError
 from gpuyard.domain.jobspec import STORED, JobKind, JobSpec
 from gpuyard.domain.states import JobState
 from gpuyard.domain.validation import faults_of
@@ -42,7 +42,11 @@ class JobChanges:
 
     async def _set_held(self, job_ids: Sequence[str], *, held: bool) -> None:
         core = self._core
+        await core.committed()  # of a submission just before
         rows = core.queries.jobs_by_id(job_ids)
+        for job_id in job_ids:
+            if job_id not in rows:
+                raise NotFoundError(f"There is no job {job_id}.", "See `gpuyard jobs`.")
         jobs = [self._waiting(rows[job_id], held=held) for job_id in job_ids]
         now = core.clock()
         changed = [job for job in jobs if job.held is not held]
@@ -57,11 +61,13 @@ class JobChanges:
         if row["kind"] in _OWN_KINDS:
             raise RefusedError(
                 f"Job {row['id']} belongs to a {_owner(row)} and cannot be {verb}.",
-                f"See `gpuyard {_owner(row)} --help`.",
+                _remedy_of(row),
             )
         if job is None or job.state is not JobState.QUEUED:
             state = job.state if job else row["state"]
-            remedy = "Cancel it, and resume it later." if job else "Resume it."
+            remedy = "There is nothing to do."
+            if job and held:
+                remedy = "`gpuyard cancel` ends it; `gpuyard resume` goes on later."
             raise RefusedError(
                 f"Job {row['id']} is {state}; only a queued job can be {verb}.", remedy
             )
@@ -73,6 +79,7 @@ class JobChanges:
         Raises RefusedError for what cannot change any more.
         """
         core = self._core
+        await core.committed()  # of an update just before: it must not be undone
         row = core.queries.job(job_id)
         assert row is not None
         self._refuse_late(row, changes)
@@ -87,7 +94,7 @@ class JobChanges:
         if row["kind"] in _OWN_KINDS:
             raise RefusedError(
                 f"Job {row['id']} belongs to a {_owner(row)} and cannot be changed.",
-                f"See `gpuyard {_owner(row)} --help`.",
+                _remedy_of(row),
             )
         if job is None and changes.keys() & {"priority", "timeout_s"}:
             raise RefusedError(
@@ -104,6 +111,12 @@ class JobChanges:
 
 def _owner(row: Mapping[str, Any]) -> str:
     return "batch" if row["kind"] == JobKind.WORKER else "model"
+
+
+def _remedy_of(row: Mapping[str, Any]) -> str:
+    if row["kind"] == JobKind.WORKER:
+        return "`gpuyard batch cancel` ends the batch."
+    return "`gpuyard models unload` ends the model's server."
 
 
 def changed_spec(body: Mapping[str, Any], changes: Mapping[str, Any]) -> JobSpec:

@@ -1,7 +1,9 @@
 """The output of a job as one stream, through all its attempts."""
 
 import asyncio
+import math
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,8 @@ from gpuyard.domain.states import JobState
 from gpuyard.providers.base import GpuProviderInterface, LogPiece
 
 _LONGEST_WAIT_S = 5.0
+# So long the output of an attempt that has ended is asked for.
+ENDED_S = 10.0
 # A reader that does not read holds two of these in memory.
 _PART_BYTES = 1 << 16
 Row = dict[str, Any]
@@ -78,6 +82,8 @@ class Logs:
         if position:
             lines = None
         while True:
+            # Read first: an attempt that begins and ends meanwhile is still found.
+            row = self._core.queries.job(job_id)
             for attempt in self._attempts_from(job_id, begin):
                 async for part in self._output(attempt, offset, lines, follow):
                     yield part
@@ -86,7 +92,6 @@ class Logs:
                 offset = 0
                 if number is not None or not follow:
                     return
-            row = self._core.queries.job(job_id)
             is_over = row is None or JobState(row["state"]).terminal
             if not follow or is_over:
                 return
@@ -117,6 +122,7 @@ class Logs:
         """The output of one attempt, as `read`."""
         number = attempt["number"]
         sent = 0
+        give_up_at = math.inf
         while True:
             problem: ProviderError | None = None
             try:
@@ -139,6 +145,11 @@ class Logs:
             repeats = sent > 0 and lines is not None
             if not follow or repeats:
                 raise problem
+            # The node of an attempt that was lost may never come back.
+            if not live:
+                give_up_at = min(give_up_at, time.monotonic() + ENDED_S)
+            if time.monotonic() >= give_up_at:
+                return
             await self._wait_for_event(_LONGEST_WAIT_S)
 
     async def _pieces(

@@ -114,7 +114,10 @@ def _live_job(
         estimated_s=row.estimated_duration_s,
         project=sys.intern(row.project) if row.project else None,
         preemptible=bool(row.preemptible),
-        waits_for=_parents(row.depends_on) if state is JobState.QUEUED else (),
+        # A job that has begun waits for nobody.
+        waits_for=_parents(row.depends_on)
+        if state is JobState.QUEUED and not row.attempts
+        else (),
         held=bool(row.held),
         parent_ends=_parent_ends(row.parent_ends),
         tier=row.tier and sys.intern(row.tier),

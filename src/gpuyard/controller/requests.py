@@ -115,10 +115,13 @@ class Requests:
         of `find`.
         """
         found: dict[str, None] = {}
+        others = [one for one in references if one not in self._core.view.jobs]
+        rows = await asyncio.to_thread(self._core.queries.job_outcomes, others)
+        whole_ids = {row["id"] for row in rows}
         for position, reference in enumerate(references):
             if position % SLICE == 0:
                 await asyncio.sleep(0)
-            known = reference in self._core.view.jobs
+            known = reference in self._core.view.jobs or reference in whole_ids
             found[reference if known else self.find(reference)] = None
         return list(found)
 

@@ -19,6 +19,7 @@ from gpuyard.storage.code_store import CodeMissingError, CodeStore
 from gpuyard.storage.environments import EnvironmentMissingError, Environments
 
 _SHOWN = 10
+_LOOK_AGAIN_S = 60.0
 
 
 class Submissions:
@@ -35,19 +36,25 @@ class Submissions:
         self.environments = Environments(home.environments, clock)
         self.code = CodeStore(home.code, clock)
         self.reader = CodeReader(self.code)
+        self._looked_up: dict[str, float] = {}
 
     def warnings(self, spec: JobSpec) -> list[str]:
         """What the owner of a job is told; InvalidInputError if the job names what is
         not stored.
         """
         if spec.submitted_code:
-            try:
-                self.code.get(spec.submitted_code)
-            except CodeMissingError:
-                raise _unknown(
-                    "submitted_code", f"there is no code {spec.submitted_code}"
-                ) from None
+            self._check_code(spec.submitted_code)
         return self._keys_left_behind(spec) if spec.carried_environment else []
+
+    def _check_code(self, digest: str) -> None:
+        """InvalidInputError if it is not stored; thousands of jobs have the same."""
+        if self._looked_up.get(digest, 0.0) > time.monotonic() - _LOOK_AGAIN_S:
+            return
+        try:
+            self.code.get(digest)
+        except CodeMissingError:
+            raise _unknown("submitted_code", f"there is no code {digest}") from None
+        self._looked_up = {digest: time.monotonic()}
 
     def _keys_left_behind(self, spec: JobSpec) -> list[str]:
         """The warning about exported variables that look like keys and that the job
@@ -102,7 +109,8 @@ class Submissions:
             name: value for name, value in spec.items() if name != "submitted_code"
         }
         with suppress(OSError, GpuyardError, ValueError):
-            present["submitted_code"] = self.take_code(Path(spec["workdir"]))
+            workdir = Path(spec.get("workdir") or Path.home())
+            present["submitted_code"] = self.take_code(workdir)
         return None if present == spec else present
 
 

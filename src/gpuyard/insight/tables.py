@@ -107,6 +107,8 @@ class Tables:
         if bar is not None:
             return _drawn(line, bar, epoch, epochs, metrics)
         if self._columns[1] == "#":  # spaCy's step
+            if not cells[1].isdecimal():
+                return None
             return [Reading(step=int(cells[1]), epoch=epoch, metrics=metrics)]
         is_step = self._columns[0].lower() in ("step", "iter")
         return [

@@ -27,7 +27,9 @@ as it should removes, is still there.
 import argparse
 import ctypes
 import fcntl
+import hashlib
 import json
+import math
 import os
 import signal
 import sys
@@ -215,14 +217,21 @@ class ServerRestarts:
         """Start it if it was killed. One that fails again and again is started after
         growing pauses.
         """
-        if self.pid is not None or time.monotonic() < self._start_at:
+        if self.pid is not None:
             return
         if _is_held(self._home / "server.lock"):
             self._pause_s = _FIRST_PAUSE_S
+            self._start_at = 0.0
             return
         restart = self._restart()
-        if restart:
-            self._start(restart["command"], restart["environment"])
+        if restart is None or time.monotonic() < self._start_at:
+            return
+        if restart["keys"] != _digest_of_keys():
+            # It would reach another ledger, or no bucket. A command starts it.
+            self._log.write("server not started: it had other keys than this keeper")
+            self._start_at = math.inf
+            return
+        self._start(restart["command"], restart["environment"])
 
     def _restart(self) -> "dict[str, Any] | None":
         try:
@@ -476,6 +485,17 @@ def _is_held(path: Path) -> bool:
     except OSError:
         return False
     return False
+
+
+def _digest_of_keys() -> str:
+    """See `config/private_environment.py`: of the keys that the agents get."""
+    number = os.environ.get(_PRIVATE_FD)
+    private: dict[str, str] = {}
+    if number is not None:
+        file = int(number)
+        private = json.loads(os.pread(file, os.fstat(file).st_size, 0))
+    content = json.dumps(private, sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def take_lock(path: Path) -> int | None:

@@ -7,6 +7,8 @@ from collections import deque
 from dataclasses import asdict
 from typing import Any
 
+import structlog
+
 from gpuyard.domain import wire
 from gpuyard.insight.progress import MetricPoint, ProgressReader
 from gpuyard.node.launcher import LogFile
@@ -17,6 +19,7 @@ _CHUNK = 1 << 18
 _MAX_BYTES = 8 << 20
 # So many times with a size, or a step, are remembered.
 _TIMES = 10_000
+log = structlog.get_logger(__name__)
 
 
 class OutputFollower:
@@ -96,8 +99,18 @@ class OutputFollower:
                 break
             self._offset = offset + len(data)
             budget -= len(data)
-            points += [_on_wire(point) for point in self._reader.feed(data, now)]
+            points += self._points_of(data, now)
         return points
+
+    def _points_of(self, data: bytes, now: float) -> list[wire.SeriesPoint]:
+        """What the reader finds. Output is anything: a fault of the reader must not
+        reach the job.
+        """
+        try:
+            return [_on_wire(point) for point in self._reader.feed(data, now)]
+        except Exception:
+            log.exception("output could not be read", attempt=self._attempt_id)
+            return []
 
     def _next_length(self) -> int:
         """How much to read at once: up to the next size that was noted."""

@@ -121,6 +121,10 @@ class Residents:
         self._is_stopping = True
         await self.servers.unload_all()
 
+    def stay(self) -> None:
+        """Load models again, because the server does not stop after all."""
+        self._is_stopping = False
+
     # --- deciding ---
 
     def _decide_soon(self) -> None:

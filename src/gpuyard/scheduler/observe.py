@@ -215,7 +215,8 @@ def _new_job(job_id: str, row: Row) -> LiveJob:
         Shape.from_row(row["shape"]),
         row["priority"],
         row["created_at"],
-        waits_for=tuple(row.get("depends_on") or ()),
+        # A job that has begun waits for nobody.
+        waits_for=() if row.get("attempts") else tuple(row.get("depends_on") or ()),
         parent_ends=row.get("parent_ends"),
         served_s=row.get("served_s", 0.0),
         preemptions=row.get("preemptions", 0),

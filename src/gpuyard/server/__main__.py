@@ -2,7 +2,12 @@
 been idle for long enough.
 """
 
-from gpuyard.config.private_environment import execute, protect, public_settings
+from gpuyard.config.private_environment import (
+    digest_of_keys,
+    execute,
+    protect,
+    public_settings,
+)
 
 if __name__ == "__main__":
     # Before all other imports, which take half a second.
@@ -148,9 +153,14 @@ def _run(home: Home, inherited: list[int] | None, *, is_kept: bool) -> None:
     )
     restart = None
     if is_kept and settings.server.restart:
-        restart = {"command": command, "environment": public_settings()}
+        restart = {
+            "command": command,
+            "environment": public_settings(),
+            "keys": digest_of_keys(),
+        }
+    upkeep = {"restart": restart, "managed": not is_kept}
     try:
-        uvloop.run(_serve(app_state, listener, own, restart))
+        uvloop.run(_serve(app_state, listener, own, upkeep))
     finally:
         ledger.close()
         lock.close()
@@ -327,7 +337,7 @@ async def _serve(
     app_state: AppState,
     listener: socket.socket,
     own: socket.socket,
-    restart: dict[str, Any] | None,
+    upkeep: dict[str, Any],
 ) -> None:
     connections = Connections(app_state.settings.server)
     http = partial(_Connection, connections=connections)
@@ -357,7 +367,7 @@ async def _serve(
         return_when=asyncio.FIRST_COMPLETED,
     )
     if server.started:
-        _announce(app_state, listener, restart)
+        _announce(app_state, listener, upkeep)
         # What was loaded at the start never becomes garbage: collections need not look
         # at it again.
         gc.collect()
@@ -379,10 +389,10 @@ async def _serve(
 
 
 def _announce(
-    app_state: AppState, listener: socket.socket, restart: dict[str, Any] | None
+    app_state: AppState, listener: socket.socket, upkeep: dict[str, Any]
 ) -> None:
-    """Tell clients where the server is, atomically: they wait for this file. `restart`
-    tells the keeper how to start it again.
+    """Tell clients where the server is, atomically: they wait for this file. `upkeep`
+    tells them and the keeper who starts it again, and how.
     """
     body = {
         "url": _url_of(listener),
@@ -391,7 +401,7 @@ def _announce(
         "socket": str(app_state.home.server_socket),
     }
     file = app_state.home.server
-    document = json.dumps({**body, "restart": restart})
+    document = json.dumps({**body, **upkeep})
     write_beneath(file.parent, file.name, document.encode())
     log.info("serving", **body)
 

@@ -65,8 +65,8 @@ async def framed(
     """
     coming = first
     stop = asyncio.create_task(stopping.wait(), name="log-stop")
-    yield _HEARTBEAT  # who waited for the server learns that it is there
     try:
+        yield _HEARTBEAT  # who waited for the server learns that it is there
         while not stop.done():
             done, _ = await asyncio.wait(
                 {coming, stop},

@@ -107,7 +107,7 @@ def present_code(app_state: AppState, job: Job) -> Code | None:
         return code.model_copy(update={"folder": str(folder), "changed": changed})
     if job.state is not JobState.QUEUED or job.attempts:
         return code
-    changed = submissions.reader.changes(tree, Path(spec["workdir"]))
+    changed = submissions.reader.changes(tree, Path(spec.get("workdir") or Path.home()))
     return code.model_copy(update={"changed": changed})
 
 

@@ -160,13 +160,13 @@ class EventStream:
         return True
 
     async def listen(
-        self, after: int | None, job_id: str | None
+        self, after: int, job_id: str | None, *, from_now: bool = False
     ) -> AsyncIterator[list[Message]]:
-        """Batches of messages after `after` (None: from now on), of one job if asked;
-        an empty one is a heartbeat.
+        """Batches of messages after the number `after`, of one job if asked; an empty
+        one is a heartbeat. `from_now`: no progress that jobs have made already.
         """
-        cursor = self._queries.last_seq() if after is None else after
-        version = self._version if after is None else 0
+        cursor = after
+        version = self._version if from_now else 0
         while not self._closed:
             before = cursor
             batch, cursor = await self._after(cursor, job_id)

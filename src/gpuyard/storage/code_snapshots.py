@@ -29,7 +29,8 @@ _PROGRAMS = (
     ".py .pyi .pyx .pxd .ipynb .sh .bash .zsh .pl .lua .jl .r .m .rs .go .js .ts .java"
     " .c .h .cc .cpp .cxx .hpp .cu .cuh .cl .f90 .proto .sql .cmake .mk"
 )
-_SETTINGS = ".toml .yaml .yml .json .cfg .ini .jinja .j2"
+# Not .json: outside git, that is as often a result.
+_SETTINGS = ".toml .yaml .yml .cfg .ini .jinja .j2"
 _SUFFIXES = frozenset([*_PROGRAMS.split(), *_SETTINGS.split()])
 _NAMES = frozenset({"Makefile", "Dockerfile", "Snakefile", "requirements.txt"})
 

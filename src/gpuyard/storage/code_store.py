@@ -76,7 +76,10 @@ class CodeStore:
         encoded = msgspec.json.encode(tree)
         digest = hashlib.sha256(encoded).hexdigest()
         try:
-            os.utime(self._trees.path(digest))
+            path = self._trees.path(digest)
+            if path.stat().st_size != len(encoded):
+                path.unlink()  # damaged
+            os.utime(path)
         except FileNotFoundError:
             self._trees.put(io.BytesIO(encoded))
         return digest
@@ -88,7 +91,8 @@ class CodeStore:
             return msgspec.json.decode(encoded, type=CodeTree)
         except (FileNotFoundError, ValueError) as error:
             raise CodeMissingError(
-                f"the code {digest} that it was submitted with is not stored"
+                f"the code {digest[:19]} that it was submitted with is no longer"
+                " stored; `gpuyard resume` takes the code of now"
             ) from error
 
     def not_stored_lately(self) -> set[str]:
@@ -100,13 +104,15 @@ class CodeStore:
     def remove(self, digests: Collection[str]) -> None:
         """Remove these trees, and the files that no other tree has."""
         with self.lock:
-            for digest in digests:
+            # One that was stored again since is somebody's.
+            for digest in self.not_stored_lately().intersection(digests):
                 self._trees.delete(digest)
-            needed = {
-                entry.sha256
-                for digest in _older(self._trees, float("inf"))
-                for entry in self.get(digest).entries
-            }
+            needed: set[str] = set()
+            for digest in _older(self._trees, float("inf")):
+                try:
+                    needed.update(entry.sha256 for entry in self.get(digest).entries)
+                except CodeMissingError:  # damaged: nobody can use it
+                    self._trees.delete(digest)
             for sha256 in _older(self._files, float("inf")) - needed:
                 self._files.delete(sha256)
 

@@ -42,7 +42,10 @@ class Environments:
         encoded = msgspec.json.encode(content)
         digest = hashlib.sha256(encoded).hexdigest()
         try:
-            os.utime(self._blobs.path(digest))
+            path = self._blobs.path(digest)
+            if path.stat().st_size != len(encoded):
+                path.unlink()  # damaged
+            os.utime(path)
         except FileNotFoundError:
             self._blobs.put(io.BytesIO(encoded))
         return digest
@@ -54,7 +57,8 @@ class Environments:
             content = msgspec.json.decode(encoded, type=_Content)
         except (FileNotFoundError, ValueError) as error:
             raise EnvironmentMissingError(
-                f"the environment {digest} that it was submitted with is not stored"
+                f"the environment {digest[:19]} that it was submitted with is no longer"
+                " stored; submit the job again"
             ) from error
         return CarriedEnvironment(content.variables, tuple(content.keys))
 
@@ -71,5 +75,6 @@ class Environments:
 
     def remove(self, digests: Collection[str]) -> None:
         """Remove these."""
-        for digest in digests:
+        # One that was handed over again since is somebody's.
+        for digest in self.not_handed_over().intersection(digests):
             self._blobs.delete(digest)

@@ -121,5 +121,5 @@ def test_files_go_with_the_last_tree_that_has_them(
     with pytest.raises(CodeMissingError):
         store.file(gone)
     assert store.file(kept) == b"python3 -m package.model"
-    with pytest.raises(CodeMissingError, match="is not stored"):
+    with pytest.raises(CodeMissingError, match="is no longer stored"):
         store.get(first)

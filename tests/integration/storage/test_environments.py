@@ -27,7 +27,7 @@ def test_equal_environments_are_one_file_that_only_its_owner_reads(
 
 def test_a_missing_and_a_damaged_one_are_told(tmp_path: Path) -> None:
     store = Environments(tmp_path)
-    with pytest.raises(EnvironmentMissingError, match="is not stored"):
+    with pytest.raises(EnvironmentMissingError, match="is no longer stored"):
         store.get("0" * 64)
     digest = store.put(CarriedEnvironment({"A": "1"}))
     (tmp_path / digest[:2] / digest[2:]).write_bytes(b'{"variables"')

@@ -27,6 +27,7 @@ PIECES = [
     b"step=7 loss=2 ",
     b"Using cpu device\n",
     b"  Epoch  GPU_mem  box_loss\n  1/3  0G  1.5: 50% \xe2\x94\x81 1/2 3.1it/s\n",
+    b"E    #       LOSS TOK2VEC  LOSS NER\n3  0.5  0.2  0.1\n",
     b"|  loss  | 2.5 |\n| total_timesteps | 9 |\n----\n",
     b"[batch=2/10]:\n Train loss/train/total: 11.5\n",
     b" " * 24 + b"val_loss:\n" + b" " * 24 + b"0.75\n",

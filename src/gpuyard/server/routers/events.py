@@ -1,5 +1,6 @@
 """`/api/v1/events`: the journal as pages, or as a live stream of server-sent events."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
@@ -42,7 +43,8 @@ async def events(
     job_id = app_state.controller.requests.find(job) if job else None
     if "text/event-stream" not in request.headers.get("Accept", ""):
         if newest or since is not None:
-            rows = app_state.queries.newest_events(limit, job_id, since)
+            read = app_state.queries.newest_events
+            rows = await asyncio.to_thread(read, limit, job_id, since)
             items = [message_of(row).to_json() for row in rows]
             return {"items": items, "next": None}
         rows = app_state.queries.events_after(after or 0, limit, job_id)
@@ -57,7 +59,8 @@ async def events(
         # An id without an event: whoever comes back before the first event misses none.
         begin = app_state.queries.last_seq() if start is None else start
         yield f": gpuyard\n\nid: {begin}\n\n".encode()
-        async for batch in app_state.stream.listen(start, job_id):
+        is_new = start is None
+        async for batch in app_state.stream.listen(begin, job_id, from_now=is_new):
             yield b"".join(message.to_sse() for message in batch) or b": still here\n\n"
 
     return StreamingResponse(

@@ -155,6 +155,7 @@ async def cancel_jobs(app_state: TheAppState, body: CancelRequest) -> CancelledJ
         items=[
             CancelledJob(id=job_id, was=before[job_id], state=after[job_id])
             for job_id in job_ids
+            if job_id in before and job_id in after  # history may have ended
         ]
     )
 
@@ -192,7 +193,11 @@ async def wait_for_jobs(app_state: TheAppState, body: WaitRequest) -> JobOutcome
     await app_state.controller.core.committed()
     rows = await asyncio.to_thread(app_state.queries.job_outcomes, job_ids)
     by_id: dict[str, Any] = {row["id"]: row for row in rows}
-    outcomes = [JobOutcome.model_validate(by_id[job_id]) for job_id in job_ids]
+    outcomes = [
+        JobOutcome.model_validate(by_id[job_id])
+        for job_id in job_ids
+        if job_id in by_id  # history may have ended
+    ]
     waiting = Counter(o.state for o in outcomes if not o.state.terminal)
     over = [outcome for outcome in outcomes if outcome.state.terminal]
     return JobOutcomes(items=over, waiting=dict(waiting))

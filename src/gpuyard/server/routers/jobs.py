@@ -175,7 +175,11 @@ async def list_jobs(
         labels=dict(map(_label, label or ())),
         since=since,
     )
-    rows = app_state.queries.jobs_page(limit=limit + 1, before=cursor, wanted=wanted)
+    # Some conditions make it look through all history.
+    page_of = app_state.queries.jobs_page
+    rows = await asyncio.to_thread(
+        page_of, limit=limit + 1, before=cursor, wanted=wanted
+    )
     more = len(rows) > limit
     page = JobPage(
         items=present_jobs(app_state, rows[:limit]),

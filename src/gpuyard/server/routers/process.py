@@ -93,6 +93,16 @@ async def _until_ended(app_state: AppState) -> None:
         await app_state.stream.changed(1.0)
 
 
+async def _end_work(app_state: AppState, running: RunningJobs) -> None:
+    """Cancel what runs, if that is wanted, and unload the models."""
+    if running is RunningJobs.CANCEL:
+        app_state.manager.batches.abandon()
+        await app_state.controller.requests.cancel_running()
+        await _until_ended(app_state)
+    if running is not RunningJobs.LEAVE:
+        await app_state.manager.residents.leave()
+
+
 @router.post("/stop", status_code=202)
 async def stop(
     app_state: TheAppState,
@@ -111,12 +121,14 @@ async def stop(
             "Choose: leave them running (the next start adopts them) or cancel them.",
         )
     core.is_stopping = True
-    if running is RunningJobs.CANCEL:
-        app_state.manager.batches.abandon()
-        await app_state.controller.requests.cancel_running()
-        await _until_ended(app_state)
-    if running is not RunningJobs.LEAVE:
-        await app_state.manager.residents.leave()
+    try:
+        await _end_work(app_state, running)
+    except BaseException:
+        # This server does not stop, so it must go on starting jobs.
+        core.is_stopping = False
+        app_state.manager.residents.stay()
+        core.schedule()
+        raise
     waiting = [job for job in core.view.jobs.values() if job.attempt_id is None]
     left = {attempt.job_id for attempt in core.view.attempts.values()} - servers
     app_state.stopping.set()
@@ -126,5 +138,5 @@ async def stop(
         "cancelled": len(live - left) if running is RunningJobs.CANCEL else 0,
         "left_waiting": len(waiting),
         # Of several servers, another one keeps the agents.
-        "stops_node": not left and app_state.election is None,
+        "stops_node": not core.view.attempts and app_state.election is None,
     }
