@@ -354,9 +354,10 @@ class FakeProvider(NodeProvider):
     async def stream_logs(
         self, job_id: str, *, lines: int | None, follow: bool
     ) -> AsyncIterator[bytes]:
+        attempt_id = job_id.removeprefix("fake/")
         for node_id, host in self.hosts.items():
-            if job_id in host.attempts:
-                yield self._host(node_id).attempts[job_id].log
+            if attempt_id in host.attempts:
+                yield self._host(node_id).attempts[attempt_id].log
                 return
         raise JobNotFoundError(job_id, self.PROVIDER_NAME)
 

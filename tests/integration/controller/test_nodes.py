@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gpuyard.controller import reports
+from gpuyard.controller import logs, reports
 from gpuyard.domain import wire
 from tests.support.controlled import Controlled
 from tests.support.fake_provider import FakeHost
@@ -135,6 +135,30 @@ async def test_a_silent_job_is_given_up_after_its_time_and_tried_again_elsewhere
     )
     await instance.finish(job_id)
     assert (await instance.until(job_id))["state"] == "completed"
+
+
+async def test_the_log_of_an_attempt_whose_node_is_lost_is_given_up(
+    instance: Controlled, impatient: None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(logs, "ENDED_S", 0.05)
+    job_id = await instance.submit(
+        max_silence_s=0.1, checkpoint={"grace_s": 0}, retry_count=1
+    )
+    await instance.until(job_id, "running")
+    await instance.provider.leave("node_1")
+    instance.hosts["node_2"] = FakeHost("node_2")
+    await instance.provider.join("node_2")
+    await eventually(lambda: len(instance.attempts(job_id)) == 2, "a second attempt")
+    second = instance.attempts(job_id)[1]["id"]
+    await instance.begun(job_id)
+    instance.hosts["node_2"].attempts[second].log = b"two"
+    await instance.finish(job_id)
+    await instance.until(job_id)
+    begin = logs.LogPosition(1, 0)
+    async with asyncio.timeout(20):
+        following = instance.controller.logs.read(job_id, follow=True, position=begin)
+        found = [(part.attempt, part.data) async for part in following]
+    assert all(number == 2 for number, _ in found)
 
 
 async def test_without_a_bound_a_silent_job_keeps_its_place(
