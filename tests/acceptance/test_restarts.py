@@ -17,8 +17,11 @@ from tests.support.web import http
 
 @pytest.fixture
 def kept() -> Iterator[TestInstance]:
-    """An instance whose keeper starts the server again, as everywhere outside tests."""
-    with make_instance(GPUYARD_SERVER__RESTART="true") as instance:
+    """An instance whose keeper starts the server again, as everywhere outside tests.
+    It has a key, by which keeper and server know that they belong together.
+    """
+    key = {"AWS_SECRET_ACCESS_KEY": "planted"}
+    with make_instance(GPUYARD_SERVER__RESTART="true", **key) as instance:
         yield instance
 
 

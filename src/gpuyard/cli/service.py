@@ -55,9 +55,7 @@ def install(
     remedy = f"The unit is written; try {again} when systemd can be reached."
     _systemctl(system, "daemon-reload", remedy=remedy)
     _systemctl(system, "enable", "--now", UNIT, remedy=remedy)
-    typer.echo(
-        f"{path} is enabled: the server of {home.root} runs, and after each boot"
-    )
+    typer.echo(f"{path} is enabled: the server of {home.root} runs now and at boot")
     if not system:
         typer.echo(
             "Until you run `loginctl enable-linger`, it begins when you log in and ends"

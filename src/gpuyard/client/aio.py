@@ -35,7 +35,6 @@ from gpuyard.client.transport import (
 from gpuyard.domain.errors import GpuyardError, NotFoundError
 from gpuyard.domain.jobs import Checkpoint, Job, JobOutcome
 from gpuyard.domain.secret_facts import SecretFacts
-from gpuyard.domain.states import JobState
 from gpuyard.domain.trust import Trust
 
 T = TypeVar("T")
@@ -169,9 +168,11 @@ class AsyncClient:
         Give jobs (ids, ends of ids, names), or `all=True`, or conditions: `state` (a
         list), `name`, `project`, `label` (a mapping), `since` (UTC seconds).
         """
-        body = {**conditions, **({"jobs": references} if references else {})}
+        body = dict(conditions)
+        if references:
+            body["jobs"] = references
         cancelled = await self.call(job_calls.cancel_many(body))
-        return [job["id"] for job in cancelled if not JobState(job["was"]).terminal]
+        return job_calls.ended_by(cancelled)
 
     async def wait_for(self, *references: str) -> list[JobOutcome]:
         """Wait until these jobs are over; how each ended, in their order.
@@ -321,15 +322,11 @@ class AsyncClient:
     async def _follow_log(
         self, reference: str, lines: int | None, attempt: int | None
     ) -> AsyncIterator[bytes]:
-        reader = LogReader()
+        reader = LogReader(reference, lines, attempt)
         outage = Outage(self.patience_s, self.tell)
         while not reader.is_over:
-            reader.begin()
-            if reader.has_output and reader.position is None:
-                lines = 0  # where it was is not known; nothing is shown twice
-            stream = calls.followed_log(reference, lines, attempt, reader.position)
             try:
-                async for part in self._stream(stream):
+                async for part in self._stream(reader.request()):
                     outage.back()
                     for output in reader.feed(part):
                         outage.end()

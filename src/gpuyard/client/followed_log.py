@@ -4,6 +4,7 @@ import json
 from base64 import b64decode
 from typing import Any
 
+from gpuyard.client.calls import StreamCall, followed_log
 from gpuyard.client.lines import LineReader
 from gpuyard.domain.errors import GpuyardError
 
@@ -15,15 +16,27 @@ class LogReader:
     known; `is_over` is true once the server has said that there is no more.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reference: str, lines: int | None, attempt: int | None) -> None:
         self.position: str | None = None
-        self.has_output = False
         self.is_over = False
+        self._reference = reference
+        self._attempt = attempt
+        self._last_lines = lines
+        self._has_output = False
         self._lines = LineReader()
 
-    def begin(self) -> None:
-        """A new answer begins: what is left of the one before is no whole line."""
+    def request(self) -> StreamCall:
+        """Asks for the output, or for what has not come yet.
+
+        A new answer begins with it: what is left of the one before is no whole line.
+        """
         self._lines = LineReader()
+        if self._has_output and self.position is None:
+            # Where it was is not known; nothing is shown twice.
+            self._last_lines = 0
+        return followed_log(
+            self._reference, self._last_lines, self._attempt, self.position
+        )
 
     def feed(self, answer: bytes) -> list[bytes]:
         """The parts of the output that these bytes complete."""
@@ -48,7 +61,7 @@ class LogReader:
         if "data" not in body:
             return b""  # it says only that the server is there
         part = b64decode(body["data"])
-        self.has_output = True
+        self._has_output = True
         offset = body["offset"]
         if offset is None:
             self.position = None

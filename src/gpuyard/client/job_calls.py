@@ -35,6 +35,11 @@ def cancel_many(body: Json) -> Call[list[dict[str, Any]]]:
     )
 
 
+def ended_by(cancelled: Sequence[Json]) -> list[str]:
+    """The ids of those that `cancel_many` has ended: the others were over before."""
+    return [job["id"] for job in cancelled if not JobState(job["was"]).terminal]
+
+
 def wait(references: Sequence[str], timeout_s: float) -> Call[Outcomes]:
     """Wait until these are over, `timeout_s` at most (60 is the most there is): how
     those ended that are over, and how many others are in each state.

@@ -37,7 +37,6 @@ from gpuyard.client.transport import (
 from gpuyard.domain.errors import GpuyardError, NotFoundError
 from gpuyard.domain.jobs import Checkpoint, Job, JobOutcome
 from gpuyard.domain.secret_facts import SecretFacts
-from gpuyard.domain.states import JobState
 from gpuyard.domain.trust import Trust
 
 T = TypeVar("T")
@@ -161,9 +160,11 @@ class Client:
         Give jobs (ids, ends of ids, names), or `all=True`, or conditions: `state` (a
         list), `name`, `project`, `label` (a mapping), `since` (UTC seconds).
         """
-        body = {**conditions, **({"jobs": references} if references else {})}
+        body = dict(conditions)
+        if references:
+            body["jobs"] = references
         cancelled = self.call(job_calls.cancel_many(body))
-        return [job["id"] for job in cancelled if not JobState(job["was"]).terminal]
+        return job_calls.ended_by(cancelled)
 
     def wait_for(
         self, *references: str, timeout: float | None = None
@@ -311,15 +312,11 @@ class Client:
     def _follow_log(
         self, reference: str, lines: int | None, attempt: int | None
     ) -> Iterator[bytes]:
-        reader = LogReader()
+        reader = LogReader(reference, lines, attempt)
         outage = Outage(self.patience_s, self.tell)
         while not reader.is_over:
-            reader.begin()
-            if reader.has_output and reader.position is None:
-                lines = 0  # where it was is not known; nothing is shown twice
-            stream = calls.followed_log(reference, lines, attempt, reader.position)
             try:
-                for part in self._stream(stream):
+                for part in self._stream(reader.request()):
                     outage.back()
                     for output in reader.feed(part):
                         outage.end()

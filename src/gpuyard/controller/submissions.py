@@ -36,7 +36,9 @@ class Submissions:
         self.environments = Environments(home.environments, clock)
         self.code = CodeStore(home.code, clock)
         self.reader = CodeReader(self.code)
-        self._looked_up: dict[str, float] = {}
+        # The code that was found last, and when.
+        self._found_code = ""
+        self._found_at = 0.0
 
     def warnings(self, spec: JobSpec) -> list[str]:
         """What the owner of a job is told; InvalidInputError if the job names what is
@@ -48,13 +50,15 @@ class Submissions:
 
     def _check_code(self, digest: str) -> None:
         """InvalidInputError if it is not stored; thousands of jobs have the same."""
-        if self._looked_up.get(digest, 0.0) > time.monotonic() - _LOOK_AGAIN_S:
+        is_recent = time.monotonic() - self._found_at < _LOOK_AGAIN_S
+        if digest == self._found_code and is_recent:
             return
         try:
             self.code.get(digest)
         except CodeMissingError:
             raise _unknown("submitted_code", f"there is no code {digest}") from None
-        self._looked_up = {digest: time.monotonic()}
+        self._found_code = digest
+        self._found_at = time.monotonic()
 
     def _keys_left_behind(self, spec: JobSpec) -> list[str]:
         """The warning about exported variables that look like keys and that the job

@@ -235,8 +235,9 @@ class ServerRestarts:
 
     def _restart(self) -> "dict[str, Any] | None":
         try:
-            return json.loads((self._home / "server.json").read_text()).get("restart")
-        except (OSError, ValueError):
+            announced = json.loads((self._home / "server.json").read_text())
+            return announced.get("restart")
+        except (OSError, ValueError, AttributeError):
             return None
 
     def _start(self, command: list[str], settings: dict[str, str]) -> None:

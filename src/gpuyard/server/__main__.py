@@ -111,7 +111,7 @@ def main() -> None:
     try:
         home.create()
         allow_many_files()  # a listener of the event stream is one
-        _run(home, arguments.inherited, is_kept=not arguments.foreground)
+        _run(home, arguments.inherited, foreground=arguments.foreground)
     except GpuyardError as error:
         sys.stderr.write(f"gpuyard: {error}\n")
         sys.exit(error.exit_code)
@@ -122,7 +122,7 @@ def main() -> None:
         sys.exit(LedgerError.exit_code)
 
 
-def _run(home: Home, inherited: list[int] | None, *, is_kept: bool) -> None:
+def _run(home: Home, inherited: list[int] | None, *, foreground: bool) -> None:
     settings = load_settings(home)
     Accounts.of(settings.node)  # the agent would find the same fault, but say it less
     hooks = read_webhooks(settings.notify.webhooks, os.environ)
@@ -146,19 +146,19 @@ def _run(home: Home, inherited: list[int] | None, *, is_kept: bool) -> None:
         give_up_s = settings.notify.give_up_s
         app_state.notifier = _notifier(hooks, app_state.controller, give_up_s)
     command = [sys.executable, "-m", "gpuyard.server", "--home", str(home.root)]
-    if not is_kept:
+    if foreground:
         command.append("--foreground")
     app_state.start_over = lambda why: _start_over(
         command, [lock.fileno(), listener.fileno(), own.fileno()], why
     )
     restart = None
-    if is_kept and settings.server.restart:
+    if settings.server.restart and not foreground:
         restart = {
             "command": command,
             "environment": public_settings(),
             "keys": digest_of_keys(),
         }
-    upkeep = {"restart": restart, "managed": not is_kept}
+    upkeep = {"restart": restart, "managed": foreground}
     try:
         uvloop.run(_serve(app_state, listener, own, upkeep))
     finally:

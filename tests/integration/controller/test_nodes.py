@@ -108,9 +108,8 @@ async def test_a_node_that_is_back_in_time_worries_nobody(
     assert ("job.unknown", job_id) not in instance.notes
 
 
-async def test_a_silent_job_is_given_up_after_its_time_and_tried_again_elsewhere(
-    instance: Controlled, impatient: None
-):
+async def given_up_by_its_node(instance: Controlled) -> str:
+    """A job whose node fell silent, and that has a second attempt on node_2."""
     job_id = await instance.submit(
         max_silence_s=0.1, checkpoint={"grace_s": 0}, retry_count=1
     )
@@ -119,6 +118,13 @@ async def test_a_silent_job_is_given_up_after_its_time_and_tried_again_elsewhere
     instance.hosts["node_2"] = FakeHost("node_2")
     await instance.provider.join("node_2")
     await eventually(lambda: len(instance.attempts(job_id)) == 2, "a second attempt")
+    return job_id
+
+
+async def test_a_silent_job_is_given_up_after_its_time_and_tried_again_elsewhere(
+    instance: Controlled, impatient: None
+):
+    job_id = await given_up_by_its_node(instance)
     first, second = instance.attempts(job_id)
     assert (first["state"], first["reason"], second["placements"][0]["node_id"]) == (
         "lost",
@@ -141,14 +147,7 @@ async def test_the_log_of_an_attempt_whose_node_is_lost_is_given_up(
     instance: Controlled, impatient: None, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(logs, "ENDED_S", 0.05)
-    job_id = await instance.submit(
-        max_silence_s=0.1, checkpoint={"grace_s": 0}, retry_count=1
-    )
-    await instance.until(job_id, "running")
-    await instance.provider.leave("node_1")
-    instance.hosts["node_2"] = FakeHost("node_2")
-    await instance.provider.join("node_2")
-    await eventually(lambda: len(instance.attempts(job_id)) == 2, "a second attempt")
+    job_id = await given_up_by_its_node(instance)
     second = instance.attempts(job_id)[1]["id"]
     await instance.begun(job_id)
     instance.hosts["node_2"].attempts[second].log = b"two"
