@@ -55,7 +55,7 @@ precision = "fp32"
 device = "cpu"
 {baseline}
 [slurm]
-time_limit = "00:10:00"
+time_limit = "00:03:00"
 python = "{python}"
 environment = {{ OMP_NUM_THREADS = "1" }}
 [[strategies]]
@@ -339,7 +339,8 @@ def test_a_study_that_is_killed_goes_on_and_submits_nothing_twice(
     done = instance.run(
         "study", "resume" if changes.count() else "run", str(folder), timeout=300
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    nodes = slurm.call("sinfo", "-N", "-l")
+    assert done.returncode == 0, done.stdout + done.stderr + nodes
     expected = json.loads((folder / "model" / "expected.json").read_text())
     assert tables(folder) == dict.fromkeys(STRATEGIES, expected)
     jobs = [entry["job_id"] for entry in entries(instance, folder)]

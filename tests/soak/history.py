@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import sqlalchemy as sa
 
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings
@@ -47,6 +48,8 @@ class DayReport:
     removed: dict[str, int]
     before_ms: list[float] = field(default_factory=list[float])
     beside_ms: list[float] = field(default_factory=list[float])
+    # For how long each slice of retention had the writer. Commits wait no longer for it.
+    slices_ms: list[float] = field(default_factory=list[float])
     largest_wal: int = 0
     file_size: int = 0
     job_rows: int = 0
@@ -194,6 +197,16 @@ class SimulatedYard:
             self.core, Providers(), blobs, folder / "logs" / "attempts", submissions
         )
         self.number = 10_000_000
+        self._slices_ms: list[float] = []
+        self._run_slice = self.core.writer._maintain
+        self.core.writer._maintain = self._timed_slice
+
+    def _timed_slice(self, work: Callable[[sa.Connection], Any]) -> Any:
+        began = time.perf_counter()
+        try:
+            return self._run_slice(work)
+        finally:
+            self._slices_ms.append((time.perf_counter() - began) * 1000)
 
     async def commit_jobs(self, count: int, at: float) -> float:
         """Write the life of so many jobs; returns how long the commit took, in ms."""
@@ -231,6 +244,8 @@ class SimulatedYard:
             await asyncio.sleep(0.01)
             report.largest_wal = max(report.largest_wal, self._wal())
         report.removed = dict(await passing)
+        report.slices_ms = self._slices_ms
+        self._slices_ms = []
         report.pass_s = time.perf_counter() - began
         report.largest_wal = max(report.largest_wal, self._wal())
         report.file_size = self.path.stat().st_size
@@ -298,6 +313,7 @@ def summary(report: DayReport, peak_mb: float) -> str:
     """One line of JSON."""
     before = sorted(report.before_ms)
     beside = sorted(report.beside_ms)
+    slices = sorted(report.slices_ms)
     return json.dumps(
         {
             "before_p50_ms": round(before[len(before) // 2], 1),
@@ -305,6 +321,8 @@ def summary(report: DayReport, peak_mb: float) -> str:
             "beside_p50_ms": round(beside[len(beside) // 2], 1),
             "beside_p99_ms": round(beside[len(beside) * 99 // 100], 1),
             "beside_max_ms": round(beside[-1], 1),
+            "slices_p99_ms": round(slices[len(slices) * 99 // 100], 1),
+            "slices_max_ms": round(slices[-1], 1),
             "pass_s": round(report.pass_s, 1),
             "peak_rss_mb": round(peak_mb),
             "wal_mb": round(report.largest_wal / 1e6, 1),

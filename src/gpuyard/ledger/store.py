@@ -29,6 +29,8 @@ _PRAGMAS = (
     "synchronous=FULL",
     "busy_timeout=20",
     "journal_size_limit=16777216",
+    # `log_flush.py` keeps the log short; beyond 32 MB, a commit does it, too.
+    "wal_autocheckpoint=8000",
     "temp_store=MEMORY",
     "cache_size=-1000",
 )

@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -38,6 +39,8 @@ from gpuyard.ledger.group import (
     write,
     write_each,
 )
+from gpuyard.ledger.in_thread import finish_in_thread
+from gpuyard.ledger.log_flush import LogFlush
 
 # At most this many events of a commit are passed to the listener, because the listener
 # blocks the event loop. Readers that want all of them read the journal.
@@ -115,6 +118,7 @@ class Writer:
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
+        self._log_flush: LogFlush | None = None
         self._fenced: FencedError | None = None
         self._commit_times: deque[float] = deque(maxlen=_QUICK_COMMITS)
         # On SQLite this writer alone numbers events, so it looks the next number up
@@ -125,6 +129,10 @@ class Writer:
         """Begin writing; needs a running loop."""
         shorten_gil_interval()
         self._task = asyncio.create_task(self._run(), name="ledger-writer")
+        path = self._engine.url.database
+        if not self._remote and path:
+            self._log_flush = LogFlush(Path(path), self._lock)
+            self._log_flush.start()
 
     async def close(self) -> None:
         """Write what is queued and stop; LedgerError when it could not be written."""
@@ -135,6 +143,8 @@ class Writer:
             if self._task is not None:
                 self._task.cancel()
                 await asyncio.gather(self._task, return_exceptions=True)
+            if self._log_flush is not None:
+                await self._log_flush.close()
             if self._connection is not None:
                 self._connection.close()
             self._thread.shutdown(wait=False)
@@ -184,7 +194,9 @@ class Writer:
         No group is written meanwhile, so it must take only some milliseconds.
         """
         async with self._lock:
-            return await self._in_thread(lambda: self._maintain(work))
+            done = await self._in_thread(lambda: self._maintain(work))
+        self._note_commit()
+        return done
 
     def _maintain(self, work: Callable[[sa.Connection], Result]) -> Result:
         with as_ledger_errors(self._engine), self._engine.begin() as tx:
@@ -236,6 +248,7 @@ class Writer:
             await self._fail(group, ledger_error(error, place(self._engine)))
             return
         self.commits += 1
+        self._note_commit()
         written = [
             batch.events
             for number, batch in enumerate(group.batches)
@@ -322,24 +335,17 @@ class Writer:
             errors[number] = LedgerError(what, "Nothing else is affected.")
         return first_seq, errors
 
+    def _note_commit(self) -> None:
+        if self._log_flush is not None:
+            self._log_flush.note_commit()
+
     def _finish(self, tx: sa.Connection) -> None:
         began = time.perf_counter()
         tx.commit()
         self._commit_times.append(time.perf_counter() - began)
 
     async def _in_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        """Run `work` in the writer's thread; a cancelled caller still waits until it
-        has ended.
-
-        Otherwise a connection might be closed while the thread uses it.
-        """
-        loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(self._thread, work, *arguments)
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            await asyncio.gather(running, return_exceptions=True)
-            raise
+        return await finish_in_thread(self._thread, work, *arguments)
 
     # --- failures ---
 

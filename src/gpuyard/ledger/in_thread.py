@@ -1,0 +1,29 @@
+"""Work on a connection in a thread."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
+
+async def finish_in_thread(
+    executor: Executor,
+    work: Callable[P, Result],
+    *arguments: P.args,
+    **named: P.kwargs,
+) -> Result:
+    """Run `work` in a thread of `executor`; a cancelled caller still waits until it has
+    ended.
+
+    Otherwise a connection might be closed while the thread uses it.
+    """
+    loop = asyncio.get_running_loop()
+    running = loop.run_in_executor(executor, lambda: work(*arguments, **named))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.gather(running, return_exceptions=True)
+        raise
