@@ -6,11 +6,13 @@ requeued, every job ends exactly once.
 
 import os
 import random
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
-from tests.support.instance import TestInstance
+from tests.support.forkserver import REAL_AGENT
+from tests.support.instance import TestInstance, make_instance
 from tests.support.wait import wait_until
 
 ROUNDS = int(os.environ.get("GPUYARD_KILL_ROUNDS", "20"))
@@ -24,6 +26,12 @@ time.sleep(seconds)
 with open(mark, "a") as file: file.write(f"ended {os.environ['GPUYARD_ATTEMPT']}\\n")
 sys.exit(code)
 """
+
+
+@pytest.fixture
+def instance() -> Iterator[TestInstance]:
+    with make_instance(**{REAL_AGENT: "1"}) as made:
+        yield made
 
 
 def submit_witness(

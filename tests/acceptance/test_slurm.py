@@ -34,6 +34,8 @@ while not os.path.exists(sys.argv[1]):
     time.sleep(0.1)
 print("done at", step)
 """
+# Jobs that are submitted at once.
+_TOGETHER = 16
 
 
 def settings(cluster: SlurmCluster, **more: object) -> str:
@@ -230,7 +232,7 @@ def test_jobs_that_come_together_are_an_array_and_each_runs_once(
     (tmp_path / "sbatch").chmod(0o755)
     with make_instance(PATH=f"{tmp_path}:{os.environ['PATH']}") as instance:
         instance.home.create()
-        instance.home.settings.write_text(settings(slurm, max_pending=40))
+        instance.home.settings.write_text(settings(slurm, max_pending=_TOGETHER))
         instance.ok("up")
         specs = [
             {
@@ -239,7 +241,7 @@ def test_jobs_that_come_together_are_an_array_and_each_runs_once(
                 "provider": "slurm",
                 "workdir": str(instance.work),
             }
-            for n in range(40)
+            for n in range(_TOGETHER)
         ]
         (instance.work / "many.json").write_text(json.dumps(specs))
         jobs = [
@@ -247,7 +249,7 @@ def test_jobs_that_come_together_are_an_array_and_each_runs_once(
             for word in instance.ok("submit", str(instance.work / "many.json")).split()
             if word.startswith("job_")
         ]
-        assert len(jobs) == 40
+        assert len(jobs) == _TOGETHER
         wait_until(reached.exists, 30, "the first array")
         if fault == "the server is killed":
             instance.kill("server")
@@ -256,11 +258,11 @@ def test_jobs_that_come_together_are_an_array_and_each_runs_once(
             assert instance.wait(job, timeout=100).state == (
                 "failed" if number % 2 else "completed"
             )
-        for number in (0, 17, 39):
+        for number in (0, 7, _TOGETHER - 1):
             assert instance.ok("logs", jobs[number]) == f"{number}\n"
             assert len(instance.json("show", jobs[number])["attempts"]) == 1
         assert sorted(map(int, (instance.work / "ran").read_text().split())) == list(
-            range(40)
+            range(_TOGETHER)
         )
         # The next one asks after each by itself, and sends it at once.
         if fault != "the server is killed":

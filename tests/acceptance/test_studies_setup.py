@@ -4,7 +4,6 @@ from a real model server.
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from gpuyard.studies.tables import read_table, rows_of
 from tests.integration.studies.endpoint import KEY, MODEL, fails, says, serve
 from tests.support import huggingface
-from tests.support.instance import TestInstance
+from tests.support.instance import REAL_GPUYARD, TestInstance, gpuyard
 from tests.support.model_server import OFFLINE, served
 from tests.support.terminal import terminal
 from tests.unit.studies.folders import make_study
@@ -28,12 +27,11 @@ kind = "custom"
 gpus_per_node = 2
 dp = 2
 """
-COMMAND = [sys.executable, "-m", "gpuyard.cli.entry", "study"]
 
 
 def study(*words: str | Path, code: int = 0) -> str:
     done = subprocess.run(
-        [*COMMAND, *map(str, words)],
+        [*gpuyard(), "study", *map(str, words)],
         capture_output=True,
         text=True,
         timeout=100,
@@ -101,7 +99,9 @@ def test_a_study_up_to_its_baseline(
         assert {row["world_size"] for row in rows} == {2} and {
             row["reason"] for row in rows
         } == {""}
-        with terminal([*COMMAND, "baseline", str(folder), "--variant", "2k"]) as seen:
+        with terminal(
+            [*REAL_GPUYARD, "study", "baseline", str(folder), "--variant", "2k"]
+        ) as seen:
             seen.expect("baseline .*3/3")
             seen.expect("3 of 3 prompts are answered")
             assert seen.leave() == 0

@@ -1,15 +1,16 @@
 """A Python that starts at once: an interpreter that has imported much forks the
 processes.
 
-`fast_python()` is a program that tests run instead of `sys.executable`. It passes
-`-m gpuyard.cli.entry` and `-m gpuyard.server` to a fork server, together with its open
-files, and stands for the forked process: it forwards signals and ends as that process
-ends. Any other command, and any whose environment or limits the fork server does not
-share (see `server.py`), runs in the real interpreter. So does everything below a
-process with `REAL_PYTHON` in its environment.
+`fast_python()` is a program that tests run instead of `sys.executable`. It passes the
+command, the server and the agent (`-m gpuyard.cli.entry`, …) to a fork server, together
+with its open files, and stands for the forked process: it forwards signals and ends as
+that process ends. Any other command, and any whose environment or limits the fork
+server does not share (see `server.py`), runs in the real interpreter. So does
+everything below a process with `REAL_PYTHON` in its environment.
 
 The forked process has a session and a pid of its own. Tests of process trees,
-terminals, imports and memory therefore use the real interpreter.
+terminals, imports and memory therefore use the real interpreter. So do tests in which
+an agent dies while jobs run (`REAL_AGENT`): the keeper gets no orphans of a forked one.
 """
 
 import atexit
@@ -27,12 +28,14 @@ from tests.support.components import require
 from tests.support.wait import wait_until
 
 REAL_PYTHON = "TESTS_REAL_PYTHON"
+REAL_AGENT = "TESTS_REAL_AGENT"
 _HERE = Path(__file__).parent
-# What the command and the server import, at once or later.
+# What the command, the server and the agent import, at once or later.
 _OURS = (
     "gpuyard.cli.entry",
     "gpuyard.cli.main",
     "gpuyard.server.__main__",
+    "gpuyard.node.agent",
     "gpuyard.notify.delivery",
     "gpuyard.client.sync",
     "alembic.command",
@@ -50,7 +53,7 @@ def fast_python() -> str:
     """The program for the command and the server; the first call starts the fork
     server.
     """
-    modules = ["gpuyard.cli.entry", "gpuyard.server"]
+    modules = ["gpuyard.cli.entry", "gpuyard.server", "gpuyard.node.agent"]
     return start_fork_server(sys.executable, _OURS, modules)
 
 

@@ -40,8 +40,11 @@ _READ_AT_START = (
     "GLIBC_",
     "LC_",
     "LANG",
-    "TESTS_REAL_",
+    "TESTS_REAL_PYTHON",
 )
+# An agent is not forked if this is in its environment.
+_REAL_AGENT = b"TESTS_REAL_AGENT"
+_AGENT = "gpuyard.node.agent"
 # What a process inherits and a forked one would not have from its launcher.
 _INHERITED = (
     "Uid",
@@ -58,6 +61,8 @@ _INHERITED = (
 )
 # Python ignores these from its start on.
 _IGNORED_BY_PYTHON = (1 << signal.SIGPIPE - 1) | (1 << signal.SIGXFSZ - 1)
+# The C library uses signals 32 and 33 itself, whatever a process inherits.
+_OF_THE_C_LIBRARY = (1 << 31) | (1 << 32)
 _FIRST_FREE = 1000
 
 
@@ -153,7 +158,7 @@ class Server:
             connection.close()
 
     def _answer(self, connection: socket.socket, request: Request) -> None:
-        if not self._wanted(request.arguments) or not self._like_mine(request):
+        if not self._wanted(request) or not self._like_mine(request):
             connection.send(b"R")
             return
         # The launcher may be killed from now on; the child is to exist by then.
@@ -169,11 +174,14 @@ class Server:
         with suppress(OSError):
             connection.send(b"F")
 
-    def _wanted(self, arguments: list[str]) -> bool:
+    def _wanted(self, request: Request) -> bool:
+        arguments = request.arguments
         if arguments[1] == "-m":
+            module = arguments[2]
             # A server that starts over keeps its pid.
             again = "--inherited" in arguments
-            return arguments[2] in self._settings.modules and not again
+            real = module == _AGENT and _REAL_AGENT in request.environment
+            return module in self._settings.modules and not again and not real
         is_program = arguments[1] == "-c" or arguments[1].endswith(".py")
         return is_program and self._settings.programs
 
@@ -243,6 +251,7 @@ def _description(pid: int) -> list[str]:
     process = Path(f"/proc/{pid}")
     status = _status(pid)
     ignored = int(status["SigIgn"], 16) | _IGNORED_BY_PYTHON
+    ignored &= ~_OF_THE_C_LIBRARY
     spaces = sorted((process / "ns").iterdir())
     return [
         *[status.get(name, "") for name in _INHERITED],
