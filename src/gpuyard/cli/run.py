@@ -98,6 +98,12 @@ def run(
             help="Try again only after these: timeout,failure,lost; default: all."
         ),
     ] = None,
+    log_limit_gb: Annotated[
+        str | None,
+        typer.Option(
+            help="Keep only the end of its output, so many gigabytes, or such as 200MB."
+        ),
+    ] = None,
     priority: Annotated[
         int | None, typer.Option(help="1 to 5; 5 is urgent, 3 the default.")
     ] = None,
@@ -222,6 +228,7 @@ def run(
         timeout_s=timeout,
         retry_count=retries,
         retry_on=retry_on,
+        log_limit_gb=log_limit_gb,
         priority=priority,
         project=project,
         workspace=workspace,

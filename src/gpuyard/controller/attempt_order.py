@@ -70,6 +70,7 @@ def order_for(
         prefetched=placement.prefetched,
         timeout_s=spec.timeout_s,
         max_silence_s=spec.max_silence_s,
+        log_limit_gb=spec.log_limit_gb,
         grace_s=spec.checkpoint.grace_s,
         checkpoint=spec.checkpoint,
         resume_from=_resume_point(checkpoint) if checkpoint else None,

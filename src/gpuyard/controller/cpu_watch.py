@@ -5,7 +5,8 @@ none.
 from dataclasses import replace
 
 from gpuyard.controller.core import Core
-from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.controller.job_warnings import warn
+from gpuyard.domain.events import EventKind
 from gpuyard.scheduler.refusal import impossible
 from gpuyard.scheduler.view import LiveAttempt
 
@@ -32,8 +33,7 @@ class CpuWatch:
         self._seen.add(job_id)
         core = self._core
         live = core.view.jobs.get(job_id)
-        job = core.queries.job(job_id)
-        if live is None or job is None or live.shape.gpus:
+        if live is None or live.shape.gpus:
             return
         if impossible(core.view, replace(live.shape, gpus=1)) is not None:
             return
@@ -44,10 +44,4 @@ class CpuWatch:
         warning = (
             f"its program found no GPU ({shown!r}): the job asked for none, see --gpus"
         )
-        warnings: list[str] = job["warnings"] or []
-        if warning in warnings:
-            return  # told before the server was restarted
-        change = Change(Table.JOBS, job_id, {"warnings": [*warnings, warning]})
-        info = {"attempt_id": attempt.id, "printed": shown}
-        kind = EventKind.JOB_ON_CPU
-        core.emit([Event(kind, core.clock(), (change,), job_id, info)])
+        warn(core, attempt, warning, EventKind.JOB_ON_CPU, {"printed": shown})

@@ -13,6 +13,7 @@ from typing import IO
 import structlog
 
 from gpuyard.controller.core import Core
+from gpuyard.controller.job_warnings import warn_of_limited_log
 from gpuyard.controller.reports import Reports
 from gpuyard.controller.secrets import Secrets
 from gpuyard.domain import wire
@@ -24,6 +25,7 @@ from gpuyard.insight.progress import MetricPoint, ProgressReader
 from gpuyard.providers.base import TRANSIENT, GpuProviderInterface, SavedFile
 from gpuyard.scheduler.view import LiveAttempt
 from gpuyard.storage.blobs import Blob, Blobs
+from gpuyard.storage.logfile import LogFile
 from gpuyard.storage.place import in_background
 from gpuyard.storage.untrusted import UntrustedFileError
 
@@ -120,7 +122,10 @@ class LogMirror:
         provider = self._providers[attempt.provider]
         reference = attempt.provider_ref or ""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        reader = _OutputReader(attempt.id, self._reports, await self._mask(attempt))
+        spec = self._spec(attempt)
+        mask = await self._mask(attempt, spec)
+        reader = _OutputReader(attempt.id, self._reports, mask)
+        self._core.spawn(self._limit(attempt, spec), "limit-log")
         while True:
             try:
                 with self.path(attempt.id).open("ab") as file:
@@ -142,11 +147,35 @@ class LogMirror:
                 )
             await asyncio.sleep(_PAUSE_S)
 
-    async def _mask(self, attempt: LiveAttempt) -> Mask:
-        spec = self._core.queries.spec_texts({attempt.job_id}).get(attempt.job_id)
+    def _spec(self, attempt: LiveAttempt) -> JobSpec | None:
+        text = self._core.queries.spec_texts({attempt.job_id}).get(attempt.job_id)
+        return None if text is None else JobSpec.model_validate_json(text)
+
+    async def _mask(self, attempt: LiveAttempt, spec: JobSpec | None) -> Mask:
         if spec is None:
             return Mask(())
-        return await self._secrets.mask(attempt.id, JobSpec.model_validate_json(spec))
+        return await self._secrets.mask(attempt.id, spec)
+
+    async def _limit(self, attempt: LiveAttempt, spec: JobSpec | None) -> None:
+        """Keep the copy below the limit of the job's log while it is followed."""
+        own_gb = spec.log_limit_gb if spec else None
+        limit_gb = own_gb or self._core.settings.node.max_log_gb
+        copy = LogFile(self.path(attempt.id))
+        while attempt.id in self._followers:
+            try:
+                if copy.is_over(limit_gb) and await asyncio.to_thread(
+                    copy.limit, limit_gb
+                ):
+                    warn_of_limited_log(self._core, attempt, limit_gb)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                log.warning(
+                    "a copied log could not be limited",
+                    attempt=attempt.id,
+                    error=str(error),
+                )
+            await asyncio.sleep(_PAUSE_S)
 
     async def _collect_checkpoints(self, attempt: LiveAttempt) -> None:
         while attempt.id in self._followers:

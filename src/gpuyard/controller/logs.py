@@ -13,6 +13,7 @@ from gpuyard.controller.core import Core
 from gpuyard.domain.errors import NotFoundError, ProviderError
 from gpuyard.domain.states import JobState
 from gpuyard.providers.base import GpuProviderInterface, LogPiece
+from gpuyard.storage.logfile import LogFile
 
 _LONGEST_WAIT_S = 5.0
 # So long the output of an attempt that has ended is asked for.
@@ -192,13 +193,17 @@ class Logs:
 async def _read_file(
     path: Path, offset: int, lines: int | None
 ) -> AsyncIterator[LogPiece]:
-    """The file, which is complete, from the byte `offset` on, or its last lines."""
+    """The file, which is complete, from the byte `offset` on, or its last lines.
+
+    Its front may have been freed.
+    """
+    first = LogFile(path).start()
     with path.open("rb") as file:
         if lines is None:
             file.seek(offset)
         else:
             await asyncio.to_thread(seek_last_lines, file, lines)
-        begin = file.tell()
+        begin = file.seek(max(file.tell(), first))
         while part := await asyncio.to_thread(file.read, _PART_BYTES):
             yield LogPiece(begin, part)
             begin += len(part)

@@ -14,6 +14,7 @@ from gpuyard.controller.attempt_outcome import AttemptOutcome
 from gpuyard.controller.checkpoints import Checkpoints, ResumeWatch
 from gpuyard.controller.core import Core
 from gpuyard.controller.cpu_watch import CpuWatch
+from gpuyard.controller.job_warnings import warn_of_limited_log
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.requests import Requests
 from gpuyard.domain import wire
@@ -335,7 +336,7 @@ class Reports:
             case wire.ProgressSeen():
                 self.progressed(body)
             case wire.UsageSeen():
-                self._add_points(attempt, body.points)
+                self._used(attempt, body)
             case wire.CheckpointSaved():
                 self.checkpoints.saved(attempt, body)
             case _:
@@ -386,6 +387,11 @@ class Reports:
         self._add_points(attempt, body.points)
         if self.on_progress:
             self.on_progress(attempt.job_id, body.progress, core.clock())
+
+    def _used(self, attempt: LiveAttempt, body: wire.UsageSeen) -> None:
+        if body.log_limit_gb is not None:
+            warn_of_limited_log(self._core, attempt, body.log_limit_gb)
+        self._add_points(attempt, body.points)
 
     def _add_points(
         self, attempt: LiveAttempt, points: Sequence[wire.SeriesPoint]

@@ -77,6 +77,7 @@ class AttemptOrder:
     prefetched: bool = False
     timeout_s: float | None = None
     max_silence_s: float | None = None
+    log_limit_gb: float | None = None
     grace_s: float = 10.0
     checkpoint: CheckpointSpec = field(default_factory=CheckpointSpec)
     resume_from: ResumePoint | None = None
@@ -127,6 +128,7 @@ def order_from_config(config: JobConfig) -> AttemptOrder:
         prefetched=bool(options.get("ahead")),
         timeout_s=config.timeout_minutes * 60 if config.timeout_minutes else None,
         max_silence_s=options.get("max_silence_s"),
+        log_limit_gb=options.get("log_limit_gb"),
         grace_s=config.grace_s,
         checkpoint=config.checkpoint,
         resume_from=_resume_point(options),
@@ -168,6 +170,7 @@ def config_from_order(order: AttemptOrder) -> JobConfig:
         "window": order.prefetch_group,
         "ahead": order.prefetched,
         "max_silence_s": order.max_silence_s,
+        "log_limit_gb": order.log_limit_gb,
         "resume_sha256": resume.sha256 if resume else None,
         "resume_name": resume.name if resume else None,
         "resume_directory": resume.directory if resume else False,

@@ -300,6 +300,8 @@ class JobSpec(StrictModel):
     until it is released. Jobs in `depends_on` must complete before it starts, those in
     `depends_on_failed` must end otherwise, and those in `depends_on_any` must end.
     `retry_on`: after which ends it is tried again, `retry_count` times at most.
+    `log_limit_gb`: how much of the output of each attempt is kept; unset, as the
+    settings say.
 
     On the host of its submission, a job begins with `carried_environment`, the digest
     of what the shell that submitted it exported. Clients fill it in, unless `clean_env`
@@ -334,6 +336,7 @@ class JobSpec(StrictModel):
         RetryCause
     )
     max_silence_s: Seconds | None = None
+    log_limit_gb: Gigabytes | None = None
     priority: Priority = 3
     project: Name | None = None
     depends_on: tuple[Name, ...] = ()

@@ -149,10 +149,14 @@ class ProgressSeen(_Message, frozen=True, tag="ProgressSeen"):
 
 
 class UsageSeen(_Message, frozen=True, tag="UsageSeen"):
-    """What the attempt uses now: processors, memory, its GPUs."""
+    """What the attempt uses now: processors, memory, its GPUs.
+
+    `log_limit_gb`: its log has reached this limit, so that only its end is kept.
+    """
 
     attempt_id: str
     points: list[SeriesPoint] = []
+    log_limit_gb: Amount | None = None
 
 
 class CheckpointSaved(_Message, frozen=True, tag="CheckpointSaved"):
@@ -240,7 +244,8 @@ class StartAttempt(_Message, frozen=True, tag="Start"):
     variables, whose values the agent keeps to itself. `project`: that of the job, which
     may choose the account that it runs under. `carried_environment`: the digest of the
     environment that it gets in place of the agent's. `code`: the digest of the code
-    that it runs, should that of `workdir` have changed.
+    that it runs, should that of `workdir` have changed. `log_limit_gb`: how much of
+    its output is kept, if not as much as the node's settings say.
     """
 
     attempt_id: AttemptId
@@ -272,6 +277,7 @@ class StartAttempt(_Message, frozen=True, tag="Start"):
     project: str = ""
     carried_environment: str = ""
     code: str = ""
+    log_limit_gb: float | None = None
 
 
 class StopAttempt(_Message, frozen=True, tag="Stop"):

@@ -25,7 +25,6 @@ from gpuyard.node.launcher import (
     NEVER_STARTED,
     Exit,
     LaunchError,
-    LogFile,
     Process,
     adopt,
 )
@@ -33,6 +32,7 @@ from gpuyard.node.starter import AttemptStarter
 from gpuyard.node.stopping import signal_number, stop_process, until_ended
 from gpuyard.node.watch import AgentContext, AttemptWatch
 from gpuyard.storage.blobs import BucketError
+from gpuyard.storage.logfile import LogFile
 from gpuyard.storage.place import in_background
 
 # Most jobs that end sooner print little and save nothing: watching them would cost more

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpuyard.domain import wire
 from gpuyard.node.attempt import AttemptRun
-from gpuyard.node.launcher import LogFile
+from gpuyard.storage.logfile import LogFile
 from gpuyard.storage.untrusted import UntrustedFileError
 
 _LOOK_S = 0.02

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuyard.domain.masking import Mask
-from gpuyard.node.launcher import LogFile
+from gpuyard.storage.logfile import LogFile
 
 _CHUNK = 1 << 20
 

@@ -11,7 +11,7 @@ import structlog
 
 from gpuyard.domain import wire
 from gpuyard.insight.progress import MetricPoint, ProgressReader
-from gpuyard.node.launcher import LogFile
+from gpuyard.storage.logfile import LogFile
 
 _CHUNK = 1 << 18
 # The most that is read at once, so that one job with much output cannot starve the

@@ -19,12 +19,13 @@ from gpuyard.domain import wire
 from gpuyard.domain.masking import Mask
 from gpuyard.node.checkpoints import CheckpointWatcher
 from gpuyard.node.journal import AttemptJournal, AttemptRecord
-from gpuyard.node.launcher import LogFile, Process, find_attempt
+from gpuyard.node.launcher import Process, find_attempt
 from gpuyard.node.masked_log import MaskedLog
 from gpuyard.node.output import OutputFollower
 from gpuyard.node.sampling import UsageSampler
 from gpuyard.node.separation import JobAccounts
 from gpuyard.storage.blobs import Blobs
+from gpuyard.storage.logfile import LogFile
 from gpuyard.storage.place import in_background
 
 _POINTS_PER_REPORT = 5_000
@@ -81,6 +82,8 @@ class AttemptWatch:
         self.output = OutputFollower(self._id, self.log)
         self._checkpoints: CheckpointWatcher | None = None
         self._over = asyncio.Event()
+        self._log_limit_gb = record.start.log_limit_gb or context.settings.max_log_gb
+        self._is_limit_told = False
 
     def end(self) -> None:
         """The attempt's process has ended: `follow_output` and `follow_checkpoints`
@@ -159,22 +162,35 @@ class AttemptWatch:
         self._context.journal.forget_secrets(self._id)
 
     async def follow_output(self) -> None:
-        """Report the output as it comes, and keep the log below its maximum size."""
-        cap = int(self._context.settings.max_log_gb * (1 << 30))
+        """Report the output as it comes, and keep the log below its limit."""
         while await self._pause(self._context.settings.progress_s):
             self.output.note_size(self.log_size(), time.time())
             self.report_output(await asyncio.to_thread(self.output.read_progress))
             try:
                 if isinstance(self.log, MaskedLog):
                     await asyncio.to_thread(self.log.overwrite)
-                if self.log.size() - self.log.start() > cap * 1.25:
-                    await asyncio.to_thread(self.log.cap, cap)
+                await self._limit_log()
             except OSError as error:
                 log.warning(
                     "the log could not be capped or masked",
                     attempt=self._id,
                     error=str(error),
                 )
+
+    async def _limit_log(self) -> None:
+        """Keep the log below its limit, and tell once when it has reached it."""
+        if not self.log.is_over(self._log_limit_gb):
+            return
+        limited = await asyncio.to_thread(self.log.limit, self._log_limit_gb)
+        if self._is_limit_told:
+            return
+        self._is_limit_told = True
+        if not limited:
+            problem = "a log grows on: its file system cannot free a part of a file"
+            log.warning(problem, attempt=self._id)
+        else:
+            told = wire.UsageSeen(self._id, log_limit_gb=self._log_limit_gb)
+            self._context.send(told)
 
     async def follow_growth(self) -> None:
         """Note how the log grows, so that it is known which step was printed before a

@@ -454,6 +454,7 @@ def _start_message(
         project=order.project,
         carried_environment=order.carried_environment,
         code=order.code,
+        log_limit_gb=order.log_limit_gb,
     )
 
 

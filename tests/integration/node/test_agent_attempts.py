@@ -144,7 +144,7 @@ def test_a_journal_that_fills_up_later_does_not_keep_the_end_from_being_told(nod
     node.journal_path(job).rmdir()
 
 
-def test_the_log_is_capped_at_its_front_and_its_offsets_stay():
+def test_the_log_is_limited_at_its_front_and_its_offsets_stay():
     code = """
         import pathlib, time
         for number in range(60_000):
@@ -153,8 +153,8 @@ def test_the_log_is_capped_at_its_front_and_its_offsets_stay():
         while not pathlib.Path("go").exists():
             time.sleep(0.01)
         """
-    with make_node(max_log_gb=1 / 1024) as node:
-        job = node.start(code)
+    with make_node() as node:
+        job = node.start(code, log_limit_gb=1 / 1024)
         path = node.home.node / "attempts" / f"{job}.log"
         wait_for(
             lambda: path.exists() and path.stat().st_size == 60_000 * 116 + 8,
@@ -165,10 +165,14 @@ def test_the_log_is_capped_at_its_front_and_its_offsets_stay():
         lines = log.splitlines()
         assert lines[-1] == "the end"
         assert 1 << 19 < len(log) < 2 << 20
-        first = int(lines[0].split()[1])
-        assert [int(line.split()[1]) for line in lines[:-1]] == list(
+        note = "[gpuyard: the log has reached its limit of 1 MB, so"
+        assert lines[0].startswith(note)
+        first = int(lines[1].split()[1])
+        assert [int(line.split()[1]) for line in lines[1:-1]] == list(
             range(first, 60_000)
         )
+        told = [report.log_limit_gb for report in node.sink.of(wire.UsageSeen, job)]
+        assert [limit for limit in told if limit] == [1 / 1024]
         assert (
             node.loop.run(node.provider.get_job_logs(job, 2)).splitlines() == lines[-2:]
         )

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.node.launcher import LogFile
 from gpuyard.node.output import OutputFollower
+from gpuyard.storage.logfile import LogFile
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from gpuyard.node.launcher.cgroup import Cgroup, can_confine_devices
 from gpuyard.node.launcher.identity import Identity
 from gpuyard.node.launcher.launch import LaunchError, LaunchRequest
 from gpuyard.node.launcher.limits import ProcessLimits
-from gpuyard.node.launcher.logfile import LogFile
 from gpuyard.node.launcher.process import Exit, Process, Usage, adopt, find_attempt
 from gpuyard.node.launcher.prologue import NEVER_STARTED
 from gpuyard.node.launcher.spawn import spawn
@@ -29,7 +28,6 @@ __all__ = [
     "Identity",
     "LaunchError",
     "LaunchRequest",
-    "LogFile",
     "Process",
     "ProcessLimits",
     "Usage",

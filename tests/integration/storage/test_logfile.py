@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuyard.node.launcher import LogFile, logfile
+from gpuyard.storage import logfile
+from gpuyard.storage.logfile import LogFile
 from tests.support.examples import examples
 
 KIB = 1024
@@ -115,24 +116,47 @@ def test_a_cap_gives_the_space_back(folder):
     assert log.path.stat().st_blocks * 512 <= 128 * KIB < before * 512
 
 
-def test_a_writer_goes_on_at_the_end_while_the_front_goes(start, ended, python, log):
+def test_a_writer_goes_on_at_the_end_while_the_front_goes(folder):
     """As a job does: with one descriptor, opened before."""
     writer = "import sys\nfor i in range(60000): print(f'{i:06}', flush=i % 100 == 0)"
-    process = start(python, "-u", "-c", writer)
-    file = LogFile(log)
+    file = written(folder, b"")
+    with file.path.open("ab") as output:
+        process = subprocess.Popen([sys.executable, "-c", writer], stdout=output)
     offset = 0
     seen = []
-    while process.alive() or offset < file.size():
+    while process.poll() is None or offset < file.size():
         begin, data = file.read(offset, 50_000)
         assert begin == offset or begin % 7 == 0
         seen += data.split()
         offset = begin + len(data)
         file.cap(64 * KIB)
-    assert ended(process).code == 0
+    assert process.returncode == 0
     assert file.size() == 60_000 * 7
     assert seen[-1] == b"059999"
     numbers = [int(number) for number in seen if len(number) == 6]
     assert numbers == sorted(numbers)
+
+
+@given(
+    content=st.lists(lines_of_text, min_size=5, max_size=40).map(b"\n".join),
+    cap=st.integers(0, 60_000),
+)
+@settings(max_examples=examples(100), deadline=None)
+def test_a_note_stands_where_the_front_was(folder, content, cap):
+    """It takes the place of the rest of a line; all whole lines stay."""
+    if not holes_work(folder):
+        pytest.skip("this file system cannot punch holes")
+    log = written(folder, content)
+    assert log.cap(cap)
+    before = log.start()
+    kept = log.read(0, len(content))[1]
+    log.note_gap("[a note]")
+    assert log.size() == len(content)
+    note = b"[a note]\n"
+    if before - len(note) <= BLOCK:
+        assert log.read(0, len(content)) == (before, kept)
+        return
+    assert log.read(0, len(content)) == (before - len(note), note + kept)
 
 
 @pytest.mark.parametrize("content", [b"", b"short\n"])
@@ -160,13 +184,13 @@ def test_a_file_system_without_holes_keeps_the_file(tmp_path):
     script = """if True:
         import pathlib, subprocess, sys
         sys.path.insert(0, sys.argv[1])
-        from gpuyard.node.launcher import LogFile
+        from gpuyard.storage.logfile import LogFile
         subprocess.run(["mount", "-t", "ramfs", "none", sys.argv[2]], check=True)
         log = LogFile(pathlib.Path(sys.argv[2], "log"))
         log.path.write_bytes(b"line\\n" * 10_000)
         print(log.cap(4096), log.start(), log.size(), log.tail(1))
     """
-    source = Path(logfile.__file__).parents[3]
+    source = Path(logfile.__file__).parents[2]
     # A mount namespace of its own leaves nothing to unmount.
     command = [
         "unshare",

@@ -1,5 +1,5 @@
-"""An attempt's log: a file that only grows at its end, is read by offset, and is capped
-by a hole at its front.
+"""An attempt's log: a file that only grows at its end, is read by offset, and is
+limited by a hole at its front.
 
 The hole keeps the file's size, so offsets mean the same before and after. The file
 system knows where the hole ends (SEEK_DATA), so no second file is needed that could
@@ -12,9 +12,12 @@ import os
 from pathlib import Path
 from typing import IO
 
+from gpuyard.domain.units import format_gb
 from gpuyard.storage.untrusted import open_regular
 
 _BLOCK_BYTES = 1 << 16
+# A log may be so many times its limit before its front goes, so that this is rare.
+_SLACK = 1.25
 _KEEP_SIZE = 0x01
 _PUNCH_HOLE = 0x02
 
@@ -83,6 +86,23 @@ class LogFile:
         begin += lines > 0
         return position + begin, data[begin:]
 
+    def is_over(self, limit_gb: float) -> bool:
+        """Whether the log is so much over its limit that its front should go."""
+        return self.size() - self.start() > limit_gb * (1 << 30) * _SLACK
+
+    def limit(self, limit_gb: float) -> bool:
+        """Keep only the end of the file, and let a line say so where it now begins.
+
+        False, with the file unchanged, if the file system cannot punch holes.
+        """
+        if not self.cap(int(limit_gb * (1 << 30))):
+            return False
+        self.note_gap(
+            f"[gpuyard: the log has reached its limit of {format_gb(limit_gb)}, so"
+            " older output is gone; --log-limit-gb sets another]"
+        )
+        return True
+
     def cap(self, max_bytes: int) -> bool:
         """Free the front of the file, so that its last `max_bytes`, and less than a
         block more, stay.
@@ -95,6 +115,19 @@ class LogFile:
             if end <= 0:
                 return True
             return _punch(file.fileno(), end)
+
+    def note_gap(self, note: str) -> None:
+        """Let `note` be the first line that can be read, in a log whose front was
+        freed. It replaces the rest of a line that stands there; no other byte changes.
+        """
+        with self._open(os.O_RDWR) as file:
+            start = _start(file.fileno())
+            # The line end before it keeps it apart from what is left of that line.
+            line = f"\n{note}\n".encode()
+            begin = start - len(line)
+            # In the first block, it would hide that there is a hole.
+            if begin >= os.fstatvfs(file.fileno()).f_bsize:
+                os.pwrite(file.fileno(), line, begin)
 
 
 def _start(fd: int) -> int:
