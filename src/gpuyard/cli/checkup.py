@@ -110,25 +110,46 @@ def _disk(home: Home) -> CheckupResult:
     folder = next(path for path in (home.root, *home.root.parents) if path.exists())
     free_gb = shutil.disk_usage(folder).free / 1e9
     kept = {
-        name: _folder_gb(path)
-        for name, path in (("checkpoints", home.blobs), ("logs and jobs", home.node))
+        name: _size_gb(path)
+        for name, path in (
+            ("checkpoints", home.blobs),
+            ("logs and jobs", home.node),
+        )
     }
     found = f"{free_gb:.1f} GB free; kept: " + ", ".join(
         f"{name} {gb:.2f} GB" for name, gb in kept.items()
     )
-    return CheckupResult(
-        "disk",
-        free_gb > _LOW_DISK_GB,
-        found,
-        "" if free_gb > _LOW_DISK_GB else "free some space",
-    )
+    is_low = free_gb <= _LOW_DISK_GB
+    remedy = "free some space" if is_low else ""
+    problem = _disk_problem(home)
+    if problem:
+        remedy = "end that job, or free some space"
+        return CheckupResult("disk", False, f"{found}; {problem}", remedy)
+    return CheckupResult("disk", not is_low, found, remedy)
 
 
-def _folder_gb(folder: Any) -> float:
-    return (
-        sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
-        / 1e9
-    )
+def _disk_problem(home: Home) -> str | None:
+    """What the node of this home says of its disk when it is nearly full."""
+    from gpuyard.cli.session import connect
+    from gpuyard.client import calls
+    from gpuyard.client.connection import running_server
+
+    if running_server(home) is None:
+        return None
+    try:
+        with connect(start=False) as client:
+            nodes = client.call(calls.listing("nodes"))
+    except GpuyardError:
+        return None  # the check of the server says it
+    disks = [disk for node in nodes if (disk := node.get("disk"))]
+    own = (disk for disk in disks if disk["folder"] == str(home.root))
+    return next((disk["problem"] for disk in own), None)
+
+
+def _size_gb(path: Path) -> float:
+    """What a file, or all files of a folder, take of the disk."""
+    files = [path] if path.is_file() else path.rglob("*")
+    return sum(file.stat().st_blocks * 512 for file in files if file.is_file()) / 1e9
 
 
 def _gpus(_home: Home) -> CheckupResult:

@@ -31,6 +31,7 @@ class Seen:
     batches: Sequence[Item]
     waiting: Mapping[str, int]
     at: float
+    disk_problems: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def bar(part: float) -> str:
 
 
 def foot(seen: Seen) -> list[str]:
-    """The queues' lengths, the mode, and the batches in progress."""
+    """The queues' lengths, the mode, the batches in progress, and full disks."""
     live = [batch for batch in seen.batches if batch["ended_at"] is None]
     exclusive = any(batch["gpu_mode"] == "exclusive" for batch in live)
     mode = "BATCH (exclusive)" if exclusive else "NORMAL"
@@ -146,7 +147,17 @@ def foot(seen: Seen) -> list[str]:
         f"LLM queue: {seen.waiting.get('llm', 0)} waiting | script queue:"
         f" {seen.waiting.get('script', 0)} waiting | mode: {mode}"
     ]
-    return lines + [_batch_line(batch) for batch in live]
+    lines += [_batch_line(batch) for batch in live]
+    return [*lines, *seen.disk_problems]
+
+
+def disk_problems(nodes: Sequence[Item]) -> list[str]:
+    """Which of the nodes have a disk that is nearly full, and what fills it."""
+    return [
+        f"{node['name']}: {disk['problem']}"
+        for node in nodes
+        if (disk := node.get("disk")) and disk["problem"]
+    ]
 
 
 def _batch_line(batch: Item) -> str:

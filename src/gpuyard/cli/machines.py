@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gpuyard.cli.dashboard import disk_problems
 from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.output import ago, print_page, print_table, short_id, size
 from gpuyard.cli.session import connect
@@ -85,6 +86,8 @@ def gpus(
             " was tried."
         ),
     )
+    for problem in disk_problems(_listing("nodes")):
+        typer.echo(problem)
     by_agreement = sorted({g["node"] for g in found if g["separation"] == "agreement"})
     if by_agreement:
         typer.echo(
@@ -127,7 +130,7 @@ def nodes(as_json: AsJson = False) -> None:
             f"{n['booked']['cpus']:g}/{n['cpus']:g}",
             f"{n['booked']['memory_gb']:.3g}/{n['memory_gb']:.3g} GB",
             f"{n['booked']['gpus']}/{n['gpus']}",
-            n["reason"] or n["quarantine"],
+            n["reason"] or n["quarantine"] or "; ".join(disk_problems([n])),
         )
         for n in found
     ]

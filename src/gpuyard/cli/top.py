@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli.dashboard import COLUMNS, Seen, foot, rows
+from gpuyard.cli.dashboard import COLUMNS, Seen, disk_problems, foot, rows
 from gpuyard.cli.output import print_json, print_table, say
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import InvalidInputError
@@ -48,6 +48,7 @@ def top(
                     "jobs": seen.jobs,
                     "batches": seen.batches,
                     "waiting": seen.waiting,
+                    "disk_problems": seen.disk_problems,
                 }
             )
         elif once or not sys.stdout.isatty():
@@ -68,7 +69,8 @@ def look(client: "Client") -> Seen:
     batches = client.call(calls.listing("batches"))
     running, _ = client.call(calls.jobs({"state": ["running"], "limit": _MOST_JOBS}))
     jobs = [job.model_dump(mode="json") for job in running]
-    return Seen(gpus, jobs, batches, waiting, time.time())
+    problems = disk_problems(client.call(calls.listing("nodes")))
+    return Seen(gpus, jobs, batches, waiting, time.time(), problems)
 
 
 def _print(seen: Seen) -> None:

@@ -23,6 +23,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from gpuyard.config.disk import DiskSettings
 from gpuyard.config.jobs import JobSettings
 from gpuyard.config.paths import Home
 from gpuyard.config.retention import RetentionSettings
@@ -369,6 +370,7 @@ class Settings(BaseSettings):
     server: ServerSettings = ServerSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     node: NodeSettings = NodeSettings()
+    disk: DiskSettings = DiskSettings()
     jobs: JobSettings = JobSettings()
     billing: BillingSettings = BillingSettings()
     ledger: LedgerSettings = LedgerSettings()

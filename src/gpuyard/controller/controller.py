@@ -10,6 +10,7 @@ from typing import Protocol
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings
 from gpuyard.controller.core import Core
+from gpuyard.controller.disk_alarms import DiskAlarms
 from gpuyard.controller.external_queues import ExternalQueues
 from gpuyard.controller.health import ProviderHealth
 from gpuyard.controller.job_changes import JobChanges
@@ -94,8 +95,9 @@ class Controller:
             settings.workspaces.root(home),
             self.secrets,
         )
+        self.disks = DiskAlarms(self.core)
         self.reports = Reports(
-            self.core, self.launching, self.requests, self.providers, blobs
+            self.core, self.launching, self.requests, self.providers, blobs, self.disks
         )
         self.gpus = self.requests.gpus
         self.trust = TrustRecords(self.core, self.launching, self.providers)

@@ -14,6 +14,7 @@ from gpuyard.controller.attempt_outcome import AttemptOutcome
 from gpuyard.controller.checkpoints import Checkpoints, ResumeWatch
 from gpuyard.controller.core import Core
 from gpuyard.controller.cpu_watch import CpuWatch
+from gpuyard.controller.disk_alarms import DiskAlarms
 from gpuyard.controller.job_warnings import warn_of_limited_log
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.requests import Requests
@@ -47,8 +48,10 @@ class Reports:
         requests: Requests,
         providers: Providers,
         blobs: Blobs,
+        disks: DiskAlarms,
     ) -> None:
         self._core = core
+        self._disks = disks
         self._launching = launching
         self._requests = requests
         self._providers = providers
@@ -238,6 +241,7 @@ class Reports:
             # incomplete row.
             return
         values = {"state": "silent", "reason": "its agent is not connected"}
+        self._disks.forget(node_id)
         change = Change(Table.NODES, node_id, values)
         info = {"node": node_id, "state": "silent"}
         core.emit([Event(EventKind.NODE_CHANGED, core.clock(), (change,), None, info)])
@@ -401,6 +405,8 @@ class Reports:
         self._core.writer.add_points(rows)
 
     def _gpus_seen(self, node_id: str, body: wire.GpusSeen) -> None:
+        if body.disk:
+            self._disks.seen(node_id, body.disk)
         changes = tuple(
             change
             for change in self._gpu_changes(node_id, body.gpus)

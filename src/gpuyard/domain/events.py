@@ -66,6 +66,8 @@ class EventKind(StrEnum):
     CHECKPOINT_SAVED = "checkpoint.saved"
     CHECKPOINT_PRUNED = "checkpoint.pruned"
     NODE_CHANGED = "node.changed"
+    DISK_FILLING = "disk.filling"
+    """The disk of a node's home is nearly full; its job takes most of it."""
     MODEL_CHANGED = "model.changed"
     MODEL_TIMED = "model.timed"
     MODEL_ASKED = "model.asked"

@@ -101,6 +101,7 @@ class WebhookSpec(StrictModel):
     ] = (
         EventKind.JOB_FAILED.value,
         EventKind.JOB_TIMED_OUT.value,
+        EventKind.DISK_FILLING.value,
         "provider.*",
     )
     secret_env: Annotated[str, AfterValidator(_variable)] = ""

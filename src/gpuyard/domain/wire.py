@@ -108,11 +108,37 @@ class Hello(_Message, frozen=True, tag="Hello"):
     separation: str = ""
 
 
+class DiskUser(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a running attempt takes of a disk, in bytes: all of it, and its log alone.
+
+    `growth`: bytes per second.
+    """
+
+    attempt_id: AttemptId
+    used: Count
+    log: Count = 0
+    growth: Amount = 0.0
+
+
+class DiskStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The disk that `folder`, the home of a node, lies on: its size and what is free
+    for its user, in bytes; and who takes most of it, the largest first.
+    """
+
+    folder: Annotated[str, Meta(max_length=4096)]
+    total: Count
+    free: Count
+    users: list[DiskUser] = []
+
+
 class GpusSeen(_Message, frozen=True, tag="GpusSeen"):
-    """The GPUs now on the host; sent after a change, and for current figures."""
+    """The GPUs now on the host; sent after a change, and for current figures. Now and
+    then with what was found on the disk.
+    """
 
     gpus: list[GpuStatus]
     problem: str | None = None
+    disk: DiskStatus | None = None
 
 
 class Started(_Message, frozen=True, tag="Started"):

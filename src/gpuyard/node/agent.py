@@ -37,6 +37,7 @@ from gpuyard.domain.reasons import Reason
 from gpuyard.domain.separation import Separation
 from gpuyard.node.agent_files import last_contact, lock_agent, node_id
 from gpuyard.node.attempt import AttemptRun
+from gpuyard.node.disk_watch import DiskWatch, JobFiles, running_files
 from gpuyard.node.gpus import GpuWatch, discovery_of
 from gpuyard.node.health import GpuHealth
 from gpuyard.node.journal import AttemptJournal, AttemptRecord, own_keeper
@@ -49,7 +50,7 @@ from gpuyard.node.link import (
 )
 from gpuyard.node.logs import LogSender, LogWatch
 from gpuyard.node.memory_reserve import default_memory_gb
-from gpuyard.node.outbox import Outbox
+from gpuyard.node.outbox import Outbox, never_started
 from gpuyard.node.prefetch import PrefetchQueue
 from gpuyard.node.separation import JobAccounts, job_folder
 from gpuyard.node.sweeping import sweep_old_output
@@ -304,8 +305,7 @@ class Agent:
         known = self._attempts.get(attempt_id)
         if known:
             return "running" if known.live else "ended"
-        has_log = self.journal.log_path(attempt_id).exists()
-        return "ended" if has_log else "absent"
+        return "ended" if self.journal.log_path(attempt_id).exists() else "absent"
 
     def _start(self, start: wire.StartAttempt) -> None:
         """Start or prefetch an attempt, unless it is known or was withdrawn, or comes
@@ -329,14 +329,14 @@ class Agent:
         except OSError as error:
             message = f"the agent's journal cannot be written: {error}"
             reason = Reason.SPAWN_FAILED
-            ended = _never_started(start.attempt_id, reason=reason, message=message)
+            ended = never_started(start.attempt_id, reason=reason, message=message)
             self._outbox.put(ended)
             return
         taken = self._gpus_in_use(attempt).intersection(start.gpu_uuids)
         if taken:
             message = f"GPU {', '.join(sorted(taken))} is in use by another attempt"
             reason = Reason.GPU_BUSY
-            ended = _never_started(start.attempt_id, reason=reason, message=message)
+            ended = never_started(start.attempt_id, reason=reason, message=message)
             self.journal.note(start.attempt_id, ended=ended)
             attempt.record.ended = ended
             self._outbox.put(ended)
@@ -375,7 +375,7 @@ class Agent:
             # If the attempt does not wait here, it may still be on its way: then the
             # server asks again.
             if self._prefetched.withdraw(stop.attempt_id):
-                self._outbox.put(_never_started(stop.attempt_id, stopped=stop.reason))
+                self._outbox.put(never_started(stop.attempt_id, stopped=stop.reason))
             return
         self._prefetched.drop(stop.attempt_id)
         attempt = self._attempts.get(stop.attempt_id)
@@ -383,7 +383,7 @@ class Agent:
             attempt.stop(stop.reason, checkpoint=stop.checkpoint)
             return
         message = "never started"
-        ended = _never_started(stop.attempt_id, stopped=stop.reason, message=message)
+        ended = never_started(stop.attempt_id, stopped=stop.reason, message=message)
         self._outbox.put(ended)
 
     def _stop_on_failed_gpus(self, reasons: Mapping[str, str]) -> None:
@@ -424,6 +424,14 @@ class Agent:
         ended = [i for i in attempt_ids if i not in self._attempts]
         await asyncio.to_thread(self.journal.discard, ended)
 
+    def job_files(self) -> list[JobFiles]:
+        """The files of the attempts that run."""
+        return running_files(self._attempts.values(), self._context)
+
+    def report_disk(self, disk: wire.DiskStatus) -> None:
+        """Tell the server what was found on the disk."""
+        self._outbox.put(wire.GpusSeen(self._gpus.current, self._gpus.problem, disk))
+
     def _send_log(self, question: wire.ReadLog, logs: LogSender) -> None:
         attempt = self._attempts.get(question.attempt_id)
         logs.answer(question, self.journal.log_path(question.attempt_id), attempt)
@@ -452,15 +460,6 @@ class Agent:
                     attempt.stop(Reason.NODE_SILENT)
 
 
-def _never_started(
-    attempt_id: str, *, reason: str = "", stopped: str = "", message: str = ""
-) -> wire.Ended:
-    now = time.time()
-    return wire.Ended(
-        attempt_id, now, None, reason=reason, stopped=stopped, message=message
-    )
-
-
 def main() -> None:
     """Run the agent of the home on the command line."""
     parser = argparse.ArgumentParser(prog="python -m gpuyard.node.agent")
@@ -484,11 +483,17 @@ def main() -> None:
 
 async def _run(home: Home, settings: Settings, blobs: Blobs) -> None:
     agent = Agent(home, settings.node, blobs, settings.workspaces.root(home))
-    sweeping = asyncio.create_task(sweep_old_output(agent.journal, settings.retention))
+    look_s = settings.disk.look_s
+    disk = DiskWatch(home.root, look_s, agent.job_files, agent.report_disk)
+    upkeep = (
+        asyncio.create_task(sweep_old_output(agent.journal, settings.retention)),
+        asyncio.create_task(disk.run()),
+    )
     try:
         await agent.run()
     finally:
-        sweeping.cancel()
+        for task in upkeep:
+            task.cancel()
 
 
 if __name__ == "__main__":

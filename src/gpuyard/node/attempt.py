@@ -68,8 +68,8 @@ class AttemptRun:
         self._timing: list[asyncio.Task[None]] = []
         self._stopped = record.stopping
         self._remarks: list[str] = []
-        self._starter = AttemptStarter(record, context)
-        self._watch = AttemptWatch(record, context, self._starter.workdir)
+        self.starter = AttemptStarter(record, context)
+        self._watch = AttemptWatch(record, context, self.starter.workdir)
 
     @property
     def live(self) -> bool:
@@ -153,15 +153,15 @@ class AttemptRun:
         """Make the attempt's own working directory, and restore the checkpoint that it
         resumes from; returns the path of that.
         """
-        self._starter.prepare()
-        self._watch.begin(self._starter.workdir)
-        return self._starter.restore()
+        self.starter.prepare()
+        self._watch.begin(self.starter.workdir)
+        return self.starter.restore()
 
     def _launch(self, resume_from: Path | None) -> Process:
         """Start the process and note its pid at once: if the agent is killed in
         between, the next one has to search for the process.
         """
-        process = self._starter.spawn(resume_from)
+        process = self.starter.spawn(resume_from)
         self._note_started(process, time.time())
         return process
 

@@ -32,6 +32,7 @@ _VERBS: Mapping[EventKind, str] = {
     EventKind.CHECKPOINT_SAVED: "saved a checkpoint",
     EventKind.PROVIDER_DOWN: "is down",
     EventKind.PROVIDER_UP: "is up again",
+    EventKind.DISK_FILLING: "takes most of a disk that is nearly full",
 }
 # Reasons that repeat the verb.
 _REDUNDANT_REASONS = frozenset({Reason.CANCELLED, Reason.TIMED_OUT})

@@ -9,7 +9,15 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, Static
 from textual.worker import WorkerCancelled
 
-from gpuyard.cli.dashboard import COLUMNS, Item, Seen, bar, foot, rows
+from gpuyard.cli.dashboard import (
+    COLUMNS,
+    Item,
+    Seen,
+    bar,
+    disk_problems,
+    foot,
+    rows,
+)
 from gpuyard.cli.screen import Top
 from gpuyard.domain.errors import RefusedError
 
@@ -235,3 +243,14 @@ def test_an_answer_that_arrives_while_the_screen_closes_is_dropped() -> None:
         app.say("too late")
 
     asyncio.run(play())
+
+
+def test_disks_that_are_nearly_full_are_told_below() -> None:
+    nodes: list[dict[str, Any]] = [
+        {"name": "one", "disk": {"problem": "the disk of /home is 93% full"}},
+        {"name": "two", "disk": {"problem": None}},
+        {"name": "three", "disk": None},
+        {"name": "of an older server"},
+    ]
+    seen = Seen([], [], [], {}, NOW, disk_problems(nodes))
+    assert foot(seen)[1:] == ["one: the disk of /home is 93% full"]

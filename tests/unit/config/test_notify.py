@@ -27,8 +27,9 @@ def test_an_address_is_enough(home):
     home.settings.write_text(HOOK + URL)
     (hook,) = load_settings(home).notify.webhooks
     assert (hook.format, hook.project, hook.secret_env) == (WebhookFormat.JSON, "", "")
-    provider = {EventKind.PROVIDER_DOWN, EventKind.PROVIDER_UP}
-    assert hook.kinds == {EventKind.JOB_FAILED, EventKind.JOB_TIMED_OUT} | provider
+    jobs = {EventKind.JOB_FAILED, EventKind.JOB_TIMED_OUT}
+    places = {EventKind.DISK_FILLING, EventKind.PROVIDER_DOWN, EventKind.PROVIDER_UP}
+    assert hook.kinds == jobs | places
     assert "example.org" not in repr(hook)
 
 

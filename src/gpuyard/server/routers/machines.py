@@ -77,8 +77,9 @@ async def list_nodes(app_state: TheAppState) -> dict[str, Any]:
     """Every node: capacity, what is booked, whether its agent is connected.
 
     `separation` says what keeps its jobs apart: `agreement`, `accounts` or `accounts
-    and devices`; null while its agent is not connected. A server that has just started
-    waits some seconds for its first node.
+    and devices`; null while its agent is not connected. `disk` is that of its home:
+    its `problem` says when it is nearly full, and which job takes most. A server that
+    has just started waits some seconds for its first node.
     """
     await app_state.controller.requests.until_capacity_is_known()
     separations = app_state.controller.gpus.separations()
@@ -106,6 +107,7 @@ async def list_nodes(app_state: TheAppState) -> dict[str, Any]:
                 "booked": booked,
                 "quarantine": barred,
                 "separation": separations.get(row["id"]),
+                "disk": app_state.controller.disks.of(row["id"]),
             }
         )
     return {"items": items, "next": None}

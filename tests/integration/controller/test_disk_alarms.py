@@ -1,0 +1,81 @@
+"""A disk that fills up: who is told, and when."""
+
+from typing import Any
+
+import pytest
+
+from gpuyard.domain import wire
+from tests.support.controlled import Controlled
+
+pytestmark = pytest.mark.anyio
+GIB = 1 << 30
+
+
+async def running(instance: Controlled, name: str) -> tuple[str, str]:
+    """A job that runs, and its attempt."""
+    job_id = await instance.submit(name=name)
+    await instance.until(job_id, "running")
+    return job_id, await instance.begun(job_id)
+
+
+async def told(instance: Controlled, free: int, *users: wire.DiskUser) -> None:
+    """The node has looked at its disk of 100 GB."""
+    folder = str(instance.folder)
+    disk = wire.DiskStatus(folder, 100 * GIB, free * GIB, list(users))
+    instance.host.say(wire.GpusSeen([], None, disk))
+    await instance.provider.deliver("node_1")
+    await instance.settled()
+
+
+def alarms(instance: Controlled) -> list[dict[str, Any]]:
+    journal = instance.ledger.queries.events_after(0, 1000)
+    return [row for row in journal if row["kind"] == "disk.filling"]
+
+
+async def test_the_job_that_takes_most_is_named_once_before_the_disk_is_full(
+    instance: Controlled,
+) -> None:
+    job_id, attempt_id = await running(instance, "train")
+    user = wire.DiskUser(attempt_id, 60 * GIB, 2 * GIB, GIB / 60)
+    await told(instance, 11, user)
+    assert (alarms(instance), instance.job(job_id)["warnings"]) == ([], [])
+    assert instance.controller.disks.of("node_1")["problem"] is None
+
+    for free in (9, 8):
+        await told(instance, free, user)
+    (alarm,) = alarms(instance)
+    (warning,) = instance.job(job_id)["warnings"]
+    assert alarm["job_id"] == job_id
+    assert warning == alarm["info"]["problem"]
+    assert f"the disk of {instance.folder} is 91% full, 9 GB free" in warning
+    assert "it takes 60 GB, of which its log has 2 GB, and 60 GB more" in warning
+    assert "full in 9m" in warning
+    problem = instance.controller.disks.of("node_1")["problem"]
+    assert f"job train ({job_id}) takes most: 60 GB" in problem
+
+
+async def test_another_job_is_named_too_and_a_disk_that_fills_again_again(
+    instance: Controlled,
+) -> None:
+    first, first_attempt = await running(instance, "first")
+    second, second_attempt = await running(instance, "second")
+    await told(instance, 5, wire.DiskUser(first_attempt, GIB))
+    await told(instance, 5, wire.DiskUser(second_attempt, 2 * GIB))
+    await told(instance, 12, wire.DiskUser(first_attempt, GIB))
+    await told(instance, 6, wire.DiskUser(first_attempt, GIB))
+    assert [alarm["job_id"] for alarm in alarms(instance)] == [first, second]
+    await told(instance, 50)
+    await told(instance, 6, wire.DiskUser(first_attempt, GIB))
+    assert [alarm["job_id"] for alarm in alarms(instance)] == [first, second, first]
+
+
+async def test_a_disk_that_no_job_fills_is_told_without_one(
+    instance: Controlled,
+) -> None:
+    await told(instance, 3)
+    (alarm,) = alarms(instance)
+    assert alarm["job_id"] is None
+    assert alarm["info"]["problem"].endswith("is 97% full, 3 GB free")
+    await instance.provider.leave("node_1")
+    assert instance.controller.disks.of("node_1") is None
+    await instance.provider.join("node_1")

@@ -1,0 +1,109 @@
+"""What a job takes of the disk: its log, its checkpoints, and what it wrote."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuyard.domain import wire
+from gpuyard.node import disk_watch
+from gpuyard.node.disk_watch import DiskWatch, JobFiles
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    return folder
+
+
+def watch(home: Path) -> DiskWatch:
+    return DiskWatch(home, 30.0, list, lambda _: None)
+
+
+def write(path: Path, size: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(os.urandom(size))
+    with path.open("rb") as file:
+        os.fsync(file)  # only then are the blocks counted
+    return path
+
+
+def job(attempt_id: str, folder: Path, log: Path, **more) -> JobFiles:
+    fields = {"began_at": time.time() - 10, **more}
+    return JobFiles(attempt_id, log, (folder,), **fields)
+
+
+def test_who_takes_most_comes_first(home: Path, tmp_path: Path) -> None:
+    log = write(home / "a.log", MIB)
+    write(tmp_path / "b" / "deep" / "er" / "model.pt", 2 * MIB)
+    found = watch(home).look(
+        [
+            job("a", tmp_path / "nothing", log),
+            job("b", tmp_path / "b", home / "no.log"),
+            job("c", tmp_path / "nothing", home / "no.log", stored=5 * MIB),
+        ],
+        time.time(),
+    )
+    assert [(user.attempt_id, user.used, user.log) for user in found.users] == [
+        ("c", 5 * MIB, 0),
+        ("b", 2 * MIB, 0),
+        ("a", MIB, MIB),
+    ]
+    assert found.folder == str(home)
+    assert 0 < found.free < found.total
+
+
+def test_how_fast_it_grows(home: Path, tmp_path: Path) -> None:
+    """First evenly since it began, then since the last look."""
+    looked = watch(home)
+    files = job("a", tmp_path / "a", write(home / "a.log", MIB))
+    (first,) = looked.look([files], files.began_at + 10).users
+    assert first.growth == pytest.approx(MIB / 10, rel=0.01)
+    (second,) = looked.look([files], files.began_at + 11).users
+    assert second.growth == 0
+
+
+def test_what_was_there_before_it_began_is_not_its_own(
+    home: Path, tmp_path: Path
+) -> None:
+    write(tmp_path / "work" / "data.bin", MIB)
+    files = job("a", tmp_path / "work", home / "no.log", began_at=time.time() + 60)
+    (user,) = watch(home).look([files], time.time() + 70).users
+    assert user.used == 0
+
+
+def test_neither_links_nor_the_home_itself_are_followed(
+    home: Path, tmp_path: Path
+) -> None:
+    write(home / "ledger.db", MIB)
+    write(tmp_path / "elsewhere" / "data.bin", MIB)
+    (tmp_path / "work").mkdir()
+    home.rename(tmp_path / "work" / "home")
+    (tmp_path / "work" / "link").symlink_to(tmp_path / "elsewhere")
+    inside = tmp_path / "work" / "home"
+    files = job("a", tmp_path / "work", inside / "no.log")
+    (user,) = watch(inside).look([files], time.time()).users
+    assert user.used == 0
+
+
+def test_of_a_folder_with_very_many_files_only_the_first_are_looked_at(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_watch, "_MOST_ENTRIES", 2)
+    for folder in ("one", "one/two", "one/two/three"):
+        write(tmp_path / "work" / folder / "file", MIB)
+    files = job("a", tmp_path / "work", home / "no.log")
+    (user,) = watch(home).look([files], time.time()).users
+    assert 0 < user.used < 3 * MIB
+
+
+def test_what_is_told_can_be_read_by_a_server() -> None:
+    told = wire.DiskStatus("/home", 10, 1, [wire.DiskUser("a", 5, 2, 0.5)])
+    report = wire.NumberedReport(1, wire.GpusSeen([], None, told))
+    read = wire.decode_from_agent(wire.encode(report)[4:])
+    assert isinstance(read, wire.NumberedReport)
+    assert read.body == wire.GpusSeen([], None, told)
