@@ -1,4 +1,6 @@
-"""Disks that lie or lose: a sync that fails, a log that was torn by a crash."""
+"""Disks that lie, lose or fill: a sync that fails, a log that was torn by a crash, a
+job that writes until nothing is free.
+"""
 
 import errno
 import random
@@ -11,6 +13,7 @@ from gpuyard.client.sync import Client
 from gpuyard.domain.errors import GpuyardError
 from tests.support.faults import Faults
 from tests.support.instance import TestInstance, make_instance
+from tests.support.tmpfs import fill, small_disk
 from tests.support.wait import wait_until
 
 
@@ -98,3 +101,87 @@ def test_a_torn_write_ahead_log_keeps_what_was_acknowledged(
     assert {item["id"] for item in instance.json("jobs", "-n", "100")["items"]} == set(
         jobs
     )
+
+
+# Fills the disk of the home with its output: to 93 %, and from a word on for ever.
+_FILLER = """
+import os, pathlib, sys, time
+home = sys.argv[1]
+def share():
+    disk = os.statvfs(home)
+    return 1 - disk.f_bavail / disk.f_blocks
+while share() < 0.93:
+    os.write(1, b"x" * 65535 + b"\\n")
+while not pathlib.Path("go").exists():
+    time.sleep(0.02)
+while True:
+    try:
+        os.write(1, b"x" * 4095 + b"\\n")
+    except OSError:
+        time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def small() -> Iterator[TestInstance]:
+    """An instance whose home is on a disk of 48 MB, with a reserve of 8 MB."""
+    settings = {"RESERVE_MB": "8", "LOOK_S": "0.2"}
+    variables = {f"GPUYARD_DISK__{name}": value for name, value in settings.items()}
+    with (
+        make_instance(**variables) as instance,
+        small_disk(instance.home.root, "48m"),
+    ):
+        yield instance
+        instance.close()
+
+
+def test_a_job_that_fills_the_disk_is_named_before_and_cancelled_after(
+    small: TestInstance,
+) -> None:
+    small.ok("up")
+    reserve = small.home.reserve
+    wait_until(reserve.exists, 20, "the reserve")
+    room = {"cpus": 0.1}
+    sleeper = small.submit(["sleep", "300"], resources=room)
+    last = small.submit(["sleep", "300"], resources=room)
+    filler = small.submit(
+        ["python3", "-c", _FILLER, str(small.home.root)],
+        name="filler",
+        resources=room,
+    )
+    wait_until(lambda: small.job(filler).warnings, 60, "the job to be named")
+    events = small.json("events", "-n", "1000")["items"]
+    (named,) = [event for event in events if event["kind"] == "disk.filling"]
+    assert named["job_id"] == filler
+    assert "full" in small.ok("show", filler)
+    checkup = small.run("doctor", "--json").stdout
+    assert f"job filler ({filler}) takes most" in checkup
+
+    (small.work / "go").touch()
+    refusal = wait_until(lambda: _refusal(small), 60, "new jobs to be refused")
+    assert f"gpuyard cancel {filler}" in refusal
+    small.ok("cancel", filler)
+    assert small.wait(filler).state == "cancelled"
+
+    # Nothing is free, and no server runs: the next one starts all the same.
+    small.kill("server")
+    fill(small.home.root / "ballast")
+    small.ok("cancel", sleeper)
+    assert small.wait(sleeper).state == "cancelled"
+    small.ok("down", "--running", "cancel")
+
+    (small.home.root / "ballast").unlink()
+    for log in (small.home.node / "attempts").glob("*.log"):
+        log.unlink()
+    small.ok("up")
+    later = wait_until(lambda: _submitted(small, "later"), 60, "room for a job")
+    assert small.wait(later).state == "completed"
+    for job_id in (filler, sleeper, last):
+        assert small.job(job_id).state == "cancelled"
+    small.ok("ledger", "check")
+
+
+def _refusal(instance: TestInstance) -> str | None:
+    """Why a new job is not taken; None if it is."""
+    done = instance.run("run", "-d", "--", "true")
+    return done.stderr if done.returncode == 4 else None

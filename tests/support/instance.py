@@ -48,6 +48,8 @@ class TestInstance:
             "NO_COLOR": "1",
             # A test that kills the server says when there is one again.
             "GPUYARD_SERVER__RESTART": "false",
+            # Hundreds of homes need none.
+            "GPUYARD_DISK__RESERVE_MB": "0",
             **environment,
         }
         self.environment.pop("GPUYARD_URL", None)

@@ -114,6 +114,7 @@ def _disk(home: Home) -> CheckupResult:
         for name, path in (
             ("checkpoints", home.blobs),
             ("logs and jobs", home.node),
+            ("reserve", home.reserve),
         )
     }
     found = f"{free_gb:.1f} GB free; kept: " + ", ".join(

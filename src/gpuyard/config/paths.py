@@ -61,6 +61,11 @@ class Home:
         return self.root / "ledger.db"
 
     @property
+    def reserve(self) -> Path:
+        """The file that keeps room for the ledger on a full disk."""
+        return self.root / "reserve"
+
+    @property
     def database(self) -> Path:
         """The address of a PostgreSQL ledger, mode 0600; absent if the ledger is in
         SQLite.

@@ -93,7 +93,8 @@ class Admission:
         may be many megabytes.
 
         For an idempotency key that was used before, the result has the first job with
-        that key, without `queued_at`.
+        that key, without `queued_at`. DiskFullError while the disk is too full for new
+        jobs.
         """
         jobs = await self._read(bodies)
         bodies.clear()
@@ -252,6 +253,8 @@ class Admission:
             if core.view is not view:
                 return False  # a commit failed, and the view was read again
             new = [job for job in jobs if job.id not in earlier]
+            if new:
+                core.refuse_when_full()
             if not core.add_ended_parents(_parents_elsewhere(new, earlier)):
                 return False  # the end of a parent is not committed yet
             now = core.clock()

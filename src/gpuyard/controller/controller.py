@@ -95,7 +95,8 @@ class Controller:
             settings.workspaces.root(home),
             self.secrets,
         )
-        self.disks = DiskAlarms(self.core)
+        self.disks = DiskAlarms(self.core, home)
+        self.core.refuse_when_full = self.disks.refuse_when_full
         self.reports = Reports(
             self.core, self.launching, self.requests, self.providers, blobs, self.disks
         )

@@ -57,7 +57,8 @@ class Core:
     `on_intents` is called with the ids of the attempts that a decision wants to start,
     `on_ending` with each attempt that a decision ends, `on_reload` after the view was
     read again. `before_deciding` is called before each decision, so that a model that
-    is needed comes before waiting jobs.
+    is needed comes before waiting jobs. `refuse_when_full` raises DiskFullError while
+    the disk is too full for new jobs.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Core:
         self.on_ending: Callable[[LiveAttempt], None] = lambda _: None
         self.before_deciding: Callable[[], None] = lambda: None
         self.on_reload: Callable[[], None] = lambda: None
+        self.refuse_when_full: Callable[[], None] = lambda: None
         # A server that is stopping starts nothing more.
         self.is_stopping = False
         self.epoch = 0

@@ -5,9 +5,11 @@ takes most of it.
 from collections.abc import Mapping
 from typing import Any
 
+from gpuyard.config.paths import Home
 from gpuyard.controller.core import Core
 from gpuyard.controller.job_warnings import warn
 from gpuyard.domain import wire
+from gpuyard.domain.errors import DiskFullError
 from gpuyard.domain.events import Event, EventKind
 from gpuyard.domain.units import format_duration, format_gb
 from gpuyard.scheduler.view import LiveAttempt
@@ -23,8 +25,9 @@ class DiskAlarms:
     A job is named once while a disk stays full.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, home: Home) -> None:
         self._core = core
+        self._home = home
         self._disks: dict[str, wire.DiskStatus] = {}
         # The attempts that were named, by node; "" stands for none at all.
         self._named: dict[str, set[str]] = {}
@@ -75,6 +78,39 @@ class DiskAlarms:
             **self._figures(disk),
             "problem": self._problem(disk) if is_low else None,
         }
+
+    def refuse_when_full(self) -> None:
+        """DiskFullError while the reserve of the home is spent: what it gave is for
+        jobs that there are already.
+        """
+        reserve = self._core.ledger.reserve
+        if reserve is None or not reserve.is_spent:
+            return
+        room = format_gb(reserve.room_to_fill / 2**30)
+        raise self.full_disk(
+            f"The disk of {self._home.root} is full. No new jobs are taken until {room}"
+            " are free; what was acknowledged is safe, and jobs can be cancelled."
+        )
+
+    def full_disk(self, fault: str) -> DiskFullError:
+        """The error for this fault; it names the job that takes most of the home's
+        disk, and what ends it.
+        """
+        remedy = "Free some space; `gpuyard doctor` shows what gpuyard keeps where."
+        disk = self._own_disk()
+        attempt = self._largest(disk) if disk else None
+        if disk is None or attempt is None:
+            return DiskFullError(fault, remedy)
+        most = f"Most is taken by {self._subject(attempt)}: {_took(disk, attempt.id)}."
+        ending = f"`gpuyard cancel {attempt.job_id}` ends that job."
+        return DiskFullError(f"{fault} {most}", f"{ending} {remedy}")
+
+    def _own_disk(self) -> wire.DiskStatus | None:
+        """The disk of this server's home, as its own node has told."""
+        folder = str(self._home.root)
+        return next(
+            (disk for disk in self._disks.values() if disk.folder == folder), None
+        )
 
     def _largest(self, disk: wire.DiskStatus) -> LiveAttempt | None:
         """The attempt that takes most of the disk, if any takes something."""

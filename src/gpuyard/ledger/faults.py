@@ -1,5 +1,6 @@
 """Turns errors of disks and databases into LedgerError, with texts of our own."""
 
+import os
 import re
 import time
 from collections.abc import Callable, Generator
@@ -46,6 +47,8 @@ _GONE = re.compile(
     " progress|idle-in-transaction timeout",
     re.IGNORECASE,
 )
+# Less than this is as good as nothing.
+_NOTHING_BYTES = 1 << 20
 _CREDENTIALS = re.compile(r"[a-z+]+://\S*@\S*|password=\S+", re.IGNORECASE)
 
 
@@ -57,7 +60,7 @@ def ledger_error(error: Exception, where: Path | str = "") -> LedgerError:
         return error
     text = _one_line(error)
     place = shown(where) if isinstance(where, Path) or "://" in where else where
-    if any(phrase in text for phrase in _FULL):
+    if any(phrase in text for phrase in _FULL) or _broke_on_full_disk(text, where):
         return DiskFullError(
             f"The ledger {place} cannot be written: the disk is full. Nothing that was"
             " acknowledged is lost.",
@@ -97,6 +100,25 @@ def place(engine: sa.Engine) -> Path | str:
     if engine.dialect.name == "sqlite":
         return Path(str(engine.url.database))
     return engine.url.render_as_string(hide_password=True)
+
+
+def free_bytes(folder: Path) -> int:
+    """The bytes that this user can still write on the disk of `folder`."""
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize
+
+
+def _broke_on_full_disk(text: str, where: Path | str) -> bool:
+    """True for an error of the disk where nothing is free: SQLite reports some
+    failures on a full disk like that.
+    """
+    is_broken = any(phrase in text for phrase in _BROKEN)
+    if not is_broken or not isinstance(where, Path):
+        return False
+    try:
+        return free_bytes(where.parent) < _NOTHING_BYTES
+    except OSError:
+        return False
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from gpuyard.ledger.faults import as_ledger_errors
 from gpuyard.ledger.prune import Pruner
 from gpuyard.ledger.queries import Queries
+from gpuyard.ledger.reserve import Reserve
 from gpuyard.ledger.slices import in_slices
 from gpuyard.ledger.store import open_engine
 from gpuyard.ledger.writer import Committed, Writer
@@ -19,21 +20,27 @@ T = TypeVar("T")
 
 
 class Ledger:
-    """An open ledger, in SQLite or PostgreSQL."""
+    """An open ledger, in SQLite or PostgreSQL.
 
-    def __init__(self, engine: sa.Engine) -> None:
+    `reserve`: what keeps room for it on its disk, if anything does.
+    """
+
+    def __init__(self, engine: sa.Engine, reserve: Reserve | None = None) -> None:
         self.engine = engine
+        self.reserve = reserve
         self.queries = Queries(engine)
 
     @classmethod
-    def open(cls, where: Path | str) -> "Ledger":
+    def open(cls, where: Path | str, reserve: Reserve | None = None) -> "Ledger":
         """Open the ledger at `where`, the path of a SQLite file or the URL of a
         PostgreSQL database.
 
         It is created if there is none, and migrated to this version's schema;
         LedgerError when it cannot be used.
         """
-        return cls(open_engine(where))
+        if reserve:
+            reserve.make_room()
+        return cls(open_engine(where), reserve)
 
     @property
     def shared(self) -> bool:
@@ -48,7 +55,7 @@ class Ledger:
         on_failure: Callable[[], None] | None = None,
     ) -> Writer:
         """Its one writer."""
-        return Writer(self.engine, on_commit, on_failure)
+        return Writer(self.engine, on_commit, on_failure, self.reserve)
 
     def read(self, work: Callable[..., T], *arguments: object) -> T:
         """What `work` reads on a connection of its own. LedgerError."""

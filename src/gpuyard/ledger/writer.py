@@ -41,6 +41,7 @@ from gpuyard.ledger.group import (
 )
 from gpuyard.ledger.in_thread import finish_in_thread
 from gpuyard.ledger.log_flush import LogFlush
+from gpuyard.ledger.reserve import Reserve
 
 # At most this many events of a commit are passed to the listener, because the listener
 # blocks the event loop. Readers that want all of them read the journal.
@@ -76,7 +77,7 @@ class Writer:
     not be written completely, before its waiters get the error. When the database
     cannot be reached, `on_failure()` is called once it can be reached again. With
     `epoch` set (PostgreSQL), a group is refused with FencedError when another server
-    leads.
+    leads. When the disk is full, `reserve` makes room, and the group is written again.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Writer:
         engine: sa.Engine,
         on_commit: Committed | None = None,
         on_failure: Callable[[], None] | None = None,
+        reserve: Reserve | None = None,
     ) -> None:
         self.epoch: int | None = None
         self.commits = 0
@@ -114,6 +116,7 @@ class Writer:
         self._thread = ThreadPoolExecutor(1, "ledger-writer")
         self._on_commit = on_commit
         self._on_failure = on_failure
+        self._reserve = reserve
         self._group = CommitGroup()
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
@@ -237,7 +240,7 @@ class Writer:
         refused: dict[int, LedgerError] = {}
         try:
             try:
-                first_seq = await self._write_patiently(group)
+                first_seq = await self._write_with_reserve(group)
             except self._refusals as error:
                 if isinstance(error, self._breakdown):
                     raise
@@ -259,6 +262,17 @@ class Writer:
             await self._fail_newer(next(iter(refused.values())))
         for waiter in group.waiters:
             waiter.resolve(group.batches, refused)
+
+    async def _write_with_reserve(self, group: CommitGroup) -> int:
+        """Write the group, again while the reserve can make room on a full disk."""
+        while True:
+            try:
+                return await self._write_patiently(group)
+            except self._faults as error:
+                fault = ledger_error(error, place(self._engine))
+                if self._reserve is None or not self._reserve.give_back(fault):
+                    raise
+            self._reset()
 
     async def _write_patiently(self, group: CommitGroup) -> int:
         """Write the group, again while another program holds SQLite's lock."""

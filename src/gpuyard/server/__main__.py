@@ -52,6 +52,7 @@ from gpuyard.domain.errors import (
 from gpuyard.domain.ids import new_id
 from gpuyard.ledger.lease import Lease, Member
 from gpuyard.ledger.ledger import Ledger
+from gpuyard.ledger.reserve import Reserve
 from gpuyard.ledger.store import lock_ledger
 from gpuyard.notify.notifier import Notifier
 from gpuyard.notify.webhook import Webhook, read_webhooks
@@ -136,7 +137,7 @@ def _run(home: Home, inherited: list[int] | None, *, foreground: bool) -> None:
         sweep_downloads(home)
         listener = _listen(settings)
         own = listening_socket(home.server_socket, _BACKLOG)
-        ledger = Ledger.open(find_database(home, settings.ledger.url))
+        ledger = _open_ledger(home, settings)
     app_state = _make_app_state(
         home, settings, ledger, blobs, settings.server.url or _url_of(listener)
     )
@@ -227,14 +228,22 @@ def _notifier(
     return Notifier(hooks, core.queries, core.writer, Delivery(), give_up_s=give_up_s)
 
 
+def _open_ledger(home: Home, settings: Settings) -> Ledger:
+    """The ledger; a file in the home has the reserve to rely on."""
+    where = find_database(home, settings.ledger.url)
+    if not isinstance(where, Path):
+        return Ledger.open(where)
+    size = int(settings.disk.reserve_mb * 1_000_000)
+    return Ledger.open(where, Reserve(home.reserve, size))
+
+
 def _open_patiently(home: Home, settings: Settings) -> Ledger:
     """The ledger of a server that has started over; its database may be away for a
     while. Who calls meanwhile waits.
     """
-    where = find_database(home, settings.ledger.url)
     while True:
         try:
-            return Ledger.open(where)
+            return _open_ledger(home, settings)
         except LedgerUnreachableError as error:
             log.warning("waiting for the database", error=str(error))
             time.sleep(_DATABASE_AGAIN_S)

@@ -65,6 +65,7 @@ def make_app(app_state: AppState) -> FastAPI:
             asyncio.create_task(_housekeeping(app_state)),
             asyncio.create_task(remove_history(app_state)),
             asyncio.create_task(_try_storage(app_state)),
+            asyncio.create_task(_keep_reserve(app_state)),
             asyncio.create_task(_flush(audit)),
         ]
         yield
@@ -161,6 +162,14 @@ async def _try_storage(app_state: AppState) -> None:
             place=app_state.blobs.name,
             why=problem,
         )
+
+
+async def _keep_reserve(app_state: AppState) -> None:
+    """Make the reserve, and make it again when there is room after a full disk."""
+    reserve = app_state.controller.core.ledger.reserve
+    while reserve:
+        await asyncio.to_thread(reserve.fill)
+        await asyncio.sleep(_HOUSEKEEPING_S)
 
 
 async def _housekeeping(app_state: AppState) -> None:

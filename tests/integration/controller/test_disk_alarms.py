@@ -1,10 +1,12 @@
-"""A disk that fills up: who is told, and when."""
+"""A disk that fills up: who is told, and when; and what is refused when it is full."""
 
 from typing import Any
 
 import pytest
 
 from gpuyard.domain import wire
+from gpuyard.domain.errors import DiskFullError
+from gpuyard.ledger.reserve import Reserve
 from tests.support.controlled import Controlled
 
 pytestmark = pytest.mark.anyio
@@ -79,3 +81,25 @@ async def test_a_disk_that_no_job_fills_is_told_without_one(
     await instance.provider.leave("node_1")
     assert instance.controller.disks.of("node_1") is None
     await instance.provider.join("node_1")
+
+
+async def test_while_the_reserve_is_spent_no_job_is_taken_and_the_largest_is_named(
+    instance: Controlled,
+) -> None:
+    job_id, attempt_id = await running(instance, "train")
+    early = await instance.submit(idempotency_key="early", held=True)
+    await told(instance, 0, wire.DiskUser(attempt_id, 90 * GIB))
+    path = instance.folder / "reserve"
+    path.write_bytes(b"")
+    instance.ledger.reserve = Reserve(path, 64_000_000)
+    with pytest.raises(DiskFullError) as refused:
+        await instance.submit()
+    assert f"Most is taken by job train ({job_id}): 90 GB" in str(refused.value)
+    assert f"gpuyard cancel {job_id}" in str(refused.value)
+    # Whoever asks again for a job whose answer was lost gets that job.
+    assert await instance.submit(idempotency_key="early", held=True) == early
+    await instance.cancel(early)
+    await instance.cancel(job_id)
+    assert (await instance.until(job_id))["state"] == "cancelled"
+    path.unlink()
+    await instance.finish(await instance.submit())

@@ -106,6 +106,17 @@ def test_the_cause_and_the_remedy(
     assert "\n" not in str(told)
 
 
+def test_an_error_of_a_disk_that_is_full_is_a_full_disk(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """SQLite says so when it cannot enlarge the index of its log."""
+    error = sqlite3.OperationalError("disk I/O error")
+    file = tmp_path / "ledger.db"
+    assert "the disk fails" in str(ledger_error(error, file))
+    monkeypatch.setattr("gpuyard.ledger.faults.free_bytes", lambda _: 4096)
+    assert isinstance(ledger_error(error, file), DiskFullError)
+
+
 def test_what_is_in_our_words_already_stays():
     error = DiskFullError("full", "free some")
     assert ledger_error(error, FILE) is error

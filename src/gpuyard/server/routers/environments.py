@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from gpuyard.config.dialling import loopback_id
 from gpuyard.controller.intake import reading_json
 from gpuyard.domain.carried_environment import CarriedEnvironment, carried_from
-from gpuyard.domain.errors import DiskFullError, InvalidInputError
+from gpuyard.domain.errors import InvalidInputError
 from gpuyard.server.app_state import AppState, TheAppState
 from gpuyard.storage.environments import MAX_BYTES
 
@@ -60,10 +60,9 @@ async def store(request: Request, app_state: TheAppState) -> StoredEnvironment:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise DiskFullError(
+        raise app_state.controller.disks.full_disk(
             f"The environment of the job cannot be stored in {app_state.home.root}:"
-            " the disk is full.",
-            "Free some space; `gpuyard doctor` shows what gpuyard keeps where.",
+            " the disk is full."
         ) from None
     return StoredEnvironment(digest=digest)
 
