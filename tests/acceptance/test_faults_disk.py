@@ -156,6 +156,7 @@ def test_a_job_that_fills_the_disk_is_named_before_and_cancelled_after(
     assert "full" in small.ok("show", filler)
     checkup = small.run("doctor", "--json").stdout
     assert f"job filler ({filler}) takes most" in checkup
+    assert f"job filler ({filler}) takes most" in small.ok("gpus")
 
     (small.work / "go").touch()
     refusal = wait_until(lambda: _refusal(small), 60, "new jobs to be refused")

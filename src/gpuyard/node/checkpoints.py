@@ -20,7 +20,7 @@ from gpuyard.storage.matches import Look, Matches, step_of
 from gpuyard.storage.untrusted import descriptor_beneath, walk
 
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
-_Inode = tuple[int, int]  # device and number
+Inode = tuple[int, int]  # device and number
 log = structlog.get_logger(__name__)
 
 
@@ -83,7 +83,7 @@ class CheckpointWatcher:
         """
         # In order of their age, whatever their names: the newest is reported last.
         ready = self._matches.complete(last=last)
-        writing = _open_for_writing(pids()) if ready else set[_Inode]()
+        writing = open_for_writing(pids()) if ready else set[Inode]()
         saved: list[wire.CheckpointSaved] = []
         for name, look in ready.items():
             if not self._is_written(name, look, writing):
@@ -92,7 +92,7 @@ class CheckpointWatcher:
                     saved.append(checkpoint)
         return saved
 
-    def _is_written(self, name: str, look: Look, writing: set[_Inode]) -> bool:
+    def _is_written(self, name: str, look: Look, writing: set[Inode]) -> bool:
         if not writing:
             return False
         folder, inner_name = self._matches.place(name)
@@ -100,8 +100,10 @@ class CheckpointWatcher:
             descriptor = descriptor_beneath(folder, inner_name)
             try:
                 if not look.folder:
-                    return _inode(os.fstat(descriptor)) in writing
-                return any(_inode(item.status) in writing for item in walk(descriptor))
+                    return inode_of(os.fstat(descriptor)) in writing
+                return any(
+                    inode_of(item.status) in writing for item in walk(descriptor)
+                )
             finally:
                 os.close(descriptor)
         return False
@@ -143,11 +145,11 @@ class CheckpointWatcher:
         )
 
 
-def _open_for_writing(pids: Iterable[int]) -> set[_Inode]:
+def open_for_writing(pids: Iterable[int]) -> set[Inode]:
     """The files that these processes have open for writing, as far as this is
     visible. Not by their paths, which a process may choose with mounts of its own.
     """
-    found: set[_Inode] = set()
+    found: set[Inode] = set()
     for pid in pids:
         try:
             descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
@@ -161,9 +163,9 @@ def _open_for_writing(pids: Iterable[int]) -> set[_Inode]:
                 continue
             flags = re.search(r"^flags:\s*(\d+)", info, re.MULTILINE)
             if flags and int(flags[1], 8) & _WRITE_FLAGS:
-                found.add(_inode(status))
+                found.add(inode_of(status))
     return found
 
 
-def _inode(status: os.stat_result) -> _Inode:
+def inode_of(status: os.stat_result) -> Inode:
     return status.st_dev, status.st_ino

@@ -2,21 +2,25 @@
 job takes.
 
 A job takes what its log and its checkpoints take, and what was written to its folders
-since it began. What jobs write to a folder that they share counts for each of them.
+since it began. A file in a folder that jobs share counts for the job that was seen with
+it open for writing, or else for each of them.
 """
 
 import asyncio
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
 
 from gpuyard.domain import wire
 from gpuyard.node.attempt import AttemptRun
+from gpuyard.node.checkpoints import Inode, inode_of, open_for_writing
+from gpuyard.node.launcher import find_attempt
 from gpuyard.node.watch import AgentContext
 
 # How often the free space is read, which costs nothing. When so much more of the disk
@@ -36,6 +40,7 @@ class JobFiles:
     """Where the files of a running attempt are.
 
     It began at `began_at` (UTC seconds); `stored` bytes of checkpoints were copied.
+    `pids` finds its processes.
     """
 
     attempt_id: str
@@ -43,6 +48,7 @@ class JobFiles:
     folders: tuple[Path, ...]
     began_at: float
     stored: int = 0
+    pids: Callable[[], Iterable[int]] = tuple
 
 
 def running_files(
@@ -70,6 +76,7 @@ def _files_of(attempt: AttemptRun, context: AgentContext) -> JobFiles:
         _outermost(folders),
         record.started_at or record.intended_at,
         sum({saved.sha256: saved.size for saved in kept}.values()) if are_here else 0,
+        partial(find_attempt, start.attempt_id, record.uid),
     )
 
 
@@ -82,6 +89,7 @@ def _outermost(folders: set[Path]) -> tuple[Path, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _File:
+    inode: Inode
     changed_at: float
     used: int
 
@@ -105,6 +113,8 @@ class DiskWatch:
         self._report = report
         # When each attempt was last looked at (monotonic), and what it took then.
         self._before: dict[str, tuple[float, int]] = {}
+        # The attempt that was seen with a file of a shared folder open for writing.
+        self._writers: dict[Inode, str] = {}
 
     async def run(self) -> None:
         """Look for ever: when the interval is over, and sooner when the disk fills
@@ -133,13 +143,14 @@ class DiskWatch:
         A job that was seen for the first time has grown evenly since it began.
         """
         disk = os.statvfs(self._home)
-        scan = _Scan(self._home)
+        self._note_writers(jobs)
+        scan = _Scan(self._home, self._writers)
         at = time.monotonic()
         users: list[wire.DiskUser] = []
         seen: dict[str, tuple[float, int]] = {}
         for job in jobs:
             log_bytes = scan.used_by_log(job.log)
-            used = log_bytes + job.stored + scan.written(job.folders, job.began_at)
+            used = log_bytes + job.stored + scan.written_by(job)
             seen[job.attempt_id] = (at, used)
             began = (at - max(now - job.began_at, 1.0), 0)
             before_at, before = self._before.get(job.attempt_id, began)
@@ -150,6 +161,20 @@ class DiskWatch:
         total = _blocks(disk) * disk.f_frsize
         free = disk.f_bavail * disk.f_frsize
         return wire.DiskStatus(str(self._home), total, free, users[:_MOST_USERS])
+
+    def _note_writers(self, jobs: Sequence[JobFiles]) -> None:
+        """Look at who has files open, of the jobs that share a folder."""
+        running = {job.attempt_id for job in jobs}
+        self._writers = {
+            inode: attempt_id
+            for inode, attempt_id in self._writers.items()
+            if attempt_id in running
+        }
+        uses = Counter(folder for job in jobs for folder in job.folders)
+        for job in jobs:
+            if any(uses[folder] > 1 for folder in job.folders):
+                opened = open_for_writing(job.pids())
+                self._writers |= dict.fromkeys(opened, job.attempt_id)
 
 
 def _blocks(disk: os.statvfs_result) -> int:
@@ -164,10 +189,13 @@ def _used_share(disk: os.statvfs_result) -> float:
 
 
 class _Scan:
-    """One look at folders, each of which is read once."""
+    """One look at folders, each of which is read once. `writers`: the attempts that
+    are known to write a file.
+    """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, writers: Mapping[Inode, str]) -> None:
         self._home = os.fspath(home)
+        self._writers = writers
         self._device = home.stat().st_dev
         self._files: dict[Path, list[_File]] = {}
 
@@ -178,13 +206,18 @@ class _Scan:
         except OSError:
             return 0
 
-    def written(self, folders: Sequence[Path], since: float) -> int:
-        """The bytes on the disk in files of `folders` that changed after `since`."""
+    def written_by(self, job: JobFiles) -> int:
+        """The bytes on the disk in files of its folders that changed since it began,
+        without those that another job writes.
+        """
+        attempt_id = job.attempt_id
+        since = job.began_at - _CLOCK_S
         return sum(
             file.used
-            for folder in folders
+            for folder in job.folders
             for file in self._files_of(folder)
-            if file.changed_at >= since - _CLOCK_S
+            if file.changed_at >= since
+            and self._writers.get(file.inode, attempt_id) == attempt_id
         )
 
     def _files_of(self, folder: Path) -> list[_File]:
@@ -207,7 +240,8 @@ class _Scan:
                     waiting.append(entry.path)
                 elif entry.is_file(follow_symlinks=False):
                     # A copied file may have an old time of its content.
-                    yield _File(status.st_ctime, status.st_blocks * 512)
+                    used = status.st_blocks * 512
+                    yield _File(inode_of(status), status.st_ctime, used)
 
 
 def _entries(folder: str) -> Iterator[tuple["os.DirEntry[str]", os.stat_result]]:

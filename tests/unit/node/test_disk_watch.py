@@ -76,6 +76,27 @@ def test_what_was_there_before_it_began_is_not_its_own(
     assert user.used == 0
 
 
+def test_a_file_in_a_shared_folder_belongs_to_who_writes_it(
+    home: Path, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    write(work / "by-nobody-known", MIB)
+    looked = watch(home)
+    jobs = [
+        job("idle", work, home / "no.log"),
+        job("writer", work, home / "no.log", pids=lambda: [os.getpid()]),
+    ]
+    with write(work / "growing", 2 * MIB).open("ab"):
+        first = looked.look(jobs, time.time()).users
+    # It stays its own when it was closed.
+    second = looked.look(jobs, time.time()).users
+    for users in (first, second):
+        assert [(user.attempt_id, user.used) for user in users] == [
+            ("writer", 3 * MIB),
+            ("idle", MIB),
+        ]
+
+
 def test_neither_links_nor_the_home_itself_are_followed(
     home: Path, tmp_path: Path
 ) -> None:
