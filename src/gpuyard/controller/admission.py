@@ -33,6 +33,7 @@ from gpuyard.domain.errors import (
     NotFoundError,
     RefusedError,
 )
+from gpuyard.domain.events import Event
 from gpuyard.domain.shape import Shape
 from gpuyard.providers.base import GpuProviderInterface
 from gpuyard.scheduler.refusal import impossible
@@ -42,6 +43,8 @@ _WAIT_FOR_CAPACITY_S = 5.0
 # A request in which thousands of jobs are wrong is answered with the first faults.
 _ENOUGH_FAULTS = 100
 T = TypeVar("T")
+MakeEvents = Callable[[Sequence[PreparedJob], float], Sequence[Event]]
+"""Makes events, at a time in UTC seconds, that are committed together with jobs."""
 
 
 class Admission:
@@ -88,25 +91,35 @@ class Admission:
             name for name, provider in self._providers.items() if provider.containers
         ]
 
-    async def accept(self, bodies: list[msgspec.Raw]) -> list[PreparedJob]:
+    async def accept(
+        self, bodies: list[msgspec.Raw], make_events: MakeEvents | None = None
+    ) -> list[PreparedJob]:
         """Queue jobs given as JSON; returns after the commit. Empties `bodies`, which
         may be many megabytes.
 
         For an idempotency key that was used before, the result has the first job with
         that key, without `queued_at`. DiskFullError while the disk is too full for new
         jobs.
+        that key, without `queued_at`. `make_events(jobs, now)` is called when nothing
+        else can refuse the new `jobs`, and may itself refuse them. It is for few jobs.
         """
         jobs = await self._read(bodies)
         bodies.clear()
         refuse_shared_keys(jobs)
         find_parents(jobs, self._find_parent)
-        while not await self._queue(jobs):
+        while not await self._queue(jobs, make_events):
             await self._core.committed()
         self._core.schedule()
         # The job of an earlier request may not be committed yet, so wait for all then.
         all_are_new = all(job.queued_at is not None for job in jobs)
         await self._core.committed(own_only=all_are_new)
         return jobs
+
+    async def check(self, body: msgspec.Raw) -> PreparedJob:
+        """Check a job given as JSON as if it was to be queued."""
+        (job,) = await self._read([body])
+        find_parents([job], self._find_parent)
+        return job
 
     async def preview(self, body: msgspec.Raw) -> PreparedJob:
         """Validate a job given as JSON, without queueing it.
@@ -228,7 +241,7 @@ class Admission:
                 spec = submitting[key].spec()
             else:
                 continue
-            if not _are_equal(spec, job.spec()):
+            if not are_equal(spec, job.spec()):
                 raise RefusedError(
                     f"idempotency_key {key!r} was used for another spec (job"
                     f" {job_id}).",
@@ -239,7 +252,9 @@ class Admission:
 
     # --- queueing ---
 
-    async def _queue(self, jobs: Sequence[PreparedJob]) -> bool:
+    async def _queue(
+        self, jobs: Sequence[PreparedJob], make_events: MakeEvents | None
+    ) -> bool:
         """Give `jobs` to the ledger and to the view; False if it must be tried again
         after the next commit.
         """
@@ -266,7 +281,8 @@ class Admission:
                 folded = core.emit_many(events)
             else:
                 folded = None
-                core.emit(events[:])
+                more = make_events(new, now) if make_events and new else ()
+                core.emit([*events[:], *more])
             self._reserve_keys(new)
         if folded is not None:
             await folded
@@ -323,7 +339,7 @@ def _parents_elsewhere(
     return parents - {job.id for job in jobs}
 
 
-def _are_equal(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+def are_equal(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     """Whether two specs mean the same job: a request may be repeated from another
     shell, and after an edit.
     """

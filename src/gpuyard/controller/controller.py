@@ -20,6 +20,7 @@ from gpuyard.controller.logs import Logs
 from gpuyard.controller.reports import Reports
 from gpuyard.controller.requests import Requests
 from gpuyard.controller.retention import Retention
+from gpuyard.controller.schedules import Schedules
 from gpuyard.controller.secrets import Secrets
 from gpuyard.controller.submissions import Submissions
 from gpuyard.controller.trust import TrustRecords
@@ -118,7 +119,8 @@ class Controller:
             log_mirror,
             self.health,
         )
-        self.extensions: list[Extension] = []
+        self.schedules = Schedules(self.core, self.requests)
+        self.extensions: list[Extension] = [self.schedules]
         self._make_providers = make_providers
 
     async def start(self, epoch: int | None = None) -> None:

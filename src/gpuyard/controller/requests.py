@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from gpuyard.controller import owner_transitions, transitions
-from gpuyard.controller.admission import Admission, refuse_impossible
+from gpuyard.controller.admission import Admission, MakeEvents, refuse_impossible
 from gpuyard.controller.core import SLICE, Core
 from gpuyard.controller.gpus import Gpus
 from gpuyard.controller.intake import PreparedJob
@@ -141,9 +141,19 @@ class Requests:
         jobs = await self.accept(encoded)
         return [job.id for job in jobs]
 
-    async def accept(self, bodies: list[msgspec.Raw]) -> list[PreparedJob]:
-        """Queue jobs given as JSON, all or none; empties `bodies` to free memory."""
-        return await self._admission.accept(bodies)
+    async def accept(
+        self, bodies: list[msgspec.Raw], make_events: MakeEvents | None = None
+    ) -> list[PreparedJob]:
+        """Queue jobs given as JSON, all or none, in one commit with the events that
+        `make_events` makes; empties `bodies` to free memory.
+        """
+        return await self._admission.accept(bodies, make_events)
+
+    async def check(self, body: msgspec.Raw) -> PreparedJob:
+        """Check a job given as JSON as if it was to be queued; raises as `accept`
+        does.
+        """
+        return await self._admission.check(body)
 
     # --- estimate ---
 

@@ -28,6 +28,7 @@ class Table(StrEnum):
     TIMINGS = "timings"
     HABITS = "habits"
     TRUST = "trust"
+    SCHEDULES = "schedules"
 
 
 class EventKind(StrEnum):
@@ -83,6 +84,13 @@ class EventKind(StrEnum):
     PROVIDER_UP = "provider.up"
     TRUST_CHANGED = "trust.changed"
     HISTORY_REMOVED = "history.removed"
+    SCHEDULE_CREATED = "schedule.created"
+    SCHEDULE_CHANGED = "schedule.changed"
+    SCHEDULE_STARTED = "schedule.started"
+    """It has submitted a job, in the same commit."""
+    SCHEDULE_SKIPPED = "schedule.skipped"
+    """One of its times had no job."""
+    SCHEDULE_DELETED = "schedule.deleted"
 
 
 class Change(msgspec.Struct, frozen=True):

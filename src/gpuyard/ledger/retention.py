@@ -23,6 +23,7 @@ from gpuyard.ledger.tables import (
     jobs,
     points,
     progress,
+    schedules,
     specs,
 )
 
@@ -171,8 +172,9 @@ _taken_along = msgspec.json.Decoder(_TakenAlong)
 
 @dataclass(slots=True)
 class SubmissionWalk:
-    """Walks over the specs of all jobs, from the newest to the oldest, and takes those
-    environments and code from `unused` (digests) that a job has.
+    """Walks over the specs of all schedules, then over those of all jobs, from the
+    newest to the oldest, and takes those environments and code from `unused` (digests)
+    that one of them has.
     """
 
     unused: set[str]
@@ -180,6 +182,12 @@ class SubmissionWalk:
 
     def next_page(self, tx: sa.Connection) -> bool:
         """Look at the next page of specs; False when nothing is left to look at."""
+        # First: otherwise a schedule could submit a job behind the walk and be deleted
+        # before its own turn.
+        if self._before == AFTER_ALL_JOBS:
+            body = sa.cast(schedules.c.spec, sa.Text)
+            for spec in tx.execute(sa.select(body)).scalars():
+                self._keep(spec)
         page = tx.execute(
             sa.select(specs.c.job_id, sa.cast(specs.c.body, sa.Text).label("body"))
             .where(specs.c.job_id < self._before)
@@ -187,11 +195,14 @@ class SubmissionWalk:
             .limit(_JOBS_AT_ONCE)
         ).all()
         for row in page:
-            found = _taken_along.decode(row.body)
-            self.unused -= {found.carried_environment or "", found.submitted_code or ""}
+            self._keep(row.body)
         if page:
             self._before = page[-1].job_id
         return bool(page and self.unused)
+
+    def _keep(self, spec: str) -> None:
+        found = _taken_along.decode(spec)
+        self.unused -= {found.carried_environment or "", found.submitted_code or ""}
 
 
 # --- batches ---

@@ -256,6 +256,29 @@ items = sa.Table(
     sa.Index("items_by_job", "job_id"),
 )
 
+# Jobs that are submitted again and again. `seen_at` is the last time that was dealt
+# with; `next_at` is the first one after it, NULL while it is paused.
+schedules = sa.Table(
+    "schedules",
+    metadata,
+    sa.Column("id", TEXT, primary_key=True),
+    sa.Column("name", TEXT),
+    sa.Column("state", TEXT),
+    sa.Column("cron", TEXT),
+    sa.Column("timezone", TEXT),
+    sa.Column("overlap", TEXT),
+    sa.Column("starting_deadline_s", sa.Float),
+    sa.Column("spec", sa.JSON),
+    sa.Column("warnings", sa.JSON),
+    sa.Column("idempotency_key", TEXT, unique=True),
+    sa.Column("created_at", sa.Float),
+    sa.Column("seen_at", sa.Float),
+    sa.Column("next_at", sa.Float),
+    sa.Column("last_at", sa.Float),
+    sa.Column("last_job_id", TEXT),
+    sa.Column("problem", TEXT),
+)
+
 # Outside the journal: series are measurements, not state. The key makes a log that is
 # read twice harmless.
 points = sa.Table(
@@ -349,6 +372,7 @@ STATE_TABLES: Mapping[Table, sa.Table] = {
     Table.TIMINGS: timings,
     Table.HABITS: habits,
     Table.TRUST: trust,
+    Table.SCHEDULES: schedules,
 }
 
 

@@ -33,6 +33,11 @@ _VERBS: Mapping[EventKind, str] = {
     EventKind.PROVIDER_DOWN: "is down",
     EventKind.PROVIDER_UP: "is up again",
     EventKind.DISK_FILLING: "takes most of a disk that is nearly full",
+    EventKind.SCHEDULE_CREATED: "was added",
+    EventKind.SCHEDULE_CHANGED: "was changed",
+    EventKind.SCHEDULE_STARTED: "was submitted by its schedule",
+    EventKind.SCHEDULE_SKIPPED: "left out a time",
+    EventKind.SCHEDULE_DELETED: "was deleted",
 }
 # Reasons that repeat the verb.
 _REDUNDANT_REASONS = frozenset({Reason.CANCELLED, Reason.TIMED_OUT})
@@ -84,6 +89,8 @@ def sentence(event: Row, job: Row | None) -> str:
         )
     elif "provider" in data:
         subject = f"Provider {data['provider']}"
+    elif "schedule" in data:
+        subject = f"Schedule {data['name']} ({data['schedule']})"
     else:
         subject = ""
     why = data.get("problem") or _reason(data)

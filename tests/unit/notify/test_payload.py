@@ -91,6 +91,21 @@ def test_an_id_is_the_same_for_the_same_event_and_for_no_other():
             None,
             "Provider slurm is up again.",
         ),
+        (
+            {
+                "kind": "schedule.skipped",
+                "job_id": None,
+                "info": {
+                    "schedule": "schedule_1",
+                    "name": "nightly",
+                    "reason": "overlap",
+                    "problem": "the last job, job_1, has not ended",
+                },
+            },
+            None,
+            "Schedule nightly (schedule_1) left out a time:"
+            " the last job, job_1, has not ended.",
+        ),
     ],
 )
 def test_sentences(event, job, said):

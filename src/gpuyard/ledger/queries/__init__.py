@@ -9,6 +9,7 @@ from gpuyard.ledger.queries.job_filter import JobFilter
 from gpuyard.ledger.queries.jobs import JobQueries, StoredJob
 from gpuyard.ledger.queries.journal import JournalQueries
 from gpuyard.ledger.queries.metrics import MetricQueries
+from gpuyard.ledger.queries.schedules import ScheduleQueries
 
 __all__ = ["JobFilter", "Queries", "Row", "StoredJob"]
 
@@ -20,6 +21,7 @@ class Queries(
     MetricQueries,
     FleetQueries,
     BatchQueries,
+    ScheduleQueries,
     JournalQueries,
 ):
     """All reads of one ledger; they never wait for its writer.

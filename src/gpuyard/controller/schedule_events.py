@@ -1,0 +1,193 @@
+"""A schedule as the controller remembers it, and the events of its changes: pure
+functions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from gpuyard.controller.admission import are_equal
+from gpuyard.domain.cron import CronTimes
+from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.domain.schedules import (
+    LABEL,
+    Overlap,
+    ScheduleSpec,
+    ScheduleState,
+    SkipReason,
+)
+
+Values = Mapping[str, Any]
+# What determines the times of a schedule.
+_TIMES = ("state", "cron", "timezone")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSchedule:
+    """A row of the ledger. Times are UTC seconds.
+
+    `seen_at` is the last time that was dealt with, and `next_at` the first one after
+    it; None while it is paused.
+    """
+
+    id: str
+    name: str
+    state: str
+    cron: str
+    timezone: str
+    overlap: str
+    starting_deadline_s: float
+    spec: Values
+    warnings: list[str]
+    idempotency_key: str | None
+    created_at: float
+    seen_at: float
+    next_at: float | None
+    last_at: float | None
+    last_job_id: str | None
+    problem: str | None
+
+    @classmethod
+    def of(cls, row: Values) -> "LiveSchedule":
+        """The schedule of a row of the ledger."""
+        return cls(**{field.name: row[field.name] for field in fields(cls)})
+
+    @property
+    def times(self) -> CronTimes:
+        """When it is due."""
+        return CronTimes(self.cron, self.timezone)
+
+    def means(self, spec: ScheduleSpec, job: Values) -> bool:
+        """Whether this is the schedule of `spec`, with jobs of the spec `job`."""
+        own = (self.cron, self.timezone, self.overlap, self.starting_deadline_s)
+        given = (spec.cron, spec.timezone, spec.overlap, spec.starting_deadline_s)
+        return own == given and are_equal(self.spec, job)
+
+    def due_at(self, now: float) -> float | None:
+        """The newest of its times that have come and were not dealt with; None when
+        none has come.
+        """
+        if self.next_at is None or self.next_at > now:
+            return None
+        latest = self.times.latest_until(now)
+        return self.next_at if latest is None else max(latest, self.next_at)
+
+
+def created(
+    schedule_id: str,
+    spec: ScheduleSpec,
+    job: Values,
+    warnings: list[str],
+    now: float,
+) -> Event:
+    """A new schedule; `job` is the spec of its jobs as JSON."""
+    values = {
+        "name": spec.job.name,
+        "state": ScheduleState.ACTIVE.value,
+        "cron": spec.cron,
+        "timezone": spec.timezone,
+        "overlap": spec.overlap.value,
+        "starting_deadline_s": spec.starting_deadline_s,
+        "spec": job,
+        "warnings": warnings,
+        "idempotency_key": spec.idempotency_key,
+        "created_at": now,
+        "last_at": None,
+        "last_job_id": None,
+        "problem": None,
+        **_dealt_with(now, CronTimes(spec.cron, spec.timezone)),
+    }
+    change = Change(Table.SCHEDULES, schedule_id, values)
+    info = {
+        "schedule": schedule_id,
+        "name": spec.job.name,
+        "next_at": values["next_at"],
+    }
+    return Event(EventKind.SCHEDULE_CREATED, now, (change,), None, info)
+
+
+def changed(schedule: LiveSchedule, changes: Values, now: float) -> Event:
+    """Other values. If they mean other times, these count from now on."""
+    before = {name: getattr(schedule, name) for name in _TIMES}
+    after = before | {name: changes[name] for name in _TIMES if name in changes}
+    values = dict(changes)
+    if after != before:
+        is_active = after["state"] == ScheduleState.ACTIVE
+        times = CronTimes(after["cron"], after["timezone"]) if is_active else None
+        values |= {"problem": None, **_dealt_with(now, times)}
+    next_at = values.get("next_at", schedule.next_at)
+    info = {**_named(schedule), **changes, "next_at": next_at}
+    change = Change(Table.SCHEDULES, schedule.id, values)
+    return Event(EventKind.SCHEDULE_CHANGED, now, (change,), None, info)
+
+
+def set_back(schedule: LiveSchedule, now: float) -> Event:
+    """The clock was set back so far that it was wrong before. The times count from now
+    on; otherwise none would come until the clock is where it was.
+    """
+    values = _dealt_with(now, schedule.times)
+    info = {
+        **_named(schedule),
+        "next_at": values["next_at"],
+        "problem": "the clock was set back",
+    }
+    change = Change(Table.SCHEDULES, schedule.id, values)
+    return Event(EventKind.SCHEDULE_CHANGED, now, (change,), None, info)
+
+
+def started(
+    schedule: LiveSchedule, job_id: str, due_at: float | None, now: float
+) -> Event:
+    """It has submitted a job for the time `due_at`; None: because somebody asked."""
+    values: dict[str, Any] = {"last_at": now, "last_job_id": job_id, "problem": None}
+    if due_at is not None:
+        values |= _dealt_with(due_at, schedule.times)
+    change = Change(Table.SCHEDULES, schedule.id, values)
+    info = {**_named(schedule), "due_at": due_at}
+    return Event(EventKind.SCHEDULE_STARTED, now, (change,), job_id, info)
+
+
+def skipped(
+    schedule: LiveSchedule, due_at: float, reason: SkipReason, problem: str, now: float
+) -> Event:
+    """The time `due_at` has no job."""
+    values = {"problem": problem, **_dealt_with(due_at, schedule.times)}
+    change = Change(Table.SCHEDULES, schedule.id, values)
+    info = {
+        **_named(schedule),
+        "due_at": due_at,
+        "reason": reason.value,
+        "problem": problem,
+    }
+    return Event(EventKind.SCHEDULE_SKIPPED, now, (change,), None, info)
+
+
+def deleted(schedule: LiveSchedule, now: float) -> Event:
+    """It is no more; its jobs stay."""
+    change = Change(Table.SCHEDULES, schedule.id, None)
+    return Event(EventKind.SCHEDULE_DELETED, now, (change,), None, _named(schedule))
+
+
+def _dealt_with(moment: float, times: CronTimes | None) -> dict[str, Any]:
+    """The columns that say so of all times until `moment`; without `times`, none
+    follows.
+    """
+    return {
+        "seen_at": moment,
+        "next_at": times.next_after(moment) if times else None,
+    }
+
+
+def _named(schedule: LiveSchedule) -> dict[str, Any]:
+    return {"schedule": schedule.id, "name": schedule.name}
+
+
+def job_of(schedule: LiveSchedule, last_live: str | None) -> dict[str, Any]:
+    """The spec of its next job, as JSON; the job starts after the end of its last one,
+    `last_live`, if that has not ended.
+    """
+    body: dict[str, Any] = dict(schedule.spec)
+    body["labels"] = {**body.get("labels", {}), LABEL: schedule.id}
+    if last_live is not None and schedule.overlap != Overlap.SKIP:
+        body["depends_on_any"] = [*body.get("depends_on_any", ()), last_live]
+    return body

@@ -1,0 +1,357 @@
+"""Schedules: submits their jobs at their times.
+
+A job and the step of its schedule to the next time are one commit. So whenever a server
+is killed, no time is lost and none has two jobs.
+"""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+import structlog
+
+from gpuyard.controller import schedule_events
+from gpuyard.controller.core import Core
+from gpuyard.controller.intake import PreparedJob
+from gpuyard.controller.requests import Requests
+from gpuyard.controller.schedule_events import LiveSchedule, job_of
+from gpuyard.domain.cron import CronTimes
+from gpuyard.domain.errors import (
+    GpuyardError,
+    InvalidInputError,
+    LedgerError,
+    NotFoundError,
+    ProviderError,
+    RefusedError,
+)
+from gpuyard.domain.events import Event
+from gpuyard.domain.ids import new_id
+from gpuyard.domain.schedules import (
+    Overlap,
+    ScheduleChanges,
+    ScheduleSpec,
+    SkipReason,
+)
+from gpuyard.domain.units import format_duration
+from gpuyard.providers.base import TRANSIENT
+from gpuyard.scheduler.jobs import LiveJob
+
+# A timer does not count the time in which its host was suspended, nor does it know that
+# a clock was set. So times are compared again at least this often.
+LOOK_AGAIN_S = 15.0
+# A clock that was set back by more than this was wrong before, as cron sees it. After a
+# smaller step, times that were dealt with do not come again.
+SET_BACK_S = 3 * 3600.0
+_RETRY_S = 1.0
+log = structlog.get_logger(__name__)
+
+
+class _NoLongerDueError(RefusedError):
+    """It was changed while its job was made ready."""
+
+
+class Schedules:
+    """The schedules of an instance, as an extension of the controller."""
+
+    def __init__(self, core: Core, requests: Requests) -> None:
+        self._core = core
+        self._requests = requests
+        self._by_id: dict[str, LiveSchedule] = {}
+        # Those of which a time is being dealt with.
+        self._busy: set[str] = set()
+        self._alarm: asyncio.TimerHandle | None = None
+
+    # --- the extension ---
+
+    def start(self) -> None:
+        """Find the schedules in the ledger, and begin to submit jobs."""
+        self._read()
+        self._set_alarm()
+
+    def before_deciding(self) -> None:
+        """Nothing: its jobs come to the queue as those of people do."""
+
+    def reload(self) -> None:
+        """Find the schedules in the ledger again."""
+        self._read()
+        self._set_alarm()
+
+    @property
+    def idle(self) -> bool:
+        """True when no time will come."""
+        return all(one.next_at is None for one in self._by_id.values())
+
+    async def close(self) -> None:
+        """Submit nothing more."""
+        if self._alarm:
+            self._alarm.cancel()
+        self._by_id = {}
+
+    def _read(self) -> None:
+        rows = self._core.queries.schedules()
+        self._by_id = {row["id"]: LiveSchedule.of(row) for row in rows}
+
+    # --- what people ask for ---
+
+    def stored(self) -> list[LiveSchedule]:
+        """All that the ledger holds, the oldest first; LedgerError."""
+        return [LiveSchedule.of(row) for row in self._core.queries.schedules()]
+
+    def find(self, reference: str) -> LiveSchedule:
+        """What `reference` means; errors as for `find_schedule`."""
+        return find_schedule(self._by_id.values(), reference)
+
+    async def create(self, spec: ScheduleSpec) -> LiveSchedule:
+        """Add a schedule; its job must be one that could be submitted now.
+
+        A repeated idempotency key gives the first schedule with that key.
+        """
+        job = spec.job.given_json()
+        prepared = await self._requests.check(msgspec.Raw(msgspec.json.encode(job)))
+        earlier = self._with_key(spec, job)
+        if earlier is not None:
+            await self._core.committed()
+            return earlier
+        warnings = list(prepared.template.warnings)
+        schedule_id = new_id("schedule")
+        now = self._core.clock()
+        self._emit(schedule_events.created(schedule_id, spec, job, warnings, now))
+        schedule = self._by_id[schedule_id]
+        await self._core.committed()
+        return schedule
+
+    def _with_key(self, spec: ScheduleSpec, job: dict[str, Any]) -> LiveSchedule | None:
+        """The schedule with the idempotency key of `spec`; RefusedError if it is
+        another one.
+        """
+        key = spec.idempotency_key
+        found = [
+            one for one in self._by_id.values() if key and one.idempotency_key == key
+        ]
+        if not found:
+            return None
+        (schedule,) = found
+        if not schedule.means(spec, job):
+            raise RefusedError(
+                f"idempotency_key {key!r} was used for another schedule"
+                f" ({schedule.id}).",
+                "Use a new key, or delete that schedule.",
+            )
+        return schedule
+
+    async def change(self, reference: str, changes: ScheduleChanges) -> LiveSchedule:
+        """Change a schedule, pause it or let it go on."""
+        schedule = self.find(reference)
+        values = changes.changes()
+        cron = values.get("cron", schedule.cron)
+        timezone = values.get("timezone", schedule.timezone)
+        now = self._core.clock()
+        if CronTimes(cron, timezone).next_after(now) is None:
+            raise InvalidInputError.of("cron", "never comes", "write '0 3 * * *'")
+        self._emit(schedule_events.changed(schedule, values, now))
+        after = self._by_id[schedule.id]
+        await self._core.committed()
+        return after
+
+    async def delete(self, reference: str) -> LiveSchedule:
+        """Delete a schedule; returns what it was. Its jobs go on."""
+        schedule = self.find(reference)
+        self._emit(schedule_events.deleted(schedule, self._core.clock()))
+        await self._core.committed()
+        return schedule
+
+    async def run_now(self, reference: str, key: str | None = None) -> str:
+        """Submit its job now, whatever its times; returns the id of the job. The same
+        `key` gives the first job with that key.
+
+        Raises RefusedError if its last job has not ended and it skips such times.
+        """
+        schedule = self.find(reference)
+        if key is not None:
+            earlier = self._core.queries.jobs_by_idempotency_key([key])
+            if key in earlier:
+                return earlier[key]
+        problem = self._overlap_problem(schedule)
+        if problem:
+            raise RefusedError(
+                f"No job was started: {problem}.", "Cancel that job, or wait for it."
+            )
+        if schedule.id in self._busy:
+            raise RefusedError(
+                f"A job of {schedule.id} is being started.", "Look at `gpuyard jobs`."
+            )
+        self._busy.add(schedule.id)
+        try:
+            return await self._submit(schedule, None, key)
+        finally:
+            self._busy.discard(schedule.id)
+            self._set_alarm()
+
+    # --- its times ---
+
+    def _set_alarm(self) -> None:
+        """Look when the next time comes, and after LOOK_AGAIN_S at the latest; not when
+        none will come.
+        """
+        if self._alarm:
+            self._alarm.cancel()
+        self._alarm = None
+        now = self._core.clock()
+        waits = [
+            max(one.next_at - now, 0.0)
+            for one in self._by_id.values()
+            if one.next_at is not None and one.id not in self._busy
+        ]
+        if waits:
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_later(min(*waits, LOOK_AGAIN_S), self.look)
+
+    def look(self) -> None:
+        """Deal with each time that has come."""
+        if self._core.is_stopping:
+            # The server may stay after all.
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_later(_RETRY_S, self.look)
+            return
+        now = self._core.clock()
+        for schedule in list(self._by_id.values()):
+            if schedule.id in self._busy or schedule.next_at is None:
+                continue
+            if now < schedule.seen_at - SET_BACK_S:
+                self._emit(schedule_events.set_back(schedule, now))
+            elif schedule.next_at <= now:
+                self._busy.add(schedule.id)
+                self._core.spawn(self._come_due(schedule), f"schedule {schedule.id}")
+        self._set_alarm()
+
+    async def _come_due(self, schedule: LiveSchedule) -> None:
+        try:
+            await self._deal_with(schedule)
+        except _NoLongerDueError:
+            pass
+        except (LedgerError, ProviderError) as error:
+            why = str(error)
+            log.warning("a schedule must wait", schedule=schedule.id, why=why)
+            await asyncio.sleep(_RETRY_S)  # the time stays due
+        finally:
+            self._busy.discard(schedule.id)
+            self._set_alarm()
+
+    async def _deal_with(self, schedule: LiveSchedule) -> None:
+        """Submit the job of the newest time that has come, or skip that time."""
+        now = self._core.clock()
+        due_at = schedule.due_at(now)
+        if due_at is None:
+            return
+        if now - due_at > schedule.starting_deadline_s:
+            limit = format_duration(schedule.starting_deadline_s)
+            problem = f"no server could start it within {limit}"
+            await self._skip(schedule, due_at, SkipReason.MISSED, problem)
+            return
+        problem = self._overlap_problem(schedule)
+        if problem:
+            await self._skip(schedule, due_at, SkipReason.OVERLAP, problem)
+            return
+        try:
+            await self._submit(schedule, due_at)
+        except (LedgerError, _NoLongerDueError):
+            raise
+        except GpuyardError as error:
+            if isinstance(error, ProviderError) and error.error_code in TRANSIENT:
+                raise
+            await self._skip(schedule, due_at, SkipReason.REFUSED, str(error))
+
+    def _overlap_problem(self, schedule: LiveSchedule) -> str:
+        """Why there can be no job now; empty if there can."""
+        last = self._last_live(schedule)
+        if last is None or schedule.overlap == Overlap.CANCEL_PREVIOUS:
+            return ""
+        if schedule.overlap == Overlap.SKIP:
+            return f"the last job, {last.id}, has not ended"
+        return "" if last.attempts else f"the last job, {last.id}, has not started"
+
+    def _last_live(self, schedule: LiveSchedule) -> LiveJob | None:
+        """Its last job, if that has not ended."""
+        return self._core.view.jobs.get(schedule.last_job_id or "")
+
+    async def _submit(
+        self, schedule: LiveSchedule, due_at: float | None, key: str | None = None
+    ) -> str:
+        """Submit its job for this time, or because somebody asked; returns its id.
+
+        Whatever raises, nothing was submitted.
+        """
+        last = self._last_live(schedule)
+        if last and schedule.overlap == Overlap.CANCEL_PREVIOUS:
+            await self._requests.cancel(last.id)
+        body = job_of(schedule, last.id if last else None)
+        if key is not None:
+            body["idempotency_key"] = key
+        raw = msgspec.Raw(msgspec.json.encode(body))
+
+        def step(jobs: Sequence[PreparedJob], now: float) -> list[Event]:
+            """Only if nobody has changed it meanwhile."""
+            if self._by_id.get(schedule.id) != schedule:
+                raise _NoLongerDueError(
+                    f"{schedule.id} was changed meanwhile.", "Try again."
+                )
+            event = schedule_events.started(schedule, jobs[0].id, due_at, now)
+            self._fold(event)
+            return [event]
+
+        (job,) = await self._requests.accept([raw], step)
+        return job.id
+
+    async def _skip(
+        self, schedule: LiveSchedule, due_at: float, reason: SkipReason, problem: str
+    ) -> None:
+        if self._by_id.get(schedule.id) != schedule:
+            return
+        log.info(
+            "a time of a schedule has no job", schedule=schedule.id, reason=reason.value
+        )
+        now = self._core.clock()
+        self._emit(schedule_events.skipped(schedule, due_at, reason, problem, now))
+        await self._core.committed(own_only=True)
+
+    # --- memory ---
+
+    def _emit(self, event: Event) -> None:
+        self._core.emit([event])
+        self._fold(event)
+
+    def _fold(self, event: Event) -> None:
+        """Remember what the event says of a schedule."""
+        for change in event.changes:
+            if change.values is None:
+                del self._by_id[change.key]
+                continue
+            before = self._by_id.get(change.key)
+            row = asdict(before) if before else {"id": change.key}
+            self._by_id[change.key] = LiveSchedule.of({**row, **change.values})
+        self._set_alarm()
+
+
+def find_schedule(schedules: Collection[LiveSchedule], reference: str) -> LiveSchedule:
+    """The schedule of this id, the newest of this name, or the only one whose id ends
+    so.
+
+    Raises NotFoundError for no match, InvalidInputError for several.
+    """
+    newest_first = sorted(schedules, key=lambda one: one.id, reverse=True)
+    for schedule in newest_first:
+        if reference in (schedule.id, schedule.name):
+            return schedule
+    found = [one for one in newest_first if reference and one.id.endswith(reference)]
+    if not found:
+        raise NotFoundError(
+            f"There is no schedule {reference!r}.", "`gpuyard schedules` lists them."
+        )
+    if len(found) > 1:
+        ids = ", ".join(one.id for one in found)
+        raise InvalidInputError.of(
+            "schedule", f"{reference!r} could be {ids}", "give more of the id"
+        )
+    return found[0]
