@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 import httpx
 
 from gpuyard.client import calls, job_calls, media
+from gpuyard.client.aio_schedules import AsyncScheduleMethods
 from gpuyard.client.calls import Call, StreamCall, Work
 from gpuyard.client.carrying import EnvironmentCarrier
 from gpuyard.client.connection import Address, find_server, look_again
@@ -40,7 +41,7 @@ from gpuyard.domain.trust import Trust
 T = TypeVar("T")
 
 
-class AsyncClient:
+class AsyncClient(AsyncScheduleMethods):
     """A connection to an instance.
 
     Entering it finds the server, and starts the embedded one if need be. See Client.
@@ -130,18 +131,20 @@ class AsyncClient:
         return [AsyncJobHandle(self, job) for job in jobs]
 
     async def submit(self, bodies: Sequence[Any]) -> list[Job]:
-        """Queue jobs in the form of the API, all or none. On this host, they carry the
-        environment of this process.
-        """
+        """Queue jobs in the form of the API, all or none."""
+        filled_in = await self.carrying(bodies)
+        if len(filled_in) == 1:
+            return [await self.call(calls.submit(filled_in[0]))]
+        return await self.call(calls.submit_many(filled_in))
+
+    async def carrying(self, bodies: Sequence[Any]) -> list[Any]:
+        """`bodies`, each job with the environment of this process if it runs here."""
         request = self._carrier.request(self.address, bodies)
         if request is not None:
             # A server of an older version knows no environments.
             with suppress(NotFoundError):
                 self._carrier.stored = await self.call(request)
-        filled_in = self._carrier.filled_in(bodies)
-        if len(filled_in) == 1:
-            return [await self.call(calls.submit(filled_in[0]))]
-        return await self.call(calls.submit_many(filled_in))
+        return self._carrier.filled_in(bodies)
 
     async def job(self, reference: str) -> "AsyncJobHandle":
         """A job by id, by the ending of its id, or the newest of a name;

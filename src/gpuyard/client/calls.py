@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
-from urllib.parse import quote
 from uuid import uuid4
 
+from gpuyard.client.segments import segment as _segment
 from gpuyard.config.dialling import loopback_id
-from gpuyard.domain.errors import InvalidInputError, is_text
+from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.jobconfig import JobConfig
 from gpuyard.domain.jobs import Checkpoint, Job
 from gpuyard.domain.jobspec import JobSpec
@@ -481,17 +481,6 @@ def saved_as(checkpoint: Checkpoint, target: Path) -> Path:
 
 def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _segment(text: str, safe: str = "") -> str:
-    """A part of a path. InvalidInputError for what names nothing there."""
-    if text.strip("./") == "" or not is_text(text):
-        raise InvalidInputError.of(
-            "NAME",
-            f"{text!r} is the name of nothing",
-            "give an id or a name; the listings show them",
-        )
-    return quote(text, safe=safe)
 
 
 def current_folder() -> str:

@@ -27,6 +27,7 @@ from gpuyard.client.lines import LineReader
 from gpuyard.client.problems import error_of
 from gpuyard.client.resend import AGAIN, PATIENCE_S, Outage, Resend, broken_off
 from gpuyard.client.sse import EventReader
+from gpuyard.client.sync_schedules import ScheduleMethods
 from gpuyard.client.transport import (
     STREAM_TIMEOUT,
     TIMEOUT,
@@ -42,7 +43,7 @@ from gpuyard.domain.trust import Trust
 T = TypeVar("T")
 
 
-class Client:
+class Client(ScheduleMethods):
     """A connection to an instance.
 
     With no `address`, to `$GPUYARD_URL` or the embedded server, started if need be
@@ -120,18 +121,20 @@ class Client:
         return [JobHandle(self, job) for job in jobs]
 
     def submit(self, bodies: Sequence[Any]) -> list[Job]:
-        """Queue jobs in the form of the API, all or none. On this host, they carry the
-        environment of this process.
-        """
+        """Queue jobs in the form of the API, all or none."""
+        filled_in = self.carrying(bodies)
+        if len(filled_in) == 1:
+            return [self.call(calls.submit(filled_in[0]))]
+        return self.call(calls.submit_many(filled_in))
+
+    def carrying(self, bodies: Sequence[Any]) -> list[Any]:
+        """`bodies`, each job with the environment of this process if it runs here."""
         request = self._carrier.request(self.address, bodies)
         if request is not None:
             # A server of an older version knows no environments.
             with suppress(NotFoundError):
                 self._carrier.stored = self.call(request)
-        filled_in = self._carrier.filled_in(bodies)
-        if len(filled_in) == 1:
-            return [self.call(calls.submit(filled_in[0]))]
-        return self.call(calls.submit_many(filled_in))
+        return self._carrier.filled_in(bodies)
 
     def job(self, reference: str) -> "JobHandle":
         """A job by id, by the ending of its id, or the newest of a name;

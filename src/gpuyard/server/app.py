@@ -36,6 +36,7 @@ from gpuyard.server.routers import (
     machines,
     models,
     process,
+    schedules,
     secrets,
     tiers,
     trust,
@@ -94,6 +95,7 @@ def make_app(app_state: AppState) -> FastAPI:
     nouns = (
         job_groups,
         jobs,
+        schedules,
         batches,
         checkpoints,
         machines,

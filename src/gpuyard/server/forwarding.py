@@ -23,6 +23,7 @@ _NOT_LEADING = "x-gpuyard-not-leading"
 _ANSWERED_HERE = re.compile(
     r"GET /(healthz|metrics|docs.*|openapi\.json)|[A-Z]+ /api/v1/server(/.*)?"
     r"|GET /api/v1/(tiers|events|jobs|jobs/[^/]+(/(metrics|checkpoints))?)/?"
+    r"|GET /api/v1/schedules(/[^/]+)?/?"
 )
 # Sending one of these twice has the same effect as sending it once.
 _REPEATABLE = re.compile(

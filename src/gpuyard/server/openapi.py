@@ -7,13 +7,19 @@ from pydantic.json_schema import models_json_schema
 
 from gpuyard.domain.jobconfig import JobConfig
 from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.schedules import ScheduleSpec
 from gpuyard.server.problems import MEDIA_TYPE, Problem
 
 Responses = dict[int | str, dict[str, Any]]
 _REF = "#/components/schemas/"
 # Bodies that a route reads by itself, and the form of every error.
 _, _BODIES = models_json_schema(
-    [(JobSpec, "validation"), (JobConfig, "validation"), (Problem, "serialization")],
+    [
+        (JobSpec, "validation"),
+        (JobConfig, "validation"),
+        (ScheduleSpec, "validation"),
+        (Problem, "serialization"),
+    ],
     ref_template=_REF + "{model}",
 )
 PROBLEMS: Responses = {
@@ -27,7 +33,15 @@ PROBLEMS: Responses = {
 def json_body(*models: str) -> dict[str, Any]:
     """A request body that is one of these schemas, or a list of them."""
     one = {"anyOf": [{"$ref": _REF + name} for name in models]}
-    schema = {"anyOf": [one, {"type": "array", "items": one}]}
+    return _body({"anyOf": [one, {"type": "array", "items": one}]})
+
+
+def one_json_body(model: str) -> dict[str, Any]:
+    """A request body of this schema."""
+    return _body({"$ref": _REF + model})
+
+
+def _body(schema: dict[str, Any]) -> dict[str, Any]:
     return {
         "requestBody": {
             "required": True,
@@ -54,7 +68,7 @@ def text(*media_types: str) -> Responses:
 
 
 class GpuyardApi(FastAPI):
-    """FastAPI with `JobSpec`, `JobConfig` and `Problem` in its document."""
+    """FastAPI with the schemas of bodies that routes read by themselves."""
 
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document."""

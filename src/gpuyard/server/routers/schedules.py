@@ -1,0 +1,124 @@
+"""`/api/v1/schedules`: jobs that are submitted again and again."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Body, Request
+from pydantic import BaseModel
+
+from gpuyard.controller.intake import reading_json
+from gpuyard.controller.schedule_events import LiveSchedule
+from gpuyard.controller.schedules import find_schedule
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.jobs import Job
+from gpuyard.domain.jobspec import Name
+from gpuyard.domain.schedules import Schedule, ScheduleChanges, ScheduleSpec
+from gpuyard.domain.strict_model import StrictModel
+from gpuyard.domain.validation import parse_model
+from gpuyard.server.app_state import AppState, TheAppState
+from gpuyard.server.body import read_bodies
+from gpuyard.server.openapi import one_json_body
+from gpuyard.server.present import present_jobs
+
+router = APIRouter(prefix="/schedules", tags=["schedules"])
+
+
+class SchedulePage(BaseModel):
+    """Every schedule, the oldest first."""
+
+    items: list[Schedule]
+    next: str | None = None
+
+
+class RunRequest(StrictModel):
+    """The same `idempotency_key` means the same job."""
+
+    idempotency_key: Name | None = None
+
+
+@router.post("", status_code=201, openapi_extra=one_json_body("ScheduleSpec"))
+async def create_schedule(request: Request, app_state: TheAppState) -> Schedule:
+    """Add a schedule. A repeated idempotency key is the first schedule again."""
+    bodies, many = await read_bodies(request)
+    if many:
+        raise InvalidInputError.of("(body)", "is a list", "send one schedule")
+    with reading_json():
+        document = msgspec.json.decode(bodies[0])
+    spec = parse_model(ScheduleSpec, document)
+    schedule = await app_state.controller.schedules.create(spec)
+    return await _one(app_state, schedule)
+
+
+@router.get("")
+async def list_schedules(app_state: TheAppState) -> SchedulePage:
+    """Every schedule, the oldest first."""
+    stored = await asyncio.to_thread(app_state.controller.schedules.stored)
+    return SchedulePage(items=await _presented(app_state, stored))
+
+
+@router.get("/{reference}")
+async def show_schedule(reference: str, app_state: TheAppState) -> Schedule:
+    """A schedule by id, by a unique ending of its id, or the newest of a name."""
+    stored = await asyncio.to_thread(app_state.controller.schedules.stored)
+    return await _one(app_state, find_schedule(stored, reference))
+
+
+@router.patch("/{reference}")
+async def change_schedule(
+    reference: str, app_state: TheAppState, changes: ScheduleChanges
+) -> Schedule:
+    """Change when it submits jobs, pause it, or let it go on.
+
+    Times that came while it was paused do not count.
+    """
+    schedule = await app_state.controller.schedules.change(reference, changes)
+    return await _one(app_state, schedule)
+
+
+@router.delete("/{reference}")
+async def delete_schedule(reference: str, app_state: TheAppState) -> Schedule:
+    """Delete a schedule; answers with what it was. Its jobs go on."""
+    schedule = await app_state.controller.schedules.delete(reference)
+    return await _one(app_state, schedule)
+
+
+@router.post("/{reference}/run", status_code=201)
+async def run_schedule(
+    reference: str,
+    app_state: TheAppState,
+    body: Annotated[RunRequest | None, Body()] = None,
+) -> Job:
+    """Submit its job now, also while it is paused. Its next time stays."""
+    key = body.idempotency_key if body else None
+    job_id = await app_state.controller.schedules.run_now(reference, key)
+    row = app_state.queries.job(job_id)
+    assert row is not None
+    (job,) = present_jobs(app_state, [row])
+    return job
+
+
+async def _one(app_state: AppState, schedule: LiveSchedule) -> Schedule:
+    (presented,) = await _presented(app_state, [schedule])
+    return presented
+
+
+async def _presented(
+    app_state: AppState, schedules: Sequence[LiveSchedule]
+) -> list[Schedule]:
+    """The resources, with the states that their last jobs have now."""
+    last_ids = [one.last_job_id for one in schedules if one.last_job_id]
+    rows = await asyncio.to_thread(app_state.queries.job_outcomes, last_ids)
+    states = {row["id"]: row["state"] for row in rows}
+    return [
+        Schedule.model_validate(
+            {
+                **asdict(one),
+                "job": one.spec,
+                "last_job_state": states.get(one.last_job_id or ""),
+            }
+        )
+        for one in schedules
+    ]
