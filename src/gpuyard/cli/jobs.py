@@ -1,6 +1,7 @@
 """`gpuyard jobs, show, logs, resume, why, events`."""
 
 import json
+import re
 import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from gpuyard.domain.jobs import Job
 
 _SHOWN = 5
+# So that one can list the jobs of a schedule that was deleted.
+_WHOLE_ID = re.compile(r"schedule_[0-9a-f]{32}")
 # How many events are listed without `--limit`.
 _ON_SCREEN = 20
 _IN_A_PIPE = 1000
@@ -64,21 +67,35 @@ def jobs(
         str | None,
         typer.Option(help="Only what was submitted since, such as 2h or 2026-11-25."),
     ] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="Only what this schedule has submitted.")
+    ] = None,
     limit: Annotated[
         int, typer.Option("--limit", "-n", help="At most so many.", min=1)
     ] = 30,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
+    labels = [*(label or ()), *([_label_of(schedule)] if schedule else ())]
     list_jobs(
         state=state,
         name=name,
         project=project,
-        label=label,
+        label=labels,
         since=since,
         limit=limit,
         as_json=as_json,
     )
+
+
+def _label_of(schedule: str) -> str:
+    """The label of the jobs that a schedule has submitted, as a filter."""
+    from gpuyard.domain.schedules import LABEL
+
+    if not _WHOLE_ID.fullmatch(schedule):
+        with connect() as client:
+            schedule = client.schedule(schedule).id
+    return f"{LABEL}={schedule}"
 
 
 def show(job: Reference, as_json: AsJson = False) -> None:

@@ -1,20 +1,17 @@
-"""`gpuyard run`: say what to run and what it needs; follow it to its end.
-
-`gpuyard submit` for spec files.
-"""
+"""`gpuyard run`: say what to run and what it needs; follow it to its end."""
 
 import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpuyard.cli.code import with_code
 from gpuyard.cli.follow import GPUYARD_FAULT, follow
-from gpuyard.cli.job_files import load_spec, merge, naming, read_jobs
+from gpuyard.cli.job_files import load_spec, merge
 from gpuyard.cli.options import (
     SecretOption,
     given,
@@ -23,9 +20,18 @@ from gpuyard.cli.options import (
     secrets_of,
     words_of,
 )
-from gpuyard.cli.output import print_json, print_page, short_id
+from gpuyard.cli.output import print_json, short_id
+from gpuyard.cli.schedules import (
+    OverlapOption,
+    StartingDeadlineOption,
+    TimeZoneOption,
+    add,
+)
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
+
+if TYPE_CHECKING:
+    from gpuyard.domain.schedules import Schedule
 
 Command = Annotated[
     list[str],
@@ -39,14 +45,13 @@ _INTERPRETERS = {".py": "python3", ".sh": "bash"}
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add the command."""
     app.command(
         context_settings={
             "ignore_unknown_options": False,
             "allow_interspersed_args": False,
         }
     )(run)
-    app.command()(submit)
 
 
 def run(
@@ -210,6 +215,16 @@ def run(
         str | None,
         typer.Option(help="A key of your own: used twice, it makes one job."),
     ] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            help="Not now, but at these times: '0 3 * * *' or @daily; see `gpuyard"
+            " schedule`."
+        ),
+    ] = None,
+    timezone: TimeZoneOption = None,
+    overlap: OverlapOption = None,
+    starting_deadline: StartingDeadlineOption = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Print the job's id and leave.")
     ] = False,
@@ -262,8 +277,19 @@ def run(
         workdir=str(workdir.absolute()) if workdir else None,
     )
     _note_misplaced(command)
+    times = given(
+        cron=schedule,
+        timezone=timezone,
+        overlap=overlap,
+        starting_deadline_s=starting_deadline,
+    )
+    if times and schedule is None:
+        option = f"--{next(iter(times)).removesuffix('_s').replace('_', '-')}"
+        raise InvalidInputError.of(option, "belongs to --schedule", "add --schedule")
     sys.exit(
-        _guarded(command, fields, env or [], stdin, detach=detach, as_json=as_json)
+        _guarded(
+            command, fields, env or [], stdin, times, detach=detach, as_json=as_json
+        )
     )
 
 
@@ -300,12 +326,13 @@ def _guarded(
     fields: dict[str, Any],
     env: list[str],
     stdin: Path | None,
+    times: dict[str, Any],
     *,
     detach: bool,
     as_json: bool,
 ) -> int:
-    """Run it; when gpuyard itself is at fault the code is 125, so that it is not taken
-    for the job's.
+    """Run it, or at these `times`; when gpuyard itself is at fault the code is 125, so
+    that it is not taken for the job's.
     """
     try:
         body = _body(
@@ -314,6 +341,9 @@ def _guarded(
             env,
         )
         with connect(patient=not detach) as client:
+            if times:
+                added = add(client, body, times)
+                return _told(added, as_json=as_json)
             (filled_in,), notes = with_code(client, [body])
             job = client.run(filled_in)
             for note in notes:
@@ -332,7 +362,16 @@ def _guarded(
             return follow(job)
     except GpuyardError as error:
         typer.echo(f"gpuyard: {error}", err=True)
-        return error.exit_code if detach or as_json else GPUYARD_FAULT
+        follows = not (detach or as_json or times)
+        return GPUYARD_FAULT if follows else error.exit_code
+
+
+def _told(schedule: "Schedule", *, as_json: bool) -> int:
+    if as_json:
+        print_json(schedule)
+    else:
+        typer.echo(schedule.id)
+    return 0
 
 
 def _body(
@@ -427,34 +466,3 @@ def _name_of(words: Sequence[str]) -> str:
     scripts = [word for word in words if word.endswith((".py", ".sh"))]
     name = Path(scripts[0] if scripts else words[0]).name
     return "".join(c for c in name if c.isprintable())[:60] or "job"
-
-
-def submit(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE…",
-            help="Jobs as .toml, .yaml or .json; `-` reads JSON or YAML.",
-        ),
-    ],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the jobs as JSON.")
-    ] = False,
-) -> None:
-    """Queue the jobs of these files, all or none, and print their ids.
-
-    A file may hold several: a list, or tables `[[jobs]]` with what they share above.
-    """
-    found = [job for path in files for job in read_jobs(path)]
-    with connect() as client, naming(found):
-        filled_in, notes = with_code(client, [job.body for job in found])
-        jobs = client.submit(filled_in)
-        for note in notes:
-            typer.echo(f"gpuyard: note: {note}", err=True)
-    if as_json:
-        print_page(jobs)
-        return
-    for job in jobs:
-        for warning in job.warnings:
-            typer.echo(f"gpuyard: note: {warning}", err=True)
-        typer.echo(job.id)

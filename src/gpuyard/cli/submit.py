@@ -1,0 +1,77 @@
+"""`gpuyard submit`: queue the jobs of job files, and add their schedules."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gpuyard.cli.code import with_code
+from gpuyard.cli.job_files import naming, read_jobs
+from gpuyard.cli.output import print_page
+from gpuyard.cli.schedules import add, schedule_of
+from gpuyard.cli.session import connect
+from gpuyard.domain.errors import InvalidInputError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(submit)
+
+
+def submit(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE…",
+            help="Jobs as .toml, .yaml or .json; `-` reads JSON or YAML.",
+        ),
+    ],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the jobs as JSON.")
+    ] = False,
+) -> None:
+    """Queue the jobs of these files, all or none, and print their ids.
+
+    A file may hold several: a list, or tables `[[jobs]]` with what they share above.
+    A job with the key `schedule` is submitted again and again; see `gpuyard schedule`.
+    """
+    found = [job for path in files for job in read_jobs(path)]
+    scheduled = [pair for job in found if (pair := schedule_of(job.body))]
+    if scheduled:
+        _add_schedules(scheduled, as_json=as_json, are_all=len(scheduled) == len(found))
+        return
+    with connect() as client, naming(found):
+        filled_in, notes = with_code(client, [job.body for job in found])
+        jobs = client.submit(filled_in)
+        for note in notes:
+            typer.echo(f"gpuyard: note: {note}", err=True)
+    if as_json:
+        print_page(jobs)
+        return
+    for job in jobs:
+        for warning in job.warnings:
+            typer.echo(f"gpuyard: note: {warning}", err=True)
+        typer.echo(job.id)
+
+
+def _add_schedules(
+    scheduled: Sequence[tuple[dict[str, Any], dict[str, Any]]],
+    *,
+    as_json: bool,
+    are_all: bool,
+) -> None:
+    """Add these schedules one by one, and print their ids."""
+    if not are_all:
+        raise InvalidInputError.of(
+            "schedule",
+            "is given for some of the jobs only",
+            "submit these jobs and the others in two commands",
+        )
+    with connect() as client:
+        added = [add(client, job, fields) for job, fields in scheduled]
+    if as_json:
+        print_page(added)
+        return
+    for schedule in added:
+        typer.echo(schedule.id)
