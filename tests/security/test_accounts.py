@@ -20,12 +20,14 @@ import psutil
 import pytest
 
 from gpuyard.config.accounts import Account
+from gpuyard.domain import stream_frames as frames
 from gpuyard.domain import wire
 from gpuyard.domain.jobconfig import GpuSpec
 from gpuyard.domain.jobspec import CheckpointSpec
 from gpuyard.node.launcher.hierarchy import groups_of
 from gpuyard.storage.blobs import BlobStore
 from tests.support.accounts import PYTHON, real_account
+from tests.support.job_stream import Stream
 from tests.support.node import Node, gone, make_node, wait_for
 from tests.support.nvml import FakeGpus
 from tests.support.receiver import receiver
@@ -400,6 +402,28 @@ def test_a_process_of_others_holds_up_no_checkpoint(
     (shared / "go").touch()
     assert pair.node.ended(victim).exit_code == 0
     assert [item.path for item in pair.node.checkpoints(victim)] == ["m.pt"]
+
+
+def test_a_command_beside_a_job_has_its_account_and_its_group(pair: NodeOfTwo) -> None:
+    node = pair.node
+    attempt_id = pair.start("ann", SLEEP)
+    node.says(attempt_id, "ready")
+    of_the_job = groups_of(node.started(attempt_id).pid)
+    stream = Stream(node, attempt_id)
+    code = """
+import os, time
+alone = set(os.getgroups()) <= {os.getgid()}
+print(os.getuid(), alone, os.stat(0).st_uid, os.getpid(), flush=True)
+time.sleep(600)
+"""
+    command = [PYTHON, "-I", "-S", "-c", code]
+    stream.send(frames.RunCommand(command, terminal="xterm"))
+    uid, alone, owner, pid = stream.until(b"\n").split()
+    assert (int(uid), alone, int(owner)) == (pair.ann.uid, b"True", pair.ann.uid)
+    assert groups_of(int(pid)) == of_the_job
+    node.stop(attempt_id)
+    node.ended(attempt_id)
+    gone(int(pid))
 
 
 def test_a_job_opens_its_own_gpu_only(

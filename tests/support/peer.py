@@ -65,6 +65,11 @@ class Peer:
         )
         return message
 
+    async def read(self, count: int) -> bytes:
+        """The next bytes, of a connection that is no link."""
+        async with asyncio.timeout(PATIENCE_S):
+            return await self._reader.readexactly(count)
+
     async def acknowledged(self, seq: int) -> int:
         """Read acknowledgements until `seq` is; how many there were."""
         count = 1

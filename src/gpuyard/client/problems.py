@@ -46,6 +46,7 @@ _PLAIN = (
     errors.NotFoundError,
     errors.RefusedError,
     errors.IllegalMoveError,
+    errors.ClosedPortError,
     errors.CapacityError,
     errors.UnauthorizedError,
     errors.RequestRefusedError,

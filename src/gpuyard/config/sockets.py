@@ -1,4 +1,5 @@
-"""Unix sockets at paths of any length, and who is at their other end.
+"""Unix sockets at paths of any length, and who is at their other end; connections whose
+other end dies without a word.
 
 Standard library only.
 """
@@ -11,6 +12,23 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+
+# After a minute without a word the kernel asks the other end whether it lives, and
+# gives it up after another.
+_KEEPALIVE = {
+    socket.TCP_KEEPIDLE: 60,
+    socket.TCP_KEEPINTVL: 15,
+    socket.TCP_KEEPCNT: 4,
+}
+
+
+def keep_alive(connected: socket.socket) -> None:
+    """Let a connection end when its other end has died or cannot be reached."""
+    if connected.family == socket.AF_UNIX:
+        return
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE.items():
+        connected.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def listening_socket(path: Path, backlog: int = 128) -> socket.socket:

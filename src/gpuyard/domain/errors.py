@@ -6,6 +6,7 @@ GpuyardError
 ├── NotFoundError              no such job, checkpoint, …                 404  exit 3
 ├── RefusedError               valid, but not in the present state        409  exit 4
 │   ├── IllegalMoveError       the state table forbids it
+│   ├── ClosedPortError        nothing listens at the port
 │   └── CapacityError          no node will ever have what is asked for
 ├── UnauthorizedError          missing or wrong token                     401  exit 4
 ├── RequestRefusedError        the server does not take the request       400  exit 4
@@ -123,6 +124,12 @@ class IllegalMoveError(RefusedError):
     """The table of legal moves forbids this change of state."""
 
     code = "illegal_move"
+
+
+class ClosedPortError(RefusedError):
+    """Nothing listens at the port of the job."""
+
+    code = "closed_port"
 
 
 class CapacityError(RefusedError):

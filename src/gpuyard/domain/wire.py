@@ -91,7 +91,8 @@ class HeldAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
 class Hello(_Message, frozen=True, tag="Hello"):
     """The first message of a link: the agent, its host, and the attempts on it.
 
-    `separation` says how jobs are kept apart (`domain/separation.py`).
+    `separation` says how jobs are kept apart (`domain/separation.py`). `streams`: it
+    knows OpenStream; an agent of an older version does not.
     """
 
     node_id: str
@@ -106,6 +107,7 @@ class Hello(_Message, frozen=True, tag="Hello"):
     limits: dict[str, str] = {}
     problem: str | None = None
     separation: str = ""
+    streams: bool = False
 
 
 class DiskUser(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -247,6 +249,18 @@ class Found(_Message, frozen=True, tag="Found"):
     state: str
 
 
+class JoinStream(_Message, frozen=True, tag="JoinStream"):
+    """The first message of a connection that answers the OpenStream with this `key`;
+    after it come the frames of domain/stream_frames.py.
+
+    With a `problem` there is no stream. `closed_port`: nothing listens at the port.
+    """
+
+    key: str
+    problem: str = ""
+    closed_port: bool = False
+
+
 # --- server to agent ---
 
 
@@ -356,6 +370,16 @@ class Find(_Message, frozen=True, tag="Find"):
     attempt_id: AttemptId
 
 
+class OpenStream(_Message, frozen=True, tag="OpenStream"):
+    """Connect once more, say JoinStream, and connect the stream to this `port` of the
+    node; without a port, to a command beside the attempt's program.
+    """
+
+    key: str
+    attempt_id: AttemptId
+    port: Annotated[int, Meta(ge=0, le=65535)] = 0
+
+
 class Release(_Message, frozen=True, tag="Release"):
     """Let these GPUs out of quarantine, and forget how often they failed."""
 
@@ -368,7 +392,7 @@ class Leave(_Message, frozen=True, tag="Leave"):
     """
 
 
-FromAgent = Hello | NumberedReport | LogPart | Found | Beat
+FromAgent = Hello | NumberedReport | LogPart | Found | JoinStream | Beat
 ToAgent = (
     Welcome
     | StartAttempt
@@ -377,6 +401,7 @@ ToAgent = (
     | Forget
     | ReadLog
     | Find
+    | OpenStream
     | Release
     | Leave
     | Beat

@@ -53,6 +53,7 @@ from gpuyard.node.memory_reserve import default_memory_gb
 from gpuyard.node.outbox import Outbox, never_started
 from gpuyard.node.prefetch import PrefetchQueue
 from gpuyard.node.separation import JobAccounts, job_folder
+from gpuyard.node.stream_door import StreamDoor
 from gpuyard.node.sweeping import sweep_old_output
 from gpuyard.node.watch import AgentContext
 from gpuyard.storage.blobs import Blobs
@@ -109,6 +110,7 @@ class Agent:
         )
         self._node_id = name
         self._attempts: dict[str, AttemptRun] = {}
+        self._streams = StreamDoor(self._attempts)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._epoch = 0
         self._heartbeat: Heartbeat | None = None  # of the link, while there is one
@@ -181,7 +183,7 @@ class Agent:
         """
         try:
             async with open_link(address) as (reader, writer):
-                await self._talk(reader, writer)
+                await self._talk(reader, writer, address)
         except (FileNotFoundError, ConnectionRefusedError):
             return False
         except (
@@ -200,7 +202,10 @@ class Agent:
         return True
 
     async def _talk(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        address: ServerAddress,
     ) -> None:
         writer.write(wire.encode(self._hello()))
         loop = asyncio.get_running_loop()
@@ -219,6 +224,8 @@ class Agent:
                     working = self._welcomed(message, writer)
                 elif isinstance(message, wire.ReadLog):
                     self._send_log(message, logs)
+                elif isinstance(message, wire.OpenStream):
+                    self._spawn(self._streams.open(message, address))
                 else:
                     self._handle(message, writer)
         finally:
@@ -263,6 +270,7 @@ class Agent:
             __version__,
             problem=self._gpus.problem,
             separation=self._separation(),
+            streams=True,
         )
 
     def _separation(self) -> Separation:
@@ -293,8 +301,8 @@ class Agent:
                 self._gpus.release(message.gpu_uuids)
             case wire.Leave():
                 self._leaving.set()
-            case wire.Welcome() | wire.ReadLog() | wire.Beat():
-                # `_talk` handles the first two; a Beat needs no answer.
+            case wire.Welcome() | wire.ReadLog() | wire.OpenStream() | wire.Beat():
+                # `_talk` handles the first three; a Beat needs no answer.
                 pass
 
     # --- attempts ---

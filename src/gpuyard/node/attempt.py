@@ -28,6 +28,7 @@ from gpuyard.node.launcher import (
     Process,
     adopt,
 )
+from gpuyard.node.open_streams import OpenStreams
 from gpuyard.node.starter import AttemptStarter
 from gpuyard.node.stopping import signal_number, stop_process, until_ended
 from gpuyard.node.watch import AgentContext, AttemptWatch
@@ -68,6 +69,7 @@ class AttemptRun:
         self._timing: list[asyncio.Task[None]] = []
         self._stopped = record.stopping
         self._remarks: list[str] = []
+        self.streams = OpenStreams()
         self.starter = AttemptStarter(record, context)
         self._watch = AttemptWatch(record, context, self.starter.workdir)
 
@@ -458,6 +460,7 @@ class AttemptRun:
         await self._conclude(ended)
 
     async def _conclude(self, ended: wire.Ended) -> None:
+        await self.streams.end()
         if self.process and not self.process.left_nothing():
             await asyncio.to_thread(self._kill_all, self.process)
         if self.start.gpu_uuids and self._context.until_clear:

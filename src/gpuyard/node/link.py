@@ -14,12 +14,13 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gpuyard.config.dialling import SYSTEM_TLS, Tls, connect_to_member
+from gpuyard.config.dialling import SYSTEM_TLS, Tls
 from gpuyard.config.paths import Home
 from gpuyard.config.peers import read_peers
 from gpuyard.config.sockets import connected_socket
+from gpuyard.config.websockets import open_websocket
 from gpuyard.domain import wire
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 # If a server accepts the connection and sends nothing (it is suspended, or its disk
 # hangs), the next one is tried.
 WELCOME_S = 5.0
-_OPEN_S = 5.0
 _READ_BYTES = 1 << 16
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -73,26 +73,13 @@ async def open_link(address: ServerAddress) -> AsyncGenerator[Streams]:
 
 @asynccontextmanager
 async def _open_websocket(address: ServerAddress) -> AsyncGenerator[Streams]:
-    from websockets.asyncio.client import connect
-    from websockets.exceptions import WebSocketException
+    from websockets.exceptions import InvalidStatus
 
-    url = "ws" + address.url.removeprefix("http").rstrip("/") + "/api/v1/agent"
-    headers = {"Authorization": f"Bearer {address.token}"}
     try:
-        # No pings: the wire's own heartbeats show whether the other end lives. No
-        # proxy: it would see the token of a server on this host.
-        link = await connect(
-            url,
-            additional_headers=headers,
-            max_size=None,
-            compression=None,
-            ping_interval=None,
-            open_timeout=_OPEN_S,
-            close_timeout=1.0,
-            proxy=None,
-            **await _proven(address),
+        link = await open_websocket(
+            address.url, "/api/v1/agent", address.token, address.tls
         )
-    except (WebSocketException, TimeoutError) as error:
+    except InvalidStatus as error:
         raise ConnectionRefusedError(
             f"{address.url} does not take this agent: {error}"
         ) from None
@@ -105,19 +92,6 @@ async def _open_websocket(address: ServerAddress) -> AsyncGenerator[Streams]:
         finally:
             copying.cancel()
             await asyncio.gather(copying, return_exceptions=True)
-
-
-async def _proven(address: ServerAddress) -> dict[str, Any]:
-    """The options of `connect` that make the server prove itself first."""
-    if address.url.startswith("https:"):
-        context = address.tls.context()
-        name = {"server_hostname": address.tls.name} if address.tls.name else {}
-        return {"ssl": context, **name}
-    connected = await asyncio.to_thread(
-        connect_to_member, address.url, address.token, address.tls, _OPEN_S
-    )
-    connected.setblocking(False)
-    return {"sock": connected}
 
 
 async def _copy_bytes(

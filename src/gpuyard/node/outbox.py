@@ -19,6 +19,16 @@ _MAX_WAITING = 20_000
 _DROPPABLE = (wire.ProgressSeen, wire.UsageSeen)
 
 
+def never_started(
+    attempt_id: str, *, reason: str = "", stopped: str = "", message: str = ""
+) -> wire.Ended:
+    """The end of an attempt that was never started."""
+    now = time.time()
+    return wire.Ended(
+        attempt_id, now, None, reason=reason, stopped=stopped, message=message
+    )
+
+
 class Outbox:
     """The agent's reports."""
 

@@ -1,8 +1,11 @@
 """Starts an attempt's program: makes its folders, restores the checkpoint that it
-resumes from, and launches it with its environment, limits and account.
+resumes from, and launches it with its environment, limits and account. Also starts
+commands beside it.
 """
 
+import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -23,7 +26,9 @@ from gpuyard.node.launcher import (
     LaunchRequest,
     Process,
     ProcessLimits,
+    Streams,
     spawn,
+    spawn_beside,
 )
 from gpuyard.node.separation import hand_over, make_closed, make_owned
 from gpuyard.node.watch import AgentContext
@@ -103,8 +108,8 @@ class AttemptStarter:
         start = self._start
         if not start.resume_sha256:
             return None
-        folder = self._private / "resume"
-        target = folder / (start.resume_name or "checkpoint")
+        target = self._resume_path
+        folder = target.parent
         if self._account:
             # Nobody else can enter it until all of it belongs to the account.
             remove_tree(folder)
@@ -116,8 +121,71 @@ class AttemptStarter:
             hand_over(folder, self._account)
         return target
 
+    @property
+    def _resume_path(self) -> Path:
+        """Where the checkpoint is that the attempt resumes from."""
+        return self._private / "resume" / (self._start.resume_name or "checkpoint")
+
     def spawn(self, resume_from: Path | None) -> Process:
         """Start the process. Raises LaunchError or ValueError."""
+        command = job_command(
+            self._start, resume_from, self._context.home, isolated=self._is_ours
+        )
+        return spawn(self._request(command, resume_from))
+
+    def spawn_beside(
+        self, process: Process, command: Sequence[str], streams: Streams, terminal: str
+    ) -> Process:
+        """Start a command beside the attempt's `process`, as whatever agent started
+        that would have. `terminal`: the kind (`TERM`) of the one that `streams` are;
+        empty for none. Raises LaunchError or ValueError.
+        """
+        self._account = self._account_now()
+        resumes = self._start.resume_sha256
+        request = self._request(command, self._resume_path if resumes else None)
+        if terminal:
+            environment = {**request.environment, "TERM": terminal}
+            # The width that output to a log file has is not that of the terminal.
+            if "COLUMNS" not in self._start.environment:
+                environment.pop("COLUMNS", None)
+            request = dataclasses.replace(request, environment=environment)
+            if self._account:
+                os.fchown(streams.stdin, self._account.uid, self._account.gid)
+        return spawn_beside(
+            request,
+            process.cgroup,
+            self._record.limits,
+            streams,
+            terminal=bool(terminal),
+        )
+
+    def _account_now(self) -> Account | None:
+        """The account that the attempt runs under; LaunchError unless a new process may
+        have that, too.
+
+        The agent may have been restarted with other settings since.
+        """
+        account = None
+        if self._context.accounts:
+            account = self._context.accounts.account_of(self._start)
+            if account is None:
+                raise LaunchError(
+                    Reason.ACCOUNT_REFUSED,
+                    "this job is a program of gpuyard, beside which none of yours runs",
+                )
+        if self._record.uid != (account.uid if account else None):
+            raise LaunchError(
+                Reason.ACCOUNT_REFUSED,
+                "the accounts in the node's settings have changed since the job began",
+            )
+        return account
+
+    def _request(
+        self, command: Sequence[str], resume_from: Path | None
+    ) -> LaunchRequest:
+        """How to start a command with all that the attempt has. Raises LaunchError or
+        ValueError.
+        """
         start = self._start
         context = self._context
         limits = ProcessLimits(
@@ -138,14 +206,13 @@ class AttemptStarter:
             self._carried(withheld),
         )
         self._point_to_code(environment)
-        command = job_command(start, resume_from, context.home, isolated=self._is_ours)
         identity = devices = None
         if self._account and context.accounts:
             identity = context.accounts.identity(self._account, self._workspace)
             devices = context.accounts.device_rules(start.gpu_uuids)
-        request = LaunchRequest(
+        return LaunchRequest(
             start.attempt_id,
-            command,
+            tuple(command),
             environment,
             self.workdir,
             context.journal.log_path(start.attempt_id),
@@ -155,7 +222,6 @@ class AttemptStarter:
             identity=identity,
             devices=devices,
         )
-        return spawn(request)
 
     def _point_to_code(self, environment: dict[str, str]) -> None:
         """Let Python find in the folder with the code what it would find in the live

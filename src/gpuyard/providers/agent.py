@@ -24,6 +24,7 @@ from gpuyard.domain.errors import (
     InsufficientResourcesError,
     JobNotFoundError,
     ProviderError,
+    RefusedError,
 )
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobResult, JobStatus
 from gpuyard.domain.reasons import Reason
@@ -36,6 +37,7 @@ from gpuyard.providers.base import (
     log_text,
 )
 from gpuyard.providers.link import LOG_PART, Link
+from gpuyard.providers.node_streams import NodeStream, NodeStreams
 from gpuyard.providers.placing import place
 from gpuyard.providers.results import AttemptResults, KnownAttempt
 
@@ -61,6 +63,7 @@ class AgentProvider(NodeProvider):
         self._links: dict[str, Link] = {}
         self._hellos: dict[str, wire.Hello] = {}
         self._results = AttemptResults()
+        self._streams = NodeStreams(self.PROVIDER_NAME)
         self._sink: Sink | None = None
         self._heartbeat_s = float(config.get("heartbeat_s", 2.0))
         self._closed = False
@@ -73,6 +76,7 @@ class AgentProvider(NodeProvider):
     async def close(self) -> None:
         """Drop the links. Agents and jobs go on; agents connect to the next server."""
         self._closed = True
+        self._streams.close()
         tasks = list(self._serving.values())
         for link in self._serving:
             link.close()
@@ -89,14 +93,17 @@ class AgentProvider(NodeProvider):
             writer.close()
             return
         link = Link(reader, writer, self.PROVIDER_NAME)
-        task = asyncio.create_task(self._serve(link, writer), name="agent-link")
+        serving = self._serve(link, reader, writer)
+        task = asyncio.create_task(serving, name="agent-link")
         self._serving[link] = task
         try:
             await task
         finally:
             del self._serving[link]
 
-    async def _serve(self, link: Link, writer: asyncio.StreamWriter) -> None:
+    async def _serve(
+        self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         node_id = ""
         reporting = None
         watching = None
@@ -111,6 +118,9 @@ class AgentProvider(NodeProvider):
                     reporting = asyncio.create_task(
                         self._forward_reports(node_id, link), name="forward-reports"
                     )
+                elif isinstance(message, wire.JoinStream) and not node_id:
+                    await self._streams.join(message, reader, writer)
+                    break
                 elif isinstance(message, wire.Beat):
                     link.send(message)
                     if watching is None:
@@ -348,6 +358,22 @@ class AgentProvider(NodeProvider):
             raise ProviderError(
                 "No agent is connected.", self.PROVIDER_NAME, "NOT_CONNECTED"
             ) from None
+
+    async def open_stream(
+        self, node_id: str, attempt_id: str, port: int = 0
+    ) -> NodeStream:
+        """See NodeProvider."""
+        if not self._links:
+            await self._wait_for_agent()
+        link = self._link(node_id)
+        hello = self._hellos[node_id]
+        if not hello.streams:
+            raise RefusedError(
+                f"The agent on {hello.name} is of version {hello.version or 'unknown'},"
+                " which can neither run commands beside jobs nor forward ports.",
+                "Restart it when its jobs have ended: `gpuyard down`, `gpuyard up`.",
+            )
+        return await self._streams.open(link, attempt_id, port)
 
     # --- agents ---
 

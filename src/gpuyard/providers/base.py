@@ -26,9 +26,10 @@ from gpuyard.domain.attempt_order import (
     config_from_order,
     order_from_config,
 )
-from gpuyard.domain.errors import JobNotFoundError
+from gpuyard.domain.errors import JobNotFoundError, RefusedError
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult
 from gpuyard.domain.offers import Offer
+from gpuyard.providers.node_streams import NodeStream
 
 TRANSIENT = frozenset({"NOT_CONNECTED", "TIMEOUT", "THROTTLED"})
 """Codes of a ProviderError after which nobody knows whether the call was carried out.
@@ -201,6 +202,20 @@ class GpuProviderInterface(ABC):
         """Remove what the job left: its end is recorded and its output is copied."""
         return
 
+    # --- beside a job ---
+
+    def exec_by_hand(self, job_id: str) -> str:
+        """What a person types to run a COMMAND beside the running job, where gpuyard
+        cannot; empty if there is nothing.
+        """
+        return ""
+
+    def forward_by_hand(self, job_id: str, port: int) -> str:
+        """What a person types to reach a port of the running job, where gpuyard cannot;
+        empty if there is nothing.
+        """
+        return ""
+
     # --- output ---
 
     async def stream_log_pieces(
@@ -348,6 +363,16 @@ class NodeProvider(GpuProviderInterface):
         self, node_id: str, attempt_id: str, reason: str, *, checkpoint: bool
     ) -> None:
         """End an attempt; with `checkpoint` it gets the checkpoint signal first."""
+
+    async def open_stream(
+        self, node_id: str, attempt_id: str, port: int = 0
+    ) -> NodeStream:
+        """Open a stream to a running attempt: to this port of its node, or without one
+        to a command beside its program (`domain/stream_frames.py`).
+
+        RefusedError says why there is none, ProviderError that the node is away.
+        """
+        raise RefusedError("The nodes of this provider take no streams.")
 
     @abstractmethod
     async def release_gpus(self, node_id: str, gpu_uuids: Sequence[str]) -> None:

@@ -38,6 +38,7 @@ LIMITED = {
     "attempt_id": attempt_ids,
     "attempt_ids": st.lists(attempt_ids, max_size=3),
     "gpus": gpus,
+    "port": st.integers(0, 65535),
 }
 
 

@@ -17,9 +17,10 @@ from gpuyard.node.launcher.cgroup import Cgroup, can_confine_devices
 from gpuyard.node.launcher.identity import Identity
 from gpuyard.node.launcher.launch import LaunchError, LaunchRequest
 from gpuyard.node.launcher.limits import ProcessLimits
+from gpuyard.node.launcher.posix_spawn import Streams
 from gpuyard.node.launcher.process import Exit, Process, Usage, adopt, find_attempt
 from gpuyard.node.launcher.prologue import NEVER_STARTED
-from gpuyard.node.launcher.spawn import spawn
+from gpuyard.node.launcher.spawn import spawn, spawn_beside
 
 __all__ = [
     "NEVER_STARTED",
@@ -30,9 +31,11 @@ __all__ = [
     "LaunchRequest",
     "Process",
     "ProcessLimits",
+    "Streams",
     "Usage",
     "adopt",
     "can_confine_devices",
     "find_attempt",
     "spawn",
+    "spawn_beside",
 ]

@@ -26,12 +26,18 @@ _libc = ctypes.CDLL(None)
 @dataclass(frozen=True, slots=True)
 class Streams:
     """The agent's descriptors that become 0, 1 and 2 in the child, and 3 if `control`
-    is given.
+    is given. Without `errors`, 2 is what 1 is.
     """
 
     stdin: int
     output: int
     control: int | None = None
+    errors: int | None = None
+
+    def numbers(self) -> set[int]:
+        """All of them, each once."""
+        given = (self.stdin, self.output, self.control, self.errors)
+        return {number for number in given if number is not None}
 
 
 def posix_spawn(
@@ -89,7 +95,8 @@ def _set_attributes(attributes: "ctypes.Array[ctypes.c_char]") -> None:
 def _add_actions(
     actions: "ctypes.Array[ctypes.c_char]", directory: bytes, streams: Streams
 ) -> None:
-    duplicates = [(streams.stdin, 0), (streams.output, 1), (1, 2)]
+    errors = 1 if streams.errors is None else streams.errors
+    duplicates = [(streams.stdin, 0), (streams.output, 1), (errors, 2)]
     if streams.control is not None:
         duplicates.append((streams.control, 3))
     for source, target in duplicates:

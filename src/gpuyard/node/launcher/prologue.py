@@ -6,7 +6,8 @@ Run as a script of its own (`python -I -S -c …`) with a socket as descriptor 3
 that it reads its orders: a marshalled dict of `groups` (files to enter), `rlimits`
 (pairs of resource and value), `cpus`, `identity` (None, or the account with the folders
 that it must be able to use), `directory` (which an account enters itself), `path`,
-`argv` and `environment` (as for `os.execve`). It answers `exec` just before the exec,
+`argv` and `environment` (as for `os.execve`). With `terminal`, descriptor 0 is one, and
+becomes that of its session. It answers `exec` just before the exec,
 and then the errno if that failed; any other answer is a reason, a space and why there
 was no exec. The socket closes on exec.
 
@@ -48,6 +49,8 @@ def main() -> int:
         return give_up()
     try:
         take_limits(orders["groups"], orders["rlimits"], orders["cpus"])
+        if orders.get("terminal"):
+            take_terminal()
         if orders["identity"]:
             take_identity(orders["identity"], orders["directory"])
     except RefusedError as refused:
@@ -94,6 +97,16 @@ def take_limits(
         resource.setrlimit(limit, (value, value))
     if cpus:
         os.sched_setaffinity(0, cpus)
+
+
+def take_terminal() -> None:
+    """Make descriptor 0 the terminal of this session, which this process leads: then
+    Ctrl-C is a signal. Raises OSError.
+    """
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def take_identity(identity: dict[str, Any], directory: str) -> None:

@@ -14,6 +14,7 @@ import socket
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,7 +28,7 @@ from gpuyard.node.launcher.launch import (
     explain,
     resolve,
 )
-from gpuyard.node.launcher.limits import NO_GROUP, fall_back
+from gpuyard.node.launcher.limits import NO_GROUP, Fallback, fall_back
 from gpuyard.node.launcher.posix_spawn import Streams, posix_spawn
 from gpuyard.node.launcher.process import ATTEMPT_VARIABLE, Process, no_orphans
 
@@ -122,14 +123,74 @@ def _spawn_limited(
         for limit, value in launch.limits.wanted().items()
         if limit not in held
     }
-    identity = launch.identity
-    uid = identity.account.uid if identity else os.getuid()
     is_default = launch.limits.memory_bytes is None
     if is_default and rest.pop("memory", None):
         held = {**held, "memory": NO_GROUP}
-    fallback = fall_back(rest, launch.attempt_id, uid)
+    fallback = fall_back(rest, launch.attempt_id, _uid_of(launch))
+    pid = _enter(launch, program, streams, cgroup, fallback)
+    return _attach(
+        launch,
+        pid,
+        cgroup,
+        {**held, **fallback.enforcement},
+        contained=cgroup is not None,
+    )
+
+
+def spawn_beside(
+    launch: LaunchRequest,
+    cgroup: Cgroup | None,
+    enforced: Mapping[str, str],
+    streams: Streams,
+    *,
+    terminal: bool,
+) -> Process:
+    """Start one more program of an attempt that runs, as the leader of a session of its
+    own: in the attempt's groups `cgroup`, under the same limits and account.
+
+    `launch.log` and `launch.stdin` are not used: `streams` are its input and output.
+    `enforced`: what enforces each limit of the attempt (`Process.enforcement`).
+    `terminal`: `streams.stdin` is the terminal of its session. Whoever calls this must
+    see to it that the attempt does not end meanwhile. Of the result, use `kill_all`
+    never: that ends the whole attempt. Raises LaunchError.
+    """
+    program = resolve(launch)
+    rest = {
+        limit: value
+        for limit, value in launch.limits.wanted().items()
+        if not enforced.get(limit, "").startswith("cgroup")
+    }
+    if launch.limits.memory_bytes is None:
+        rest.pop("memory", None)
+    fallback = fall_back(rest, launch.attempt_id, _uid_of(launch))
+    try:
+        pid = _enter(launch, program, streams, cgroup, fallback, terminal=terminal)
+        return _attach(launch, pid, None, {}, contained=False)
+    except OSError as error:
+        raise explain(error, launch) from error
+
+
+def _uid_of(launch: LaunchRequest) -> int:
+    return launch.identity.account.uid if launch.identity else os.getuid()
+
+
+def _enter(
+    launch: LaunchRequest,
+    program: Program,
+    streams: Streams,
+    cgroup: Cgroup | None,
+    fallback: Fallback,
+    *,
+    terminal: bool = False,
+) -> int:
+    """Start the program through the prologue; its pid, once it executes the program.
+
+    Raises OSError or LaunchError.
+    """
+    identity = launch.identity
     groups = [str(path / "cgroup.procs") for path in cgroup.paths] if cgroup else []
     orders = {
+        "terminal": terminal,
         "groups": groups,
         "rlimits": fallback.rlimits,
         "cpus": fallback.cpus,
@@ -145,7 +206,7 @@ def _spawn_limited(
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
-            control = Streams(streams.stdin, streams.output, theirs.fileno())
+            control = replace(streams, control=theirs.fileno())
             # An account enters its folder itself: root could enter any.
             start = b"/" if identity else program.directory
             pid = posix_spawn(interpreter, argv, marker, start, control)
@@ -155,13 +216,7 @@ def _spawn_limited(
     if answer != b"exec" and not (cgroup and cgroup.oom_kills()):
         os.waitpid(pid, 0)
         raise _refused(answer)
-    return _attach(
-        launch,
-        pid,
-        cgroup,
-        {**held, **fallback.enforcement},
-        contained=cgroup is not None,
-    )
+    return pid
 
 
 def _converse(ours: socket.socket, orders: bytes) -> bytes:

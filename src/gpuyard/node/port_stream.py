@@ -1,0 +1,66 @@
+"""One connection to a port of this node, for a client elsewhere."""
+
+import asyncio
+from contextlib import closing, suppress
+from typing import Any
+
+from gpuyard.domain.stream_frames import Output, OutputEnd
+from gpuyard.node.frame_channel import FrameChannel
+
+# A program listens at one or both of them.
+_LOOPBACK = ("127.0.0.1", "::1")
+_CONNECT_S = 5.0
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def connect(port: int) -> Connection:
+    """A connection to a port of the loopback; OSError when nothing answers there."""
+    error: OSError = ConnectionRefusedError()
+    for host in _LOOPBACK:
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                return await asyncio.open_connection(host, port)
+        except OSError as raised:  # also TimeoutError
+            error = raised
+    raise error
+
+
+async def carry(
+    connection: Connection, channel: FrameChannel, job_over: asyncio.Event
+) -> None:
+    """Carry bytes both ways until both sides have said all, one has gone, or the job is
+    over.
+    """
+    reader, writer = connection
+    with closing(writer):
+        listening = asyncio.create_task(channel.listen(lambda _: None))
+        both = asyncio.gather(_up(channel, writer), _down(channel, reader))
+        over = asyncio.create_task(job_over.wait())
+        waits: set[asyncio.Future[Any]] = {both, listening, over}
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if both.done() and not both.exception():
+                channel.end()
+                # What was sent must arrive before the connection is closed.
+                await asyncio.wait(
+                    {listening, over}, return_when=asyncio.FIRST_COMPLETED
+                )
+        finally:
+            for task in waits:
+                task.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+
+async def _up(channel: FrameChannel, writer: asyncio.StreamWriter) -> None:
+    """From the client to the port."""
+    async for data in channel.input():
+        writer.write(data)
+        await writer.drain()
+    with suppress(OSError):  # the port has hung up already
+        writer.write_eof()
+
+
+async def _down(channel: FrameChannel, reader: asyncio.StreamReader) -> None:
+    """From the port to the client."""
+    await channel.send_all(reader.read, Output)
+    await channel.send(OutputEnd())

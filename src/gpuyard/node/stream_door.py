@@ -1,0 +1,60 @@
+"""Opens the streams that the server asks for, each over a connection of its own, so
+that neither heartbeats nor reports wait for them.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+import structlog
+
+from gpuyard.domain import wire
+from gpuyard.node import port_stream
+from gpuyard.node.attempt import AttemptRun
+from gpuyard.node.command_stream import run_command
+from gpuyard.node.frame_channel import FrameChannel
+from gpuyard.node.link import ServerAddress, open_link
+
+log = structlog.get_logger(__name__)
+
+
+class StreamDoor:
+    """Opens streams to `attempts`, those of this node by their ids."""
+
+    def __init__(self, attempts: Mapping[str, AttemptRun]) -> None:
+        self._attempts = attempts
+
+    async def open(self, request: wire.OpenStream, address: ServerAddress) -> None:
+        """Open one at the server at `address` that asked for it, and serve it to its
+        end.
+        """
+        try:
+            async with open_link(address) as (reader, writer):
+                await self._serve(request, reader, writer)
+        # Broken off by the client, by the server, or by what is no frame.
+        except (OSError, ValueError) as error:
+            log.info("a stream ended", attempt=request.attempt_id, cause=repr(error))
+
+    async def _serve(
+        self,
+        request: wire.OpenStream,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        attempt = self._attempts.get(request.attempt_id)
+        join = wire.JoinStream(request.key)
+        connection = None
+        if attempt is None or attempt.process is None or attempt.streams.over.is_set():
+            join = wire.JoinStream(request.key, "it does not run there any more")
+        elif request.port:
+            try:
+                connection = await port_stream.connect(request.port)
+            except OSError as error:
+                join = wire.JoinStream(request.key, str(error), closed_port=True)
+        writer.write(wire.encode(join))
+        channel = FrameChannel(reader, writer)
+        if join.problem or attempt is None:
+            await channel.hang_up()
+        elif connection:
+            await port_stream.carry(connection, channel, attempt.streams.over)
+        else:
+            await run_command(attempt, channel)
