@@ -14,6 +14,7 @@ from gpuyard.controller.disk_alarms import DiskAlarms
 from gpuyard.controller.external_queues import ExternalQueues
 from gpuyard.controller.health import ProviderHealth
 from gpuyard.controller.job_changes import JobChanges
+from gpuyard.controller.job_streams import JobStreams
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.log_mirror import LogMirror
 from gpuyard.controller.logs import Logs
@@ -88,6 +89,7 @@ class Controller:
             self.core, self.providers, self.secrets, self.submissions
         )
         self.changes = JobChanges(self.core)
+        self.streams = JobStreams(self.core, self.providers)
         self.health = ProviderHealth(self.core)
         self.launching = Launching(
             self.core,

@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import gc
 import json
+import logging
 import os
 import signal
 import socket
@@ -41,7 +42,11 @@ from gpuyard.config.open_files import allow_many_files, restore_files
 from gpuyard.config.paths import Home
 from gpuyard.config.proof import digest_of
 from gpuyard.config.settings import Settings, load_settings
-from gpuyard.config.sockets import listening_socket, refuse_other_users
+from gpuyard.config.sockets import (
+    keep_alive,
+    listening_socket,
+    refuse_other_users,
+)
 from gpuyard.controller.controller import Controller, configured_providers
 from gpuyard.domain.errors import (
     GpuyardError,
@@ -320,6 +325,9 @@ class _Connection(Connection):
             except PermissionError as error:
                 log.warning("a connection is refused", why=str(error))
                 transport.abort()
+        else:
+            # A client that streams may say nothing for hours.
+            keep_alive(connected)
         transport.set_write_buffer_limits(high=_WRITE_BUFFER)
         super().connection_made(transport)
 
@@ -365,6 +373,7 @@ async def _serve(
         ws_ping_interval=None,
         ws_per_message_deflate=False,
     )
+    logging.getLogger("uvicorn.error").addFilter(_is_no_refused_websocket)
     server = _Server(config)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -395,6 +404,13 @@ async def _serve(
     await serving
     app_state.home.server.unlink(missing_ok=True)
     app_state.home.server_socket.unlink(missing_ok=True)
+
+
+def _is_no_refused_websocket(record: logging.LogRecord) -> bool:
+    """False for what uvicorn says about a WebSocket that gets an answer of HTTP, which
+    it takes for a fault of ours.
+    """
+    return "without completing handshake" not in record.getMessage()
 
 
 def _announce(

@@ -31,6 +31,7 @@ from gpuyard.server.routers import (
     estimate,
     events,
     job_groups,
+    job_streams,
     jobs,
     ledger,
     machines,
@@ -96,6 +97,7 @@ def make_app(app_state: AppState) -> FastAPI:
         job_groups,
         jobs,
         schedules,
+        job_streams,
         batches,
         checkpoints,
         machines,
@@ -119,6 +121,7 @@ def make_app(app_state: AppState) -> FastAPI:
     app.include_router(process.open_router, dependencies=known_only)
     app.include_router(docs_page.make_router(app.openapi), dependencies=known_only)
     app.include_router(agents.router)
+    app.include_router(job_streams.sockets)
     queues = app_state.manager.residents.request_queues
     models_ = app_state.manager.models
     gateway = Gateway(queues, app_state.settings.residency.timeout_s, models_.why_not)

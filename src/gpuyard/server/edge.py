@@ -36,10 +36,13 @@ if TYPE_CHECKING:
 PUBLIC_PATHS = frozenset({"/healthz", "/docs", "/openapi.json", proof.PATH})
 # What is done all day: it changes something, and still is no act for the audit log.
 _EVERYDAY = re.compile(
-    r"(GET|HEAD|OPTIONS) .*|POST (/v1/.*"
+    r"(GET|HEAD|OPTIONS) .*|WEBSOCKET /api/v1/agent|POST (/v1/.*"
     r"|/api/v1/(jobs(:wait)?|environments|code|batches|estimate|estimate/batch"
     r"|batches/[^/]+/take)/?)"
 )
+
+# A WebSocket is open.
+_OPENED = 101
 
 
 class Edge:
@@ -91,7 +94,7 @@ class Edge:
         send: Send,
     ) -> None:
         if scope["type"] == "websocket":
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, self._noting(scope, caller, send))
             return
         try:
             body = self._bodies.of(scope, headers, receive)
@@ -108,6 +111,22 @@ class Edge:
                 if body.fault:
                     self._audit.refused(caller, _what(scope), body.fault.code)
             self._note(scope, caller, answer.status)
+
+    def _noting(self, scope: Scope, caller: Caller, send: Send) -> Send:
+        """A WebSocket's `send`: it is noted when it begins, for it may last for days,
+        or when it is refused.
+        """
+
+        async def noting(message: Message) -> None:
+            if message["type"] == "websocket.accept":
+                self._note(scope, caller, _OPENED)
+            elif message["type"] == "websocket.http.response.start":
+                self._note(scope, caller, message["status"])
+                headers = secured(message.get("headers", ()))
+                message = {**message, "headers": headers}
+            await send(message)
+
+        return noting
 
     async def _authenticate(
         self, scope: Scope, headers: Mapping[bytes, bytes], caller: Caller

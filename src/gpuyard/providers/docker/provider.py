@@ -102,6 +102,24 @@ class DockerProvider(QueueProvider):
         """See GpuProviderInterface."""
         self._daemon.close()
 
+    # --- beside a job ---
+
+    @property
+    def _command(self) -> str:
+        return f"docker -H {self.settings.host}" if self.settings.host else "docker"
+
+    def exec_by_hand(self, job_id: str) -> str:
+        """See GpuProviderInterface."""
+        return f"Type `{self._command} exec -it {job_id} COMMAND`."
+
+    def forward_by_hand(self, job_id: str, port: int) -> str:
+        """See GpuProviderInterface."""
+        address = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
+        return (
+            f"`{self._command} inspect -f '{address}' {job_id}` prints the address of"
+            f" its container: connect to port {port} there."
+        )
+
     # --- submitting ---
 
     async def submit_attempt(self, order: AttemptOrder) -> str:

@@ -185,6 +185,20 @@ class KubernetesProvider(QueueProvider):
             )
         return error
 
+    @property
+    def _kubectl(self) -> str:
+        file = self.settings.kubeconfig
+        choice = f" --kubeconfig {file}" if file else ""
+        return f"kubectl{choice} -n {self.settings.namespace}"
+
+    def exec_by_hand(self, job_id: str) -> str:
+        """See GpuProviderInterface."""
+        return f"Type `{self._kubectl} exec -it job/{job_id} -- COMMAND`."
+
+    def forward_by_hand(self, job_id: str, port: int) -> str:
+        """See GpuProviderInterface."""
+        return f"Type `{self._kubectl} port-forward job/{job_id} {port}`."
+
     async def find_by_attempt(self, attempt_id: str) -> str | None:
         """The name of the attempt's Job, if it exists.
 

@@ -186,6 +186,23 @@ class SlurmProvider(QueueProvider):
         message = f"Slurm refused the job: {error}"
         return ProviderError(message, self.PROVIDER_NAME, "REFUSED")
 
+    def exec_by_hand(self, job_id: str) -> str:
+        """See GpuProviderInterface."""
+        # srun takes no id of an array's job; this asks for the plain one.
+        number = f"$(squeue -h -j {job_id} -o %A)" if "_" in job_id else job_id
+        host = self.settings.host
+        command = f"srun --jobid {number} --overlap --pty COMMAND"
+        return f"Type `{command}`{f' on {host}' if host else ''}."
+
+    def forward_by_hand(self, job_id: str, port: int) -> str:
+        """See GpuProviderInterface."""
+        host = self.settings.host
+        jump = f"-J {host} " if host else ""
+        return (
+            f"`squeue -h -j {job_id} -o %N`{f' on {host}' if host else ''} prints its"
+            f" NODE: type `ssh {jump}-N -L {port}:127.0.0.1:{port} NODE`."
+        )
+
     async def find_by_attempt(self, attempt_id: str) -> str | None:
         """See GpuProviderInterface."""
         return await self._submissions.find(attempt_id, self._queue)

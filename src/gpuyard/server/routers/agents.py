@@ -8,9 +8,9 @@ import socket
 from fastapi import APIRouter, WebSocket
 
 from gpuyard.server.app_state import AppState
+from gpuyard.server.carrying import carry
 
 router = APIRouter()
-_PART = 1 << 16
 
 
 @router.websocket("/api/v1/agent")
@@ -30,32 +30,7 @@ async def agent(call: WebSocket) -> None:
         app_state.controller.serve_agent(*await asyncio.open_unix_connection(sock=ours))
     )
     try:
-        await _carry(call, reader, writer)
+        await carry(call, reader, writer)
     finally:
         writer.close()
         await serving
-
-
-async def _carry(
-    call: WebSocket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> None:
-    """Carry bytes both ways until one of them ends."""
-
-    async def down() -> None:
-        while part := await reader.read(_PART):
-            await call.send_bytes(part)
-
-    async def up() -> None:
-        while True:
-            writer.write(await call.receive_bytes())
-            await writer.drain()
-
-    ways = [asyncio.create_task(down()), asyncio.create_task(up())]
-    try:
-        ended, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
-    if ways[0] in ended:
-        await call.close()

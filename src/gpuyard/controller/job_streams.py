@@ -1,0 +1,101 @@
+"""Streams to running jobs: to a command beside the program, or to a port of a node."""
+
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from gpuyard.controller.core import Core
+from gpuyard.domain.errors import RefusedError, TooManyRequestsError
+from gpuyard.domain.states import AttemptState, JobState
+from gpuyard.providers.base import NodeProvider
+from gpuyard.providers.configured import Providers
+from gpuyard.providers.node_streams import NodeStream
+from gpuyard.scheduler.view import LiveAttempt
+
+# A browser opens some dozens at a time for one page.
+MOST_STREAMS = 64
+
+
+class JobStreams:
+    """Opens streams to the jobs that run on nodes."""
+
+    def __init__(self, core: Core, providers: Providers) -> None:
+        self._core = core
+        self._providers = providers
+        self._open: Counter[str] = Counter()
+
+    def node_of(self, job_id: str, port: int) -> str:
+        """The name of the node where the job runs and its ports are. RefusedError when
+        it does not run, or not where gpuyard can open a stream.
+        """
+        attempt, _ = self._running(job_id, port)
+        return self._node_name(attempt)
+
+    @asynccontextmanager
+    async def open(self, job_id: str, port: int = 0) -> AsyncGenerator[NodeStream]:
+        """A stream to the job: to this port of its node, or without one to a command
+        beside it. It is closed at the end.
+
+        RefusedError and ProviderError say why there is none.
+        """
+        attempt, provider = self._running(job_id, port)
+        if self._open[job_id] >= MOST_STREAMS:
+            raise TooManyRequestsError(
+                f"{MOST_STREAMS} commands and connections to {job_id} are open.",
+                "End some of them first.",
+            )
+        self._open[job_id] += 1
+        try:
+            stream = await provider.open_stream(attempt.node_id, attempt.id, port)
+            try:
+                yield stream
+            finally:
+                stream.close()
+        finally:
+            self._open[job_id] -= 1
+            if not self._open[job_id]:
+                del self._open[job_id]
+
+    def _running(self, job_id: str, port: int) -> tuple[LiveAttempt, NodeProvider]:
+        """The attempt that runs, and its provider. RefusedError."""
+        job = self._core.view.jobs.get(job_id)
+        if job is None:
+            row = self._core.queries.job(job_id) or {}
+            raise RefusedError(
+                f"{job_id} is over ({row.get('state')}), so nothing of it runs."
+            )
+        attempt = self._core.view.attempts.get(job.attempt_id or "")
+        if attempt is None or job.state in (JobState.QUEUED, JobState.ASSIGNED):
+            remedy = f"`gpuyard why {job_id[-8:]}` says what it waits for."
+            raise RefusedError(f"{job_id} is {job.state} and does not run yet.", remedy)
+        provider = self._providers.get(attempt.provider)
+        if not isinstance(provider, NodeProvider):
+            raise self._by_hand(job_id, attempt, port)
+        if job.state is JobState.UNKNOWN:
+            name = self._node_name(attempt)
+            raise RefusedError(
+                f"Whether {job_id} still runs is unknown: its node {name} is silent."
+            )
+        if attempt.state is AttemptState.ENDING:
+            raise RefusedError(f"{job_id} is being ended.")
+        return attempt, provider
+
+    def _by_hand(self, job_id: str, attempt: LiveAttempt, port: int) -> RefusedError:
+        """What to type where the job runs, which gpuyard cannot do there."""
+        provider = self._providers.get(attempt.provider)
+        reference = attempt.provider_ref or ""
+        remedy = ""
+        if provider is not None and reference:
+            remedy = (
+                provider.forward_by_hand(reference, port)
+                if port
+                else provider.exec_by_hand(reference)
+            )
+        what = "forward ports of jobs" if port else "run commands beside jobs"
+        return RefusedError(
+            f"{job_id} runs on {attempt.provider}, where gpuyard cannot {what}.", remedy
+        )
+
+    def _node_name(self, attempt: LiveAttempt) -> str:
+        node = self._core.view.nodes.get(attempt.node_id)
+        return node.title if node else attempt.node_id

@@ -1,0 +1,67 @@
+"""`/api/v1/jobs/JOB/exec` and `/forward`: WebSockets to a command beside a running job,
+and to a port of its node. They carry the frames of domain/stream_frames.py.
+"""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, WebSocket
+from pydantic import BaseModel
+
+from gpuyard.domain.errors import GpuyardError
+from gpuyard.server import problems
+from gpuyard.server.app_state import AppState, TheAppState
+from gpuyard.server.carrying import carry
+from gpuyard.server.passing_on import pass_on
+
+router = APIRouter(prefix="/jobs", tags=["jobs"])
+sockets = APIRouter(prefix="/api/v1/jobs")
+_Port = Annotated[int, Path(ge=1, le=65535)]
+
+
+class ForwardPlace(BaseModel):
+    """Where the ports of a running job are."""
+
+    node: str
+
+
+@router.get("/{reference}/forward")
+async def forward_place(
+    reference: str,
+    app_state: TheAppState,
+    port: Annotated[int, Query(ge=1, le=65535)],
+) -> ForwardPlace:
+    """The node to whose ports connections can be forwarded now: a WebSocket to
+    `/api/v1/jobs/JOB/forward/PORT` is one. It is not asked whether anything listens.
+    """
+    job_id = app_state.controller.requests.find(reference)
+    return ForwardPlace(node=app_state.controller.streams.node_of(job_id, port))
+
+
+@sockets.websocket("/{reference}/exec")
+async def exec_(call: WebSocket, reference: str) -> None:
+    """A command beside the job."""
+    await _serve(call, reference, 0)
+
+
+@sockets.websocket("/{reference}/forward/{port}")
+async def forward(call: WebSocket, reference: str, port: _Port) -> None:
+    """A connection to a port of the job's node."""
+    await _serve(call, reference, port)
+
+
+async def _serve(call: WebSocket, reference: str, port: int) -> None:
+    """Carry a stream to its end; a problem document when there is none.
+
+    The edge has looked at the token.
+    """
+    app_state: AppState = call.app.state.app_state
+    try:
+        if not app_state.leads:
+            await pass_on(call, app_state)
+            return
+        job_id = app_state.controller.requests.find(reference)
+        async with app_state.controller.streams.open(job_id, port) as stream:
+            await call.accept()
+            await carry(call, stream.reader, stream.writer)
+    except GpuyardError as error:
+        await call.send_denial_response(problems.of_error(error))
