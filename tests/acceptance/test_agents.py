@@ -68,6 +68,14 @@ def test_an_agent_of_another_home_joins_by_websocket_and_works_as_any(instance):
                 )
                 for pipe in pipes
             ]
+            shown = {
+                instance.ok(
+                    "exec", job.id, "--", "printenv", "GPUYARD_JOB_ID", input=""
+                )
+                for job in jobs
+                if instance.wait(job.id, "running")
+            }
+            assert shown == {f"{job.id}\n" for job in jobs}
             for pipe in pipes:
                 # Opens only when the job at its other end runs; its input ends at once.
                 pipe.open("w").close()

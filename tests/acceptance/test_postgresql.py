@@ -124,6 +124,10 @@ def test_every_server_answers_and_one_schedules(pair):
         wait_until(
             lambda: stays.refresh().state == "running", 30, "the other job to run"
         )
+        words = ("exec", stays.id, "--", "printenv", "GPUYARD_JOB_ID")
+        assert second.ok(*words, input="").strip() == stays.id, (
+            "the standby passes it on to the leader"
+        )
         stays.cancel()
         assert stays.wait(30).state == "cancelled"
         wait_until(
@@ -131,6 +135,8 @@ def test_every_server_answers_and_one_schedules(pair):
             30,
             "the agent of each home to have joined",
         )
+        refused = second.run(*words, input="")
+        assert (refused.returncode, "is over" in refused.stderr) == (125, True)
     assert states(first) == states(second) == {"a": "completed", "b": "cancelled"}
     assert (
         httpx.get(

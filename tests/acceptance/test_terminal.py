@@ -131,6 +131,12 @@ def test_a_viewer_only_leaves(shared_instance: TestInstance) -> None:
         shown.type(CTRL_C)
         assert shown.leave() == 130
         assert "cancel it" not in shown.text
+    with screen(shared_instance, "attach", "-n", "2", job_id) as shown:
+        shown.expect(r"(?s)iter 19.*iter 20")
+        assert "iter 18" not in shown.text
+        shown.type(CTRL_C)
+        shown.expect(r"detached: job_\w+ goes on")
+        assert shown.leave() == 0
     assert shared_instance.job(job_id).state == "running"
     shared_instance.ok("cancel", job_id)
 

@@ -24,7 +24,7 @@ class Terminal:
 
     def __init__(self, command: Sequence[str], **more: Any) -> None:
         self._master, inside = pty.openpty()
-        fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
+        self.resize(40, 160)
         self.raw = ""
         self.process = subprocess.Popen(
             command,
@@ -46,6 +46,11 @@ class Terminal:
     def type(self, keys: str) -> None:
         """Press keys."""
         os.write(self._master, keys.encode())
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Give the window another size."""
+        size = struct.pack("HHHH", rows, columns, 0, 0)
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
 
     def press_until(self, key: str, pattern: str, tries: int = 20) -> None:
         """Press `key` as a person does, once more when nothing happens: an interrupt

@@ -21,6 +21,8 @@ from gpuyard.domain.errors import GpuyardError, UnreachableError
 from gpuyard.domain.reasons import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.live import Live
     from rich.text import Text
 
@@ -33,16 +35,21 @@ CANCELLED = 130
 _LOOK_S = 0.5
 
 
-def follow(job: "JobHandle", *, lines: int | None = None, ask: bool = True) -> int:
+def follow(
+    job: "JobHandle",
+    *,
+    lines: int | None = None,
+    interrupted: "Callable[[JobHandle], int] | None" = None,
+) -> int:
     """Show the job's output until it is over; returns the exit code to leave with.
 
-    Ctrl-C asks whether to detach or to cancel; without `ask` it only leaves, as a mere
-    viewer should.
+    Ctrl-C asks whether to detach or to cancel, or does what `interrupted` does, which
+    returns the exit code then.
     """
     try:
         if not (sys.stdout.isatty() and sys.stderr.isatty()):
             return _plain(job, lines)
-        return _live(job, lines, ask)
+        return _live(job, lines, interrupted or _detach_or_cancel)
     except UnreachableError as error:
         on = (
             "A running job goes on without it; follow it again with `gpuyard logs -f"
@@ -78,8 +85,7 @@ def _plain(job: "JobHandle", lines: int | None) -> int:
         _copy(job, lines)
         done = job.wait()
     except KeyboardInterrupt:
-        typer.echo(_detached(job), err=True)
-        return 0
+        return detach(job)
     typer.echo(summary(done), err=True)
     return exit_code(done)
 
@@ -90,7 +96,9 @@ def _copy(job: "JobHandle", lines: int | None) -> None:
         sys.stdout.buffer.flush()
 
 
-def _live(job: "JobHandle", lines: int | None, ask: bool) -> int:
+def _live(
+    job: "JobHandle", lines: int | None, interrupted: "Callable[[JobHandle], int]"
+) -> int:
     from rich.live import Live
 
     over = threading.Event()
@@ -113,7 +121,7 @@ def _live(job: "JobHandle", lines: int | None, ask: bool) -> int:
         except KeyboardInterrupt:
             over.set()
             live.stop()
-            return _interrupted(job) if ask else CANCELLED
+            return interrupted(job)
         finally:
             over.set()
     console(stderr=True).print(summary(done))
@@ -172,14 +180,22 @@ def _reason_words(job: "Job", last: Any) -> str:
     return words if reason is Reason.OTHER else reason.sentence
 
 
-def _detached(job: "JobHandle") -> str:
-    return (
+def detach(job: "JobHandle") -> int:
+    """Leave the job alone, and say so."""
+    typer.echo(
         f"detached: {job.id} goes on; follow it with `gpuyard logs -f"
-        f" {short_id(job.id)}`"
+        f" {short_id(job.id)}`",
+        err=True,
     )
+    return 0
 
 
-def _interrupted(job: "JobHandle") -> int:
+def leave(_job: "JobHandle") -> int:
+    """Only leave, as a mere viewer should."""
+    return CANCELLED
+
+
+def _detach_or_cancel(job: "JobHandle") -> int:
     """Ask once whether to detach or cancel; a second Ctrl-C detaches."""
     try:
         answer = typer.prompt(
@@ -190,8 +206,7 @@ def _interrupted(job: "JobHandle") -> int:
     except (KeyboardInterrupt, typer.Abort):
         answer = "d"
     if not answer.strip().lower().startswith("c"):
-        typer.echo(_detached(job), err=True)
-        return 0
+        return detach(job)
     job.cancel()
     done = job.wait()
     typer.echo(summary(done), err=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli.follow import GPUYARD_FAULT, follow
+from gpuyard.cli.follow import GPUYARD_FAULT, follow, leave
 from gpuyard.cli.listing import HELD, list_jobs
 from gpuyard.cli.moments import moment
 from gpuyard.cli.options import given, gpu_request
@@ -268,7 +268,7 @@ def logs(
         with connect(patient=follow_) as client:
             handle = client.job(job)
             if follow_ and attempt is None:
-                sys.exit(follow(handle, lines=lines, ask=False))
+                sys.exit(follow(handle, lines=lines, interrupted=leave))
             for part in client.log_bytes(
                 handle.id, lines=lines, follow=follow_, attempt=attempt
             ):

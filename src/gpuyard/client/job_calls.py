@@ -1,4 +1,4 @@
-"""Calls about many jobs, and calls that change one; see `calls`."""
+"""Calls about many jobs, and calls about one that runs or changes; see `calls`."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -68,6 +68,12 @@ def update(reference: str, changes: Json) -> Call[Job]:
     """Change a job: `name`, `priority`, `timeout_s`."""
     call = job(reference)
     return Call("PATCH", call.path, call.read, body=dict(changes), done_once=True)
+
+
+def forward_place(reference: str, port: int) -> Call[str]:
+    """The name of the node whose ports a running job listens at."""
+    path = f"{job(reference).path}/forward"
+    return Call("GET", path, lambda answer: str(answer["node"]), {"port": port})
 
 
 def _outcomes(answer: Any) -> Outcomes:

@@ -27,7 +27,7 @@ def options(address: Address, transport: httpx.BaseTransport | None) -> dict[str
 
     InvalidInputError when the address is none, or cannot prove who is there.
     """
-    url = _checked(address)
+    url = checked_url(address)
     if transport is None and url.scheme == "http" and is_loopback(url.host):
         transport = OwnTransport(address.socket)
     return {"transport": transport, **_common(address, url)}
@@ -37,13 +37,16 @@ def async_options(
     address: Address, transport: httpx.AsyncBaseTransport | None
 ) -> dict[str, Any]:
     """`options` of the asynchronous client."""
-    url = _checked(address)
+    url = checked_url(address)
     if transport is None and url.scheme == "http" and is_loopback(url.host):
         transport = AsyncOwnTransport(address.socket)
     return {"transport": transport, **_common(address, url)}
 
 
-def _checked(address: Address) -> httpx.URL:
+def checked_url(address: Address) -> httpx.URL:
+    """The server's URL; InvalidInputError when it is none, or cannot prove who is
+    there.
+    """
     try:
         url = httpx.URL(address.url)
     except httpx.InvalidURL:
@@ -76,11 +79,14 @@ def _common(address: Address, url: httpx.URL) -> dict[str, Any]:
     # one's token.
     common["trust_env"] = not is_loopback(url.host)
     if url.scheme == "https":
-        common["verify"] = _tls_context()
+        common["verify"] = tls_of_environment()
     return common
 
 
-def _tls_context() -> ssl.SSLContext:
+def tls_of_environment() -> ssl.SSLContext:
+    """What servers with TLS must show; InvalidInputError names the variable that is
+    wrong.
+    """
     path = os.environ.get("GPUYARD_CA_FILE")
     try:
         return tls_context(path)

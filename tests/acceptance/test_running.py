@@ -1,0 +1,135 @@
+"""Beside a job that runs: commands, ports."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import httpx
+import psutil
+import pytest
+
+from tests.support.instance import REAL_GPUYARD, TestInstance, gpuyard
+from tests.support.node import gone
+from tests.support.terminal import CTRL_C, terminal
+
+SLEEP = "import time; time.sleep(600)"
+# Says where it listens.
+SERVE = """
+import http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"from " + self.path.encode())
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+print("port", server.server_port, "end", flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.fixture
+def job_id(shared_instance: TestInstance) -> Iterator[str]:
+    """A job that runs until the test is over."""
+    made = shared_instance.submit([sys.executable, "-I", "-S", "-c", SLEEP])
+    shared_instance.wait(made, "running")
+    yield made
+    shared_instance.ok("cancel", made)
+
+
+def test_a_command_reads_and_writes_bytes_and_gives_its_exit_code(
+    shared_instance: TestInstance, job_id: str
+) -> None:
+    data = os.urandom(2_000_000)
+    done = subprocess.run(
+        [*gpuyard(), "exec", job_id, "--", "sh", "-c", "cat; echo no >&2; exit 3"],
+        env=shared_instance.environment,
+        input=data,
+        capture_output=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (3, b"no\n")
+    assert done.stdout == data
+    missing = shared_instance.run("exec", job_id, "no-such-program", input="")
+    assert missing.returncode == 127
+    assert "no-such-program is in no folder of PATH" in missing.stderr
+    lines = shared_instance.json("audit", "-n", "100")["items"]
+    what = f"WEBSOCKET /api/v1/jobs/{job_id}/exec"
+    noted = [(line["event"], line["outcome"]) for line in lines if line["what"] == what]
+    assert noted == [("act", "101"), ("act", "101")]
+
+
+def test_a_command_ends_with_the_client_that_is_killed(
+    shared_instance: TestInstance, job_id: str
+) -> None:
+    running = subprocess.Popen(
+        [*REAL_GPUYARD, "exec", job_id, "--", "sh", "-c", "echo $$; exec sleep 600"],
+        env=shared_instance.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    )
+    assert running.stdout is not None
+    pid = int(running.stdout.readline())
+    assert psutil.pid_exists(pid)
+    running.kill()
+    running.communicate()
+    gone(pid)
+    assert shared_instance.job(job_id).state == "running"
+
+
+def test_a_terminal_here_is_one_there(
+    shared_instance: TestInstance, job_id: str
+) -> None:
+    script = (
+        "tty; stty size; trap 'stty size' WINCH; trap 'echo caught' INT; echo ready;"
+        " while read -r line || test -t 0; do echo got $line; done"
+    )
+    with terminal(
+        [*REAL_GPUYARD, "exec", job_id, "--", "sh", "-c", script],
+        env=shared_instance.environment,
+    ) as shown:
+        shown.expect(r"/dev/pts/\d+\s+40 160\s+ready")
+        shown.resize(50, 90)
+        shown.press_until("\n", r"50 90")
+        shown.type(CTRL_C)
+        shown.expect("caught")
+        shown.type("exit\n")
+        shown.expect("got exit")
+        shown.process.send_signal(signal.SIGTERM)
+        assert shown.leave() == 143
+
+
+def test_a_port_of_the_job_is_reached_until_the_job_is_over(
+    shared_instance: TestInstance,
+) -> None:
+    job_id = shared_instance.submit([sys.executable, "-I", "-S", "-c", SERVE])
+    shared_instance.wait(job_id, "running")
+    with shared_instance.client() as client:
+        said = next(iter(client.job(job_id).logs()))
+    port = said.split()[1]
+    forwarding = shared_instance.popen("forward", job_id, f":{port}")
+    assert forwarding.stdout is not None
+    found = re.fullmatch(
+        rf"127\.0\.0\.1:(\d+) leads to port {port} on \S+\n",
+        forwarding.stdout.readline(),
+    )
+    assert found
+    here = found[1]
+    with httpx.Client(base_url=f"http://127.0.0.1:{here}") as web:
+        assert web.get("/once").text == "from /once"
+        assert web.get("/again").text == "from /again"
+    taken = shared_instance.run("forward", job_id, f"{here}:{port}")
+    assert taken.returncode == 2
+    assert f"PORT: {here} cannot be used here: Address already in use" in taken.stderr
+    shared_instance.ok("cancel", job_id)
+    _, errors = forwarding.communicate(timeout=60)
+    assert forwarding.returncode == 0
+    assert f"{job_id} cancelled" in errors
+    over = shared_instance.run("forward", job_id, port)
+    assert (over.returncode, "is over (cancelled)" in over.stderr) == (4, True)
+    refused = shared_instance.run("exec", job_id, "--", "true", input="")
+    assert (refused.returncode, "is over (cancelled)" in refused.stderr) == (125, True)
+    # uvicorn takes the answer to it for a fault.
+    assert "ASGI" not in (shared_instance.home.logs / "server.log").read_text()

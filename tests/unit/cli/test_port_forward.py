@@ -1,0 +1,27 @@
+"""How ports are written."""
+
+import pytest
+
+from gpuyard.cli.port_forward import PortPair
+from gpuyard.domain.errors import InvalidInputError
+
+
+@pytest.mark.parametrize(
+    ("text", "pair"),
+    [
+        ("8888", PortPair(8888, 8888)),
+        ("9000:8888", PortPair(9000, 8888)),
+        (":8888", PortPair(0, 8888)),
+        ("0:8888", PortPair(0, 8888)),
+    ],
+)
+def test_a_port_is_one_number_or_two(text: str, pair: PortPair) -> None:
+    assert PortPair.parse(text) == pair
+
+
+@pytest.mark.parametrize(
+    "text", ["", "http", "0", "65536", "70000:80", "80:", "-1", "1:2:3", "８０"]
+)
+def test_what_is_no_port_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="9000:8888"):
+        PortPair.parse(text)
