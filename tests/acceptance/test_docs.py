@@ -15,6 +15,7 @@ from tests.support.dockerd import IMAGE, Dockerd
 from tests.support.forkserver import fast_python
 from tests.support.instance import TestInstance
 from tests.support.kubernetes import Cluster, Node
+from tests.support.own_machine import OwnMachine, own_machine
 from tests.support.plugin import plugin_environment
 from tests.support.s3 import Bucket
 from tests.support.slurm import SlurmCluster
@@ -63,10 +64,8 @@ def with_gpuyard(environment: Mapping[str, str], folder: Path) -> dict[str, str]
     """`environment` in which `gpuyard` is a fork that starts at once, and the other
     programs are those of this Python's environment. `folder`: for the command.
     """
-    command = folder / "gpuyard"
     folder.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {fast_python()} -m gpuyard.cli.entry "$@"\n')
-    command.chmod(0o755)
+    program(folder / "gpuyard", f'exec {fast_python()} -m gpuyard.cli.entry "$@"')
     programs = f"{folder}:{Path(sys.executable).parent}"
     return {**environment, "PATH": f"{programs}:{environment['PATH']}"}
 
@@ -76,6 +75,30 @@ def script_of(page: Path) -> str:
     script = f"set -eux -o pipefail\n{commands(page)}\n"
     # The page's last run has all tests; that the others have some is enough.
     return script.replace("pytest -q acme -k", "pytest -q --collect-only acme -k")
+
+
+@pytest.fixture
+def workstation() -> Iterator[OwnMachine]:
+    """A machine with the user ann, who types what is not for `sudo`."""
+    with own_machine() as machine:
+        machine.add_user("ann")
+        gpuyard = machine.programs / "gpuyard"
+        gpuyard.rename(machine.programs / "real-gpuyard")
+        program(machine.programs / "sudo", 'exec env AS_ROOT=1 "$@"')
+        home = machine.home_of("ann")
+        as_ann = "setpriv --reuid=ann --regid=ann --init-groups"
+        program(
+            gpuyard,
+            f'[ $AS_ROOT ] && exec real-gpuyard "$@"\ncd {home}\n'
+            f'exec {as_ann} env HOME={home} USER=ann real-gpuyard "$@"',
+        )
+        yield machine
+
+
+def program(path: Path, script: str) -> None:
+    """Write a program for the shell."""
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
 
 
 def engine_of(page: Path, work: Path, request: pytest.FixtureRequest) -> dict[str, str]:
@@ -129,9 +152,14 @@ def test_every_command_of_the_page_runs(
 ) -> None:
     engine = engine_of(page, instance.work, request)
     environment = instance.environment | engine
-    environment = with_gpuyard(environment, instance.work.parent / "bin")
+    shell = ["bash", "-c", script_of(page)]
+    if page.stem == "shared-workstation":
+        workstation: OwnMachine = request.getfixturevalue("workstation")
+        shell = workstation.words(*shell)
+    else:
+        environment = with_gpuyard(environment, instance.work.parent / "bin")
     done = subprocess.run(
-        ["bash", "-c", script_of(page)],
+        shell,
         cwd=instance.work,
         env=environment,
         capture_output=True,

@@ -9,6 +9,7 @@ process that looks after the command.
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 
 FOLDER = Path(os.environ["SYSTEMD_FAKE"])
 MAIN = FOLDER / "main"
+SYSTEM = Path("/etc/systemd/system/gpuyard.service")
 
 
 def main() -> int:
@@ -32,8 +34,10 @@ def main() -> int:
 
 def start() -> None:
     """Look after the command in a process of its own."""
-    unit = next(FOLDER.glob("**/*.service")).read_text()
-    command = setting(unit, "ExecStart")
+    file = next(FOLDER.glob("**/*.service"), None) if is_of_user() else SYSTEM
+    assert file
+    unit = file.read_text()
+    command = [*as_account(unit), *setting(unit, "ExecStart")]
     environment = {
         **dict(pair.split("=", 1) for pair in setting(unit, "Environment")),
         "HOME": os.environ["HOME"],
@@ -51,6 +55,26 @@ def start() -> None:
         time.sleep(0.1)
         running = subprocess.Popen(command, env=environment)
     os._exit(0)
+
+
+def is_of_user() -> bool:
+    return "--user" in sys.argv
+
+
+def as_account(unit: str) -> list[str]:
+    """The words that run a command under the unit's account, whose folders are made."""
+    account = "".join(setting(unit, "User"))
+    for name, place in (("Runtime", "/run"), ("State", "/var/lib")):
+        for folder in setting(unit, f"{name}Directory"):
+            path = Path(place, folder)
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(int("".join(setting(unit, f"{name}DirectoryMode")) or "755", 8))
+            if account:
+                shutil.chown(path, account, account)
+    if not account:
+        return []
+    groups = ",".join([account, *setting(unit, "SupplementaryGroups")])
+    return ["setpriv", f"--reuid={account}", f"--regid={account}", f"--groups={groups}"]
 
 
 def setting(unit: str, name: str) -> list[str]:

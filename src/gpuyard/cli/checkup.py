@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuyard.config.paths import Home
+from gpuyard.config.shared import SharedInstance
 from gpuyard.domain.errors import GpuyardError
 
 if TYPE_CHECKING:
@@ -39,7 +40,14 @@ class CheckupResult:
 
 def examine() -> list[CheckupResult]:
     """Every check, in the order in which they depend on each other."""
+    from gpuyard.client.connection import used_instance
+
     home = Home.find()
+    if shared := used_instance():
+        # Home, disk and settings are the administrator's.
+        asked = (_server, _storage, _agent, _webhooks)
+        found = [_python(home), _shared(shared), *(check(home) for check in asked)]
+        return [*found, _separation_of_shared(home, shared)]
     checks: tuple[Callable[[Home], CheckupResult], ...] = (
         _python,
         _settings,
@@ -199,14 +207,16 @@ def _ledger(home: Home) -> CheckupResult:
 def _server(home: Home) -> CheckupResult:
     from gpuyard import __version__
     from gpuyard.client import calls
-    from gpuyard.client.connection import running_server
+    from gpuyard.client.connection import running_server, used_instance
 
     def judge(found: Any) -> CheckupResult:
         if found["version"] == __version__:
             address = running_server(home)
-            return CheckupResult("server", True, address.url if address else "")
+            return CheckupResult("server", True, address.url if address else "runs")
         versions = f"has version {found['version']}, this command {__version__}"
         remedy = "gpuyard down --running leave; gpuyard up"
+        if used_instance():
+            remedy = "an administrator restarts it: systemctl restart gpuyard"
         return CheckupResult("server", False, versions, remedy)
 
     without = "not running; the first command starts it"
@@ -290,9 +300,9 @@ def _ask(
 ) -> CheckupResult:
     """What `judge` makes of the server's answer; `without` is said when none runs."""
     from gpuyard.cli.session import connect
-    from gpuyard.client.connection import running_server
+    from gpuyard.client.connection import running_server, used_instance
 
-    if running_server(home) is None:
+    if running_server(home) is None and used_instance() is None:
         return CheckupResult(what, True, without)
     try:
         with connect(start=False) as client:
@@ -300,6 +310,36 @@ def _ask(
     except GpuyardError as error:
         return CheckupResult(what, False, str(error), f"see {home.logs / 'server.log'}")
     return judge(found)
+
+
+def _shared(shared: SharedInstance) -> CheckupResult:
+    """The server that the users of this machine share, and what they agree to."""
+    try:
+        shared.check()
+    except GpuyardError as error:
+        return CheckupResult("shared", False, error.message, error.remedy)
+    found = (
+        f"at {shared.socket}, for the group {shared.group}, which is one trust domain:"
+        " each member sees and may cancel the jobs of all"
+    )
+    return CheckupResult("shared", True, found)
+
+
+def _separation_of_shared(home: Home, shared: SharedInstance) -> CheckupResult:
+    """What keeps the jobs of the members apart."""
+    from gpuyard.client import calls
+
+    def judge(nodes: Any) -> CheckupResult:
+        kinds = sorted({str(node["separation"]) for node in nodes})
+        if not kinds:
+            return CheckupResult("separation", True, "no node is connected")
+        if kinds == ["agreement"]:
+            found = f"by agreement: all jobs run as {shared.account}"
+            return CheckupResult("separation", True, found)
+        found = f"by {', '.join(kinds)}: each job runs under its submitter's account"
+        return CheckupResult("separation", True, found)
+
+    return _ask(home, "separation", calls.listing("nodes"), judge)
 
 
 def _separation(home: Home) -> CheckupResult:

@@ -48,12 +48,21 @@ def cancel(
         typer.Option(help="Those in this state, such as queued; repeat for several."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Those of this name; `*` and `?` are wild.")
+        str | None,
+        typer.Option(help="Those of this name; `*` and `?` are wild."),
     ] = None,
     label: Annotated[
-        list[str] | None, typer.Option(help="Those with this label, NAME=VALUE.")
+        list[str] | None,
+        typer.Option(help="Those with this label, NAME=VALUE."),
     ] = None,
-    project: Annotated[str | None, typer.Option(help="Those of this project.")] = None,
+    project: Annotated[
+        str | None,
+        typer.Option(help="Those of this project."),
+    ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option(help="Those that this user submitted, on a shared workstation."),
+    ] = None,
     since: Annotated[
         str | None, typer.Option(help="Those submitted since, such as 2h or a date.")
     ] = None,
@@ -74,6 +83,7 @@ def cancel(
         name=name,
         label=pairs_of("label", label or [], {}) or None,
         project=project,
+        user=user,
         since=moment("--since", since) if since else None,
     )
     references = read_references(jobs or [])

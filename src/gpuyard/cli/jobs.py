@@ -38,7 +38,8 @@ _WHOLE_ID = re.compile(r"schedule_[0-9a-f]{32}")
 _ON_SCREEN = 20
 _IN_A_PIPE = 1000
 Reference = Annotated[
-    str, typer.Argument(metavar="JOB", help="An id, the end of one, or a name.")
+    str,
+    typer.Argument(metavar="JOB", help="An id, the end of one, or a name."),
 ]
 AsJson = Annotated[
     bool, typer.Option("--json", help="One JSON document, for programs.")
@@ -53,12 +54,21 @@ def register(app: typer.Typer) -> None:
 
 def jobs(
     state: Annotated[
-        list[str] | None, typer.Option(help="Only in this state; repeat for several.")
+        list[str] | None,
+        typer.Option(help="Only in this state; repeat for several."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Only of this name; `*` and `?` are wild.")
+        str | None,
+        typer.Option(help="Only of this name; `*` and `?` are wild."),
     ] = None,
-    project: Annotated[str | None, typer.Option(help="Only of this project.")] = None,
+    project: Annotated[
+        str | None,
+        typer.Option(help="Only of this project."),
+    ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option(help="Only what this user submitted, on a shared workstation."),
+    ] = None,
     label: Annotated[
         list[str] | None,
         typer.Option(help="Only with this label, NAME=VALUE; repeat for several."),
@@ -81,6 +91,7 @@ def jobs(
         state=state,
         name=name,
         project=project,
+        user=user,
         label=labels,
         since=since,
         limit=limit,
@@ -130,6 +141,7 @@ def show(job: Reference, as_json: AsJson = False) -> None:
             ),
             "priority": info.priority,
             "project": info.project,
+            "user": info.user,
             "submitted": clock(info.created_at),
             "started": info.started_at and clock(info.started_at),
             "ended": info.ended_at and clock(info.ended_at),

@@ -231,10 +231,15 @@ def _server() -> "Client | None":
     """The server that runs, if one does: it has the ledger open."""
     import os
 
-    from gpuyard.client.connection import find_server, running_server
+    from gpuyard.client.connection import (
+        find_server,
+        running_server,
+        used_instance,
+    )
     from gpuyard.client.sync import Client
 
-    if os.environ.get("GPUYARD_URL") or running_server(_home()):
+    is_told = os.environ.get("GPUYARD_URL") or used_instance()
+    if is_told or running_server(_home()):
         return Client(find_server(start=False))
     return None
 

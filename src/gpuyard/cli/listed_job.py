@@ -46,6 +46,7 @@ class ListedJob:
     created_at: float
     reason: str | None
     held: bool
+    user: str | None
     cost: ListedCost
     progress: ListedProgress
     attempts: Sequence[ListedAttempt]
@@ -63,6 +64,7 @@ class ListedJob:
             created_at=document["created_at"],
             reason=document["reason"],
             held=document.get("held", False),
+            user=document.get("user"),
             cost=ListedCost(Decimal(cost["amount"]), cost["currency"]),
             progress=ListedProgress(
                 **{name: progress[name] for name in ListedProgress.__slots__}

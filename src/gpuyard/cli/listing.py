@@ -24,6 +24,7 @@ _OPTIONS = {
     "--state": "state",
     "--name": "name",
     "--project": "project",
+    "--user": "user",
     "--label": "label",
     "--since": "since",
     "--limit": "limit",
@@ -66,6 +67,7 @@ def list_jobs(
     state: Sequence[str] | None = None,
     name: str | None = None,
     project: str | None = None,
+    user: str | None = None,
     label: Sequence[str] | None = None,
     since: str | None = None,
     limit: int = 30,
@@ -76,6 +78,7 @@ def list_jobs(
         "state": state,
         "name": name,
         "project": project,
+        "user": user,
         "label": label,
         "since": moment("--since", since) if since else None,
     }
@@ -94,8 +97,15 @@ def list_jobs(
     if as_json:
         print_page(found, found[-1]["id"] if more else None)
         return
-    rows = [_row(ListedJob.of(document)) for document in found]
+    jobs = [ListedJob.of(document) for document in found]
+    has_users = any(job.user for job in jobs)
     columns = ("JOB", "NAME", "STATE", "PRIO", "SUBMITTED", "RAN", "COST", "PROGRESS")
+    rows = [_row(job) for job in jobs]
+    if has_users:
+        columns = (columns[0], "USER", *columns[1:])
+        rows = [
+            (row[0], job.user, *row[1:]) for job, row in zip(jobs, rows, strict=True)
+        ]
     if is_filtered:
         empty = "No such job."
     else:

@@ -5,6 +5,7 @@ machine.
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ import typer
 from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.output import count, print_json, print_table
 from gpuyard.config.paths import Home
+from gpuyard.config.shared import OWN_SERVER, SharedInstance
 from gpuyard.domain.errors import GpuyardError, RefusedError, UnreachableError
 from gpuyard.domain.stopping import RunningJobs
 
@@ -59,6 +61,12 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """Start the server of this home, unless it runs already."""
+    from gpuyard.client.connection import used_instance
+
+    if shared := used_instance():
+        options = (database, config, simulate_gpus, port, foreground or None)
+        _up_already(shared, options, as_json=as_json)
+        return
     if database is not None:
         _use_database(sys.stdin.readline().strip() if database == "-" else database)
     if config is not None:
@@ -92,6 +100,26 @@ def up(
         return
     state = "runs already" if running else "is up"
     typer.echo(f"gpuyard {state} at {address.url}, home {home.root}")
+
+
+def _up_already(
+    shared: SharedInstance, options: Sequence[object], *, as_json: bool
+) -> None:
+    """There is nothing to start where all users of the machine share a server;
+    RefusedError for options that would change it.
+    """
+    from gpuyard.client.connection import shared_server
+
+    if any(option is not None for option in options):
+        raise RefusedError(
+            "This machine has a shared server, which no command but systemctl starts.",
+            f"Leave the options out; {OWN_SERVER}.",
+        )
+    shared_server(shared)
+    if as_json:
+        print_json({"url": None, "home": None, "started": False})
+    else:
+        typer.echo(f"gpuyard runs already, for all members, at {shared.socket}")
 
 
 def _use_database(url: str) -> None:
@@ -152,8 +180,14 @@ def down(
     """Stop the server of this home. Jobs left running are adopted by the next start."""
     from gpuyard.cli.session import connect
     from gpuyard.client import calls
-    from gpuyard.client.connection import running_server
+    from gpuyard.client.connection import running_server, used_instance
 
+    if used_instance():
+        raise RefusedError(
+            "Your commands use the shared server of this machine.",
+            "An administrator stops it with `systemctl stop gpuyard`; to stop one of"
+            " your own, set GPUYARD_HOME=~/.gpuyard.",
+        )
     home = Home.find()
     _give_up_killed(home)
     try:

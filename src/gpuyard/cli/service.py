@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
+from gpuyard.config import shared as shared_instance
 from gpuyard.config.paths import Home
-from gpuyard.config.systemd import UNIT, unit_path, unit_text
+from gpuyard.config.systemd import UNIT, SharedService, unit_path, unit_text
 from gpuyard.domain.errors import InvalidInputError, RefusedError
 
 _IS_ROOT = os.geteuid() == 0
+_DOWN = "gpuyard down --running leave"
 System = Annotated[
     bool,
     typer.Option(
@@ -33,6 +35,24 @@ def register(app: typer.Typer) -> None:
 
 def install(
     system: System = _IS_ROOT,
+    shared: Annotated[
+        bool,
+        typer.Option(
+            "--shared",
+            help="One server for all members of a group, with its settings in"
+            " /etc/gpuyard.",
+        ),
+    ] = False,
+    group: Annotated[
+        str, typer.Option(help="With --shared: who may use it.")
+    ] = "gpuyard",
+    account: Annotated[
+        str,
+        typer.Option(
+            help="With --shared: the account of the server. Under root, each job runs"
+            " as its submitter; else all jobs run under this account."
+        ),
+    ] = "root",
     print_: Annotated[
         bool, typer.Option("--print", help="Only print the unit, and change nothing.")
     ] = False,
@@ -40,14 +60,60 @@ def install(
     """Write a unit for the server of this home, start it, and enable it for each
     boot.
     """
+    sharing = None
     home = Home.find()
-    text = unit_text(home.root, system=system)
+    if shared:
+        sharing = SharedService(shared_instance.SETTINGS, group, account)
+        home = Home(shared_instance.HOME)
+    text = unit_text(home.root, system=system, shared=sharing)
     if print_:
-        typer.echo(text, nl=False)
+        _print(text, sharing)
         return
     _refuse_others(system)
-    _refuse_running(home)
-    home.create()
+    _refuse_running(home, "gpuyard service remove" if shared else _DOWN)
+    if sharing:
+        _prepare(sharing, system)
+    else:
+        home.create()
+    _enable(text, system)
+    typer.echo(
+        f"{unit_path(system=system)} is enabled: the server of {home.root} runs now and"
+        " at boot"
+    )
+    if sharing:
+        from gpuyard.cli.shared_service import wait_until_it_listens
+
+        wait_until_it_listens()
+        typer.echo(
+            f"Members of the group {group} use it. To add one: `usermod -aG"
+            f" {group} NAME`, and NAME logs in again."
+        )
+    if not system:
+        typer.echo(
+            "Until you run `loginctl enable-linger`, it begins when you log in and ends"
+            " when you log out."
+        )
+
+
+def _print(text: str, sharing: SharedService | None) -> None:
+    typer.echo(text, nl=False)
+    if sharing:
+        from gpuyard.cli.shared_service import settings_text
+
+        typer.echo(f"\n# {sharing.settings}\n{settings_text(sharing)}", nl=False)
+
+
+def _prepare(sharing: SharedService, system: bool) -> None:
+    from gpuyard.cli.shared_service import prepare
+
+    if not system:
+        raise InvalidInputError.of(
+            "--shared", "needs a service of the system", "add --system, as root"
+        )
+    prepare(sharing)
+
+
+def _enable(text: str, system: bool) -> None:
     path = unit_path(system=system)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -55,12 +121,6 @@ def install(
     remedy = f"The unit is written; try {again} when systemd can be reached."
     _systemctl(system, "daemon-reload", remedy=remedy)
     _systemctl(system, "enable", "--now", UNIT, remedy=remedy)
-    typer.echo(f"{path} is enabled: the server of {home.root} runs now and at boot")
-    if not system:
-        typer.echo(
-            "Until you run `loginctl enable-linger`, it begins when you log in and ends"
-            " when you log out."
-        )
 
 
 def remove(system: System = _IS_ROOT) -> None:
@@ -76,6 +136,11 @@ def remove(system: System = _IS_ROOT) -> None:
     path.unlink()
     _systemctl(system, "daemon-reload", remedy="The unit is removed.")
     typer.echo(f"{path} is removed; `gpuyard up` starts a server without it")
+    if system:
+        from gpuyard.cli.shared_service import retire_settings
+
+        if kept := retire_settings():
+            typer.echo(f"The settings of the shared server are now {kept}")
 
 
 def _refuse_others(system: bool) -> None:
@@ -91,14 +156,13 @@ def _refuse_others(system: bool) -> None:
         )
 
 
-def _refuse_running(home: Home) -> None:
+def _refuse_running(home: Home, stop: str) -> None:
     from gpuyard.client.connection import running_server
 
     if running_server(home):
         raise RefusedError(
             f"A server of {home.root} runs already, as a service or without one.",
-            "To install it anew, stop it with `gpuyard down --running leave`; jobs run"
-            " on.",
+            f"To install it anew, stop it with `{stop}`; jobs run on.",
         )
 
 

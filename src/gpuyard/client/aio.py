@@ -169,7 +169,7 @@ class AsyncClient(AsyncScheduleMethods):
         """End many jobs in one request; the ids of those that were not over.
 
         Give jobs (ids, ends of ids, names), or `all=True`, or conditions: `state` (a
-        list), `name`, `project`, `label` (a mapping), `since` (UTC seconds).
+        list), `name`, `project`, `user`, `label` (a mapping), `since` (UTC seconds).
         """
         body = dict(conditions)
         if references:

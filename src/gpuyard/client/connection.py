@@ -1,5 +1,5 @@
-"""Where the server is: told by `$GPUYARD_URL`, running under the home already, or
-started now as the embedded one.
+"""Where the server is: told by `$GPUYARD_URL`, shared by the users of this machine,
+running under the home already, or started now as the embedded one.
 """
 
 import json
@@ -16,6 +16,7 @@ from gpuyard.config.locks import is_locked
 from gpuyard.config.paths import Home
 from gpuyard.config.private_environment import handing_over
 from gpuyard.config.rotation import open_log
+from gpuyard.config.shared import SharedInstance, find_shared
 from gpuyard.domain.errors import UnreachableError
 
 if TYPE_CHECKING:
@@ -31,23 +32,29 @@ _NO_SPACE = 4096  # bytes: what is left on a full disk is less than a page
 class Address:
     """A server's URL and the token it wants.
 
-    With `socket`, the server is reached through this Unix socket and not at the URL.
+    With `socket`, the server is reached through this Unix socket and not at the URL. It
+    must belong to our own user, root or the user `owner`.
     """
 
     url: str
     token: str
     socket: Path | None = None
+    owner: int | None = None
 
 
 def find_server(home: Home | None = None, *, start: bool = True) -> Address:
     """The server to talk to.
 
     With `start`, one is started under `home` when none runs; else UnreachableError.
+    Without `home`, a shared server of this machine comes before one's own; RefusedError
+    for who may not use it.
     """
     url = os.environ.get("GPUYARD_URL")
-    home = home or Home.find()
     if url:
-        return Address(url.rstrip("/"), _token(home))
+        return Address(url.rstrip("/"), _token(home or Home.find()))
+    if home is None and (shared := used_instance()):
+        return shared_server(shared)
+    home = home or Home.find()
     address = running_server(home)
     if address is None and start:
         address = managed_server(home)
@@ -60,6 +67,31 @@ def find_server(home: Home | None = None, *, start: bool = True) -> Address:
     return start_server(home)
 
 
+def used_instance() -> SharedInstance | None:
+    """The shared instance of this machine, unless the environment names another
+    server.
+    """
+    if os.environ.get("GPUYARD_URL") or os.environ.get("GPUYARD_HOME"):
+        return None
+    return find_shared()
+
+
+def shared_server(shared: SharedInstance) -> Address:
+    """The server of `shared`, which needs no token; RefusedError, UnreachableError.
+
+    The folder of its socket is there as long as systemd starts it again.
+    """
+    shared.refuse_outsiders()
+    deadline = time.monotonic() + _MANAGER_S
+    while not shared.answers():
+        if not shared.socket.parent.exists() or time.monotonic() > deadline:
+            raise shared.unreachable()
+        time.sleep(0.05)
+    shared.refuse_outsiders()
+    # The host is only a name here: the socket leads to the server.
+    return Address("http://localhost", "", shared.socket, shared.owner)
+
+
 def look_again(before: Address, *, start: bool) -> Address:
     """Where the server that was at `before` is now: one that was started anew may
     listen elsewhere.
@@ -68,6 +100,8 @@ def look_again(before: Address, *, start: bool) -> Address:
     that was killed.
     """
     home = Home.find()
+    if used_instance():
+        return before  # it comes back at the same socket
     if start or os.environ.get("GPUYARD_URL"):
         return find_server()
     if was_killed(home):

@@ -35,16 +35,17 @@ def can_read(address: Address) -> bool:
 class Reader:
     """One connection to a server for which `can_read` holds."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, timeout_s: float = _TIMEOUT_S) -> None:
         self._address = address
         self._base = urlsplit(address.url)
-        self._connection = HttpConnection(self._base.netloc, self._dial, _TIMEOUT_S)
+        self._timeout_s = timeout_s
+        self._connection = HttpConnection(self._base.netloc, self._dial, timeout_s)
 
     def _dial(self) -> socket.socket:
         if self._address.socket:
-            return connected_socket(self._address.socket)
+            return connected_socket(self._address.socket, self._address.owner)
         host = self._base.hostname or ""
-        return connect_to_own_port(host, self._base.port or 80, _TIMEOUT_S)
+        return connect_to_own_port(host, self._base.port or 80, self._timeout_s)
 
     def get(self, path: str, params: dict[str, Any]) -> Any:
         """The JSON at `path`; GpuyardError (as the server raised it) or
@@ -59,10 +60,9 @@ class Reader:
 
     def _get(self, path: str, params: dict[str, Any]) -> Any:
         target = f"{self._base.path}{path}?{urlencode(params, doseq=True)}"
-        headers = {
-            "Authorization": f"Bearer {self._address.token}",
-            "User-Agent": f"gpuyard/{__version__}",
-        }
+        headers = {"User-Agent": f"gpuyard/{__version__}"}
+        if self._address.token:
+            headers["Authorization"] = f"Bearer {self._address.token}"
         try:
             self._connection.request("GET", target, headers=headers)
             answer = self._connection.getresponse()

@@ -18,30 +18,30 @@ _KEPT_S = 5.0
 
 
 class OwnTransport(httpx.HTTPTransport):
-    """Plain HTTP to our own server, at the socket `path` or, without one, at its
-    port.
+    """Plain HTTP to our own server, at the socket `path` or, without one, at its port.
+    The socket may also be that of the user `owner`.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, owner: int | None = None) -> None:
         super().__init__(verify=False)  # there is no TLS
         self._pool = httpcore.ConnectionPool(
             max_connections=None,
             max_keepalive_connections=_KEPT_CONNECTIONS,
             keepalive_expiry=_KEPT_S,
-            network_backend=_Backend(path),
+            network_backend=_Backend(path, owner),
         )
 
 
 class AsyncOwnTransport(httpx.AsyncHTTPTransport):
     """`OwnTransport`, awaited."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, owner: int | None = None) -> None:
         super().__init__(verify=False)
         self._pool = httpcore.AsyncConnectionPool(
             max_connections=None,
             max_keepalive_connections=_KEPT_CONNECTIONS,
             keepalive_expiry=_KEPT_S,
-            network_backend=_AsyncBackend(path),
+            network_backend=_AsyncBackend(path, owner),
         )
 
 
@@ -55,8 +55,9 @@ def _refusing() -> Generator[None]:
 
 
 class _Backend(httpcore.SyncBackend):
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, owner: int | None) -> None:
         self._path = path
+        self._owner = owner
 
     def connect_tcp(
         self,
@@ -82,7 +83,10 @@ class _Backend(httpcore.SyncBackend):
         self, stream: httpcore.NetworkStream, own: OwnPort | None
     ) -> httpcore.NetworkStream:
         try:
-            _check(stream.get_extra_info("socket") if self._path else None, own)
+            if self._path:
+                refuse_other_users(stream.get_extra_info("socket"), self._owner)
+            if own:
+                own.check()
         except BaseException:
             stream.close()
             raise
@@ -90,8 +94,9 @@ class _Backend(httpcore.SyncBackend):
 
 
 class _AsyncBackend(httpcore.AsyncNetworkBackend):
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, owner: int | None) -> None:
         self._path = path
+        self._owner = owner
         self._plain: httpcore.AsyncNetworkBackend = cast(Any, httpcore.AnyIOBackend)()
 
     async def connect_tcp(
@@ -118,16 +123,11 @@ class _AsyncBackend(httpcore.AsyncNetworkBackend):
         self, stream: httpcore.AsyncNetworkStream, own: OwnPort | None
     ) -> httpcore.AsyncNetworkStream:
         try:
-            _check(stream.get_extra_info("socket") if self._path else None, own)
+            if self._path:
+                refuse_other_users(stream.get_extra_info("socket"), self._owner)
+            if own:
+                own.check()
         except BaseException:
             await stream.aclose()
             raise
         return stream
-
-
-def _check(connected: Any, own: OwnPort | None) -> None:
-    """PermissionError when the connection leads to another user."""
-    if connected is not None:
-        refuse_other_users(connected)
-    if own:
-        own.check()

@@ -144,8 +144,8 @@ class Client(ScheduleMethods):
 
     def jobs(self, **filters: Any) -> Iterator[Job]:
         """Every job, newest first, read page by page; `state`, `name` (with `*` and
-        `?`), `project`, `label` (a mapping), `since` (UTC seconds), `limit` (a page's
-        size).
+        `?`), `project`, `user`, `label` (a mapping), `since` (UTC seconds), `limit` (a
+        page's size).
         """
         wanted = job_calls.listed(filters)
         cursor: str | None = None
@@ -161,7 +161,7 @@ class Client(ScheduleMethods):
         """End many jobs in one request; the ids of those that were not over.
 
         Give jobs (ids, ends of ids, names), or `all=True`, or conditions: `state` (a
-        list), `name`, `project`, `label` (a mapping), `since` (UTC seconds).
+        list), `name`, `project`, `user`, `label` (a mapping), `since` (UTC seconds).
         """
         body = dict(conditions)
         if references:

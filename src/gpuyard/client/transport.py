@@ -29,7 +29,7 @@ def options(address: Address, transport: httpx.BaseTransport | None) -> dict[str
     """
     url = checked_url(address)
     if transport is None and url.scheme == "http" and is_loopback(url.host):
-        transport = OwnTransport(address.socket)
+        transport = OwnTransport(address.socket, address.owner)
     return {"transport": transport, **_common(address, url)}
 
 
@@ -39,7 +39,7 @@ def async_options(
     """`options` of the asynchronous client."""
     url = checked_url(address)
     if transport is None and url.scheme == "http" and is_loopback(url.host):
-        transport = AsyncOwnTransport(address.socket)
+        transport = AsyncOwnTransport(address.socket, address.owner)
     return {"transport": transport, **_common(address, url)}
 
 
@@ -70,10 +70,11 @@ def checked_url(address: Address) -> httpx.URL:
 
 def _common(address: Address, url: httpx.URL) -> dict[str, Any]:
     headers = {
-        "Authorization": f"Bearer {address.token}",
         "User-Agent": f"gpuyard/{__version__}",
         "Content-Type": "application/json",
     }
+    if address.token:
+        headers["Authorization"] = f"Bearer {address.token}"
     common: dict[str, Any] = {"headers": headers, "timeout": TIMEOUT}
     # A proxy that the environment names is for other machines; it must never see this
     # one's token.

@@ -50,7 +50,8 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """Whose account a job gets: that of its project, else `run_as`.
+    """Whose account a job gets: with `by_submitter` that of the user who submitted it,
+    if the server knows that; else that of its project, else `run_as`.
 
     `allowed_system_accounts`: accounts of services, or root, that may be used
     nevertheless.
@@ -59,6 +60,7 @@ class Accounts:
     run_as: str | None
     by_project: Mapping[str, str] = field(default_factory=dict[str, str])
     allowed_system_accounts: tuple[str, ...] = ()
+    by_submitter: bool = False
 
     @classmethod
     def of(cls, settings: NodeSettings, root: Path = Path("/")) -> "Accounts | None":
@@ -71,13 +73,29 @@ class Accounts:
         others = {*settings.accounts.values(), run_as} - {None}
         if os.geteuid() != 0:
             others -= {_own_name()}
-        if not others:
+        if not others and not settings.run_as_submitter:
             return None
-        _check_rights("node.run_as" if run_as else "node.accounts", root)
-        found = cls(run_as, settings.accounts, settings.allow_system_accounts)
+        setting = "node.run_as" if run_as else "node.accounts"
+        _check_rights(setting if others else "node.run_as_submitter", root)
+        found = cls(
+            run_as,
+            settings.accounts,
+            settings.allow_system_accounts,
+            settings.run_as_submitter,
+        )
         if run_as:
             found.find(run_as, "node.run_as")
         return found
+
+    def of_job(self, project: str, user: str) -> Account:
+        """The account of a job of this project that `user` submitted (empty: the
+        server does not know who); InvalidInputError names the setting.
+
+        Who is signed in gets no other account, whatever project the job names.
+        """
+        if self.by_submitter and user:
+            return self.find(user, "node.run_as_submitter")
+        return self.of_project(project)
 
     def of_project(self, project: str) -> Account:
         """The account of a project's jobs; InvalidInputError names the setting."""

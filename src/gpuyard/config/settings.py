@@ -35,6 +35,7 @@ from gpuyard.config.sections import (
     Seconds,
     SettingsSection,
 )
+from gpuyard.config.sharing import SharedSettings
 from gpuyard.config.verification import VerificationSettings
 from gpuyard.domain.errors import Fault, InvalidInputError
 from gpuyard.domain.images import IMAGES, Image, read_catalogue
@@ -133,7 +134,9 @@ class NodeSettings(SettingsSection):
     `5x24` (five of 24 GB each).
 
     The account of a job (see the guide on accounts) is the one that `accounts` names
-    for its project, else `run_as`; unset, the agent's own. `allow_system_accounts` may
+    for its project, else `run_as`; unset, the agent's own. With `run_as_submitter`, it
+    is that of the user who submitted it, if the server knows it (see the guide on the
+    shared workstation). `allow_system_accounts` may
     be used although they are not a person's. The jobs' own folders are in
     `accounts_folder`. `job_umask` is octal; with `no_new_privileges`, programs such as
     `sudo` gain nothing.
@@ -150,6 +153,7 @@ class NodeSettings(SettingsSection):
     heartbeat_s: Period = 2.0
     simulate_gpus: Annotated[str | None, AfterValidator(_simulated)] = None
     run_as: str | None = Field(default=None, min_length=1)
+    run_as_submitter: bool = False
     accounts: dict[str, AccountName] = Field(default_factory=dict[str, AccountName])
     allow_system_accounts: tuple[str, ...] = ()
     accounts_folder: Annotated[Path, AfterValidator(_absolute)] = Path(
@@ -157,6 +161,11 @@ class NodeSettings(SettingsSection):
     )
     job_umask: str = Field(default="077", pattern=r"^0?[0-7]{3}$")
     no_new_privileges: bool = False
+
+    @property
+    def has_accounts(self) -> bool:
+        """Whether jobs may run under other accounts than the agent's."""
+        return bool(self.run_as or self.accounts or self.run_as_submitter)
 
 
 class BillingSettings(SettingsSection):
@@ -368,6 +377,7 @@ class Settings(BaseSettings):
     )
 
     server: ServerSettings = ServerSettings()
+    shared: SharedSettings = SharedSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     node: NodeSettings = NodeSettings()
     disk: DiskSettings = DiskSettings()

@@ -4,6 +4,7 @@ other end dies without a word.
 Standard library only.
 """
 
+import grp
 import os
 import socket
 import struct
@@ -49,28 +50,52 @@ def listening_socket(path: Path, backlog: int = 128) -> socket.socket:
     return bound
 
 
-def connected_socket(path: Path) -> socket.socket:
+def socket_of_group(path: Path, group: str, backlog: int = 128) -> socket.socket:
+    """A socket bound to `path`, which the members of `group` may open.
+
+    KeyError when there is no such group. Its name is `path` itself, so `path` must not
+    be longer than an address.
+    """
+    number = grp.getgrnam(group).gr_gid
+    path.unlink(missing_ok=True)
+    bound = socket.socket(socket.AF_UNIX)
+    try:
+        before = os.umask(0o177)
+        try:
+            bound.bind(os.fspath(path))
+        finally:
+            os.umask(before)
+        os.chown(path, -1, number)
+        path.chmod(0o660)
+        bound.listen(backlog)
+    except BaseException:
+        bound.close()
+        raise
+    return bound
+
+
+def connected_socket(path: Path, owner: int | None = None) -> socket.socket:
     """A connection to the process that listens at `path`.
 
     OSError when none does, or when too many wait for it; PermissionError when it
-    belongs to another user.
+    belongs to another user than `owner`, root or our own.
     """
     connected = socket.socket(socket.AF_UNIX)
     connected.setblocking(False)
     try:
         with short_path(path) as short:
             connected.connect(short)
-        refuse_other_users(connected)
+        refuse_other_users(connected, owner)
     except BaseException:
         connected.close()
         raise
     return connected
 
 
-def refuse_other_users(connected: socket.socket) -> None:
-    """PermissionError unless our own user or root is at the other end."""
+def refuse_other_users(connected: socket.socket, owner: int | None = None) -> None:
+    """PermissionError unless our own user, root or `owner` is at the other end."""
     uid = peer_uid(connected)
-    if uid not in (os.getuid(), 0):
+    if uid not in (os.getuid(), 0, owner):
         raise PermissionError(f"user {uid} is at the other end of the socket")
 
 

@@ -5,6 +5,7 @@ Standard library only.
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 UNIT = "gpuyard.service"
@@ -18,12 +19,40 @@ def unit_path(*, system: bool) -> Path:
     return Path(config).expanduser() / "systemd" / "user" / UNIT
 
 
-def unit_text(home: Path, *, system: bool) -> str:
+@dataclass(frozen=True, slots=True)
+class SharedService:
+    """What the unit of a server for a group says more: where its settings are, and
+    under which account it runs.
+    """
+
+    settings: Path
+    group: str
+    account: str
+
+    def lines(self) -> str:
+        """The lines of the section `Service`."""
+        found = [
+            f"Environment={_quoted(f'GPUYARD_CONFIG={self.settings}')}",
+            "# For its socket and its home; jobs pass through the second to their own.",
+            "RuntimeDirectory=gpuyard",
+            "RuntimeDirectoryPreserve=restart",
+            "StateDirectory=gpuyard",
+            "StateDirectoryMode=0711",
+        ]
+        if self.account != "root":
+            found += [f"User={self.account}", f"SupplementaryGroups={self.group}"]
+        return "".join(f"{line}\n" for line in found)
+
+
+def unit_text(home: Path, *, system: bool, shared: SharedService | None = None) -> str:
     """The unit: it starts the server at boot and again when it was killed, but not
     after `gpuyard down`.
 
-    Keys for buckets and providers are read from `HOME/service.env`, if that exists.
+    Keys for buckets and providers are read from `service.env`, if that exists: in the
+    home, or beside the settings of a shared server.
     """
+    keys = (shared.settings.parent if shared else home) / "service.env"
+    more = shared.lines() if shared else ""
     command = [sys.executable, "-m", "gpuyard.server", "--foreground"]
     wanted_by = "multi-user.target" if system else "default.target"
     return f"""\
@@ -40,7 +69,8 @@ Type=exec
 ExecStart={" ".join(map(_quoted, command))}
 Environment={_quoted(f"GPUYARD_HOME={home}")} GPUYARD_SERVER__IDLE_EXIT_S=0
 Environment={_quoted(f"PATH={os.environ.get('PATH', os.defpath)}")}
-EnvironmentFile=-{_escaped(str(home / "service.env"))}
+EnvironmentFile=-{_escaped(str(keys))}
+{more}\
 Restart=on-failure
 RestartSec=1
 # Agent, keeper and jobs outlive the server.

@@ -92,18 +92,20 @@ class Admission:
         ]
 
     async def accept(
-        self, bodies: list[msgspec.Raw], make_events: MakeEvents | None = None
+        self,
+        bodies: list[msgspec.Raw],
+        make_events: MakeEvents | None = None,
+        user: str | None = None,
     ) -> list[PreparedJob]:
-        """Queue jobs given as JSON; returns after the commit. Empties `bodies`, which
-        may be many megabytes.
+        """Queue jobs given as JSON, which `user` submits, if that is known; returns
+        after the commit. Empties `bodies`, which may be many megabytes.
 
         For an idempotency key that was used before, the result has the first job with
-        that key, without `queued_at`. DiskFullError while the disk is too full for new
-        jobs.
         that key, without `queued_at`. `make_events(jobs, now)` is called when nothing
         else can refuse the new `jobs`, and may itself refuse them. It is for few jobs.
+        DiskFullError while the disk is too full for new jobs.
         """
-        jobs = await self._read(bodies)
+        jobs = await self._read(bodies, user)
         bodies.clear()
         refuse_shared_keys(jobs)
         find_parents(jobs, self._find_parent)
@@ -115,9 +117,9 @@ class Admission:
         await self._core.committed(own_only=all_are_new)
         return jobs
 
-    async def check(self, body: msgspec.Raw) -> PreparedJob:
-        """Check a job given as JSON as if it was to be queued."""
-        (job,) = await self._read([body])
+    async def check(self, body: msgspec.Raw, user: str | None = None) -> PreparedJob:
+        """Check a job given as JSON as if `user` was to queue it."""
+        (job,) = await self._read([body], user)
         find_parents([job], self._find_parent)
         return job
 
@@ -142,7 +144,9 @@ class Admission:
 
     # --- before anything is queued ---
 
-    async def _read(self, bodies: list[msgspec.Raw]) -> list[PreparedJob]:
+    async def _read(
+        self, bodies: list[msgspec.Raw], user: str | None
+    ) -> list[PreparedJob]:
         """Read and check all jobs; raises one error for all faults."""
         if not 1 <= len(bodies) <= MAX_JOBS:
             raise InvalidInputError.of(
@@ -158,7 +162,7 @@ class Admission:
             read: list[tuple[PreparedJob, Sequence[str]]] = []
             for position, body in enumerate(part, start):
                 try:
-                    read.append(self._intake.read(body))
+                    read.append(self._intake.read(body, user))
                 except InvalidInputError as error:
                     faults += error.faults if is_single else numbered(error, position)
             if len(faults) >= _ENOUGH_FAULTS:

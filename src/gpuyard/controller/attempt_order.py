@@ -39,6 +39,7 @@ def order_for(
         attempt_id=attempt.id,
         job_id=attempt.job_id,
         project=spec.project or "",
+        user=spec.user or "",
         name=spec.name,
         token=attempt.token,
         priority=spec.priority,

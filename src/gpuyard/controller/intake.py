@@ -62,6 +62,7 @@ class Template:
     kind: str
     priority: int
     project: str | None
+    user: str | None
     tier: str | None
     timeout_s: float | None
     estimated_duration_s: float | None
@@ -88,6 +89,7 @@ class Template:
             kind=spec.kind.value,
             priority=spec.priority,
             project=spec.project,
+            user=spec.user,
             tier=spec.tier,
             timeout_s=spec.timeout_s,
             estimated_duration_s=spec.estimated_duration_s,
@@ -252,17 +254,19 @@ class Intake:
         self._tiers = tiers
         self._models = models
         self._find_gpu = find_gpu
-        self._templates: dict[bytes, Template] = {}
+        self._templates: dict[tuple[bytes, str | None], Template] = {}
 
-    def read(self, body: msgspec.Raw) -> tuple[PreparedJob, Sequence[str]]:
+    def read(
+        self, body: msgspec.Raw, user: str | None = None
+    ) -> tuple[PreparedJob, Sequence[str]]:
         """The job that `body` describes, and its command.
 
-        `body` is a JobSpec, an S2 JobConfig or an S1 task, as JSON. Raises
-        InvalidInputError.
+        `body` is a JobSpec, an S2 JobConfig or an S1 task, as JSON; `user` is who
+        submits it, if that is known. Raises InvalidInputError.
         """
         try:
             given = _varying_decoder.decode(body)
-            key = _template_key(body)
+            key = _template_key(body, user)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             given = None
             key = None
@@ -274,6 +278,7 @@ class Intake:
             if not needs_gpu:
                 return PreparedJob.of(template, given), given.command
         spec, warnings = self._validate(body)
+        spec = spec.model_copy(update={"user": user}) if user else spec
         given_image = spec.image
         sign = gpu_sign(spec.command, spec.workdir) if may_need_gpu(spec) else None
         if sign is not None:
@@ -423,15 +428,17 @@ def reading_json() -> Generator[None]:
         ) from None
 
 
-def _template_key(body: msgspec.Raw) -> bytes | None:
-    """The fields that all jobs of a template share, byte for byte; None for an S2
-    JobConfig or an S1 task, whose fields have other meanings.
+def _template_key(
+    body: msgspec.Raw, user: str | None
+) -> tuple[bytes, str | None] | None:
+    """The fields that all jobs of a template share, byte for byte, and who submits
+    them; None for an S2 JobConfig or an S1 task, whose fields have other meanings.
     """
     fields = _fields_decoder.decode(body)
     if is_job_config(fields) or is_task(fields):
         return None
     shared = {name: value for name, value in fields.items() if name not in VARYING}
-    return msgspec.json.encode(shared)
+    return msgspec.json.encode(shared), user
 
 
 def with_tier(spec: JobSpec, tier: Tier) -> JobSpec:

@@ -19,7 +19,7 @@ from gpuyard.controller.secrets import Secrets
 from gpuyard.domain import wire
 from gpuyard.domain.errors import JobNotFoundError, LedgerError, ProviderError
 from gpuyard.domain.jobconfig import JobStatus
-from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.jobspec import STORED, JobSpec
 from gpuyard.domain.masking import Mask, MaskedStream
 from gpuyard.insight.progress import MetricPoint, ProgressReader
 from gpuyard.providers.base import TRANSIENT, GpuProviderInterface, SavedFile
@@ -149,7 +149,9 @@ class LogMirror:
 
     def _spec(self, attempt: LiveAttempt) -> JobSpec | None:
         text = self._core.queries.spec_texts({attempt.job_id}).get(attempt.job_id)
-        return None if text is None else JobSpec.model_validate_json(text)
+        if text is None:
+            return None
+        return JobSpec.model_validate_json(text, context=STORED)
 
     async def _mask(self, attempt: LiveAttempt, spec: JobSpec | None) -> Mask:
         if spec is None:

@@ -142,18 +142,22 @@ class Requests:
         return [job.id for job in jobs]
 
     async def accept(
-        self, bodies: list[msgspec.Raw], make_events: MakeEvents | None = None
+        self,
+        bodies: list[msgspec.Raw],
+        make_events: MakeEvents | None = None,
+        user: str | None = None,
     ) -> list[PreparedJob]:
         """Queue jobs given as JSON, all or none, in one commit with the events that
-        `make_events` makes; empties `bodies` to free memory.
+        `make_events` makes; empties `bodies` to free memory. `user` is who submits
+        them, if that is known.
         """
-        return await self._admission.accept(bodies, make_events)
+        return await self._admission.accept(bodies, make_events, user)
 
-    async def check(self, body: msgspec.Raw) -> PreparedJob:
+    async def check(self, body: msgspec.Raw, user: str | None = None) -> PreparedJob:
         """Check a job given as JSON as if it was to be queued; raises as `accept`
         does.
         """
-        return await self._admission.check(body)
+        return await self._admission.check(body, user)
 
     # --- estimate ---
 

@@ -103,13 +103,19 @@ class Schedules:
         """What `reference` means; errors as for `find_schedule`."""
         return find_schedule(self._by_id.values(), reference)
 
-    async def create(self, spec: ScheduleSpec) -> LiveSchedule:
-        """Add a schedule; its job must be one that could be submitted now.
+    async def create(
+        self, spec: ScheduleSpec, user: str | None = None
+    ) -> LiveSchedule:
+        """Add a schedule; its job must be one that could be submitted now. All its jobs
+        are those of `user`, if that is known.
 
         A repeated idempotency key gives the first schedule with that key.
         """
         job = spec.job.given_json()
-        prepared = await self._requests.check(msgspec.Raw(msgspec.json.encode(job)))
+        raw = msgspec.Raw(msgspec.json.encode(job))
+        prepared = await self._requests.check(raw, user)
+        if user is not None:
+            job["user"] = user
         earlier = self._with_key(spec, job)
         if earlier is not None:
             await self._core.committed()
@@ -289,6 +295,7 @@ class Schedules:
         body = job_of(schedule, last.id if last else None)
         if key is not None:
             body["idempotency_key"] = key
+        user = body.pop("user", None)
         raw = msgspec.Raw(msgspec.json.encode(body))
 
         def step(jobs: Sequence[PreparedJob], now: float) -> list[Event]:
@@ -301,7 +308,7 @@ class Schedules:
             self._fold(event)
             return [event]
 
-        (job,) = await self._requests.accept([raw], step)
+        (job,) = await self._requests.accept([raw], step, user)
         return job.id
 
     async def _skip(

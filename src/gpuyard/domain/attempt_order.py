@@ -32,6 +32,8 @@ class ResumePoint:
 class AttemptOrder:
     """One attempt of a job. Times are in seconds, memory is in GB.
 
+    `user` is who submitted the job, if the server knows that.
+
     Placement: `offer` is the offer that was chosen in an external queue; `node_id` and
     `gpu_uuids` are the node and the GPUs that the scheduler has booked. With
     `shares_gpus` other attempts may use the same GPUs. `nodes` is how many nodes run
@@ -54,6 +56,7 @@ class AttemptOrder:
     command: tuple[str, ...]
     job_id: str = ""
     project: str = ""
+    user: str = ""
     token: int = 0
     priority: int | None = None
     image: str | None = None
@@ -106,6 +109,7 @@ def order_from_config(config: JobConfig) -> AttemptOrder:
         command=config.command,
         job_id=str(options.get("job_id") or ""),
         project=str(options.get("project") or ""),
+        user=str(options.get("user") or ""),
         token=config.token,
         priority=options.get("priority"),
         image=config.image,
@@ -156,6 +160,7 @@ def config_from_order(order: AttemptOrder) -> JobConfig:
         **order.provider_options,
         "job_id": order.job_id,
         "project": order.project,
+        "user": order.user or None,
         "priority": order.priority,
         "carried_environment": order.carried_environment or None,
         "code": order.code or None,

@@ -120,7 +120,8 @@ class Code(_View):
 class Job(_View):
     """A job: the essentials of its spec, its state and its history.
 
-    A queued job that is `held` starts only after its release.
+    A queued job that is `held` starts only after its release. `user` submitted it, on a
+    shared workstation.
     """
 
     id: str
@@ -131,6 +132,7 @@ class Job(_View):
     exit_code: int | None = None
     priority: int
     project: str | None = None
+    user: str | None = None
     labels: dict[str, str] = Field(default_factory=dict)
     created_at: float
     started_at: float | None = None

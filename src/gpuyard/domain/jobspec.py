@@ -110,6 +110,12 @@ def _pattern(value: str, info: ValidationInfo) -> str:
     return value
 
 
+def _filled_in(value: str, info: ValidationInfo) -> str:
+    if info.context != STORED:
+        raise ValueError("is filled in by the server, which asks the kernel; remove it")
+    return value
+
+
 def _digest(value: str) -> str:
     if not _SHA256.fullmatch(value):
         raise ValueError(
@@ -171,6 +177,7 @@ SignalName = Annotated[str, AfterValidator(_signal_name)]
 SecretName = Annotated[str, AfterValidator(secret_name)]
 """The name of a secret, never its value."""
 Digest = Annotated[str, AfterValidator(_digest)]
+UserName = Annotated[str, StringConstraints(max_length=200), AfterValidator(_filled_in)]
 Data = Annotated[dict[str, Any], AfterValidator(_not_too_deep)]
 
 
@@ -307,7 +314,7 @@ class JobSpec(StrictModel):
     of what the shell that submitted it exported. Clients fill it in, unless `clean_env`
     is true. `submitted_code` is the digest of the code that its `workdir` had then:
     should that change while it waits, it runs the code as submitted, unless `live` is
-    true.
+    true. `user` is who submitted it, where the server knows that: it fills it in.
     """
 
     name: Name = "job"
@@ -339,6 +346,7 @@ class JobSpec(StrictModel):
     log_limit_gb: Gigabytes | None = None
     priority: Priority = 3
     project: Name | None = None
+    user: UserName | None = None
     depends_on: tuple[Name, ...] = ()
     depends_on_failed: tuple[Name, ...] = ()
     depends_on_any: tuple[Name, ...] = ()

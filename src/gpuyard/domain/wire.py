@@ -282,10 +282,11 @@ class StartAttempt(_Message, frozen=True, tag="Start"):
     GPUs, or it may sleep beside them; the server decides who may use them when.
     `workspace`: the key of its workspace (`domain/workspaces.py`). `secrets`: more
     variables, whose values the agent keeps to itself. `project`: that of the job, which
-    may choose the account that it runs under. `carried_environment`: the digest of the
-    environment that it gets in place of the agent's. `code`: the digest of the code
-    that it runs, should that of `workdir` have changed. `log_limit_gb`: how much of
-    its output is kept, if not as much as the node's settings say.
+    may choose the account that it runs under. `user`: who submitted it, if the server
+    knows that; which an agent may take as the account. `carried_environment`: the
+    digest of the environment that it gets in place of the agent's. `code`: the digest
+    of the code that it runs, should that of `workdir` have changed. `log_limit_gb`: how
+    much of its output is kept, if not as much as the node's settings say.
     """
 
     attempt_id: AttemptId
@@ -315,6 +316,7 @@ class StartAttempt(_Message, frozen=True, tag="Start"):
     workspace: str | None = None
     secrets: dict[str, str] = {}
     project: str = ""
+    user: str = ""
     carried_environment: str = ""
     code: str = ""
     log_limit_gb: float | None = None

@@ -64,7 +64,7 @@ class JobAccounts:
         if start.command[0] == wire.ASK:
             return None
         try:
-            return self._accounts.of_project(start.project)
+            return self._accounts.of_job(start.project, start.user)
         except InvalidInputError as error:
             raise LaunchError(Reason.ACCOUNT_REFUSED, str(error)) from None
 

@@ -478,6 +478,7 @@ def _start_message(
         workspace=order.workspace or None,
         secrets=dict(order.secrets),
         project=order.project,
+        user=order.user,
         carried_environment=order.carried_environment,
         code=order.code,
         log_limit_gb=order.log_limit_gb,

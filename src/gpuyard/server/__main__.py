@@ -42,10 +42,12 @@ from gpuyard.config.open_files import allow_many_files, restore_files
 from gpuyard.config.paths import Home
 from gpuyard.config.proof import digest_of
 from gpuyard.config.settings import Settings, load_settings
+from gpuyard.config.sharing import SharedSettings
 from gpuyard.config.sockets import (
     keep_alive,
     listening_socket,
     refuse_other_users,
+    socket_of_group,
 )
 from gpuyard.controller.controller import Controller, configured_providers
 from gpuyard.domain.errors import (
@@ -165,8 +167,12 @@ def _run(home: Home, inherited: list[int] | None, *, foreground: bool) -> None:
             "keys": digest_of_keys(),
         }
     upkeep = {"restart": restart, "managed": foreground}
+    sockets = [listener, own]
+    # It has no state: a server that has started over makes it anew.
+    if shared := _listen_for_group(settings.shared):
+        sockets.append(shared)
     try:
-        uvloop.run(_serve(app_state, listener, own, upkeep))
+        uvloop.run(_serve(app_state, sockets, upkeep))
     finally:
         ledger.close()
         lock.close()
@@ -301,6 +307,27 @@ def _listen(settings: Settings) -> socket.socket:
     return listener
 
 
+def _listen_for_group(shared: SharedSettings) -> socket.socket | None:
+    """The socket for the members of a group; None if there is no such group."""
+    if shared.socket is None or shared.group is None:
+        return None
+    try:
+        return socket_of_group(shared.socket, shared.group, _BACKLOG)
+    except KeyError:
+        raise InvalidInputError.of(
+            "shared.group",
+            f"is {shared.group!r}, which is no group of this machine",
+            f"make it with `groupadd --system {shared.group}`",
+        ) from None
+    except OSError as error:
+        raise InvalidInputError.of(
+            "shared.socket",
+            f"{shared.socket} cannot be used: {error.strerror}",
+            "name one in a folder of the server's account; the account must be root or"
+            " in the group",
+        ) from None
+
+
 def _refuse_other_hosts(settings: Settings) -> None:
     host = settings.server.host
     if host not in ("127.0.0.1", "::1", "localhost"):
@@ -319,7 +346,8 @@ class _Connection(Connection):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin, unless another user has come to our own socket."""
         connected = transport.get_extra_info("socket")
-        if connected.family == socket.AF_UNIX:
+        is_own = connected.family == socket.AF_UNIX
+        if is_own and not self._all.is_shared(connected):
             try:
                 refuse_other_users(connected)
             except PermissionError as error:
@@ -352,11 +380,12 @@ class _Server(uvicorn.Server):
 
 async def _serve(
     app_state: AppState,
-    listener: socket.socket,
-    own: socket.socket,
+    sockets: list[socket.socket],
     upkeep: dict[str, Any],
 ) -> None:
-    connections = Connections(app_state.settings.server)
+    """Serve at the `sockets`, of which the first has the URL."""
+    settings = app_state.settings
+    connections = Connections(settings.server, settings.shared.socket)
     http = partial(_Connection, connections=connections)
     config = uvicorn.Config(
         make_app(app_state),
@@ -378,14 +407,14 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, app_state.stopping.set)
-    serving = asyncio.create_task(server.serve(sockets=[listener, own]))
+    serving = asyncio.create_task(server.serve(sockets=sockets))
     stopping = asyncio.create_task(app_state.stopping.wait())
     await asyncio.wait(
         [serving, asyncio.create_task(server.ready.wait())],
         return_when=asyncio.FIRST_COMPLETED,
     )
     if server.started:
-        _announce(app_state, listener, upkeep)
+        _announce(app_state, sockets[0], upkeep)
         # What was loaded at the start never becomes garbage: collections need not look
         # at it again.
         gc.collect()
@@ -404,6 +433,8 @@ async def _serve(
     await serving
     app_state.home.server.unlink(missing_ok=True)
     app_state.home.server_socket.unlink(missing_ok=True)
+    if settings.shared.socket:
+        settings.shared.socket.unlink(missing_ok=True)
 
 
 def _is_no_refused_websocket(record: logging.LogRecord) -> bool:

@@ -65,9 +65,9 @@ class AuditLog:
         self._counts: dict[tuple[AuditEvent, CallerKey, str], _Count] = {}
         self._failing = False
 
-    def admitted(self, caller: Caller) -> None:
-        """A client showed the token."""
-        self._count(AuditEvent.ADMITTED, caller, "", "token")
+    def admitted(self, caller: Caller, by: str = "token") -> None:
+        """A client showed the token, or came by the `socket` of its group."""
+        self._count(AuditEvent.ADMITTED, caller, "", by)
 
     def refused(self, caller: Caller, what: str, why: str) -> None:
         """A request was refused at the edge: `why` is the code of the error."""

@@ -36,8 +36,13 @@ class Caller:
         client: Address | None,
         server: Address | None,
         connected: socket.socket | None = None,
+        *,
+        is_member: bool = False,
     ) -> None:
-        """`connected`: our end, which tells the user when it is a Unix socket."""
+        """`connected`: our end, which tells the user when it is a Unix socket.
+        `is_member`: it is the socket that only members of the group can open.
+        """
+        self.is_member = is_member
         self.address = client[0] if client else ""
         self.network = _network(self.address)
         self._ends = (client, server)
@@ -70,6 +75,12 @@ def caller_of(scope: Mapping[str, Any]) -> Caller:
     if connection is not None:
         return connection.caller
     return Caller(scope.get("client"), scope.get("server"))
+
+
+def submitter_of(scope: Mapping[str, Any]) -> str | None:
+    """The user who sends a request, if the server has signed that user in."""
+    caller = caller_of(scope)
+    return caller.user if caller.is_member else None
 
 
 def uid_of_peer(client: Address, server: Address) -> int | None:

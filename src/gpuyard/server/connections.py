@@ -7,6 +7,8 @@ holding connections.
 
 import asyncio
 import resource
+import socket
+from pathlib import Path
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -28,7 +30,11 @@ _GRACE_S = 3.0
 class Connections:
     """All connections of a server."""
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(
+        self, settings: ServerSettings, shared_socket: Path | None = None
+    ) -> None:
+        """`shared_socket`: where the members of the group come in."""
+        self._shared_name = str(shared_socket) if shared_socket else None
         self._slow_s = settings.slow_s
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most = max(min(settings.max_connections, files - _OTHER_FILES), 1)
@@ -40,6 +46,12 @@ class Connections:
         # Since when they wait for a head, the longest first.
         self._heads: dict[Connection, float] = {}
         self._sweeping = False
+
+    def is_shared(self, connected: socket.socket) -> bool:
+        """Whether this end belongs to the socket for the members of the group."""
+        if self._shared_name is None or connected.family != socket.AF_UNIX:
+            return False
+        return connected.getsockname() == self._shared_name
 
     def add(self, connection: "Connection") -> None:
         """A connection has come; another one may have to go."""
@@ -116,7 +128,12 @@ class Connection(HttpToolsProtocol):
         """Begin."""
         super().connection_made(transport)
         connected = transport.get_extra_info("socket")
-        self.caller = Caller(self.client, self.server, connected)
+        self.caller = Caller(
+            self.client,
+            self.server,
+            connected,
+            is_member=self._all.is_shared(connected),
+        )
         self.made_at = self.loop.time()
         self._all.await_head(self)
         self._counted = True

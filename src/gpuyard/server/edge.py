@@ -16,6 +16,7 @@ from gpuyard.config import proof
 from gpuyard.domain.errors import (
     GpuyardError,
     NotFoundError,
+    RefusedError,
     RequestRefusedError,
     TooManyRequestsError,
     UnauthorizedError,
@@ -43,6 +44,10 @@ _EVERYDAY = re.compile(
 
 # A WebSocket is open.
 _OPENED = 101
+
+
+# What the members of a group leave to the server's own user and root.
+_ADMINISTRATORS = re.compile(r"POST /api/v1/(server/stop|ledger/(backup|prune))/?")
 
 
 class Edge:
@@ -73,6 +78,8 @@ class Edge:
             self._hosts.check(headers.get(b"host", b""))
             if scope["path"] == proof.PATH:
                 await self._slow_down(scope, caller)
+            elif scope["path"] not in PUBLIC_PATHS and caller.is_member:
+                self._sign_in(scope, caller)
             elif scope["path"] not in PUBLIC_PATHS:
                 await self._authenticate(scope, headers, caller)
             self._begin(caller)
@@ -144,6 +151,20 @@ class Edge:
         if connection := _connection_of(scope):
             connection.prove()
         self._audit.admitted(caller)
+
+    def _sign_in(self, scope: Scope, caller: Caller) -> None:
+        """Admit a member of the group, whom the kernel names: no token is needed.
+
+        RefusedError for what is not the members'.
+        """
+        if _ADMINISTRATORS.fullmatch(_what(scope)) and not is_own_user(caller):
+            raise RefusedError(
+                "The members of the group may not do this to a shared server.",
+                "An administrator can, as root: see `systemctl status gpuyard`.",
+            )
+        if connection := _connection_of(scope):
+            connection.prove()
+        self._audit.admitted(caller, "socket")
 
     async def _slow_down(self, scope: Scope, caller: Caller) -> None:
         """Wait if the caller may be guessing tokens; TooManyRequestsError when it tries

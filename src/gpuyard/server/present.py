@@ -42,6 +42,9 @@ def present_jobs(app_state: AppState, rows: Sequence[Row]) -> list[Job]:
         if (body := app_state.controller.core.progress.get(job_id))
     }
     counts = app_state.queries.checkpoint_counts(ids)
+    # Elsewhere no job has a user, and reading specs takes time.
+    is_shared = app_state.settings.shared.socket is not None
+    users = app_state.queries.submitters_of(ids) if is_shared else {}
     core = app_state.controller.core
     return [
         _job(
@@ -49,6 +52,7 @@ def present_jobs(app_state: AppState, rows: Sequence[Row]) -> list[Job]:
             attempts.get(row["id"], []),
             progress.get(row["id"], {}),
             counts.get(row["id"], 0),
+            users.get(row["id"]),
             core,
         )
         for row in rows
@@ -124,6 +128,7 @@ def present_queued(job: PreparedJob) -> bytes:
             "kind": template.kind,
             "priority": template.priority,
             "project": template.project,
+            "user": template.user,
             "labels": job.labels,
             "created_at": job.queued_at,
             "held": template.held,
@@ -151,6 +156,7 @@ def _job(
     attempt_rows: Sequence[Row],
     progress: Row,
     checkpoints: int,
+    user: str | None,
     core: Core,
 ) -> Job:
     attempts = [_attempt(attempt, core) for attempt in attempt_rows]
@@ -172,6 +178,7 @@ def _job(
                 "ended_at",
             )
         },
+        user=user,
         labels=row["labels"] or {},
         provider=last.provider if last else None,
         provider_ref=last.provider_ref if last else None,

@@ -23,6 +23,12 @@ def job_row(job_id: str, name: str = "job", state: str = "queued", **more) -> Ev
     )
 
 
+def spec_row(job_id: str, user: str | None) -> Event:
+    body = {"command": ["true"], **({"user": user} if user else {})}
+    change = Change(Table.SPECS, job_id, {"body": body})
+    return Event(EventKind.JOB_SUBMITTED, 1.0, (change,), job_id)
+
+
 def pages(ledger: Ledger, limit: int, **wanted) -> list[str]:
     """All ids, newest first, page by page."""
     found: list[str] = []
@@ -64,6 +70,9 @@ ODD = 'a"b$.c'  # would end a path in JSON, or begin one
         ({"labels": {"run": "7", ODD: "y"}}, ["job_2"]),
         ({"labels": {"run": ""}}, []),
         ({"kinds": ["llm"]}, ["job_3"]),
+        ({"user": "ann"}, ["job_4", "job_1"]),
+        ({"user": "ann", "names": ["train-*"]}, ["job_1"]),
+        ({"user": "nobody"}, []),
         ({"since": 30.0}, ["job_5", "job_4", "job_3"]),
         ({"since": 30.0, "states": ["failed"], "names": ["*"]}, ["job_4"]),
     ],
@@ -79,9 +88,16 @@ async def test_a_filter_admits_what_it_says(
         job_row("job_4", "100%_", "failed", labels={}, created_at=40.0),
         job_row("job_5", "[x]y", labels={"run": "8"}, created_at=50.0),
     ]
-    await write(writer, rows)
+    users = {"job_1": "ann", "job_2": "bob", "job_3": None, "job_4": "ann"}
+    specs = [spec_row(job_id, user) for job_id, user in users.items()]
+    await write(writer, [*rows, *specs])
     assert pages(ledger, 2, **wanted) == found
     assert ledger.queries.job_ids(JobFilter(**wanted)) == found[::-1]
+
+
+async def test_submitters_are_read_from_specs(ledger: Ledger, writer: Writer):
+    await write(writer, [spec_row("job_1", "ann"), spec_row("job_2", None)])
+    assert ledger.queries.submitters_of(["job_1", "job_2", "job_3"]) == {"job_1": "ann"}
 
 
 async def test_paging_stays_put_while_jobs_come_and_change(

@@ -70,6 +70,30 @@ def test_a_mapping_to_an_unknown_account_names_its_setting() -> None:
         accounts.of_project("vision")
 
 
+def test_who_is_signed_in_gets_no_account_but_their_own() -> None:
+    accounts = Accounts(None, {"vision": "daemon"}, ("bin", "daemon"), True)
+    assert accounts.of_job("vision", "bin").name == "bin"
+    assert accounts.of_job("vision", "").name == "daemon"
+    with pytest.raises(InvalidInputError, match="names root, which owns more"):
+        accounts.of_job("vision", "root")
+    with pytest.raises(
+        InvalidInputError, match=r"^node\.accounts\.default: is not set"
+    ):
+        accounts.of_job("", "")
+
+
+def test_only_root_runs_jobs_as_their_submitters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = NodeSettings(run_as_submitter=True)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    root = host(tmp_path, ALL)
+    assert Accounts.of(settings, root) == Accounts(None, {}, (), True)
+    monkeypatch.setattr(os, "geteuid", lambda: 1)
+    with pytest.raises(InvalidInputError, match=r"^node\.run_as_submitter: needs"):
+        Accounts.of(settings, root)
+
+
 def test_only_root_runs_jobs_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

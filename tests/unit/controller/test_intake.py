@@ -337,3 +337,16 @@ def test_how_a_program_is_told_to_resume_is_said_of_that_program_only(
     fields["checkpoint"] = {"path": "*.pt", "resume_args": ["--resume", "{path}"]}
     (silent,) = take(job(command=commands[0], **fields))
     assert not silent.template.warnings
+
+
+def test_the_server_says_who_submits():
+    intake = Intake(Tiers())
+    body = msgspec.Raw(msgspec.json.encode(job()))
+    users = [intake.read(body, user)[0].spec().get("user") for user in ("ann", "bob")]
+    assert users == ["ann", "bob"]
+    assert "user" not in intake.read(body)[0].spec()
+
+
+@pytest.mark.parametrize("user", ["ann", ""])
+def test_nobody_says_who_submits(user):
+    assert "filled in by the server" in str(refused(job(user=user)))

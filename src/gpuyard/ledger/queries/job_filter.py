@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
-from gpuyard.ledger.tables import jobs
+from gpuyard.ledger.tables import jobs, specs
 
 Condition = sa.ColumnElement[bool] | sa.TextClause
 
@@ -15,13 +15,15 @@ class JobFilter:
     """What a job must be to be shown; what is not given admits all.
 
     `names`: one of them; in each, `*` stands for any characters and `?` for one.
-    `labels`: all of them. `since`: it was submitted then or later (UTC seconds).
+    `labels`: all of them. `user`: who submitted it. `since`: it was submitted then or
+    later (UTC seconds).
     """
 
     states: Sequence[str] = ()
     kinds: Sequence[str] = ()
     names: Sequence[str] = ()
     project: str | None = None
+    user: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     since: float | None = None
 
@@ -36,6 +38,10 @@ class JobFilter:
             found.append(sa.or_(*(_named(name, dialect) for name in self.names)))
         if self.project is not None:
             found.append(jobs.c.project == self.project)
+        if self.user is not None:
+            submitter = specs.c.body["user"].as_string()
+            theirs = sa.select(specs.c.job_id).where(submitter == self.user)
+            found.append(jobs.c.id.in_(theirs))
         if self.since is not None:
             found.append(jobs.c.created_at >= self.since)
         for number, (name, value) in enumerate(self.labels.items()):

@@ -161,6 +161,13 @@ class JobQueries(LedgerReader):
         rows = self._rows(sa.select(specs).where(specs.c.job_id.in_(list(job_ids))))
         return {row["job_id"]: row["body"] for row in rows}
 
+    def submitters_of(self, job_ids: Iterable[str]) -> dict[str, str]:
+        """Who submitted these jobs, where that is known."""
+        user = specs.c.body["user"].as_string().label("user")
+        wanted = specs.c.job_id.in_(list(job_ids))
+        rows = self._rows(sa.select(specs.c.job_id, user).where(wanted))
+        return {row["job_id"]: row["user"] for row in rows if row["user"]}
+
     def spec_texts(self, job_ids: Iterable[str]) -> dict[str, str]:
         """The specs of these jobs as JSON text, not decoded.
 

@@ -54,7 +54,6 @@ def _runs_live(app_state: AppState) -> bool:
     """Where jobs have accounts, server and agent read no working folders for them; of
     several servers, another may start the job.
     """
-    node = app_state.settings.node
-    has_accounts = bool(node.run_as or node.accounts)
+    has_accounts = app_state.settings.node.has_accounts
     is_one_of_many = app_state.election is not None
     return app_state.settings.jobs.live or has_accounts or is_one_of_many

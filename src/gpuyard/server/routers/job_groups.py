@@ -26,7 +26,7 @@ References = Annotated[list[str], Field(min_length=1, max_length=_MOST)]
 class CancelRequest(StrictModel):
     """Which jobs: those in `jobs` (ids, ends of ids, names), or `all` that are not
     over, or those that are not over and meet every condition of `state`, `name` (with
-    `*` and `?`), `project`, `label` and `since` (UTC seconds).
+    `*` and `?`), `project`, `user`, `label` and `since` (UTC seconds).
 
     Conditions and `all` mean only jobs that somebody submitted: the server of a model
     and the worker of a batch end with these.
@@ -37,6 +37,7 @@ class CancelRequest(StrictModel):
     state: list[JobState] | None = None
     name: str | None = None
     project: str | None = None
+    user: str | None = None
     label: dict[str, str] | None = None
     since: float | None = None
     dry_run: bool = Field(
@@ -46,7 +47,14 @@ class CancelRequest(StrictModel):
     @property
     def has_conditions(self) -> bool:
         """True when it describes the jobs."""
-        conditions = (self.state, self.name, self.project, self.label, self.since)
+        conditions = (
+            self.state,
+            self.name,
+            self.project,
+            self.user,
+            self.label,
+            self.since,
+        )
         return any(condition is not None for condition in conditions)
 
     @model_validator(mode="after")
@@ -75,6 +83,7 @@ class CancelRequest(StrictModel):
             kinds=[kind.value for kind in _SUBMITTED],
             names=[] if self.name is None else [self.name],
             project=self.project,
+            user=self.user,
             labels=self.label or {},
             since=self.since,
         )

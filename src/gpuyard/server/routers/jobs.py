@@ -24,6 +24,7 @@ from gpuyard.insight.series import downsample
 from gpuyard.ledger.queries import JobFilter
 from gpuyard.server.app_state import AppState, TheAppState
 from gpuyard.server.body import read_bodies
+from gpuyard.server.callers import submitter_of
 from gpuyard.server.log_stream import (
     NDJSON,
     POSITION,
@@ -106,7 +107,8 @@ async def submit(request: Request, app_state: TheAppState) -> Response:
     Answers after the commit, with the jobs as they were queued.
     """
     bodies, many = await read_bodies(request)
-    jobs = await app_state.controller.requests.accept(bodies)
+    user = submitter_of(request.scope)
+    jobs = await app_state.controller.requests.accept(bodies, user=user)
     if not many:
         return Response(_accepted(app_state, jobs)[0], 201, media_type=_JSON)
     return StreamingResponse(_page_of(app_state, jobs), 201, media_type=_JSON)
@@ -151,6 +153,9 @@ async def list_jobs(
         str | None, Query(description="`*`: any characters; `?`: one.")
     ] = None,
     project: str | None = None,
+    user: Annotated[
+        str | None, Query(description="Who submitted it; on a shared workstation.")
+    ] = None,
     label: Annotated[
         list[str] | None, Query(description="NAME=VALUE; a job must have all of them.")
     ] = None,
@@ -172,6 +177,7 @@ async def list_jobs(
         states=[one.value for one in state or ()],
         names=[name] if name else [],
         project=project or None,
+        user=user or None,
         labels=dict(map(_label, label or ())),
         since=since,
     )

@@ -20,6 +20,7 @@ from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.validation import parse_model
 from gpuyard.server.app_state import AppState, TheAppState
 from gpuyard.server.body import read_bodies
+from gpuyard.server.callers import submitter_of
 from gpuyard.server.openapi import one_json_body
 from gpuyard.server.present import present_jobs
 
@@ -48,7 +49,8 @@ async def create_schedule(request: Request, app_state: TheAppState) -> Schedule:
     with reading_json():
         document = msgspec.json.decode(bodies[0])
     spec = parse_model(ScheduleSpec, document)
-    schedule = await app_state.controller.schedules.create(spec)
+    user = submitter_of(request.scope)
+    schedule = await app_state.controller.schedules.create(spec, user)
     return await _one(app_state, schedule)
 
 
