@@ -124,6 +124,8 @@ def engine_of(page: Path, work: Path, request: pytest.FixtureRequest) -> dict[st
     if page.stem == "slurm":
         cluster: SlurmCluster = request.getfixturevalue("slurm")
         return cluster.environment
+    if page.stem == "completion":
+        return {"HOME": str(work)}
     if page.stem == "service":
         programs = work / "bin"
         programs.mkdir()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpuyard.cli import suggest
 from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.options import SecretOption, pairs_of, secrets_of
 from gpuyard.cli.output import (
@@ -32,7 +33,12 @@ if TYPE_CHECKING:
 _LOOK_S = 0.5
 _MOST_FAILURES = 20
 BatchId = Annotated[
-    str, typer.Argument(metavar="BATCH", help="Its id; `gpuyard batch` lists them.")
+    str,
+    typer.Argument(
+        metavar="BATCH",
+        help="Its id; `gpuyard batch` lists them.",
+        autocompletion=suggest.batches,
+    ),
 ]
 Type = Annotated[
     str | None,

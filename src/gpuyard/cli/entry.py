@@ -11,6 +11,11 @@ def main() -> None:
     """Run the command; a known error is one line on stderr and its exit code."""
     _open_closed_streams()
     _refuse_odd_arguments()
+    if sys.argv[1:2] == ["__complete"]:
+        from gpuyard.cli.completion import answer
+
+        answer(sys.argv[2:])
+        return
     if sys.argv[1:2] == ["jobs"] and "_GPUYARD_COMPLETE" not in os.environ:
         from gpuyard.cli.listing import plain_options
 

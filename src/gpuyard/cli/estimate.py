@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gpuyard.cli import suggest
 from gpuyard.cli.job_files import load_spec
 from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.options import given
@@ -33,10 +34,16 @@ def estimate(
     ] = None,
     gpu_memory: Annotated[
         str | None,
-        typer.Option(help="Each with at least so much memory, such as 16GB."),
+        typer.Option(
+            help="Each with at least so much memory, such as 16GB.",
+            autocompletion=suggest.gpu_sizes,
+        ),
     ] = None,
     gpu_class: Annotated[
-        str | None, typer.Option(help="Each of this class, such as A100.")
+        str | None,
+        typer.Option(
+            help="Each of this class, such as A100.", autocompletion=suggest.gpu_classes
+        ),
     ] = None,
     nodes: Annotated[int | None, typer.Option(help="So many machines at once.")] = None,
     image: Annotated[
@@ -49,7 +56,8 @@ def estimate(
     strategy: Annotated[
         str | None,
         typer.Option(
-            help="cost, performance, availability or balanced; default: as configured."
+            help="cost, performance, availability or balanced; default: as configured.",
+            autocompletion=suggest.strategies,
         ),
     ] = None,
     as_json: AsJson = False,

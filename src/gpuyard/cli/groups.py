@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpuyard.cli import suggest
 from gpuyard.cli.follow import GPUYARD_FAULT, TIMED_OUT, code_of, summary
 from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.moments import moment
@@ -25,6 +26,7 @@ References = Annotated[
     typer.Argument(
         metavar="JOB…",
         help="Ids, ends of ids, or names; `-` reads them from standard input.",
+        autocompletion=suggest.live_jobs,
     ),
 ]
 # More jobs than these are told about in one line.
@@ -45,23 +47,34 @@ def cancel(
     all_: Annotated[bool, typer.Option("--all", help="All that are not over.")] = False,
     state: Annotated[
         list[str] | None,
-        typer.Option(help="Those in this state, such as queued; repeat for several."),
+        typer.Option(
+            help="Those in this state, such as queued; repeat for several.",
+            autocompletion=suggest.live_states,
+        ),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(help="Those of this name; `*` and `?` are wild."),
+        typer.Option(
+            help="Those of this name; `*` and `?` are wild.",
+            autocompletion=suggest.names,
+        ),
     ] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option(help="Those with this label, NAME=VALUE."),
+        typer.Option(
+            help="Those with this label, NAME=VALUE.", autocompletion=suggest.labels
+        ),
     ] = None,
     project: Annotated[
         str | None,
-        typer.Option(help="Those of this project."),
+        typer.Option(help="Those of this project.", autocompletion=suggest.projects),
     ] = None,
     user: Annotated[
         str | None,
-        typer.Option(help="Those that this user submitted, on a shared workstation."),
+        typer.Option(
+            help="Those that this user submitted, on a shared workstation.",
+            autocompletion=suggest.users,
+        ),
     ] = None,
     since: Annotated[
         str | None, typer.Option(help="Those submitted since, such as 2h or a date.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuyard.cli.follow import GPUYARD_FAULT, follow, leave
+from gpuyard.cli import suggest
 from gpuyard.cli.listing import HELD, list_jobs
 from gpuyard.cli.moments import moment
 from gpuyard.cli.options import given, gpu_request
@@ -39,7 +40,19 @@ _ON_SCREEN = 20
 _IN_A_PIPE = 1000
 Reference = Annotated[
     str,
-    typer.Argument(metavar="JOB", help="An id, the end of one, or a name."),
+    typer.Argument(
+        metavar="JOB",
+        help="An id, the end of one, or a name.",
+        autocompletion=suggest.jobs,
+    ),
+]
+EndedReference = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="An id, the end of one, or a name.",
+        autocompletion=suggest.ended_jobs,
+    ),
 ]
 AsJson = Annotated[
     bool, typer.Option("--json", help="One JSON document, for programs.")
@@ -55,23 +68,35 @@ def register(app: typer.Typer) -> None:
 def jobs(
     state: Annotated[
         list[str] | None,
-        typer.Option(help="Only in this state; repeat for several."),
+        typer.Option(
+            help="Only in this state; repeat for several.",
+            autocompletion=suggest.states,
+        ),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(help="Only of this name; `*` and `?` are wild."),
+        typer.Option(
+            help="Only of this name; `*` and `?` are wild.",
+            autocompletion=suggest.names,
+        ),
     ] = None,
     project: Annotated[
         str | None,
-        typer.Option(help="Only of this project."),
+        typer.Option(help="Only of this project.", autocompletion=suggest.projects),
     ] = None,
     user: Annotated[
         str | None,
-        typer.Option(help="Only what this user submitted, on a shared workstation."),
+        typer.Option(
+            help="Only what this user submitted, on a shared workstation.",
+            autocompletion=suggest.users,
+        ),
     ] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option(help="Only with this label, NAME=VALUE; repeat for several."),
+        typer.Option(
+            help="Only with this label, NAME=VALUE; repeat for several.",
+            autocompletion=suggest.labels,
+        ),
     ] = None,
     since: Annotated[
         str | None,
@@ -294,7 +319,7 @@ def logs(
 
 
 def resume(
-    job: Reference,
+    job: EndedReference,
     checkpoint: Annotated[
         str | None,
         typer.Option("--from", help="Its id, file name or step; default: newest."),
@@ -305,7 +330,10 @@ def resume(
     gpus: Annotated[
         str | None,
         typer.Option(
-            "--gpus", "-g", help="How many GPUs from now on, or which: 2, A100:8."
+            "--gpus",
+            "-g",
+            help="How many GPUs from now on, or which: 2, A100:8.",
+            autocompletion=suggest.gpu_wishes,
         ),
     ] = None,
     priority: Annotated[
@@ -372,7 +400,9 @@ def why(job: Reference, as_json: AsJson = False) -> None:
 
 
 def events(
-    job: Annotated[str | None, typer.Option(help="Only of this job.")] = None,
+    job: Annotated[
+        str | None, typer.Option(help="Only of this job.", autocompletion=suggest.jobs)
+    ] = None,
     follow_: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on as they come.")
     ] = False,

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from gpuyard.cli import suggest
 from gpuyard.cli.output import print_json, say
 from gpuyard.cli.session import connect
 
@@ -16,7 +17,12 @@ def register(app: typer.Typer) -> None:
 
 def llm(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A name of `gpuyard models`.")
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A name of `gpuyard models`.",
+            autocompletion=suggest.models,
+        ),
     ],
     prompt: Annotated[
         list[str] | None,

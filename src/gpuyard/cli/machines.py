@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from gpuyard.cli.dashboard import disk_problems
+from gpuyard.cli import suggest
 from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.output import ago, print_page, print_table, short_id, size
 from gpuyard.cli.session import connect
@@ -29,14 +30,30 @@ def _listing(noun: str) -> list[dict[str, Any]]:
 def gpus(
     drain: Annotated[
         list[str] | None,
-        typer.Option("--drain", metavar="GPU", help="Give it nothing new."),
+        typer.Option(
+            "--drain",
+            metavar="GPU",
+            help="Give it nothing new.",
+            autocompletion=suggest.gpus,
+        ),
     ] = None,
     undrain: Annotated[
-        list[str] | None, typer.Option("--undrain", metavar="GPU", help="Use it again.")
+        list[str] | None,
+        typer.Option(
+            "--undrain",
+            metavar="GPU",
+            help="Use it again.",
+            autocompletion=suggest.gpus,
+        ),
     ] = None,
     release: Annotated[
         list[str] | None,
-        typer.Option("--release", metavar="GPU", help="End its quarantine."),
+        typer.Option(
+            "--release",
+            metavar="GPU",
+            help="End its quarantine.",
+            autocompletion=suggest.gpus,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

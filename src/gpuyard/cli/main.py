@@ -1,5 +1,6 @@
 """`gpuyard`: all commands, and errors turned into one line and an exit code."""
 
+import os
 import sys
 from typing import Any
 
@@ -10,6 +11,7 @@ from gpuyard.cli import (
     batch,
     changes,
     checkpoints,
+    completion,
     estimate,
     groups,
     jobs,
@@ -52,7 +54,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
-    add_completion=True,
+    add_completion=False,
 )
 for module in (
     run,
@@ -77,6 +79,7 @@ for module in (
     audit,
     server,
     service,
+    completion,
 ):
     module.register(app)
 
@@ -100,6 +103,11 @@ def _main(
 
 def main() -> None:
     """Run the command; a known error is one line on stderr and its exit code."""
+    if "_GPUYARD_COMPLETE" in os.environ:
+        # The scripts that older versions installed ask in Typer's own way.
+        from typer._completion_classes import completion_init
+
+        completion_init()
     try:
         app()
     except GpuyardError as error:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gpuyard.cli import suggest
 from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.output import print_page, print_table
 from gpuyard.cli.session import connect
@@ -13,7 +14,11 @@ from gpuyard.domain.units import format_duration, format_gb
 
 Model = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="A name from [models.NAME] in gpuyard.toml."),
+    typer.Argument(
+        metavar="MODEL",
+        help="A name from [models.NAME] in gpuyard.toml.",
+        autocompletion=suggest.models,
+    ),
 ]
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gpuyard.cli import suggest
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.gpu_text import gpus_of
 
@@ -15,6 +16,7 @@ SecretOption = Annotated[
         metavar="NAME",
         help="Give it this secret in a variable of that name; VARIABLE=NAME for"
         " another. See `gpuyard secret`.",
+        autocompletion=suggest.secrets,
     ),
 ]
 

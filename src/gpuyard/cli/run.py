@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpuyard.cli import suggest
 from gpuyard.cli.code import with_code
 from gpuyard.cli.follow import GPUYARD_FAULT, follow
 from gpuyard.cli.job_files import load_spec, merge
@@ -62,15 +63,24 @@ def run(
     gpus: Annotated[
         str | None,
         typer.Option(
-            "--gpus", "-g", help="How many GPUs, or which: 2, A100:8, 4x80GB."
+            "--gpus",
+            "-g",
+            help="How many GPUs, or which: 2, A100:8, 4x80GB.",
+            autocompletion=suggest.gpu_wishes,
         ),
     ] = None,
     gpu_memory: Annotated[
         str | None,
-        typer.Option(help="Each with at least so much memory, such as 16GB."),
+        typer.Option(
+            help="Each with at least so much memory, such as 16GB.",
+            autocompletion=suggest.gpu_sizes,
+        ),
     ] = None,
     gpu_class: Annotated[
-        str | None, typer.Option(help="Each of this class, such as A100.")
+        str | None,
+        typer.Option(
+            help="Each of this class, such as A100.", autocompletion=suggest.gpu_classes
+        ),
     ] = None,
     cpus: Annotated[
         float | None, typer.Option(help="CPU cores; also the limit.")
@@ -89,7 +99,11 @@ def run(
         ),
     ] = None,
     tier: Annotated[
-        str | None, typer.Option(help="A named size instead; see `gpuyard tiers`.")
+        str | None,
+        typer.Option(
+            help="A named size instead; see `gpuyard tiers`.",
+            autocompletion=suggest.tiers,
+        ),
     ] = None,
     timeout: Annotated[
         str | None, typer.Option(help="End it after so long: 90s, 15m, 2h, or seconds.")
@@ -150,33 +164,55 @@ def run(
         ),
     ] = None,
     checkpoint_signal: Annotated[
-        str | None, typer.Option(help="Signal that makes it save, such as USR1.")
+        str | None,
+        typer.Option(
+            help="Signal that makes it save, such as USR1.",
+            autocompletion=suggest.signals,
+        ),
     ] = None,
     grace: Annotated[
         str | None, typer.Option(help="Time to save before it is ended; default 30s.")
     ] = None,
     after: Annotated[
-        list[str] | None, typer.Option(help="Only after this job has completed.")
+        list[str] | None,
+        typer.Option(
+            help="Only after this job has completed.", autocompletion=suggest.jobs
+        ),
     ] = None,
     after_failed: Annotated[
         list[str] | None,
-        typer.Option(help="Only after this job has ended without being completed."),
+        typer.Option(
+            help="Only after this job has ended without being completed.",
+            autocompletion=suggest.jobs,
+        ),
     ] = None,
     after_any: Annotated[
         list[str] | None,
-        typer.Option(help="Only after this job has ended in any way."),
+        typer.Option(
+            help="Only after this job has ended in any way.",
+            autocompletion=suggest.jobs,
+        ),
     ] = None,
     hold: Annotated[
         bool,
         typer.Option("--hold", help="Let it not start before `gpuyard release`."),
     ] = False,
     project: Annotated[
-        str | None, typer.Option(help="The project that it belongs to.")
+        str | None,
+        typer.Option(
+            help="The project that it belongs to.", autocompletion=suggest.projects
+        ),
     ] = None,
     label: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE, for finding it again.")
+        list[str] | None,
+        typer.Option(
+            help="NAME=VALUE, for finding it again.", autocompletion=suggest.labels
+        ),
     ] = None,
-    provider: Annotated[str | None, typer.Option(help="Only on this provider.")] = None,
+    provider: Annotated[
+        str | None,
+        typer.Option(help="Only on this provider.", autocompletion=suggest.providers),
+    ] = None,
     region: Annotated[
         list[str] | None,
         typer.Option(help="In clouds, only this region; repeat for more."),
@@ -190,7 +226,10 @@ def run(
     ] = False,
     workspace: Annotated[
         str | None,
-        typer.Option(help="A folder that outlives the job; see `gpuyard workspace`."),
+        typer.Option(
+            help="A folder that outlives the job; see `gpuyard workspace`.",
+            autocompletion=suggest.workspaces,
+        ),
     ] = None,
     max_price: Annotated[
         str | None, typer.Option(help="In clouds, at most this price per hour.")
@@ -208,7 +247,8 @@ def run(
     strategy: Annotated[
         str | None,
         typer.Option(
-            help="Which offer is best: cost, performance, availability or balanced."
+            help="Which offer is best: cost, performance, availability or balanced.",
+            autocompletion=suggest.strategies,
         ),
     ] = None,
     idempotency_key: Annotated[

@@ -5,12 +5,18 @@ from typing import Annotated
 
 import typer
 
+from gpuyard.cli import suggest
 from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.output import clock, print_json, print_page, print_table
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import InvalidInputError
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The secret's name.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="The secret's name.", autocompletion=suggest.secrets
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gpuyard.cli import suggest
 from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.output import print_page, print_table
 from gpuyard.domain.errors import InvalidInputError, NotFoundError, RefusedError
@@ -37,7 +38,12 @@ def templates(as_json: AsJson = False) -> None:
 
 
 def new(
-    template: Annotated[str, typer.Argument(help="See `gpuyard templates`.")],
+    template: Annotated[
+        str,
+        typer.Argument(
+            help="See `gpuyard templates`.", autocompletion=suggest.templates
+        ),
+    ],
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="A folder that is new or empty.")
     ],

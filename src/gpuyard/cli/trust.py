@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gpuyard.cli import suggest
 from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.output import clock, print_json, print_page, print_table
 from gpuyard.cli.session import connect
@@ -18,6 +19,7 @@ Place = Annotated[
     typer.Argument(
         metavar="PLACE",
         help="A provider, an offer such as slurm/gpu, node:NAME or gpu:UUID.",
+        autocompletion=suggest.places,
     ),
 ]
 
