@@ -84,7 +84,7 @@ class Logs:
             lines = None
         while True:
             # Read first: an attempt that begins and ends meanwhile is still found.
-            row = self._core.queries.job(job_id)
+            is_over = self._is_over(job_id)
             for attempt in self._attempts_from(job_id, begin):
                 async for part in self._output(attempt, offset, lines, follow):
                     yield part
@@ -93,10 +93,15 @@ class Logs:
                 offset = 0
                 if number is not None or not follow:
                     return
-            is_over = row is None or JobState(row["state"]).terminal
             if not follow or is_over:
                 return
-            await self._wait_for_event(_LONGEST_WAIT_S)
+            # The event of an end that came meanwhile is past.
+            if not self._is_over(job_id):
+                await self._wait_for_event(_LONGEST_WAIT_S)
+
+    def _is_over(self, job_id: str) -> bool:
+        row = self._core.queries.job(job_id)
+        return row is None or JobState(row["state"]).terminal
 
     def _attempts_from(self, job_id: str, first: int) -> list[Row]:
         return [row for row in self._attempts(job_id) if row["number"] >= first]
