@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli.follow import GPUYARD_FAULT, follow, leave
 from gpuyard.cli import suggest
+from gpuyard.cli.follow import GPUYARD_FAULT, follow, leave
 from gpuyard.cli.listing import HELD, list_jobs
 from gpuyard.cli.moments import moment
 from gpuyard.cli.options import given, gpu_request

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gpuyard.cli.dashboard import disk_problems
 from gpuyard.cli import suggest
+from gpuyard.cli.dashboard import disk_problems
 from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.output import ago, print_page, print_table, short_id, size
 from gpuyard.cli.session import connect

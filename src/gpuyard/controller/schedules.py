@@ -103,9 +103,7 @@ class Schedules:
         """What `reference` means; errors as for `find_schedule`."""
         return find_schedule(self._by_id.values(), reference)
 
-    async def create(
-        self, spec: ScheduleSpec, user: str | None = None
-    ) -> LiveSchedule:
+    async def create(self, spec: ScheduleSpec, user: str | None = None) -> LiveSchedule:
         """Add a schedule; its job must be one that could be submitted now. All its jobs
         are those of `user`, if that is known.
 

@@ -87,13 +87,3 @@ class Outbox:
                         sent = report.seq
                 await writer.drain()
                 await self._more.wait()
-
-
-def never_started(
-    attempt_id: str, *, reason: str = "", stopped: str = "", message: str = ""
-) -> wire.Ended:
-    """The end of an attempt whose program never ran here."""
-    now = time.time()
-    return wire.Ended(
-        attempt_id, now, None, reason=reason, stopped=stopped, message=message
-    )
