@@ -42,6 +42,7 @@ def test_patterns_mean_kinds_of_the_journal(home):
         "job.cancel_requested",
         "attempt.started",
         "item.started",
+        "schedule.started",
     }
     home.settings.write_text(HOOK + URL + 'events = ["*"]\n')
     assert load_settings(home).notify.webhooks[0].kinds == set(EventKind) - {
